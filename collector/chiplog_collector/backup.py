@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from chiplog_schemas._version import __version__
-from chiplog_schemas.atomic_file import atomic_write, sync_directory
+from chiplog_schemas.atomic_file import atomic_write, copy_durably, link_or_copy, sync_directory
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.storage.content_files import is_content_name
 from chiplog_schemas.storage.record import Record
@@ -77,7 +77,7 @@ def back_up(place: Paths, target: Path, on_progress: Progress) -> str:
             if is_newest:
                 segment["bytes"] = _copy_records(path, copy, limit)
             else:
-                _link_or_copy(path, copy)
+                link_or_copy(path, copy)
         segments.append(segment)
     n_files = _copy_files(place.files, target / "files")
     sync_directory(target / "log")
@@ -119,7 +119,7 @@ def restore(source: Path, place: Paths) -> str:
         ensure_private_dir(staging / "log")
         for segment in manifest["segments"]:
             copy = staging / "log" / segment["name"]
-            _copy(source / "log" / segment["name"], copy)
+            copy_durably(source / "log" / segment["name"], copy)
             # A repeated backup that was interrupted has copied more than its manifest says.
             os.truncate(copy, segment["bytes"])  # safeguard: interrupted-backup-restored
         for name in (Path("log") / END_NAME, Path("synced")):
@@ -201,39 +201,13 @@ def _copy_files(source: Path, target: Path, *, links: bool = True) -> int:
                 continue
             ensure_private_dir(copy.parent)
             with contextlib.suppress(FileNotFoundError):  # its run was deleted in the meantime
-                (_link_or_copy if links else _copy)(path, copy)
+                (link_or_copy if links else copy_durably)(path, copy)
                 n_new += 1
         if (target / directory.name).is_dir():
             sync_directory(target / directory.name)
     if target.is_dir():
         sync_directory(target)
     return n_new
-
-
-def _link_or_copy(path: Path, target: Path) -> None:
-    staging = target.with_name(f".new-{target.name}")
-    staging.unlink(missing_ok=True)
-    try:
-        os.link(path, staging)
-    except FileNotFoundError:
-        raise
-    except OSError:  # another file system, or one without links
-        _copy(path, target)
-        return
-    os.rename(staging, target)
-    staging.unlink(missing_ok=True)  # if both names link to the same file, rename() does nothing
-
-
-def _copy(path: Path, target: Path) -> None:
-    staging = target.with_name(f".new-{target.name}")
-    try:
-        shutil.copyfile(path, staging)
-        staging.chmod(0o600)
-        with open(staging, "rb") as copy:
-            os.fsync(copy.fileno())
-        os.rename(staging, target)
-    finally:
-        staging.unlink(missing_ok=True)
 
 
 def _size(path: Path) -> int:

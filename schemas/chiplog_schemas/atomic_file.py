@@ -34,6 +34,38 @@ def atomic_write(path: Path, content: bytes, *, durable: bool = False, replaces:
         temporary.unlink(missing_ok=True)
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it durably where that is impossible. `target` is replaced. Raises OSError."""
+    staging = target.with_name(f".new-{target.name}")
+    staging.unlink(missing_ok=True)
+    try:
+        try:
+            os.link(source, staging)
+        except FileNotFoundError:
+            raise
+        except OSError:  # another file system, or one without links
+            copy_durably(source, target)
+        else:
+            os.rename(staging, target)
+    finally:
+        staging.unlink(missing_ok=True)  # needed if both names link to the same file: then rename() does nothing
+
+
+def copy_durably(source: Path, target: Path) -> None:
+    """Copy a file for this user, and sync its content before it gets its name. `target` is replaced. Raises OSError."""
+    import shutil  # 5 ms, and a training never copies
+
+    staging = target.with_name(f".new-{target.name}")
+    try:
+        shutil.copyfile(source, staging)
+        staging.chmod(0o600)
+        with staging.open("rb") as copy:
+            os.fsync(copy.fileno())  # the original may be deleted now
+        os.rename(staging, target)
+    finally:
+        staging.unlink(missing_ok=True)
+
+
 def sync_directory(directory: Path) -> None:
     """Make created, renamed and deleted names durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas import atomic_file
-from chiplog_schemas.atomic_file import atomic_write
+from chiplog_schemas.atomic_file import atomic_write, link_or_copy
 
 
 def test_a_file_is_replaced_is_private_and_nothing_else_remains(tmp_path: Path) -> None:
@@ -82,3 +82,25 @@ def test_readers_see_one_of_two_contents_while_a_process_replaces_the_file(tmp_p
             content = path.read_bytes()
             assert content in (b"a" * 100_000, b"b" * 100_000)
     assert writer.returncode == 0
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_file_gets_a_second_name_or_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(18, "cross-device link")
+
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"content")
+    target.write_bytes(b"older")
+    if not has_links:
+        monkeypatch.setattr(atomic_file.os, "link", refuse)
+    for _ in range(2):  # the second time both names may be of one file already
+        link_or_copy(source, target)
+        assert target.read_bytes() == b"content"
+        assert source.samefile(target) == has_links
+        assert sorted(os.listdir(tmp_path)) == ["source", "target"]
+    source.unlink()
+    with pytest.raises(FileNotFoundError):
+        link_or_copy(source, tmp_path / "other")

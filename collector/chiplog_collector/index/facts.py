@@ -2,7 +2,7 @@
 
 A flush is sorted, but small: a series of five thousand points lies in hundreds of flushes, and a query would read all
 of them. Once PIECE_ROWS rows have come together, one transaction moves them to the sorted table in one piece. It takes
-about half a second; meanwhile the receiver continues to acknowledge, and readers keep their snapshots. After a kill at
+about half a second. The receiver continues to acknowledge, and readers keep their snapshots. After a kill at
 any moment each row is in one of the two tables.
 """
 

@@ -15,6 +15,7 @@ import click
 
 from chiplog.ops import daemons
 from chiplog.ops.delivered import is_delivered, mark
+from chiplog_schemas.atomic_file import link_or_copy
 from chiplog_schemas.paths import Paths, ensure_private_dir, own_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.content_files import list_contents
@@ -126,20 +127,8 @@ def _sync_files(files: list[Path], where: Paths, *, delete: bool) -> None:
 
 
 def _stage_file(path: Path, outbox: Path) -> None:
-    """Link or copy content into an outbox, and rename it once it is complete."""
-    staging = outbox / f".new-{path.name}"
-    staging.unlink(missing_ok=True)
-    try:
-        try:
-            os.link(path, staging)
-        except OSError:  # another file system, or one without links
-            shutil.copyfile(path, staging)
-            staging.chmod(0o600)
-            with staging.open("rb") as copy:
-                os.fsync(copy.fileno())  # the original may be deleted now
-        os.rename(staging, outbox / path.name)
-    finally:
-        staging.unlink(missing_ok=True)  # needed if both names link to the same file: then rename() does nothing
+    """Put content into an outbox, under its name only once it is complete."""
+    link_or_copy(path, outbox / path.name)
 
 
 def _stage_journal(path: Path, where: Paths) -> Path:
