@@ -15,7 +15,7 @@ PACKAGES = {
     "chiplog_collector": ROOT / "collector" / "chiplog_collector",
     "chiplog_schemas": ROOT / "schemas" / "chiplog_schemas",
 }
-NOT_AT_IMPORT = ("numpy", "duckdb", "click", "torch", "rich", "psutil", "arro3")
+NOT_AT_IMPORT = ("numpy", "duckdb", "click", "torch", "rich", "psutil", "arro3", "sqlalchemy")
 
 MODULES = {str(path.relative_to(ROOT)): path for package in PACKAGES.values() for path in sorted(package.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}

@@ -102,7 +102,7 @@ def test_every_command_that_the_readme_names_exists() -> None:
     assert {word for word in words if word not in done.stdout} == set()
 
 
-@pytest.mark.parametrize("page", ["docs/index.md", "docs/sql/index.md"])
+@pytest.mark.parametrize("page", ["docs/index.md", "docs/sql/index.md", "docs/topics/python-queries.md"])
 def test_the_python_of_the_documentation_runs(recorded: Path, page: str) -> None:
     programs = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
     assert programs

@@ -58,9 +58,20 @@ class Result:
         """The columns of times without a zone: UTC in the views."""
         from arro3.core import DataType
 
-        types = [self._table.schema.field(number).type for number in range(len(self.columns))]
-        pairs = zip(self.columns, types, strict=True)
+        pairs = zip(self.columns, self._types, strict=True)
         return [name for name, kind in pairs if DataType.is_timestamp(kind) and kind.tz is None]
+
+    @property
+    def _types(self) -> list[Any]:
+        """The type of each column, of arro3."""
+        return [self._table.schema.field(number).type for number in range(len(self.columns))]
+
+    def _slice(self, first: int, n_rows_max: int) -> "Result":
+        """Return a part of the rows, which shares their memory."""
+        part = copy.copy(self)
+        first = min(first, len(self))
+        part._table = self._table.slice(first, min(n_rows_max, len(self) - first))
+        return part
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -75,8 +86,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return a table of the first rows for notebooks, with the number of all rows."""
-        first = copy.copy(self)
-        first._table = self._table.slice(0, min(len(self), HTML_ROWS_MAX))
+        first = self._slice(0, HTML_ROWS_MAX)
         heads = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
         body = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in first.tuples())
         shown = f"the first {HTML_ROWS_MAX} of " if len(self) > HTML_ROWS_MAX else ""
