@@ -226,6 +226,7 @@ QUESTIONS: dict[str, list[Any]] = {
     "pong": query_messages.pong(SESSION, {"versions": [1, 1], "pid": 4242, "waiting": False}),
     "read": query_messages.read_file(SESSION, bytes(range(64, 96)), 1_048_576, 65_536),
     "part": query_messages.file_part(SESSION, 1_234_567, b"bytes of a file"),
+    "cancel": query_messages.cancel(SESSION),
 }
 
 

@@ -77,6 +77,7 @@ ROLLBACK_TRIES = 3  # the first attempt may be hit by an interruption that was m
 _DOMAIN = "query"
 _log = logging.getLogger("chiplog.index")
 _STOPPING = "the collector is stopping; ask again later"
+_CANCELLED = "the query was cancelled by its client"
 _EXCERPT_CHARS = 80  # of a refused query, and …
 _LOGGED_CHARS = 500  # … of a query that broke DuckDB, in the log
 _COPY_BYTES = 64 * 1024  # below this copying a frame is cheaper than tracking it
@@ -105,6 +106,7 @@ class _Job:
     begun: float | None = None  # set when it runs, after the guard admitted it
     timed_out: bool = False
     is_cut_off: bool = False  # because the collector stops, not because of its time limit
+    is_cancelled: bool = False  # by its client
     is_answered: bool = False
     ended: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -115,7 +117,9 @@ class _Job:
         return self.connection is not None and self.connection.is_closed
 
     def timeout(self) -> list[bytes]:
-        """Return the answer that the query took too long, or has no time left."""
+        """Return the answer that the query was cancelled, took too long, or has no time left."""
+        if self.is_cancelled:
+            return query_messages.failure(self.id, "cancelled", _CANCELLED)
         if self.is_cut_off:
             return query_messages.failure(self.id, "stopping", _STOPPING)
         return query_messages.failure(self.id, *timeout_of(self.timeout_s))
@@ -462,6 +466,8 @@ class QueryService:
                 self._enqueue(socket, question, received)
             elif question.kind == QueryMessageKind.READ:
                 self._send_frames(socket, peer, self._read_file(question))
+            elif question.kind == QueryMessageKind.CANCEL:
+                self._cancel(socket, peer, question.id)
             else:
                 self.counts["unexpected"] += 1
 
@@ -479,6 +485,19 @@ class QueryService:
         except OSError as error:
             return query_messages.failure(question.id, "internal", f"a saved file cannot be read: {error}")
         return query_messages.file_part(question.id, n_bytes, data)
+
+    def _cancel(self, socket: "zmq.Socket[bytes]", peer: bytes, id: bytes) -> None:
+        """End a query of this peer, waiting or running."""
+        for job in self._waiting:
+            if (job.peer, job.id) == (peer, id):  # safeguard: cancel-of-own-query-only
+                self._waiting.remove(job)
+                job.is_cancelled = True
+                self._send(socket, job, job.timeout())
+                return
+        for worker in self._workers:
+            if worker.job is not None and (worker.job.peer, worker.job.id) == (peer, id):
+                worker.job.is_cancelled = True
+                worker.interrupt(worker.job)
 
     def _answer_bytes(self) -> int:
         """Return the size of the large answers that ZeroMQ has not sent yet."""
@@ -556,7 +575,7 @@ class QueryService:
     def _interrupt_overdue(self, socket: "zmq.Socket[bytes]", now: float) -> None:
         # Repeatedly, because a cursor ignores an interruption between two statements.
         for worker in self._workers:
-            if worker.job is not None and worker.job.is_abandoned:
+            if worker.job is not None and (worker.job.is_cancelled or worker.job.is_abandoned):
                 worker.interrupt(worker.job)
             if worker.job is not None and now >= worker.job.deadline:  # safeguard: long-query-cancelled
                 worker.interrupt(worker.job)

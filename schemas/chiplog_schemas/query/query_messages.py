@@ -9,6 +9,7 @@
     PONG     [5, id, info]                         info: versions, pid, waiting: is your ASK of this id here
     READ     [8, id, digest, offset, bytes]        a part of a saved file, by the SHA-256 of its content
     PART     [9, id, total]  + bytes               that part, shorter at the end; total: the file's size
+    CANCEL   [20, id]                              end the query of this id; the ASK is answered with ERROR `cancelled`
 
 `id` is 8 random bytes of the client. A connection may be cut, and another process may answer afterwards. So a client
 pings with the id of its query, and sends the query again when that id is no longer waiting; a SELECT may be repeated.
@@ -37,7 +38,7 @@ from chiplog_schemas.storage.content_files import DIGEST_BYTES
 
 QUESTION_VERSIONS = (1, 1)  # lowest and highest that this code supports
 ID_BYTES = 8
-ERROR_KINDS = ("refused", "sql", "timeout", "busy", "too_large", "internal", "stopping")
+ERROR_KINDS = ("refused", "sql", "timeout", "busy", "too_large", "internal", "stopping", "cancelled")
 
 RESULT_BYTES_MAX = 256 * MIB  # the index holds it in memory until it is sent; two results fit beside the queries
 REQUEST_BYTES_MAX = RECORD_BYTES_MAX + 64 * KIB  # the longest text in four-byte characters, and the fields around it
@@ -82,6 +83,7 @@ class QueryMessageKind(IntEnum):
     PONG = 5
     READ = 8
     PART = 9
+    CANCEL = 20
 
 
 class QueryProtocolError(ValueError):
@@ -155,6 +157,11 @@ def file_part(id: bytes, n_bytes: int, data: bytes) -> list[bytes]:
     return [pack([int(QueryMessageKind.PART), id, n_bytes]), data]
 
 
+def cancel(id: bytes) -> list[bytes]:
+    """End the query with this id. A query that has ended, and one of another client, is not concerned."""
+    return [pack([int(QueryMessageKind.CANCEL), id])]
+
+
 _N_FIELDS = {
     QueryMessageKind.ASK: 3,
     QueryMessageKind.RESULT: 1,
@@ -163,6 +170,7 @@ _N_FIELDS = {
     QueryMessageKind.PONG: 1,
     QueryMessageKind.READ: 3,
     QueryMessageKind.PART: 1,
+    QueryMessageKind.CANCEL: 0,
 }
 _WITH_PAYLOAD = (QueryMessageKind.RESULT, QueryMessageKind.PART)
 

@@ -232,7 +232,9 @@ class Client:
                 if error.kind not in ("unreachable", "stopping") or last or self._where is None:
                     raise
                 self._disconnect()
-            except BaseException:  # of a signal handler: the collector drops the query of a connection that is closed
+            except (
+                BaseException
+            ):  # of a signal handler: a collector that knows no CANCEL drops the query of a closed connection
                 self._disconnect()
                 raise
         raise AssertionError("the second try returns or raises")

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
@@ -33,6 +34,22 @@ ASK_AGAIN_MAX = 10  # repetitions of a query whose index was replaced: each bad 
 FILE_AGAIN_S = 2.0  # a part of a saved file takes milliseconds …
 FILE_TRIES = 10  # … and a collector that restarts answers within this many
 SIZE_SLACK_BYTES = 1 << 20  # the head of an answer, in addition to its stream
+
+
+@dataclass(slots=True)
+class _Question:
+    """A query, and the ID under which it was sent last."""
+
+    query: str
+    params: "list[Any] | dict[str, Any] | None"
+    timeout_s: float
+    time_zone: str
+    id: bytes = b""
+
+    def ask_again(self) -> list[bytes]:
+        """Return the request under a new ID. Raises CodecError for parameters that are no plain values."""
+        self.id = os.urandom(ID_BYTES)
+        return query_messages.request(self.id, self.query, self.params, self.timeout_s, self.time_zone)
 
 
 class CollectorConnection:
@@ -92,15 +109,16 @@ class CollectorConnection:
         lives: Callable[[], bool],
         time_zone: str = "",
     ) -> bytes | memoryview:
-        """Return the Arrow IPC stream of a result. Raises QueryError.
+        """Return the Arrow IPC stream of a result. Raises QueryError. What a signal handler raises cancels the query.
 
         Sends pings while it waits. Silence for as long as the query may take means that the collector has exited. A
         collector that does not know the query is a new one: the query is repeated, each time with a new ID, because the
         new collector also answers old pings, and such answers do not show whether it knows the repeated query.
         """
+        question = _Question(query, params, timeout_s, time_zone)
         try:
             query_messages.check_query_size(query)
-            frames = query_messages.request(id := os.urandom(ID_BYTES), query, params, timeout_s, time_zone)
+            frames = question.ask_again()
         except (query_messages.QueryRejected, CodecError) as error:
             raise_interrupt(error)
             raise QueryError("refused", one_line(str(error))) from error
@@ -109,17 +127,26 @@ class CollectorConnection:
                 "refused",
                 f"query and parameters of {len(frames[0])} bytes exceed the limit of {REQUEST_BYTES_MAX}; ask in parts",
             )
+        try:
+            return self._ask(question, frames, lives)
+        except QueryError:
+            raise
+        except BaseException:  # Ctrl-C, or another signal's handler
+            self._send(query_messages.cancel(question.id))  # safeguard: interrupted-query-cancelled
+            raise
+
+    def _ask(self, question: _Question, frames: list[bytes], lives: Callable[[], bool]) -> bytes | memoryview:
         self._send(frames)
         asked = 1
         last_received = last_ping = time.monotonic()
-        deadline = last_received + QUERY_WAIT_S + timeout_s + 2 * PEER_SILENT_S
-        silent_s = max(PEER_SILENT_S, timeout_s)  # an index that exits is restarted within this
+        deadline = last_received + QUERY_WAIT_S + question.timeout_s + 2 * PEER_SILENT_S
+        silent_s = max(PEER_SILENT_S, question.timeout_s)  # an index that exits is restarted within this
         while True:
             answer = self._receive(last_ping + HEARTBEAT_INTERVAL_S)
             now = time.monotonic()
             if answer is not None:
                 last_received = now
-                if answer.id != id:
+                if answer.id != question.id:
                     continue  # of an earlier query that was cancelled or repeated
                 if answer.kind == QueryMessageKind.RESULT:
                     return answer.payload
@@ -129,15 +156,14 @@ class CollectorConnection:
                     if asked > ASK_AGAIN_MAX:
                         raise QueryError("internal", f"the collector at {self._address} loses this query; see its log")
                     asked += 1
-                    id = os.urandom(ID_BYTES)
-                    self._send(query_messages.request(id, query, params, timeout_s, time_zone))
+                    self._send(question.ask_again())
             if now - last_received > silent_s or now > deadline or (answer is None and not lives()):
                 stopped = f"the collector at {self._address} has stopped answering"
                 raise QueryError(
                     "unreachable", f"{stopped}: {self.handshake_error}" if self.handshake_error else stopped
                 )
             if now - last_ping >= HEARTBEAT_INTERVAL_S:
-                self._send(query_messages.ping(id))
+                self._send(query_messages.ping(question.id))
                 last_ping = now
 
     def read_file(self, digest: bytes, offset: int, lives: Callable[[], bool]) -> tuple[int, bytes | memoryview]:

@@ -59,6 +59,13 @@ SAFEGUARDS = [
         test="test_queries_of_clients_that_left_are_not_run_and_make_room",
     ),
     Safeguard(
+        "a client cancels no query of another one",
+        "cancel-of-own-query-only",
+        part="(job.peer, job.id) == (peer, id)",
+        new="job.id == id",
+        test="test_a_client_cancels_its_queries_waiting_or_running_and_no_others",
+    ),
+    Safeguard(
         "queries that wait for texts which hang the parser are not stuck",
         "waiting-for-parser-not-stuck",
         value="now >= worker.job.deadline + STUCK_AFTER_S",
@@ -520,6 +527,32 @@ def test_a_query_whose_client_leaves_while_it_runs_is_interrupted(service, asker
         client.close()
     assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
     assert time.monotonic() < max(deadlines), "it did not wait for their time-outs"
+
+
+def test_a_client_cancels_its_queries_waiting_or_running_and_no_others(service, asker):
+    other = Asker(service.address)
+    running = [asker.send(FOR_EVER) for _ in service._workers]
+    waiting = [asker.send("SELECT 1 AS a") for _ in range(2)]
+    wait_until(lambda: all(worker.job is not None and worker.job.begun for worker in service._workers), "two that run")
+    for id in (*running, *waiting):
+        other.socket.send_multipart(query_messages.cancel(id))
+    asker.socket.send_multipart(query_messages.cancel(os.urandom(ID_BYTES)))
+    other.socket.send_multipart(query_messages.ping(running[0]))
+    assert other.receive().kind == QueryMessageKind.PONG, "CANCEL has no answer"
+    assert len(service._pending_ids) == 4
+    asker.socket.send_multipart(query_messages.cancel(waiting[0]))
+    answer = asker.receive()
+    assert (answer.id, answer.error_kind, answer.message) == (
+        waiting[0],
+        "cancelled",
+        "the query was cancelled by its client",
+    )
+    for id in running:
+        asker.socket.send_multipart(query_messages.cancel(id))
+    answers = {answer.id: answer.error_kind for answer in (asker.receive() for _ in range(3))}
+    assert answers == {**dict.fromkeys(running, "cancelled"), waiting[1]: ""}
+    assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
+    other.close()
 
 
 # -- life -------------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ def test_every_message_parses_into_what_it_was_made_of(sql: str, params: list[An
     assert read == QueryMessage(QueryMessageKind.READ, ID, digest=bytes(32), offset=7, n_bytes=1 << 20)
     part = parse(query_messages.file_part(ID, 9, b"part"))
     assert part == QueryMessage(QueryMessageKind.PART, ID, n_bytes=9, payload=b"part")
+    assert parse(query_messages.cancel(ID)) == QueryMessage(QueryMessageKind.CANCEL, ID)
 
 
 def test_messages_survive_their_own_encoding() -> None:
@@ -76,6 +77,7 @@ def test_any_frames_are_a_message_or_a_protocol_error(frames: list[bytes]) -> No
         [pack([8, ID, bytes(32), 0, True])],
         [pack([9, ID, 1])],
         [pack([9, ID, -1]), b""],
+        [pack([20, ID]), b"one more"],
         [pack([1, ID, "SELECT 1", None, float("inf")])],
         [pack([1, ID, "SELECT 1", None, True])],
         [pack([1, ID, "SELECT 1", None, 1.0, "x" * 65])],
