@@ -176,6 +176,8 @@ RECORD_PAYLOADS: dict[Kind, bytes] = {
     Kind.STORED: pack([SENDER, bytes(range(64, 96)), 1_234_567]),
     Kind.GAP: pack([SENDER, 4, 5, "damaged in the spool"]),
     Kind.PRESENCE: pack([SENDER, False, 12_000_000, "node-a", "0d5b2b9c-6a1e-4a4b-8f0e-1c2d3e4f5a6b"]),
+    Kind.MANAGE: pack([SESSION, "delete", {"producers": [PRODUCER_A], "runs": ["old"], "why": "older than 90 days"}]),
+    Kind.PRUNED: b"",
 }
 
 # Newer forms of a payload: the older ones stay as they are, and stay readable.

@@ -127,6 +127,7 @@ VIEWS = (
     "rank_progress",
     "first_failure",
     "restarts",
+    "saved_views",
 )
 
 

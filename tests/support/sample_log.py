@@ -63,6 +63,7 @@ def everything(n_steps: int = 40, seed: int = 1) -> list:
     chooser.shuffle(payloads)
     payloads += [whole(*ranks), b"garbage", (Kind.GAP, pack([b"S" * 16, 1, 2, "trimmed"])), (66, b"?")]
     payloads.append((Kind.STORED, pack([b"S" * 16, bytes(32), 10])))
+    payloads.append((Kind.MANAGE, pack([b"8 bytes!", "save_view", {"name": "mine", "view": "{}"}])))
     return payloads
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from chiplog_collector.index.apply_context import QUARANTINE_BYTES_MAX, REASON_CHARS_MAX, ApplyContext
 from chiplog_collector.index.authorization import NodeAuthorization
+from chiplog_collector.index.changes import Changes
 from chiplog_collector.index.event_handlers import EventHandlers, Row, rows_of
 from chiplog_collector.index.label_checks import LabelChecks
 from chiplog_collector.index.ledger import Ledger
@@ -22,6 +23,7 @@ from chiplog_collector.receiver.commit import Receipt, RestrictedSender, decode_
 from chiplog_schemas.codec import CodecError, short_repr, unpack
 from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.model.block_format import OPAQUE, BlockError, NewerBlockError
+from chiplog_schemas.model.changes import decode_change
 from chiplog_schemas.model.codes import QuarantineCode
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record
@@ -48,6 +50,7 @@ class Applier:
         self._absence = NodeLossTracker(self._context)
         self._ledger = Ledger(self._context, self._absence)
         registry = RunRegistry(self._context, self._labels, self._ledger)
+        self._changes = Changes(self._context)
         self._events = EventHandlers(self._context, self._ledger, registry, self._is_authorized)
         self._sender: bytes | None = None  # of the record being applied, if its receipt names it
         # Of the record being applied, and its number, if restricted.
@@ -138,6 +141,10 @@ class Applier:
             self._apply_presence(record)
         elif record.kind == Kind.QUARANTINE:
             self._apply_quarantine(record)
+        elif record.kind == Kind.MANAGE:
+            self._apply_change(record)
+        elif record.kind == Kind.PRUNED:
+            pass  # its content was deleted
         else:
             reason = f"record of kind {record.kind} is unknown"
             self._set_aside(record, QuarantineCode.UNKNOWN_RECORD, reason)
@@ -175,6 +182,12 @@ class Applier:
         except (ValueError, TypeError) as error:
             reason = f"a presence record cannot be read: {error}"
             self.quarantine(record.number, record.kind, QuarantineCode.INVALID_RECORD, reason, b"")
+
+    def _apply_change(self, record: Record) -> None:
+        try:
+            self._changes.apply(decode_change(record.payload))
+        except (ValueError, TypeError) as error:  # safeguard: bad-change-costs-itself
+            self._set_aside(record, QuarantineCode.INVALID_RECORD, f"a change cannot be applied: {error}")
 
     def _set_aside(self, record: Record, code: QuarantineCode, reason: str) -> None:
         self.quarantine(record.number, record.kind, code, reason, bytes(record.payload))
@@ -227,6 +240,8 @@ class Applier:
                 reason = f"seqs of {len(beyond)} producers exceed {SEQ_END}: their events are rejected"
                 self._set_aside(record, QuarantineCode.SEQ_OUT_OF_RANGE, reason)
                 refused |= beyond
+            if self.state.deleted:  # safeguard: deleted-stays-deleted
+                refused |= {i for i, (uuid, _) in enumerate(block.producers) if uuid in self.state.deleted}
             if refused and len(refused) == len(block.producers):
                 return
             ids = {group.keys_bin: self._events.keys(group.keys_bin) for group in block.groups if group.keys_bin}

@@ -1,8 +1,9 @@
 """What the parts of the applier share, pure: the state, the growing batch, and the time of the current records."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from chiplog_collector.index.state import Producer, State
+from chiplog_collector.index.state import Producer, Run, State
 from chiplog_collector.index.validation import clean, json_text
 from chiplog_collector.index.write_batch import Batch
 from chiplog_schemas.limits import KEY_BYTES_MAX
@@ -29,13 +30,45 @@ class ApplyContext:
         self.received_us = 0
 
     def producer(self, uuid: bytes) -> Producer:
-        """Return the entry of a producer, creating it on first sight."""
+        """Return the entry of a producer, creating it on first sight. Never call it for a deleted one."""
         found = self.state.producers.get(uuid)
         if found is None:
-            number = len(self.state.producers) + 1
+            number = self.state.last_producer + 1
             found = self.state.add_producer(Producer(number, uuid))
             self.batch.producers.add(number)
         return found
+
+    def delete(self, producers: Iterable[Producer]) -> None:
+        """Delete producers, their consoles, all rows of both, and the runs that have no other members."""
+        runs = set()
+        waiting = list(producers)
+        while waiting:
+            producer = waiting.pop()
+            if producer.uuid in self.state.deleted:
+                continue
+            # safeguard: console-deleted-with-owner
+            waiting += [
+                self.state.producers_by_number[n] for n in sorted(self.state.consoles.get(producer.producer, ()))
+            ]
+            self.state.remove_producer(producer)
+            self.state.deleted.add(producer.uuid)
+            self.batch.restored.discard(producer.uuid)
+            self.batch.deleted[producer.producer] = producer.uuid
+            runs.add(producer.run)
+        for run in map(self.state.runs_by_number.get, sorted(run for run in runs if run is not None)):
+            if run is not None and not self.state.members.get(run.run):
+                self._delete_run(run)
+
+    def _delete_run(self, run: Run) -> None:
+        """Delete a run without members, and its other names."""
+        self.state.remove_run(run)
+        self.batch.deleted_runs.add(run.run)
+        for alias in [other for other in self.state.runs.values() if other.alias_of == run.run]:
+            if self.state.members.get(alias.run):
+                alias.alias_of = None
+                self.batch.runs.add(alias.run)
+            else:
+                self._delete_run(alias)
 
     def name(self, name: str) -> int:
         """Return the integer of a metric name, phase, system metric or device."""

@@ -50,7 +50,8 @@ class NodeAuthorization:
         # safeguard: key-checked-against-node
         for uuid, node, is_remote in _located(block):  # first, because the rest of this block depends on it
             if (
-                self.authorize(speaker, uuid, number, [node])
+                uuid not in self._state.deleted
+                and self.authorize(speaker, uuid, number, [node])
                 and (about := self._context.producer(uuid)).agent_node is None
             ):
                 about.agent_node, about.is_remote = node, is_remote
@@ -61,7 +62,9 @@ class NodeAuthorization:
             self._identities[block.producers[index][0]] = identity
         producers = enumerate(block.producers)
         return frozenset(
-            i for i, (uuid, _) in producers if not self.authorize(speaker, uuid, number, claims.get(i, ()))
+            i
+            for i, (uuid, _) in producers
+            if uuid not in self._state.deleted and not self.authorize(speaker, uuid, number, claims.get(i, ()))
         )
 
     def foreign(self, nodes: tuple[str, ...], payload: bytes | memoryview) -> frozenset[bytes]:

@@ -13,6 +13,7 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
+from chiplog_collector.index.changes import CHANGE_EVENTS
 from chiplog_collector.index.facts import Facts
 from chiplog_collector.index.incoming import NAN_KEPT, Incoming
 from chiplog_collector.index.state import Identified, Producer, Run, State
@@ -41,6 +42,9 @@ _DIMENSIONS: dict[str, type[Run] | type[Producer] | type[Identified]] = {
     "runs": Run,
     "identified": Identified,
 }
+# IDs of the requests whose changes were applied, see State.managed.
+_MANAGED = """SELECT DISTINCT body::JSON->>'request' FROM base.events
+    WHERE producer IS NULL AND list_contains(?, kind)"""
 # Whether records were ever lost on the way, see State.damaged.
 # safeguard: lossless-quarantine-is-no-damage
 _DAMAGED = """SELECT EXISTS (FROM base.events WHERE producer IS NULL AND kind = 'gap') OR EXISTS (
@@ -89,7 +93,7 @@ class Database:
         if not self._has_tables():
             with _Transaction(self.connection):
                 self.connection.execute(tables_sql())
-                self.connection.execute("INSERT INTO base.position VALUES (?, ?, 0)", [MIGRATION, log_id])
+                self.connection.execute("INSERT INTO base.position VALUES (?, ?, 0, 0, 0)", [MIGRATION, log_id])
         row = self.connection.execute("SELECT migration, log_id, next_number FROM base.position").fetchone()
         if row is None:
             raise StaleDatabaseError(f"{self.path} does not contain its position in the log")
@@ -141,6 +145,7 @@ class Database:
             run.tags = list(run.tags or [])
             run.told = list(run.told or [])
             run.alias_nodes = list(run.alias_nodes or [])
+            run.edited = list(run.edited or [])
             state.add_run(run)
         times = ", ".join(f"epoch_us({name}) AS {name}" for name in _TIMES)
         query = f"SELECT * REPLACE ({times}) FROM base.producers ORDER BY launch_order, restart, producer"
@@ -167,6 +172,11 @@ class Database:
         kept = "SELECT number, sender, nodes, sum(events)::BIGINT FROM base.refused GROUP BY ALL HAVING sum(events) > 0"
         for number, sender, nodes, n_events in execute(kept).fetchall():
             state.kept.setdefault(bytes(sender), {})[number] = (tuple(json.loads(nodes)), n_events)
+        state.deleted = {bytes(uuid) for (uuid,) in execute("SELECT uuid FROM base.deleted").fetchall()}
+        state.managed = {bytes.fromhex(id) for (id,) in execute(_MANAGED, [list(CHANGE_EVENTS.values())]).fetchall()}
+        last = execute("SELECT last_run, last_producer FROM base.position").fetchone()
+        assert last is not None
+        state.last_run, state.last_producer = last  # safeguard: numbers-not-given-again
         found = execute(_DAMAGED).fetchone()
         state.damaged = bool(found and found[0])
         return state
@@ -203,18 +213,20 @@ class Database:
                 names = _objects([name for _, name in batch.names])
                 self._insert("names", {"id": ids, "name": names}, {"id": "id", "name": "name"})
             self._write_ledger(batch, state)
-            changed = [state.producers_by_number[n] for n in sorted(batch.producers)]
-            self._write_dimension("producers", changed)
-            self._write_dimension("runs", [state.runs_by_number[n] for n in sorted(batch.runs)])
+            changed = batch.producers - batch.deleted.keys()
+            self._write_dimension("producers", [state.producers_by_number[n] for n in sorted(changed)])
+            runs = batch.runs - batch.deleted_runs
+            self._write_dimension("runs", [state.runs_by_number[n] for n in sorted(runs)])
             # safeguard: console-follows-owner
-            renamed = batch.producers.union(*(state.consoles.get(n, ()) for n in batch.producers))
+            renamed = changed.union(*(state.consoles.get(n, ()) for n in changed))
             self._write_dimension(
                 "identified", [state.identified(state.producers_by_number[n]) for n in sorted(renamed)]
             )
+            self._write_changes(batch)  # last: what the flush has inserted of a deleted producer goes, too
             # No UPDATE: DuckDB refuses to checkpoint while a reader needs the previous version of the row.
-            position = [MIGRATION, self._log_id, next_number]
+            position = [MIGRATION, self._log_id, next_number, state.last_run, state.last_producer]
             self.connection.execute("DELETE FROM base.position")  # safeguard: checkpoint-beside-readers
-            self.connection.execute("INSERT INTO base.position VALUES (?, ?, ?)", position)
+            self.connection.execute("INSERT INTO base.position VALUES (?, ?, ?, ?, ?)", position)
 
     def sort_facts(self) -> None:
         """Sort the facts of the last flushes into place once there are many. Raises duckdb.Error.
@@ -305,6 +317,33 @@ class Database:
             self.connection.execute("DELETE FROM base.losses WHERE producer = ?", [number])
             for first, last, reason in losses:
                 self.connection.execute("INSERT INTO base.losses VALUES (?, ?, ?, ?)", [number, first, last, reason])
+
+    def _write_changes(self, batch: Batch) -> None:
+        """Write deletions, restored producers and saved views."""
+        execute = self.connection.execute
+        if batch.deleted:
+            for table in self._tables_of_producers():
+                execute(
+                    f"DELETE FROM base.{table} WHERE producer IN (SELECT unnest(?::INTEGER[]))", [list(batch.deleted)]
+                )
+            execute("INSERT INTO base.deleted SELECT unnest(?::BLOB[])", [list(batch.deleted.values())])
+        if batch.restored:
+            execute("DELETE FROM base.deleted WHERE uuid IN (SELECT unnest(?::BLOB[]))", [list(batch.restored)])
+        if batch.deleted_runs:
+            for table in ("runs", "demands"):
+                execute(
+                    f"DELETE FROM base.{table} WHERE run IN (SELECT unnest(?::INTEGER[]))", [list(batch.deleted_runs)]
+                )
+        for name, (body, ts) in batch.saved_views.items():
+            execute("DELETE FROM base.saved_views WHERE name = ?", [name])
+            if body is not None:
+                execute("INSERT INTO base.saved_views VALUES (?, ?, make_timestamp(?))", [name, body, ts])
+
+    def _tables_of_producers(self) -> list[str]:
+        """Return the tables whose rows belong to a producer."""
+        query = """SELECT DISTINCT table_name FROM duckdb_columns() JOIN duckdb_tables() USING (schema_name, table_name)
+                   WHERE schema_name = 'base' AND column_name = 'producer' ORDER BY table_name"""
+        return [name for (name,) in self.connection.execute(query).fetchall()]
 
     def _insert_ledger(self, ranges: list[tuple[int, int, int, int]]) -> None:
         producer, first, last, seen = (np.array(column, dtype=np.int64) for column in zip(*ranges, strict=True))

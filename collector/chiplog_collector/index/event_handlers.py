@@ -113,7 +113,9 @@ class EventHandlers:
     def apply_rows(self, rows: list[Row]) -> None:
         """Apply events one by one, in this order."""
         for number, seq, kind, ts, fields in rows:
-            producer = self._context.state.producers_by_number[number]
+            producer = self._context.state.producers_by_number.get(number)
+            if producer is None:
+                continue  # deleted by an event before
             if kind == OPAQUE:
                 self._apply_opaque(producer, seq, ts, fields[0])
             else:
@@ -193,7 +195,7 @@ class EventHandlers:
     def _apply_lost(
         self, producer: Producer, seq: int, ts: int, about: Any, first: int, last: int, reason: Any
     ) -> None:
-        if about and not self._is_authorized(uuid_of(about)):
+        if about and (self._is_deleted(uuid_of(about)) or not self._is_authorized(about)):
             return
         about = self._context.producer(uuid_of(about)) if about else producer
         reason = text_of(reason)[:REASON_CHARS_MAX]
@@ -210,7 +212,7 @@ class EventHandlers:
         self._context.emit_event(producer, seq, ts, notice, level, message, body, cause=cause)
 
     def _apply_peer(self, _: Producer, seq: int, ts: int, uuid: Any, body: Any) -> None:
-        if not self._is_authorized(uuid_of(uuid)):
+        if self._is_deleted(uuid_of(uuid)) or not self._is_authorized(uuid):
             return
         producer = self._context.producer(uuid)
         about = select_typed(body, LOCATION_FIELDS)
@@ -221,6 +223,9 @@ class EventHandlers:
             self._registry.assign_gpus(producer, gpus)
         if (gpus is None and "node" not in about) or "state" in body:
             self._registry.ended(producer, seq, ts, body, by_itself=False)
+
+    def _is_deleted(self, uuid: bytes) -> bool:
+        return uuid in self._context.state.deleted  # safeguard: report-about-deleted-ignored
 
     def keys(self, keys_bin: bytes) -> tuple[int, ...]:
         """Return the integers of the names of a matrix. Raises BlockError for invalid keys."""

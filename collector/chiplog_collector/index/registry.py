@@ -23,7 +23,7 @@ from chiplog_schemas.model.events import (
 )
 from chiplog_schemas.storage.content_files import invalid_path_reason
 
-_RUN_FIELDS: dict[str, str] = marked_entries("run")
+RUN_COLUMNS: dict[str, str] = marked_entries("run")
 _COPIED_FIELDS = tuple(marked_entries("copied"))
 _KEPT_FIELDS = {name: kind for name, kind in IDENTITY_FIELDS.items() if name not in marked_entries("agent_only")}
 _STATE_FIELDS = {name: kind for name, kind in STATE_FIELDS.items() if name != "detail"}
@@ -54,13 +54,16 @@ class RunRegistry:
 
     def identity(self, producer: Producer, seq: int, ts: int, body: Any) -> None:
         """Apply an identity of a producer. A later value replaces an earlier one."""
-        said, cut = _plain(select_typed(body, _KEPT_FIELDS))
+        said, cut = plain_fields(select_typed(body, _KEPT_FIELDS))
         if cut:
             message = f"identity: {', '.join(cut)} cut to the limit; shorten it"
             self._context.emit_event(producer, seq, ts, "bad_value", "warning", message, {"fields": cut})
         for name in _INT32_FIELDS:
             if not -(1 << 31) <= said.get(name, 0) < 1 << 31:
                 del said[name]
+        if said.get("role") == CONSOLE and self._is_of_deleted(said):
+            self._context.delete([producer])
+            return
         if said.get("role") == CONSOLE and not self._take_console(producer, said):
             message = (
                 f"identity: a console of {said.get('of', 'no producer')!r:.80}, or a producer of another role before"
@@ -113,7 +116,7 @@ class RunRegistry:
 
     def locate(self, producer: Producer, about: dict[str, Any]) -> None:
         """Note where a producer's process runs, as its agent reported it. A report of a living process is kept."""
-        found, _ = _plain(about)
+        found, _ = plain_fields(about)
         if producer.start_ticks is not None and "start" not in found:
             return
         producer.agent_node = found["node"]
@@ -125,8 +128,12 @@ class RunRegistry:
 
     def assign_gpus(self, producer: Producer, gpus: list[Any]) -> None:
         """Note the GPUs of a producer as its agent resolved them."""
-        producer.gpus, producer.are_gpus_resolved = _plain({"gpus": gpus})[0]["gpus"], True
+        producer.gpus, producer.are_gpus_resolved = plain_fields({"gpus": gpus})[0]["gpus"], True
         self._context.batch.producers.add(producer.producer)
+
+    def _is_of_deleted(self, said: dict[str, Any]) -> bool:
+        of = said.get("of", "")
+        return bool(_UUID.fullmatch(of)) and bytes.fromhex(of) in self._state.deleted
 
     def _take_console(self, producer: Producer, said: dict[str, Any]) -> bool:
         """Note whose lines a console sends, and drop the fields that would make it a label.
@@ -194,7 +201,7 @@ class RunRegistry:
         """
         run = self._state.runs.get(run_id)
         if run is None:
-            run = self._state.add_run(Run(len(self._state.runs) + 1, run_id))
+            run = self._state.add_run(Run(self._state.last_run + 1, run_id))
             self._context.batch.runs.add(run.run)
         passed = set()
         # safeguard: alias-binds-own-nodes
@@ -243,8 +250,8 @@ class RunRegistry:
             meant = self._state.runs_by_number[former.alias_of].run_id
             refuse(f"it is already another name of {meant}: only {producer.label} moves", stay=0, **{"is": meant})
             return
-        for column in _RUN_FIELDS.values():
-            if not getattr(run, column):
+        for column in RUN_COLUMNS.values():
+            if not getattr(run, column) and column not in run.edited:
                 setattr(run, column, getattr(former, column))
             setattr(former, column, [] if column == "tags" else None)  # only the name remains
         former.alias_of, former.alias_nodes = run.run, producer.nodes  # safeguard: late-agreement-merges-runs
@@ -413,12 +420,12 @@ class RunRegistry:
         parents = self._state.by_label.get((run.run, producer.parent or ""), [])
         if not any(parent.is_coauthor for parent in parents):
             return said
-        kept = {name: said[name] for name, column in _RUN_FIELDS.items() if name in said and not getattr(run, column)}
+        kept = {name: said[name] for name, column in RUN_COLUMNS.items() if name in said and not getattr(run, column)}
         return kept | {"tags": [*run.tags, *(tag for tag in said.get("tags", []) if tag not in run.tags)]}
 
     def _describe(self, run: Run, said: dict[str, Any]) -> None:
-        for name, column in _RUN_FIELDS.items():
-            if name in said:
+        for name, column in RUN_COLUMNS.items():
+            if name in said and column not in run.edited:  # safeguard: edited-field-stays
                 value = said[name]
                 if getattr(run, column) != value:
                     setattr(run, column, value)
@@ -456,7 +463,7 @@ class RunRegistry:
 
     def ended(self, producer: Producer, seq: int, ts: int, body: Any, *, by_itself: bool) -> None:
         """Note how a producer ended. Its own report has priority over its agent's, in whichever order they arrive."""
-        said, _ = _plain(select_typed(body, _STATE_FIELDS))
+        said, _ = plain_fields(select_typed(body, _STATE_FIELDS))
         detail = select_typed(body, {"detail": dict}).get("detail", {})
         state = said.get("state")
         if state not in STATES:
@@ -528,7 +535,7 @@ def _int32(value: int | None) -> int | None:
     return value if value is not None and -(1 << 31) <= value < 1 << 31 else None
 
 
-def _plain(said: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def plain_fields(said: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Convert decoded values for DuckDB: texts cleaned and limited, lists as texts, integers of 64 bits.
 
     Return them with the names of the fields that were cut.

@@ -26,6 +26,7 @@ class Run:
     alias_of: int | None = None  # of a provisional run ID: the run that its ranks agreed on
     told: list[str] = field(default_factory=list)  # label checks that were reported, see label_checks.py
     alias_nodes: list[str] = field(default_factory=list)  # nodes whose producers this alias redirects; []: all
+    edited: list[str] = field(default_factory=list)  # columns that a person has set: identities leave them
 
 
 @dataclass(slots=True)
@@ -122,18 +123,33 @@ class State:
         # By sender, then by number of a record: the names of its key at that time, and how many of its events were
         # refused.
         self.kept: dict[bytes, dict[int, tuple[tuple[str, ...], int]]] = {}
+        self.last_run = 0  # the highest number given out, also to runs that were deleted, and …
+        self.last_producer = 0  # … to producers
+        self.deleted: set[bytes] = set()  # UUIDs of deleted producers: what still arrives of them is ignored
+        self.managed: set[bytes] = set()  # IDs of the requests that were applied
         self.damaged = False  # whether records were ever lost on the way, so that missing events may never arrive
 
     def add_run(self, run: Run) -> Run:
         """Register a run."""
         self.runs[run.run_id] = run
         self.runs_by_number[run.run] = run
+        self.last_run = max(self.last_run, run.run)
         return run
+
+    def remove_run(self, run: Run) -> None:
+        """Forget a run without members, and which launches required it."""
+        del self.runs[run.run_id]
+        del self.runs_by_number[run.run]
+        self.members.pop(run.run, None)
+        self.demands = {asked: number for asked, number in self.demands.items() if number != run.run}
+        for key in [key for key in self.by_label if key[0] == run.run]:
+            del self.by_label[key]
 
     def add_producer(self, producer: Producer) -> Producer:
         """Register a producer."""
         self.producers[producer.uuid] = producer
         self.producers_by_number[producer.producer] = producer
+        self.last_producer = max(self.last_producer, producer.producer)
         self.have.setdefault(producer.producer, Intervals())
         if producer.run is not None and producer.label is not None:
             self.by_label.setdefault((producer.run, producer.label), []).append(producer)
@@ -143,6 +159,21 @@ class State:
         if producer.owner is not None:
             self.consoles.setdefault(producer.owner, set()).add(producer.producer)
         return producer
+
+    def remove_producer(self, producer: Producer) -> None:
+        """Forget a producer. Its run stays, also without members."""
+        number = producer.producer
+        del self.producers[producer.uuid]
+        del self.producers_by_number[number]
+        self.have.pop(number, None)
+        self.lost.pop(number, None)
+        if producer.run is not None and producer.label is not None:
+            self.by_label[(producer.run, producer.label)].remove(producer)
+            del self.members[producer.run][number]
+        if producer.sender is not None:
+            self.by_sender[producer.sender].discard(number)
+        if producer.owner is not None:
+            self.consoles[producer.owner].discard(number)
 
     def set_owner(self, console: Producer, owner: Producer) -> None:
         """Note whose lines a console sends."""

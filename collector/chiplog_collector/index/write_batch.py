@@ -36,6 +36,10 @@ class Batch:
     losses: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)  # all of a producer, replaced
     producers: set[int] = field(default_factory=set)  # changed: written again from the state
     runs: set[int] = field(default_factory=set)
+    deleted: dict[int, bytes] = field(default_factory=dict)  # UUIDs of producers whose rows go
+    restored: set[bytes] = field(default_factory=set)  # UUIDs that no longer count as deleted
+    deleted_runs: set[int] = field(default_factory=set)
+    saved_views: dict[str, tuple[str | None, int]] = field(default_factory=dict)  # by name: JSON, time in µs
     n_points: int = 0
     n_events: int = 0
 

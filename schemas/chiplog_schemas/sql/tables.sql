@@ -3,15 +3,18 @@
 -- Facts have no primary key: base.intervals keeps exactly-once.
 CREATE SCHEMA base;
 
--- One row: the log that this database indexes, and how far it has been applied.
-CREATE TABLE base.position (migration INTEGER, log_id BLOB, next_number BIGINT);
+-- One row: the log that this database indexes, how far it has been applied, and the last numbers given out.
+CREATE TABLE base.position (
+    migration INTEGER, log_id BLOB, next_number BIGINT, last_run INTEGER, last_producer INTEGER
+);
 
 CREATE TABLE base.runs (
     run INTEGER, run_id VARCHAR, project VARCHAR, name VARCHAR, run_group VARCHAR, job_type VARCHAR,
     tags VARCHAR[], notes VARCHAR, primary_label VARCHAR, primary_launch VARCHAR, primary_restart BIGINT,
     alias_of INTEGER, -- the run that this is another name of
     told VARCHAR[], -- the label checks already reported in `events`
-    alias_nodes VARCHAR[] -- nodes of the key that made it another name; empty: of all
+    alias_nodes VARCHAR[], -- nodes of the key that made it another name; empty: of all
+    edited VARCHAR[] -- columns that a person has set
 );
 CREATE TABLE base.producers (
     producer INTEGER, uuid BLOB, role VARCHAR, run INTEGER, label VARCHAR, attempt INTEGER, is_primary BOOLEAN,
@@ -64,6 +67,10 @@ CREATE TABLE base.events (
     outcome VARCHAR -- the predicate of an end that was not known when the end was reported
 );
 
+-- Producers that were deleted. What still arrives of them is ignored.
+CREATE TABLE base.deleted (uuid BLOB);
+-- What people keep under a name, for the page: JSON.
+CREATE TABLE base.saved_views (name VARCHAR, body VARCHAR, ts TIMESTAMP);
 -- The ledger of exactly-once: closed, disjoint ranges of seq per producer, appended by every flush, merged at times.
 CREATE TABLE base.intervals (producer INTEGER, first_seq BIGINT, last_seq BIGINT, seen_at TIMESTAMP);
 CREATE TABLE base.losses (producer INTEGER, first_seq BIGINT, last_seq BIGINT, reason VARCHAR);

@@ -541,3 +541,6 @@ SELECT c.run_id, c.round AS attempt, f.label, f.reason, c.last_step, c.stopped_a
        (c.resumed_us - c.stopped_us) / 1e6 AS down_s, coalesce((c.stopped_us - c.again_us) / 1e6, 0.0) AS again_s,
        down_s + again_s AS cost_s
 FROM costs c LEFT JOIN first_failure f ON f.run_id = c.run_id AND f.attempt = c.before;
+
+-- What people keep under a name, for the page.
+CREATE OR REPLACE VIEW saved_views AS SELECT name, body::JSON AS view, ts FROM base.saved_views;

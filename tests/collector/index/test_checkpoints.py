@@ -64,7 +64,7 @@ class World:
 
     def write(self, n: int = 100) -> None:
         for _ in range(n):
-            with_position = ["DELETE FROM base.position", "INSERT INTO base.position VALUES (3, ''::BLOB, 1)"]
+            with_position = ["DELETE FROM base.position", "INSERT INTO base.position VALUES (3, ''::BLOB, 1, 0, 0)"]
             for statement in ("BEGIN", *with_position, "COMMIT"):
                 self.database.connection.execute(statement)
         self.now += 0.001

@@ -40,7 +40,7 @@ SAFEGUARDS = [
     Safeguard(
         "a console's lines follow the label of its owner",
         "console-follows-owner",
-        part=".union(*(state.consoles.get(n, ()) for n in batch.producers))",
+        part=".union(*(state.consoles.get(n, ()) for n in changed))",
         new="",
         test="test_the_rollups_are_those_of_the_plain_query_after_any_history",
     ),

@@ -75,6 +75,7 @@ COLUMNS = {
     "free_step_s cost_s",
     "gpu_events": "run_id label rank node device ts kind level xid message body",
     "rank_progress": "run_id label attempt rank step reached_at steps_behind seconds_behind",
+    "saved_views": "name view ts",
     "files": "run_id path bytes sha256 ts",
     "first_failure": "run_id attempt label rank node ts state exit_code exit_signal reason is_cause uncertainty_s "
     "is_certain others",

@@ -659,7 +659,7 @@ def test_importing_the_client_costs_no_heavy_module():
 def _acknowledged(where: Paths, synced: int, applied: int) -> None:
     (where.collector / "synced").write_bytes(synced.to_bytes(8, "little") + bytes(4088))
     with duckdb.connect(str(where.index)) as database:
-        database.execute("INSERT INTO base.position VALUES (1, 'L'::BLOB, ?)", [applied])
+        database.execute("INSERT INTO base.position VALUES (1, 'L'::BLOB, ?, 0, 0)", [applied])
 
 
 def test_records_that_are_not_in_the_file_yet_are_told_once(where, caplog):
