@@ -38,6 +38,7 @@ COMMANDS = (
     CommandSpec("agent", "", RUN, "Run the agent of this node."),
     CommandSpec("collector", "", RUN, "Run the collector: receive, store, answer SQL."),
     CommandSpec("get", "chiplog.cli.get:get", KEEP, "Copy saved files of a run back."),
+    CommandSpec("export", "chiplog.cli.export:export", KEEP, "Copy runs to directories of Parquet, JSON and files."),
     CommandSpec("sync", "chiplog.cli.sync:sync", KEEP, "Deliver journals that were recorded elsewhere."),
     CommandSpec("backup", "", KEEP, "Back up the collector's data while it runs."),
     CommandSpec("restore", "", KEEP, "Restore a backup into an empty directory."),

@@ -1,0 +1,1 @@
+"""Exports: directories that hold one run each, complete and readable by other tools."""

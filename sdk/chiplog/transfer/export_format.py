@@ -1,0 +1,200 @@
+"""The layout of an export: one directory for each run, of JSON, Parquet and the saved files.
+
+    <run>/
+      run.json              written last: format, version, what the run is, and the digests of the tables
+      producers.parquet     who wrote: identity, how it ended, which of its events are stored, which are lost
+      metrics.parquet …     one file for each table of TABLES that has rows
+      files/PATH            the newest version of each saved file
+      contents/SHA256       saved files without a place below files/: earlier versions of a path
+
+Times are UTC, in microseconds. `producer` is 32 hex digits; (producer, seq) identifies an event. New columns go last,
+and readers ignore columns that they do not know.
+"""
+
+from dataclasses import dataclass
+
+FORMAT = "chiplog export"
+VERSION = 1
+RUN_FILE = "run.json"
+FILES, CONTENTS = "files", "contents"
+
+_OF_LABEL = {"run_id": "VARCHAR", "label": "VARCHAR", "attempt": "INTEGER"}
+_OF_RANK = {**_OF_LABEL, "rank": "INTEGER"}
+_OF_STEP = {"key": "VARCHAR", "step": "BIGINT", "seq": "BIGINT", "ts": "TIMESTAMP"}
+_OF_EVENT = {"seq": "BIGINT", "ts": "TIMESTAMP"}
+_PRODUCER = {"producer": "VARCHAR"}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One Parquet file of an export.
+
+    columns: their names, and their types in DuckDB.
+    source: the rows in the collector's database, a table or a query, with integers for `producer` and `key`.
+    counts: the query source from which the number of rows per key and producer follows, and its expression.
+    is_wide: a row may be long, so that few are read at a time.
+    """
+
+    columns: dict[str, str]
+    source: str
+    counts: tuple[str, str] | None = None
+    is_wide: bool = True
+
+    @property
+    def is_keyed(self) -> bool:
+        """Return True if its rows have the integer of a name, by which they are sorted first."""
+        return "key" in self.source_columns and "step" in self.columns
+
+    @property
+    def source_columns(self) -> tuple[str, ...]:
+        """The columns that are read, under their names in the database."""
+        renamed = {"phase": "key", "seconds": "value"} if "phase" in self.columns else {}
+        return tuple(renamed.get(name, name) for name in self.columns if name not in _OF_RANK)
+
+
+TABLES = {
+    "metrics": Table(
+        {**_OF_RANK, **_OF_STEP, "value": "DOUBLE", **_PRODUCER},
+        "base.metric_facts",
+        ("base.metric_series", "sum(f.n)::BIGINT"),
+        is_wide=False,
+    ),
+    "phases": Table(
+        {**_OF_RANK, "phase": "VARCHAR", "step": "BIGINT", **_OF_EVENT, "seconds": "DOUBLE", **_PRODUCER},
+        "base.phase_facts",
+        ("base.phase_series", "sum(f.n)::BIGINT"),
+        is_wide=False,
+    ),
+    "texts": Table({**_OF_RANK, **_OF_STEP, "value": "VARCHAR", **_PRODUCER}, "base.texts"),
+    "histograms": Table(
+        {**_OF_RANK, **_OF_STEP, "edges": "DOUBLE[]", "counts": "DOUBLE[]", **_PRODUCER}, "base.histograms"
+    ),
+    "console": Table(
+        {**_OF_LABEL, "stream": "VARCHAR", "line_no": "BIGINT", **_OF_EVENT, "line": "VARCHAR", **_PRODUCER},
+        "base.console",
+    ),
+    "config": Table({**_OF_LABEL, **_OF_EVENT, "key": "VARCHAR", "value": "VARCHAR", **_PRODUCER}, "base.config"),
+    "summary": Table({**_OF_LABEL, **_OF_EVENT, "key": "VARCHAR", "value": "VARCHAR", **_PRODUCER}, "base.summary"),
+    "definitions": Table(
+        {**_OF_LABEL, **_OF_EVENT, "name": "VARCHAR", "summary": "VARCHAR", "step_metric": "VARCHAR", **_PRODUCER},
+        "base.definitions",
+    ),
+    "config_hashes": Table(
+        {**_OF_LABEL, **_OF_EVENT, "is_whole": "BOOLEAN", "hashes": "VARCHAR", **_PRODUCER}, "base.config_hashes"
+    ),
+    "saves": Table(
+        {
+            **_OF_LABEL,
+            **_OF_EVENT,
+            "path": "VARCHAR",
+            "bytes": "BIGINT",
+            "sha256": "VARCHAR",
+            "stored_at": "TIMESTAMP",
+            **_PRODUCER,
+        },
+        "(SELECT f.*, s.stored_at FROM base.files f LEFT JOIN (SELECT sha256, bytes, min(ts) AS stored_at "
+        "FROM base.stored GROUP BY ALL) s ON s.sha256 = f.sha256 AND s.bytes = f.bytes)",
+    ),
+    # As the view shows them: an early end names its label. Only a `traceback` has a cause.
+    "events": Table(
+        {
+            **_OF_LABEL,
+            **_OF_EVENT,
+            "kind": "VARCHAR",
+            "level": "VARCHAR",
+            "message": "VARCHAR",
+            "body": "VARCHAR",
+            "cause": "VARCHAR",
+            **_PRODUCER,
+        },
+        "(SELECT producer, seq, ts, kind, level, message, body, NULL::VARCHAR AS cause FROM base.told "
+        "WHERE kind <> 'traceback' UNION ALL SELECT producer, seq, ts, kind, level, message, body, cause "
+        "FROM base.events WHERE kind = 'traceback')",
+    ),
+}
+
+# What belongs to a run by the time and the device, and has no producer in the run: samples, and what GPUs reported.
+SYSTEM_COLUMNS = {
+    "run_id": "VARCHAR",
+    "label": "VARCHAR",
+    "rank": "INTEGER",
+    "node": "VARCHAR",
+    "device": "VARCHAR",
+    "name": "VARCHAR",
+    "ts": "TIMESTAMP",
+    "value": "DOUBLE",
+    "n_sharers": "BIGINT",
+}
+GPU_EVENT_COLUMNS = {
+    "run_id": "VARCHAR",
+    "node": "VARCHAR",
+    **_OF_EVENT,
+    "kind": "VARCHAR",
+    "level": "VARCHAR",
+    "message": "VARCHAR",
+    "body": "VARCHAR",
+}
+
+# A producer's columns as in the table of the index, except for integers that only this database knows.
+PRODUCER_COLUMNS = {
+    "producer": "VARCHAR",
+    "role": "VARCHAR",
+    **_OF_LABEL,
+    "is_primary": "BOOLEAN",
+    "job_type": "VARCHAR",
+    "rank": "INTEGER",
+    "local_rank": "INTEGER",
+    "world_size": "INTEGER",
+    "node": "VARCHAR",
+    "pid": "BIGINT",
+    "gpus": "VARCHAR[]",
+    "launch": "VARCHAR",
+    "restart": "BIGINT",
+    "state": "VARCHAR",
+    "exit_code": "INTEGER",
+    "exit_signal": "INTEGER",
+    "reason": "VARCHAR",
+    "sets_run": "BOOLEAN",
+    "started_at": "TIMESTAMP",
+    "ended_at": "TIMESTAMP",
+    "produced": "BIGINT",
+    "fallback": "BOOLEAN",
+    "boot": "VARCHAR",
+    "late_us": "BIGINT",
+    "is_presumed": "BOOLEAN",
+    "clock_us": "BIGINT",
+    "uptime_us": "BIGINT",
+    "hostname": "VARCHAR",
+    "rank_pid": "BIGINT",
+    "agent_node": "VARCHAR",
+    "start_ticks": "BIGINT",
+    "is_remote": "BOOLEAN",
+    "parent": "VARCHAR",
+    "is_coauthor": "BOOLEAN",
+    "are_gpus_resolved": "BOOLEAN",
+    "cause": "VARCHAR",
+    "owner": "VARCHAR",  # of a console: the producer whose lines it sends
+    "last_seen_at": "TIMESTAMP",
+    "stored": "STRUCT(first_seq BIGINT, last_seq BIGINT)[]",  # closed ranges, ascending
+    "lost": "STRUCT(first_seq BIGINT, last_seq BIGINT, reason VARCHAR)[]",
+}
+
+# Every Parquet file that an export may have, with its columns.
+PARQUET_FILES = {
+    "producers": PRODUCER_COLUMNS,
+    **{name: table.columns for name, table in TABLES.items()},
+    "system": SYSTEM_COLUMNS,
+    "gpu_events": GPU_EVENT_COLUMNS,
+}
+
+
+def directory_name(run_id: str) -> str:
+    """Return the name of a run's directory: its ID, with %XX for characters that a name cannot have."""
+    name = "".join(
+        _encoded(character) if character in "/%" or not character.isprintable() else character for character in run_id
+    )
+    return f"%2E{name[1:]}" if name.startswith(".") else name
+
+
+def _encoded(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode())

@@ -1,0 +1,100 @@
+"""A data directory for exports: a run with every kind of row, written by the index from a log, and its saved files."""
+
+import contextlib
+import hashlib
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+
+from chiplog.query.client import Client, connect
+from chiplog_collector.query.service import QueryService, lock_down
+from chiplog_schemas.codec import pack
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.paths import Paths, ensure_private_dir
+from chiplog_schemas.process.file_lock import Lock
+from chiplog_schemas.storage.content_files import content_path
+from chiplog_schemas.storage.record import Kind
+from tests.support.collector_log import START_US, Rank, whole
+from tests.support.index import Index
+from tests.support.sample_log import everything, place_of
+
+# By path: what was saved, the earlier version first.
+SAVES = [("ckpt/last.pt", b"earlier"), ("ckpt/last.pt", b"newest" * 1000), ("ckpt", b"a file"), ("empty", b"")]
+ABSENT = b"\1" * 32  # the digest of a file that has not arrived
+
+
+def payloads(run: str = "whole") -> list[object]:
+    """Return blocks of a run: two attempts, a console, losses, a saved file that is absent, odd values, its agent."""
+    rank0 = Rank(20, "rank0", run_id=run, rank=0, primary=True, project="p", name="n", tags=["t"], gpus=["GPU-20"])
+    rank1 = Rank(21, "rank1", run_id=run, rank=1, primary=False, notes="second")
+    again = Rank(22, "rank1", run_id=run, rank=1, primary=False, restart=1, start_us=START_US + 9_000_000)
+    console = Rank(23, role="console", of=rank0.uuid.hex(), run_id=None, label=None, primary=False)
+    agent = Rank(24, "agent", role="agent", pid=9, run_id=None)
+    for rank in (rank0, rank1, again):
+        for step in range(30):
+            rank.log(step, loss=1 / (step + 1), lr=0.1)
+            rank.say(EventKind.PHASES, step, pack(["forward", "step"]), struct.pack("<2d", 0.25, 0.5))
+        rank.log(-(1 << 63), odd=float("nan"), odder=float("-inf"), huge=float("inf"))
+        rank.say(EventKind.TEXT, 3, "note", f"text of {rank.label} 'quoted' ü")
+        rank.say(EventKind.HISTOGRAM, 3, "weights", struct.pack("<3d", 0, 1, 2), struct.pack("<2d", 3, float("nan")))
+        rank.say(EventKind.CONFIG, {"lr": "0.1", "deep": '{"a": [1, null]}'})
+        rank.say(EventKind.SUMMARY, {"best": "0.5", "nan": '"NaN"'})
+        rank.say(EventKind.DEFINE, "l*", {"summary": "min", "step_metric": "epoch"})
+        rank.say(EventKind.CONFIG_HASHES, 1, {"lr": rank.label})
+        rank.say(EventKind.NOTICE, "alert", "warning", "high", {"text": "x"})
+    rank0.say(EventKind.CONFIG, {"lr": "0.2"})
+    for path, data in SAVES:
+        rank0.say(EventKind.FILE, path, len(data), hashlib.sha256(data).digest())
+    rank0.say(EventKind.FILE, "absent", 10, ABSENT)
+    for line in range(20):
+        console.say(EventKind.CONSOLE, 1 + line % 2, line, f"line {line} \x1b[1m")
+    rank1.say(EventKind.NOTICE, "traceback", "error", "ValueError: boom", {"cause": "exception"})
+    rank1.say(EventKind.STATE, {"state": "failed", "exit_code": 1, "reason": "boom", "cause": "exception"})
+    again.say(EventKind.LOST, b"", 500, 520, "disk full")
+    again.say(EventKind.STATE, {"state": "finished", "exit_code": 0})
+    rank0.say(EventKind.STATE, {"state": "finished", "exit_code": 0})
+    for rank in (rank0, rank1, again, console):
+        agent.say(EventKind.PEER, rank.uuid, {"node": "node-a", "pid": 7, "start": 8})
+    for step in range(20):
+        for device in ("", "GPU-20", "pid:7", "GPU-other"):
+            agent.say(
+                EventKind.SYSTEM, device, pack(["power", "util"]), struct.pack("<2d", step, 2), ts=START_US + step
+            )
+    agent.say(EventKind.NOTICE, "gpu.xid", "error", "XID 79", {"device": "GPU-20", "code": 79}, ts=START_US + 9)
+    stored = [(Kind.STORED, pack([b"S" * 16, hashlib.sha256(data).digest(), len(data)])) for _, data in SAVES]
+    return [whole(agent), whole(rank0), whole(rank1), whole(console), whole(again), *stored]
+
+
+def make_place(directory: Path, *more: object) -> Paths:
+    """Create a data directory: the run `whole`, and `r` of sample_log.py, with quarantined events and gaps."""
+    index = Index(directory)
+    index.take(*payloads(), *more)
+    place = place_of(index)
+    ensure_private_dir(place.files)
+    for _, data in SAVES:
+        path = content_path(place.files, hashlib.sha256(data).digest())
+        ensure_private_dir(path.parent)
+        path.write_bytes(data)
+    return place
+
+
+def both_runs() -> list[object]:
+    """Return what `make_place` needs for the second run."""
+    return everything()
+
+
+@contextlib.contextmanager
+def served(place: Paths) -> Iterator[Client]:
+    """Answer queries as the collector of a data directory does, and yield a client of it."""
+    ensure_private_dir(place.run)
+    lock = Lock(place.collector / "lock")
+    with duckdb.connect(str(place.index)) as connection:
+        lock_down(connection)
+        service = QueryService(connection, place.query_address, files=place.files)
+        service.start()
+        with connect(dir=place.root, start=False) as client:
+            yield client
+        service.close()
+    lock.release()
