@@ -47,6 +47,7 @@ class RunSettings:
     update_finish_state: bool | None = None
     capture_console: bool = True
     records_environment: bool = True  # commit, command line, versions and variables
+    launched: tuple[str, ...] = ()  # the command that this process only starts and waits for
     bounds: Limits = field(default_factory=Limits)
     unfinished_key: str = ""  # for `resume="auto"`, see unfinished_runs.py
     diagnostics: tuple[Diagnostic, ...] = ()  # of bad arguments

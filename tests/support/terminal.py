@@ -7,6 +7,7 @@ import re
 import select
 import struct
 import subprocess
+import sys
 import termios
 import time
 from pathlib import Path
@@ -14,20 +15,29 @@ from pathlib import Path
 from tests.support.command_line import CLI, environment
 from tests.support.waiting import WAIT_S
 
+# Makes the terminal the controlling one of its session, then becomes the command.
+_TAKE = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+CONTROLLED = [sys.executable, "-c", _TAKE]
 _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-_])")
 
 
 class Terminal:
-    """Runs a command of chiplog. Use it as a context manager: it kills a command that is left."""
+    """Runs a command of chiplog. Use it as a context manager: it kills a command that is left.
 
-    def __init__(self, root: Path, *arguments: str, width: int = 100, height: int = 30) -> None:
+    controls: the terminal is that of a new session, so that Ctrl-C and Ctrl-Z reach the command as signals.
+    """
+
+    def __init__(self, root: Path, *arguments: str, width: int = 100, height: int = 30, controls: bool = False) -> None:
         self.master, slave = pty.openpty()
         self.resize(width, height)
         env = environment(root, TERM="xterm-256color")
         for name in ("COLUMNS", "LINES"):  # they would count more than the terminal's size
             env.pop(name, None)
         self.modes = termios.tcgetattr(slave)
-        self.process = subprocess.Popen([*CLI, *arguments], stdin=slave, stdout=slave, stderr=slave, env=env)
+        command = [*(CONTROLLED if controls else ()), *CLI, *arguments]
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=controls
+        )
         self._slave = slave  # kept open, to read the modes after the command
         self.raw = ""
 

@@ -338,7 +338,9 @@ class RunRegistry:
         takes_over = any(_is_parent(holder, producer) for holder in holders)  # safeguard: child-rank-becomes-primary
         if run.primary_label is None or same_label or takes_over or self._can_take_primary(run, producer):
             if not same_label and run.primary_label is not None:
-                self._clear_primary(run, shares=takes_over or self._is_shared(run, producer))
+                # A launcher on another node, as srun has: its name and tags remain the run's.
+                is_launched = any(holder.fallback and _names(producer, holder) for holder in holders)
+                self._clear_primary(run, shares=takes_over or is_launched or self._is_shared(run, producer))
             run.primary_label = producer.label
             # A stale incarnation of the same label, delivered late, changes nothing.
             before = run.primary_restart if same_label and producer.launch == run.primary_launch else 0
@@ -357,6 +359,8 @@ class RunRegistry:
     def _can_take_primary(self, run: Run, producer: Producer) -> bool:
         assert run.primary_label is not None
         holders = self._state.by_label.get((run.run, run.primary_label), [])
+        if any(_names(holder, producer) for holder in holders):  # safeguard: late-launcher-not-primary
+            return False
         if not producer.fallback and holders and all(holder.fallback for holder in holders):
             return True
         if producer.launch == run.primary_launch:
@@ -515,13 +519,17 @@ def _cause_of(said: dict[str, Any]) -> str | None:
     return end_cause(said.get("cause")) or cause_of_old_reason(said.get("reason", ""), has_status=has_status)
 
 
-def _is_parent(holder: Producer, rank: Producer) -> bool:
-    """Return True if a process that is not a rank started the launcher of a rank, as the rank reports.
+def _is_parent(holder: Producer, child: Producer) -> bool:
+    """Return True if a process that is not a rank started another one or its launcher, as that one reports.
 
     Both are on one node.
     """
-    is_named = rank.rank is not None and rank.parent is not None and rank.parent == holder.label
-    return is_named and holder.rank is None and rank.node == holder.node
+    return _names(child, holder) and child.node == holder.node
+
+
+def _names(child: Producer, holder: Producer) -> bool:
+    """Return True if a process names another one, which is not a rank, as its parent."""
+    return child.parent is not None and child.parent == holder.label and holder.rank is None
 
 
 def may_act_for(nodes: list[str], mate: Producer) -> bool:

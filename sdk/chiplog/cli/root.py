@@ -32,6 +32,7 @@ COMMANDS = (
     CommandSpec("compare", "chiplog.cli.compare:compare", LOOK, "Compare two runs: config, metrics, phases, machines."),
     CommandSpec("logs", "chiplog.cli.logs:logs", LOOK, "Print what a run's processes printed."),
     CommandSpec("sql", "chiplog.cli.sql:sql", LOOK, "Query the database, live and read-only."),
+    CommandSpec("run", "chiplog.cli.run:run", RUN, "Run a command; record its console and exit status."),
     CommandSpec("up", "chiplog.cli.daemons:up", RUN, "Start agent and collector in the background."),
     CommandSpec("down", "chiplog.cli.daemons:down", RUN, "Stop them."),
     CommandSpec("status", "chiplog.cli.status:status", RUN, "Show what runs, and check that an event arrives."),

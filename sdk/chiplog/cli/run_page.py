@@ -119,6 +119,7 @@ def _environment_rows(told: dict[str, Any]) -> dict[str, str | None]:
     return {
         "commit": f"{told['commit']}{branch}" if told.get("commit") else None,
         "command": shlex.join(map(str, told.get("command") or ())) or None,
+        "launched by": shlex.join(map(str, told.get("launched") or ())) or None,
     }
 
 

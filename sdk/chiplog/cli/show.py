@@ -85,6 +85,12 @@ SELECT path, bytes, sha256, ts, sha256 IN (
     SELECT body->>'sha256' FROM events WHERE run_id = $run AND kind = 'file_stored'
 ) AS stored FROM files WHERE run_id = $run ORDER BY path
 """
+# The last row is the one that counts: the primary's, because a launcher knows less than rank 0.
+_ENVIRONMENTS = """
+SELECT e.body
+FROM events e JOIN labels l ON l.run_id = e.run_id AND l.label = e.label AND l.attempt = e.attempt
+WHERE e.run_id = $run AND e.kind = 'environment' ORDER BY l.is_primary, e.attempt, e.seq, e.label
+"""
 # The newest round in which a rank failed, else the newest: a label that is no rank counts its own attempts.
 # Also whether Ctrl-C ended it: shells report SIGINT as 130.
 _FIRST_FAILURE = """
@@ -140,9 +146,8 @@ def _collect(client: Client, run: str) -> dict[str, Any]:
     events = ask(_EVENTS)
     for event in events:
         event["body"] = decoded(event["body"])
-    surroundings = ask(
-        "SELECT body FROM events WHERE run_id = $run AND kind = 'environment' ORDER BY attempt DESC, seq DESC LIMIT 1"
-    )
+    environments = [decoded(row["body"]) for row in ask(_ENVIRONMENTS)]
+    launched = [found["launched"] for found in environments if "launched" in found]
     drift = ask(
         "SELECT label, body->'$.keys' AS keys FROM events WHERE run_id = $run AND kind = 'config_drift' ORDER BY label"
     )
@@ -157,7 +162,9 @@ def _collect(client: Client, run: str) -> dict[str, Any]:
         "phases": ask(_PHASES),
         "alerts": ask(_ALERTS),
         "config": _values(ask("SELECT key, value FROM config WHERE run_id = $run ORDER BY key")),
-        "environment": decoded(surroundings[0]["body"]) if surroundings else None,
+        "environment": {**environments[-1], **({"launched": launched[-1]} if launched else {})}
+        if environments
+        else None,
         "config_drift": {row["label"]: decoded(row["keys"]) for row in drift},
         "files": ask(_FILES),
         "events": events[::-1],

@@ -11,6 +11,7 @@ from typing import Any
 from chiplog.console.lines import LineSplitter, decode_line
 from chiplog.console.python_streams import STDERR, STDOUT, PythonStreamCapture
 from chiplog.console.redirect import StreamRedirect
+from chiplog.console.shared_targets import TargetServer, adopt_targets
 from chiplog.identity.process_info import node_name
 from chiplog.settings import RunSettings
 from chiplog_schemas._version import __version__
@@ -43,6 +44,8 @@ class ConsoleCapture:
         self._warn = warn
         self._pipes: StreamRedirect | None = None
         self._console: PythonStreamCapture | None = None
+        self._targets: TargetServer | None = None
+        adopt_targets(os.environ)
         captured = [stream for stream in (STDOUT, STDERR) if writes_to_fd(stream)]
         # safeguard: pid-1-without-helper
         if captured and os.getpid() == 1:  # the kernel would kill the helper with it, and unrecorded lines
@@ -67,6 +70,11 @@ class ConsoleCapture:
         """The PID of the helper that drains descriptors; 0 when there is none."""
         return 0 if self._pipes is None else self._pipes.helper
 
+    def share_targets(self) -> None:
+        """Let processes that this one starts print past this capture, each into its own. Raises OSError."""
+        if self._pipes is not None:
+            self._targets = TargetServer(self._pipes.targets)
+
     def tick(self) -> None:
         """Check the helper and restart it if necessary. The sender thread calls this."""
         pipes = self._pipes
@@ -75,6 +83,8 @@ class ConsoleCapture:
 
     def close(self) -> None:
         """Restore the streams and record what was printed."""
+        if self._targets is not None:
+            self._targets.close()
         if self._console is not None:
             self._console.close()
         pipes, self._pipes = self._pipes, None

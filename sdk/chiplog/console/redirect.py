@@ -82,6 +82,11 @@ class StreamRedirect:
         """The PID of the helper; 0 while none is ready."""
         return self._helper
 
+    def targets(self) -> dict[int, tuple[tuple[int, int], int]]:
+        """Return for each captured stream what replaces it, as (device, inode), and its original target."""
+        inodes = self._inodes
+        return {stream: (inodes[stream], ends.target) for stream, ends in self._ends.items() if stream in inodes}
+
     # -- while the training runs: the sender thread --
 
     def tick(self) -> None:

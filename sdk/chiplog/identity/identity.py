@@ -19,12 +19,13 @@ from urllib.parse import quote, unquote
 from chiplog_schemas.limits import NAME_CHARS_MAX
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-# "pid:run_id/label/rank/settled/world/start/session/demand/launch", for the processes that this one starts. World and
-# start identify the process even if its PID is reused. Older versions lack them, the session, or demand and launch
-# (quoted). init() sets PARENT_RUN while its run is open.
+# "pid:run_id/label/rank/settled/world/start/session/demand/launch/kind", for the processes that this one starts. World
+# and start identify the process even if its PID is reused. Older versions lack them, the session, demand and launch
+# (quoted), or the kind. init() sets PARENT_RUN while its run is open, and `chiplog run` for its command.
 PARENT_RUN = "CHIPLOG_PARENT_RUN"
 # The same from setup(): the identity that its process would have, without a label, because children choose theirs.
 SETUP = "CHIPLOG_SETUP"
+LAUNCHER = "launcher"  # the kind of a parent that trains nothing itself: `chiplog run`
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Identity:
         ""  # proposed instead of the run ID, if another training may have the same run ID at another time
     )
     launch_cache_key: str = ""  # of a launch that may restart ranks: under this key its node caches the agreed run ID
-    parent: str = ""  # label of the process, not a rank, whose open run includes this rank's launcher
+    parent: str = ""  # label of the process, not a rank, whose open run includes this process or its launcher
     demand: str = ""  # `must` or `never`: whether the run must exist already; the collector decides
     demand_launch: str = ""  # the launch of the ancestor that made the demand; '': its own
 
@@ -106,11 +107,12 @@ class _ParentRun:
     is_open: bool  # opened by init(), not only prepared by setup()
     demand: str = ""
     launch: str = ""
+    is_launcher: bool = False
 
     @property
     def joins_us(self) -> bool:
-        """Whether it is in the run, or is a rank that will join it."""
-        return self.is_open or bool(self.label)
+        """Whether it is in the run as a part of the training, or is a rank that will join it."""
+        return (self.is_open or bool(self.label)) and not self.is_launcher
 
     def is_rank(self, rank: int | None) -> bool:
         """Return True if it is this rank or a child of it. Then the launcher's variables describe the parent."""
@@ -118,10 +120,12 @@ class _ParentRun:
         return self.rank == str(rank) or self.label == own or self.label.startswith(f"{own}.")
 
 
-def encode_parent_run(pid: int, run_id: str, identity: Identity, stamp: str = "") -> str:
-    """Build the value of PARENT_RUN. Neither a run ID nor a label has a slash."""
+def encode_parent_run(pid: int, run_id: str, identity: Identity, stamp: str = "", kind: str = "") -> str:
+    """Build the value of PARENT_RUN. Neither a run ID nor a label has a slash. kind: '' or LAUNCHER."""
     rank = "" if identity.rank is None else str(identity.rank)
     said = f"{pid}:{run_id}/{identity.label}/{rank}/{_SETTLED if _is_settled(identity) else ''}/{stamp}"
+    if kind:
+        return f"{said}///{kind}"
     if not identity.demand:
         return said
     return f"{said}/{identity.demand}/{quote(identity.demand_launch or identity.launch, safe='')}"
@@ -140,6 +144,7 @@ class InheritedRun(NamedTuple):
     session: str
     demand: str
     launch: str
+    kind: str
 
 
 def decode_inherited(said: str) -> InheritedRun:
@@ -248,6 +253,7 @@ def _without_launcher(
     prepared = decode_inherited(environ.get(SETUP, ""))
     is_first = spawned is None or spawned.index == 0
     joined = parent is not None and parent.joins_us
+    under = parent.label if parent is not None and parent.is_launcher else ""
     if own_run:
         run_id = own_run
     elif parent is not None:
@@ -267,6 +273,7 @@ def _without_launcher(
         run_id_is_final=bool(own_run) or (parent is not None and parent.settled),
         joined_existing_run=joined,
         is_fallback_primary=parent is not None and not joined and spawned is None,
+        parent=under,
     )
 
 
@@ -327,8 +334,16 @@ def _parent_of(environ: Mapping[str, str], name: str, facts: ProcessFacts) -> _P
     if not left.run_id or left.pid == str(facts.pid) or name in facts.stale_variables:
         return None
     settled = left.settled == _SETTLED
+    is_open = name == PARENT_RUN
     return _ParentRun(
-        left.run_id, left.label, left.rank, settled, name == PARENT_RUN, left.demand, unquote(left.launch)
+        left.run_id,
+        left.label,
+        left.rank,
+        settled,
+        is_open,
+        left.demand,
+        unquote(left.launch),
+        is_launcher=is_open and left.kind == LAUNCHER,
     )
 
 

@@ -8,7 +8,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chiplog.safety.text import clean_utf8
@@ -27,24 +27,25 @@ _PARENTS_MAX = 64
 WAIT_S = 0.25  # part of finish()'s one second, for a run that ends before the facts are collected
 
 
-def collect_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts as plain values, without secrets."""
+def collect_environment(environ: Mapping[str, str], launched: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the facts as plain values, without secrets.
+
+    launched: as in `RunSettings`. The versions of such a process say nothing about the training.
+    """
     from chiplog.safety.redaction import (  # imported late: `import chiplog` stays fast
         is_secret_name,
         redact_command,
         redact_text,
     )
 
-    main = getattr(sys.modules.get("__main__"), "__file__", None)
-    torch = sys.modules.get("torch")
+    main = None if launched else getattr(sys.modules.get("__main__"), "__file__", None)
     facts = {  # safeguard: secret-hidden-before-journal
         **git_of(os.path.dirname(os.path.abspath(main)) if main else os.getcwd()),
-        "command": [clean_utf8(argument) for argument in redact_command(command_line())],
+        "launched" if launched else "command": [
+            clean_utf8(argument) for argument in redact_command(launched or command_line())
+        ],
         "directory": os.getcwd(),
-        "python": sys.version.partition(" ")[0],
-        "torch": getattr(torch, "__version__", None),
-        "cuda": getattr(getattr(torch, "version", None), "cuda", None),
-        "packages": packages(sys.path),
+        **({} if launched else _versions()),
         "variables": {
             name: clean_utf8(redact_text(value, _VARIABLE_CHARS_MAX))
             for name, value in sorted(environ.items())
@@ -52,6 +53,16 @@ def collect_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         },
     }
     return {name: clean_utf8(str(fact)) if isinstance(fact, str) else fact for name, fact in facts.items() if fact}
+
+
+def _versions() -> dict[str, Any]:
+    torch = sys.modules.get("torch")
+    return {
+        "python": sys.version.partition(" ")[0],
+        "torch": getattr(torch, "__version__", None),
+        "cuda": getattr(getattr(torch, "version", None), "cuda", None),
+        "packages": packages(sys.path),
+    }
 
 
 def git_of(directory: str) -> dict[str, str]:
@@ -125,9 +136,12 @@ def packages(path: list[str]) -> dict[str, str]:
 class EnvironmentCollector:
     """Collect the facts once, in a dedicated thread: a file system that hangs must not block the training."""
 
-    def __init__(self, say: Callable[[str, dict[str, Any]], None], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, say: Callable[[str, dict[str, Any]], None], environ: Mapping[str, str], launched: Sequence[str] = ()
+    ) -> None:
         self._say = say
         self._environ = environ
+        self._launched = launched
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._is_over = False
@@ -150,8 +164,11 @@ class EnvironmentCollector:
 
     def _run(self) -> None:
         try:
-            facts = collect_environment(self._environ)
-            commit, command = facts.get("commit", "no commit"), " ".join(facts.get("command", ()))
+            facts = collect_environment(self._environ, self._launched)
+            commit, command = (
+                facts.get("commit", "no commit"),
+                " ".join(facts.get("launched") or facts.get("command", ())),
+            )
             message = f"{commit[:12]}: {command}"[:500]
         except Exception as error:  # a file system or a foreign module may raise anything
             facts, message = {}, f"not known: {type(error).__name__}"

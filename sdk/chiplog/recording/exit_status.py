@@ -45,6 +45,12 @@ class ExitStatus:
         self._fields = {"state": "failed", "exit_code": code, "reason": clean_utf8(reason), "cause": cause.value}
         self._failed_us = now_us()
 
+    def set_killed(self, reason: str, exit_signal: int) -> None:
+        """Set the signal that ended the command of a launcher."""
+        cause = EndCause.EXIT_STATUS.value
+        self._fields = {"state": "crashed", "exit_signal": exit_signal, "reason": clean_utf8(reason), "cause": cause}
+        self._failed_us = now_us()
+
     def set_exit_code(self, exit_code: object) -> None:
         """Set the exit code given to finish(), unless a failure is set."""
         if exit_code and not self.is_failed:

@@ -41,6 +41,7 @@ from chiplog.torch.current_device import CurrentDevice, current_device
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
+from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.process.descriptors import never_destroy
@@ -103,7 +104,7 @@ class Run(Recorder):
         self._count = StepCounterFile(settings.places.local / STEPS)
         self._unfinished = UnfinishedRun(settings.places.local / UNFINISHED, settings.unfinished_key)
         self._surroundings = EnvironmentCollector(
-            lambda *told: self._emit(EventKind.NOTICE, "environment", "info", *told), os.environ
+            lambda *told: self._emit(EventKind.NOTICE, "environment", "info", *told), os.environ, settings.launched
         )
         if settings.mode != "disabled" and opens:
             self._count_from(self._count.load(self._identity, settings.label_given))
@@ -460,6 +461,13 @@ class Run(Recorder):
             self._ending.set_failed(reason, code, cause_of(error))
             if detail := failure_detail(error):  # at once: a process that hangs at exit never emits its state
                 self._emit_notice("traceback", reason, detail)
+
+    def _mark_end_of_command(self, exit_code: int, reason: str) -> None:
+        """Set how the command of a launcher ended. exit_code: -n for signal n."""
+        if exit_code < 0:
+            self._ending.set_killed(reason, -exit_code)
+        elif exit_code:
+            self._ending.set_failed(reason, exit_code, EndCause.EXIT_STATUS)
 
     def _leave(self) -> None:
         """Note that this process exits although its code did not return and no hook saw a reason."""

@@ -30,6 +30,12 @@ SAFEGUARDS = [
         new="i.is_primary",
         test="test_rank_0_is_primary_and_its_driver_writes_beside_it_whichever_came_first",
     ),
+    Safeguard(
+        "a launcher that arrives after its training has ended does not take the run from it",
+        "late-launcher-not-primary",
+        condition=False,
+        test="test_a_training_is_primary_of_its_launchers_run_on_any_node_whichever_came_first",
+    ),
 ]
 REFUSALS = "SELECT kind FROM events WHERE kind LIKE '%refused' OR kind = 'config_drift' OR kind = 'quarantined'"
 CONFIG = "SELECT key, value->>'$', label FROM config ORDER BY ALL"
@@ -99,6 +105,37 @@ def test_a_second_training_and_a_notebook_that_is_started_again_keep_what_was_wr
     assert index.sql(REFUSALS) == []
     assert index.sql(CONFIG) == [("best", "1", "vm-driver"), ("data", "wiki", "vm-driver"), ("lr", "0.4", "rank0")]
     assert index.sql("SELECT count(*) FROM files") == [(3,)]
+
+
+@pytest.mark.parametrize("is_launcher_first", [True, False])
+@pytest.mark.parametrize("trains", [{"rank": 0}, {"rank": 0, "node": "node-b"}, {"rank": None, "fallback": True}])
+def test_a_training_is_primary_of_its_launchers_run_on_any_node_whichever_came_first(
+    index: Index, trains: dict, is_launcher_first: bool
+) -> None:
+    said = {"rank": None, "primary": True, "fallback": True, "launch": "process:1", "tags": ["l"], "name": "by option"}
+    launcher = Rank(1, "launcher-a", **said)
+    claims = {"primary": True, "parent": "launcher-a", "launch": "process:2", "name": "by script", "tags": ["s"]}
+    training = Rank(2, "main", **claims | trains)
+    training.say(EventKind.CONFIG, {"lr": "1"})
+    training.say(EventKind.STATE, {"state": "finished", "exit_code": 0})
+    launcher.say(EventKind.STATE, {"state": "failed", "exit_code": 3, "reason": "python ended with exit code 3"})
+    for producer in (launcher, training) if is_launcher_first else (training, launcher):
+        index.take(whole(producer))
+        index.reopen()
+    assert index.sql(REFUSALS) == []
+    assert index.sql("SELECT primary_label, state, exit_code FROM runs") == [("main", "finished", 0)]
+    assert index.sql(CONFIG) == [("lr", "1", "main")]
+    if is_launcher_first:
+        assert index.sql("SELECT name, tags FROM runs") == [("by option", ["l", "s"])]
+
+
+def test_a_launcher_whose_training_does_not_use_chiplog_has_the_state_of_the_run(index: Index) -> None:
+    launcher = Rank(1, "launcher-a", rank=None, primary=True, fallback=True, launch="process:1")
+    index.take(whole(launcher))
+    assert index.sql("SELECT primary_label, state FROM runs") == [("launcher-a", "running")]
+    launcher.say(EventKind.STATE, {"state": "failed", "exit_code": 3, "reason": "python ended with exit code 3"})
+    index.take(whole(launcher))
+    assert index.sql("SELECT primary_label, state, exit_code FROM runs") == [("launcher-a", "failed", 3)]
 
 
 @pytest.mark.parametrize("other", [{"parent": "another"}, {"parent": None}, {"node": "node-b"}])

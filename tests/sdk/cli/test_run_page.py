@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chiplog.cli.root import main
-from chiplog.cli.run_page import _seconds_text, first_failure_text
+from chiplog.cli.run_page import _environment_rows, _seconds_text, first_failure_text
 from tests.support.command_line import ON_ONE_WORKER
 from tests.support.shown_runs import labels_of
 
@@ -109,3 +109,12 @@ def test_a_run_that_ctrl_c_ended_names_no_first_failure(show: Any) -> None:
 )
 def test_seconds_of_a_phase_are_short_and_never_in_powers_of_ten(seconds: float, text: str) -> None:
     assert _seconds_text(seconds) == text
+
+
+def test_the_command_that_launched_a_run_is_a_line_beside_that_of_its_primary() -> None:
+    told = {"command": ["python", "-u", "train.py"], "launched": ["torchrun", "train.py", "--name", "a b"]}
+    assert _environment_rows(told) == {
+        "commit": None,
+        "command": "python -u train.py",
+        "launched by": "torchrun train.py --name 'a b'",
+    }

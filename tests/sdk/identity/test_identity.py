@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 
 from chiplog.identity.identity import (
+    LAUNCHER,
     PARENT_RUN,
     SETUP,
     Identity,
     ProcessFacts,
     SpawnPosition,
+    encode_parent_run,
     encode_setup,
     resolve_identity,
     with_group,
@@ -280,6 +282,28 @@ def test_a_child_that_joined_becomes_a_rank_but_leaves_run_and_primary_to_its_pa
     )
     open_to_talk = resolve_identity({"CHIPLOG_PARENT_RUN": "99:r/x//"}, FACTS)
     assert with_group(open_to_talk, 0, 2, "another", label_given=False).previous_run_id == "r"
+
+
+def test_below_a_launcher_a_script_is_the_primary_and_names_it_and_ranks_are_ranks() -> None:
+    below = {
+        PARENT_RUN: encode_parent_run(
+            99, "r", Identity("r", "launcher-a", "x", needs_agreement=True), "w/7/5", LAUNCHER
+        )
+    }
+    script = resolve_identity(below, FACTS)
+    assert (script.run_id, script.label, script.parent) == ("r", "node-a-k3f9ab", "launcher-a")
+    assert (script.primary, script.is_fallback_primary, script.joined_existing_run) == (True, True, False)
+    assert with_group(script, 1, 2, "r").primary is False and with_group(script, 0, 2, "r").label == "rank0"
+    again = resolve_identity(below, replace(FACTS, used_run_ids=frozenset({"r"})))
+    assert again.run_id == "r-2", "a sweep in one process"
+    ranks = [resolve_identity(elastic(rank, rank, 2, 2) | below, FACTS) for rank in (0, 1)]
+    assert [(one.run_id, one.label, one.primary, one.parent) for one in ranks] == [
+        ("r", "rank0", True, "launcher-a"),
+        ("r", "rank1", False, "launcher-a"),
+    ]
+    two_nodes = resolve_identity(elastic(0, 0, 4, 2, "100") | below, FACTS)
+    assert two_nodes.needs_agreement and not two_nodes.run_id_is_final, "each node may have its launcher"
+    assert with_group(two_nodes, 0, 4, "agreed").previous_run_id == "r"
 
 
 def test_workers_of_rpc_are_called_by_their_names() -> None:
