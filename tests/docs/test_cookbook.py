@@ -15,6 +15,7 @@ import pytest
 
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.block_builder import BlockBuilder
+from chiplog_schemas.model.changes import Action, Change, encode_change
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import START_US, Rank
@@ -214,7 +215,8 @@ def history(directory: Path) -> Index:
     story = Story(directory)
     for tell in (gpt, failing, restarted, slow, waiting, behind, repeated, hot):
         tell(story)
-    return story.index
+    view = Change(b"8 bytes!", Action.SAVE_VIEW, {"name": "overview", "view": '{"keys": ["train/loss"]}'})
+    return story.index.take((Kind.MANAGE, encode_change(view)))
 
 
 # -- the pages --------------------------------------------------------------------------------------------------------

@@ -229,6 +229,9 @@ QUESTIONS: dict[str, list[Any]] = {
     "read": query_messages.read_file(SESSION, bytes(range(64, 96)), 1_048_576, 65_536),
     "part": query_messages.file_part(SESSION, 1_234_567, b"bytes of a file"),
     "cancel": query_messages.cancel(SESSION),
+    "manage": query_messages.manage(SESSION, "edit", {"run": "r1", "fields": {"name": "baseline", "notes": None}}),
+    "done": query_messages.done(SESSION, {"runs": 1, "labels": 8}),
+    "wait": query_messages.wait_for(SESSION, 1_234, 10.0),
 }
 
 

@@ -9,6 +9,7 @@ import logging
 import mmap
 import os
 import select
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -18,8 +19,10 @@ import duckdb
 import zmq
 
 from chiplog_collector.index.applier import Applier
+from chiplog_collector.index.change_desk import ChangeDesk
 from chiplog_collector.index.checkpoints import Checkpoints
 from chiplog_collector.index.database import Database, StaleDatabaseError, is_disk_error
+from chiplog_collector.index.state import State
 from chiplog_collector.memory_limit import bound_memory
 from chiplog_collector.query.demand import FLUSH_WAIT_S, QueryDemand
 from chiplog_collector.query.running import PAGE_BYTES, RunningQueries
@@ -104,6 +107,11 @@ class LogFollower:
         finally:
             reader.close()
         return next((item for item in found if isinstance(item, Record) and item.number == number), None)
+
+    @property
+    def state(self) -> State:
+        """The dimensions as the database has them, and what was applied and is not written yet."""
+        return self._applier.state
 
     @property
     def refused(self) -> dict[bytes, Refused]:
@@ -309,12 +317,13 @@ def serve(
     page: mmap.mmap | None = None,
     parsers: Sequence[ForkedChild] = (),
     first_wait_s: float = FLUSH_WAIT_S,
+    changes: socket.socket | None = None,
 ) -> int:
     """Follow the log and answer SQL until standard input ends; then catch up and close. Return the exit status.
 
     keys: of this host. If a collector's is among them, readers at TCP addresses need an allowed key.
     page: of the queries that ran in the previous processes.
-    parsers: one for each address. first_wait_s: see `QueryDemand`.
+    parsers: one for each address. first_wait_s: see `QueryDemand`. changes: to the receiver.
     """
     from chiplog_collector.query.service import QueryService, lock_down  # imported here: a rebuild needs no sockets
 
@@ -333,8 +342,11 @@ def serve(
     if running.n_found:
         _log.warning("%d queries ran when the last index ended; each runs alone the next time", running.n_found)
     demand = QueryDemand(page, first_wait_s=first_wait_s)
+    desk = ChangeDesk(changes, demand.ask)
     services = [
-        QueryService(database.connection, address, gate, context, bounds, running, demand, parser, place.files)
+        QueryService(
+            database.connection, address, gate, context, bounds, running, demand, parser, place.files, desk.submit
+        )
         for address, parser in itertools.zip_longest(queries, parsers)
     ]
     checkpoints = Checkpoints(database.checkpoint, running.oldest_since, database.wal_bytes)
@@ -355,6 +367,7 @@ def serve(
             lambda: next((s.damage for s in services if s.damage), None),
             must_exit,
             demand,
+            desk,
         )
         if must_exit():
             if any(service.must_restart for service in services):
@@ -386,6 +399,7 @@ def _follow(
     damage_met: Callable[[], str | None],
     must_exit: Callable[[], bool],
     demand: QueryDemand,
+    desk: ChangeDesk,
 ) -> str | None:
     """Apply the log until standard input ends or the process must exit. Return a line when the file proves damaged."""
     ending = needs_reload = behind = False
@@ -413,6 +427,7 @@ def _follow(
             if ending or _input_ended(_AGAIN_MAX_S):
                 return None
             continue
+        desk.turn(follower.state, follower.database.next_number, time.monotonic())
         if not behind:
             if ending:
                 return None
@@ -482,6 +497,7 @@ def main(arguments: list[str]) -> int:
 
     `--keys DIR`: of this host. `--after STATUS`: exit status of the previous process. `--page DESCRIPTOR`: see
     `running`. `--first-wait SECONDS`: how long queries wait until the whole log is applied; ignored after a crash.
+    `--changes DESCRIPTOR`: a socket to the receiver, for records with changes.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     root, *rest = arguments
@@ -497,11 +513,12 @@ def main(arguments: list[str]) -> int:
         first_wait_s = next((float(value) for name, value in options if name == "--first-wait"), FLUSH_WAIT_S)
         if previous not in (0, _EXIT_HELD):  # safeguard: held-index-is-no-crash
             first_wait_s = FLUSH_WAIT_S
+        channel = next((socket.socket(fileno=int(value)) for name, value in options if name == "--changes"), None)
         place = paths_for_root(Path(root))
         # Two that create or replace the file at the same time would mix it with the write-ahead log of the other.
         lock = take_lock(place.index_lock, patient_s=INDEX_LOCK_WAIT_S)  # safeguard: one-index-per-directory
         try:
-            return serve(place, queries, keys, page, parsers, first_wait_s)
+            return serve(place, queries, keys, page, parsers, first_wait_s, channel)
         finally:
             lock.release()
     except LockHeldError as error:

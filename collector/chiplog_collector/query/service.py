@@ -25,6 +25,7 @@ from arro3.io import read_ipc_stream
 
 from chiplog_collector.query.binding import bind_ipc
 from chiplog_collector.query.demand import QueryDemand
+from chiplog_collector.query.pending_request import PendingRequest, Submit
 from chiplog_collector.query.running import RunningQueries, digest_of
 from chiplog_collector.query.sql_guard import Connection, ForkedChild, SqlError, SqlGuardProcess, lock_down
 from chiplog_schemas.addresses import ipc_path, is_ipc, is_loopback
@@ -51,6 +52,7 @@ from chiplog_schemas.query.query_messages import (
     one_line,
 )
 from chiplog_schemas.query.result_sink import ResultSink
+from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.security.zap import (
     AuthenticatedClient,
     PeerConnection,
@@ -78,6 +80,11 @@ _DOMAIN = "query"
 _log = logging.getLogger("chiplog.index")
 _STOPPING = "the collector is stopping; ask again later"
 _CANCELLED = "the query was cancelled by its client"
+_NO_WRITER = "changes are not possible here; start the collector and ask it"
+_NO_ADMIN = (
+    "changes need the collector's Unix socket, or a key with the role admin: on its host run "
+    "chiplog keys allow KEY --role reader --role admin"
+)
 _EXCERPT_CHARS = 80  # of a refused query, and …
 _LOGGED_CHARS = 500  # … of a query that broke DuckDB, in the log
 _COPY_BYTES = 64 * 1024  # below this copying a frame is cheaper than tracking it
@@ -248,6 +255,7 @@ class QueryService:
         demand: QueryDemand | None = None,
         parser: ForkedChild | None = None,
         files: Path | None = None,
+        submit: Submit | None = None,
     ) -> None:
         if gate is None and not (is_ipc(address) or is_loopback(address)):
             raise ValueError(f"query address {address} is reachable from other machines; it needs CURVE keys")
@@ -267,6 +275,9 @@ class QueryService:
         self._running = running if running is not None else RunningQueries()
         self._demand = demand
         self._files = files
+        self._submit = submit
+        self._requests: list[PendingRequest] = []  # without an answer
+        self._request_answers: queue.SimpleQueue[tuple[PendingRequest, list[bytes]]] = queue.SimpleQueue()
         self._answers_at_end = True
         self._finished_jobs: queue.SimpleQueue[tuple[_Worker, _Job, list[Any] | None]] = queue.SimpleQueue()
         self._in_flight: list[tuple[Any, int]] = []  # ZeroMQ's trackers of large answers, and their bytes
@@ -425,6 +436,8 @@ class QueryService:
         for job in self._waiting:
             self._send(socket, job, query_messages.failure(job.id, "stopping", _STOPPING))
         self._waiting.clear()
+        for request in self._requests:  # the change may have reached the log: the client asks again
+            self._send(socket, request, query_messages.failure(request.id, "stopping", _STOPPING))
         deadline = time.monotonic() + CLOSE_WAIT_S / 2
         while any(worker.job for worker in self._workers) and time.monotonic() < deadline:
             for worker in self._workers:
@@ -464,12 +477,39 @@ class QueryService:
                 self._send_frames(socket, peer, query_messages.pong(question.id, info))
             elif question.kind == QueryMessageKind.ASK:
                 self._enqueue(socket, question, received)
+            elif question.kind in (QueryMessageKind.MANAGE, QueryMessageKind.WAIT):
+                self._pass_on(socket, question, received)
             elif question.kind == QueryMessageKind.READ:
                 self._send_frames(socket, peer, self._read_file(question))
             elif question.kind == QueryMessageKind.CANCEL:
                 self._cancel(socket, peer, question.id)
             else:
                 self.counts["unexpected"] += 1
+
+    def _pass_on(
+        self, socket: "zmq.Socket[bytes]", question: query_messages.QueryMessage, received: ReceivedMessage
+    ) -> None:
+        """Pass a change, or a wait, on to the writer."""
+        peer = received.routing
+        if (peer, question.id) in self._pending_ids:
+            return
+        if self._submit is None:
+            self._send_frames(socket, peer, query_messages.failure(question.id, "refused", _NO_WRITER))
+        elif question.kind == QueryMessageKind.MANAGE and not _may_change(received):  # safeguard: changes-need-admin
+            self.counts["not_allowed"] += 1
+            self._send_frames(socket, peer, query_messages.failure(question.id, "refused", _NO_ADMIN))
+        elif len(self._requests) >= self._bounds.queries_waiting_max:
+            message = f"{len(self._requests)} requests are already waiting; try again later"
+            self._send_frames(socket, peer, query_messages.failure(question.id, "busy", message))
+        else:
+            request = PendingRequest(peer, received.visitor, question, time.monotonic(), self._request_answered)
+            self._pending_ids.add((peer, question.id))
+            self._requests.append(request)
+            self._submit(request)
+
+    def _request_answered(self, request: PendingRequest, frames: list[bytes]) -> None:
+        self._request_answers.put((request, frames))
+        self._wake()
 
     def _read_file(self, question: query_messages.QueryMessage) -> list[bytes]:
         """Return the answer to READ: at most FILE_PART_BYTES_MAX, read right away."""
@@ -601,8 +641,12 @@ class QueryService:
             worker.job = None
             if frames is not None and not job.is_answered:
                 self._send(socket, job, frames)
+        while not self._request_answers.empty():
+            request, frames = self._request_answers.get()
+            self._requests.remove(request)
+            self._send(socket, request, frames)
 
-    def _send(self, socket: "zmq.Socket[bytes]", job: _Job, frames: list[Any]) -> None:
+    def _send(self, socket: "zmq.Socket[bytes]", job: _Job | PendingRequest, frames: list[Any]) -> None:
         self._pending_ids.discard((job.peer, job.id))
         gate, permit = self._gate, job.visitor.permit
         if gate is not None and permit is not None and not gate.is_still_allowed(permit, _DOMAIN, time.monotonic()):
@@ -622,3 +666,9 @@ class QueryService:
             self.counts["undeliverable"] += 1
         else:
             self.counts["answered"] += 1
+
+
+def _may_change(received: ReceivedMessage) -> bool:
+    """Return True if a client may change what was recorded: through the Unix socket, or with the role admin."""
+    permit = received.visitor.permit
+    return received.peer_pid is not None or (permit is not None and Role.ADMIN in permit.roles)

@@ -17,6 +17,7 @@ from chiplog_schemas.storage.record import CorruptRange, Kind, Record, scan_reco
 _QUARANTINE_BYTES_MAX = 65_536  # of a damaged slice: enough to identify it
 _TIME_LIMIT_US = 1 << 61  # no column can hold a later time
 _ACCEPTED_KINDS = frozenset({Kind.BLOCK})
+OWN_SENDER = bytes(SENDER_BYTES)  # in receipts of records that no agent has sent
 
 
 class RestrictedSender(NamedTuple):
@@ -121,6 +122,13 @@ class CommitBuilder:
         self._said.append((sender, bool(payload[0])))
         return LogEntry(Kind.PRESENCE, payload=pack([sender, *payload]))
 
+    def add_change(self, payload: bytes) -> LogEntry:
+        """Note a change to what was recorded, which the index passes on from a client."""
+        if not self._runs or self._runs[-1].sender != OWN_SENDER:
+            self._runs.append(_SenderBatch(OWN_SENDER, 0, None))
+        self._runs[-1].records += 1
+        return LogEntry(Kind.MANAGE, payload=payload)
+
     def renew(self, sender: bytes, nodes: tuple[str, ...]) -> None:
         """Note the nodes of a sender's key without a record: refused records that they cover are applied."""
         self._runs.append(_SenderBatch(sender, self.next_numbers.get(sender, 0), nodes))
@@ -222,7 +230,7 @@ def recover_lost(records: Iterable[Record | CorruptRange]) -> set[bytes]:
 
 
 def _is_sender(value: Any) -> bool:
-    return isinstance(value, bytes) and len(value) == SENDER_BYTES
+    return isinstance(value, bytes) and len(value) == SENDER_BYTES and value != OWN_SENDER
 
 
 def _is_number(value: Any) -> bool:

@@ -40,6 +40,7 @@ from chiplog_schemas.limits import (
     LEAVER_WAIT_S,
     PEER_SILENT_S,
     QUERY_TIMEOUT_S,
+    RECORD_BYTES_MAX,
 )
 from chiplog_schemas.paths import Paths, check_root, ensure_private_dir
 from chiplog_schemas.process.daemon import on_stop_signals
@@ -138,7 +139,10 @@ class ReceiverDaemon:
         self._poller = zmq.Poller()
         self._poller.register(self._door.socket, zmq.POLLIN)
         self._poller.register(self._files.fileno(), zmq.POLLIN)
-        self._index = IndexSupervisor(settings, self.log.size_bytes) if with_index else None
+        # Records with changes, which the index passes on from clients: each in one piece.
+        self._changes, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._poller.register(self._changes, zmq.POLLIN)
+        self._index = IndexSupervisor(settings, self.log.size_bytes, theirs) if with_index else None
         self._disk = Offload("chiplog-log", lambda: self._act(self._receiver.beat()))
         self._stopping = False
         self._since: float | None = None
@@ -194,6 +198,7 @@ class ReceiverDaemon:
         self._door.throttle_listeners(now)  # safeguard: receiver-descriptors-kept
         self._mind_files(now)
         self._take_files(now)
+        self._take_changes(now)
         self._act(self._receiver.tick(now))
         self._report_refused(now)
         for word in self._presence.tick(now, listens=not self._write_after):  # safeguard: lost-node-crashes-labels
@@ -230,6 +235,18 @@ class ReceiverDaemon:
         self._act(replies)
         for file in arrived:
             self._append([self._intake.add_file(file.sender, file.digest, file.n_bytes, file.nodes)])
+
+    def _take_changes(self, now: float) -> None:
+        """Log the changes that clients have requested; later, if the log cannot be written now."""
+        while not self._write_after:
+            try:
+                payload = self._changes.recv(RECORD_BYTES_MAX, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            if not payload:
+                return  # without an index: its end is closed
+            self._busy_at = now
+            self._append([self._intake.add_change(payload)])
 
     def _act(self, actions: Sequence[ReceiverAction]) -> None:
         for action in actions:
@@ -379,6 +396,7 @@ class ReceiverDaemon:
         self._door.close(0)
         self._disk.close()
         self._files.close()
+        self._changes.close()
         self.log.close()
         if self._index is not None:
             self._index.close()
@@ -393,11 +411,12 @@ class IndexSupervisor:
 
     That of an embedded collector is started when a client connects, when the log has grown by _INDEX_LAG_BYTES, or at
     the end, to apply the log. Until then `listener` waits for clients at the address of SQL.
-    log_bytes: the size of the log.
+    log_bytes: the size of the log. changes: where the index passes on records with changes; closed at the end.
     """
 
-    def __init__(self, settings: ReceiverSettings, log_bytes: int = 0) -> None:
+    def __init__(self, settings: ReceiverSettings, log_bytes: int = 0, changes: socket.socket | None = None) -> None:
         self._settings = settings
+        self._changes = changes
         self._lag_from_bytes = log_bytes
         self.listener: socket.socket | None = None
         # The receiver waits for clients at this address only.
@@ -488,12 +507,14 @@ class IndexSupervisor:
         options += ["--after", str(self._ended_with), "--page", str(self._page)]
         if self._settings.embedded:
             options += ["--first-wait", str(QUERY_TIMEOUT_S / 3)]  # safeguard: first-query-sees-log
+        if self._changes is not None:
+            options += ["--changes", str(self._changes.fileno())]
         if self._settings.keys is not None:
             options += ["--keys", str(self._settings.keys.directory)]
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "chiplog_collector.index", str(self._settings.places.root), *options],
             stdin=subprocess.PIPE,
-            pass_fds=[self._page],
+            pass_fds=[self._page, *([self._changes.fileno()] if self._changes is not None else [])],
             # The receiver handles a terminal's Ctrl-C, and stops the index after its last commit.
             start_new_session=True,
         )
@@ -501,6 +522,8 @@ class IndexSupervisor:
     def close(self) -> None:
         """Free what outlives each process."""
         self._stop_listening()
+        if self._changes is not None:
+            self._changes.close()
         if self._page >= 0:
             self._memory.close()
             os.close(self._page)

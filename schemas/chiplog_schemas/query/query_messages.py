@@ -7,8 +7,11 @@
     ERROR    [3, id, kind, message]                one line; kind is one of ERROR_KINDS
     PING     [4, id]                               answered at once, also while queries run
     PONG     [5, id, info]                         info: versions, pid, waiting: is your ASK of this id here
+    MANAGE   [6, id, action, arguments]            a change to what was recorded, see requests.py
+    DONE     [7, id, info]                         the change is applied, or the wait is over; info: a map
     READ     [8, id, digest, offset, bytes]        a part of a saved file, by the SHA-256 of its content
     PART     [9, id, total]  + bytes               that part, shorter at the end; total: the file's size
+    WAIT     [10, id, number, timeout_s]           answered when the log is applied up to that number, or late
     CANCEL   [20, id]                              end the query of this id; the ASK is answered with ERROR `cancelled`
 
 `id` is 8 random bytes of the client. A connection may be cut, and another process may answer afterwards. So a client
@@ -81,8 +84,11 @@ class QueryMessageKind(IntEnum):
     ERROR = 3
     PING = 4
     PONG = 5
+    MANAGE = 6
+    DONE = 7
     READ = 8
     PART = 9
+    WAIT = 10
     CANCEL = 20
 
 
@@ -116,6 +122,9 @@ class QueryMessage:
     offset: int = 0
     n_bytes: int = 0  # of READ: wanted; of PART: of the whole file
     payload: bytes | memoryview = b""
+    action: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    number: int = 0
 
 
 def request(
@@ -147,6 +156,21 @@ def pong(id: bytes, info: dict[str, Any]) -> list[bytes]:
     return [pack([int(QueryMessageKind.PONG), id, info])]
 
 
+def manage(id: bytes, action: str, arguments: dict[str, Any]) -> list[bytes]:
+    """Request a change. The same id twice is one change. Raises CodecError for arguments that are no plain values."""
+    return [pack([int(QueryMessageKind.MANAGE), id, action, arguments])]
+
+
+def done(id: bytes, info: dict[str, Any]) -> list[bytes]:
+    """Answer that a change is applied, or how far the log is."""
+    return [pack([int(QueryMessageKind.DONE), id, info])]
+
+
+def wait_for(id: bytes, number: int, timeout_s: float) -> list[bytes]:
+    """Ask for an answer once the log is applied up to a number, or after a time."""
+    return [pack([int(QueryMessageKind.WAIT), id, number, float(timeout_s)])]
+
+
 def read_file(id: bytes, digest: bytes, offset: int, n_bytes: int) -> list[bytes]:
     """Ask for a part of a saved file. digest: SHA-256 of its content, 32 bytes."""
     return [pack([int(QueryMessageKind.READ), id, digest, offset, n_bytes])]
@@ -168,8 +192,11 @@ _N_FIELDS = {
     QueryMessageKind.ERROR: 2,
     QueryMessageKind.PING: 0,
     QueryMessageKind.PONG: 1,
+    QueryMessageKind.MANAGE: 2,
+    QueryMessageKind.DONE: 1,
     QueryMessageKind.READ: 3,
     QueryMessageKind.PART: 1,
+    QueryMessageKind.WAIT: 2,
     QueryMessageKind.CANCEL: 0,
 }
 _WITH_PAYLOAD = (QueryMessageKind.RESULT, QueryMessageKind.PART)
@@ -206,6 +233,10 @@ def parse(frames: Sequence[bytes | memoryview]) -> QueryMessage:
         _parse_ask(question, fields)
     elif kind == QueryMessageKind.READ:
         _parse_read(question, fields)
+    elif kind == QueryMessageKind.MANAGE:
+        _parse_manage(question, fields)
+    elif kind == QueryMessageKind.WAIT:
+        _parse_wait(question, fields)
     elif kind in _WITH_PAYLOAD:
         _parse_payload(question, fields[0], frames[1])
     elif kind == QueryMessageKind.ERROR:
@@ -214,7 +245,7 @@ def parse(frames: Sequence[bytes | memoryview]) -> QueryMessage:
         # An unknown kind comes from a newer collector. Its message is sufficient.
         question.error_kind = fields[0] if fields[0] in ERROR_KINDS else "internal"
         question.message = one_line(fields[1])
-    elif kind == QueryMessageKind.PONG:
+    elif kind in (QueryMessageKind.PONG, QueryMessageKind.DONE):
         if not isinstance(fields[0], dict):
             raise QueryProtocolError("info is a map", id)
         question.info = fields[0]
@@ -229,13 +260,31 @@ def _parse_ask(question: QueryMessage, fields: list[Any]) -> None:
         raise QueryProtocolError("parameters are a list, or a map with names, of plain values", question.id)
     if isinstance(params, dict) and not all(isinstance(name, str) for name in params):
         raise QueryProtocolError("names of parameters are text", question.id)
-    if type(timeout_s) not in (int, float) or not 0 < timeout_s < float("inf"):
-        raise QueryProtocolError("a timeout is a number of seconds above 0", question.id)
+    question.timeout_s = _timeout_of(timeout_s, question.id)
     time_zone = fields[3] if len(fields) > 3 else ""
     if not isinstance(time_zone, str) or not _is_text(time_zone) or len(time_zone) > TIME_ZONE_CHARS_MAX:
         raise QueryProtocolError(f"a time zone is text of at most {TIME_ZONE_CHARS_MAX} characters", question.id)
     question.sql, question.params, question.time_zone = sql, params, time_zone
-    question.timeout_s = min(float(timeout_s), QUERY_TIMEOUT_S)
+
+
+def _parse_manage(question: QueryMessage, fields: list[Any]) -> None:
+    action, arguments = fields[:2]
+    if not isinstance(action, str) or not isinstance(arguments, dict) or not is_plain(arguments):
+        raise QueryProtocolError("a change has an action and a map of plain values", question.id)
+    question.action, question.arguments = action, arguments
+
+
+def _parse_wait(question: QueryMessage, fields: list[Any]) -> None:
+    number, timeout_s = fields[:2]
+    if not _is_count(number):
+        raise QueryProtocolError("a wait is for the number of a record", question.id)
+    question.number, question.timeout_s = number, _timeout_of(timeout_s, question.id)
+
+
+def _timeout_of(timeout_s: Any, id: bytes) -> float:
+    if type(timeout_s) not in (int, float) or not 0 < timeout_s < float("inf"):
+        raise QueryProtocolError("a timeout is a number of seconds above 0", id)
+    return min(float(timeout_s), QUERY_TIMEOUT_S)
 
 
 def _parse_payload(question: QueryMessage, count: Any, payload: bytes | memoryview) -> None:

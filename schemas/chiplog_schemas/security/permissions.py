@@ -15,9 +15,10 @@ class Role(StrEnum):
     AGENT = "agent"  # deliver to a collector; serve ranks
     READER = "reader"  # query with SQL
     RANK = "rank"  # deliver to an agent
+    ADMIN = "admin"  # change what was recorded; in addition to reader
 
 
-CLIENT_ROLES = (Role.AGENT, Role.READER, Role.RANK)
+CLIENT_ROLES = (Role.AGENT, Role.READER, Role.RANK, Role.ADMIN)
 
 # The purpose of a server socket, as ZAP's domain, and the role that it admits.
 DOMAINS = {"ingest": Role.AGENT, "query": Role.READER, "ranks": Role.RANK}

@@ -56,7 +56,7 @@ def keys(context: click.Context, directory: str | None, keys_directory: str | No
 
 
 @keys.command()
-@click.argument("role", type=click.Choice([str(role) for role in Role]))
+@click.argument("role", type=click.Choice([str(role) for role in Role if role is not Role.ADMIN]))
 @click.option("--name", metavar="NAME", help="Of the key; an agent's is the node that it may speak for.")
 @click.pass_obj
 def new(own: Keys, role: str, name: str | None) -> None:
@@ -92,6 +92,8 @@ def allow(own: Keys, key: str, name: str | None, roles: tuple[str, ...], nodes: 
         allowed_roles = frozenset(roles or [given.role])
         if Role.COLLECTOR in allowed_roles:  # safeguard: collector-key-not-allowed
             raise KeysError(f"{key} is a collector's key, which connects nowhere; copy it to {own.directory} instead")
+        if Role.ADMIN in allowed_roles and Role.READER not in allowed_roles:
+            raise KeysError("role admin is in addition to reader; give --role reader --role admin")
         if not nodes and Role.AGENT in allowed_roles:  # safeguard: agent-key-names-node
             nodes = (given.name,)
         permit = Permission(chosen, allowed_roles, tuple(node_pattern(node) for node in nodes), given.public)

@@ -79,7 +79,7 @@ def parse_sort(text: str) -> tuple[str, bool]:
     return column, text.startswith("-")
 
 
-def parse_since(text: str, now: datetime, is_local: bool) -> datetime:
+def parse_since(text: str, now: datetime, is_local: bool, option: str = "--since") -> datetime:
     """Return the time that `2d`, `90m` or an ISO time means, in naive UTC. Raises UsageError."""
     try:
         if text[-1:] in _UNITS:
@@ -90,7 +90,7 @@ def parse_since(text: str, now: datetime, is_local: bool) -> datetime:
         return moment.astimezone(UTC).replace(tzinfo=None)
     except (ValueError, OverflowError) as error:
         example = "write a time as 2026-01-02 or 2026-01-02T15:00, or an age as 90m, 12h, 7d"
-        raise click.UsageError(f"--since {text!r} is no time; {example}") from error
+        raise click.UsageError(f"{option} {text!r} is no time; {example}") from error
 
 
 def build_query(selection: Selection) -> tuple[str, dict[str, Any]]:

@@ -195,6 +195,63 @@ class Client:
                 raise
             return self._read_part(digest, offset)  # from the directory: an embedded collector has ended
 
+    def delete_runs(self, run_ids: Sequence[str], *, force: bool = False, why: str = "") -> dict[str, Any]:
+        """Delete runs: their rows, and with time their records in the log and their saved files.
+
+        What still arrives of their processes is ignored. A new run may have the same ID. If no collector runs for a
+        directory of this host, one is started for it.
+
+        Args:
+            run_ids: The runs. All are deleted, or none.
+            force: Also runs with a label that has not ended.
+            why: A text for the row in `events`.
+
+        Returns:
+            The numbers of deleted `runs` and `labels`.
+
+        Raises:
+            QueryError: Nothing was deleted: a run is unknown or runs (`kind` is refused), this client may not, or the
+                collector does not answer.
+        """
+        return self._change("delete", {"runs": list(run_ids), "force": force, "why": why})
+
+    def edit_run(self, run_id: str, **fields: Any) -> dict[str, Any]:
+        """Change what describes a run. An edited field no longer follows what its processes report.
+
+        Args:
+            run_id: The run.
+            **fields: `name`, `notes`, `project`, `group`, `job_type`: texts; `tags`: a list of texts. None clears one.
+
+        Raises:
+            QueryError: Nothing was changed; `kind` says why.
+        """
+        return self._change("edit", {"run": run_id, "fields": fields})
+
+    def save_view(self, name: str, view: str | None) -> dict[str, Any]:
+        """Keep a JSON text under a name, for the view `saved_views`; None removes it. Raises QueryError."""
+        return self._change("save_view", {"name": name, "view": view})
+
+    def _change(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            for last in (False, True):
+                if self._closed:
+                    raise QueryError("refused", "this client is closed; connect again")
+                if self._where is not None and not self._collector_lives():
+                    self._disconnect()
+                    _start_collector(self._where)
+                if self._remote is None or self._remote.is_broken:
+                    self._disconnect()
+                    self._locate()
+                try:
+                    if self._remote is not None:
+                        return self._remote.change(action, arguments, self._collector_lives)
+                except QueryError as error:
+                    # safeguard: change-survives-idle-exit
+                    if error.kind not in ("unreachable", "stopping") or last or self._where is None:
+                        raise
+                    self._disconnect()
+            raise QueryError("unreachable", "the collector ends whenever it is asked; see chiplog status")
+
     def close(self) -> None:
         """Close the connection. May be called twice."""
         with self._lock:
@@ -363,6 +420,17 @@ class Client:
             if time.monotonic() > deadline + daemons.start_wait_s(where):
                 raise QueryError("unreachable", reason)
             time.sleep(LOOK_AGAIN_S)
+
+
+def _start_collector(where: Paths) -> None:
+    """Start the embedded collector of a directory, for a change. Raises QueryError."""
+    if not daemons.may_apply_log(where):
+        remedy = f"start it (chiplog up --dir {where.root}), or name its address with --url"
+        raise QueryError("refused", f"no collector runs for {where.root}, and only it can change data; {remedy}")
+    try:
+        daemons.start(where, daemons.COLLECTOR, ["--embedded"])
+    except OSError as error:
+        raise QueryError("unreachable", f"no collector can be started for {where.root}: {error}") from error
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------

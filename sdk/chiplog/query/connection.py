@@ -31,6 +31,7 @@ from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, parse_
 __all__ = ["CollectorConnection"]
 
 ASK_AGAIN_MAX = 10  # repetitions of a query whose index was replaced: each bad query ends the index twice
+CHANGE_SILENT_S = 3 * PEER_SILENT_S  # an index that exits is restarted within this
 FILE_AGAIN_S = 2.0  # a part of a saved file takes milliseconds …
 FILE_TRIES = 10  # … and a collector that restarts answers within this many
 SIZE_SLACK_BYTES = 1 << 20  # the head of an answer, in addition to its stream
@@ -164,6 +165,39 @@ class CollectorConnection:
                 )
             if now - last_ping >= HEARTBEAT_INTERVAL_S:
                 self._send(query_messages.ping(question.id))
+                last_ping = now
+
+    def change(self, action: str, arguments: dict[str, Any], lives: Callable[[], bool]) -> dict[str, Any]:
+        """Have a change carried out, and return what the collector reports about it. Raises QueryError.
+
+        A collector that does not know the request is a new one: the request is repeated, with the same ID, which the
+        log has if the change was carried out. lives: as of `execute`.
+        """
+        id = os.urandom(ID_BYTES)
+        try:
+            frames = query_messages.manage(id, action, arguments)
+        except CodecError as error:
+            raise QueryError("refused", one_line(str(error))) from error
+        if len(frames[0]) > REQUEST_BYTES_MAX:
+            raise QueryError("refused", f"a change of {len(frames[0])} bytes exceeds {REQUEST_BYTES_MAX}; ask in parts")
+        self._send(frames)
+        last_received = last_ping = time.monotonic()
+        while True:
+            answer = self._receive(last_ping + HEARTBEAT_INTERVAL_S)
+            now = time.monotonic()
+            if answer is not None and answer.id == id:
+                last_received = now
+                if answer.kind == QueryMessageKind.DONE:
+                    return answer.info
+                if answer.kind == QueryMessageKind.ERROR:
+                    raise QueryError(answer.error_kind, answer.message)
+                if answer.kind == QueryMessageKind.PONG and not answer.info.get("waiting"):
+                    self._send(frames)
+            if now - last_received > CHANGE_SILENT_S or (answer is None and not lives()):
+                reason = self.handshake_error or "it has stopped answering; repeat the command to see what was done"
+                raise QueryError("unreachable", f"the collector at {self._address}: {reason}")
+            if now - last_ping >= HEARTBEAT_INTERVAL_S:
+                self._send(query_messages.ping(id))
                 last_ping = now
 
     def read_file(self, digest: bytes, offset: int, lives: Callable[[], bool]) -> tuple[int, bytes | memoryview]:

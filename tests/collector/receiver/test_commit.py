@@ -3,6 +3,7 @@
 import random
 
 from chiplog_collector.receiver.commit import (
+    OWN_SENDER,
     CommitBuilder,
     LogEntry,
     RestrictedSender,
@@ -92,6 +93,19 @@ def test_a_senders_record_fits_however_many_senders_there_were() -> None:
     found = recover_senders([record])
     assert len(found) == SENDERS_MAX
     assert (bytes(16) in found, (SENDERS_MAX + 9).to_bytes(16, "big") in found) == (False, True)
+
+
+def test_a_change_is_of_no_sender() -> None:
+    intake = CommitBuilder({ONE: 3})
+    entries = [*intake.add_slice(ONE, 3, 3, slice_of(3)), intake.add_change(b"one"), intake.add_change(b"two")]
+    entries.append(intake.receipt_record(START_US))
+    receipt = logged(entries)[-1]
+    found = decode_receipt(receipt.payload, receipt.number)
+    assert found is not None
+    assert [found.sender_of(number) for number in range(3)] == [ONE, OWN_SENDER, OWN_SENDER]
+    assert [found.speaker_of(number) for number in range(3)] == [None] * 3
+    assert intake.committed() == {ONE: 4}
+    assert recover_senders(logged(entries)) == {ONE: 4}
 
 
 def test_numbers_that_can_never_come_count_as_had() -> None:

@@ -34,6 +34,11 @@ def test_every_message_parses_into_what_it_was_made_of(sql: str, params: list[An
     part = parse(query_messages.file_part(ID, 9, b"part"))
     assert part == QueryMessage(QueryMessageKind.PART, ID, n_bytes=9, payload=b"part")
     assert parse(query_messages.cancel(ID)) == QueryMessage(QueryMessageKind.CANCEL, ID)
+    manage = parse(query_messages.manage(ID, "edit", {"run": sql}))
+    assert manage == QueryMessage(QueryMessageKind.MANAGE, ID, action="edit", arguments={"run": sql})
+    assert parse(query_messages.done(ID, {"runs": 7})) == QueryMessage(QueryMessageKind.DONE, ID, info={"runs": 7})
+    wait = parse(query_messages.wait_for(ID, 7, timeout_s))
+    assert wait == QueryMessage(QueryMessageKind.WAIT, ID, number=7, timeout_s=timeout_s)
 
 
 def test_messages_survive_their_own_encoding() -> None:

@@ -115,7 +115,15 @@ def public_key() -> str:
     return zmq.curve_keypair()[0].decode()
 
 
-@pytest.mark.parametrize("role", list(Role))
+def test_an_administrator_is_a_reader_with_another_role(directory: Path, capsys: Captured) -> None:
+    assert "'admin' is not one of" in refusal(capsys, "new", "admin")
+    written = [public_key(), "--name", "me", "--role", "admin"]
+    assert "give --role reader --role admin" in refusal(capsys, "allow", *written)
+    assert main(["keys", "allow", *written, "--role", "reader"]) == 0
+    assert "me may connect as admin, reader" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("role", [role for role in Role if role is not Role.ADMIN])
 def test_new_makes_a_key_and_says_what_is_next(directory: Path, role: Role, capsys: Captured) -> None:
     assert main(["keys", "new", str(role)]) == 0
     captured = capsys.readouterr()
