@@ -197,8 +197,8 @@ SAFEGUARDS = [
     Safeguard(
         "a secret is hidden before the journal",
         "secret-hidden-before-journal",
-        part="redact_command(command_line())",
-        new="command_line()",
+        part="redact_command(launched or command_line())",
+        new="(launched or command_line())",
         test="test_no_secret_of_a_command_line_reaches_a_file",
     ),
 ]
