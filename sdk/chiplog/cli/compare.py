@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
-from chiplog.cli.comparison import compare_runs
+from chiplog.cli.comparison import PAIR_COLUMNS, PAIR_TYPES, compare_runs, pairs_of
 from chiplog.cli.completion import complete_runs
 from chiplog.cli.fitted_table import Column, Sheet
 from chiplog.cli.format_values import Zone, common_timezone, duration_text, number_text, seconds_text
 from chiplog.cli.options import local_option, open_client, require_key, resolve_run, source_options
+from chiplog.cli.output import FORMATS, Output, output_options
 from chiplog.cli.runs import duration_s, state_text
-from chiplog.cli.tables import plain_cell, print_tables
-from chiplog.cli.writers import write_object
+from chiplog.cli.tables import plain_cell
+from chiplog.cli.writers import Rows, write_object, write_result
 from chiplog.query.client import Client
 
 SHOWN = 20  # rows of each table without --all
@@ -28,7 +29,7 @@ _UNITS = {"utilization": "%", "usage": "GiB", "power": "W"}
 @click.argument("a", shell_complete=complete_runs)
 @click.argument("b", shell_complete=complete_runs)
 @click.option("--key", "keys", multiple=True, metavar="KEY", help="Only this metric; may be repeated.")
-@click.option("--format", "form", type=click.Choice(("table", "json")), default="table", show_default=True)
+@output_options(*FORMATS)
 @click.option("--all", "everything", is_flag=True, help=f"More than {SHOWN} rows of each table.")
 @local_option
 @source_options
@@ -36,7 +37,7 @@ def compare(
     a: str,
     b: str,
     keys: tuple[str, ...],
-    form: str,
+    output: Output,
     everything: bool,
     is_local: bool,
     dir_: str | None,
@@ -48,6 +49,9 @@ def compare(
     B beside it are the means of their labels there. `best` is the lowest value of any label, or the highest, marked
     `max`, if define_metric(summary="max") says so. `final` is the mean of the last values of the labels. `change` is
     that of B from A, in percent or as a factor. Phases are seconds per step of a label.
+
+    json is one object with everything. csv, jsonl, parquet and arrow have one row for each pair of values: kind (run,
+    config, metric, phase, machine), key, figure, step, a, b, and change, which is b - a.
     """
     zone = common_timezone(is_local)
     with open_client(dir_, url) as client:
@@ -57,10 +61,11 @@ def compare(
         found = compare_runs(client, *ids, keys)
         for key in keys:
             _require_key(client, ids, key, found)
-    if form == "json":
-        write_object(found, zone=zone)
+    if output.form == "json":
+        write_object(found, output.path, zone)
     else:
-        print_tables(*page(found, None if everything else SHOWN, zone))
+        rows = Rows(PAIR_COLUMNS, pairs_of(found), PAIR_TYPES)
+        write_result(rows, output, zone, sheets=lambda: page(found, None if everything else SHOWN, zone))
 
 
 def _require_key(client: Client, runs: Sequence[str], key: str, found: dict[str, Any]) -> None:

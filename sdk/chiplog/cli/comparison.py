@@ -1,5 +1,6 @@
 """What differs between two runs: config, metrics at the same steps, time per phase, means of the machines."""
 
+import math
 from typing import Any
 
 from chiplog.cli.format_values import decoded
@@ -86,6 +87,32 @@ def compare_runs(client: Client, a: str, b: str, keys: tuple[str, ...] = ()) -> 
         "phases": _joined("phase", *both(_PHASES)),
         "system": _joined("name", *both(_SYSTEM)),
     }
+
+
+PAIR_COLUMNS = ("kind", "key", "figure", "step", "a", "b", "change")
+PAIR_TYPES = {"figure": "VARCHAR", "step": "BIGINT", "change": "DOUBLE"}
+_FIGURES = {"phases": ("phase", "phase", ("mean_s", "label_s")), "system": ("machine", "name", ("mean",))}
+
+
+def pairs_of(found: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Return what `compare_runs` found as rows of PAIR_COLUMNS: each value of A beside that of B."""
+    runs = found["runs"]
+    pairs: list[tuple[Any, ...]] = [("run", name, None, None, runs["a"][name], runs["b"][name]) for name in runs["a"]]
+    pairs += [("config", row["key"], None, None, row["a"], row["b"]) for row in found["config"]]
+    for row in found["metrics"]:
+        if row["step"] is not None:
+            pairs.append(("metric", row["key"], "at_step", row["step"], row["a"], row["b"]))
+        for figure in ("min", "max", "final", "last_step"):
+            pairs.append(("metric", row["key"], figure, None, row[f"a_{figure}"], row[f"b_{figure}"]))
+    for part, (kind, name, figures) in _FIGURES.items():
+        for row in found[part]:
+            pairs += [(kind, row[name], figure, None, row[f"a_{figure}"], row[f"b_{figure}"]) for figure in figures]
+    return [(*pair, _change(*pair[-2:])) for pair in pairs]
+
+
+def _change(a: Any, b: Any) -> float | None:
+    is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (a, b))
+    return float(b - a) if is_number and math.isfinite(a) and math.isfinite(b) else None
 
 
 def _metrics(client: Client, a: str, b: str) -> list[dict[str, Any]]:

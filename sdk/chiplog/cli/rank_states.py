@@ -54,6 +54,43 @@ class RankRow:
         """Return True if the label has not ended."""
         return self.state == "running"
 
+    @property
+    def status(self) -> str:
+        """Return what the label does, as a word; for one that has ended its state."""
+        return self.severity.name.lower() if self.is_running else self.state
+
+
+# The columns of `chiplog top` in formats for programs, with the attributes of a row and the types of DuckDB.
+_COLUMNS = {
+    "label": ("label", "VARCHAR"),
+    "rank": ("rank", "INTEGER"),
+    "attempt": ("attempt", "INTEGER"),
+    "node": ("node", "VARCHAR"),
+    "state": ("state", "VARCHAR"),
+    "status": ("status", "VARCHAR"),
+    "reason": ("reason", "VARCHAR"),
+    "step": ("step", "BIGINT"),
+    "steps_behind": ("steps_behind", "BIGINT"),
+    "idle_s": ("idle_s", "DOUBLE"),
+    "seen_s": ("seen_s", "DOUBLE"),
+    "ended_s": ("ended_s", "DOUBLE"),
+    "step_time_s": ("pace_s", "DOUBLE"),
+    "phase": ("phase", "VARCHAR"),
+    "open_phase": ("open_phase", "VARCHAR"),
+    "open_s": ("open_s", "DOUBLE"),
+    "gpu_utilization": ("gpu", "DOUBLE"),
+    "gpu_memory_bytes": ("gpu_memory", "DOUBLE"),
+    "gpu_memory_limit_bytes": ("gpu_memory_limit", "DOUBLE"),
+    "memory_bytes": ("memory", "DOUBLE"),
+}
+ROW_COLUMNS = tuple(_COLUMNS)
+ROW_TYPES = {name: kind for name, (_, kind) in _COLUMNS.items()}
+
+
+def row_values(row: RankRow) -> tuple[object, ...]:
+    """Return a label as values of ROW_COLUMNS."""
+    return tuple(getattr(row, attribute) for attribute, _ in _COLUMNS.values())
+
 
 def judge(rows: Sequence[RankRow]) -> None:
     """Set the severity of each label.

@@ -11,14 +11,16 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from chiplog.cli.completion import complete_runs
 from chiplog.cli.live_run import Frame, LiveRun
 from chiplog.cli.options import open_client, resolve_run, source_options
-from chiplog.cli.rank_states import SORTS
-from chiplog.cli.tables import print_tables
+from chiplog.cli.output import FORMATS, Output, output_options
+from chiplog.cli.rank_states import ROW_COLUMNS, ROW_TYPES, SORTS, row_values
 from chiplog.cli.terminal_keys import read_keys, unbuffered
-from chiplog.cli.top_screen import Screen, View, body, heading, press
+from chiplog.cli.top_screen import Screen, View, body, chosen_rows, heading, press
+from chiplog.cli.writers import Rows, write_result
 from chiplog.query.client import Client, NoDataError, QueryError, connect
 
 INTERVAL_S = 2.0
@@ -46,6 +48,7 @@ Keys     s sort   r reverse   / filter   g group   p pause   h help   q quit
 @click.command(epilog=LEGEND)
 @click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("--once", is_flag=True, help="Print one frame and exit; also into a pipe.")
+@output_options(*FORMATS)
 @click.option(
     "--interval",
     type=click.FloatRange(INTERVAL_MIN_S, 3600),
@@ -69,7 +72,15 @@ Keys     s sort   r reverse   / filter   g group   p pause   h help   q quit
 )
 @source_options
 def top(
-    run: str | None, once: bool, interval: float, sort: str, text: str, group: str, dir_: str | None, url: str | None
+    run: str | None,
+    once: bool,
+    output: Output,
+    interval: float,
+    sort: str,
+    text: str,
+    group: str,
+    dir_: str | None,
+    url: str | None,
 ) -> None:
     """Watch a run live: which rank hangs, how far each rank is, its step time, phase, GPU and memory.
 
@@ -78,13 +89,14 @@ def top(
     Labels that failed, hang, wait or are slow come first. `idle` is the time since the last new step, `seen` since the
     last event of any kind, `step time` the mean of the last 20 steps, `phase` the newest that ended, or with `in` one
     that has been open for a long time. `goodput` is approximate: steps so far times median step time, divided by the
-    run's time. Into a pipe it prints one frame.
+    run's time. Into a pipe or a file, and in another format than `table`, it prints one frame. csv, json, jsonl,
+    parquet and arrow have one row for each label.
     """
     view = View(sort=sort, filter=text, group=group)
     with open_client(dir_, url) as client:
         live = LiveRun(resolve_run(client, run) if run is not None else _newest_running(client))
-        if once or not sys.stdout.isatty():
-            _print_once(client, live, view)
+        if once or output != Output() or not sys.stdout.isatty():
+            _print_once(client, live, view, output)
             return
     _watch(_Reader(live, dir_, url, interval), view, interval)
 
@@ -96,12 +108,27 @@ def _newest_running(client: Client) -> str:
     return str(rows[0]["run_id"])
 
 
-def _print_once(client: Client, live: LiveRun, view: View) -> None:
+def _print_once(client: Client, live: LiveRun, view: View, output: Output) -> None:
     frame = live.read(client)
     if frame is None:
         raise click.ClickException(f"run {live.run_id!r} has no label yet; try again")
+    write_result(
+        Rows(
+            ("run_id", "ts", *ROW_COLUMNS),
+            [(frame.run_id, frame.now, *row_values(row)) for row in chosen_rows(frame, view)],
+            {"run_id": "VARCHAR", "ts": "TIMESTAMP", **ROW_TYPES},
+        ),
+        output,
+        sheets=lambda: _sheets(frame, view, is_markdown=output.form == "md"),
+    )
+
+
+def _sheets(frame: Frame, view: View, *, is_markdown: bool) -> list[Any]:
     lines = [line for line in heading(frame) if line.plain]
-    print_tables(*lines, "", *body(frame, view, None))
+    if not is_markdown:
+        return [*lines, "", *body(frame, view, None)]
+    parts = [part for line in lines for part in (line, "")] + body(frame, view, None)
+    return [part.plain if isinstance(part, Text) else part for part in parts]
 
 
 class _Reader:

@@ -186,7 +186,7 @@ def bytes_text(used: float | None, limit: float | None = None) -> str:
 
 def state_cell(row: RankRow) -> Text:
     """Return what a label does, with how long if that is too long."""
-    text = row.state if not row.is_running else row.severity.name.lower()
+    text = row.status
     if row.severity in (Severity.HANGS, Severity.STALLED, Severity.WAITS):
         age = row.idle_s if row.step is not None else row.seen_s
         text += f" {duration_text(age)}" if age is not None else ""
@@ -291,12 +291,17 @@ def node_table(nodes: Sequence[NodeRow]) -> Sheet:
     return sheet
 
 
+def chosen_rows(frame: Frame, view: View) -> list[RankRow]:
+    """Return the labels that the filter lets pass, in the order of the view."""
+    rows = [row for row in frame.rows if not view.filter or matches(row, view.filter)]
+    return sorted(rows, key=SORTS[view.sort], reverse=view.is_reversed)
+
+
 def body(frame: Frame, view: View, lines: int | None) -> list[Any]:
     """Return the tables that fit in `lines` lines; None: all labels, or all nodes of many labels."""
-    rows = [row for row in frame.rows if not view.filter or matches(row, view.filter)]
+    rows = ordered = chosen_rows(frame, view)
     if not rows:
         return [Text(f"no label matches {view.filter!r}" if view.filter else "no label yet", "dim")]
-    ordered = sorted(rows, key=SORTS[view.sort], reverse=view.is_reversed)
     room = len(rows) if lines is None else max(1, lines - _TABLE_LINES)
     has_nodes = len({row.node for row in frame.rows}) > 1
     is_grouped = view.group == "node" or (

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import duckdb
+import pyarrow.feather
 import pytest
 
 from chiplog.cli.compare import change_text
@@ -54,6 +56,42 @@ def test_json_has_everything(chiplog, root):
     assert [found["runs"][side]["run_id"] for side in "ab"] == ["gpt-a", "gpt-b"]
     assert [row["key"] for row in found["metrics"]] == ["loss"]
     assert found["config"][0] == {"key": "lr", "a": 0.0003, "b": 0.001, "in_a": True, "in_b": True}
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "arrow"])
+def test_formats_for_programs_have_a_row_for_each_pair_of_values(chiplog, root, tmp_path, form):
+    path = tmp_path / f"pairs.{form}"
+    code, text, _ = chiplog("compare", "gpt-a", "gpt-b", "-o", str(path), root=root)
+    assert (code, text) == (0, "")
+    if form == "arrow":
+        table = pyarrow.feather.read_table(path)
+        rows = [tuple(row.values()) for row in table.to_pylist()]
+    elif form == "jsonl":
+        rows = [tuple(json.loads(line).values()) for line in path.read_text().splitlines()]
+    else:
+        rows = duckdb.sql(f"FROM '{path}'").fetchall()
+
+    def number(value: object) -> object:
+        try:
+            return round(float(str(value)), 9)
+        except ValueError:
+            return value
+
+    found = {row[:3]: tuple(map(number, row[3:])) for row in rows}
+    assert found["metric", "loss", "at_step"] == (499, 0.005, 0.01, 0.005)
+    assert found["metric", "only_b", "final"][1] is None and ("metric", "only_b", "at_step") not in found
+    assert found["phase", "data", "mean_s"] == (None, 0.1, 0.2, 0.1)
+    assert found["machine", "hw.gpu.utilization", "mean"] == (None, 0.5, 0.9, 0.4)
+    assert found["config", "lr", None] == (None, 0.0003, 0.001, 0.0007)
+    assert found["run", "run_id", None] == (None, "gpt-a", "gpt-b", None)
+
+
+def test_a_page_in_markdown_has_a_heading_for_each_table(chiplog, root):
+    code, text, errors = chiplog("compare", "gpt-a", "gpt-b", "--format", "md", root=root)
+    assert (code, errors) == (0, "")
+    lines = [line for line in text.splitlines() if line.startswith("### ")]
+    assert lines[0] == "### Config: 2 of 3 keys differ" and len(lines) == 5
+    assert "| hw.gpu.utilization  |       50% |       90% | +80.0% |" in text
 
 
 def test_json_counts_the_numbers_that_it_lacks(chiplog, tmp_path):

@@ -1,11 +1,13 @@
 """`chiplog top` on a terminal and into a pipe: which run it shows, its keys, and how it outlives its source."""
 
+import csv
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from chiplog_schemas.paths import paths_for_root
@@ -52,6 +54,26 @@ def test_one_frame_goes_into_a_pipe_with_the_label_that_hangs_first(chiplog, roo
     assert lines[2].startswith("rank417 hangs, no new step for 1m")
     assert lines[6].split()[:3] == ["rank417", "node52", "hangs"]
     assert len([line for line in lines if line.startswith("node")]) == 126, "each node, and their heading"
+
+
+def test_one_frame_is_a_table_for_programs_with_a_row_for_each_label(chiplog, root, tmp_path):
+    code, text, errors = chiplog("top", "large", "--once", "--format", "csv", root=root)
+    assert (code, errors) == (0, "")
+    header, first, *others = csv.reader(text.splitlines())
+    row = dict(zip(header, first, strict=True))
+    assert len(others) == 999 and row["run_id"] == "large"
+    assert (row["label"], row["status"], row["step"], row["steps_behind"]) == ("rank417", "hangs", "28", "1")
+    assert (row["open_phase"], row["gpu_utilization"], row["reason"]) == ("forward", "0.97", "")
+    path = tmp_path / "top.parquet"
+    assert chiplog("top", "healthy", "--filter", "rank3", "-o", str(path), root=root) == (0, "", "")
+    [[label, status, step_time_s]] = duckdb.sql(f"SELECT label, status, step_time_s FROM '{path}'").fetchall()
+    assert (label, status, step_time_s) == ("rank3", "slow", pytest.approx(2))
+
+
+def test_a_frame_in_markdown_keeps_its_lines_apart(chiplog, root):
+    lines = chiplog("top", "healthy", "--format", "md", root=root)[1].splitlines()
+    assert lines[0].startswith("healthy  gpt") and lines[1] == "" and lines[3] == ""
+    assert any(line.startswith("| rank3 |") for line in lines)
 
 
 def test_into_a_pipe_it_prints_one_frame_without_being_asked(chiplog, root):
