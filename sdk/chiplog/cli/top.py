@@ -139,6 +139,7 @@ class _Reader:
         self.read_at = time.monotonic()  # when the newest frame came
         self.is_paused = False
         self.n_reads = 0
+        self._asked_at: float | None = None  # of the read that is in progress
         self._error = ""
         self._interval_s = interval_s
         self._live = live
@@ -149,9 +150,12 @@ class _Reader:
     @property
     def status(self) -> str:
         """Return why the frame is old; empty if it is not."""
-        age_s = time.monotonic() - self.read_at
-        if self.is_paused or (not self._error and age_s < max(OLD_S, 3 * self._interval_s)):
+        now, asked_at = time.monotonic(), self._asked_at
+        # Between two reads there is a pause, which is long if reads take long.
+        is_late = asked_at is not None and now - asked_at > max(OLD_S, 3 * self._interval_s)
+        if self.is_paused or not (self._error or is_late):
             return ""
+        age_s = now - self.read_at
         return f"frame of {int(age_s)}s ago: {self._error or 'no answer yet'}" if self.frame else self._error
 
     def _loop(self) -> None:
@@ -159,8 +163,9 @@ class _Reader:
         while True:
             took_s = 0.0
             if not self.is_paused:
-                began = time.monotonic()
+                began = self._asked_at = time.monotonic()
                 client = self._read(client)
+                self._asked_at = None
                 took_s = time.monotonic() - began
                 self.n_reads += 1
             time.sleep(max(self._interval_s, took_s / QUERY_SHARE_MAX))
