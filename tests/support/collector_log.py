@@ -112,6 +112,7 @@ VIEWS = (
     "config",
     "summary",
     "run_summary",
+    "keys",
     "metric_definitions",
     "events",
     "completeness",

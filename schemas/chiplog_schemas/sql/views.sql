@@ -200,15 +200,24 @@ WHERE NOT EXISTS (SELECT 1 FROM said o WHERE o.run_id = s.run_id AND o.label = s
 CREATE OR REPLACE VIEW base.tallies AS
 SELECT run_id, label, key, arg_max(last, attempt) AS last, arg_min(first, attempt) AS first,
        min(min) AS min, max(max) AS max, CASE WHEN isfinite(fsum(sum)) THEN fsum(sum) ELSE sum(sum) END AS sum, sum(n)::BIGINT AS n,
-       bool_or(is_primary) AS is_primary, min(rank) AS rank
+       bool_or(is_primary) AS is_primary, min(rank) AS rank, sum(n_all)::BIGINT AS n_all, min(first_step) AS first_step,
+       max(last_step) AS last_step, max(last_ts) AS last_ts,
+       arg_max(last_step, attempt) AS step  -- safeguard: last-step-of-newest-attempt
 FROM (
-    SELECT i.run_id, i.label, i.attempt, i.producer, i.is_primary, i.rank, f.key,
+    SELECT i.run_id, i.label, i.attempt, i.producer, i.is_primary, i.rank, f.key, sum(f.n) AS n_all,
+           min(f.first_step) AS first_step, max(f.last_step) AS last_step, max(f.last_ts) AS last_ts,
            arg_max(f.last, f.last_seq) AS last, arg_min(f.first, f.first_seq) AS first,
            min(f.min) AS min, max(f.max) AS max, CASE WHEN isfinite(fsum(f.sum)) THEN fsum(f.sum) ELSE sum(f.sum) END AS sum, sum(f.n_numbers) AS n
     FROM base.metric_series f JOIN base.identified i ON i.producer = f.producer
     GROUP BY i.run_id, i.label, i.attempt, i.producer, i.is_primary, i.rank, f.key
 )
 GROUP BY run_id, label, key;
+
+-- What is known of each metric of each label without reading its values: from the rollups.
+CREATE OR REPLACE VIEW keys AS
+SELECT t.run_id, t.label, t.rank, n.name AS key, t.n_all AS n, t.n_all - t.n AS n_nan, t.first_step, t.last_step, t.step,
+       t.last AS last_value, t.last_ts AS last_at, t.min, t.max, t.sum / nullif(t.n, 0) AS mean
+FROM base.tallies t JOIN base.names n ON n.id = t.key WHERE t.run_id IS NOT NULL;
 
 -- The summary values that the user set: the latest per label.
 CREATE OR REPLACE VIEW base.summary_said AS

@@ -19,15 +19,16 @@ SYSTEM_NAMES = (
 
 _RUN = "SELECT * FROM runs WHERE run_id = $run"
 _CONFIG = "SELECT key, value FROM config WHERE run_id = $run ORDER BY key"
-# Attempts of a label follow one another: the newest value of a step, and of a label, has the highest (attempt, seq).
+# Attempts of a label follow one another: the newest value of a step has the highest (attempt, seq).
 _ORDER = "attempt::HUGEINT * 9223372036854775808 + seq"
 _TOTALS = f"""
-SELECT key, count(*) AS labels, max(last_step) AS last_step, avg(final) AS final, min(least) AS min, max(most) AS max
-FROM (
-    SELECT key, label, max(step) AS last_step, arg_max(value, {_ORDER}) AS final,
-           min(value) FILTER (isfinite(value)) AS least, max(value) FILTER (isfinite(value)) AS most
-    FROM metrics WHERE run_id = $run GROUP BY key, label
-) GROUP BY key ORDER BY starts_with(key, 'chiplog/'), key LIMIT {KEYS_MAX}
+SELECT key, count(*) AS labels, max(last_step) AS last_step, avg(last_value) AS final, min(min) AS min, max(max) AS max
+FROM keys WHERE run_id = $run GROUP BY key ORDER BY starts_with(key, 'chiplog/'), key LIMIT {KEYS_MAX}
+"""
+# Of keys with infinite values: the rollups have no minimum and maximum of the others.
+_FINITE = """
+SELECT key, min(value) AS min, max(value) AS max FROM metrics
+WHERE run_id = $run AND list_contains($keys::VARCHAR[], key) AND isfinite(value) GROUP BY key
 """
 # The means over the labels at one step of each key. The range of steps lets DuckDB skip all others.
 _AT_STEPS = f"""
@@ -61,7 +62,7 @@ GROUP BY phase
 _SYSTEM = f"""
 SELECT name, avg(value) AS mean FROM system WHERE run_id = $run AND name IN {SYSTEM_NAMES} GROUP BY name
 """
-_STEPS = "SELECT min(step) AS first_step, max(step) AS last_step FROM metrics WHERE run_id = $run"
+_STEPS = "SELECT min(first_step) AS first_step, max(last_step) AS last_step FROM keys WHERE run_id = $run"
 
 
 def compare_runs(client: Client, a: str, b: str, keys: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -117,7 +118,7 @@ def _change(a: Any, b: Any) -> float | None:
 
 def _metrics(client: Client, a: str, b: str) -> list[dict[str, Any]]:
     """Return one row per key of either run: at the last common step, final, lowest and highest."""
-    totals = [{row.pop("key"): row for row in client.sql(_TOTALS, {"run": run}).rows()} for run in (a, b)]
+    totals = [_totals(client, run) for run in (a, b)]
     keys = list(dict.fromkeys([*totals[0], *totals[1]]))
     in_both = [key for key in keys if key in totals[0] and key in totals[1]]
     steps = {key: min(found[key]["last_step"] for found in totals) for key in in_both}
@@ -137,6 +138,19 @@ def _metrics(client: Client, a: str, b: str) -> list[dict[str, Any]]:
             row |= {f"{side}_{name}": known.get(name) for name in ("last_step", "final", "min", "max", "labels")}
         rows.append(row)
     return rows
+
+
+def _totals(client: Client, run: str) -> dict[str, dict[str, Any]]:
+    """Return what is known of each key without reading its values; minimum and maximum are of finite values."""
+    totals = {row.pop("key"): row for row in client.sql(_TOTALS, {"run": run}).rows()}
+    infinite = [
+        key for key, row in totals.items() if any(row[name] in (math.inf, -math.inf) for name in ("min", "max"))
+    ]
+    if infinite:
+        finite = {row.pop("key"): row for row in client.sql(_FINITE, {"run": run, "keys": infinite}).rows()}
+        for key in infinite:
+            totals[key] |= finite.get(key, {"min": None, "max": None})
+    return totals
 
 
 def _at_steps(client: Client, run: str, steps: dict[str, int]) -> dict[str, float]:

@@ -49,7 +49,7 @@ def complete_runs(context: click.Context, _: click.Parameter, begun: str) -> lis
 
 def complete_keys(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
     """Return the keys of the run in the command, or of all runs, that begin with a text."""
-    query = "SELECT DISTINCT key FROM run_summary WHERE starts_with(key, $begun)"
+    query = "SELECT DISTINCT key FROM keys WHERE starts_with(key, $begun)"
     return _of_run(context, query, "key", begun)
 
 

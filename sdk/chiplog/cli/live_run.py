@@ -62,7 +62,7 @@ WHERE ts > $since AND name IN ('hw.gpu.utilization', 'hw.gpu.memory.usage', 'hw.
                                'process.memory.usage')
 GROUP BY node, device, name
 """
-_FIRST_STEP = "SELECT min(step) AS step FROM metrics WHERE run_id = $run"
+_FIRST_STEP = "SELECT min(first_step) AS step FROM keys WHERE run_id = $run"
 
 
 @dataclass

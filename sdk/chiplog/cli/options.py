@@ -75,7 +75,7 @@ def require_label(client: Client, run: str, label: str) -> None:
 def require_key(client: Client, run: str, key: str) -> None:
     """Raise UsageError with the nearest keys if a run has no metric of that name."""
     rows = client.sql(
-        f"SELECT DISTINCT key FROM metrics WHERE run_id = $run ORDER BY key LIMIT {KNOWN_MAX}", {"run": run}
+        f"SELECT DISTINCT key FROM keys WHERE run_id = $run ORDER BY key LIMIT {KNOWN_MAX}", {"run": run}
     ).rows()
     require_known(f"key of run {run!r}", key, [str(row["key"]) for row in rows], f"chiplog show {run} lists all")
 

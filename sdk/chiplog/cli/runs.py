@@ -109,7 +109,8 @@ def runs(
     has not sent yet; `unknown` when a label was lost with its node; or how many are pending (may still come) and lost
     (never will). A run that is running counts its time until now.
 
-    In a curve, × is NaN or infinity. csv and json have its numbers.
+    A curve has the mean over all labels in each of 24 equal parts of the run's steps, without NaN; × is a part of NaN
+    only, or infinity. csv and json have its numbers.
     """
     if everything and limit is not None:
         raise click.UsageError(f"--all and --limit {limit} exclude each other; give one of them")
@@ -185,10 +186,7 @@ def _curve(client: Client, rows: list[dict[str, Any]], key: str) -> Curve:
     for point in client.sql(SPARKLINES, {"key": key, "runs": [row["run_id"] for row in rows]}):
         found.setdefault(point["run_id"], [None] * SPARK_BUCKETS)[point["bucket"]] = point["value"]
     if rows and not found:
-        known = [
-            str(row["key"])
-            for row in client.sql(f"SELECT DISTINCT key FROM run_summary ORDER BY key LIMIT {KNOWN_MAX}")
-        ]
+        known = [str(row["key"]) for row in client.sql(f"SELECT DISTINCT key FROM keys ORDER BY key LIMIT {KNOWN_MAX}")]
         if key not in known:
             raise click.UsageError(unknown_name("key", key, known, "chiplog show RUN lists the keys of a run"))
     return Curve(key, [found.get(row["run_id"]) for row in rows])

@@ -29,18 +29,11 @@ LEFT JOIN (FROM completeness WHERE run_id = $run) c ON c.label = l.label AND c.a
 LEFT JOIN (FROM rank_progress WHERE run_id = $run) p ON p.label = l.label AND p.attempt = l.attempt
 WHERE l.run_id = $run ORDER BY l.rank NULLS LAST, l.label, l.attempt
 """
-# Attempts of a label follow one another, so the last value has the highest seq of the highest attempt. Its step is the
-# last one, even if an earlier attempt got further. The same query reads the summary: between two queries a run logs
-# more.
-# safeguard: last-step-of-newest-attempt
+# The last step is that of the newest attempt, even if an earlier one got further. The same query reads the summary:
+# between two queries a run logs more.
 _KEYS = f"""
-WITH per_label AS (
-    SELECT key, label, min(rank) AS rank, count(*) AS points,
-           arg_max(step, attempt::HUGEINT * 9223372036854775808 + seq) AS last_step,
-           arg_max(value, attempt::HUGEINT * 9223372036854775808 + seq) AS last_value
-    FROM metrics WHERE run_id = $run GROUP BY key, label
-)
-SELECT key, sum(points)::BIGINT AS points, count(*) AS labels, max(last_step) AS last_step,
+WITH per_label AS (FROM keys WHERE run_id = $run)
+SELECT key, sum(n)::BIGINT AS points, count(*) AS labels, max(step) AS last_step,
        min(last_value) AS lowest, max(last_value) AS highest,
        list({{'label': label, 'value': last_value}} ORDER BY rank NULLS LAST, label)[1:{LAST_VALUES_MAX}]
            AS last_values,

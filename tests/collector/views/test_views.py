@@ -8,6 +8,7 @@ import pytest
 
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.sql import rollups_sql
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import START_US, VIEWS, Rank, block_of, whole
 from tests.support.index import Index
@@ -62,6 +63,7 @@ COLUMNS = {
     "config": "run_id key value ts label",
     "summary": "run_id label key value",
     "run_summary": "run_id key value",
+    "keys": "run_id label rank key n n_nan first_step last_step step last_value last_at min max mean",
     "metric_definitions": "run_id label name summary step_metric",
     "events": "run_id label attempt node seq ts kind level message body",
     "completeness": "run_id label attempt produced stored lost pending reasons",
@@ -438,3 +440,41 @@ def test_a_console_of_nobody_on_its_node_puts_no_line_into_a_label(index: Index,
     assert index.sql("SELECT run_id, label, line FROM console") == [(None, None, "smuggled")]
     assert index.sql("SELECT run_id, label, produced FROM completeness") == [("r", "rank0", 1)]
     assert index.sql("SELECT run_id, label FROM labels") == [("r", "rank0")]
+
+
+# The view keys, from the facts themselves. Attempts of a label follow one another.
+FROM_FACTS = """
+WITH newest AS (
+    SELECT * FROM metrics QUALIFY attempt = max(attempt) OVER (PARTITION BY run_id, label, key)
+)
+SELECT m.run_id, m.label, min(m.rank), m.key, count(*), count(*) FILTER (isnan(m.value)), min(m.step), max(m.step),
+       any_value(n.step), any_value(n.value), max(m.ts), min(m.value) FILTER (NOT isnan(m.value)),
+       max(m.value) FILTER (NOT isnan(m.value)), avg(m.value) FILTER (NOT isnan(m.value))
+FROM metrics m JOIN (
+    SELECT run_id, label, key, max(step) AS step, arg_max(value, seq) AS value FROM newest GROUP BY ALL
+) n USING (run_id, label, key) GROUP BY m.run_id, m.label, m.key
+"""
+
+
+def test_the_view_keys_agrees_with_the_facts_before_and_after_they_are_sorted(index: Index) -> None:
+    nan, inf = float("nan"), float("inf")
+    first, again, other = Rank(0), Rank(3, "rank0", rank=0, launch="later"), Rank(1)
+    for step, value in enumerate([4.0, nan, inf, 2.0, -1.0]):
+        first.log(10 - step, loss=value, alone=nan)  # downwards: the last value is not of the largest step
+        other.log(step, loss=value * 2)
+    for step in (3, 1, 2):
+        again.log(step, loss=step / 4)
+    index.take(whole(first, other))
+    index.take(whole(again))
+
+    def found(query: str) -> list[str]:
+        return sorted(map(repr, index.sql(query)))
+
+    assert found("FROM keys") == found(FROM_FACTS) and len(found("FROM keys")) == 3
+    index.database.connection.execute(rollups_sql())
+    assert found("FROM keys") == found(FROM_FACTS)
+    [row] = index.sql(
+        "SELECT n, n_nan, last_step, step, last_value, min, max FROM keys WHERE label = 'rank0' AND key = 'loss'"
+    )
+    assert row == (8, 1, 10, 3, 0.5, -1.0, inf)
+    assert index.sql("SELECT n_nan, min, mean FROM keys WHERE key = 'alone'") == [(5, None, None)]

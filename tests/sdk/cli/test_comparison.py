@@ -102,3 +102,26 @@ def test_of_a_step_that_was_done_twice_the_newest_attempt_counts(client: Client)
 def test_a_run_without_phases_and_samples_can_be_compared(client: Client) -> None:
     found = compare_runs(client, "again", "gpt-64", ("loss",))
     assert (found["phases"], found["system"], [row["key"] for row in found["metrics"]]) == ([], [], ["loss"])
+
+
+def number_of(key: str) -> str:
+    return f"(SELECT id FROM base.names WHERE name = '{key}')"
+
+
+def test_lowest_and_highest_are_of_finite_values_also_where_others_are_infinite(tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        fill_plotted_runs(database)
+        database.execute(
+            "UPDATE base.metrics SET value = CASE WHEN step % 2 = 0 THEN '-inf'::DOUBLE WHEN step % 3 = 0 THEN 'inf' "
+            f"WHEN step % 5 = 0 THEN 'nan' ELSE value END WHERE producer // 1000 = 1 AND key = {number_of('loss')}"
+        )
+        database.execute(
+            f"UPDATE base.metrics SET value = 'inf' WHERE producer // 1000 = 2 AND key = {number_of('acc')}"
+        )
+    with connect(dir=tmp_path, start=False) as client:
+        found = compare_runs(client, "gpt-a", "gpt-b")
+        finite_values = "FROM metrics WHERE run_id = 'gpt-a' AND key = 'loss' AND isfinite(value)"
+        [finite] = client.sql(f"SELECT min(value) AS a, max(value) AS b {finite_values}").rows()
+    loss, acc = metric(found, "loss"), metric(found, "acc")
+    assert (loss["a_min"], loss["a_max"]) == (finite["a"], finite["b"])
+    assert (acc["b_min"], acc["b_max"]) == (None, None) and acc["a_min"] is not None

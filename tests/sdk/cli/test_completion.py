@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.support.command_line import CLI, ON_ONE_WORKER, environment, one_line
+from tests.support.hand_written import hand_written
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
@@ -56,6 +57,21 @@ def complete(root, *words: str, **more: str) -> list[str]:
 )
 def test_each_word_of_a_command_can_be_completed(recorded, words, found):
     assert complete(recorded, *words) == found
+
+
+def test_a_metric_without_a_summary_is_offered_too(tmp_path):
+    with hand_written(tmp_path) as database:
+        database.execute("INSERT INTO base.names VALUES (1, 'hidden')")
+        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
+        database.execute(
+            "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank) "
+            "VALUES (1, 'rank', 1, 'rank0', 0, true, 0)"
+        )
+        database.execute(
+            "INSERT INTO base.definitions (producer, seq, ts, name, summary) VALUES (1, 0, now(), 'hidden', 'none')"
+        )
+        database.execute("INSERT INTO base.metrics VALUES (1, 1, 0, 1, now(), 2)")
+    assert complete(tmp_path, "plot", "r", "hi") == ["hidden"]
 
 
 def test_nothing_is_printed_if_there_is_nothing_to_ask(tmp_path):

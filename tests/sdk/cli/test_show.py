@@ -14,9 +14,9 @@ SAFEGUARDS = [
     Safeguard(
         "the last step is that of the newest attempt",
         "last-step-of-newest-attempt",
-        part="arg_max(step, attempt::HUGEINT * 9223372036854775808 + seq)",
-        new="max(step)",
-        test="test_the_last_step_of_a_metric_is_that_of_its_last_value",
+        part="arg_max(last_step, attempt)",
+        new="max(last_step)",
+        test="test_the_last_step_of_a_metric_is_that_of_the_newest_attempt",
     ),
     Safeguard(
         "the mean of a phase counts every step of every label",
@@ -132,7 +132,7 @@ def test_the_mean_of_a_phase_is_that_of_all_steps_and_the_straggler_is_named(sho
     assert phase["mean_s"] == pytest.approx(phase["seconds"] / phase["times"]) == pytest.approx(0.007125)
 
 
-def test_the_last_step_of_a_metric_is_that_of_its_last_value(show: Any) -> None:
+def test_the_last_step_of_a_metric_is_that_of_the_newest_attempt(show: Any) -> None:
     [loss] = json.loads(show("again", "--format", "json"))["keys"]
     assert (loss["points"], loss["last_step"], loss["last_values"]) == (383, 19, {"rank1": 381.0})
 
