@@ -27,6 +27,8 @@ RANGES: dict[str, tuple[int, int]] = {
     "CHIPLOG_QUERIES_AT_ONCE": (1, 64),
     "CHIPLOG_QUERIES_WAITING_MAX": (1, 10_000),
     "CHIPLOG_QUERY_MEMORY_BYTES": (64 * MIB, 1024 * GIB),
+    "CHIPLOG_RETENTION_DAYS": (0, 36_500),
+    "CHIPLOG_SYSTEM_RETENTION_DAYS": (0, 36_500),
 }
 
 
@@ -53,6 +55,8 @@ class Limits:
     queries_at_once: int = limits.QUERIES_AT_ONCE
     queries_waiting_max: int = limits.QUERIES_WAITING_MAX
     query_memory_bytes: int = limits.QUERY_MEMORY_BYTES
+    retention_days: int = limits.RETENTION_DAYS
+    system_retention_days: int = limits.SYSTEM_RETENTION_DAYS
 
 
 def read_bounds(environ: Mapping[str, str], on_bad: Callable[[str], None] | None = None) -> Limits:

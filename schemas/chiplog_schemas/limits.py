@@ -29,9 +29,17 @@ FILE_CHUNK_BYTES = 256 * KIB  # a DATA frame is four times as large, so a file n
 FILE_CREDIT_BYTES = 1 * MIB  # of one file, sent and not yet written
 FILES_AT_ONCE = 8  # files that a collector receives at a time; memory for chunks is this times the credit
 FILES_PER_KEY_AT_ONCE = 2  # of these, per key: an agent sends one while another may be closing
+CONTENT_AGE_S = 3_600.0  # a content that no row names is removed after this: its row may not be applied yet
 FILE_PARTS_MAX = 64  # partially received files that a collector keeps …
 FILE_PART_IDLE_S = 86_400.0  # … for a day without a chunk
 FILE_PAUSE_MAX_S = 60.0  # the longest pause before a refused file is offered again
+
+LOG_FREE_BYTES_MIN = 256 * MIB  # below it, or 1 % of a small disk, a collector takes no events: deleting needs room
+DISK_WARNING_PERCENT = 80  # of a collector's disk in use
+
+# -- how long data is kept --------------------------------------------------------------------------------------------
+RETENTION_DAYS = 0  # a collector deletes runs that ended earlier than this; 0: never
+SYSTEM_RETENTION_DAYS = 0  # a collector deletes system samples that are older; 0: never
 
 # -- how much may wait ------------------------------------------------------------------------------------------------
 JOURNAL_BYTES_MAX = 256 * MIB  # per producer; at 1 MB/s four minutes without an agent, at usual rates hours

@@ -185,7 +185,7 @@ class Applier:
 
     def _apply_change(self, record: Record) -> None:
         try:
-            self._changes.apply(decode_change(record.payload))
+            self._changes.apply(decode_change(record.payload), record.number)
         except (ValueError, TypeError) as error:  # safeguard: bad-change-costs-itself
             self._set_aside(record, QuarantineCode.INVALID_RECORD, f"a change cannot be applied: {error}")
 

@@ -5,6 +5,7 @@ from typing import Any
 from chiplog_collector.index.apply_context import ApplyContext
 from chiplog_collector.index.registry import RUN_COLUMNS, plain_fields
 from chiplog_collector.index.validation import text_of, uuid_of
+from chiplog_collector.index.write_batch import Matrix
 from chiplog_schemas.codec import short_repr
 from chiplog_schemas.model.changes import (
     EDITABLE_FIELDS,
@@ -21,7 +22,9 @@ CHANGE_EVENTS = {
     Action.RESTORE: "run_restored",
     Action.EDIT: "run_edited",
     Action.SAVE_VIEW: "view_saved",
+    Action.TRIM_SYSTEM: "system_trimmed",
 }
+_TIME_LIMIT_US = 1 << 61  # no column can hold a later time
 _RUNS_NAMED_MAX = 5  # in a message
 
 
@@ -32,8 +35,11 @@ class Changes:
         self._context = context
         self._state = context.state
 
-    def apply(self, change: Change) -> None:
-        """Apply one change. Raises ValueError or TypeError for an invalid one; then nothing has changed."""
+    def apply(self, change: Change, number: int) -> None:
+        """Apply one change. Raises ValueError or TypeError for an invalid one; then nothing has changed.
+
+        number: of its record.
+        """
         match change.action:
             case Action.DELETE:
                 said = self._delete(change.body)
@@ -43,10 +49,14 @@ class Changes:
                 said = self._edit(change.body)
             case Action.SAVE_VIEW:
                 said = self._save_view(change.body)
+            case Action.TRIM_SYSTEM:
+                said = self._trim_system(change.body, number)
+        if change.action == Action.DELETE:
+            self._state.last_deletion = number
         message, body = said
         self._state.managed.add(change.id)
         kind, body = CHANGE_EVENTS[change.action], {"request": change.id.hex(), **body}
-        self._context.emit_event(None, 0, self._context.received_us, kind, "info", message, body)
+        self._context.emit_event(None, number, self._context.received_us, kind, "info", message, body)
 
     def _delete(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         uuids, runs, why = _uuids(body), _run_ids(body), text_of(body.get("why", ""))
@@ -93,6 +103,21 @@ class Changes:
             raise ValueError(f"a view has at most {VIEW_CHARS_MAX} characters")
         self._context.batch.saved_views[name] = (view, self._context.received_us)
         return f"{'removed' if view is None else 'saved'} view {name}", {"name": name}
+
+    def _trim_system(self, body: dict[str, Any], number: int) -> tuple[str, dict[str, Any]]:
+        until = body.get("until")
+        if type(until) is not int or not 0 <= until < _TIME_LIMIT_US:
+            raise TypeError("system samples are trimmed up to a time in µs")
+        self._state.trimmed = (number, until)
+        batch = self._context.batch
+        batch.trims.append(until)
+        batch.system = {keys: [_since(matrix, until) for matrix in group] for keys, group in batch.system.items()}
+        return "deleted old system samples", {"until": until}
+
+
+def _since(matrix: Matrix, until: int) -> Matrix:
+    kept = matrix.ts >= until
+    return Matrix(matrix.producer[kept], matrix.lead[kept], matrix.seq[kept], matrix.ts[kept], matrix.values[kept])
 
 
 def _uuids(body: dict[str, Any]) -> list[bytes]:

@@ -20,6 +20,7 @@ from chiplog_collector.index.state import Identified, Producer, Run, State
 from chiplog_collector.index.write_batch import Batch, Columns, turn
 from chiplog_collector.memory_limit import limit_memory
 from chiplog_schemas.model.block_format import BLOCK_VERSION
+from chiplog_schemas.model.changes import Action
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.query.duckdb_errors import is_refused_commit
 from chiplog_schemas.sql import MIGRATION, ROLLUPS, rollups_sql, tables_sql, views_sql
@@ -45,6 +46,10 @@ _DIMENSIONS: dict[str, type[Run] | type[Producer] | type[Identified]] = {
 # IDs of the requests whose changes were applied, see State.managed.
 _MANAGED = """SELECT DISTINCT body::JSON->>'request' FROM base.events
     WHERE producer IS NULL AND list_contains(?, kind)"""
+# The newest deletion, and the newest removal of system samples: record, kind, time in µs.
+_REMOVALS = f"""SELECT max(seq), kind, arg_max((body::JSON->>'until')::BIGINT, seq) FROM base.events
+    WHERE producer IS NULL AND kind IN ('{CHANGE_EVENTS[Action.DELETE]}', '{CHANGE_EVENTS[Action.TRIM_SYSTEM]}')
+    GROUP BY kind"""
 # Whether records were ever lost on the way, see State.damaged.
 # safeguard: lossless-quarantine-is-no-damage
 _DAMAGED = """SELECT EXISTS (FROM base.events WHERE producer IS NULL AND kind = 'gap') OR EXISTS (
@@ -174,6 +179,11 @@ class Database:
             state.kept.setdefault(bytes(sender), {})[number] = (tuple(json.loads(nodes)), n_events)
         state.deleted = {bytes(uuid) for (uuid,) in execute("SELECT uuid FROM base.deleted").fetchall()}
         state.managed = {bytes.fromhex(id) for (id,) in execute(_MANAGED, [list(CHANGE_EVENTS.values())]).fetchall()}
+        for number, kind, until in execute(_REMOVALS).fetchall():
+            if kind == CHANGE_EVENTS[Action.DELETE]:
+                state.last_deletion = number
+            else:
+                state.trimmed = (number, until)
         last = execute("SELECT last_run, last_producer FROM base.position").fetchone()
         assert last is not None
         state.last_run, state.last_producer = last  # safeguard: numbers-not-given-again
@@ -202,6 +212,9 @@ class Database:
     def _write(self, batch: Batch, state: State, next_number: int) -> None:
         columns = {name: turn(getattr(batch, name)) for name in ("metrics", "phases", "system")}
         with _Transaction(self.connection):
+            for until in batch.trims:  # first: rows of records after a trim stay, whenever they were made
+                for table in ("system", "system_recent"):
+                    self.connection.execute(f"DELETE FROM base.{table} WHERE ts < make_timestamp(?)", [until])
             for name, facts in columns.items():
                 if facts is not None:
                     np.clip(facts["ts"].view(np.int64), _TS_FIRST, _TS_LAST, out=facts["ts"].view(np.int64))
@@ -259,6 +272,10 @@ class Database:
             _log.warning("%s: %s; trying later", complaint, str(error).partition("\n")[0])
             return False
         return True
+
+    def digests_of_files(self) -> list[str]:
+        """Return the SHA-256 of all saved files that rows name, in hex digits."""
+        return [digest for (digest,) in self.connection.execute("SELECT DISTINCT sha256 FROM base.files").fetchall()]
 
     def checkpoint(self) -> None:
         """Write a checkpoint, called on a timer so that no commit has to. Raises duckdb.Error."""

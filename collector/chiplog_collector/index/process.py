@@ -22,6 +22,8 @@ from chiplog_collector.index.applier import Applier
 from chiplog_collector.index.change_desk import ChangeDesk
 from chiplog_collector.index.checkpoints import Checkpoints
 from chiplog_collector.index.database import Database, StaleDatabaseError, is_disk_error
+from chiplog_collector.index.log_cleaner import LogCleaner
+from chiplog_collector.index.retention import Retention
 from chiplog_collector.index.state import State
 from chiplog_collector.memory_limit import bound_memory
 from chiplog_collector.query.demand import FLUSH_WAIT_S, QueryDemand
@@ -33,6 +35,7 @@ from chiplog_collector.receiver.refusals import Refused, write_refused
 from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.bounds import read_bounds
+from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import INDEX_FLUSH_ROWS, INDEX_LOCK_WAIT_S
 from chiplog_schemas.model.codes import QuarantineCode
 from chiplog_schemas.paths import Paths, paths_for_root
@@ -343,6 +346,8 @@ def serve(
         _log.warning("%d queries ran when the last index ended; each runs alone the next time", running.n_found)
     demand = QueryDemand(page, first_wait_s=first_wait_s)
     desk = ChangeDesk(changes, demand.ask)
+    retention = Retention(database.connection, bounds, desk.submit)
+    cleaner = LogCleaner(place.collector / "log", place.files)
     services = [
         QueryService(
             database.connection, address, gate, context, bounds, running, demand, parser, place.files, desk.submit
@@ -368,6 +373,8 @@ def serve(
             must_exit,
             demand,
             desk,
+            cleaner,
+            retention,
         )
         if must_exit():
             if any(service.must_restart for service in services):
@@ -380,6 +387,7 @@ def serve(
             running.freeze()
         for service in services:
             service.close(answer=is_requested)  # safeguard: crash-is-no-stop
+        cleaner.close()
         demand.close()
         if gate is not None:
             gate.close()
@@ -400,6 +408,8 @@ def _follow(
     must_exit: Callable[[], bool],
     demand: QueryDemand,
     desk: ChangeDesk,
+    cleaner: LogCleaner,
+    retention: Retention,
 ) -> str | None:
     """Apply the log until standard input ends or the process must exit. Return a line when the file proves damaged."""
     ending = needs_reload = behind = False
@@ -432,6 +442,8 @@ def _follow(
             if ending:
                 return None
             demand.flushed(number)
+            retention.turn(time.monotonic(), now_us())
+            cleaner.turn(follower.state, follower.database.digests_of_files, time.monotonic())
         pause_s = 0.0 if behind else demand.flush_interval_s - (time.monotonic() - started)
         ending = ending or _input_ended(max(0.0, pause_s), demand)
 

@@ -1,9 +1,12 @@
 """Requests for changes, pure: what a client asks and the state of the index become records for the log.
 
-delete      {runs: [run ID, …], force: bool, why: text}    force: also runs with labels that have not ended
-restore     {producers: [16 bytes, …]}                     they may be recorded again
-edit        {run: run ID, fields: {entry of EDITABLE_FIELDS: value, nil clears it}}
-save_view   {name: text, view: JSON text, nil removes it}
+    delete      {runs: [run ID, …], force: bool, why: text}    force: also runs with labels that have not ended
+    restore     {producers: [16 bytes, …]}                     they may be recorded again
+    edit        {run: run ID, fields: {entry of EDITABLE_FIELDS: value, nil clears it}}
+    save_view   {name: text, view: JSON text, nil removes it}
+    trim_system {until: µs}                                    system samples before it are deleted
+
+A request is carried out as a whole, or refused.
 """
 
 import json
@@ -60,6 +63,8 @@ def plan_request(state: State, id: bytes, action: str, arguments: dict[str, Any]
             return _plan_edit(state, id, arguments)
         case Action.SAVE_VIEW:
             return _plan_view(id, arguments)
+        case Action.TRIM_SYSTEM:
+            return _plan_trim(id, arguments)
     raise RequestRefused(f"action {short_repr(action)} is unknown to this collector; upgrade it")
 
 
@@ -178,6 +183,13 @@ def _plan_view(id: bytes, arguments: dict[str, Any]) -> Plan:
         except ValueError as error:
             raise RequestRefused(f"view {name!r} is not JSON: {error}") from error
     return _single(Change(id, Action.SAVE_VIEW, {"name": name, "view": view}), {})
+
+
+def _plan_trim(id: bytes, arguments: dict[str, Any]) -> Plan:
+    until = arguments.get("until")
+    if type(until) is not int or until < 0:
+        raise RequestRefused("system samples are trimmed up to a time in µs since 1970")
+    return _single(Change(id, Action.TRIM_SYSTEM, {"until": until}), {})
 
 
 def _single(change: Change, info: dict[str, Any]) -> Plan:

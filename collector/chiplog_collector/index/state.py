@@ -126,6 +126,9 @@ class State:
         self.last_run = 0  # the highest number given out, also to runs that were deleted, and …
         self.last_producer = 0  # … to producers
         self.deleted: set[bytes] = set()  # UUIDs of deleted producers: what still arrives of them is ignored
+        self.last_deletion = -1  # number of the newest record that deletes producers
+        # Number of the newest record that deletes system samples, and the time before which it does, in µs.
+        self.trimmed = (-1, 0)
         self.managed: set[bytes] = set()  # IDs of the requests that were applied
         self.damaged = False  # whether records were ever lost on the way, so that missing events may never arrive
 

@@ -40,6 +40,7 @@ class Batch:
     restored: set[bytes] = field(default_factory=set)  # UUIDs that no longer count as deleted
     deleted_runs: set[int] = field(default_factory=set)
     saved_views: dict[str, tuple[str | None, int]] = field(default_factory=dict)  # by name: JSON, time in µs
+    trims: list[int] = field(default_factory=list)  # times in µs: system samples before them go
     n_points: int = 0
     n_events: int = 0
 

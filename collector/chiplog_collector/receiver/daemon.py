@@ -24,6 +24,7 @@ from chiplog_collector.query.demand import is_queried
 from chiplog_collector.query.running import PAGE_BYTES
 from chiplog_collector.receiver.agent_liveness import AgentLiveness, LivenessChange
 from chiplog_collector.receiver.commit import CommitBuilder, LogEntry, recover_lost, recover_senders
+from chiplog_collector.receiver.disk_space import DiskSpace
 from chiplog_collector.receiver.file_transfers import FileTransfers
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
 from chiplog_collector.receiver.refusals import NAME as REFUSED_NAME
@@ -140,9 +141,12 @@ class ReceiverDaemon:
         self._poller.register(self._door.socket, zmq.POLLIN)
         self._poller.register(self._files.fileno(), zmq.POLLIN)
         # Records with changes, which the index passes on from clients: each in one piece.
-        self._changes, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._changes, self._index_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._poller.register(self._changes, zmq.POLLIN)
-        self._index = IndexSupervisor(settings, self.log.size_bytes, theirs) if with_index else None
+        self._changes_poller = zmq.Poller()
+        self._changes_poller.register(self._changes, zmq.POLLIN)
+        self._space = DiskSpace()
+        self._index = IndexSupervisor(settings, self.log.size_bytes, self._index_end) if with_index else None
         self._disk = Offload("chiplog-log", lambda: self._act(self._receiver.beat()))
         self._stopping = False
         self._since: float | None = None
@@ -190,6 +194,8 @@ class ReceiverDaemon:
         if self._write_after:
             wait_s = max(0.0, self._write_after - now)
             time.sleep(wait_s)  # the disk refuses: unread messages stay with the agents
+        elif self._space.is_short:  # safeguard: events-stay-with-agents-on-full-disk
+            self._changes_poller.poll(int(min(wait_s, _IDLE_POLL_S) * 1000))
         elif self._poller.poll(int(wait_s * 1000)):
             self._take_messages(time.monotonic())
         now = time.monotonic()  # safeguard: receiver-monotonic-clock
@@ -201,7 +207,8 @@ class ReceiverDaemon:
         self._take_changes(now)
         self._act(self._receiver.tick(now))
         self._report_refused(now)
-        for word in self._presence.tick(now, listens=not self._write_after):  # safeguard: lost-node-crashes-labels
+        listens = not (self._write_after or self._space.is_short)
+        for word in self._presence.tick(now, listens=listens):  # safeguard: lost-node-crashes-labels
             self._log_liveness(word)
         if self._since is not None and (
             now - self._since >= GATHER_S or self._intake.waiting_bytes >= GATHER_BYTES or self._write_after
@@ -344,6 +351,7 @@ class ReceiverDaemon:
         if now < self._look_at:
             return
         self._look_at = now + FILES_LOOK_S
+        self._look_at_disk()
         if reason := keep_lock(self._lock):
             _log.error("collector ends: %s", reason)
             self._stopping = True
@@ -360,6 +368,14 @@ class ReceiverDaemon:
             with contextlib.suppress(OSError):
                 self._lock.touch()
             touch([ipc_path(place.collector_address)], [place.collector, place.collector / "log", place.run])
+
+    def _look_at_disk(self) -> None:
+        """Warn about a disk that fills up, and take no events while too little is free."""
+        with contextlib.suppress(OSError):
+            disk = os.statvfs(self.settings.places.collector)
+            said = self._space.look(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
+            if said is not None:
+                _log.warning("%s: %s", self.settings.places.collector, said)
 
     # -- the end --
 
@@ -397,6 +413,7 @@ class ReceiverDaemon:
         self._disk.close()
         self._files.close()
         self._changes.close()
+        self._index_end.close()
         self.log.close()
         if self._index is not None:
             self._index.close()
@@ -411,7 +428,7 @@ class IndexSupervisor:
 
     That of an embedded collector is started when a client connects, when the log has grown by _INDEX_LAG_BYTES, or at
     the end, to apply the log. Until then `listener` waits for clients at the address of SQL.
-    log_bytes: the size of the log. changes: where the index passes on records with changes; closed at the end.
+    log_bytes: the size of the log. changes: where the index passes on records with changes.
     """
 
     def __init__(self, settings: ReceiverSettings, log_bytes: int = 0, changes: socket.socket | None = None) -> None:
@@ -522,8 +539,6 @@ class IndexSupervisor:
     def close(self) -> None:
         """Free what outlives each process."""
         self._stop_listening()
-        if self._changes is not None:
-            self._changes.close()
         if self._page >= 0:
             self._memory.close()
             os.close(self._page)

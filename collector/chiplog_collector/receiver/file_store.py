@@ -180,6 +180,7 @@ class FileStore:
             if final.stat().st_size != n_bytes:
                 return ContentMismatch(token)  # not a copy of this content: the sender's file is truncated or has grown
             self._sync_names(final)  # the process that renamed it may have died before the sync
+            os.utime(final)  # safeguard: wanted-content-is-young
             return ContentStored(token, digest, n_bytes)
         path = self._directory / f"{digest.hex()}{PART}"
         there = path.stat().st_size if path.exists() else 0
@@ -265,12 +266,13 @@ class FileStore:
             self._remove(path)
 
     def _remove_abandoned(self) -> None:
-        """Count the files, the first time, and remove parts that no agent has continued."""
+        """Count the files and remove parts that no agent has continued."""
         if self._bytes is None:
             self._bytes = _bytes_below(self._directory)
         if time.monotonic() < self._tidy_at:
             return
         self._tidy_at = time.monotonic() + _TIDY_INTERVAL_S
+        self._bytes = _bytes_below(self._directory)  # again: the index removes contents of deleted runs
         for changed, path in self._abandoned_parts():
             if time.time() - changed > FILE_PART_IDLE_S:
                 self._remove(path)

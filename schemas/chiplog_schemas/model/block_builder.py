@@ -129,7 +129,7 @@ class BlockBuilder:
 
     def build(self, created_ts: int) -> bytes:
         """Return the block of everything added so far, and reset the builder."""
-        out = _Columns()
+        out = ColumnArea()
         groups = []
         for (kind, keys), rows in self._groups.items():
             columns = [
@@ -157,7 +157,7 @@ class BlockBuilder:
         return out.block([created_ts, producers, groups])
 
 
-class _Columns:
+class ColumnArea:
     """The column area of a block under construction. Offsets count from the start of that area until `block`."""
 
     def __init__(self) -> None:
@@ -165,6 +165,7 @@ class _Columns:
         self._size = 0
 
     def bytes_of(self, name: str, kind: str, data: bytes) -> list[Any]:
+        """Add a column of packed numbers; return its entry in the header."""
         column = [name, kind, self._size, len(data)]
         padding = -len(data) % 8
         self._parts += [data, bytes(padding)]
@@ -172,15 +173,18 @@ class _Columns:
         return column
 
     def integers(self, name: str, kind: str, values: Sequence[int]) -> list[Any]:
+        """Add a column of integers; return its entry in the header."""
         packed = array(_TYPE_CODES[kind], values)  # not numpy, which would cost each agent 10 MiB
         if sys.byteorder == "big":
             packed.byteswap()
         return self.bytes_of(name, kind, packed.tobytes())
 
     def objects(self, name: str, values: list[Any]) -> list[Any]:
+        """Add a column of msgpack values; return its entry in the header."""
         return self.bytes_of(name, "o", pack(values))
 
     def block(self, header: list[Any]) -> bytes:
+        """Return the block of a header and the columns added so far."""
         # Offsets are relative to the column area, whose start follows from header_length. So they do not depend on it.
         packed = pack(header)
         padding = -(PREFIX.size + len(packed)) % 8

@@ -8,6 +8,7 @@ without the deleted records.
     restore     {producers: [16 bytes, …], runs: [run ID, …]}   they no longer count as deleted
     edit        {run: run ID, fields: {entry of EDITABLE_FIELDS: value, nil clears it}}
     save_view   {name: text, view: JSON text, nil removes it}
+    trim_system {until: µs}   system samples before it, in records before this one, are deleted
 """
 
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ class Action(StrEnum):
     RESTORE = "restore"
     EDIT = "edit"
     SAVE_VIEW = "save_view"
+    TRIM_SYSTEM = "trim_system"
 
 
 @dataclass(frozen=True, slots=True)

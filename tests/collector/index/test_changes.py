@@ -1,14 +1,14 @@
 """Deletions, edits and saved views: what they change, and the same after a restart and a rebuild."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from chiplog_schemas.codec import pack
-from chiplog_schemas.model.changes import Action, Change, encode_change
+from chiplog_schemas.model.changes import Action
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
+from tests.support.changes import change, deletion, logged
 from tests.support.collector_log import Rank, block_of, whole
 from tests.support.index import Index
 from tests.support.safeguard import Safeguard
@@ -51,21 +51,6 @@ SAFEGUARDS = [
     ),
 ]
 DELETED = "SELECT message, body->'runs' FROM events WHERE kind = 'run_deleted'"
-
-
-def change(action: Action, number: int = 1, **body: Any) -> tuple[int, bytes]:
-    return Kind.MANAGE, encode_change(Change(number.to_bytes(8, "big"), action, body))
-
-
-def deletion(*ranks: Rank, run: str = "r", number: int = 1) -> tuple[int, bytes]:
-    return change(Action.DELETE, number, producers=[rank.uuid for rank in ranks], runs=[run])
-
-
-def logged(number: int, n_steps: int = 3, **identity: Any) -> Rank:
-    rank = Rank(number, **identity)
-    for step in range(n_steps):
-        rank.log(step, x=float(step))
-    return rank
 
 
 def rows_of_producers(index: Index) -> dict[str, int]:

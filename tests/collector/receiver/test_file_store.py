@@ -44,6 +44,11 @@ SAFEGUARDS = [
         test="test_bytes_of_another_content_are_dropped",
     ),
     Safeguard(
+        "a content that is wanted again counts as young, because the row that names it comes later",
+        "wanted-content-is-young",
+        test="test_a_content_is_kept_under_its_digest_and_only_once",
+    ),
+    Safeguard(
         "an agent gets STORED once the log has the record of the file",
         "stored-after-log",
         new="replies += self._act(self._machine.stored(token))",
@@ -177,7 +182,9 @@ def test_a_content_is_kept_under_its_digest_and_only_once(bench: Bench) -> None:
     assert bench.names() == [f"{NAME[:2]}/{NAME}"]
     assert (bench.directory / NAME[:2] / NAME).read_bytes() == DATA
     assert (bench.directory / NAME[:2] / NAME).stat().st_mode & 0o777 == 0o600
+    os.utime(bench.directory / NAME[:2] / NAME, (0, 0))
     assert bench.do(Open(2, DIGEST, len(DATA))) == [ContentStored(2, DIGEST, len(DATA))]
+    assert (bench.directory / NAME[:2] / NAME).stat().st_mtime > 0, "an old one is wanted again: it must not be removed"
     assert bench.do(Open(3, DIGEST, 5)) == [ContentMismatch(3)]  # the sender's is no copy of it
     assert bench.names() == [f"{NAME[:2]}/{NAME}"]
 

@@ -1,0 +1,90 @@
+"""Remove deleted rows from blocks of the log, pure.
+
+Identities and ends of deleted producers stay: they are small, and a rebuild decides names, attempts and primaries of
+other labels by them, before it comes to the record that deletes them.
+"""
+
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chiplog_schemas.codec import CodecError, unpack
+from chiplog_schemas.model.block_decoder import Block, Group, decode_block
+from chiplog_schemas.model.block_encoder import encode_block
+from chiplog_schemas.model.block_format import BLOCK_VERSION, PREFIX, BlockError
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.model.intervals import Intervals, runs_of
+
+_LATE_US = 3_600 * 10**6  # longer than a sample waits for its block
+_DECIDING = (EventKind.IDENTITY, EventKind.STATE)
+
+
+def prune_block(
+    payload: bytes | memoryview, deleted: frozenset[bytes], samples_until: int | None = None
+) -> bytes | None:
+    """Return a block without the rows of deleted producers; empty if nothing is left, None if it has none of them.
+
+    samples_until: system samples before this time, in µs, are removed, too. A block that cannot be read stays as it is.
+    """
+    if not _may_have_removed(payload, deleted, samples_until):
+        return None  # most blocks: only the header was read
+    try:
+        block = decode_block(payload)
+    except BlockError:
+        return None
+    doomed = np.array([uuid in deleted for uuid, _ in block.producers], dtype=np.bool_)
+    masks = [_kept_rows(group, doomed, samples_until) for group in block.groups]
+    if all(mask.all() for mask in masks):
+        return None
+    return _selected(block, masks)
+
+
+def _may_have_removed(payload: bytes | memoryview, deleted: frozenset[bytes], samples_until: int | None) -> bool:
+    try:
+        header_length, version, _ = PREFIX.unpack_from(payload)
+        created_ts, producers, groups = unpack(memoryview(payload)[PREFIX.size : PREFIX.size + header_length])
+        if version != BLOCK_VERSION:
+            return False
+        # An agent puts its samples into blocks within seconds, by the same clock.
+        is_old = samples_until is not None and created_ts < samples_until + _LATE_US
+        has_samples = is_old and any(group[0] == EventKind.SYSTEM for group in groups)
+        return has_samples or any(uuid in deleted for uuid, _ in producers)
+    except (CodecError, struct.error, ValueError, TypeError, IndexError):
+        return False
+
+
+def _kept_rows(group: Group, doomed: NDArray[np.bool_], samples_until: int | None) -> NDArray[np.bool_]:
+    kept = np.ones(len(group.seq), dtype=np.bool_)
+    if group.kind not in _DECIDING:
+        kept &= ~doomed[group.producer]
+    if group.kind == EventKind.SYSTEM and samples_until is not None:
+        kept &= group.ts >= samples_until
+    return kept
+
+
+def _selected(block: Block, masks: list[NDArray[np.bool_]]) -> bytes:
+    """Return the block of the kept rows. Its producers' ranges are those of the kept rows."""
+    groups = [_rows_of(group, mask) for group, mask in zip(block.groups, masks, strict=True) if mask.any()]
+    if not groups:
+        return b""
+    owners = np.concatenate([group.producer for group in groups])
+    seqs = np.concatenate([group.seq for group in groups])
+    left = np.unique(owners)
+    numbers = np.zeros(len(block.producers), dtype=np.uint32)
+    numbers[left] = np.arange(len(left), dtype=np.uint32)
+    producers = []
+    for index in left.tolist():
+        own = np.sort(seqs[owners == index]).tolist()
+        producers.append((block.producers[index][0], list(Intervals(runs_of(own)))))
+    for group in groups:
+        group.producer = numbers[group.producer]
+    return encode_block(Block(block.created_ts, producers, groups))
+
+
+def _rows_of(group: Group, mask: NDArray[np.bool_]) -> Group:
+    columns = {
+        name: values[mask] if isinstance(values, np.ndarray) else [values[n] for n in np.flatnonzero(mask).tolist()]
+        for name, values in group.columns.items()
+    }
+    return Group(group.kind, group.keys_bin, group.producer[mask], group.seq[mask], group.ts[mask], columns)

@@ -1,0 +1,196 @@
+"""The log without deleted data: smaller, and a rebuild from it is the database that there was."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chiplog_collector.index import log_cleaner
+from chiplog_collector.index.log_cleaner import CLEANED_NAME, LogCleaner, Removal, clean_segment, remove_contents
+from chiplog_collector.index.process import LogFollower
+from chiplog_schemas.codec import pack
+from chiplog_schemas.limits import CONTENT_AGE_S
+from chiplog_schemas.model.changes import Action
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.storage.content_files import content_path
+from chiplog_schemas.storage.record import Kind, Record
+from chiplog_schemas.storage.segment_format import list_segments, read_segment
+from tests.support.changes import change, deletion, logged
+from tests.support.collector_log import START_US, Rank, whole
+from tests.support.index import Index, copy_of
+from tests.support.safeguard import Safeguard
+from tests.support.sample_log import everything
+
+SAFEGUARDS = [
+    Safeguard(
+        "a segment with damage is not rewritten: a rebuild reports the damage",
+        "damaged-segment-stays",
+        new="continue",
+        test="test_a_segment_with_damage_stays_as_it_is",
+    ),
+    Safeguard(
+        "an emptied record keeps its place, so that receipts cover what they covered",
+        "receipts-keep-counts",
+        value="Kind.BLOCK",
+        test="test_a_rebuild_from_a_cleaned_log_is_the_database_that_there_was",
+    ),
+    Safeguard(
+        "a content that has just come is not removed",
+        "young-content-stays",
+        part=" and now - path.stat().st_mtime > CONTENT_AGE_S",
+        test="test_only_old_contents_that_no_row_names_are_removed",
+    ),
+]
+
+
+def take_each(index: Index, *payloads: Any) -> None:
+    """Log payloads, each with a commit of its own, in small segments."""
+    index.log._segment_bytes = 4096
+    for payload in payloads:
+        index.take(payload)
+
+
+def clean(index: Index, removal: Removal) -> int:
+    return sum(clean_segment(path, removal) for _, path in list_segments(index.directory / "log")[:-1])
+
+
+def removal_of(index: Index) -> Removal:
+    state = index.follower.state
+    return Removal(frozenset(state.deleted), max(state.last_deletion, state.trimmed[0]), *state.trimmed)
+
+
+def rebuilt(index: Index) -> dict[str, list[str]]:
+    """Return all views of a database that is built from the log as it is now."""
+    from chiplog_collector.index.database import Database
+    from tests.support.collector_log import LOG_ID
+
+    path = index.directory / "rebuilt.duckdb"
+    path.unlink(missing_ok=True)
+    database = Database(path, LOG_ID)
+    follower = LogFollower(database, index.directory / "log")
+    while database.next_number < index.log.next_number:
+        follower.step(index.log.next_number)
+    database.close()
+    return copy_of(index, path.name)
+
+
+def test_a_rebuild_from_a_cleaned_log_is_the_database_that_there_was(index: Index) -> None:
+    agent = Rank(40, label="agent", role="agent", node="node-z")
+    for second in range(300):
+        agent.say(EventKind.SYSTEM, "", pack(["hw.x"]), bytes(8), ts=START_US + second * 1_000_000)
+    other = logged(50, 50, run_id="other", primary=True)
+    take_each(index, *everything()[:-1], whole(agent), whole(other))
+    gone = [p.uuid for p in index.follower.state.producers.values() if p.uuid not in (other.uuid, agent.uuid)]
+    take_each(index, change(Action.DELETE, 1, producers=gone, runs=["r"]))
+    # A launch that needed another name keeps it, although the run that had the name is gone.
+    take_each(index, change(Action.TRIM_SYSTEM, 2, until=START_US + 200_000_000))
+    take_each(index, whole(logged(60, run_id="r", primary=True)), whole(other))
+    before = index.views()
+    assert before["system_samples"] != []
+    freed = clean(index, removal_of(index))
+    size = sum(path.stat().st_size for _, path in list_segments(index.directory / "log"))
+    assert freed > size, "most of the log was of the deleted run"
+    assert rebuilt(index) == before
+    assert clean(index, removal_of(index)) == 0, "once is enough"
+    kinds = [item.kind for _, path in list_segments(index.directory / "log") for item in read_segment(path)]
+    assert Kind.PRUNED in kinds
+
+
+def test_a_name_that_a_deleted_run_had_is_decided_the_same_in_a_rebuild(index: Index) -> None:
+    first = logged(0, 200, launch="first")
+    second = logged(1, 3, launch="second", resume="never", label="rank0", rank=0, primary=True)
+    take_each(index, whole(first), whole(second), deletion(first), *(whole(logged(n, 60)) for n in range(10, 14)))
+    assert index.sql("SELECT DISTINCT run_id FROM labels ORDER BY ALL") == [("r",), ("r-2",)]
+    before = index.views()
+    assert clean(index, removal_of(index)) > 0
+    assert rebuilt(index) == before
+
+
+def test_late_samples_and_those_of_one_flush_are_trimmed_the_same_way_however_flushes_fall(tmp_path: Path) -> None:
+    early, late = (Rank(n, label="agent", role="agent", node=f"node-{n}") for n in (40, 41))
+    for agent in (early, late):
+        for second in range(4):
+            agent.say(EventKind.SYSTEM, "", pack(["hw.x"]), bytes(8), ts=START_US + second * 1_000_000)
+    payloads = [whole(early), change(Action.TRIM_SYSTEM, 1, until=START_US + 2_000_000), whole(late)]
+    found = []
+    for name in ("one", "each"):
+        (tmp_path / name).mkdir()
+        index = Index(tmp_path / name)
+        if name == "one":
+            index.take(*payloads)
+        for payload in payloads if name == "each" else ():
+            index.take(payload)
+        found.append(index.sql("SELECT node, count(*) FROM system_samples GROUP BY ALL ORDER BY ALL"))
+        index.close()
+    assert found == [[("node-40", 2), ("node-41", 4)]] * 2
+
+
+def test_a_segment_with_damage_stays_as_it_is(index: Index) -> None:
+    rank = logged(0, 300)
+    take_each(index, *(whole(logged(n, 100, run_id="r")) for n in range(1, 6)), whole(rank), deletion(rank))
+    take_each(index, *(whole(logged(n, 60, run_id="s")) for n in range(10, 14)))
+    for _, path in list_segments(index.directory / "log")[:-1]:
+        data = bytearray(path.read_bytes())
+        data[200] ^= 1
+        path.write_bytes(data)
+        removal = Removal(frozenset(index.follower.state.producers), 1 << 40)
+        assert clean_segment(path, removal) == 0
+        assert path.read_bytes() == data
+
+
+def test_the_newest_segment_is_left_to_its_writer_until_it_is_sealed(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_cleaner, "PAUSE_S", 0.0)
+    rank = logged(0, 40)
+    take_each(index, whole(rank), deletion(rank))
+    files = tmp_path / "files"
+    cleaner = LogCleaner(index.directory / "log", files)
+
+    def turn() -> int:
+        cleaner.turn(index.follower.state, list, time.monotonic())
+        if cleaner._thread is not None:
+            cleaner._thread.join()
+        return sum(path.stat().st_size for _, path in list_segments(index.directory / "log"))
+
+    cleaner._sweep_at = time.monotonic() + 1000
+    last = list_segments(index.directory / "log")[-1][1].read_bytes()
+    turn()
+    assert list_segments(index.directory / "log")[-1][1].read_bytes() == last
+    take_each(index, *(whole(logged(n, 60, run_id="s")) for n in range(10, 14)))
+    before = sum(path.stat().st_size for _, path in list_segments(index.directory / "log"))
+    assert turn() < before
+    assert (index.directory / CLEANED_NAME).exists()
+    cleaner.close()
+    kept = [path.read_bytes() for _, path in list_segments(index.directory / "log")]
+    again = LogCleaner(index.directory / "log", files)
+    again._sweep_at = time.monotonic() + 1000
+    again.turn(index.follower.state, list, time.monotonic())
+    assert again._thread is None, "all of it was cleaned, and that is known after a restart"
+    again.close()
+    assert kept == [path.read_bytes() for _, path in list_segments(index.directory / "log")]
+
+
+def test_only_old_contents_that_no_row_names_are_removed(tmp_path: Path) -> None:
+    digests = {name: bytes([number]) * 32 for number, name in enumerate(("named", "old", "young", "part"))}
+    for name, digest in digests.items():
+        path = content_path(tmp_path, digest) if name != "part" else tmp_path / f"{digest.hex()}.part"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"12345")
+        if name != "young":
+            os.utime(path, (0, time.time() - CONTENT_AGE_S - 60))
+    assert remove_contents(tmp_path, frozenset({digests["named"].hex()}), time.time()) == 5
+    left = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
+    assert left == sorted([digests["named"].hex(), digests["young"].hex(), f"{digests['part'].hex()}.part"])
+
+
+def test_records_keep_their_numbers(index: Index) -> None:
+    rank = logged(0, 300)
+    take_each(index, whole(rank), deletion(rank), *(whole(logged(n, 60, run_id="s")) for n in range(10, 14)))
+    numbers = [item.number for _, path in list_segments(index.directory / "log") for item in read_segment(path)]
+    assert clean(index, removal_of(index)) > 0
+    items = [item for _, path in list_segments(index.directory / "log") for item in read_segment(path)]
+    assert all(isinstance(item, Record) for item in items)
+    assert [item.number for item in items] == numbers
