@@ -233,12 +233,12 @@ SELECT run_id, count(*) AS n_labels, max(n_restarts) AS n_restarts, any_value(la
        wall_s - avg(productive_s) - startup_s - avg(repeated_s) - avg(down_s) AS other_s
 FROM counted GROUP BY run_id;
 
--- Per run, label, GPU and reason: how long the GPU was throttled, and what that added to the label's steps. A step has
+-- Per run, label, GPU of a node, and reason: how long the GPU was throttled, and what that added to the label's steps. A step has
 -- the state of the last sample before its end. Bits: nvmlClocksEventReasons of NVML's API reference; an idle GPU and
 -- chosen clocks are no throttling.
 CREATE OR REPLACE VIEW throttle_cost AS
 WITH samples AS MATERIALIZED (
-    SELECT *, epoch_us(lead(ts) OVER (PARTITION BY run_id, label, device ORDER BY ts)) - epoch_us(ts) AS next_us,
+    SELECT *, epoch_us(lead(ts) OVER (PARTITION BY run_id, label, node, device ORDER BY ts)) - epoch_us(ts) AS next_us,
            CASE WHEN next_us > 10000000 THEN 10.0 ELSE next_us / 1e6 END AS seconds
     FROM (
         SELECT run_id, label, rank, node, device, ts,
@@ -249,40 +249,45 @@ WITH samples AS MATERIALIZED (
         GROUP BY run_id, label, rank, node, device, ts
     ) WHERE reasons IS NOT NULL
 ), devices AS (
-    SELECT run_id, label, device, arg_max(rank, ts) AS rank, arg_max(node, ts) AS node, sum(seconds) AS sampled_s,
+    SELECT run_id, label, node, device, arg_max(rank, ts) AS rank, sum(seconds) AS sampled_s,
            avg(clock_hz) FILTER (reasons = 0) AS free_clock_hz
-    FROM samples GROUP BY run_id, label, device HAVING bool_or(reasons <> 0)
+    FROM samples GROUP BY run_id, label, node, device HAVING bool_or(reasons <> 0)
 ), steps AS (
-    SELECT run_id, label, attempt, step, sum(seconds) AS seconds, max(ts) AS ts
-    FROM phases WHERE phase = 'step' AND (run_id, label) IN (SELECT (run_id, label) FROM devices)
-    GROUP BY run_id, label, attempt, step
+    SELECT run_id, label, node, attempt, step, sum(seconds) AS seconds, max(ts) AS ts
+    FROM phases JOIN (SELECT DISTINCT run_id, label, attempt, node FROM base.identified) USING (run_id, label, attempt)
+    WHERE phase = 'step' AND (run_id, label) IN (SELECT (run_id, label) FROM devices)
+    GROUP BY run_id, label, node, attempt, step
 ), placed AS (
-    SELECT s.run_id, s.label, s.device, t.reasons, s.seconds
-    FROM (SELECT s.*, d.device FROM steps s JOIN devices d USING (run_id, label)) s
-    ASOF JOIN samples t ON t.run_id = s.run_id AND t.label = s.label AND t.device = s.device AND s.ts >= t.ts
+    SELECT s.run_id, s.label, s.node, s.device, t.reasons, s.seconds
+    FROM (SELECT s.*, d.device FROM steps s JOIN devices d USING (run_id, label, node)) s
+    ASOF JOIN samples t ON t.run_id = s.run_id AND t.label = s.label AND t.node = s.node AND t.device = s.device
+        AND s.ts >= t.ts
     WHERE s.ts - t.ts <= INTERVAL 10 SECOND
 ), free AS (
-    SELECT run_id, label, device, median(seconds) AS free_step_s FROM placed WHERE reasons = 0
-    GROUP BY run_id, label, device
+    SELECT run_id, label, node, device, median(seconds) AS free_step_s FROM placed WHERE reasons = 0
+    GROUP BY run_id, label, node, device
 ), bits(reason, bit) AS (
     VALUES ('sw_power_cap', 4), ('hw_slowdown', 8), ('sync_boost', 16), ('sw_thermal_slowdown', 32),
            ('hw_thermal_slowdown', 64), ('hw_power_brake_slowdown', 128)
 ), throttled AS (
-    SELECT s.run_id, s.label, s.device, b.reason, b.bit, sum(s.seconds) AS throttled_s, avg(s.clock_hz) AS clock_hz
-    FROM samples s JOIN bits b ON s.reasons & b.bit <> 0 GROUP BY s.run_id, s.label, s.device, b.reason, b.bit
+    SELECT s.run_id, s.label, s.node, s.device, b.reason, b.bit, sum(s.seconds) AS throttled_s,
+           avg(s.clock_hz) AS clock_hz
+    FROM samples s JOIN bits b ON s.reasons & b.bit <> 0 GROUP BY s.run_id, s.label, s.node, s.device, b.reason, b.bit
 ), slowed AS (
-    SELECT p.run_id, p.label, p.device, b.bit, count(*) AS n_steps, median(p.seconds) AS step_s,
+    SELECT p.run_id, p.label, p.node, p.device, b.bit, count(*) AS n_steps, median(p.seconds) AS step_s,
            sum(p.seconds - f.free_step_s) AS cost_s
     FROM placed p JOIN bits b ON p.reasons & b.bit <> 0
-    LEFT JOIN free f ON f.run_id = p.run_id AND f.label = p.label AND f.device = p.device
-    GROUP BY p.run_id, p.label, p.device, b.bit
+    LEFT JOIN free f ON f.run_id = p.run_id AND f.label = p.label AND f.node = p.node AND f.device = p.device
+    GROUP BY p.run_id, p.label, p.node, p.device, b.bit
 )
 SELECT d.run_id, d.label, d.rank, d.node, d.device, t.reason, coalesce(t.throttled_s, 0) AS throttled_s,
        coalesce(t.throttled_s, 0) / nullif(d.sampled_s, 0) AS share, t.clock_hz, d.free_clock_hz,
        coalesce(s.n_steps, 0) AS n_steps, s.step_s, f.free_step_s, s.cost_s
-FROM throttled t JOIN devices d ON d.run_id = t.run_id AND d.label = t.label AND d.device = t.device
-LEFT JOIN slowed s ON s.run_id = t.run_id AND s.label = t.label AND s.device = t.device AND s.bit = t.bit
-LEFT JOIN free f ON f.run_id = t.run_id AND f.label = t.label AND f.device = t.device;
+FROM throttled t
+JOIN devices d ON d.run_id = t.run_id AND d.label = t.label AND d.node = t.node AND d.device = t.device
+LEFT JOIN slowed s
+    ON s.run_id = t.run_id AND s.label = t.label AND s.node = t.node AND s.device = t.device AND s.bit = t.bit
+LEFT JOIN free f ON f.run_id = t.run_id AND f.label = t.label AND f.node = t.node AND f.device = t.device;
 
 -- What GPUs reported, beside the label that used the GPU then. Until a minute after its end a label counts as its user:
 -- a GPU that is lost ends the process before the agent notices it. A GPU that no label used has no run.

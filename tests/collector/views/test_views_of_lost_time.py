@@ -171,6 +171,24 @@ def test_a_step_has_the_state_of_a_recent_sample_only_and_each_reason_is_a_row(i
     ]
 
 
+def test_gpus_of_two_nodes_with_one_name_are_two_rows(index: Index) -> None:
+    """A label moves to another node, whose GPU has the same name and is never hot."""
+    began_us = START_US + 9_000_000
+    first = Rank(0, label="worker", gpus=["GPU-0"])
+    again = Rank(1, label="worker", restart=1, gpus=["GPU-0"], node="node-b", start_us=began_us, started_at=began_us)
+    agents = agent_of("node-a"), agent_of("node-b")
+    agents[1].uuid = b"B" * 16
+    end(first, 8, "failed")
+    for second in range(4):
+        sample(agents[0], "GPU-0", second, 32 * (second % 2))
+        take_step(first, second, second + 0.5, 0.8 if second % 2 else 0.5)
+        sample(agents[1], "GPU-0", 10 + second, 0)
+        take_step(again, 4 + second, 10.5 + second, 2.0)
+    index.take(whole(first, agents[0]), whole(again, agents[1]))
+    rows = index.sql("SELECT node, throttled_s, n_steps, step_s, free_step_s FROM throttle_cost")
+    assert rows == [("node-a", 1.0, 2, 0.8, 0.5)]
+
+
 def test_a_gpu_is_counted_once_also_if_its_label_got_another_rank(index: Index) -> None:
     """Worked by hand: of the 11 s between four samples, which turn hot at 1 and at 11 s, 9 are hot."""
     first = Rank(0, label="worker", gpus=["GPU-0"])
