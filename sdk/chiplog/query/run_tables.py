@@ -11,19 +11,25 @@ from chiplog.query.result import QueryError, Result
 from chiplog.safety.interrupts import handlers_held
 
 _MAPS = ("config", "summary")
-_NOT_FINITE = ("nan", "inf", "-inf")  # numbers that JSON lacks are texts in run_summary
 _RUNS = """
 WITH page AS MATERIALIZED (
     FROM runs {where} ORDER BY created_at DESC NULLS LAST, run_id DESC LIMIT $limit
 ), configs AS (
     SELECT run_id, map_from_entries(list((key, value) ORDER BY key)) AS config
     FROM config WHERE run_id IN (SELECT run_id FROM page) GROUP BY run_id
+), said AS (
+    SELECT DISTINCT run_id, key FROM base.summary_said WHERE run_id IN (SELECT run_id FROM page)
 ), summaries AS (
-    SELECT run_id, map_from_entries(list((key, value) ORDER BY key)) AS summary
-    FROM run_summary WHERE run_id IN (SELECT run_id FROM page) GROUP BY run_id
+    -- A computed number that JSON lacks is a text in run_summary; here it is as Python's json reads and writes it.
+    SELECT s.run_id, map_from_entries(list((s.key, CASE
+               WHEN o.key IS NOT NULL THEN s.value::VARCHAR
+               WHEN s.value->>'$' = 'nan' THEN 'NaN' WHEN s.value->>'$' = 'inf' THEN 'Infinity'
+               WHEN s.value->>'$' = '-inf' THEN '-Infinity' ELSE s.value::VARCHAR END) ORDER BY s.key)) AS summary
+    FROM run_summary s LEFT JOIN said o ON o.run_id = s.run_id AND o.key = s.key
+    WHERE s.run_id IN (SELECT run_id FROM page) GROUP BY s.run_id
 )
 SELECT p.*, coalesce(c.config, MAP {{}}::MAP(VARCHAR, JSON)) AS config,
-       coalesce(s.summary, MAP {{}}::MAP(VARCHAR, JSON)) AS summary
+       coalesce(s.summary, MAP {{}}::MAP(VARCHAR, VARCHAR)) AS summary
 FROM page p LEFT JOIN configs c ON c.run_id = p.run_id LEFT JOIN summaries s ON s.run_id = p.run_id
 ORDER BY p.created_at DESC NULLS LAST, p.run_id DESC
 """
@@ -48,7 +54,7 @@ class RunTable(Result):
         columns = super()._values()
         for number, name in enumerate(self.columns):
             if name in _MAPS:
-                columns[number] = [_decoded(name, values) for values in columns[number]]
+                columns[number] = [_decoded(values) for values in columns[number]]
         return columns
 
     def df(self) -> Any:
@@ -81,7 +87,7 @@ def runs(
     """Return a table with one row per run, the newest first: the columns of the view `runs`, `config` and `summary`.
 
     `rows()` has config and summary as dicts of Python values. `df()` has a column for each key: config.KEY and
-    summary.KEY. A number of the summary that is not finite is a float.
+    summary.KEY. A computed number of the summary that is not finite is a float; a text that a label set stays a text.
 
     Args:
         project: Only runs of this project.
@@ -127,8 +133,9 @@ def run_history(
 ) -> Result:
     """Return metrics of a run by label and step: the columns `label`, `step`, and one for each key.
 
-    A value counts as in SQL: the last one of the label's newest attempt that logged the step. A label that did not log
-    a key at a step has None there.
+    The column of a metric has its name. Only metrics that are named `label` or `step` have the columns `metric.label`
+    and `metric.step`. A value counts as in SQL: the last one of the label's newest attempt that logged the step. A
+    label that did not log a key at a step has None there.
 
     Args:
         run: A run ID.
@@ -160,7 +167,7 @@ def run_history(
         _require_positive("points", points)
         params["points"] = points
         value = "arg_max(coalesce(s.mean, 'nan'), s.attempt) FILTER (s.key = $key{0})"
-    columns = [f"{value.format(number)} AS {_quoted(name)}" for number, name in enumerate(names)]
+    columns = [f"{value.format(number)} AS {_quoted(_column_of(name))}" for number, name in enumerate(names)]
     params |= {f"key{number}": name for number, name in enumerate(names)}
     where = ""
     if label is not None:
@@ -173,14 +180,9 @@ def run_history(
         return result
 
 
-def _decoded(name: str, values: Mapping[str, str | None]) -> dict[str, Any]:
+def _decoded(values: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the values of JSON texts by key."""
-    decoded = {key: None if text is None else json.loads(text) for key, text in values.items()}
-    if name == "summary":
-        for key, value in decoded.items():
-            if value in _NOT_FINITE:
-                decoded[key] = float(value)
-    return decoded
+    return {key: None if text is None else json.loads(text) for key, text in values.items()}
 
 
 def _require_run(client: Client, run: str) -> None:
@@ -194,6 +196,11 @@ def _require_run(client: Client, run: str) -> None:
 def _require_positive(name: str, number: int) -> None:
     if number < 1:
         raise QueryError("refused", f"{name} is {number}; give 1 or more")
+
+
+def _column_of(name: str) -> str:
+    """Return the column of a metric, which is none of the columns that each history has."""
+    return f"metric.{name}" if name in ("label", "step") else name
 
 
 def _quoted(name: str) -> str:

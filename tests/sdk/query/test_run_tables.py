@@ -46,6 +46,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ):
             database.execute(f"INSERT INTO base.config VALUES (?, 0, {TIME.format(1)}, ?, ?)", [producer, key, value])
         database.execute(f"INSERT INTO base.summary VALUES (10, 9, {TIME.format(1)}, 'best', '{{\"at\": 7}}')")
+        database.execute(f"INSERT INTO base.summary VALUES (20, 9, {TIME.format(1)}, 'note', '\"nan\"')")
         database.execute(
             f"INSERT INTO base.metrics SELECT p, k, s, s, {TIME.format(1)}, v FROM (VALUES "
             "(10, 1, 0, 4.0), (10, 1, 1, 2.0), (10, 1, 2, 9.0), (13, 1, 2, 1.0), (11, 1, 0, 8.0), (10, 2, 1, 5.0), "
@@ -62,7 +63,7 @@ def test_runs_are_the_newest_first_with_config_and_summary_as_python_values(root
     assert [row["run_id"] for row in table] == ["vit", "gpt-new", "gpt-old"]
     assert (old["config"], new["config"]) == ({"lr": 0.1, "sizes": [1, 2]}, {"lr": 0.2, "name": "nan"})
     assert old["summary"] == {"best": {"at": 7}, "loss": 1.0, 'a "quoted" key': 5.0, "step": 6.0}
-    assert math.isnan(new["summary"]["loss"])
+    assert math.isnan(new["summary"]["loss"]) and new["summary"]["note"] == "nan"
     assert table.rows()[0]["config"] == table.rows()[0]["summary"] == {}
     assert "<th>config</th>" in table._repr_html_()
 
@@ -93,7 +94,7 @@ def test_a_frame_of_runs_has_a_column_for_each_key(root: Path) -> None:
 
 def test_a_history_has_a_column_for_each_key_and_the_newest_attempt_counts(root: Path) -> None:
     table = run_history("gpt-old", ["loss", 'a "quoted" key', "step", "nothing", "loss"], dir=root)
-    assert table.columns == ["label", "step", "loss", 'a "quoted" key', "step_1", "nothing"]
+    assert table.columns == ["label", "step", "loss", 'a "quoted" key', "metric.step", "nothing"]
     assert table.tuples() == [
         ("rank0", 0, 4.0, None, None, None),
         ("rank0", 1, 2.0, 5.0, 6.0, None),
