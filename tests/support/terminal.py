@@ -15,16 +15,27 @@ from pathlib import Path
 from tests.support.command_line import CLI, environment
 from tests.support.waiting import WAIT_S
 
-# Makes the terminal the controlling one of its session, then becomes the command.
-_TAKE = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-CONTROLLED = [sys.executable, "-c", _TAKE]
+# Takes the terminal as that of its session, and runs the command as the foreground job, as an interactive shell does.
+_SHELL = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+job = os.fork()
+if not job:
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    os.tcsetpgrp(0, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.execv(sys.argv[1], sys.argv[1:])
+code = os.waitstatus_to_exitcode(os.waitpid(job, 0)[1])
+sys.exit(code if code >= 0 else 128 - code)
+"""
 _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-_])")
 
 
 class Terminal:
     """Runs a command of chiplog. Use it as a context manager: it kills a command that is left.
 
-    controls: the terminal is that of a new session, so that Ctrl-C and Ctrl-Z reach the command as signals.
+    controls: the command is the foreground job of the terminal, so that Ctrl-C and Ctrl-Z reach it as signals.
     """
 
     def __init__(self, root: Path, *arguments: str, width: int = 100, height: int = 30, controls: bool = False) -> None:
@@ -34,7 +45,7 @@ class Terminal:
         for name in ("COLUMNS", "LINES"):  # they would count more than the terminal's size
             env.pop(name, None)
         self.modes = termios.tcgetattr(slave)
-        command = [*(CONTROLLED if controls else ()), *CLI, *arguments]
+        command = [*((sys.executable, "-c", _SHELL) if controls else ()), *CLI, *arguments]
         self.process = subprocess.Popen(
             command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=controls
         )
@@ -50,6 +61,11 @@ class Terminal:
         self.process.wait(WAIT_S)
         os.close(self._slave)
         os.close(self.master)
+
+    @property
+    def job(self) -> int:
+        """The PID of the command that is the foreground job."""
+        return int(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text())
 
     def resize(self, width: int, height: int) -> None:
         """Change the size."""

@@ -5,10 +5,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from chiplog.cli.rank_states import RankRow, judge, median_pace_s
+from chiplog.cli.rank_states import RankRow, judge
 from chiplog.query.client import Client
 
 RECENT_STEPS = 20  # over which a step time is the mean: shows a change within seconds, and evens out single steps
+FAR_BEHIND_MAX = 4  # labels in one frame that are asked for by themselves: two queries each; the next frame has others
+GOODPUT_INTERVAL_S = 30.0  # it changes slowly, and its view reads all steps
+STEP_MAX = (1 << 63) - 1
 OPENED_MAX = 4  # newest reports of open phases per label: phases enclose one another
 SAMPLES_S = 15  # age of the oldest shown sample of a device; agents sample each second
 QUERY_TIMEOUT_S = 10.0  # a frame that takes longer is cancelled, and the last one stays
@@ -26,16 +29,17 @@ ORDER BY l.rank NULLS LAST, l.label
 """
 # Bounds of step and time are parameters, so that DuckDB skips whatever lies before them. A step time is the time
 # between the first facts of the oldest and the newest of the last steps, divided by the number of steps between them.
+# A label that is far behind the foremost one is asked for by itself, with the bounds of its own last steps.
 # These are separate queries: with all of them in one UNION ALL, DuckDB 2.0 ends with an internal error ("dict-surviving
 # cache: global dictionary column changed identity").
 _PACES = """
 WITH steps AS (
     SELECT label, attempt, step, min(ts) AS ts
     FROM (
-        SELECT label, attempt, step, ts FROM metrics WHERE run_id = $run AND step >= $from_step
+        SELECT label, attempt, step, ts FROM metrics WHERE run_id = $run AND step BETWEEN $from_step AND $to_step
         UNION ALL
-        SELECT label, attempt, step, ts FROM phases WHERE run_id = $run AND step >= $from_step
-    ) GROUP BY label, attempt, step
+        SELECT label, attempt, step, ts FROM phases WHERE run_id = $run AND step BETWEEN $from_step AND $to_step
+    ) WHERE $label::VARCHAR IS NULL OR label = $label GROUP BY label, attempt, step
 )
 SELECT label, attempt,
        epoch_us(max(ts) - min(ts)) / 1e6 / nullif((max(step) - min(step))::DOUBLE, 0) AS pace_s
@@ -43,7 +47,8 @@ FROM steps GROUP BY label, attempt
 """
 _PHASES = """
 SELECT label, attempt, arg_max(phase, ts) AS phase FROM phases
-WHERE run_id = $run AND step >= $from_step AND phase NOT IN ('step', 'gc') GROUP BY label, attempt
+WHERE run_id = $run AND step BETWEEN $from_step AND $to_step AND phase NOT IN ('step', 'gc')
+AND ($label::VARCHAR IS NULL OR label = $label) GROUP BY label, attempt
 """
 # Of all steps, from the rollups: a label with steps of its own may be far behind the foremost one.
 _LAST = """
@@ -62,7 +67,7 @@ WHERE ts > $since AND name IN ('hw.gpu.utilization', 'hw.gpu.memory.usage', 'hw.
                                'process.memory.usage')
 GROUP BY node, device, name
 """
-_FIRST_STEP = "SELECT min(first_step) AS step FROM keys WHERE run_id = $run"
+_GOODPUT = "SELECT goodput FROM goodput WHERE run_id = $run"
 
 
 @dataclass
@@ -77,17 +82,7 @@ class Frame:
     state: str = "running"
     n_attempts: int = 1
     elapsed_s: float | None = None
-    first_step: int | None = None
-    query_s: float = 0.0
-
-    @property
-    def goodput(self) -> float | None:
-        """Return the time that the steps so far take at the present step time, as a share of the run's time."""
-        steps = [row.step for row in self.rows if row.step is not None]
-        pace = median_pace_s(self.rows)
-        if not steps or pace is None or not self.elapsed_s or self.first_step is None:
-            return None
-        return min(1.0, (max(steps) - self.first_step + 1) * pace / self.elapsed_s)
+    goodput: float | None = None  # of the view; None without steps of known length
 
 
 @dataclass
@@ -95,9 +90,12 @@ class LiveRun:
     """Reads frames of a run. It remembers when each label moved, so that a wrong clock of a node is no stall."""
 
     run_id: str
-    _first_step: int | None = None
+    _goodput: float | None = None
+    _goodput_of: tuple[int, str, datetime] | None = None  # foremost step, state of the run, time of the frame
     _moved: dict[tuple[str, int], tuple[int, datetime, bool]] = field(default_factory=dict)
     _paces: dict[tuple[str, int], float] = field(default_factory=dict)
+    _phases: dict[tuple[str, int], str] = field(default_factory=dict)
+    _read_at: dict[tuple[str, int], int] = field(default_factory=dict)  # step of labels that are far behind
 
     def read(self, client: Client) -> Frame | None:
         """Return a frame; None if the run is gone."""
@@ -109,13 +107,18 @@ class LiveRun:
         if not ranks:
             return None
         steps = [row["step"] for row in ranks if row["step"] is not None]
-        if steps and self._first_step is None:
-            self._first_step = ask(_FIRST_STEP)[0]["step"]
         now, from_step = ranks[0]["now"], max(steps, default=0) - RECENT_STEPS
+        if steps and self._has_other_goodput(max(steps), ranks[0]["run_state"], now):
+            self._goodput = next((row["goodput"] for row in ask(_GOODPUT)), None)
         since = now - timedelta(seconds=SAMPLES_S)
         samples = client.sql(_SAMPLES, {"since": since}, timeout_s=QUERY_TIMEOUT_S).rows()
         rows = [self._row(row, now) for row in ranks]
-        self._add_recent(rows, ask(_PACES, from_step=from_step), ask(_PHASES, from_step=from_step))
+        recent = {"from_step": from_step, "to_step": STEP_MAX, "label": None}
+        paces, phases = ask(_PACES, **recent), ask(_PHASES, **recent)
+        for own in self._far_behind(rows, from_step):  # safeguard: step-time-of-label-far-behind
+            paces += ask(_PACES, **own)
+            phases += ask(_PHASES, **own)
+        self._add_recent(rows, paces, phases)
         last_at = {(found["label"], found["attempt"]): found["last_ts"] for found in ask(_LAST)}
         _add_open_phases(rows, ask(_OPENED), last_at, now)
         by_device = {(row["node"], row["device"], row["name"]): row["value"] for row in samples}
@@ -134,8 +137,29 @@ class LiveRun:
             state=first["run_state"],
             n_attempts=first["n_attempts"],
             elapsed_s=None if created is None else max(0.0, ((ended or now) - created).total_seconds()),
-            first_step=self._first_step,
+            goodput=self._goodput,
         )
+
+    def _has_other_goodput(self, step: int, state: str, now: datetime) -> bool:
+        """Return True if the goodput may have changed since it was read, and that was long enough ago."""
+        known = self._goodput_of
+        if known is not None and known[1] == state:
+            is_recent = (now - known[2]).total_seconds() < GOODPUT_INTERVAL_S
+            if known[0] == step or is_recent:
+                return False
+        self._goodput_of = (step, state, now)
+        return True
+
+    def _far_behind(self, rows: list[RankRow], from_step: int) -> list[dict[str, Any]]:
+        """Return the parameters that read the last steps of labels without recent ones; each step is read once."""
+        far = [row for row in rows if row.is_running and row.step is not None and row.step < from_step]
+        changed = [row for row in far if self._read_at.get((row.label, row.attempt)) != row.step][:FAR_BEHIND_MAX]
+        found = []
+        for row in changed:
+            assert row.step is not None
+            self._read_at[(row.label, row.attempt)] = row.step
+            found.append({"from_step": row.step - RECENT_STEPS, "to_step": row.step, "label": row.label})
+        return found
 
     def _add_recent(self, rows: list[RankRow], paces: list[dict[str, Any]], phases: list[dict[str, Any]]) -> None:
         """Add step time and newest phase."""
@@ -144,8 +168,12 @@ class LiveRun:
         for row in rows:
             of = (row.label, row.attempt)
             pace_s = pace_of.get(of)
-            row.pace_s = pace_s if pace_s is not None else self._paces.get(of)
-            row.phase = newest.get(of)
+            if pace_s is not None:
+                self._paces[of] = pace_s
+            if of in newest:
+                self._phases[of] = newest[of]
+            row.pace_s = self._paces.get(of)
+            row.phase = self._phases.get(of)
 
     def _row(self, source: dict[str, Any], now: datetime) -> RankRow:
         def age(moment: datetime | None) -> float | None:

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import click
@@ -88,8 +88,8 @@ def top(
 
     Labels that failed, hang, wait or are slow come first. `idle` is the time since the last new step, `seen` since the
     last event of any kind, `step time` the mean of the last 20 steps, `phase` the newest that ended, or with `in` one
-    that has been open for a long time. `goodput` is approximate: steps so far times median step time, divided by the
-    run's time. Into a pipe or a file, and in another format than `table`, it prints one frame. csv, json, jsonl,
+    that has been open for a long time. `goodput` is that of the view, which has it for runs with `step()`; it is read
+    every 30 s. Into a pipe or a file, and in another format than `table`, it prints one frame. csv, json, jsonl,
     parquet and arrow have one row for each label.
     """
     view = View(sort=sort, filter=text, group=group)
@@ -190,22 +190,55 @@ def _watch(reader: _Reader, view: View, interval_s: float) -> None:
     """Show frames until a key ends the command. A change of the terminal's size is shown at once."""
     console = Console()
     keyboard = sys.stdin.fileno() if sys.stdin.isatty() else None
-    keys = unbuffered(keyboard) if keyboard is not None else contextlib.nullcontext()
-    with _ended_by_signals(), keys, Live(console=console, screen=True, auto_refresh=False) as live:
-        shown: Any = None
+    with _ended_by_signals(), _noted(signal.SIGTSTP, signal.SIGCONT) as noted:
         while True:
-            status = reader.status
-            state = (reader.n_reads, status, console.size, repr(view))
-            if state != shown:
-                live.update(Screen(reader.frame, view, status, interval_s), refresh=True)
-                shown = state
-            if keyboard is None:
-                time.sleep(_KEYS_WAIT_S)
-                continue
-            for key in read_keys(keyboard, _KEYS_WAIT_S):
-                if not press(view, key, console.size.height):
+            keys = unbuffered(keyboard) if keyboard is not None else contextlib.nullcontext()
+            with keys, Live(console=console, screen=True, auto_refresh=False) as live:
+                if not _show(reader, view, interval_s, live, keyboard, noted):
                     return
-            reader.is_paused = view.is_paused
+            if signal.SIGTSTP in noted:  # safeguard: stopped-top-restores-terminal
+                _stop()
+            noted.clear()  # after SIGCONT the terminal may have other modes and other contents
+
+
+def _show(
+    reader: _Reader, view: View, interval_s: float, live: Live, keyboard: int | None, noted: Collection[int]
+) -> bool:
+    """Show frames until a key ends the command, and return False; True if a signal has been noted."""
+    shown: Any = None
+    while not noted:
+        status = reader.status
+        state = (reader.n_reads, status, live.console.size, repr(view))
+        if state != shown:
+            live.update(Screen(reader.frame, view, status, interval_s), refresh=True)
+            shown = state
+        if keyboard is None:
+            time.sleep(_KEYS_WAIT_S)
+            continue
+        for key in read_keys(keyboard, _KEYS_WAIT_S):
+            if not press(view, key, live.console.size.height):
+                return False
+        reader.is_paused = view.is_paused
+    return True
+
+
+@contextlib.contextmanager
+def _noted(*numbers: signal.Signals) -> Iterator[set[int]]:
+    """Yield a set in which these signals are noted when they arrive."""
+    noted: set[int] = set()
+    before = {number: signal.signal(number, lambda which, _: noted.add(which)) for number in numbers}
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop() -> None:
+    """Stop this process as Ctrl-Z does; return when it is continued."""
+    handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGTSTP)  # to this thread: it stops here, and not somewhere later
+    signal.signal(signal.SIGTSTP, handler)
 
 
 @contextlib.contextmanager

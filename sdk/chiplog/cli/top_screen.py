@@ -61,7 +61,7 @@ slow     more than 1.2 times the median step time
 idle       time since the last new step; seen: since the last event
 step time  mean of the last 20 steps
 phase      the newest that ended; "in X" is open for long
-goodput    approximate: steps so far x median step time / time of the run"""
+goodput    share of the run's time in steps of step(), at most 30 s old"""
 KEYS = ("q quit", "h help", "s sort", "/ filter", "g group", "p pause", "r reverse")
 
 
@@ -121,7 +121,7 @@ def _progress(frame: Frame) -> Text:
     if pace:
         line.append(f"  {seconds_text(pace)}/step")
     if frame.goodput is not None:
-        line.append(f"  goodput ~{frame.goodput:.0%}")
+        line.append(f"  goodput {frame.goodput:.0%}")
     return line
 
 

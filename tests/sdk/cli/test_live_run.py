@@ -19,6 +19,12 @@ SAFEGUARDS = [
         value="idle_s",
         test="test_a_label_whose_clock_is_an_hour_slow_does_not_stall_while_it_moves",
     ),
+    Safeguard(
+        "a label that is far behind has a step time",
+        "step-time-of-label-far-behind",
+        value="[]",
+        test="test_a_label_that_is_far_behind_has_its_step_time_and_phase",
+    ),
 ]
 
 
@@ -49,7 +55,7 @@ def test_a_label_has_step_time_phase_gpu_and_memory(client: Client) -> None:
     row = rows["rank1"]
     assert (row.gpu, row.gpu_memory, row.gpu_memory_limit) == (0.97, 60 * 2**30, 80 * 2**30)
     assert row.phase in ("forward", "all_reduce")
-    assert frame.goodput is not None and 0.1 < frame.goodput < 0.6
+    assert frame.goodput is None, "no label timed its steps"
 
 
 def test_at_the_same_step_the_open_phases_show_which_label_hangs(client: Client) -> None:
@@ -163,3 +169,57 @@ def test_a_label_whose_clock_is_an_hour_slow_does_not_stall_while_it_moves(tmp_p
     assert frame is not None
     assert [row.severity for row in frame.rows] == [Severity.RUNNING] * 2
     assert frame.rows[1].idle_s == 0.0
+
+
+def test_goodput_is_that_of_the_view_and_read_again_when_the_run_has_moved_or_ended(tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        database.execute("INSERT INTO base.runs (run, run_id, tags, primary_label) VALUES (1, 'r', [], 'rank0')")
+        database.execute("INSERT INTO base.names VALUES (1, 'step')")
+        database.execute(
+            "INSERT INTO base.producers (producer, role, run, label, attempt, rank, is_primary, started_at) "
+            "VALUES (1, 'rank', 1, 'rank0', 0, 0, true, TIMESTAMP '2026-01-02 00:00:00')"
+        )
+        steps = "range(10) t(s)"
+        database.execute(
+            "INSERT INTO base.phases SELECT 1, 1, s, s, TIMESTAMP '2026-01-02' + to_seconds(10 + s * 10), 4 "
+            f"FROM {steps}"
+        )
+    live = LiveRun("r")
+
+    def goodput() -> float | None:
+        with connect(dir=tmp_path, start=False) as client:
+            frame = live.read(client)
+            assert frame is not None
+            assert (row := client.sql("FROM goodput").rows()) and row[0]["goodput"] is not None
+            return frame.goodput
+
+    assert goodput() == pytest.approx(40 / 100)
+    with hand_written(tmp_path) as database:
+        database.execute("INSERT INTO base.phases VALUES (1, 1, 10, 10, TIMESTAMP '2026-01-02 00:01:50', 10)")
+    assert goodput() == pytest.approx(40 / 100), "it was read a moment ago"
+    with hand_written(tmp_path) as database:
+        database.execute("UPDATE base.producers SET state = 'finished', ended_at = TIMESTAMP '2026-01-02 00:01:50'")
+    assert goodput() == pytest.approx(50 / 110)
+
+
+def test_a_label_that_is_far_behind_has_its_step_time_and_phase(tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
+        database.execute("INSERT INTO base.names VALUES (1, 'loss'), (2, 'forward')")
+        for producer, last, pace in ((0, 1_000, 1), (1, 500, 2), (2, 1_000, 1)):
+            database.execute(
+                "INSERT INTO base.producers (producer, role, run, label, attempt, rank, started_at) VALUES "
+                f"({producer}, 'rank', 1, 'rank{producer}', 0, {producer}, now()::TIMESTAMP - INTERVAL 1 HOUR)"
+            )
+            for table, key in (("metrics", 1), ("phases", 2)):
+                database.execute(
+                    f"INSERT INTO base.{table} SELECT {producer}, {key}, s, s, now()::TIMESTAMP "
+                    f"- to_seconds({pace} * ({last} - s)), 0.5 FROM range({last - 60}, {last} + 1) t(s)"
+                )
+    live = LiveRun("r")
+    for _ in range(2):  # the second frame does not ask again
+        with connect(dir=tmp_path, start=False) as client:
+            frame = live.read(client)
+        assert frame is not None
+        found = {row.label: (row.pace_s, row.phase) for row in frame.rows}
+        assert found == {"rank0": (1.0, "forward"), "rank1": (2.0, "forward"), "rank2": (1.0, "forward")}

@@ -177,7 +177,7 @@ print("got", signal.sigwait(wanted).name, flush=True)
     with Terminal(tmp_path, *OFFLINE, "--", sys.executable, "-c", script, controls=True) as terminal:
         terminal.wait_for("ready")
         terminal.type("\x03")
-        terminal.process.send_signal(signal.SIGUSR1)  # is taken after SIGINT, which has a lower number
+        os.kill(terminal.job, signal.SIGUSR1)  # is taken after SIGINT, which has a lower number
         terminal.wait_for("got SIGUSR1")
         assert terminal.end() == 0
 

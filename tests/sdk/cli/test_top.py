@@ -11,12 +11,14 @@ import duckdb
 import pytest
 
 from chiplog_schemas.paths import paths_for_root
+from chiplog_schemas.process.procfs import read_proc_stat
 from tests.support.command_line import ON_ONE_WORKER, environment, one_line
 from tests.support.hand_written import hand_written
 from tests.support.live_runs import fill_live_runs
 from tests.support.node import Node, end_daemons
 from tests.support.safeguard import Safeguard
 from tests.support.terminal import Terminal
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -24,6 +26,12 @@ SAFEGUARDS = [
         "top-survives-collector",
         value="ZeroDivisionError",
         test="test_the_last_frame_stays_while_nothing_answers",
+    ),
+    Safeguard(
+        "Ctrl-Z leaves a usable terminal",
+        "stopped-top-restores-terminal",
+        condition=False,
+        test="test_ctrl_z_restores_the_terminal_and_the_screen_comes_back_with_the_process",
     ),
 ]
 pytestmark = ON_ONE_WORKER
@@ -106,7 +114,7 @@ def test_keys_change_the_screen_and_the_terminal_is_restored(root):
         terminal.type("/node3 \r")
         terminal.wait_for("filter 'node3 '")
         terminal.type("h")
-        terminal.wait_for("goodput    approximate")
+        terminal.wait_for("goodput    share of")
         terminal.type("h")
         terminal.resize(60, 20)
         terminal.wait_for("rank417 hangs")
@@ -123,6 +131,21 @@ def test_a_signal_ends_it_and_the_terminal_is_restored(root, number, code):
         assert terminal.end() == code
         assert terminal.modes_are_restored()
         assert "\x1b[?1049l" in terminal.raw, "the screen before it is back"
+
+
+def test_ctrl_z_restores_the_terminal_and_the_screen_comes_back_with_the_process(root):
+    with Terminal(root, "top", "healthy", controls=True) as terminal:
+        terminal.wait_for("slowest: rank3")
+        for number in (signal.SIGTSTP, signal.SIGSTOP):
+            os.kill(terminal.job, number)
+            wait_until(lambda: read_proc_stat(terminal.job)[0] == "T", "a process that is stopped")
+            if number == signal.SIGTSTP:
+                assert terminal.modes_are_restored()
+            os.kill(terminal.job, signal.SIGCONT)
+            terminal.wait_for("slowest: rank3")
+        terminal.type("q")
+        assert terminal.end() == 0
+        assert terminal.modes_are_restored()
 
 
 def test_the_last_frame_stays_while_nothing_answers(tmp_path):
