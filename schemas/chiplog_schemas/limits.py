@@ -83,6 +83,11 @@ QUERIES_AT_ONCE = 2  # more wait: sixteen at once made commits ten times slower
 QUERIES_WAITING_MAX = 64  # a longer queue answers "busy"
 QUERY_CHARS_MAX = 1 * MIB  # a longer text is data: pass it as parameters
 QUERY_MEMORY_BYTES = 1 * GIB  # of the index for all queries; more goes to disk
+RESULT_SPILL_BYTES = 64 * MIB  # of one result that may be read in parts; a larger one goes to a file …
+RESULTS_BYTES_MAX = 32 * GIB  # … and all such files of a collector together have at most this size …
+RESULTS_KEPT_MAX = 64  # … and this number: each has a descriptor …
+RESULT_IDLE_S = 600.0  # … until none of its parts was requested for this time
+RESULT_PART_BYTES = 1 * MIB  # of such a result in one message: the index reads it while it answers pings
 # How often daemons and live ranks check that their files exist, and how often they touch them. Cleaners of /tmp and
 # /var/tmp remove files that were not used for 10 days (systemd-tmpfiles' default), some after 1 day.
 FILES_LOOK_S = 1.0

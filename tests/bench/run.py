@@ -19,6 +19,7 @@ NAMES = (
     "ranks",
     "latency",
     "query",
+    "stream",
     "store",
     "views",
     "cluster",

@@ -232,6 +232,9 @@ QUESTIONS: dict[str, list[Any]] = {
     "manage": query_messages.manage(SESSION, "edit", {"run": "r1", "fields": {"name": "baseline", "notes": None}}),
     "done": query_messages.done(SESSION, {"runs": 1, "labels": 8}),
     "wait": query_messages.wait_for(SESSION, 1_234, 10.0),
+    "ask_for_parts": query_messages.request(SESSION, "FROM metrics", None, 30.0, bytes_max=4_194_304),
+    "fetch": query_messages.fetch(SESSION, 3_145_728, 1_048_576),
+    "part_of_result": query_messages.result_part(SESSION, 716_177_408, 20_000_000, 3_145_728, b"bytes of a stream"),
 }
 
 

@@ -41,6 +41,7 @@ from chiplog_schemas.model.codes import QuarantineCode
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.file_lock import LockHeldError, take_lock
 from chiplog_schemas.query.duckdb_errors import corruption_reason
+from chiplog_schemas.query.result_file import ResultSpace
 from chiplog_schemas.security.key_files import Keys, KeysError
 from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.security.zap import open_gate
@@ -348,9 +349,20 @@ def serve(
     desk = ChangeDesk(changes, demand.ask)
     retention = Retention(database.connection, bounds, desk.submit)
     cleaner = LogCleaner(place.collector / "log", place.files)
+    space = ResultSpace(place.collector)
     services = [
         QueryService(
-            database.connection, address, gate, context, bounds, running, demand, parser, place.files, desk.submit
+            database.connection,
+            address,
+            gate,
+            context,
+            bounds,
+            running,
+            demand,
+            parser,
+            place.files,
+            desk.submit,
+            space,
         )
         for address, parser in itertools.zip_longest(queries, parsers)
     ]

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from chiplog_collector.query.running import QUERIED_AT
+from chiplog_collector.query.running import QUERIED_AT, READ_AT
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_INTERVAL_SLOW_S, QUERIED_FOR_S
 
 # How long a query waits for its flush. An index that keeps up applies one interval's records in less than the interval.
@@ -27,6 +27,11 @@ def is_queried(page: "mmap.mmap | bytearray", now: float) -> bool:
     """Return True if a client has asked a query within QUERIED_FOR_S. now: CLOCK_MONOTONIC."""
     asked_at = _TIME.unpack_from(page, QUERIED_AT)[0]
     return bool(asked_at) and now - asked_at < QUERIED_FOR_S
+
+
+def read_at(page: "mmap.mmap | bytearray") -> float:
+    """Return when a client last received a part of a large result; 0 if none has. CLOCK_MONOTONIC."""
+    return float(_TIME.unpack_from(page, READ_AT)[0])
 
 
 class QueryDemand:
@@ -83,6 +88,10 @@ class QueryDemand:
             # safeguard: flush-wait-bounded
             is_done = self._changed.wait_for(lambda: self._n_flushed >= number, max(0.0, wait_s))
             self._is_behind = self._is_behind or (not is_done and wait_s >= FLUSH_WAIT_S)
+
+    def note_read(self) -> None:
+        """Note that a client reads a large result: an embedded collector does not exit then."""
+        _TIME.pack_into(self._page, READ_AT, self._clock())
 
     # -- the writer --
 

@@ -9,6 +9,7 @@ suspect. If the process ends again, the query is refused.
          0  64 × 16  digests of running queries, zero: none
       1024  64 × 28  suspects: digest, process ends as u32, CLOCK_MONOTONIC of the last as f64
       2816        8  CLOCK_MONOTONIC of the newest query as f64 (see `demand`)
+      2824        8  CLOCK_MONOTONIC of the newest part of a result as f64 (see `demand`)
 """
 
 import hashlib
@@ -33,6 +34,7 @@ _NONE = bytes(_DIGEST_BYTES)
 _SUSPECT = struct.Struct("<16sId")
 _SUSPECTS_AT = RUNNING_MAX * _DIGEST_BYTES
 QUERIED_AT = _SUSPECTS_AT + SUSPECTS_MAX * _SUSPECT.size
+READ_AT = QUERIED_AT + 8
 
 
 def digest_of(sql: str, params: list[Any] | dict[str, Any] | None) -> bytes:

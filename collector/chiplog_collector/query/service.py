@@ -21,10 +21,10 @@ from typing import Any
 
 import duckdb
 import zmq
-from arro3.io import read_ipc_stream
 
 from chiplog_collector.query.binding import bind_ipc
 from chiplog_collector.query.demand import QueryDemand
+from chiplog_collector.query.kept_results import KeptResults
 from chiplog_collector.query.pending_request import PendingRequest, Submit
 from chiplog_collector.query.running import RunningQueries, digest_of
 from chiplog_collector.query.sql_guard import Connection, ForkedChild, SqlError, SqlGuardProcess, lock_down
@@ -39,6 +39,7 @@ from chiplog_schemas.limits import (
 from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.process.file_lock import file_id
 from chiplog_schemas.query import query_messages
+from chiplog_schemas.query.arrow_messages import count_rows
 from chiplog_schemas.query.duckdb_errors import corruption_reason
 from chiplog_schemas.query.execute import DAMAGED, failure_of, stream_result, timeout_of
 from chiplog_schemas.query.query_messages import (
@@ -51,6 +52,7 @@ from chiplog_schemas.query.query_messages import (
     QueryRejected,
     one_line,
 )
+from chiplog_schemas.query.result_file import ResultFile, ResultSpace
 from chiplog_schemas.query.result_sink import ResultSink
 from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.security.zap import (
@@ -79,6 +81,7 @@ ROLLBACK_TRIES = 3  # the first attempt may be hit by an interruption that was m
 _DOMAIN = "query"
 _log = logging.getLogger("chiplog.index")
 _STOPPING = "the collector is stopping; ask again later"
+_SENDING = "other answers are still being sent; ask again later"
 _CANCELLED = "the query was cancelled by its client"
 _NO_WRITER = "changes are not possible here; start the collector and ask it"
 _NO_ADMIN = (
@@ -88,6 +91,17 @@ _NO_ADMIN = (
 _EXCERPT_CHARS = 80  # of a refused query, and …
 _LOGGED_CHARS = 500  # … of a query that broke DuckDB, in the log
 _COPY_BYTES = 64 * 1024  # below this copying a frame is cheaper than tracking it
+
+
+@dataclass(frozen=True, slots=True)
+class _LargeResult:
+    """A result that its client reads in parts."""
+
+    file: ResultFile
+    n_rows: int
+
+
+_Answer = list[Any] | _LargeResult
 
 
 @dataclass(slots=True)
@@ -109,6 +123,7 @@ class _Job:
     flush: int = 0  # of the index, which the query must see
     place: int = -1  # among the running queries
     time_zone: str = ""
+    bytes_max: int = 0  # above it the client takes the result in parts; 0: never
     deadline: float = 0.0
     begun: float | None = None  # set when it runs, after the guard admitted it
     timed_out: bool = False
@@ -145,11 +160,11 @@ class _Worker(threading.Thread):
 
     def run(self) -> None:
         while (job := self.jobs.get()) is not None:
-            frames = self._answer(job)
+            answer = self._answer(job)
             with job.lock:
                 job.ended = True  # also for a job that never ran
             self._service._running.end(job.place)
-            self._service._finished(self, job, frames)
+            self._service._finished(self, job, answer)
 
     def interrupt(self, job: _Job, *, by_end: bool = False) -> None:
         with job.lock:
@@ -158,9 +173,15 @@ class _Worker(threading.Thread):
                 job.timed_out = True
                 self._cursor.interrupt()
 
-    def _answer(self, job: _Job) -> list[Any] | None:
+    def _answer(self, job: _Job) -> _Answer | None:
         """Run the query and return its answer, None if the next process must answer."""
-        sink = ResultSink()
+        sink = ResultSink(self._service._space, job.bytes_max) if job.bytes_max else ResultSink()
+        answer = self._answer_into(sink, job)
+        if not isinstance(answer, _LargeResult):
+            sink.close_file()
+        return answer
+
+    def _answer_into(self, sink: ResultSink, job: _Job) -> _Answer | None:
         try:
             self._service._examiner.check(job.sql, job.deadline)  # safeguard: parser-wait-bounded
             if (demand := self._service._demand) is not None:
@@ -179,6 +200,8 @@ class _Worker(threading.Thread):
                 self._service._broken(job, error)
                 return None
             return self._failure(job, sink, error)
+        if sink.file is not None:
+            return _LargeResult(sink.file, n_rows)
         return query_messages.result(job.id, n_rows, sink.data)
 
     def _run_query(self, job: _Job, sink: ResultSink) -> int:
@@ -194,7 +217,7 @@ class _Worker(threading.Thread):
                 # No interruption from here on: one that hit the ROLLBACK would leave the transaction open.
                 job.ended = True
             self._roll_back()
-        return sum(batch.num_rows for batch in read_ipc_stream(memoryview(sink.data)))
+        return count_rows(sink.read_stream, sink.n_bytes)
 
     def _roll_back(self) -> None:
         """End the transaction in any state: a failed one must be rolled back too, and it may already be gone."""
@@ -240,7 +263,8 @@ class QueryService:
     writer; by default there is none, and a query sees what is written. parser: the child that parses the first queries.
     files: directory of the collector's saved files; by default there is none.
     gate: admits only readers' keys at TCP addresses. Required beyond loopback. context: the gate's; by default a new
-    one. `counts` has the number of answers and refusals, by name. `damage` names the damage of the file that a query
+    one. space: for results that clients read in parts; by default there is none, and a large result is refused.
+    `counts` has the number of answers and refusals, by name. `damage` names the damage of the file that a query
     proved. Both may be read from any thread. `must_restart` and `is_invalidated`: the process must be replaced.
     """
 
@@ -256,6 +280,7 @@ class QueryService:
         parser: ForkedChild | None = None,
         files: Path | None = None,
         submit: Submit | None = None,
+        space: ResultSpace | None = None,
     ) -> None:
         if gate is None and not (is_ipc(address) or is_loopback(address)):
             raise ValueError(f"query address {address} is reachable from other machines; it needs CURVE keys")
@@ -278,8 +303,10 @@ class QueryService:
         self._submit = submit
         self._requests: list[PendingRequest] = []  # without an answer
         self._request_answers: queue.SimpleQueue[tuple[PendingRequest, list[bytes]]] = queue.SimpleQueue()
+        self._space = space
+        self._kept = KeptResults()
         self._answers_at_end = True
-        self._finished_jobs: queue.SimpleQueue[tuple[_Worker, _Job, list[Any] | None]] = queue.SimpleQueue()
+        self._finished_jobs: queue.SimpleQueue[tuple[_Worker, _Job, _Answer | None]] = queue.SimpleQueue()
         self._in_flight: list[tuple[Any, int]] = []  # ZeroMQ's trackers of large answers, and their bytes
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._closing = threading.Event()
@@ -315,6 +342,10 @@ class QueryService:
         for worker in self._workers:
             if worker.ident is not None:
                 worker.join(CLOSE_WAIT_S)
+        while not self._finished_jobs.empty():  # what came too late to be answered
+            _, _, late = self._finished_jobs.get()
+            if isinstance(late, _LargeResult):
+                late.file.close()
         self._examiner.close()
         # A worker that could not be interrupted would still write to the pipe.
         if not any(worker.is_alive() for worker in self._workers):
@@ -331,8 +362,8 @@ class QueryService:
             _log.error("DuckDB broke down: %s; while this query ran: %s", one_line(str(error)), sql)
         self.is_invalidated = True
 
-    def _finished(self, worker: _Worker, job: _Job, frames: list[Any] | None) -> None:
-        self._finished_jobs.put((worker, job, frames))
+    def _finished(self, worker: _Worker, job: _Job, answer: _Answer | None) -> None:
+        self._finished_jobs.put((worker, job, answer))
         self._wake()
 
     def _wake(self) -> None:
@@ -359,6 +390,7 @@ class QueryService:
                     # Before the close: afterwards it may belong to another process.
                     os.unlink(ipc_path(self.address))
         finally:
+            self._kept.close()
             socket.close(linger=LINGER_MS)
 
     def _bind(self, socket: "zmq.Socket[bytes]") -> None:
@@ -403,6 +435,7 @@ class QueryService:
             self._refuse_overdue(socket, now)
             self._dispatch(now)
             self._interrupt_overdue(socket, now)
+            self._kept.drop_idle(now)  # safeguard: result-of-gone-client-dropped
             ready = dict(poller.poll(self._pause_ms(now)))
             if self._wake_read in ready:
                 with contextlib.suppress(BlockingIOError):
@@ -472,7 +505,7 @@ class QueryService:
                 info = {
                     "versions": list(QUESTION_VERSIONS),
                     "pid": os.getpid(),
-                    "waiting": (peer, question.id) in self._pending_ids,
+                    "waiting": (peer, question.id) in self._pending_ids or (peer, question.id) in self._kept,
                 }
                 self._send_frames(socket, peer, query_messages.pong(question.id, info))
             elif question.kind == QueryMessageKind.ASK:
@@ -483,6 +516,8 @@ class QueryService:
                 self._send_frames(socket, peer, self._read_file(question))
             elif question.kind == QueryMessageKind.CANCEL:
                 self._cancel(socket, peer, question.id)
+            elif question.kind == QueryMessageKind.FETCH:
+                self._send_frames(socket, peer, self._read_result(peer, question))
             else:
                 self.counts["unexpected"] += 1
 
@@ -514,7 +549,7 @@ class QueryService:
     def _read_file(self, question: query_messages.QueryMessage) -> list[bytes]:
         """Return the answer to READ: at most FILE_PART_BYTES_MAX, read right away."""
         if self._answer_bytes() > ANSWERS_BYTES_MAX:
-            return query_messages.failure(question.id, "busy", "other answers are still being sent; ask again later")
+            return query_messages.failure(question.id, "busy", _SENDING)
         try:
             if self._files is None:
                 raise FileNotFoundError
@@ -526,8 +561,20 @@ class QueryService:
             return query_messages.failure(question.id, "internal", f"a saved file cannot be read: {error}")
         return query_messages.file_part(question.id, n_bytes, data)
 
+    def _read_result(self, peer: bytes, question: query_messages.QueryMessage) -> list[bytes]:
+        """Return the answer to FETCH: at most RESULT_PART_BYTES, read right away."""
+        if self._answer_bytes() > ANSWERS_BYTES_MAX:
+            return query_messages.failure(question.id, "busy", _SENDING)
+        self._note_read()
+        return self._kept.read_part((peer, question.id), question.offset, question.n_bytes, time.monotonic())
+
+    def _note_read(self) -> None:
+        if self._demand is not None:
+            self._demand.note_read()
+
     def _cancel(self, socket: "zmq.Socket[bytes]", peer: bytes, id: bytes) -> None:
-        """End a query of this peer, waiting or running."""
+        """End a query of this peer, waiting or running, or drop its result."""
+        self._kept.drop((peer, id))
         for job in self._waiting:
             if (job.peer, job.id) == (peer, id):  # safeguard: cancel-of-own-query-only
                 self._waiting.remove(job)
@@ -562,6 +609,7 @@ class QueryService:
             params=question.params,
             timeout_s=min(question.timeout_s, self._bounds.query_timeout_s),
             time_zone=question.time_zone,
+            bytes_max=question.bytes_max if self._space is not None else 0,
             arrived=time.monotonic(),
             digest=digest_of(question.sql, question.params),
             flush=self._demand.ask() if self._demand is not None else 0,
@@ -637,14 +685,24 @@ class QueryService:
 
     def _send_answers(self, socket: "zmq.Socket[bytes]") -> None:
         while not self._finished_jobs.empty():
-            worker, job, frames = self._finished_jobs.get()
+            worker, job, answer = self._finished_jobs.get()
             worker.job = None
-            if frames is not None and not job.is_answered:
-                self._send(socket, job, frames)
+            if isinstance(answer, _LargeResult):
+                answer = self._keep(job, answer)
+            if answer is not None and not job.is_answered:
+                self._send(socket, job, answer)
         while not self._request_answers.empty():
             request, frames = self._request_answers.get()
             self._requests.remove(request)
             self._send(socket, request, frames)
+
+    def _keep(self, job: _Job, result: _LargeResult) -> list[bytes]:
+        """Keep a large result; return the answer to its query."""
+        if job.is_answered or job.is_cancelled:
+            result.file.close()
+            return job.timeout()
+        self._note_read()
+        return self._kept.keep((job.peer, job.id), result.file, result.n_rows, job.connection, time.monotonic())
 
     def _send(self, socket: "zmq.Socket[bytes]", job: _Job | PendingRequest, frames: list[Any]) -> None:
         self._pending_ids.discard((job.peer, job.id))

@@ -20,7 +20,7 @@ from pathlib import Path
 import zmq
 
 from chiplog_collector.query.binding import listen_ipc
-from chiplog_collector.query.demand import is_queried
+from chiplog_collector.query.demand import is_queried, read_at
 from chiplog_collector.query.running import PAGE_BYTES
 from chiplog_collector.receiver.agent_liveness import AgentLiveness, LivenessChange
 from chiplog_collector.receiver.commit import CommitBuilder, LogEntry, recover_lost, recover_senders
@@ -385,8 +385,12 @@ class ReceiverDaemon:
             and not self._receiver.senders
             and self._files.is_idle
             and self._since is None
-            and now - self._busy_at >= self.settings.idle_exit_s
+            and now - max(self._busy_at, self._read_at()) >= self.settings.idle_exit_s
         )
+
+    def _read_at(self) -> float:
+        """Return when a client last received a part of a large result, which ends with the index."""
+        return self._index.read_at() if self._index is not None else 0.0  # safeguard: read-result-keeps-collector
 
     def _leave(self) -> bool:
         """Unbind and exit. An agent that connects now starts another collector, which waits for the lock."""
@@ -455,6 +459,10 @@ class IndexSupervisor:
     def is_queried(self, now: float) -> bool:
         """Return True if clients ask now."""
         return is_queried(self._memory, now)
+
+    def read_at(self) -> float:
+        """Return when a client last received a part of a large result."""
+        return read_at(self._memory)
 
     def mind(self, now: float, log_bytes: int = 0) -> None:
         """Start the index if it is needed and not running; detect that it ended."""

@@ -1,22 +1,17 @@
 """Run a query on DuckDB: the same transaction, stream, bound and names of errors in a collector and for a file."""
 
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
 import duckdb
 from arro3.io import write_ipc_stream
 
 from chiplog_schemas.query.duckdb_errors import is_damage, is_out_of_memory, is_stream_error
 from chiplog_schemas.query.query_messages import one_line
-from chiplog_schemas.query.result_sink import ResultSink
+from chiplog_schemas.query.result_sink import Failure, ResultSink
+
+__all__ = ["DAMAGED", "Failure", "failure_of", "stream_result", "timeout_of"]
 
 DAMAGED = "damaged"  # the database's file; how it is repaired depends on the caller
-
-
-class Failure(NamedTuple):
-    """Why a query has no result. kind: one of the query protocol's ERROR_KINDS, or DAMAGED."""
-
-    kind: str
-    message: str
 
 
 def stream_result(
@@ -31,8 +26,8 @@ def stream_result(
 def failure_of(error: BaseException, sink: ResultSink) -> Failure:
     """Return why `stream_result` failed, unless the caller interrupted it."""
     text = str(error)
-    if sink.too_large:
-        return Failure("too_large", sink.too_large)
+    if sink.refusal is not None:
+        return sink.refusal
     if is_damage(text):
         return Failure(DAMAGED, one_line(text))
     if isinstance(error, duckdb.OutOfMemoryException) or is_out_of_memory(text):

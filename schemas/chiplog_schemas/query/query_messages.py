@@ -1,8 +1,9 @@
 """The messages of a query, DEALER to ROUTER: a msgpack array in the first frame, the result's bytes in the second.
 
-    ASK      [1, id, sql, params, timeout_s, time_zone]
+    ASK      [1, id, sql, params, timeout_s, time_zone, bytes_max]
                                                    one SELECT; params: nil, a list for `?`, or a map for `$name`;
-                                                   time_zone: the IANA name of the session's zone; absent: UTC
+                                                   time_zone: the IANA name of the session's zone; absent: UTC;
+                                                   bytes_max: a larger result comes in parts; absent: there are none
     RESULT   [2, id, n_rows]  + Arrow IPC stream   the whole result
     ERROR    [3, id, kind, message]                one line; kind is one of ERROR_KINDS
     PING     [4, id]                               answered at once, also while queries run
@@ -12,7 +13,11 @@
     READ     [8, id, digest, offset, bytes]        a part of a saved file, by the SHA-256 of its content
     PART     [9, id, total]  + bytes               that part, shorter at the end; total: the file's size
     WAIT     [10, id, number, timeout_s]           answered when the log is applied up to that number, or late
-    CANCEL   [20, id]                              end the query of this id; the ASK is answered with ERROR `cancelled`
+    CANCEL   [20, id]                              end the query of this id; the ASK is answered with ERROR `cancelled`;
+                                                   or drop its result
+    FETCH    [21, id, offset, bytes]               a part of a result that comes in parts
+    PART_OF_RESULT  [22, id, total, n_rows, offset]  + bytes
+                                                   that part, shorter at the end; the first one answers the ASK
 
 `id` is 8 random bytes of the client. A connection may be cut, and another process may answer afterwards. So a client
 pings with the id of its query, and sends the query again when that id is no longer waiting; a SELECT may be repeated.
@@ -35,13 +40,14 @@ from chiplog_schemas.limits import (
     QUERY_MEMORY_BYTES,
     QUERY_TIMEOUT_S,
     RECORD_BYTES_MAX,
+    RESULT_PART_BYTES,
 )
 from chiplog_schemas.query.duckdb_errors import STREAM_PREFIX
 from chiplog_schemas.storage.content_files import DIGEST_BYTES
 
 QUESTION_VERSIONS = (1, 1)  # lowest and highest that this code supports
 ID_BYTES = 8
-ERROR_KINDS = ("refused", "sql", "timeout", "busy", "too_large", "internal", "stopping", "cancelled")
+ERROR_KINDS = ("refused", "sql", "timeout", "busy", "too_large", "internal", "stopping", "cancelled", "expired")
 
 RESULT_BYTES_MAX = 256 * MIB  # the index holds it in memory until it is sent; two results fit beside the queries
 REQUEST_BYTES_MAX = RECORD_BYTES_MAX + 64 * KIB  # the longest text in four-byte characters, and the fields around it
@@ -90,6 +96,8 @@ class QueryMessageKind(IntEnum):
     PART = 9
     WAIT = 10
     CANCEL = 20
+    FETCH = 21
+    PART_OF_RESULT = 22
 
 
 class QueryProtocolError(ValueError):
@@ -114,13 +122,14 @@ class QueryMessage:
     params: list[Any] | dict[str, Any] | None = None
     timeout_s: float = QUERY_TIMEOUT_S
     time_zone: str = ""
+    bytes_max: int = 0
     n_rows: int = 0
     error_kind: str = ""
     message: str = ""
     info: dict[str, Any] = field(default_factory=dict)
     digest: bytes = b""
     offset: int = 0
-    n_bytes: int = 0  # of READ: wanted; of PART: of the whole file
+    n_bytes: int = 0  # of READ and FETCH: wanted; of PART and PART_OF_RESULT: of the whole file or result
     payload: bytes | memoryview = b""
     action: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -128,10 +137,17 @@ class QueryMessage:
 
 
 def request(
-    id: bytes, sql: str, params: list[Any] | dict[str, Any] | None, timeout_s: float, time_zone: str = ""
+    id: bytes,
+    sql: str,
+    params: list[Any] | dict[str, Any] | None,
+    timeout_s: float,
+    time_zone: str = "",
+    bytes_max: int = 0,
 ) -> list[bytes]:
     """Ask for the result of one SELECT. Raises CodecError for parameters that are no plain values."""
     fields = [int(QueryMessageKind.ASK), id, sql, params, float(timeout_s)]
+    if bytes_max:
+        return [pack([*fields, time_zone, bytes_max])]
     return [pack([*fields, time_zone] if time_zone else fields)]
 
 
@@ -186,6 +202,16 @@ def cancel(id: bytes) -> list[bytes]:
     return [pack([int(QueryMessageKind.CANCEL), id])]
 
 
+def fetch(id: bytes, offset: int, n_bytes: int) -> list[bytes]:
+    """Ask for a part of a result."""
+    return [pack([int(QueryMessageKind.FETCH), id, offset, n_bytes])]
+
+
+def result_part(id: bytes, total: int, n_rows: int, offset: int, data: bytes) -> list[bytes]:
+    """Answer with a part of a result. total: size of its Arrow IPC stream; n_rows: of all of it."""
+    return [pack([int(QueryMessageKind.PART_OF_RESULT), id, total, n_rows, offset]), data]
+
+
 _N_FIELDS = {
     QueryMessageKind.ASK: 3,
     QueryMessageKind.RESULT: 1,
@@ -198,8 +224,10 @@ _N_FIELDS = {
     QueryMessageKind.PART: 1,
     QueryMessageKind.WAIT: 2,
     QueryMessageKind.CANCEL: 0,
+    QueryMessageKind.FETCH: 2,
+    QueryMessageKind.PART_OF_RESULT: 3,
 }
-_WITH_PAYLOAD = (QueryMessageKind.RESULT, QueryMessageKind.PART)
+_WITH_PAYLOAD = (QueryMessageKind.RESULT, QueryMessageKind.PART, QueryMessageKind.PART_OF_RESULT)
 
 
 def _parse_head(frames: Sequence[bytes | memoryview]) -> tuple[int, bytes, list[Any]]:
@@ -229,27 +257,29 @@ def parse(frames: Sequence[bytes | memoryview]) -> QueryMessage:
     if len(fields) < _N_FIELDS[QueryMessageKind(kind)] or len(frames) != n_frames:
         raise QueryProtocolError(f"{QueryMessageKind(kind).name} has {len(fields)} fields and {len(frames)} frames", id)
     question = QueryMessage(kind, id)
-    if kind == QueryMessageKind.ASK:
-        _parse_ask(question, fields)
-    elif kind == QueryMessageKind.READ:
-        _parse_read(question, fields)
-    elif kind == QueryMessageKind.MANAGE:
-        _parse_manage(question, fields)
-    elif kind == QueryMessageKind.WAIT:
-        _parse_wait(question, fields)
+    if (parse_fields := _PARSERS.get(kind)) is not None:
+        parse_fields(question, fields)
     elif kind in _WITH_PAYLOAD:
-        _parse_payload(question, fields[0], frames[1])
-    elif kind == QueryMessageKind.ERROR:
-        if not (isinstance(fields[0], str) and isinstance(fields[1], str)):
-            raise QueryProtocolError("an error has a kind and a message", id)
-        # An unknown kind comes from a newer collector. Its message is sufficient.
-        question.error_kind = fields[0] if fields[0] in ERROR_KINDS else "internal"
-        question.message = one_line(fields[1])
-    elif kind in (QueryMessageKind.PONG, QueryMessageKind.DONE):
-        if not isinstance(fields[0], dict):
-            raise QueryProtocolError("info is a map", id)
-        question.info = fields[0]
+        _parse_payload(question, fields, frames[1])
     return question
+
+
+def _parse_error(question: QueryMessage, fields: list[Any]) -> None:
+    if not (isinstance(fields[0], str) and isinstance(fields[1], str)):
+        raise QueryProtocolError("an error has a kind and a message", question.id)
+    # An unknown kind comes from a newer collector. Its message is sufficient.
+    question.error_kind = fields[0] if fields[0] in ERROR_KINDS else "internal"
+    question.message = one_line(fields[1])
+
+
+def _parse_info(question: QueryMessage, fields: list[Any]) -> None:
+    if not isinstance(fields[0], dict):
+        raise QueryProtocolError("info is a map", question.id)
+    question.info = fields[0]
+
+
+def _parse_fetch(question: QueryMessage, fields: list[Any]) -> None:
+    question.offset, question.n_bytes = _parse_range(question, fields[0], fields[1], RESULT_PART_BYTES)
 
 
 def _parse_ask(question: QueryMessage, fields: list[Any]) -> None:
@@ -264,7 +294,10 @@ def _parse_ask(question: QueryMessage, fields: list[Any]) -> None:
     time_zone = fields[3] if len(fields) > 3 else ""
     if not isinstance(time_zone, str) or not _is_text(time_zone) or len(time_zone) > TIME_ZONE_CHARS_MAX:
         raise QueryProtocolError(f"a time zone is text of at most {TIME_ZONE_CHARS_MAX} characters", question.id)
-    question.sql, question.params, question.time_zone = sql, params, time_zone
+    bytes_max = fields[4] if len(fields) > 4 else 0
+    if not _is_count(bytes_max):
+        raise QueryProtocolError("the largest result in one message is a number of bytes", question.id)
+    question.sql, question.params, question.time_zone, question.bytes_max = sql, params, time_zone, bytes_max
 
 
 def _parse_manage(question: QueryMessage, fields: list[Any]) -> None:
@@ -287,13 +320,16 @@ def _timeout_of(timeout_s: Any, id: bytes) -> float:
     return min(float(timeout_s), QUERY_TIMEOUT_S)
 
 
-def _parse_payload(question: QueryMessage, count: Any, payload: bytes | memoryview) -> None:
-    if not _is_count(count):
-        raise QueryProtocolError("a number of rows, or the size of a file, is a number", question.id)
+def _parse_payload(question: QueryMessage, fields: list[Any], payload: bytes | memoryview) -> None:
+    counts = fields[: _N_FIELDS[QueryMessageKind(question.kind)]]
+    if not all(map(_is_count, counts)):
+        raise QueryProtocolError("sizes, offsets and numbers of rows are numbers", question.id)
     if question.kind == QueryMessageKind.RESULT:
-        question.n_rows = count
+        [question.n_rows] = counts
+    elif question.kind == QueryMessageKind.PART:
+        [question.n_bytes] = counts
     else:
-        question.n_bytes = count
+        question.n_bytes, question.n_rows, question.offset = counts
     question.payload = payload
 
 
@@ -301,10 +337,26 @@ def _parse_read(question: QueryMessage, fields: list[Any]) -> None:
     digest, offset, n_bytes = fields[:3]
     if not (isinstance(digest, bytes) and len(digest) == DIGEST_BYTES):
         raise QueryProtocolError(f"a file is named by the {DIGEST_BYTES} bytes of its SHA-256", question.id)
+    question.digest = digest
+    question.offset, question.n_bytes = _parse_range(question, offset, n_bytes, FILE_PART_BYTES_MAX)
+
+
+def _parse_range(question: QueryMessage, offset: Any, n_bytes: Any, n_bytes_max: int) -> tuple[int, int]:
     if not (_is_count(offset) and _is_count(n_bytes) and n_bytes > 0):
-        raise QueryProtocolError("a part of a file has an offset and a size", question.id)
-    question.digest, question.offset = digest, offset
-    question.n_bytes = min(n_bytes, FILE_PART_BYTES_MAX)
+        raise QueryProtocolError("a part of a file or result has an offset and a size", question.id)
+    return offset, min(n_bytes, n_bytes_max)
+
+
+_PARSERS: dict[int, Callable[[QueryMessage, list[Any]], None]] = {
+    QueryMessageKind.ASK: _parse_ask,
+    QueryMessageKind.ERROR: _parse_error,
+    QueryMessageKind.PONG: _parse_info,
+    QueryMessageKind.MANAGE: _parse_manage,
+    QueryMessageKind.DONE: _parse_info,
+    QueryMessageKind.READ: _parse_read,
+    QueryMessageKind.WAIT: _parse_wait,
+    QueryMessageKind.FETCH: _parse_fetch,
+}
 
 
 def _is_count(value: Any) -> bool:

@@ -14,13 +14,14 @@ from chiplog.cli.format_values import common_timezone
 from chiplog.cli.local_time import localized, zone_name
 from chiplog.cli.options import local_option, open_client, resolve_run, source_options
 from chiplog.cli.output import FORMATS, Output, output_options
-from chiplog.cli.writers import Rows, TerminalText, write_result
+from chiplog.cli.writers import Rows, StreamedRows, TerminalText, write_result
 from chiplog.query.client import Client, QueryError, Result
 from chiplog.query.nearest_names import nearest
 from chiplog.query.result import unique_names
 from chiplog.query.saved_queries import NAMES, about, query_of
 from chiplog_schemas.paths import own_dir
 
+_FOR_PEOPLE = ("table", "md")  # laid out as a whole
 _IS_OPTION = re.compile(r"--[a-z]\S*")
 
 EXAMPLES = """\b
@@ -137,17 +138,32 @@ class _Asker:
         self._zone_name = zone_name() if is_local else "UTC"
 
     def ask(self, query: str) -> None:
-        """Run a query and write its result."""
-        result, encoded = self.result_of(query)
-        write_result(result, self._output, self._zone, encoded)
+        """Run a query and write its result, of any size unless it is laid out for people."""
+        if self._output.form in _FOR_PEOPLE:
+            result, encoded = self.result_of(query)
+            write_result(result, self._output, self._zone, encoded)
+            return
+        query, encoded = self._prepared(query)
+        with self._client.stream(query, self._values_of(query), self._timeout_s, self._zone_name) as stream:
+            try:
+                write_result(StreamedRows(stream), self._output, self._zone, encoded)
+            except Exception:
+                if stream._failure is not None:  # of which DuckDB made an error of its own
+                    raise stream._failure from None
+                raise
 
     def result_of(self, query: str) -> tuple[Result, list[str]]:
         """Run a query; return its result, and the columns of JSON if the format needs to know."""
+        query, encoded = self._prepared(query)
+        return self._client.sql(query, self._values_of(query), self._timeout_s, self._zone_name), encoded
+
+    def _prepared(self, query: str) -> tuple[str, list[str]]:
+        """Return a query in the zone of the command, and the columns of JSON if the format needs to know."""
         if self._zone.is_local:
             query = localized(self._client, query, self._zone_name)
         is_json = self._output.form in ("json", "jsonl")
         encoded = self._json_columns(query) if is_json else []  # safeguard: json-columns-are-json
-        return self._client.sql(query, self._values_of(query), self._timeout_s, self._zone_name), encoded
+        return query, encoded
 
     def _values_of(self, query: str) -> dict[str, Any] | None:
         """Return the values of a query's parameters. A query of a prompt need not have them all."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from chiplog.cli.fitted_table import Sheet
     from chiplog.query.client import Result
+    from chiplog.query.result_stream import ResultStream
 
 
 class TerminalText(io.StringIO):
@@ -63,6 +64,23 @@ class Rows:
             quoted = name.replace('"', '""')
             selected.append(f'unnest($c{number}{kind}) AS "{quoted}"')
         return duckdb.connect().sql(f"SELECT {', '.join(selected)}", params=values)
+
+
+class StreamedRows:
+    """The rows of a stream, with the methods of a query's result. They are read once."""
+
+    def __init__(self, stream: "ResultStream") -> None:
+        self.columns = stream.columns
+        self.wall_times = stream._wall_times
+        self._stream = stream
+
+    def tuples(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows."""
+        return self._stream._tuples()
+
+    def relation(self) -> "duckdb.DuckDBPyRelation":
+        """Return the rows as a relation of a DuckDB in memory."""
+        return self._stream._relation()
 
 
 def _of_one_type(values: list[Any]) -> list[Any]:
@@ -161,13 +179,13 @@ def _unzoned(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def write_parquet(result: "Result | Rows", path: str) -> None:
+def write_parquet(result: "Result | Rows | StreamedRows", path: str) -> None:
     """Write a parquet file."""
     with atomic_output(path) as temporary:
         result.relation().write_parquet(temporary)
 
 
-def write_arrow(result: "Result | Rows", path: str) -> None:
+def write_arrow(result: "Result | Rows | StreamedRows", path: str) -> None:
     """Write a file of Arrow's IPC format, which is Feather version 2."""
     from arro3.io import write_ipc
 
@@ -176,7 +194,7 @@ def write_arrow(result: "Result | Rows", path: str) -> None:
 
 
 def write_result(
-    result: "Result | Rows",
+    result: "Result | Rows | StreamedRows",
     output: Output,
     zone: Zone = UTC_ZONE,
     encoded: Collection[str] = (),
@@ -204,10 +222,10 @@ def write_result(
         elif form in ("json", "jsonl"):
             n_nonfinite = write_json(result.columns, rows, target, zone, wall, encoded, is_list=form == "json")
         elif form == "md":
-            headings, texts = result_cells(result.columns, rows, zone, wall)
+            headings, texts = result_cells(result.columns, list(rows), zone, wall)
             target.writelines(f"{line}\n" for line in markdown_lines(headings, null_filled(texts)))
         else:
-            _write_table(result.columns, rows, target, zone, wall, table_rows_max)
+            _write_table(result.columns, list(rows), target, zone, wall, table_rows_max)
     report_nonfinite(n_nonfinite)
 
 

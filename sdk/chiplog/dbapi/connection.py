@@ -10,6 +10,7 @@ from chiplog.dbapi.type_objects import TypeObject, type_object_of
 from chiplog.query import client
 from chiplog.query.client import Client, NoDataError, QueryError
 from chiplog.query.result import Result
+from chiplog.query.result_stream import ResultStream
 
 ROWS_AT_ONCE = 10_000  # converted into Python values: some megabytes, while the rest of a result stays Arrow
 
@@ -122,27 +123,28 @@ class Cursor:
         self.connection = connection
         self.arraysize = 1
         self._is_closed = False
-        self._result: Result | None = None
-        self._n_converted = 0  # of the result's rows
+        self._stream: ResultStream | None = None
+        self._batch: Result | None = None  # the current one of the stream
+        self._n_converted = 0  # of its rows
         self._rows: Iterator[tuple[Any, ...]] = iter(())  # converted, and not returned yet
 
     @property
     def description(self) -> list[Column] | None:
         """The name and the type object of each column, and five times None; None before a query has run."""
-        if self._result is None:
+        if self._stream is None:
             return None
-        types = map(type_object_of, self._result._types)
+        types = map(type_object_of, self._stream._types)
         return [
-            (name, kind, None, None, None, None, None) for name, kind in zip(self._result.columns, types, strict=True)
+            (name, kind, None, None, None, None, None) for name, kind in zip(self._stream.columns, types, strict=True)
         ]
 
     @property
     def rowcount(self) -> int:
         """The number of rows of the result; -1 before a query has run."""
-        return -1 if self._result is None else len(self._result)
+        return -1 if self._stream is None else self._stream.n_rows
 
     def execute(self: _Self, operation: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> _Self:
-        """Run one SELECT.
+        """Run one SELECT. Its result may have any size: rows are converted as they are fetched.
 
         Args:
             operation: The SELECT.
@@ -154,14 +156,14 @@ class Cursor:
         Raises:
             NotSupportedError: The query writes, or is more than one SELECT.
             ProgrammingError: The query is wrong.
-            OperationalError: The collector does not answer, or not in time, or the result is too large.
+            OperationalError: The collector does not answer, or not in time, or there is no room for the result.
             InterfaceError: The cursor or its connection is closed.
         """
         self._require_open()
         client = self.connection._opened()
         self._forget()
         try:
-            self._result = client.sql(operation, parameters or None)
+            self._stream = client.stream(operation, parameters or None)
         except QueryError as error:
             raise database_error(error) from error
         except NoDataError as error:
@@ -235,22 +237,31 @@ class Cursor:
         self.close()
 
     def _forget(self) -> None:
-        self._result, self._n_converted, self._rows = None, 0, iter(())
+        if self._stream is not None:
+            self._stream.close()
+        self._stream, self._batch, self._n_converted, self._rows = None, None, 0, iter(())
 
     def _require_open(self) -> None:
         if self._is_closed:
             raise InterfaceError("this cursor is closed; open another one with connection.cursor()")
 
-    def _require_result(self) -> Result:
+    def _require_result(self) -> ResultStream:
         self._require_open()
-        if self._result is None:
+        if self._stream is None:
             raise InterfaceError("this cursor has no result; call execute() first")
-        return self._result
+        return self._stream
 
     def _convert(self) -> bool:
         """Convert the next rows of the result; return False after the last one."""
-        result = self._require_result()
-        part = result._slice(self._n_converted, ROWS_AT_ONCE)
+        stream = self._require_result()
+        while self._batch is None or self._n_converted >= len(self._batch):
+            try:
+                self._batch, self._n_converted = stream._next_result(), 0
+            except QueryError as error:
+                raise database_error(error) from error
+            if self._batch is None:
+                return False
+        part = self._batch._slice(self._n_converted, ROWS_AT_ONCE)
         self._n_converted += len(part)
         self._rows = iter(part.tuples())
-        return len(part) > 0
+        return True

@@ -13,19 +13,23 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chiplog.ops import daemons
 from chiplog.query.connection import CollectorConnection
 from chiplog.query.result import QueryError, Result
+from chiplog.query.result_source import FileResult, MemoryResult, RemoteResult, ResultSource
+from chiplog.query.result_stream import ResultStream
 from chiplog.safety.interrupts import handlers_held
 from chiplog_schemas.addresses import query_address_of
-from chiplog_schemas.limits import QUERY_TIMEOUT_S
+from chiplog_schemas.limits import MIB, QUERY_TIMEOUT_S
 from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.query import query_messages
+from chiplog_schemas.query.arrow_messages import count_rows
 from chiplog_schemas.query.duckdb_errors import is_lock_conflict
-from chiplog_schemas.query.query_messages import FILE_PART_BYTES_MAX, LOCKED_SETTINGS, one_line
+from chiplog_schemas.query.query_messages import FILE_PART_BYTES_MAX, LOCKED_SETTINGS, QueryMessageKind, one_line
 from chiplog_schemas.security.curve import ClientCurve, client_curve
 from chiplog_schemas.security.key_files import Keys, keys_dir
 from chiplog_schemas.security.permissions import Role
@@ -34,12 +38,15 @@ from chiplog_schemas.storage.content_files import DIGEST_BYTES, read_content
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["Client", "NoDataError", "QueryError", "Result", "connect"]
+    from chiplog_schemas.query.result_file import ResultSpace
+
+__all__ = ["Client", "NoDataError", "QueryError", "Result", "ResultStream", "connect"]
 
 CONNECT_WAIT_S = 5.0  # a starting collector answers within this
 DELIVER_WAIT_S = 10.0  # for waiting journals to reach the database; a query does not wait longer
 STALLED_S = 5.0  # an agent adopts journals twice a second; a large one takes seconds on a busy machine
 LOOK_AGAIN_S = 0.25  # between two checks of which process holds the database
+SMALL_RESULT_BYTES = 16 * MIB  # of a result that `stream` receives in one message
 INTERRUPT_AGAIN_S = 0.05  # DuckDB ignores an interrupt that comes before its query runs
 
 _SYNCED = struct.Struct("<Q")  # the head of collector/synced: the number after the last record on stable storage
@@ -137,9 +144,41 @@ class Client:
                 `now()::DATE` or `timezone('UTC', ts) > '2026-01-02 03:00'`.
 
         Raises:
+            QueryError: The query has no result; `kind` says why. The limit of a result is 256 MiB of Arrow data,
+                compressed: `stream` has none.
+        """
+        return Result(self._open_result(query, params, timeout_s, time_zone).read())
+
+    def stream(
+        self, query: str, params: Params = None, timeout_s: float | None = None, time_zone: str = "UTC"
+    ) -> "ResultStream":
+        """Run one SELECT and return its result batch by batch, in bounded memory here and at the collector.
+
+        The query runs at once and as a whole; no transaction is open while you read. Other queries of this client work
+        in the meantime. The collector drops a result of which nothing was read for 10 minutes.
+
+        Args:
+            query: As of `sql`.
+            params: As of `sql`.
+            timeout_s: Of the query, without the reading; at most 30, the default.
+            time_zone: As of `sql`.
+
+        Returns:
+            An iterator of Arrow record batches; close it, or use it as a context manager.
+
+        Raises:
             QueryError: The query has no result; `kind` says why.
 
+        Examples:
+            >>> with client.stream("FROM metrics") as stream:
+            ...     for batch in stream:
+            ...         print(batch.num_rows)
         """
+        return ResultStream(self._open_result(query, params, timeout_s, time_zone, SMALL_RESULT_BYTES))
+
+    def _open_result(
+        self, query: str, params: Params, timeout_s: float | None, time_zone: str, bytes_max: int = 0
+    ) -> ResultSource:
         plain = _plain_params(params)
         timeout_s = QUERY_TIMEOUT_S if timeout_s is None else float(timeout_s)
         if not 0 < timeout_s <= QUERY_TIMEOUT_S:
@@ -147,7 +186,7 @@ class Client:
         with self._lock:
             if self._closed:
                 raise QueryError("refused", "this client is closed; connect again")
-            return Result(self._execute(query, plain, timeout_s, "" if time_zone == "UTC" else time_zone))
+            return self._execute(query, plain, timeout_s, "" if time_zone == "UTC" else time_zone, bytes_max)
 
     def read_file(self, sha256: str) -> Iterator[bytes]:
         """Yield the content of a saved file, in parts of up to 1 MiB. The caller compares its digest.
@@ -270,8 +309,13 @@ class Client:
             self._remote = None
 
     def _execute(
-        self, query: str, params: "list[Any] | dict[str, Any] | None", timeout_s: float, time_zone: str
-    ) -> bytes | memoryview:
+        self,
+        query: str,
+        params: "list[Any] | dict[str, Any] | None",
+        timeout_s: float,
+        time_zone: str,
+        bytes_max: int,
+    ) -> ResultSource:
         for last in (False, True):
             if self._remote is not None and (self._remote.is_broken or not self._collector_lives()):
                 self._disconnect()
@@ -279,10 +323,17 @@ class Client:
                 opened = self._locate(keep_file=True)
                 if opened is not None:
                     self._warn_stale(opened)
-                    return _ask_file(opened, query, params, timeout_s, time_zone)
+                    space = _result_space(self._where) if bytes_max and self._where is not None else None
+                    return _ask_file(opened, query, params, timeout_s, time_zone, space)
             assert self._remote is not None
             try:
-                return self._remote.execute(query, params, timeout_s, self._collector_lives, time_zone)
+                lives = self._collector_lives
+                answer = self._remote.execute(query, params, timeout_s, lives, time_zone, bytes_max)
+                if answer.kind == QueryMessageKind.RESULT:
+                    return MemoryResult(answer.payload, answer.n_rows)
+                # The rest of the result is read through this connection; the next query opens another one.
+                remote, self._remote = self._remote, None
+                return RemoteResult(remote, answer, lives)
             except QueryError as error:
                 # An embedded collector exits when it is idle, and aborts queries: its file is free then.
                 # safeguard: cut-query-asked-again
@@ -487,18 +538,21 @@ def _ask_file(
     params: "list[Any] | dict[str, Any] | None",
     timeout_s: float,
     time_zone: str,
-) -> memoryview:
+    space: "ResultSpace | None" = None,
+) -> ResultSource:
     """Run a query in a thread of its own, and close the connection. Raises QueryError.
+
+    space: for a large result, which is refused without it.
 
     Signal handlers run in the main thread. There DuckDB would replace what a handler raises by an error of the query,
     and would call a handler only once a long task of the query has ended.
     """
-    answer: Future[memoryview] = Future()
+    answer: Future[ResultSource] = Future()
     timed_out = threading.Event()
 
     def work() -> None:
         try:
-            answer.set_result(_read_file(connection, query, params, timeout_s, time_zone, timed_out))
+            answer.set_result(_read_file(connection, query, params, timeout_s, time_zone, timed_out, space))
         except BaseException as error:
             answer.set_exception(error)
 
@@ -527,12 +581,13 @@ def _read_file(
     timeout_s: float,
     time_zone: str,
     timed_out: threading.Event,
-) -> memoryview:
+    space: "ResultSpace | None",
+) -> ResultSource:
     """Return the Arrow IPC stream of a result. Raises QueryError. timed_out: set when the query is interrupted."""
     from chiplog_schemas.query import execute  # imported here, as DuckDB: a training needs neither
     from chiplog_schemas.query.result_sink import ResultSink
 
-    sink = ResultSink()
+    sink = ResultSink(space)
     try:
         admitted = query_messages.check_statement(query, connection.extract_statements)
         if time_zone:
@@ -541,13 +596,25 @@ def _read_file(
     except query_messages.QueryRejected as error:
         raise QueryError("refused", str(error)) from error
     except Exception as error:  # Arrow passes errors of a running stream on without their type
+        sink.close_file()
         failure = execute.failure_of(error, sink)
-        if timed_out.is_set() and not sink.too_large:
+        if timed_out.is_set() and sink.refusal is None:
             failure = execute.timeout_of(timeout_s)
         elif failure.kind == execute.DAMAGED:
             failure = execute.Failure("internal", f"{failure.message}; try chiplog rebuild")
         raise QueryError(*failure) from error
-    return memoryview(sink.data)
+    n_rows = count_rows(sink.read_stream, sink.n_bytes)
+    return MemoryResult(sink.data, n_rows) if sink.file is None else FileResult(sink.file, n_rows)
+
+
+def _result_space(where: Paths) -> "ResultSpace":
+    """Return the space for a large result: beside the database, or the system's for a directory of another user."""
+    import tempfile
+
+    from chiplog_schemas.query.result_file import ResultSpace
+
+    is_ours = os.access(where.collector, os.W_OK)
+    return ResultSpace(where.collector if is_ours else Path(tempfile.gettempdir()))
 
 
 # -- values in --------------------------------------------------------------------------------------------------------

@@ -13,7 +13,13 @@ from chiplog.query.result import QueryError
 from chiplog.safety.interrupts import raise_interrupt
 from chiplog_schemas.addresses import is_ipv6
 from chiplog_schemas.codec import CodecError
-from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, LINGER_MS, PEER_SILENT_S
+from chiplog_schemas.limits import (
+    HEARTBEAT_INTERVAL_S,
+    LINGER_MS,
+    PEER_SILENT_S,
+    QUERY_TIMEOUT_S,
+    RESULT_PART_BYTES,
+)
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.query_messages import (
     FILE_PART_BYTES_MAX,
@@ -34,6 +40,7 @@ ASK_AGAIN_MAX = 10  # repetitions of a query whose index was replaced: each bad 
 CHANGE_SILENT_S = 3 * PEER_SILENT_S  # an index that exits is restarted within this
 FILE_AGAIN_S = 2.0  # a part of a saved file takes milliseconds …
 FILE_TRIES = 10  # … and a collector that restarts answers within this many
+BUSY_PAUSE_S = 0.1  # before a part of a result is requested again
 SIZE_SLACK_BYTES = 1 << 20  # the head of an answer, in addition to its stream
 
 
@@ -45,12 +52,13 @@ class _Question:
     params: "list[Any] | dict[str, Any] | None"
     timeout_s: float
     time_zone: str
+    bytes_max: int
     id: bytes = b""
 
     def ask_again(self) -> list[bytes]:
         """Return the request under a new ID. Raises CodecError for parameters that are no plain values."""
         self.id = os.urandom(ID_BYTES)
-        return query_messages.request(self.id, self.query, self.params, self.timeout_s, self.time_zone)
+        return query_messages.request(self.id, self.query, self.params, self.timeout_s, self.time_zone, self.bytes_max)
 
 
 class CollectorConnection:
@@ -109,14 +117,17 @@ class CollectorConnection:
         timeout_s: float,
         lives: Callable[[], bool],
         time_zone: str = "",
-    ) -> bytes | memoryview:
-        """Return the Arrow IPC stream of a result. Raises QueryError. What a signal handler raises cancels the query.
+        bytes_max: int = 0,
+    ) -> query_messages.QueryMessage:
+        """Return the RESULT of a query. Raises QueryError. What a signal handler raises cancels the query.
+
+        bytes_max: a larger result is answered with its first PART_OF_RESULT.
 
         Sends pings while it waits. Silence for as long as the query may take means that the collector has exited. A
         collector that does not know the query is a new one: the query is repeated, each time with a new ID, because the
         new collector also answers old pings, and such answers do not show whether it knows the repeated query.
         """
-        question = _Question(query, params, timeout_s, time_zone)
+        question = _Question(query, params, timeout_s, time_zone, bytes_max)
         try:
             query_messages.check_query_size(query)
             frames = question.ask_again()
@@ -133,10 +144,10 @@ class CollectorConnection:
         except QueryError:
             raise
         except BaseException:  # Ctrl-C, or another signal's handler
-            self._send(query_messages.cancel(question.id))  # safeguard: interrupted-query-cancelled
+            self.cancel(question.id)  # safeguard: interrupted-query-cancelled
             raise
 
-    def _ask(self, question: _Question, frames: list[bytes], lives: Callable[[], bool]) -> bytes | memoryview:
+    def _ask(self, question: _Question, frames: list[bytes], lives: Callable[[], bool]) -> query_messages.QueryMessage:
         self._send(frames)
         asked = 1
         last_received = last_ping = time.monotonic()
@@ -149,8 +160,8 @@ class CollectorConnection:
                 last_received = now
                 if answer.id != question.id:
                     continue  # of an earlier query that was cancelled or repeated
-                if answer.kind == QueryMessageKind.RESULT:
-                    return answer.payload
+                if answer.kind in (QueryMessageKind.RESULT, QueryMessageKind.PART_OF_RESULT):
+                    return answer
                 if answer.kind == QueryMessageKind.ERROR:
                     raise QueryError(answer.error_kind, answer.message)
                 if answer.kind == QueryMessageKind.PONG and not answer.info.get("waiting"):
@@ -165,6 +176,41 @@ class CollectorConnection:
                 )
             if now - last_ping >= HEARTBEAT_INTERVAL_S:
                 self._send(query_messages.ping(question.id))
+                last_ping = now
+
+    def cancel(self, id: bytes) -> None:
+        """End a query, or drop its result. There is no answer."""
+        self._send(query_messages.cancel(id))
+
+    def request_part(self, id: bytes, offset: int) -> None:
+        """Request a part of the result of a query. The answers come in the order of the requests."""
+        self._send(query_messages.fetch(id, offset, RESULT_PART_BYTES))
+
+    def receive_part(self, id: bytes, lives: Callable[[], bool]) -> query_messages.QueryMessage | None:
+        """Return the next part that was requested; None if the collector is busy, after a pause. Raises QueryError.
+
+        lives: as of `execute`. A result ends with the process that keeps it.
+        """
+        last_received = last_ping = time.monotonic()
+        while True:
+            answer = self._receive(last_ping + HEARTBEAT_INTERVAL_S)
+            now = time.monotonic()
+            if answer is not None and answer.id == id:
+                last_received = now
+                if answer.kind == QueryMessageKind.PART_OF_RESULT:
+                    return answer
+                if answer.kind == QueryMessageKind.ERROR and answer.error_kind == "busy":
+                    time.sleep(BUSY_PAUSE_S)
+                    return None
+                if answer.kind == QueryMessageKind.ERROR:
+                    raise QueryError(answer.error_kind, answer.message)
+            is_gone = answer is not None and answer.kind == QueryMessageKind.PONG and not answer.info.get("waiting")
+            # safeguard: lost-result-is-expired
+            if is_gone or now - last_received > QUERY_TIMEOUT_S or (answer is None and not lives()):
+                message = f"the collector at {self._address} was restarted or has stopped"
+                raise QueryError("expired", f"{message}, so the rest of the result is lost; ask again")
+            if now - last_ping >= HEARTBEAT_INTERVAL_S:
+                self._send(query_messages.ping(id))
                 last_ping = now
 
     def change(self, action: str, arguments: dict[str, Any], lives: Callable[[], bool]) -> dict[str, Any]:

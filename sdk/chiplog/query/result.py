@@ -24,7 +24,7 @@ class QueryError(RuntimeError):
     """A query without a result.
 
     Attributes:
-        kind: refused, sql, timeout, busy, too_large, internal, stopping or unreachable.
+        kind: refused, sql, timeout, busy, too_large, cancelled, expired, internal, stopping or unreachable.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -133,22 +133,7 @@ class Result:
         Types that Arrow lacks are restored: times with a zone become UTC without one, and a HUGEINT, such as every sum
         of integers, remains one.
         """
-        import duckdb
-
-        connection = duckdb.connect()
-        connection.execute("SET TimeZone = 'UTC'")
-        relation = connection.from_arrow(self._table)
-        projected = []
-        for name, kind in zip(self.columns, map(str, relation.types), strict=True):
-            quoted = '"' + name.replace('"', '""') + '"'
-            if "TIMESTAMP WITH TIME ZONE" in kind:
-                plain = kind.replace("TIMESTAMP WITH TIME ZONE", "TIMESTAMP")
-                projected.append(f"CAST({quoted} AS {plain}) AS {quoted}")
-            elif kind == "DECIMAL(38,0)":
-                projected.append(f"CAST({quoted} AS HUGEINT) AS {quoted}")
-            else:
-                projected.append(quoted)
-        return relation.project(", ".join(projected)) if projected else relation
+        return relation_of(self._table)
 
     def arrow(self) -> Any:
         """Return a pyarrow.Table; without pyarrow an arro3 Table, which every Arrow library accepts."""
@@ -176,6 +161,28 @@ class Result:
         import polars
 
         return polars.DataFrame(self._table)
+
+
+def relation_of(arrow: Any, *, is_stream: bool = False) -> "duckdb.DuckDBPyRelation":
+    """Return an Arrow table or stream as a relation of a DuckDB in memory: times without a zone, HUGEINT as such."""
+    import duckdb
+
+    connection = duckdb.connect()
+    if is_stream:  # several threads would hold seven times as much, to keep the order, and take as long
+        connection.execute("SET threads = 1")
+    connection.execute("SET TimeZone = 'UTC'")
+    relation = connection.from_arrow(arrow)
+    projected = []
+    for name, kind in zip(relation.columns, map(str, relation.types), strict=True):
+        quoted = '"' + name.replace('"', '""') + '"'
+        if "TIMESTAMP WITH TIME ZONE" in kind:
+            plain = kind.replace("TIMESTAMP WITH TIME ZONE", "TIMESTAMP")
+            projected.append(f"CAST({quoted} AS {plain}) AS {quoted}")
+        elif kind == "DECIMAL(38,0)":
+            projected.append(f"CAST({quoted} AS HUGEINT) AS {quoted}")
+        else:
+            projected.append(quoted)
+    return relation.project(", ".join(projected)) if projected else relation
 
 
 def _html_cell(value: Any) -> str:

@@ -27,6 +27,7 @@ from chiplog_schemas.limits import QUERIES_WAITING_MAX, QUERY_MEMORY_BYTES
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query import result_sink as sink_module
 from chiplog_schemas.query.query_messages import ID_BYTES, QueryMessageKind
+from chiplog_schemas.query.result_file import ResultSpace
 from chiplog_schemas.storage.content_files import content_path
 from tests.support.hand_written import create_tables
 from tests.support.query_client import (
@@ -57,6 +58,11 @@ SAFEGUARDS = [
         "queries-of-gone-clients-skipped",
         value="False",
         test="test_queries_of_clients_that_left_are_not_run_and_make_room",
+    ),
+    Safeguard(
+        "the result of a client that left does not keep its space on disk",
+        "result-of-gone-client-dropped",
+        test="test_the_result_of_a_client_that_leaves_is_dropped",
     ),
     Safeguard(
         "a client cancels no query of another one",
@@ -343,6 +349,102 @@ def test_a_result_above_the_limit_is_refused_and_the_next_is_answered(shared_ask
     assert shared_asker.rows("SELECT 1 AS a") == [{"a": 1}]
 
 
+ROWS = "SELECT range AS n, hash(range) AS h FROM range(300000)"  # 4 MB, of which a client accepts less at once
+
+
+@pytest.fixture
+def streaming(index, address, tmp_path) -> Iterator[QueryService]:
+    """A service that keeps large results in a directory of its own."""
+    (tmp_path / "results").mkdir()
+    running = QueryService(index, address, space=ResultSpace(tmp_path / "results"))
+    running.start()
+    yield running
+    running.close()
+    assert running._space.n_bytes == 0
+
+
+def ask_for_parts(asker: Asker, sql: str = ROWS) -> query_messages.QueryMessage:
+    id = os.urandom(ID_BYTES)
+    asker.socket.send_multipart(query_messages.request(id, sql, None, 30.0, bytes_max=100_000))
+    answer = asker.receive()
+    assert answer.id == id
+    return answer
+
+
+def fetch(asker: Asker, id: bytes, offset: int) -> query_messages.QueryMessage:
+    asker.socket.send_multipart(query_messages.fetch(id, offset, 1 << 20))
+    return asker.receive()
+
+
+def test_a_large_result_is_read_in_parts_and_dropped_when_it_is_cancelled(streaming):
+    asker, other = Asker(streaming.address), Asker(streaming.address)
+    first = ask_for_parts(asker)
+    assert (first.kind, first.offset, first.n_rows) == (QueryMessageKind.PART_OF_RESULT, 0, 300_000)
+    assert len(first.payload) == 1 << 20 < first.n_bytes == streaming._space.n_bytes
+    assert asker.rows("SELECT 1 AS a") == [{"a": 1}], "no worker waits for the reader"
+    data = bytes(first.payload)
+    while len(data) < first.n_bytes:
+        part = fetch(asker, first.id, len(data))
+        assert (part.offset, part.n_bytes, part.n_rows) == (len(data), first.n_bytes, 300_000)
+        data += bytes(part.payload)
+    assert pa.ipc.open_stream(data).read_all()["n"].to_pylist() == list(range(300_000))
+    assert fetch(other, first.id, 0).error_kind == "expired"
+    asker.socket.send_multipart(query_messages.ping(first.id))
+    assert asker.receive().info["waiting"]
+    other.socket.send_multipart(query_messages.cancel(first.id))
+    other.socket.send_multipart(query_messages.ping(first.id))
+    assert not other.receive().info["waiting"]
+    assert streaming._space.n_bytes > 0
+    asker.socket.send_multipart(query_messages.cancel(first.id))
+    assert fetch(asker, first.id, 0).error_kind == "expired"
+    assert streaming._space.n_bytes == 0
+    asker.close()
+    other.close()
+
+
+def test_no_transaction_is_open_while_a_large_result_is_read(streaming):
+    asker = Asker(streaming.address)
+    first = ask_for_parts(asker)
+    for worker in streaming._workers:
+        with pytest.raises(duckdb.TransactionException, match="no transaction is active"):
+            worker._cursor.execute("ROLLBACK")
+    assert fetch(asker, first.id, 1 << 20).kind == QueryMessageKind.PART_OF_RESULT
+    asker.close()
+
+
+def test_the_result_of_a_client_that_leaves_is_dropped(streaming):
+    asker = Asker(streaming.address)
+    ask_for_parts(asker)
+    assert streaming._space.n_bytes > 0
+    asker.close()
+    wait_until(lambda: streaming._space.n_bytes == 0, "its space to be free")
+
+
+def test_a_small_result_comes_whole_and_a_failed_query_leaves_no_file(streaming):
+    asker = Asker(streaming.address)
+    assert ask_for_parts(asker, "SELECT 1 AS a").kind == QueryMessageKind.RESULT
+    late = "SELECT hash(range) AS h, if(range = 290000, error('late'), 1) AS e FROM range(300000)"
+    answer = ask_for_parts(asker, late)
+    assert (answer.error_kind, "late" in answer.message) == ("sql", True)
+    assert streaming._space.n_bytes == 0
+    asker.close()
+
+
+def test_a_result_without_room_on_disk_is_refused(index, address, tmp_path):
+    service = QueryService(index, address, space=ResultSpace(tmp_path, bytes_max=1 << 20))
+    service.start()
+    asker = Asker(address)
+    answer = ask_for_parts(asker)
+    assert answer.error_kind == "too_large" and "the limit of 1048576 bytes on disk" in answer.message
+    assert service._space.n_bytes == 0
+    asker.close()
+    service.close()
+
+
+def test_without_space_for_results_none_is_read_in_parts(asker):
+    assert ask_for_parts(asker).kind == QueryMessageKind.RESULT
+
+
 def test_a_query_that_needs_more_memory_than_there_is_is_an_answer(shared_asker):
     answer = shared_asker.ask("SELECT len(list(range)) FROM range(1000000000)")
     assert answer.error_kind == "too_large"
@@ -479,7 +581,7 @@ def test_a_question_of_wrong_shape_is_answered_when_its_id_can_be_read(shared_as
 
 
 def test_fields_of_a_later_version_are_ignored(shared_asker):
-    shared_asker.socket.send_multipart([pack([1, b"12345678", "SELECT 1", None, 5.0, "UTC", {"new": True}, 7])])
+    shared_asker.socket.send_multipart([pack([1, b"12345678", "SELECT 1", None, 5.0, "UTC", 0, {"new": True}, 7])])
     assert shared_asker.receive().kind == QueryMessageKind.RESULT
 
 

@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 from chiplog.query.client import NoDataError, connect
+from chiplog_collector.query.demand import QueryDemand
 from chiplog_collector.receiver import agent_liveness as presence_module
 from chiplog_collector.receiver import daemon as receiver_module
 from chiplog_collector.receiver.agent_liveness import CLEAN_EXIT_GRACE_S, MISSED_AFTER_S
@@ -64,6 +65,12 @@ SAFEGUARDS = [
         "silent-since-last-message",
         value="0.0",
         test="test_how_long_an_agent_is_waited_for_depends_on_the_cause_of_its_sessions_end",
+    ),
+    Safeguard(
+        "an embedded collector does not exit while a client reads a large result",
+        "read-result-keeps-collector",
+        value="0.0",
+        test="test_an_embedded_collector_stays_while_a_client_reads_a_large_result",
     ),
     Safeguard(
         "the first query starts the index of an embedded collector",
@@ -455,6 +462,21 @@ def test_the_index_of_an_embedded_collector_starts_when_the_log_has_grown(superv
     assert supervisor.started == [2.0]
     assert supervisor.listener is None
     assert not ipc_path(supervisor._settings.places.query_address).exists(), "the index binds it"
+
+
+def test_an_embedded_collector_stays_while_a_client_reads_a_large_result(chiplog_dir) -> None:
+    place = paths_for_root(chiplog_dir)
+    ensure_private_dir(place.run)
+    settings = ReceiverSettings(place, [place.collector_address], [place.query_address], embedded=True, idle_exit_s=5.0)
+    daemon = ReceiverDaemon(settings)
+    try:
+        idle_at = daemon._busy_at + 5.1
+        assert daemon._may_leave(idle_at)
+        QueryDemand(daemon._index._memory, lambda: idle_at).note_read()
+        assert not daemon._may_leave(idle_at + 4.9)
+        assert daemon._may_leave(idle_at + 5.1)
+    finally:
+        daemon.close()
 
 
 def test_an_index_with_further_addresses_is_started_at_once(supervisor, monkeypatch) -> None:

@@ -33,6 +33,13 @@ def test_every_message_parses_into_what_it_was_made_of(sql: str, params: list[An
     assert read == QueryMessage(QueryMessageKind.READ, ID, digest=bytes(32), offset=7, n_bytes=1 << 20)
     part = parse(query_messages.file_part(ID, 9, b"part"))
     assert part == QueryMessage(QueryMessageKind.PART, ID, n_bytes=9, payload=b"part")
+    ask = query_messages.request(ID, sql, params, timeout_s, bytes_max=9)
+    assert parse(ask) == QueryMessage(QueryMessageKind.ASK, ID, sql, params, timeout_s, bytes_max=9)
+    fetch = parse(query_messages.fetch(ID, 7, 1 << 40))  # no part exceeds the limit
+    assert fetch == QueryMessage(QueryMessageKind.FETCH, ID, offset=7, n_bytes=1 << 20)
+    part = parse(query_messages.result_part(ID, 9, 3, 7, b"part"))
+    expected = QueryMessage(QueryMessageKind.PART_OF_RESULT, ID, n_bytes=9, n_rows=3, offset=7, payload=b"part")
+    assert part == expected
     assert parse(query_messages.cancel(ID)) == QueryMessage(QueryMessageKind.CANCEL, ID)
     manage = parse(query_messages.manage(ID, "edit", {"run": sql}))
     assert manage == QueryMessage(QueryMessageKind.MANAGE, ID, action="edit", arguments={"run": sql})
@@ -83,6 +90,12 @@ def test_any_frames_are_a_message_or_a_protocol_error(frames: list[bytes]) -> No
         [pack([9, ID, 1])],
         [pack([9, ID, -1]), b""],
         [pack([20, ID]), b"one more"],
+        [pack([21, ID, 0, 0])],
+        [pack([21, ID, -1, 1])],
+        [pack([22, ID, 1, 1, 0])],
+        [pack([22, ID, 1, 1, -1]), b""],
+        [pack([22, ID, 1, True, 0]), b""],
+        [pack([1, ID, "SELECT 1", None, 1.0, "", -1])],
         [pack([1, ID, "SELECT 1", None, float("inf")])],
         [pack([1, ID, "SELECT 1", None, True])],
         [pack([1, ID, "SELECT 1", None, 1.0, "x" * 65])],

@@ -9,11 +9,15 @@ from datetime import datetime
 
 import click
 import duckdb
+import pyarrow as pa
 import pytest
 from arro3.io import read_ipc
 
 from chiplog.cli.output import Output
-from chiplog.cli.writers import Rows, atomic_output, write_csv, write_json, write_result
+from chiplog.cli.writers import Rows, StreamedRows, atomic_output, write_csv, write_json, write_result
+from chiplog.query.result import Result
+from chiplog.query.result_source import MemoryResult
+from chiplog.query.result_stream import ResultStream
 from tests.support.command_line import ON_ONE_WORKER, one_line
 from tests.support.safeguard import Safeguard
 
@@ -110,6 +114,30 @@ def test_a_table_that_comes_from_no_query_has_every_format(tmp_path, form):
         )
         return
     assert rows == [("x", 1), (None, 2), ("", None)]
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "jsonl", "parquet", "arrow"])
+def test_a_stream_is_written_as_the_whole_result_is(tmp_path, form):
+    sink = io.BytesIO()
+    with duckdb.connect() as database:
+        database.execute("SET TimeZone = 'UTC'")
+        table = database.sql(f"SELECT range AS n, * FROM ({VALUES}), range(200)").to_arrow_table()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table, max_chunksize=30)
+    data = sink.getvalue()
+    whole, parts = tmp_path / f"whole.{form}", tmp_path / f"parts.{form}"
+    write_result(Result(data), Output(form, str(whole)))
+    with ResultStream(MemoryResult(data, 0)) as stream:
+        write_result(StreamedRows(stream), Output(form, str(parts)))
+    if form == "parquet":
+        read = [duckdb.read_parquet(str(path), connection=duckdb.connect()) for path in (whole, parts)]
+        assert read[0].types == read[1].types
+        assert repr(read[0].fetchall()) == repr(read[1].fetchall())
+    elif form == "arrow":
+        assert pa.table(read_ipc(str(whole))).schema == pa.table(read_ipc(str(parts))).schema
+        assert pa.table(read_ipc(str(parts))).num_rows == len(Result(data))
+    else:
+        assert whole.read_bytes() == parts.read_bytes()
 
 
 def test_values_of_json_keep_their_own_fields_in_a_file(tmp_path):

@@ -10,6 +10,9 @@ import pytest
 from chiplog import dbapi
 from chiplog.dbapi import connection as connection_module
 from chiplog.dbapi.connection import Connection, Cursor
+from chiplog.query import client as client_module
+from chiplog.query.result_source import FileResult
+from chiplog_schemas.query import result_sink as sink_module
 
 
 @pytest.fixture
@@ -61,6 +64,22 @@ def test_rows_are_fetched_one_by_one_in_parts_and_all_in_order(
     cursor.arraysize = 2
     assert [*cursor.fetchmany(), *cursor.fetchall()] == expected[5:]
     assert (cursor.fetchone(), cursor.fetchmany(5), cursor.fetchall()) == (None, [], [])
+
+
+def test_a_large_result_is_read_in_parts_and_left_with_the_cursor(
+    cursor: Cursor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "SMALL_RESULT_BYTES", 100_000)
+    monkeypatch.setattr(sink_module, "RESULT_SPILL_BYTES", 100_000)
+    cursor.execute("SELECT range AS n, hash(range) AS h FROM range(200000)")
+    stream = cursor._stream
+    assert stream is not None and type(stream._source) is FileResult
+    assert (cursor.rowcount, cursor.fetchmany(2)[1][0]) == (200_000, 1)
+    assert [row[0] for row in cursor] == list(range(2, 200_000))
+    cursor.execute("SELECT range AS n, hash(range) AS h FROM range(200000)").fetchone()
+    stream = cursor._stream
+    cursor.close()
+    assert stream is not None and list(stream) == []
 
 
 def test_a_second_query_replaces_the_first_ones_rows(cursor: Cursor) -> None:

@@ -31,7 +31,7 @@ from chiplog_schemas.query import result_sink as sink_module
 from tests.support.ports import free_ports
 from tests.support.recorded import create_database
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -45,6 +45,12 @@ SAFEGUARDS = [
         "interrupt-passes-sql",
         new="try:\n    ...\nexcept Exception:\n    pass",
         test="test_what_a_handler_raises_while_a_query_runs_reaches_the_training",
+    ),
+    Safeguard(
+        "a stream whose collector was restarted ends with an error",
+        "lost-result-is-expired",
+        condition=False,
+        test="test_a_stream_ends_with_one_clear_error_when_its_collector_ends",
     ),
     Safeguard(
         "a forked child does not wait for a thread of its parent",
@@ -83,6 +89,7 @@ from pathlib import Path
 from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.process.file_lock import Lock
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
+from chiplog_schemas.query.result_file import ResultSpace
 where = paths_for_root(Path(sys.argv[1]))
 address = sys.argv[2] if len(sys.argv) > 2 else where.query_address
 ensure_private_dir(where.run)
@@ -91,7 +98,7 @@ print("locked", flush=True)
 sys.stdin.readline()
 connection = duckdb.connect(str(where.index))
 lock_down(connection, 128 << 20)  # a machine may take seconds to hand out a gigabyte
-service = QueryService(connection, address)
+service = QueryService(connection, address, space=ResultSpace(where.collector))
 service.start()
 print("ready", flush=True)
 sys.stdin.readline()
@@ -266,9 +273,122 @@ def test_errors_are_equal_through_the_socket_and_from_the_file(where, live, monk
 def test_a_result_above_the_limit_is_too_large_from_the_file_too(where, monkeypatch):
     monkeypatch.setattr(sink_module, "RESULT_BYTES_MAX", 100_000)
     with connect(dir=where.root) as client:
-        with pytest.raises(QueryError, match="exceeds the limit of 100000 bytes") as error:
+        with pytest.raises(QueryError, match=r"exceeds the limit of 100000 bytes; .*Client\.stream\(\)") as error:
             client.sql("SELECT hash(range) FROM range(1000000)")
         assert error.value.kind == "too_large"
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+MANY = "SELECT range AS n, hash(range) AS h FROM range(1000000)"  # 9 parts, of which a reader requests 4 ahead
+
+
+@pytest.fixture
+def in_parts(monkeypatch) -> None:
+    """Results above 100 KB are read in parts."""
+    monkeypatch.setattr(client_module, "SMALL_RESULT_BYTES", 100_000)
+    monkeypatch.setattr(sink_module, "RESULT_SPILL_BYTES", 100_000)
+
+
+def files_of_results(process: int | str, where: Paths) -> list[str]:
+    """Return the open files without a name that a process has in the collector's directory."""
+    found = []
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        try:
+            found.append(os.readlink(descriptor))
+        except OSError:
+            continue  # closed in the meantime
+    return [name for name in found if name.startswith(str(where.collector)) and name.endswith(" (deleted)")]
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.usefixtures("in_parts")
+def test_a_large_result_is_streamed_beside_other_queries_and_leaves_nothing(where, live):
+    running = Collector(where) if live else None
+    process = running.process.pid if running else "self"
+    with connect(dir=where.root) as client:
+        with client.stream(MANY) as stream:
+            assert (stream.columns, stream.n_rows) == (["n", "h"], 1_000_000)
+            batches = [next(stream)]
+            assert len(files_of_results(process, where)) == 1
+            assert client.sql("SELECT count(*) AS n FROM metrics").rows() == [{"n": 1000}]
+            with client.stream("SELECT $a AS a", {"a": 7}) as small:
+                assert [batch.to_pylist() for batch in small] == [[{"a": 7}]]
+            batches += stream
+        assert pa.Table.from_batches(batches)["n"].to_pylist() == list(range(1_000_000))
+        wait_until(lambda: not files_of_results(process, where), "an end of the file")
+    if running:
+        running.stop()
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.usefixtures("in_parts")
+def test_a_stream_that_is_closed_or_forgotten_leaves_nothing(where, live):
+    running = Collector(where) if live else None
+    process = running.process.pid if running else "self"
+    with connect(dir=where.root) as client:
+        with client.stream(MANY) as stream:
+            next(stream)
+        assert list(stream) == []
+        forgotten = client.stream(MANY)
+        next(forgotten)
+        del forgotten
+        wait_until(lambda: not files_of_results(process, where), "an end of the files")
+        with pytest.raises(QueryError, match="Binder Error"):
+            client.stream("SELECT nope FROM runs")
+        with pytest.raises(QueryError, match="closed"):
+            client.close()
+            client.stream("SELECT 1")
+    if running:
+        running.stop()
+
+
+READS = """
+import sys
+from chiplog.query import client as client_module
+client_module.SMALL_RESULT_BYTES = 100_000
+stream = client_module.connect(dir=sys.argv[1]).stream(sys.argv[2])
+next(stream)
+print("reads", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_reader_that_is_killed_leaves_nothing_at_the_collector(where, collector):
+    command = [sys.executable, "-P", "-c", READS, str(where.root), MANY]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+        assert reader.stdout.readline() == b"reads\n"
+        assert len(files_of_results(collector.process.pid, where)) == 1
+        reader.kill()
+    wait_until(lambda: not files_of_results(collector.process.pid, where), "an end of the file")
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_a_stream_ends_with_one_clear_error_when_its_collector_is_replaced(where, tmp_path, monkeypatch):
+    monkeypatch.setattr(remote_module, "HEARTBEAT_INTERVAL_S", 0.1)
+    (tmp_path / "remote").mkdir()
+    address = f"ipc://{tmp_path}/remote/query.sock"
+    first = Collector(where, address)
+    with connect(address) as client, client.stream(MANY) as stream:
+        next(stream)
+        killed_and_free(first, where)
+        second = Collector(where, address)
+        with pytest.raises(QueryError, match="ask again") as error:
+            list(stream)
+        assert error.value.kind == "expired"
+        assert client.sql("SELECT count(*) AS n FROM metrics").rows() == [{"n": 1000}]
+    second.stop()
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_a_stream_ends_with_one_clear_error_when_its_collector_ends(where, collector, monkeypatch):
+    monkeypatch.setattr(remote_module, "HEARTBEAT_INTERVAL_S", 0.1)
+    with connect(dir=where.root) as client, client.stream(MANY) as stream:
+        next(stream)
+        killed_and_free(collector, where)
+        with pytest.raises(QueryError, match="ask again") as error:
+            list(stream)
+        assert error.value.kind == "expired"
+        assert client.sql("SELECT count(*) AS n FROM metrics").rows() == [{"n": 1000}]
 
 
 # -- signals of the training ------------------------------------------------------------------------------------------
@@ -579,9 +699,9 @@ def test_a_client_survives_a_collector_that_is_killed_in_the_middle_of_a_questio
     ask_file = client_module._ask_file
     asked_of_file = []
 
-    def ask_file_briefly(connection, query, params, timeout_s, time_zone):
+    def ask_file_briefly(connection, query, params, timeout_s, *more):
         asked_of_file.append(query)
-        return ask_file(connection, query, params, 0.2 if query == FOR_EVER else timeout_s, time_zone)
+        return ask_file(connection, query, params, 0.2 if query == FOR_EVER else timeout_s, *more)
 
     monkeypatch.setattr(client_module, "_ask_file", ask_file_briefly)
     first = Collector(where)

@@ -33,7 +33,7 @@ DOCUMENTED = {
     },
     "Config": {*OF_A_DICT, "as_dict", "setdefaults"},
     "Summary": OF_A_DICT,
-    "Client": {"close", "delete_runs", "edit_run", "read_file", "save_view", "sql"},
+    "Client": {"close", "delete_runs", "edit_run", "read_file", "save_view", "sql", "stream"},
     "Result": {"arrow", "columns", "df", "pl", "relation", "rows", "tuples", "wall_times"},
 }
 PUBLIC = DOCUMENTED["Run"]
