@@ -1,7 +1,7 @@
 """Copy the collector's log and saved files to another directory while it runs, and restore such a copy.
 
     <backup>/
-      manifest.json        written last: format, owner of the log, number after its last record, segments
+      manifest.json        written last: format, owner of the log, number after its last record, segments with checksums
       log/*.seg, files/    as in the collector's directory
 
 Sealed segments and contents never change in place, so they are linked where the file system allows it. Of the newest
@@ -10,6 +10,7 @@ the truth.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -30,6 +31,7 @@ from chiplog_schemas.storage.watermark import Watermark
 
 MANIFEST = "manifest.json"
 _BEGUN = "begun"  # created first: a directory whose first backup was interrupted is a backup without a manifest
+_READ_BYTES = 1 << 20  # at once: memory stays small, and a disk delivers at full speed
 _FORMAT, _VERSION = "chiplog backup", 1
 
 Progress = Callable[[int, int], None]  # bytes or files done, and in total
@@ -68,16 +70,19 @@ def back_up(place: Paths, target: Path, on_progress: Progress) -> str:
     for number, (_, path) in enumerate(found):
         on_progress(number, len(found))
         stat = path.stat()
-        segment = {"name": path.name, "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+        segment: dict[str, Any] = {"name": path.name, "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
         copy = target / "log" / path.name
         is_newest = path == found[-1][1]
+        before_it = known.get(path.name, {})
         # safeguard: rewritten-segment-copied-again
-        if is_newest or known.get(path.name) != segment or _size(copy) != stat.st_size:
+        if is_newest or not segment.items() <= before_it.items() or _size(copy) != stat.st_size:
             n_copied += 1
             if is_newest:
                 segment["bytes"] = _copy_records(path, copy, limit)
             else:
                 link_or_copy(path, copy)
+            before_it = {}
+        segment["sha256"] = before_it.get("sha256") or _sha256(copy, segment["bytes"])
         segments.append(segment)
     n_files = _copy_files(place.files, target / "files")
     sync_directory(target / "log")
@@ -99,10 +104,11 @@ def back_up(place: Paths, target: Path, on_progress: Progress) -> str:
     )
 
 
-def restore(source: Path, place: Paths) -> str:
+def restore(source: Path, place: Paths, *, damaged: bool = False) -> str:
     """Put a backup into a directory without a collector's data; return a line. The database is not rebuilt here.
 
-    Raises BackupError, OSError; then nothing was restored.
+    damaged: also a backup whose contents have changed since. Segments are taken as they are, because each record has a
+    checksum; saved files that have changed are left out. Raises BackupError, OSError; then nothing was restored.
     """
     manifest = _previous(source)
     if not manifest:
@@ -122,19 +128,27 @@ def restore(source: Path, place: Paths) -> str:
             copy_durably(source / "log" / segment["name"], copy)
             # A repeated backup that was interrupted has copied more than its manifest says.
             os.truncate(copy, segment["bytes"])  # safeguard: interrupted-backup-restored
+            if not damaged:  # safeguard: damaged-backup-refused
+                _require_sha256(copy, segment.get("sha256"), source / "log" / segment["name"])
         for name in (Path("log") / END_NAME, Path("synced")):
             mark = Watermark(staging / name, writable=True)
             mark.set(manifest["next_number"])
             mark.sync()
             mark.close()
-        _copy_files(source / "files", staging / place.files.relative_to(place.collector), links=False)
+        files = staging / place.files.relative_to(place.collector)
+        _copy_files(source / "files", files, links=False)
+        for path in files.glob("*/*"):
+            if damaged and _sha256(path) != path.name:
+                path.unlink()
+            elif not damaged:
+                _require_sha256(path, path.name, source / "files" / path.parent.name / path.name)
         sync_directory(staging / "log")
         sync_directory(staging)
         with contextlib.suppress(FileNotFoundError):
             place.collector.rmdir()
         os.rename(staging, place.collector)
         sync_directory(place.root)
-    except OSError:
+    except (OSError, BackupError):
         shutil.rmtree(staging, ignore_errors=True)
         raise
     return f"{place.collector}: {manifest['next_number']:,} records restored from {source}"
@@ -208,6 +222,23 @@ def _copy_files(source: Path, target: Path, *, links: bool = True) -> int:
     if target.is_dir():
         sync_directory(target)
     return n_new
+
+
+def _require_sha256(copy: Path, expected: str | None, source: Path) -> None:
+    """Raise BackupError if a copy has another checksum; None: of an older backup, which has none."""
+    if expected is not None and _sha256(copy) != expected:
+        remedy = "use another backup, or restore what is left with --damaged"
+        raise BackupError(f"{source} has changed since it was backed up: another checksum; {remedy}")
+
+
+def _sha256(path: Path, n_bytes: int | None = None) -> str:
+    """Return the checksum of a file, or of its first bytes. Raises OSError."""
+    digest, left = hashlib.sha256(), n_bytes if n_bytes is not None else path.stat().st_size
+    with open(path, "rb") as file:
+        while left > 0 and (part := file.read(min(left, _READ_BYTES))):
+            digest.update(part)
+            left -= len(part)
+    return digest.hexdigest()
 
 
 def _size(path: Path) -> int:

@@ -111,13 +111,17 @@ def backup(target: Path, directory: str | None) -> None:
 
 @click.command()
 @click.argument("source", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--damaged", is_flag=True, help="Restore what is left of a backup whose contents have changed.")
 @_DIRECTORY
-def restore(source: Path, directory: str | None) -> None:
-    """Restore a backup into an empty CHIPLOG_DIR, and rebuild the database."""
+def restore(source: Path, damaged: bool, directory: str | None) -> None:
+    """Restore a backup into an empty CHIPLOG_DIR, and rebuild the database.
+
+    Segments of the log and saved files are compared with the checksums of the backup.
+    """
     from chiplog_collector import backup, maintenance
 
     place = paths_for_root(resolve_root(directory, os.environ))
-    click.echo(backup.restore(source, place))
+    click.echo(backup.restore(source, place, damaged=damaged))
     with _exclusive(place):
         click.echo(maintenance.rebuild(place))
 

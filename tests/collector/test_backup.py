@@ -1,5 +1,6 @@
 """Backups of a collector's log: what was synced comes back, whatever is written in the meantime."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -32,6 +33,12 @@ SAFEGUARDS = [
         "a backup whose repetition was interrupted can be restored",
         "interrupted-backup-restored",
         test="test_a_backup_whose_repetition_was_interrupted_restores_what_it_had",
+    ),
+    Safeguard(
+        "a backup that has changed is not restored without a word",
+        "damaged-backup-refused",
+        condition=False,
+        test="test_a_backup_that_has_changed_restores_nothing_unless_damage_is_accepted",
     ),
     Safeguard(
         "a log that lost its end does not replace a backup that has it",
@@ -67,7 +74,8 @@ def test_a_backup_of_an_open_log_restores_every_view(index: Index, tmp_path: Pat
     index.log.commit()
     place = place_of(index)
     publish(index, place, synced)
-    content = place.files / "ab" / ("ab" * 32)
+    digest = hashlib.sha256(b"content").hexdigest()
+    content = place.files / digest[:2] / digest
     content.parent.mkdir(parents=True)
     content.write_bytes(b"content")
     target = tmp_path / "backup"
@@ -78,7 +86,7 @@ def test_a_backup_of_an_open_log_restores_every_view(index: Index, tmp_path: Pat
     assert [item.number for item in read_segment(copy) if isinstance(item, Record)][-1] < synced
     assert restored_views(index, target) == before
     root = tmp_path / "backup-restored"
-    assert (paths_for_root(root).files / "ab" / ("ab" * 32)).read_bytes() == b"content"
+    assert (paths_for_root(root).files / digest[:2] / digest).read_bytes() == b"content"
     again = invoke(restore, target, "--dir", root)
     assert (again.exit_code, len(again.output.splitlines())) == (2, 1), "it has data now"
 
@@ -129,6 +137,48 @@ def test_a_damaged_backup_restores_nothing(index: Index, tmp_path: Path, damage:
     done = invoke(restore, target, "--dir", tmp_path / "new")
     assert (done.exit_code, len(done.output.splitlines())) == (2, 1), done.output
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("what", ["segment", "file"])
+def test_a_backup_that_has_changed_restores_nothing_unless_damage_is_accepted(
+    index: Index, tmp_path: Path, what: str
+) -> None:
+    index.take(*everything())
+    place, target = place_of(index), tmp_path / "backup"
+    publish(index, place)
+    digest = hashlib.sha256(b"content").hexdigest()
+    content = place.files / digest[:2] / digest
+    content.parent.mkdir(parents=True)
+    content.write_bytes(b"content")
+    assert invoke(backup, target, "--from", place.root).exit_code == 0
+    [(_, segment)] = list_segments(target / "log")
+    changed = segment if what == "segment" else target / "files" / digest[:2] / digest
+    data = bytearray(changed.read_bytes())
+    data[len(data) // 2] ^= 1  # of the same size
+    changed.unlink()
+    changed.write_bytes(data)
+    refused = invoke(restore, target, "--dir", tmp_path / "new")
+    assert (refused.exit_code, len(refused.output.splitlines())) == (2, 1), refused.output
+    assert f"{changed} has changed since it was backed up" in refused.output
+    assert not list((tmp_path / "new").iterdir())
+    done = invoke(restore, target, "--dir", tmp_path / "new", "--damaged")
+    assert done.exit_code == 0, done.output
+    assert (paths_for_root(tmp_path / "new").files / digest[:2] / digest).exists() == (what == "segment")
+
+
+def test_a_backup_without_checksums_is_restored_and_gets_them_with_the_next_one(index: Index, tmp_path: Path) -> None:
+    for payload in everything()[:3]:
+        index.take(payload)
+        index.log.skip_to(index.log.next_number + 1)
+    place, target = place_of(index), tmp_path / "backup"
+    publish(index, place)
+    assert invoke(backup, target, "--from", place.root).exit_code == 0
+    manifest = json.loads((target / "manifest.json").read_bytes())
+    sums = [segment.pop("sha256") for segment in manifest["segments"]]
+    (target / "manifest.json").write_text(json.dumps(manifest))
+    assert invoke(restore, target, "--dir", tmp_path / "new").exit_code == 0
+    assert "1 of them copied now" in invoke(backup, target, "--from", place.root).output
+    assert [segment["sha256"] for segment in json.loads((target / "manifest.json").read_bytes())["segments"]] == sums
 
 
 def test_a_backup_whose_repetition_was_interrupted_restores_what_it_had(index: Index, tmp_path: Path) -> None:
