@@ -24,6 +24,7 @@ import zmq
 
 from chiplog_collector.query.binding import bind_ipc
 from chiplog_collector.query.demand import QueryDemand
+from chiplog_collector.query.file_reader import FileReader
 from chiplog_collector.query.kept_results import KeptResults
 from chiplog_collector.query.pending_request import PendingRequest, Submit
 from chiplog_collector.query.running import RunningQueries, digest_of
@@ -63,7 +64,6 @@ from chiplog_schemas.security.zap import (
     connection_of,
     receive,
 )
-from chiplog_schemas.storage.content_files import read_content
 from chiplog_schemas.transport.router import TcpListenerThrottle, bind_any
 
 __all__ = ["QueryService", "lock_down"]
@@ -299,7 +299,7 @@ class QueryService:
         self._pending_ids: set[tuple[bytes, bytes]] = set()  # peer and id of every waiting or running query
         self._running = running if running is not None else RunningQueries()
         self._demand = demand
-        self._files = files
+        self._file_reader = FileReader(files)
         self._submit = submit
         self._requests: list[PendingRequest] = []  # without an answer
         self._request_answers: queue.SimpleQueue[tuple[PendingRequest, list[bytes]]] = queue.SimpleQueue()
@@ -318,6 +318,7 @@ class QueryService:
         """Bind and start to answer. Raises OSError (not zmq.ZMQError) when the address cannot be bound."""
         for worker in self._workers:
             worker.start()
+        self._file_reader.start()
         self._thread.start()
         self._bound.wait()  # _serve sets it after at most BIND_WAIT_S
         if self._bind_error is not None:
@@ -342,13 +343,14 @@ class QueryService:
         for worker in self._workers:
             if worker.ident is not None:
                 worker.join(CLOSE_WAIT_S)
+        self._file_reader.close(CLOSE_WAIT_S)
         while not self._finished_jobs.empty():  # what came too late to be answered
             _, _, late = self._finished_jobs.get()
             if isinstance(late, _LargeResult):
                 late.file.close()
         self._examiner.close()
         # A worker that could not be interrupted would still write to the pipe.
-        if not any(worker.is_alive() for worker in self._workers):
+        if not (self._file_reader.is_alive or any(worker.is_alive() for worker in self._workers)):
             os.close(self._wake_read)
             os.close(self._wake_write)
         if self._own_context:
@@ -513,7 +515,7 @@ class QueryService:
             elif question.kind in (QueryMessageKind.MANAGE, QueryMessageKind.WAIT):
                 self._pass_on(socket, question, received)
             elif question.kind == QueryMessageKind.READ:
-                self._send_frames(socket, peer, self._read_file(question))
+                self._read_file(socket, question, received)
             elif question.kind == QueryMessageKind.CANCEL:
                 self._cancel(socket, peer, question.id)
             elif question.kind == QueryMessageKind.FETCH:
@@ -546,20 +548,25 @@ class QueryService:
         self._request_answers.put((request, frames))
         self._wake()
 
-    def _read_file(self, question: query_messages.QueryMessage) -> list[bytes]:
-        """Return the answer to READ: at most FILE_PART_BYTES_MAX, read right away."""
+    def _read_file(
+        self, socket: "zmq.Socket[bytes]", question: query_messages.QueryMessage, received: ReceivedMessage
+    ) -> None:
+        """Have a part of a saved file read, unless too much waits already."""
+        peer = received.routing
+        if (peer, question.id) in self._pending_ids:
+            return
+        busy = ""
         if self._answer_bytes() > ANSWERS_BYTES_MAX:
-            return query_messages.failure(question.id, "busy", _SENDING)
-        try:
-            if self._files is None:
-                raise FileNotFoundError
-            n_bytes, data = read_content(self._files, question.digest, question.offset, question.n_bytes)
-        except FileNotFoundError:
-            message = f"content {question.digest.hex()} is not stored at this collector; the view files lists its paths"
-            return query_messages.failure(question.id, "refused", message)
-        except OSError as error:
-            return query_messages.failure(question.id, "internal", f"a saved file cannot be read: {error}")
-        return query_messages.file_part(question.id, n_bytes, data)
+            busy = _SENDING
+        elif len(self._requests) >= self._bounds.queries_waiting_max:
+            busy = f"{len(self._requests)} requests are already waiting; try again later"
+        if busy:
+            self._send_frames(socket, peer, query_messages.failure(question.id, "busy", busy))
+            return
+        request = PendingRequest(peer, received.visitor, question, time.monotonic(), self._request_answered)
+        self._pending_ids.add((peer, question.id))
+        self._requests.append(request)
+        self._file_reader.submit(request)  # safeguard: slow-file-answers-pings
 
     def _read_result(self, peer: bytes, question: query_messages.QueryMessage) -> list[bytes]:
         """Return the answer to FETCH: at most RESULT_PART_BYTES, read right away."""

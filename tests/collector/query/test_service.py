@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 import zmq
 
+from chiplog_collector.query import file_reader
 from chiplog_collector.query import service as query_module
 from chiplog_collector.query import sql_guard as examiner_module
 from chiplog_collector.query.demand import QueryDemand
@@ -42,6 +43,12 @@ from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
+    Safeguard(
+        "pings are answered while a disk hangs",
+        "slow-file-answers-pings",
+        new="self._request_answered(request, self._file_reader._read(question))",
+        test="test_a_disk_that_hangs_does_not_keep_the_service_from_answering",
+    ),
     Safeguard(
         "the first query after a quiet time waits for its flush",
         "query-waits-for-flush",
@@ -193,6 +200,30 @@ def test_a_client_that_reads_no_parts_gets_only_so_many(index, address, tmp_path
         # ZeroMQ releases what it has sent a moment after the client has it.
         wait_until(lambda: ask_for_part(asker, digest, 0, 1 << 20).kind == QueryMessageKind.PART, "a part again")
     finally:
+        asker.close()
+        service.close()
+
+
+def test_a_disk_that_hangs_does_not_keep_the_service_from_answering(index, address, tmp_path, monkeypatch):
+    goes_on = threading.Event()
+
+    def hang(*_: object) -> tuple[int, bytes]:
+        assert goes_on.wait(60)
+        return 4, b"data"
+
+    monkeypatch.setattr(file_reader, "read_content", hang)
+    service = QueryService(index, address, files=tmp_path / "files")
+    service.start()
+    asker = Asker(address)
+    try:
+        asker.socket.send_multipart(query_messages.read_file(os.urandom(ID_BYTES), bytes(32), 0, 4))
+        asker.socket.send_multipart(query_messages.ping(os.urandom(ID_BYTES)))
+        assert asker.receive().kind == QueryMessageKind.PONG
+        goes_on.set()
+        answer = asker.receive()
+        assert (answer.kind, bytes(answer.payload)) == (QueryMessageKind.PART, b"data")
+    finally:
+        goes_on.set()
         asker.close()
         service.close()
 
