@@ -38,6 +38,7 @@ if TYPE_CHECKING or not _is_command:
     sys.modules[__name__].__class__ = ChiplogModule
 
 if TYPE_CHECKING:
+    from chiplog.query.async_client import AsyncClient
     from chiplog.query.client import Client, NoDataError, QueryError
     from chiplog.query.result import Result
     from chiplog.query.run_tables import run_history, runs
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     summary: Summary
 
 __all__ = [
+    "AsyncClient",
     "Client",
     "Histogram",
     "NoDataError",
@@ -58,6 +60,7 @@ __all__ = [
     "alert",
     "config",
     "connect",
+    "connect_async",
     "data",
     "define_metric",
     "finish",
@@ -75,6 +78,7 @@ __all__ = [
 ]
 
 _QUERY_NAMES = {
+    "AsyncClient": "query.async_client",
     "Client": "query.client",
     "NoDataError": "query.client",
     "QueryError": "query.client",
@@ -112,6 +116,32 @@ def connect(url: str | None = None, *, dir: "str | os.PathLike[str] | None" = No
     from chiplog.query import client  # importing chiplog must not cost what a client needs
 
     return client.connect(url, dir=dir)
+
+
+async def connect_async(url: str | None = None, *, dir: "str | os.PathLike[str] | None" = None) -> "AsyncClient":
+    """Return a client for asyncio, with the queries of `connect`.
+
+    Args:
+        url: The collector's address, as of `connect`.
+        dir: A CHIPLOG_DIR.
+
+    Returns:
+        A client; close it, or use it in `async with`.
+
+    Raises:
+        NoDataError: As of `connect`.
+        QueryError: As of `connect`.
+        ValueError: As of `connect`.
+
+    Examples:
+        >>> async with await chiplog.connect_async() as client:
+        ...     runs = await client.sql("FROM runs")
+        ...     async for batch in client.stream("FROM metrics"):
+        ...         print(batch.num_rows)
+    """
+    from chiplog.query.async_client import open_async_client
+
+    return await open_async_client(url, dir)
 
 
 def __getattr__(name: str) -> Any:

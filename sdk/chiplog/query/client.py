@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chiplog.ops import daemons
-from chiplog.query.connection import CollectorConnection
+from chiplog.query.connection import CANCELLED, CANCELLED_POLL_S, CollectorConnection
 from chiplog.query.result import QueryError, Result
 from chiplog.query.result_source import FileResult, MemoryResult, RemoteResult, ResultSource
 from chiplog.query.result_stream import ResultStream
@@ -174,11 +174,28 @@ class Client:
             ...     for batch in stream:
             ...         print(batch.num_rows)
         """
-        return ResultStream(self._open_result(query, params, timeout_s, time_zone, SMALL_RESULT_BYTES))
+        return self._open_stream(query, params, timeout_s, time_zone)
+
+    def _open_stream(
+        self,
+        query: str,
+        params: Params,
+        timeout_s: float | None,
+        time_zone: str,
+        cancelled: threading.Event | None = None,
+    ) -> ResultStream:
+        return ResultStream(self._open_result(query, params, timeout_s, time_zone, SMALL_RESULT_BYTES, cancelled))
 
     def _open_result(
-        self, query: str, params: Params, timeout_s: float | None, time_zone: str, bytes_max: int = 0
+        self,
+        query: str,
+        params: Params,
+        timeout_s: float | None,
+        time_zone: str,
+        bytes_max: int = 0,
+        cancelled: threading.Event | None = None,
     ) -> ResultSource:
+        """Run a query. cancelled: another thread sets it to end the query, which then raises QueryError."""
         plain = _plain_params(params)
         timeout_s = QUERY_TIMEOUT_S if timeout_s is None else float(timeout_s)
         if not 0 < timeout_s <= QUERY_TIMEOUT_S:
@@ -186,7 +203,8 @@ class Client:
         with self._lock:
             if self._closed:
                 raise QueryError("refused", "this client is closed; connect again")
-            return self._execute(query, plain, timeout_s, "" if time_zone == "UTC" else time_zone, bytes_max)
+            zone = "" if time_zone == "UTC" else time_zone
+            return self._execute(query, plain, timeout_s, zone, bytes_max, cancelled)
 
     def read_file(self, sha256: str) -> Iterator[bytes]:
         """Yield the content of a saved file, in parts of up to 1 MiB. The caller compares its digest.
@@ -315,6 +333,7 @@ class Client:
         timeout_s: float,
         time_zone: str,
         bytes_max: int,
+        cancelled: threading.Event | None,
     ) -> ResultSource:
         for last in (False, True):
             if self._remote is not None and (self._remote.is_broken or not self._collector_lives()):
@@ -324,16 +343,16 @@ class Client:
                 if opened is not None:
                     self._warn_stale(opened)
                     space = _result_space(self._where) if bytes_max and self._where is not None else None
-                    return _ask_file(opened, query, params, timeout_s, time_zone, space)
+                    return _ask_file(opened, query, params, timeout_s, time_zone, space, cancelled)
             assert self._remote is not None
             try:
                 lives = self._collector_lives
-                answer = self._remote.execute(query, params, timeout_s, lives, time_zone, bytes_max)
+                answer = self._remote.execute(query, params, timeout_s, lives, time_zone, bytes_max, cancelled)
                 if answer.kind == QueryMessageKind.RESULT:
                     return MemoryResult(answer.payload, answer.n_rows)
                 # The rest of the result is read through this connection; the next query opens another one.
                 remote, self._remote = self._remote, None
-                return RemoteResult(remote, answer, lives)
+                return RemoteResult(remote, answer, lives, cancelled)
             except QueryError as error:
                 # An embedded collector exits when it is idle, and aborts queries: its file is free then.
                 # safeguard: cut-query-asked-again
@@ -539,10 +558,11 @@ def _ask_file(
     timeout_s: float,
     time_zone: str,
     space: "ResultSpace | None" = None,
+    cancelled: threading.Event | None = None,
 ) -> ResultSource:
     """Run a query in a thread of its own, and close the connection. Raises QueryError.
 
-    space: for a large result, which is refused without it.
+    space: for a large result, which is refused without it. cancelled: as of `Client._open_result`.
 
     Signal handlers run in the main thread. There DuckDB would replace what a handler raises by an error of the query,
     and would call a handler only once a long task of the query has ended.
@@ -563,7 +583,7 @@ def _ask_file(
             thread.start()
             has_started = True
         # safeguard: interrupt-passes-sql
-        wait([answer], timeout_s)  # Thread.join() takes a running thread for ended if a handler raises
+        _wait_for(answer, timeout_s, cancelled)  # Thread.join() takes a running thread for ended if a handler raises
     finally:  # also when a signal handler raises: the process must not end while the query runs
         with handlers_held():
             while has_started and not answer.done():
@@ -571,7 +591,20 @@ def _ask_file(
                 connection.interrupt()
                 wait([answer], INTERRUPT_AGAIN_S)
             connection.close()
+    if cancelled is not None and cancelled.is_set() and answer.exception() is not None:
+        raise QueryError("cancelled", CANCELLED)
     return answer.result()
+
+
+def _wait_for(answer: "Future[ResultSource]", timeout_s: float, cancelled: threading.Event | None) -> None:
+    """Wait until there is an answer, the time is over, or another thread has cancelled the query."""
+    if cancelled is None:
+        wait([answer], timeout_s)
+        return
+    deadline = time.monotonic() + timeout_s
+    while not cancelled.is_set() and (left_s := deadline - time.monotonic()) > 0:
+        if wait([answer], min(left_s, CANCELLED_POLL_S)).done:
+            return
 
 
 def _read_file(

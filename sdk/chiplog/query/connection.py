@@ -2,6 +2,7 @@
 
 import math
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ ASK_AGAIN_MAX = 10  # repetitions of a query whose index was replaced: each bad 
 CHANGE_SILENT_S = 3 * PEER_SILENT_S  # an index that exits is restarted within this
 FILE_AGAIN_S = 2.0  # a part of a saved file takes milliseconds …
 FILE_TRIES = 10  # … and a collector that restarts answers within this many
+CANCELLED_POLL_S = 0.05  # how soon a wait ends that another thread cancels
+CANCELLED = "the query was cancelled"
 BUSY_PAUSE_S = 0.1  # before a part of a result is requested again
 SIZE_SLACK_BYTES = 1 << 20  # the head of an answer, in addition to its stream
 
@@ -118,10 +121,12 @@ class CollectorConnection:
         lives: Callable[[], bool],
         time_zone: str = "",
         bytes_max: int = 0,
+        cancelled: threading.Event | None = None,
     ) -> query_messages.QueryMessage:
         """Return the RESULT of a query. Raises QueryError. What a signal handler raises cancels the query.
 
-        bytes_max: a larger result is answered with its first PART_OF_RESULT.
+        bytes_max: a larger result is answered with its first PART_OF_RESULT. cancelled: another thread sets it to end
+        the query.
 
         Sends pings while it waits. Silence for as long as the query may take means that the collector has exited. A
         collector that does not know the query is a new one: the query is repeated, each time with a new ID, because the
@@ -140,21 +145,27 @@ class CollectorConnection:
                 f"query and parameters of {len(frames[0])} bytes exceed the limit of {REQUEST_BYTES_MAX}; ask in parts",
             )
         try:
-            return self._ask(question, frames, lives)
+            return self._ask(question, frames, lives, cancelled)
         except QueryError:
             raise
         except BaseException:  # Ctrl-C, or another signal's handler
             self.cancel(question.id)  # safeguard: interrupted-query-cancelled
             raise
 
-    def _ask(self, question: _Question, frames: list[bytes], lives: Callable[[], bool]) -> query_messages.QueryMessage:
+    def _ask(
+        self,
+        question: _Question,
+        frames: list[bytes],
+        lives: Callable[[], bool],
+        cancelled: threading.Event | None,
+    ) -> query_messages.QueryMessage:
         self._send(frames)
         asked = 1
         last_received = last_ping = time.monotonic()
         deadline = last_received + QUERY_WAIT_S + question.timeout_s + 2 * PEER_SILENT_S
         silent_s = max(PEER_SILENT_S, question.timeout_s)  # an index that exits is restarted within this
         while True:
-            answer = self._receive(last_ping + HEARTBEAT_INTERVAL_S)
+            answer = self._receive_unless(cancelled, question.id, last_ping + HEARTBEAT_INTERVAL_S)
             now = time.monotonic()
             if answer is not None:
                 last_received = now
@@ -186,14 +197,16 @@ class CollectorConnection:
         """Request a part of the result of a query. The answers come in the order of the requests."""
         self._send(query_messages.fetch(id, offset, RESULT_PART_BYTES))
 
-    def receive_part(self, id: bytes, lives: Callable[[], bool]) -> query_messages.QueryMessage | None:
+    def receive_part(
+        self, id: bytes, lives: Callable[[], bool], cancelled: threading.Event | None = None
+    ) -> query_messages.QueryMessage | None:
         """Return the next part that was requested; None if the collector is busy, after a pause. Raises QueryError.
 
-        lives: as of `execute`. A result ends with the process that keeps it.
+        lives, cancelled: as of `execute`. A result ends with the process that keeps it.
         """
         last_received = last_ping = time.monotonic()
         while True:
-            answer = self._receive(last_ping + HEARTBEAT_INTERVAL_S)
+            answer = self._receive_unless(cancelled, id, last_ping + HEARTBEAT_INTERVAL_S)
             now = time.monotonic()
             if answer is not None and answer.id == id:
                 last_received = now
@@ -278,6 +291,19 @@ class CollectorConnection:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
             pass  # it is unreachable and its queue is full: the wait for an answer detects that
+
+    def _receive_unless(
+        self, cancelled: threading.Event | None, id: bytes, deadline: float
+    ) -> query_messages.QueryMessage | None:
+        """Return the next valid message before `deadline`, or None. Raises QueryError once the query is cancelled."""
+        while cancelled is not None:
+            if cancelled.is_set():
+                self.cancel(id)
+                raise QueryError("cancelled", CANCELLED)
+            until = min(deadline, time.monotonic() + CANCELLED_POLL_S)
+            if (answer := self._receive(until)) is not None or until == deadline:
+                return answer
+        return self._receive(deadline)
 
     def _receive(self, deadline: float) -> query_messages.QueryMessage | None:
         """Return the next valid message before `deadline`, or None."""

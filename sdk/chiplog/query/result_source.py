@@ -1,5 +1,6 @@
 """Where the bytes of a result come from, part by part: from memory, from a local file, or from a collector."""
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -74,14 +75,22 @@ class FileResult:
 class RemoteResult:
     """A large result that a collector keeps. It owns the connection that asked for it.
 
-    first: the answer, a PART_OF_RESULT. lives: returns False once the collector has ended.
+    first: the answer, a PART_OF_RESULT. lives: returns False once the collector has ended. cancelled: another thread
+    sets it to end a wait.
     """
 
-    def __init__(self, connection: CollectorConnection, first: QueryMessage, lives: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        connection: CollectorConnection,
+        first: QueryMessage,
+        lives: Callable[[], bool],
+        cancelled: threading.Event | None = None,
+    ) -> None:
         self.n_bytes = first.n_bytes
         self.n_rows = first.n_rows
         self._connection: CollectorConnection | None = connection
         self._lives = lives
+        self._cancelled = cancelled
         self._id = first.id
         self._at = 0  # of the next part to return
         self._requested_to = len(first.payload)
@@ -96,7 +105,7 @@ class RemoteResult:
             self._request(self._connection, self._requested_to)
             self._requested_to += RESULT_PART_BYTES
         while self._at not in self._arrived:
-            part = self._connection.receive_part(self._id, self._lives)
+            part = self._connection.receive_part(self._id, self._lives, self._cancelled)
             offset = self._requested.popleft()
             if part is None:
                 self._request(self._connection, offset)  # the collector was busy

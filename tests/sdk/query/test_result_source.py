@@ -40,7 +40,7 @@ class Connection:
         self._waiting.append(offset)
         self.n_waiting_max = max(self.n_waiting_max, len(self._waiting))
 
-    def receive_part(self, id: bytes, lives: object) -> QueryMessage | None:
+    def receive_part(self, id: bytes, lives: object, cancelled: object) -> QueryMessage | None:
         offset = self._waiting.popleft()
         if offset in self._busy:
             self._busy.remove(offset)
@@ -98,7 +98,7 @@ def test_a_remote_result_is_requested_ahead_and_dropped_at_its_end(busy: set[int
 
 def test_another_part_than_was_requested_is_an_error() -> None:
     connection = Connection()
-    connection.receive_part = lambda id, lives: part_at(5)  # type: ignore[method-assign]
+    connection.receive_part = lambda *_: part_at(5)  # type: ignore[method-assign]
     source = RemoteResult(connection, part_at(0), lambda: True)  # type: ignore[arg-type]
     source.read()
     with pytest.raises(QueryError, match="another part of the result"):

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import chiplog
+from chiplog.query.async_client import AsyncClient
 from chiplog.query.client import Client, Result
 from chiplog.recording import api, foreign_names
 from chiplog.recording.disabled import DisabledRun
@@ -33,6 +34,7 @@ DOCUMENTED = {
     },
     "Config": {*OF_A_DICT, "as_dict", "setdefaults"},
     "Summary": OF_A_DICT,
+    "AsyncClient": {"close", "sql", "stream"},
     "Client": {"close", "delete_runs", "edit_run", "read_file", "save_view", "sql", "stream"},
     "Result": {"arrow", "columns", "df", "pl", "relation", "rows", "tuples", "wall_times"},
 }
@@ -85,6 +87,7 @@ def test_the_public_attributes_of_a_class_are_the_documented_ones(chiplog_dir: P
         "Run": run,
         "Config": run.config,
         "Summary": run.summary,
+        "AsyncClient": AsyncClient(Client("ipc:///nowhere/query.sock", None)),
         "Client": Client("ipc:///nowhere/query.sock", None),
         "Result": Result(sink.getvalue().to_pybytes()),
     }
@@ -95,7 +98,7 @@ def test_the_public_attributes_of_a_class_are_the_documented_ones(chiplog_dir: P
     assert {attribute for attribute in own if not inspect.getdoc(getattr(type(found), attribute))} == set()
 
 
-FUNCTIONS = sorted(CALLS | {"connect", "init", "run_history", "runs", "setup"})
+FUNCTIONS = sorted(CALLS | {"connect", "connect_async", "init", "run_history", "runs", "setup"})
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
