@@ -6,7 +6,9 @@ import json
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -81,6 +83,10 @@ class StreamedRows:
     def relation(self) -> "duckdb.DuckDBPyRelation":
         """Return the rows as a relation of a DuckDB in memory."""
         return self._stream._relation()
+
+    def stop(self) -> None:
+        """Let the relation end early. Called while another thread reads it."""
+        self._stream._stop()
 
 
 def _of_one_type(values: list[Any]) -> list[Any]:
@@ -182,7 +188,30 @@ def _unzoned(value: Any) -> Any:
 def write_parquet(result: "Result | Rows | StreamedRows", path: str) -> None:
     """Write a parquet file."""
     with atomic_output(path) as temporary:
-        result.relation().write_parquet(temporary)
+        stop = result.stop if isinstance(result, StreamedRows) else None
+        _write_in_thread(lambda: result.relation().write_parquet(temporary), stop)
+
+
+def _write_in_thread(write: Callable[[], object], stop: Callable[[], None] | None) -> None:
+    """Run a call of DuckDB in a thread: in the main one it would replace Ctrl-C by an error of its own."""
+    written: Future[None] = Future()
+
+    def work() -> None:
+        try:
+            write()
+            written.set_result(None)
+        except BaseException as error:
+            written.set_exception(error)
+
+    thread = threading.Thread(target=work, name="chiplog-parquet", daemon=True)
+    thread.start()
+    try:
+        wait([written])
+    finally:
+        if not written.done() and stop is not None:
+            stop()  # safeguard: interrupt-ends-parquet
+        thread.join()
+    written.result()
 
 
 def write_arrow(result: "Result | Rows | StreamedRows", path: str) -> None:

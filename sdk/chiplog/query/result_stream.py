@@ -41,6 +41,7 @@ class ResultStream:
         self._messages = _messages(source)
         self._schema = b""
         self._dictionaries: dict[int, bytes] = {}  # of enumerations, by their ID
+        self._is_stopped = False  # by another thread: `_relation` ends early
         self._failure: BaseException | None = None  # why `_relation` cannot be read to its end
         try:
             _, self._schema = self._next_message() or (0, b"")
@@ -120,10 +121,14 @@ class ResultStream:
         table = self._empty._table
         return relation_of(RecordBatchReader.from_batches(table.schema, self._batches()), is_stream=True)
 
+    def _stop(self) -> None:
+        """Let `_relation` end early. Called while another thread reads it."""
+        self._is_stopped = True
+
     def _batches(self) -> Iterator[Any]:
         """Yield the batches for a reader that replaces exceptions by its own: `_failure` keeps them."""
         try:
-            while (result := self._next_result()) is not None:
+            while not self._is_stopped and (result := self._next_result()) is not None:
                 yield from result._table.to_batches()
         except BaseException as error:
             self._failure = error

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import signal
 import stat
 from datetime import datetime
 
@@ -20,8 +21,14 @@ from chiplog.query.result_source import MemoryResult
 from chiplog.query.result_stream import ResultStream
 from tests.support.command_line import ON_ONE_WORKER, one_line
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
+    Safeguard(
+        "Ctrl-C ends the writing of a parquet file",
+        "interrupt-ends-parquet",
+        test="test_ctrl_c_ends_a_parquet_file_and_leaves_nothing",
+    ),
     Safeguard(
         "null in place of NaN in JSON is reported",
         "null-for-nan-is-reported",
@@ -138,6 +145,29 @@ def test_a_stream_is_written_as_the_whole_result_is(tmp_path, form):
         assert pa.table(read_ipc(str(parts))).num_rows == len(Result(data))
     else:
         assert whole.read_bytes() == parts.read_bytes()
+
+
+def test_ctrl_c_ends_a_parquet_file_and_leaves_nothing(tmp_path):
+    batch = pa.record_batch({"n": list(range(1000))})
+    with pa.BufferOutputStream() as sink, pa.ipc.new_stream(sink, batch.schema) as stream:
+        for _ in range(200):
+            stream.write_batch(batch)
+    data = sink.getvalue().to_pybytes()
+
+    class Interrupted(MemoryResult):
+        n_read = 0
+
+        def read(self):
+            part = data[self.n_read : self.n_read + 100_000]
+            self.n_read += len(part)
+            if self.n_read == 500_000:
+                os.kill(os.getpid(), signal.SIGINT)
+                wait_until(lambda: stream._is_stopped, "a writer that is stopped")
+            return part
+
+    with ResultStream(Interrupted(data, 200_000)) as stream, pytest.raises(KeyboardInterrupt):
+        write_result(StreamedRows(stream), Output("parquet", str(tmp_path / "out.parquet")))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_values_of_json_keep_their_own_fields_in_a_file(tmp_path):
