@@ -22,12 +22,12 @@ from chiplog.cli.runs_query import (
     parse_since,
     parse_sort,
 )
-from chiplog.cli.sparkline import sparkline
 from chiplog.cli.tables import NULL, plain_cell, table_value
 from chiplog.cli.writers import Rows, write_result
 from chiplog.query.client import Client
 from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
 from chiplog.query.result import unique_names
+from chiplog.query.sparkline import sparkline
 
 if TYPE_CHECKING:
     from chiplog.cli.fitted_table import Cell, Sheet

@@ -3,11 +3,14 @@
 import copy
 import html
 import importlib.util
+import math
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from chiplog.query.arrow_validation import validate_ipc_stream
 from chiplog.query.python_values import python_values
+from chiplog.query.sparkline import sparkline
 from chiplog.safety.interrupts import handlers_held, raise_interrupt
 from chiplog_schemas.query.query_messages import one_line
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["QueryError", "Result"]
 
 HTML_ROWS_MAX = 20  # of a notebook's table: a screen full; `df()` shows more
+HTML_BARS_MAX = 60  # of a list of numbers as a curve: the width of a column
 HTML_CELL_CHARS_MAX = 200  # of one cell of it: a longer text hides the other columns
 
 
@@ -85,7 +89,7 @@ class Result:
         return f"<chiplog result: {len(self)} rows of {', '.join(self.columns)}>"
 
     def _repr_html_(self) -> str:
-        """Return a table of the first rows for notebooks, with the number of all rows."""
+        """Return a table of the first rows for notebooks, with the number of all rows; a list of numbers is a curve."""
         first = self._slice(0, HTML_ROWS_MAX)
         heads = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
         body = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in first.tuples())
@@ -186,10 +190,27 @@ def relation_of(arrow: Any, *, is_stream: bool = False) -> "duckdb.DuckDBPyRelat
 
 
 def _html_cell(value: Any) -> str:
+    if isinstance(value, list) and len(value) > 1 and _is_curve(value):
+        finite = [number for number in value if number is not None and math.isfinite(number)]
+        title = f"{len(value)} values" + (f", {min(finite):g} to {max(finite):g}" if finite else "")
+        return f'<td title="{title}">{sparkline(_thinned(value))}</td>'
     text = "" if value is None else str(value)
     if len(text) > HTML_CELL_CHARS_MAX:
         text = text[: HTML_CELL_CHARS_MAX - 1] + "…"
     return f"<td>{html.escape(text)}</td>"
+
+
+def _is_curve(values: list[Any]) -> bool:
+    """Return True if a list has only numbers and None, and at least one number."""
+    kinds = {type(value) for value in values}
+    return kinds <= {int, float, Decimal, type(None)} and kinds != {type(None)}
+
+
+def _thinned(values: list[Any]) -> list[Any]:
+    """Return a list with at most HTML_BARS_MAX numbers: the largest of each part, so that a peak is seen."""
+    size = math.ceil(len(values) / HTML_BARS_MAX)
+    parts = (values[at : at + size] for at in range(0, len(values), size))
+    return [max((value for value in part if value is not None), default=None) for part in parts]
 
 
 def unique_names(names: Sequence[str]) -> list[str]:

@@ -229,6 +229,16 @@ class Run(Recorder):
     def __repr__(self) -> str:
         return f"<chiplog run {self.id} as {self.label}, {self.mode}>"
 
+    def _repr_html_(self) -> str:
+        """Return what this process knows of the run, as a table for notebooks."""
+        import html  # imported here: a training shows no run
+
+        state = "finished" if self._finished else "disabled" if self.disabled else "running"
+        known = {"run": self.name or self.id, "id": self.id, "project": self.project, "label": self.label}
+        rows = [*known.items(), ("state", state if self.mode in ("online", "disabled") else f"{state}, {self.mode}")]
+        cells = ((name, html.escape(str("" if value is None else value))) for name, value in rows)
+        return f"<table>{''.join(f'<tr><th>{name}</th><td>{text}</td></tr>' for name, text in cells)}</table>"
+
     def __enter__(self) -> "Run":
         return self
 

@@ -64,6 +64,24 @@ def test_a_notebook_shows_an_escaped_table_of_the_first_rows_and_counts_all() ->
     assert page.endswith("<p>the first 20 of 50 rows × 3 columns</p>")
 
 
+def test_a_notebook_shows_a_list_of_numbers_as_a_curve_with_its_range() -> None:
+    query = """SELECT [0, 7, NULL, 3.5]::DOUBLE[] AS a, [1.5, 2.5] AS decimals,
+        [if(x = 500, 9, 1) for x in range(1000)] AS long, ['<x>'] AS texts,
+        [1] AS one, [true, false] AS flags, [NULL, NULL]::INTEGER[] AS unknown, ['nan'::DOUBLE, 1] AS nan"""
+    page = result_of(query)._repr_html_()
+    assert '<td title="4 values, 0 to 7">▁█ ▅</td>' in page
+    assert f'<td title="1000 values, 1 to 9">{"▁" * 29}█{"▁" * 29}</td>' in page
+    for shown in (
+        "<td>[&#x27;&lt;x&gt;&#x27;]</td>",
+        "<td>[1]</td>",
+        "<td>[True, False]</td>",
+        "<td>[None, None]</td>",
+    ):
+        assert shown in page
+    assert '<td title="2 values, 1 to 1">×▁</td>' in page
+    assert '<td title="2 values, 1.5 to 2.5">▁█</td>' in page
+
+
 def test_a_notebook_shows_the_columns_of_a_result_without_rows() -> None:
     page = result_of("SELECT 1 AS a, 2 AS b WHERE false")._repr_html_()
     assert page == (

@@ -38,6 +38,18 @@ def test_seqs_are_gapless_and_the_first_event_is_the_identity(run, offline) -> N
     assert run._journal.next_seq == len(events)
 
 
+def test_a_notebook_shows_a_run_as_an_escaped_table(run) -> None:
+    shown = chiplog.init("<p>", run_id="p3", name="a & b", label="rank0", mode="offline", reinit="create_new")
+    assert shown._repr_html_() == (
+        "<table><tr><th>run</th><td>a &amp; b</td></tr><tr><th>id</th><td>p3</td></tr>"
+        "<tr><th>project</th><td>&lt;p&gt;</td></tr><tr><th>label</th><td>rank0</td></tr>"
+        "<tr><th>state</th><td>running, offline</td></tr></table>"
+    )
+    shown.finish()
+    assert "<td>finished, offline</td>" in shown._repr_html_()
+    assert f"<tr><th>run</th><td>{run.id}</td></tr>" in run._repr_html_(), "a run without a name has its ID"
+
+
 def test_arguments_that_a_call_has_not_are_said_and_left_out(offline, caplog) -> None:
     run = chiplog.init("gpt", "p2", entity="team", label="rank0", mode="offline", settings=Hostile())
     run.log({"x": 1.0}, 3, 7)

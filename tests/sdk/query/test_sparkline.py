@@ -2,7 +2,7 @@
 
 import pytest
 
-from chiplog.cli.sparkline import sparkline
+from chiplog.query.sparkline import sparkline
 
 
 @pytest.mark.parametrize(
