@@ -218,10 +218,10 @@ class CollectorConnection:
                 if answer.kind == QueryMessageKind.ERROR:
                     raise QueryError(answer.error_kind, answer.message)
             is_gone = answer is not None and answer.kind == QueryMessageKind.PONG and not answer.info.get("waiting")
-            # safeguard: lost-result-is-expired
             if is_gone or now - last_received > QUERY_TIMEOUT_S or (answer is None and not lives()):
                 message = f"the collector at {self._address} was restarted or has stopped"
-                raise QueryError("expired", f"{message}, so the rest of the result is lost; ask again")
+                reason = f"{message}, so the rest of the result is lost; ask again"
+                raise QueryError("expired", reason)  # safeguard: lost-result-is-expired
             if now - last_ping >= HEARTBEAT_INTERVAL_S:
                 self._send(query_messages.ping(id))
                 last_ping = now

@@ -49,7 +49,8 @@ SAFEGUARDS = [
     Safeguard(
         "a stream whose collector was restarted ends with an error",
         "lost-result-is-expired",
-        condition=False,
+        part='"expired"',
+        new='"unreachable"',
         test="test_a_stream_ends_with_one_clear_error_when_its_collector_ends",
     ),
     Safeguard(
