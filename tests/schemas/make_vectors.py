@@ -86,6 +86,37 @@ EVENTS: dict[EventKind, list[Any]] = {
     EventKind.PEER: [PRODUCER_A, {"state": "crashed", "reason": "process ended without finish()", "produced": 10}],
     EventKind.DEFINE: ["val/*", {"summary": "min", "step_metric": "epoch"}],
     EventKind.CONFIG_HASHES: [1, {"lr": "5f70bf18", "model/layers": "4b227777"}],
+    EventKind.IMPORTED: [
+        {
+            "producer": {
+                "role": "rank",
+                "label": "rank3",
+                "is_primary": True,
+                "rank": 3,
+                "node": "node-a",
+                "agent_node": "node-a",
+                "gpus": ["GPU-3"],
+                "launch": "l",
+                "restart": 1,
+                "state": "failed",
+                "exit_code": 1,
+                "reason": "x",
+                "started_at": TS,
+                "ended_at": TS + 9,
+                "produced": 12,
+                "clock_us": 150,
+                "cause": "exception",
+            },
+            "run": {"run_id": "r", "project": "p", "tags": ["a"], "primary_label": "rank3", "primary_restart": 1},
+            "seqs": [1, 4, 9, 9],
+            "seen_at": TS + 20,
+            "lost": [[5, 6, "disk full"]],
+            "config": [[1, TS, "lr", "0.1"]],
+            "files": [[2, TS, "last.pt", 10, bytes(range(32))]],
+            "stored": [[bytes(range(32)), 10, TS + 1]],
+            "events": [[3, TS, "alert", "warning", "high", '{"text": "x"}', None]],
+        }
+    ],
 }
 
 # Forms that were added later, in addition to the first vector of their kind.

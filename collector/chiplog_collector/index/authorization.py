@@ -28,6 +28,7 @@ from chiplog_schemas.model.events import (
     decode,
     select_typed,
 )
+from chiplog_schemas.model.import_event import identity_of_import
 from chiplog_schemas.security import permissions
 
 REFUSALS_PER_KEY_MAX = 1_000  # rows in `events` per set of nodes; a peer can invent producers and senders
@@ -183,4 +184,6 @@ def _identity_in(payload: object) -> object:
         event = decode(payload if isinstance(payload, bytes) else b"")
     except CodecError:
         return None
+    if event[0] == EventKind.IMPORTED and len(event) > 2:
+        return identity_of_import(event[2])  # safeguard: import-of-foreign-node-refused
     return event[2] if event[0] == EventKind.IDENTITY and len(event) > 2 else None

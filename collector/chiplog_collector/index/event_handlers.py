@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from chiplog_collector.index.apply_context import QUARANTINE_BYTES_MAX, REASON_CHARS_MAX, ApplyContext
 from chiplog_collector.index.definitions import definition_of, hashes_of
+from chiplog_collector.index.imports import RunImporter
 from chiplog_collector.index.ledger import Ledger, Mask
 from chiplog_collector.index.registry import RunRegistry
 from chiplog_collector.index.state import Producer
@@ -76,6 +77,7 @@ class EventHandlers:
             EventKind.FILE: registry.file,
             EventKind.DEFINE: self._apply_definition,
             EventKind.CONFIG_HASHES: self._apply_config_hashes,
+            EventKind.IMPORTED: RunImporter(context, ledger, registry).apply,
         }
 
     def apply_group(self, group: Group, numbers: NDArray[np.int32], keys: tuple[int, ...], mask: Mask) -> None:

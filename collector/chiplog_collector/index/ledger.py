@@ -33,6 +33,7 @@ class Ledger:
         refused: indices of the producers to leave out. sender: of the block's record, if its receipt names it.
         """
         batch, received_us = self._context.batch, self._context.received_us
+        seen_us = 0 if block.is_imported else received_us  # an IMPORTED event has the time
         numbers = np.zeros(len(block.producers), dtype=np.int32)
         fresh: dict[int, list[tuple[int, int]]] = {}
         partial = bool(refused)
@@ -41,7 +42,9 @@ class Ledger:
                 continue  # safeguard: refused-stays-out-of-ledger
             producer = self._context.producer(uuid)
             delay_us = received_us - block.created_ts
-            if abs(delay_us) < _CLOCK_US_MAX and (producer.clock_us is None or delay_us < producer.clock_us):
+            is_nearest = producer.clock_us is None or delay_us < producer.clock_us
+            # safeguard: import-shows-no-clock
+            if not block.is_imported and is_nearest and abs(delay_us) < _CLOCK_US_MAX:
                 producer.clock_us = delay_us
                 batch.producers.add(producer.producer)
             numbers[index] = producer.producer
@@ -53,15 +56,35 @@ class Ledger:
                 partial = True
             fresh[index] = new
             for first, last in new:
-                batch.intervals.append((producer.producer, first, last, received_us))
+                batch.intervals.append((producer.producer, first, last, seen_us))
                 batch.n_events += last - first + 1
-            if sender not in (None, producer.sender) and (new or not producer.is_presumed):
+            # safeguard: import-is-no-agent
+            is_delivery = not block.is_imported and sender not in (None, producer.sender)
+            if is_delivery and sender is not None and (new or not producer.is_presumed):
                 self._node_loss.on_new_sender(producer, sender, new)
             if new and self._state.lost.get(producer.producer):
                 self._retract_lost(producer, new)
         if not partial:  # safeguard: events-stored-once
             return None, numbers
         return _mask_of(fresh), numbers
+
+    def admit_imported(self, producer: Producer, seq: int, ranges: list[tuple[int, int]], seen_us: int) -> None:
+        """Enter seqs of events that an import does not deliver themselves, and when the last event had arrived.
+
+        seq: of the IMPORTED event, which has been entered.
+        """
+        batch, have = self._context.batch, self._state.have[producer.producer]
+        for index in range(len(batch.intervals) - 1, -1, -1):  # its own entry is one of the last
+            number, first, last, _ = batch.intervals[index]
+            if number == producer.producer and first <= seq <= last:
+                batch.intervals[index] = (number, first, last, seen_us)
+                break
+        for first, last in ranges:
+            new = have.add(first, last)
+            batch.intervals += [(producer.producer, a, b, seen_us) for a, b in new]
+            batch.n_events += sum(b - a + 1 for a, b in new)
+            if new and self._state.lost.get(producer.producer):
+                self._retract_lost(producer, new)
 
     def mark_log_damaged(self) -> None:
         """Record that the log lost records.

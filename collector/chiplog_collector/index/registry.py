@@ -34,12 +34,13 @@ _CHARS_MAX = {
     **dict.fromkeys(("project", "name", "group", "job_type"), 1_024),
     "launch": 1_024,  # a launcher's ID, and a suffix that makes it unique
     "resume_launch": 1_024,
+    "primary_launch": 1_024,
     "notes": 8_192,  # a page or two
     "reason": 2_000,  # one line
 }
 CONSOLE = "console"  # the role of a producer that sends the console output of another one
 _UUID = re.compile("[0-9a-f]{32}")
-_LATE_US_MAX = 1 << 53  # 285 years
+LATE_US_MAX = 1 << 53  # 285 years
 _ENTRIES_MAX = 64  # tags of a run, GPUs of a process
 
 
@@ -89,6 +90,15 @@ class RunRegistry:
             producer.uptime_us = said.get("uptime")
         producer.started_at = said.get("started_at", producer.started_at or ts)
         self._context.batch.producers.add(producer.producer)
+
+    def enter_imported(self, producer: Producer, run_id: str, label: str) -> Run:
+        """Put a producer of an import into a run. Raises ValueError if the run has labels of other senders' nodes."""
+        run = self._run(run_id, producer)
+        members = self._state.members.get(run.run, {}).values()
+        if not all(may_act_for(producer.nodes, mate) for mate in members):  # safeguard: import-joins-no-foreign-run
+            raise ValueError(f"run {run_id} has labels of nodes that the sender's key does not cover")
+        self._join(producer, run, label)
+        return run
 
     def _enter_run(self, producer: Producer, said: dict[str, Any], seq: int, ts: int) -> None:
         """Put a producer into the run and under the label that its identity names."""
@@ -486,7 +496,7 @@ class RunRegistry:
         state = said["state"]
         if not by_itself and producer.state in ("finished", "failed"):
             return
-        exit_code, exit_signal = _int32(said.get("exit_code")), _int32(said.get("exit_signal"))
+        exit_code, exit_signal = int32_of(said.get("exit_code")), int32_of(said.get("exit_signal"))
         if (producer.state, producer.reason) == (state, said.get("reason")):  # every sync of a journal repeats it
             producer.exit_code = producer.exit_code if exit_code is None else exit_code
             producer.exit_signal = producer.exit_signal if exit_signal is None else exit_signal
@@ -495,7 +505,7 @@ class RunRegistry:
         producer.exit_code, producer.exit_signal = exit_code, exit_signal
         producer.cause = _cause_of(said)
         producer.ended_at, producer.is_presumed = ts, False
-        producer.late_us = min(max(0, said.get("late_us", 0)), _LATE_US_MAX)
+        producer.late_us = min(max(0, said.get("late_us", 0)), LATE_US_MAX)
         if state != "finished" and producer.role == CONSOLE:
             # The label continues: an event of kind `crashed` would look like its end.
             message = f"the helper that recorded the console {state}: {producer.reason or 'no reason given'}"
@@ -539,7 +549,8 @@ def may_act_for(nodes: list[str], mate: Producer) -> bool:
     return mate.nodes == nodes if mate.key_node is None else matches_node(tuple(nodes), mate.key_node)
 
 
-def _int32(value: int | None) -> int | None:
+def int32_of(value: int | None) -> int | None:
+    """Return the integer if it fits 32 bits, else None."""
     return value if value is not None and -(1 << 31) <= value < 1 << 31 else None
 
 

@@ -48,6 +48,13 @@ class BlockBuilder:
         self.n_bytes = 0
         self.n_events = 0
 
+    def name(self, producer: bytes) -> None:
+        """Name a producer, in this order, without an event. The index numbers producers as blocks name them."""
+        if producer not in self._producers:
+            self._producers[producer] = len(self._seqs)
+            self._seqs.append([])
+            self.n_bytes += _PRODUCER_BYTES
+
     def add(self, producer: bytes, seq: int, payload: bytes | memoryview) -> list[Any] | None:
         """Add one event and return it decoded. Return None if it is kept verbatim or is a duplicate.
 
@@ -200,6 +207,8 @@ def _keys_are_valid(keys_bin: bytes, values: bytes) -> bool:
 
 def _runs(seqs: list[int]) -> list[tuple[int, int]]:
     """Return the ranges of one producer's seqs in arrival order, which are nearly always ascending and without gaps."""
+    if not seqs:
+        return []
     if seqs[-1] - seqs[0] == len(seqs) - 1 and all(map(int.__lt__, seqs, seqs[1:])):
         return [(seqs[0], seqs[-1])]
     return list(Intervals(runs_of(sorted(seqs))))

@@ -47,6 +47,11 @@ class Block:
     producers: list[tuple[bytes, list[tuple[int, int]]]]
     groups: list[Group]
 
+    @property
+    def is_imported(self) -> bool:
+        """Return True if an import made it: it shows nothing about clocks, and its sender is no producer's agent."""
+        return self.created_ts == 0
+
 
 def decode_block(data: bytes | memoryview) -> Block:
     """Decode a block into numpy columns that are views of `data`.

@@ -109,6 +109,8 @@ class EventKind(IntEnum):
     DEFINE = 15, EventSpec({"name": Field.OBJECT, "definition": Field.OBJECT})
     # hashes of a rank's config, which the index compares with the primary's. whole: 1 or 0; hashes: {key: hex digits}
     CONFIG_HASHES = 16, EventSpec({"whole": Field.INT, "hashes": Field.OBJECT})
+    # from an import, about the producer of the event; see import_event.py
+    IMPORTED = 17, EventSpec({"body": Field.OBJECT})
 
     spec: EventSpec
 
