@@ -88,8 +88,10 @@ _DEFINITIONS = """
 SELECT label, name, summary, step_metric FROM metric_definitions WHERE run_id = $run ORDER BY label, name
 """
 _CONTENTS_OF_RUN = """
-SELECT sha256, any_value(bytes) AS bytes, bool_or(stored_at IS NOT NULL) AS is_stored
-FROM base.saves WHERE run_id = $run GROUP BY sha256 ORDER BY sha256
+SELECT f.sha256, any_value(f.bytes) AS bytes, bool_or(s.sha256 IS NOT NULL) AS is_stored
+FROM base.files f JOIN base.identified i USING (producer)
+LEFT JOIN (SELECT DISTINCT sha256, bytes FROM base.stored) s ON s.sha256 = f.sha256 AND s.bytes = f.bytes
+WHERE i.run_id = $run GROUP BY f.sha256 ORDER BY f.sha256
 """
 
 

@@ -1,0 +1,97 @@
+"""`chiplog import`: bring exports of runs into a collector, here or over TCP."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from chiplog.identity.process_info import node_name
+from chiplog.ops import daemons
+from chiplog.transfer.export_reader import ExportError, ExportReader
+from chiplog.transfer.import_blocks import ImportBlocks
+from chiplog.transfer.import_delivery import DeliveryError, Destination, check_connection, deliver_blocks, deliver_files
+from chiplog_schemas.addresses import check_connect
+from chiplog_schemas.limits import NAME_CHARS_MAX
+from chiplog_schemas.paths import own_dir, paths_for_root
+from chiplog_schemas.security.curve import client_curve
+from chiplog_schemas.security.key_files import Keys, keys_dir
+from chiplog_schemas.security.permissions import Role
+
+
+@click.command("import")
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--as", "run_id", metavar="RUN_ID", help="Import one export as a new run with this ID.")
+@click.option("--dir", "directory", metavar="DIR", help="Import into this CHIPLOG_DIR (default ~/.chiplog).")
+@click.option("--url", metavar="URL", help="Collector: tcp://HOST:PORT, as agents use it.")
+def import_(directories: tuple[Path, ...], run_id: str | None, directory: str | None, url: str | None) -> None:
+    """Bring runs that `chiplog export` wrote into a collector. DIR is the directory of one run.
+
+    Importing a run again changes nothing. All directories are checked before anything is sent.
+    """
+    if run_id is not None and len(directories) > 1:
+        raise click.UsageError(
+            f"--as names one run, and {len(directories)} directories are given; import each by itself"
+        )
+    if run_id is not None and not (0 < len(run_id) <= NAME_CHARS_MAX and run_id.isprintable()):
+        raise click.UsageError(f"run ID {run_id!r:.80} must have 1 to {NAME_CHARS_MAX} printable characters")
+    with contextlib.ExitStack() as stack:
+        try:
+            exports = [stack.enter_context(_opened(path, run_id)) for path in directories]
+            destination = _destination(directory, url)
+        except (ExportError, ValueError) as error:
+            raise click.UsageError(str(error)) from error
+        for reader, blocks in exports:
+            try:
+                check_connection(destination)
+                _deliver(destination, reader, blocks)
+            except (DeliveryError, ExportError) as error:
+                raise click.ClickException(str(error)) from error
+            n_files = len(reader.contents)
+            files = f"{n_files} file{'s' if n_files != 1 else ''}"
+            click.echo(
+                f"run {blocks.run_id}: {reader.n_points:,} points, {files}, delivered to {destination.address}",
+                err=True,
+            )
+
+
+@contextlib.contextmanager
+def _opened(path: Path, run_id: str | None) -> Iterator[tuple[ExportReader, ImportBlocks]]:
+    """Check an export, and prepare its rows in a temporary directory."""
+    with tempfile.TemporaryDirectory(prefix="chiplog-import-") as scratch, ExportReader(path, Path(scratch)) as reader:
+        yield reader, ImportBlocks(reader, run_id)
+
+
+def _destination(directory: str | None, url: str | None) -> Destination:
+    """Return the collector to deliver to; start the embedded daemons for a directory. Raises ValueError."""
+    if directory and url:
+        raise click.UsageError(f"--dir {directory} and --url {url} exclude each other; give one of them")
+    if url is None and directory is None:
+        url = os.environ.get("CHIPLOG_COLLECTOR") or None
+    if url is not None:
+        keys = Keys(keys_dir(None, os.environ, own_dir(None, os.environ)))
+        address = check_connect(url)
+        return Destination(address, node_name(), client_curve(keys, address, Role.AGENT, Role.COLLECTOR))
+    where = paths_for_root(own_dir(directory, os.environ))
+    if not daemons.daemon_pid(where, daemons.COLLECTOR):
+        try:
+            daemons.start(where, daemons.AGENT, ["--embedded"])  # it starts the collector of its host
+        except OSError as error:
+            raise click.ClickException(f"no collector can be started for {where.root}: {error}") from error
+    return Destination(where.collector_address, node_name())
+
+
+def _deliver(destination: Destination, reader: ExportReader, blocks: ImportBlocks) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        total = sum(path.stat().st_size for path in reader.contents.values())
+        files = progress.add_task(f"{blocks.run_id}: files", total=total, visible=total > 0)
+        deliver_files(destination, reader.contents, lambda n_bytes: progress.advance(files, n_bytes))
+        rows = progress.add_task(f"{blocks.run_id}: rows", total=blocks.n_rows)
+        deliver_blocks(destination, blocks.blocks(), lambda: progress.update(rows, completed=blocks.n_done))

@@ -1,0 +1,151 @@
+"""`chiplog import`: a run comes into a collector, here and over TCP; bad input is one line, and nothing is sent."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from chiplog.cli.import_runs import import_
+from chiplog.query.client import connect
+from chiplog.transfer.exporter import export_run
+from chiplog_schemas.paths import paths_for_root
+from tests.support.exported_run import SAVES, make_place, served
+from tests.support.hosts import Centre, Host
+from tests.support.node import end_daemons
+from tests.support.safeguard import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "an import that the collector keeps without applying it fails",
+        "refused-import-reported",
+        condition=False,
+        test="test_a_key_that_does_not_cover_the_runs_nodes_fails_the_import",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("exports") / "whole"
+    with served(make_place(tmp_path_factory.mktemp("place"))) as client:
+        export_run(client, "whole", target)
+    return target
+
+
+@pytest.fixture(scope="module")
+def centre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Centre]:
+    """A collector with keys, empty at first."""
+    centre = Centre(tmp_path_factory.mktemp("centre"))
+    centre.keys("new", "collector")
+    centre.start_collector()
+    yield centre
+    centre.stop()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    host = Host(tmp_path / f"h{time.time_ns()}")
+    host.root.mkdir()
+    host.key_directory.mkdir(mode=0o700)
+    return host
+
+
+def run(*arguments: object, **variables: str) -> Result:
+    return CliRunner(env={"CHIPLOG_COLLECTOR": None, **variables}).invoke(import_, [str(word) for word in arguments])
+
+
+def rows(root: Path, query: str) -> list[dict[str, Any]]:
+    with connect(dir=root, start=False) as client:
+        return client.sql(query).rows()
+
+
+def test_a_run_with_its_files_comes_into_the_collector_of_a_directory(centre: Centre, exported: Path) -> None:
+    done = run(exported, "--dir", centre.root)
+    assert done.exit_code == 0, done.output
+    assert done.stderr == f"run whole: 189 points, 4 files, delivered to {centre.place.collector_address}\n"
+    query = "SELECT label, attempt, state, stored, lost FROM labels JOIN completeness USING (run_id, label, attempt)"
+    expected = [("rank0", 0, 0), ("rank1", 0, 0), ("rank1", 1, 21)]
+    found = rows(centre.root, f"{query} WHERE run_id = 'whole' ORDER BY label, attempt")
+    assert [(row["label"], row["attempt"], row["lost"]) for row in found] == expected
+    files = rows(centre.root, "SELECT path, sha256 FROM files WHERE run_id = 'whole' AND path = 'ckpt/last.pt'")
+    with connect(dir=centre.root, start=False) as client:
+        assert b"".join(client.read_file(files[0]["sha256"])) == SAVES[1][1]
+    before = [rows(centre.root, f"FROM {view} ORDER BY ALL") for view in ("runs", "labels", "completeness", "config")]
+    again = run(exported, "--dir", centre.root)
+    assert again.exit_code == 0, again.output
+    after = [rows(centre.root, f"FROM {view} ORDER BY ALL") for view in ("runs", "labels", "completeness", "config")]
+    assert after == before
+
+
+def test_a_run_comes_over_tcp_with_a_key_and_under_another_name(centre: Centre, host: Host, exported: Path) -> None:
+    centre.admit(host, "agent", "--node", "node-a", "--node", "here")
+    done = run(exported, "--as", "copy", "--url", centre.address, CHIPLOG_DIR=str(host.root), CHIPLOG_NODE="here")
+    assert done.exit_code == 0, done.output
+    assert done.stderr == f"run copy: 189 points, 4 files, delivered to {centre.address}\n"
+    found = rows(
+        centre.root, "SELECT count(*) AS n, count(DISTINCT label) AS labels FROM metrics WHERE run_id = 'copy'"
+    )
+    assert found == [{"n": 189, "labels": 2}]
+
+
+def test_a_key_that_does_not_cover_the_runs_nodes_fails_the_import(centre: Centre, host: Host, exported: Path) -> None:
+    centre.admit(host, "agent", "--node", "here")
+    done = run(exported, "--as", "alien", "--url", centre.address, CHIPLOG_DIR=str(host.root), CHIPLOG_NODE="here")
+    assert done.exit_code == 1
+    assert "events without applying them: the key of this host does not cover the run's nodes" in done.stderr
+    assert rows(centre.root, "FROM runs WHERE run_id = 'alien'") == []
+
+
+def test_a_collector_is_started_for_a_directory_without_one(exported: Path, tmp_path: Path) -> None:
+    root = tmp_path / "fresh"
+    try:
+        done = run(exported, "--dir", root)
+        assert done.exit_code == 0, done.output
+        assert [row["run_id"] for row in rows(root, "FROM runs")] == ["whole"]
+    finally:
+        end_daemons(paths_for_root(root))
+
+
+def test_several_exports_are_checked_before_the_first_is_sent(centre: Centre, exported: Path, tmp_path: Path) -> None:
+    before = centre.log_bytes()
+    damaged = shutil.copytree(exported, tmp_path / "damaged")
+    (damaged / "metrics.parquet").write_bytes(b"no longer")
+    for arguments in ([exported, damaged], [damaged]):
+        done = run(*arguments, "--dir", centre.root)
+        assert done.exit_code == 2
+        assert done.stderr.splitlines()[-1].startswith(
+            f"Error: {damaged} cannot be imported: metrics.parquet is damaged"
+        )
+    content = json.loads((exported / "run.json").read_text())
+    newer = shutil.copytree(exported, tmp_path / "newer")
+    (newer / "run.json").write_text(json.dumps({**content, "version": 99}))
+    assert run(newer, "--dir", centre.root).exit_code == 2
+    assert centre.log_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["{export}", "{export}", "--as", "x"],
+            "--as names one run, and 2 directories are given; import each by itself",
+        ),
+        (["{export}", "--as", "x" * 129], "must have 1 to 128 printable characters"),
+        (["{export}", "--as", "a\nb"], "run ID 'a\\nb' must have 1 to 128 printable characters"),
+        (["/nowhere"], "/nowhere is no export of chiplog: name a directory with run.json"),
+        (["{export}", "--dir", "a", "--url", "tcp://x:1"], "--dir a and --url tcp://x:1 exclude each other"),
+        (["{export}", "--url", "x"], "'x'"),
+        (["{export}", "--url", "tcp://192.0.2.1:9"], "is on another host, which needs CURVE keys"),
+    ],
+)
+def test_bad_input_is_one_line(exported: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = run(*(word.format(export=exported) for word in arguments), CHIPLOG_DIR=str(tmp_path))
+    assert done.exit_code == 2
+    assert message in done.stderr.splitlines()[-1]
+    assert os.listdir(tmp_path) == []
