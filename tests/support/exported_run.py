@@ -34,7 +34,7 @@ def payloads(run: str = "whole") -> list[object]:
     agent = Rank(24, "agent", role="agent", pid=9, run_id=None)
     for rank in (rank0, rank1, again):
         for step in range(30):
-            rank.log(step, loss=1 / (step + 1), lr=0.1)
+            rank.log(step, loss=step / 64, lr=0.125)  # every sum of these is exact
             rank.say(EventKind.PHASES, step, pack(["forward", "step"]), struct.pack("<2d", 0.25, 0.5))
         rank.log(-(1 << 63), odd=float("nan"), odder=float("-inf"), huge=float("inf"))
         rank.say(EventKind.TEXT, 3, "note", f"text of {rank.label} 'quoted' ü")
