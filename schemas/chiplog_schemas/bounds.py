@@ -28,6 +28,8 @@ RANGES: dict[str, tuple[int, int]] = {
     "CHIPLOG_QUERIES_WAITING_MAX": (1, 10_000),
     "CHIPLOG_QUERY_MEMORY_BYTES": (64 * MIB, 1024 * GIB),
     "CHIPLOG_RETENTION_DAYS": (0, 36_500),
+    "CHIPLOG_SYSTEM_SECONDS_DAYS": (0, 36_500),
+    "CHIPLOG_SYSTEM_MINUTES_DAYS": (0, 36_500),
     "CHIPLOG_SYSTEM_RETENTION_DAYS": (0, 36_500),
 }
 
@@ -56,6 +58,8 @@ class Limits:
     queries_waiting_max: int = limits.QUERIES_WAITING_MAX
     query_memory_bytes: int = limits.QUERY_MEMORY_BYTES
     retention_days: int = limits.RETENTION_DAYS
+    system_seconds_days: int = limits.SYSTEM_SECONDS_DAYS
+    system_minutes_days: int = limits.SYSTEM_MINUTES_DAYS
     system_retention_days: int = limits.SYSTEM_RETENTION_DAYS
 
 

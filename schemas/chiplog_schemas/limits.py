@@ -39,6 +39,8 @@ DISK_WARNING_PERCENT = 80  # of a collector's disk in use
 
 # -- how long data is kept --------------------------------------------------------------------------------------------
 RETENTION_DAYS = 0  # a collector deletes runs that ended earlier than this; 0: never
+SYSTEM_SECONDS_DAYS = 7  # a collector keeps system samples as they came for this long, then their means over a minute …
+SYSTEM_MINUTES_DAYS = 90  # … for this long, then those over an hour; 0: for ever
 SYSTEM_RETENTION_DAYS = 0  # a collector deletes system samples that are older; 0: never
 
 # -- how much may wait ------------------------------------------------------------------------------------------------

@@ -22,9 +22,9 @@ def everything(n_steps: int = 40, seed: int = 1) -> list:
     agent = Rank(9, label="agent", role="agent", pid=9)
     for rank in (*ranks, again, resumed):
         for step in range(n_steps):
-            rank.log(step, loss=chooser.random(), **{f"only/{rank.label}": float(step)})
-            rank.log(step, **{f"odd/{rank.label}": float("nan")})
             # Of such fractions every sum is exact: it does not depend on the order of the rows.
+            rank.log(step, loss=chooser.randrange(1024) / 1024, **{f"only/{rank.label}": float(step)})
+            rank.log(step, **{f"odd/{rank.label}": float("nan")})
             seconds = [chooser.randrange(1024) / 1024 for _ in range(3)]
             rank.say(EventKind.PHASES, step, pack(["forward", "data", "step"]), struct.pack("<3d", *seconds))
         rank.say(EventKind.TEXT, 3, "note", f"text of {rank.label} 'quoted'")

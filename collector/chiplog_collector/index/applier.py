@@ -102,6 +102,11 @@ class Applier:
         """Return True if no record waits for a receipt: only then may a transaction end here."""
         return not self._waiting
 
+    @property
+    def must_flush(self) -> bool:
+        """Return True if what has been applied must be written before anything else is applied."""
+        return bool(self.batch.thinnings) and self.is_between_receipts
+
     def flush(self) -> Batch:
         """Return the collected rows and reset the batch."""
         batch, self._context.batch = self.batch, Batch()

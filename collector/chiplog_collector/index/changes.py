@@ -1,11 +1,10 @@
-"""Changes to what was recorded, pure: apply MANAGE records to a State. Each adds one row to `events`."""
+"""Changes to what was recorded, pure: apply MANAGE records to a State. What people change is a row of `events`."""
 
 from typing import Any
 
 from chiplog_collector.index.apply_context import ApplyContext
 from chiplog_collector.index.registry import RUN_COLUMNS, plain_fields
 from chiplog_collector.index.validation import text_of, uuid_of
-from chiplog_collector.index.write_batch import Matrix
 from chiplog_schemas.codec import short_repr
 from chiplog_schemas.model.changes import (
     EDITABLE_FIELDS,
@@ -16,13 +15,12 @@ from chiplog_schemas.model.changes import (
 )
 from chiplog_schemas.model.events import select_typed
 
-# By action: the kind of its row in `events`.
+# By action: the kind of its row in `events`. Those of the retention have none: there is one an hour.
 CHANGE_EVENTS = {
     Action.DELETE: "run_deleted",
     Action.RESTORE: "run_restored",
     Action.EDIT: "run_edited",
     Action.SAVE_VIEW: "view_saved",
-    Action.TRIM_SYSTEM: "system_trimmed",
 }
 _TIME_LIMIT_US = 1 << 61  # no column can hold a later time
 _RUNS_NAMED_MAX = 5  # in a message
@@ -51,12 +49,17 @@ class Changes:
                 said = self._save_view(change.body)
             case Action.TRIM_SYSTEM:
                 said = self._trim_system(change.body, number)
+            case Action.ROLL_UP:
+                said = self._roll_up(change.body)
         if change.action == Action.DELETE:
             self._state.last_deletion = number
-        message, body = said
         self._state.managed.add(change.id)
-        kind, body = CHANGE_EVENTS[change.action], {"request": change.id.hex(), **body}
-        self._context.emit_event(None, number, self._context.received_us, kind, "info", message, body)
+        message, body = said
+        row = (number, change.id, change.action.value, body.get("until", 0), body.get("every", 0))
+        self._context.batch.add("changes", row)
+        if (kind := CHANGE_EVENTS.get(change.action)) is not None:
+            body = {"request": change.id.hex(), **body}
+            self._context.emit_event(None, number, self._context.received_us, kind, "info", message, body)
 
     def _delete(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         uuids, runs, why = _uuids(body), _run_ids(body), text_of(body.get("why", ""))
@@ -105,19 +108,25 @@ class Changes:
         return f"{'removed' if view is None else 'saved'} view {name}", {"name": name}
 
     def _trim_system(self, body: dict[str, Any], number: int) -> tuple[str, dict[str, Any]]:
-        until = body.get("until")
-        if type(until) is not int or not 0 <= until < _TIME_LIMIT_US:
-            raise TypeError("system samples are trimmed up to a time in µs")
+        until = _time_of(body, "until")
         self._state.trimmed = (number, until)
-        batch = self._context.batch
-        batch.trims.append(until)
-        batch.system = {keys: [_since(matrix, until) for matrix in group] for keys, group in batch.system.items()}
+        self._context.batch.thinnings.append((0, until, 0))
         return "deleted old system samples", {"until": until}
 
+    def _roll_up(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        first, until, every = (_time_of(body, name) for name in ("first", "until", "every"))
+        if not every:
+            raise ValueError("samples are rolled up over intervals of at least 1 µs")
+        self._state.rolled_until[every] = until
+        self._context.batch.thinnings.append((first, until, every))
+        return "rolled up system samples", {"until": until, "every": every}
 
-def _since(matrix: Matrix, until: int) -> Matrix:
-    kept = matrix.ts >= until
-    return Matrix(matrix.producer[kept], matrix.lead[kept], matrix.seq[kept], matrix.ts[kept], matrix.values[kept])
+
+def _time_of(body: dict[str, Any], name: str) -> int:
+    time_us = body.get(name)
+    if type(time_us) is not int or not 0 <= time_us < _TIME_LIMIT_US:
+        raise TypeError(f"{name} of a change is a time in µs")
+    return time_us
 
 
 def _uuids(body: dict[str, Any]) -> list[bytes]:

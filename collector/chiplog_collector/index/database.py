@@ -13,7 +13,6 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from chiplog_collector.index.changes import CHANGE_EVENTS
 from chiplog_collector.index.facts import Facts
 from chiplog_collector.index.incoming import NAN_KEPT, Incoming
 from chiplog_collector.index.state import Identified, Producer, Run, State
@@ -43,13 +42,14 @@ _DIMENSIONS: dict[str, type[Run] | type[Producer] | type[Identified]] = {
     "runs": Run,
     "identified": Identified,
 }
-# IDs of the requests whose changes were applied, see State.managed.
-_MANAGED = """SELECT DISTINCT body::JSON->>'request' FROM base.events
-    WHERE producer IS NULL AND list_contains(?, kind)"""
-# The newest deletion, and the newest removal of system samples: record, kind, time in µs.
-_REMOVALS = f"""SELECT max(seq), kind, arg_max((body::JSON->>'until')::BIGINT, seq) FROM base.events
-    WHERE producer IS NULL AND kind IN ('{CHANGE_EVENTS[Action.DELETE]}', '{CHANGE_EVENTS[Action.TRIM_SYSTEM]}')
-    GROUP BY kind"""
+# Sorted, so that a rebuild sums in the same order.
+_ROLLED_UP = """WITH masks AS (SELECT id FROM base.names WHERE name = 'hw.gpu.throttle.reasons'),
+means AS (
+    SELECT producer, device, key, epoch_us(ts) // {every} * {every} AS us,
+           list_avg(list(value ORDER BY ts, value)) AS mean, bit_or(TRY_CAST(value AS BIGINT))::DOUBLE AS bits
+    FROM base.system_facts WHERE {between} GROUP BY ALL
+) SELECT producer, device, key, make_timestamp(us) AS ts, CASE WHEN m.id IS NULL THEN mean ELSE bits END AS value
+FROM means LEFT JOIN masks m ON m.id = key ORDER BY key, device, ts"""
 # Whether records were ever lost on the way, see State.damaged.
 # safeguard: lossless-quarantine-is-no-damage
 _DAMAGED = """SELECT EXISTS (FROM base.events WHERE producer IS NULL AND kind = 'gap') OR EXISTS (
@@ -178,12 +178,14 @@ class Database:
         for number, sender, nodes, n_events in execute(kept).fetchall():
             state.kept.setdefault(bytes(sender), {})[number] = (tuple(json.loads(nodes)), n_events)
         state.deleted = {bytes(uuid) for (uuid,) in execute("SELECT uuid FROM base.deleted").fetchall()}
-        state.managed = {bytes.fromhex(id) for (id,) in execute(_MANAGED, [list(CHANGE_EVENTS.values())]).fetchall()}
-        for number, kind, until in execute(_REMOVALS).fetchall():
-            if kind == CHANGE_EVENTS[Action.DELETE]:
+        for number, id, action, until, every in execute("FROM base.changes ORDER BY number").fetchall():
+            state.managed.add(bytes(id))
+            if action == Action.DELETE:
                 state.last_deletion = number
-            else:
+            elif action == Action.TRIM_SYSTEM:
                 state.trimmed = (number, until)
+            elif action == Action.ROLL_UP:
+                state.rolled_until[every] = until
         last = execute("SELECT last_run, last_producer FROM base.position").fetchone()
         assert last is not None
         state.last_run, state.last_producer = last  # safeguard: numbers-not-given-again
@@ -212,9 +214,6 @@ class Database:
     def _write(self, batch: Batch, state: State, next_number: int) -> None:
         columns = {name: turn(getattr(batch, name)) for name in ("metrics", "phases", "system")}
         with _Transaction(self.connection):
-            for until in batch.trims:  # first: rows of records after a trim stay, whenever they were made
-                for table in ("system", "system_recent"):
-                    self.connection.execute(f"DELETE FROM base.{table} WHERE ts < make_timestamp(?)", [until])
             for name, facts in columns.items():
                 if facts is not None:
                     np.clip(facts["ts"].view(np.int64), _TS_FIRST, _TS_LAST, out=facts["ts"].view(np.int64))
@@ -235,6 +234,8 @@ class Database:
             self._write_dimension(
                 "identified", [state.identified(state.producers_by_number[n]) for n in sorted(renamed)]
             )
+            for first, until, every in batch.thinnings:
+                self._thin_samples(first, until, every)
             self._write_changes(batch)  # last: what the flush has inserted of a deleted producer goes, too
             # No UPDATE: DuckDB refuses to checkpoint while a reader needs the previous version of the row.
             position = [MIGRATION, self._log_id, next_number, state.last_run, state.last_producer]
@@ -334,6 +335,20 @@ class Database:
             self.connection.execute("DELETE FROM base.losses WHERE producer = ?", [number])
             for first, last, reason in losses:
                 self.connection.execute("INSERT INTO base.losses VALUES (?, ?, ?, ?)", [number, first, last, reason])
+
+    def _thin_samples(self, first: int, until: int, every: int) -> None:
+        """Replace system samples by their means over intervals, or delete them if there is no interval."""
+        between = "ts >= make_timestamp($first) AND ts < make_timestamp($until)"
+        bounds = {"first": first, "until": until}
+        if every:
+            self.connection.execute(
+                f"CREATE OR REPLACE TEMP TABLE rolled AS {_ROLLED_UP.format(between=between, every=every)}", bounds
+            )
+        for table in ("system", "system_recent"):
+            self.connection.execute(f"DELETE FROM base.{table} WHERE {between}", bounds)
+        if every:
+            self.connection.execute("INSERT INTO base.system FROM rolled")
+            self.connection.execute("DROP TABLE rolled")
 
     def _write_changes(self, batch: Batch) -> None:
         """Write deletions, restored producers and saved views."""

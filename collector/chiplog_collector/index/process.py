@@ -145,12 +145,22 @@ class LogFollower:
             try:
                 for item in items:
                     self._take(item)
+                    if self._applier.must_flush:  # safeguard: thinning-ends-flush
+                        self._rewind()
+                        return self._write()
             except Exception as error:  # a record that triggers a bug must not stop the index forever
                 if _is_environment_error(error):
                     raise
                 _log.exception("a record cannot be applied; its neighbours are applied one by one: %r", error)
                 return self._write_one_by_one(limit)
         return self._write()
+
+    def _rewind(self) -> None:
+        """Read again what follows the last receipt that was applied."""
+        self._reader.close()
+        self._reader = LogReader(self._directory, self._safe_number)
+        self._expected = self.read_number = self._safe_number
+        self._damage = []
 
     def _take(self, item: Record | CorruptRange) -> None:
         number = item.number if isinstance(item, Record) else self.read_number
@@ -320,8 +330,8 @@ def serve(
     keys: Keys | None = None,
     page: mmap.mmap | None = None,
     parsers: Sequence[ForkedChild] = (),
-    first_wait_s: float = FLUSH_WAIT_S,
     changes: socket.socket | None = None,
+    first_wait_s: float = FLUSH_WAIT_S,
 ) -> int:
     """Follow the log and answer SQL until standard input ends; then catch up and close. Return the exit status.
 
@@ -347,8 +357,7 @@ def serve(
         _log.warning("%d queries ran when the last index ended; each runs alone the next time", running.n_found)
     demand = QueryDemand(page, first_wait_s=first_wait_s)
     desk = ChangeDesk(changes, demand.ask)
-    retention = Retention(database.connection, bounds, desk.submit)
-    cleaner = LogCleaner(place.collector / "log", place.files)
+    chores = _Chores(follower, desk, Retention(database.connection, bounds, desk.submit), place)
     space = ResultSpace(place.collector)
     services = [
         QueryService(
@@ -384,9 +393,7 @@ def serve(
             lambda: next((s.damage for s in services if s.damage), None),
             must_exit,
             demand,
-            desk,
-            cleaner,
-            retention,
+            chores.after_step,
         )
         if must_exit():
             if any(service.must_restart for service in services):
@@ -399,7 +406,7 @@ def serve(
             running.freeze()
         for service in services:
             service.close(answer=is_requested)  # safeguard: crash-is-no-stop
-        cleaner.close()
+        chores.close()
         demand.close()
         if gate is not None:
             gate.close()
@@ -412,6 +419,28 @@ def serve(
     return 0
 
 
+class _Chores:
+    """What the writer does between two transactions: requests, retention, freeing the space of deleted data."""
+
+    def __init__(self, follower: LogFollower, desk: ChangeDesk, retention: Retention, place: Paths) -> None:
+        self._follower = follower
+        self._desk = desk
+        self._retention = retention
+        self._cleaner = LogCleaner(place.collector / "log", place.files)
+
+    def after_step(self, is_behind: bool) -> None:
+        """Continue. is_behind: there is more of the log to apply."""
+        state, database, now = self._follower.state, self._follower.database, time.monotonic()
+        self._desk.turn(state, database.next_number, now)
+        if not is_behind:
+            self._retention.turn(state.rolled_until, now, now_us())
+            self._cleaner.turn(state, database.digests_of_files, now)
+
+    def close(self) -> None:
+        """End what runs in the background."""
+        self._cleaner.close()
+
+
 def _follow(
     follower: LogFollower,
     synced: Watermark,
@@ -419,11 +448,12 @@ def _follow(
     damage_met: Callable[[], str | None],
     must_exit: Callable[[], bool],
     demand: QueryDemand,
-    desk: ChangeDesk,
-    cleaner: LogCleaner,
-    retention: Retention,
+    after_step: Callable[[bool], None] = lambda is_behind: None,
 ) -> str | None:
-    """Apply the log until standard input ends or the process must exit. Return a line when the file proves damaged."""
+    """Apply the log until standard input ends or the process must exit. Return a line when the file proves damaged.
+
+    after_step: called after each step, with whether there is more to apply.
+    """
     ending = needs_reload = behind = False
     while True:
         started = time.monotonic()
@@ -449,13 +479,11 @@ def _follow(
             if ending or _input_ended(_AGAIN_MAX_S):
                 return None
             continue
-        desk.turn(follower.state, follower.database.next_number, time.monotonic())
+        after_step(behind)
         if not behind:
             if ending:
                 return None
             demand.flushed(number)
-            retention.turn(time.monotonic(), now_us())
-            cleaner.turn(follower.state, follower.database.digests_of_files, time.monotonic())
         pause_s = 0.0 if behind else demand.flush_interval_s - (time.monotonic() - started)
         ending = ending or _input_ended(max(0.0, pause_s), demand)
 
@@ -542,7 +570,7 @@ def main(arguments: list[str]) -> int:
         # Two that create or replace the file at the same time would mix it with the write-ahead log of the other.
         lock = take_lock(place.index_lock, patient_s=INDEX_LOCK_WAIT_S)  # safeguard: one-index-per-directory
         try:
-            return serve(place, queries, keys, page, parsers, first_wait_s, channel)
+            return serve(place, queries, keys, page, parsers, channel, first_wait_s)
         finally:
             lock.release()
     except LockHeldError as error:

@@ -5,6 +5,7 @@
     edit        {run: run ID, fields: {entry of EDITABLE_FIELDS: value, nil clears it}}
     save_view   {name: text, view: JSON text, nil removes it}
     trim_system {until: µs}                                    system samples before it are deleted
+    roll_up     {first: µs, until: µs, every: µs}              those between become their means over intervals
 
 A request is carried out as a whole, or refused.
 """
@@ -65,6 +66,8 @@ def plan_request(state: State, id: bytes, action: str, arguments: dict[str, Any]
             return _plan_view(id, arguments)
         case Action.TRIM_SYSTEM:
             return _plan_trim(id, arguments)
+        case Action.ROLL_UP:
+            return _plan_roll_up(id, arguments)
     raise RequestRefused(f"action {short_repr(action)} is unknown to this collector; upgrade it")
 
 
@@ -190,6 +193,13 @@ def _plan_trim(id: bytes, arguments: dict[str, Any]) -> Plan:
     if type(until) is not int or until < 0:
         raise RequestRefused("system samples are trimmed up to a time in µs since 1970")
     return _single(Change(id, Action.TRIM_SYSTEM, {"until": until}), {})
+
+
+def _plan_roll_up(id: bytes, arguments: dict[str, Any]) -> Plan:
+    first, until, every = (arguments.get(name) for name in ("first", "until", "every"))
+    if not all(type(value) is int and value >= 0 for value in (first, until, every)) or not every:
+        raise RequestRefused("a roll-up has two times in µs since 1970, and an interval in µs")
+    return _single(Change(id, Action.ROLL_UP, {"first": first, "until": until, "every": every}), {})
 
 
 def _single(change: Change, info: dict[str, Any]) -> Plan:

@@ -129,6 +129,7 @@ class State:
         self.last_deletion = -1  # number of the newest record that deletes producers
         # Number of the newest record that deletes system samples, and the time before which it does, in µs.
         self.trimmed = (-1, 0)
+        self.rolled_until: dict[int, int] = {}  # by interval: samples before this time are rolled up; both in µs
         self.managed: set[bytes] = set()  # IDs of the requests that were applied
         self.damaged = False  # whether records were ever lost on the way, so that missing events may never arrive
 

@@ -40,7 +40,9 @@ class Batch:
     restored: set[bytes] = field(default_factory=set)  # UUIDs that no longer count as deleted
     deleted_runs: set[int] = field(default_factory=set)
     saved_views: dict[str, tuple[str | None, int]] = field(default_factory=dict)  # by name: JSON, time in µs
-    trims: list[int] = field(default_factory=list)  # times in µs: system samples before them go
+    # (first, until, every) in µs: system samples in between become means over `every`, or go if that is 0. They concern
+    # the samples up to the next receipt, where the flush must end.
+    thinnings: list[tuple[int, int, int]] = field(default_factory=list)
     n_points: int = 0
     n_events: int = 0
 

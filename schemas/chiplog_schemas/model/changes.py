@@ -8,7 +8,10 @@ without the deleted records.
     restore     {producers: [16 bytes, …], runs: [run ID, …]}   they no longer count as deleted
     edit        {run: run ID, fields: {entry of EDITABLE_FIELDS: value, nil clears it}}
     save_view   {name: text, view: JSON text, nil removes it}
-    trim_system {until: µs}   system samples before it, in records before this one, are deleted
+    trim_system {until: µs}   system samples before it are deleted, and …
+    roll_up     {first: µs, until: µs, every: µs}   … those between become their means over intervals of this length
+
+The last two concern the samples of records up to the next receipt; what comes later stays.
 """
 
 from dataclasses import dataclass
@@ -34,6 +37,7 @@ class Action(StrEnum):
     EDIT = "edit"
     SAVE_VIEW = "save_view"
     TRIM_SYSTEM = "trim_system"
+    ROLL_UP = "roll_up"
 
 
 @dataclass(frozen=True, slots=True)

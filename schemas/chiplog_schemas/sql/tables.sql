@@ -69,6 +69,8 @@ CREATE TABLE base.events (
 
 -- Producers that were deleted. What still arrives of them is ignored.
 CREATE TABLE base.deleted (uuid BLOB);
+-- The changes that were applied. until: of `trim_system` and `roll_up`, in µs; every: of `roll_up`, in µs; else 0.
+CREATE TABLE base.changes (number BIGINT, id BLOB, action VARCHAR, until BIGINT, every BIGINT);
 -- What people keep under a name, for the page: JSON.
 CREATE TABLE base.saved_views (name VARCHAR, body VARCHAR, ts TIMESTAMP);
 -- The ledger of exactly-once: closed, disjoint ranges of seq per producer, appended by every flush, merged at times.

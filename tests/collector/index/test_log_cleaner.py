@@ -37,6 +37,12 @@ SAFEGUARDS = [
         test="test_a_rebuild_from_a_cleaned_log_is_the_database_that_there_was",
     ),
     Safeguard(
+        "what is removed of samples does not depend on where a flush ends",
+        "thinning-ends-flush",
+        condition=False,
+        test="test_late_samples_and_those_of_one_flush_are_trimmed_the_same_way_however_flushes_fall",
+    ),
+    Safeguard(
         "a content that has just come is not removed",
         "young-content-stays",
         part=" and now - path.stat().st_mtime > CONTENT_AGE_S",
