@@ -10,6 +10,7 @@ import click
 
 from chiplog.identity.process_info import node_name
 from chiplog.ops import daemons
+from chiplog.query.client import NoDataError, QueryError, connect
 from chiplog.transfer.export_reader import ExportError, ExportReader
 from chiplog.transfer.import_blocks import ImportBlocks
 from chiplog.transfer.import_delivery import DeliveryError, Destination, check_connection, deliver_blocks, deliver_files
@@ -46,6 +47,7 @@ def import_(directories: tuple[Path, ...], run_id: str | None, directory: str | 
         for reader, blocks in exports:
             try:
                 check_connection(destination)
+                _restore_deleted(directory, url, blocks)
                 _deliver(destination, reader, blocks)
             except (DeliveryError, ExportError) as error:
                 raise click.ClickException(str(error)) from error
@@ -81,6 +83,24 @@ def _destination(directory: str | None, url: str | None) -> Destination:
         except OSError as error:
             raise click.ClickException(f"no collector can be started for {where.root}: {error}") from error
     return Destination(where.collector_address, node_name())
+
+
+def _restore_deleted(directory: str | None, url: str | None, blocks: ImportBlocks) -> None:
+    """Let a run that was deleted be recorded again. Raises ClickException if this host may not.
+
+    Over TCP that needs a reader's key. Without one the run is delivered all the same; if it was deleted, it stays so.
+    """
+    try:
+        with connect(url, dir=directory, start=False) as client:
+            producers = [producer.hex().upper() for producer in blocks.producers]
+            query = "SELECT count(*) AS n FROM base.deleted WHERE list_contains($producers::VARCHAR[], hex(uuid))"
+            if client.sql(query, {"producers": producers}).rows()[0]["n"]:
+                client.restore_producers(blocks.producers)  # safeguard: deleted-run-imported-again
+    except QueryError as error:
+        if error.kind != "unreachable":
+            raise click.ClickException(f"run {blocks.run_id} was deleted here: {error.message}") from error
+    except (NoDataError, ValueError):
+        return  # nothing was recorded yet, or this host has no reader's key
 
 
 def _deliver(destination: Destination, reader: ExportReader, blocks: ImportBlocks) -> None:

@@ -284,6 +284,14 @@ class Client:
         """
         return self._change("edit", {"run": run_id, "fields": fields})
 
+    def restore_producers(self, producers: Sequence[bytes]) -> dict[str, Any]:
+        """Let what these processes recorded be stored again after a deletion, for an import. Raises QueryError.
+
+        Args:
+            producers: 16 bytes each.
+        """
+        return self._change("restore", {"producers": list(producers)})
+
     def save_view(self, name: str, view: str | None) -> dict[str, Any]:
         """Keep a JSON text under a name, for the view `saved_views`; None removes it. Raises QueryError."""
         return self._change("save_view", {"name": name, "view": view})

@@ -65,6 +65,11 @@ class ImportBlocks:
         counted = [f"SELECT count(*) FROM {reader.path(name)}" for name in _OF_EVENTS if reader.has(name)]
         self.n_rows = sum(n for query in counted for (n,) in reader.rows(query))
 
+    @property
+    def producers(self) -> list[bytes]:
+        """The 16 bytes of each process of the run."""
+        return list(self._uuids)
+
     def blocks(self) -> Iterator[bytes]:
         """Yield the payloads of the BLOCK records."""
         yield from self._naming_blocks()

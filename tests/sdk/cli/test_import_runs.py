@@ -22,6 +22,12 @@ from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
+        "a run that was deleted can be imported again",
+        "deleted-run-imported-again",
+        new="pass",
+        test="test_a_run_that_was_deleted_comes_back_with_an_import",
+    ),
+    Safeguard(
         "an import that the collector keeps without applying it fails",
         "refused-import-reported",
         condition=False,
@@ -108,6 +114,21 @@ def test_a_collector_is_started_for_a_directory_without_one(exported: Path, tmp_
         done = run(exported, "--dir", root)
         assert done.exit_code == 0, done.output
         assert [row["run_id"] for row in rows(root, "FROM runs")] == ["whole"]
+    finally:
+        end_daemons(paths_for_root(root))
+
+
+def test_a_run_that_was_deleted_comes_back_with_an_import(exported: Path, tmp_path: Path) -> None:
+    root = tmp_path / "fresh"
+    try:
+        assert run(exported, "--dir", root).exit_code == 0
+        points = rows(root, "SELECT label, key, step, value::VARCHAR AS value FROM metrics ORDER BY ALL")
+        with connect(dir=root, start=False) as client:
+            client.delete_runs(["whole"], force=True)
+            assert client.sql("SELECT count(*) AS n FROM metrics").rows() == [{"n": 0}]
+        done = run(exported, "--dir", root)
+        assert done.exit_code == 0, done.output
+        assert rows(root, "SELECT label, key, step, value::VARCHAR AS value FROM metrics ORDER BY ALL") == points
     finally:
         end_daemons(paths_for_root(root))
 

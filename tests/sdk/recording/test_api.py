@@ -35,7 +35,7 @@ DOCUMENTED = {
     "Config": {*OF_A_DICT, "as_dict", "setdefaults"},
     "Summary": OF_A_DICT,
     "AsyncClient": {"close", "sql", "stream"},
-    "Client": {"close", "delete_runs", "edit_run", "read_file", "save_view", "sql", "stream"},
+    "Client": {"close", "delete_runs", "edit_run", "read_file", "restore_producers", "save_view", "sql", "stream"},
     "Result": {"arrow", "columns", "df", "pl", "relation", "rows", "tuples", "wall_times"},
 }
 PUBLIC = DOCUMENTED["Run"]
