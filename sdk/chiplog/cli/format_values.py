@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 _EXACT_MAX = 1e15  # a float holds every whole number up to here and a little beyond
+_PLAIN = frozenset((str, int, bool, type(None)))  # the same in JSON
 _NEEDS_QUOTES = re.compile(r'[",\r\n]|^\s|\s$')
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
@@ -103,7 +104,7 @@ def console_text(line: str, keep_colours: bool) -> str:
 
 def plain_value(value: Any, zone: Zone = UTC_ZONE, *, is_json: bool = True) -> Any:
     """Return a value for JSON: times as ISO 8601, bytes as hexadecimal, and None for NaN unless `is_json` is false."""
-    if value is None or isinstance(value, str | bool | int):
+    if type(value) in _PLAIN or isinstance(value, str | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) or not is_json else None
@@ -127,6 +128,8 @@ def plain_value(value: Any, zone: Zone = UTC_ZONE, *, is_json: bool = True) -> A
 
 def count_nonfinite(value: Any) -> int:
     """Return how many NaN and infinite numbers a value has, for which JSON has null."""
+    if type(value) in _PLAIN:
+        return 0
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, Mapping):
@@ -148,7 +151,14 @@ def csv_value(value: Any, zone: Zone = UTC_ZONE) -> Any:
 
 def csv_field(value: Any, zone: Zone = UTC_ZONE) -> str:
     """Return a field of csv: nothing for NULL, quotes for an empty text and where a reader needs them."""
-    text = str(csv_value(value, zone))
+    kind = type(value)  # a large file has many millions of values: the usual ones first
+    if kind is int or kind is float:
+        return str(value)
+    if kind is bool:
+        return "true" if value else "false"
+    if kind is datetime:
+        return zone.stamp(value)
+    text = value if kind is str else str(csv_value(value, zone))
     if (text == "" and value is not None) or _NEEDS_QUOTES.search(text):  # safeguard: empty-text-is-quoted
         return '"' + text.replace('"', '""') + '"'
     return text

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from chiplog.query.result_stream import ResultStream
 
 
+_NESTED = (list, dict)
+_ENCODER = json.JSONEncoder(ensure_ascii=False)  # json.dumps would make one for each row
+
+
 class TerminalText(io.StringIO):
     """Collects what is written to the terminal of this process, in its width and with its colours."""
 
@@ -139,11 +143,17 @@ def write_csv(
     Returns the number of NaN and infinite numbers within lists and structs, which are JSON.
     """
     target.write(",".join(map(csv_field, columns)) + "\n")
-    walls = [name in wall for name in columns]
+    walls = [number for number, name in enumerate(columns) if name in wall]
     n_nonfinite = 0
     for row in rows:
-        values = [_unzoned(value) if is_wall else value for value, is_wall in zip(row, walls, strict=True)]
-        n_nonfinite += sum(count_nonfinite(value) for value in values if isinstance(value, list | dict))
+        values = row
+        if walls:
+            values = list(row)
+            for number in walls:
+                values[number] = _unzoned(values[number])
+        for value in values:
+            if type(value) in _NESTED:
+                n_nonfinite += count_nonfinite(value)
         fields = [csv_field(value, zone) for value in values]
         # A line of one empty field would be an empty line, which readers skip.
         target.write((",".join(fields) if fields != [""] else '""') + "\n")
@@ -169,10 +179,11 @@ def write_json(
     for row in rows:
         item = {}
         for name, value in zip(columns, row, strict=True):
-            value = _unzoned(value) if name in wall else value
+            if name in wall:
+                value = _unzoned(value)
             n_nonfinite += count_nonfinite(value)
             item[name] = plain_value(decoded(value) if name in encoded else value, zone)
-        target.write(separator + json.dumps(item, ensure_ascii=False))
+        target.write(separator + _ENCODER.encode(item))
         separator = between
     if separator == between:
         target.write(end)
