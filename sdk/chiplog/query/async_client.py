@@ -129,18 +129,23 @@ class AsyncResultStream:
 
 async def open_async_client(url: str | None, dir: Any) -> AsyncClient:
     """Return a client that is connected in a thread. Arguments and errors are those of `chiplog.connect`."""
-    return AsyncClient(await _in_thread(lambda: connect(url, dir=dir), threading.Event()))
+    return AsyncClient(await _in_thread(lambda: connect(url, dir=dir)))
 
 
-async def _in_thread(call: Callable[[], _Value], cancelled: threading.Event) -> _Value:
-    """Return the result of a call in a thread. cancelled: set when the task is cancelled; ends the call soon."""
+async def _in_thread(call: Callable[[], _Value], cancelled: threading.Event | None = None) -> _Value:
+    """Return the result of a call in a thread.
+
+    cancelled: set when the task is cancelled, which ends the call soon. Without it the call continues, and what it
+    returns is closed.
+    """
     future = asyncio.get_running_loop().run_in_executor(None, call)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
-        cancelled.set()  # safeguard: cancelled-task-cancels-query
         future.add_done_callback(_drop)
-        await asyncio.wait([future])  # the connection is free for the next query then
+        if cancelled is not None:
+            cancelled.set()  # safeguard: cancelled-task-cancels-query
+            await asyncio.wait([future])  # the connection is free for the next query then
         raise
 
 
