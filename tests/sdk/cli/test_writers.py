@@ -167,7 +167,7 @@ def test_ctrl_c_ends_a_parquet_file_and_leaves_nothing(tmp_path):
 
     with ResultStream(Interrupted(data, 200_000)) as stream, pytest.raises(KeyboardInterrupt):
         write_result(StreamedRows(stream), Output("parquet", str(tmp_path / "out.parquet")))
-    assert list(tmp_path.iterdir()) == []
+    assert stream._is_stopped and list(tmp_path.iterdir()) == []
 
 
 def test_values_of_json_keep_their_own_fields_in_a_file(tmp_path):

@@ -81,7 +81,13 @@ def test_queries_and_streams_return_what_those_of_the_client_do(source: dict[str
     asyncio.run(ask())
 
 
-def test_a_cancelled_task_ends_its_query_and_the_client_answers_the_next_one(service: QueryService) -> None:
+def test_a_cancelled_task_ends_its_query_and_the_client_answers_the_next_one(
+    service: QueryService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled: list[bytes] = []
+    cancel = service._cancel
+    monkeypatch.setattr(service, "_cancel", lambda *given: (cancelled.append(given[-1]), cancel(*given)))
+
     async def ask() -> None:
         async with await chiplog.connect_async(service.address) as client:
             for call in (lambda: client.sql(FOR_EVER), lambda: client.stream(FOR_EVER).__anext__()):
@@ -92,11 +98,12 @@ def test_a_cancelled_task_ends_its_query_and_the_client_answers_the_next_one(ser
                 with pytest.raises(asyncio.CancelledError):
                     await task
                 idle = lambda: not service._pending_ids  # noqa: E731
-                await asyncio.to_thread(wait_until, idle, "an end of the query before its time-out", 25.0)
+                await asyncio.to_thread(wait_until, idle, "an end of the query")
                 assert client._client._remote is not None, "its connection is kept"
                 assert (await client.sql("SELECT 1 AS a")).rows() == [{"a": 1}]
 
     asyncio.run(ask())
+    assert len(cancelled) == 2
 
 
 def test_a_cancelled_task_ends_its_query_of_the_file(recorded: Paths) -> None:
