@@ -24,6 +24,7 @@ NAMES = (
     "views",
     "cluster",
     "size",
+    "move",
     "bounds",
     "commands",
     "contention",

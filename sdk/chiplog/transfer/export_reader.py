@@ -87,6 +87,13 @@ class ExportReader:
         finally:
             cursor.close()
 
+    def table_rows(self, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a table of this database in their order. The whole result would not fit into memory."""
+        n_rows = next(self.rows(f"SELECT count(*) FROM {table}"))[0]
+        query = f"SELECT {columns} FROM {table} WHERE rowid >= ? AND rowid < ? ORDER BY rowid"
+        for first in range(0, n_rows, _FETCHED_ROWS):
+            yield from self.rows(query, [first, first + _FETCHED_ROWS])
+
     def _error(self, reason: str, remedy: str = "export the run again") -> ExportError:
         return ExportError(f"{self.directory} cannot be imported: {reason}; {remedy}")
 

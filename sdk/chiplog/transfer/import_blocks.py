@@ -6,7 +6,9 @@ run. Everything follows from the export and the run ID, so a second import sends
 """
 
 import hashlib
+import heapq
 import itertools
+import operator
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -31,6 +33,15 @@ _RUN_COLUMNS = ("project", "name", "run_group", "job_type", "tags", "notes")
 _DECIDED_COLUMNS = ("primary_label", "primary_launch", "primary_restart", "told")
 # Tables whose rows are events of a kind; the others' rows come in IMPORTED events.
 _OF_EVENTS = ("metrics", "phases", "texts", "histograms", "console", "summary", "definitions", "config_hashes")
+# Tables whose rows are one event each: the columns in the order of the fields, and the kind.
+_ROW_EVENTS = (
+    ("texts", "step, key, value", EventKind.TEXT),
+    ("histograms", "step, key, edges, counts", EventKind.HISTOGRAM),
+    ("console", "stream, line_no, line", EventKind.CONSOLE),
+    ("definitions", "name, summary, step_metric", EventKind.DEFINE),
+    ("config_hashes", "is_whole, hashes", EventKind.CONFIG_HASHES),
+)
+_PACKED_KEYS_MAX = 10_000  # tuples of keys that are packed once
 _TIMES = ("started_at", "ended_at")
 _ORDERED = "ORDER BY p.place, t.seq"
 
@@ -119,46 +130,52 @@ class ImportBlocks:
     # -- events --
 
     def _events(self) -> Iterator[Event]:
-        """Yield the events whose rows are in tables of their kinds."""
-        makers = {
-            "texts": ("step, key, value", EventKind.TEXT),
-            "histograms": ("step, key, edges, counts", EventKind.HISTOGRAM),
-            "console": ("stream, line_no, line", EventKind.CONSOLE),
-            "definitions": ("name, summary, step_metric", EventKind.DEFINE),
-            "config_hashes": ("is_whole, hashes", EventKind.CONFIG_HASHES),
-        }
-        if self._reader.has("metrics"):
-            yield from self._matrix_events("metrics", "key", "value", EventKind.METRICS)
-        if self._reader.has("phases"):
-            yield from self._matrix_events("phases", "phase", "seconds", EventKind.PHASES)
-        for name, (columns, kind) in makers.items():
-            if self._reader.has(name):
-                query = f"SELECT place, seq, epoch_us(ts), {columns} FROM {name} ORDER BY rowid"
-                for place, seq, ts, *fields in self._reader.rows(query):
-                    self.n_done += 1
-                    yield self._uuids[place], seq, encode(kind, ts, *_fields_of(kind, fields))
-        if self._reader.has("summary"):
-            query = "SELECT place, seq, epoch_us(ts), key, value FROM summary ORDER BY rowid"
-            for (place, seq, ts), rows in itertools.groupby(self._reader.rows(query), key=lambda row: row[:3]):
-                values = {row[3]: row[4] for row in rows}
-                self.n_done += len(values)
-                yield self._uuids[place], seq, encode(EventKind.SUMMARY, ts, values)
+        """Yield the events whose rows are in tables of their kinds, by producer and seq.
 
-    def _matrix_events(self, table: str, key: str, value: str, kind: EventKind) -> Iterator[Event]:
+        In this order the ranges of seqs in a block, and those that the index keeps, are few.
+        """
+        sources: list[Iterator[tuple[int, int, bytes]]] = []
+        if self._reader.has("metrics"):
+            sources.append(self._matrix_events("metrics", "key", "value", EventKind.METRICS))
+        if self._reader.has("phases"):
+            sources.append(self._matrix_events("phases", "phase", "seconds", EventKind.PHASES))
+        if self._reader.has("summary"):
+            sources.append(self._summary_events())
+        sources += [
+            self._row_events(name, columns, kind) for name, columns, kind in _ROW_EVENTS if self._reader.has(name)
+        ]
+        # safeguard: imported-events-by-seq
+        for place, seq, payload in heapq.merge(*sources, key=operator.itemgetter(0, 1)):
+            yield self._uuids[place], seq, payload
+
+    def _row_events(self, table: str, columns: str, kind: EventKind) -> Iterator[tuple[int, int, bytes]]:
+        """Yield the events of a table whose rows are one event each."""
+        for place, seq, ts, *fields in self._reader.table_rows(table, f"place, seq, epoch_us(ts), {columns}"):
+            self.n_done += 1
+            yield place, seq, encode(kind, ts, *_fields_of(kind, fields))
+
+    def _summary_events(self) -> Iterator[tuple[int, int, bytes]]:
+        rows = self._reader.table_rows("summary", "place, seq, epoch_us(ts), key, value")
+        for (place, seq, ts), grouped in itertools.groupby(rows, key=lambda row: row[:3]):
+            values = {row[3]: row[4] for row in grouped}
+            self.n_done += len(values)
+            yield place, seq, encode(EventKind.SUMMARY, ts, values)
+
+    def _matrix_events(self, table: str, key: str, value: str, kind: EventKind) -> Iterator[tuple[int, int, bytes]]:
         """Yield the events of a table of numbers: the rows of one seq are one event."""
-        query = f"SELECT place, seq, epoch_us(ts), step, {key}, {value} FROM {table} ORDER BY rowid"
+        table_rows = self._reader.table_rows(table, f"place, seq, epoch_us(ts), step, {key}, {value}")
         packed: dict[tuple[str, ...], bytes] = {}
-        for (place, seq), grouped in itertools.groupby(self._reader.rows(query), key=lambda row: row[:2]):
+        for (place, seq), grouped in itertools.groupby(table_rows, key=lambda row: row[:2]):
             rows = list(grouped)
             self.n_done += len(rows)
             ts, step = rows[0][2:4]
             keys = tuple(row[4] for row in rows)
             keys_bin = packed.get(keys)
             if keys_bin is None:
-                packed = packed if len(packed) < 10_000 else {}
+                packed = packed if len(packed) < _PACKED_KEYS_MAX else {}
                 keys_bin = packed[keys] = pack(list(keys))
             values = struct.pack(f"<{len(rows)}d", *(row[5] for row in rows))
-            yield self._uuids[place], seq, encode(kind, ts, step, keys_bin, values)
+            yield place, seq, encode(kind, ts, step, keys_bin, values)
 
     def _sample_events(self) -> Iterator[Event]:
         """Yield the samples of the run's nodes. A sample that several labels share is one event."""
@@ -168,8 +185,8 @@ class ImportBlocks:
             "CREATE TABLE samples AS SELECT DISTINCT node, ts, device, name, value "
             f"FROM {self._reader.path('system')} ORDER BY node, ts, device, name"
         )
-        query = "SELECT node, epoch_us(ts), device, name, value FROM samples ORDER BY rowid"
-        for node, of_node in itertools.groupby(self._reader.rows(query), key=lambda row: row[0]):
+        rows = self._reader.table_rows("samples", "node, epoch_us(ts), device, name, value")
+        for node, of_node in itertools.groupby(rows, key=lambda row: row[0]):
             uuid = self._node_uuid(node)
             samples = itertools.groupby(of_node, key=lambda row: row[:3])
             for seq, ((_, ts, device), grouped) in enumerate(samples, _SAMPLES_FIRST):

@@ -172,7 +172,8 @@ def _check_refusals(client: DeliveryClient, destination: Destination) -> None:
     if client.machine.refused:  # safeguard: refused-import-reported
         raise DeliveryError(
             f"{destination.address} keeps {client.machine.refused} events without applying them: the key "
-            "of this host does not cover the run's nodes; run `chiplog keys allow --node '*'` there with it"
+            "of this host does not cover the run's nodes; run `chiplog keys allow agent.pub --node '*'` there with its "
+            "public key"
         )
 
 
