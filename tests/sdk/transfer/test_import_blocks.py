@@ -156,13 +156,14 @@ def test_blocks_are_those_of_an_import_and_fit_their_records(exports: Path, tmp_
     assert all(ranges == [] for _, ranges in first.producers)
 
 
-def test_events_come_by_producer_and_seq_so_that_ranges_are_few(exports: Path, tmp_path: Path) -> None:
-    found: dict[bytes, list[tuple[int, int]]] = {}
-    for block in map(decode_block, blocks_of(exports / "whole", tmp_path / "scratch")):
-        for uuid, ranges in block.producers:
-            found.setdefault(uuid, []).extend(ranges)
-    # Metrics and phases take turns; of other events the identity, config, files, notices and the end are left out.
-    assert max(len(ranges) for ranges in found.values()) <= 5
+def test_events_come_by_producer_and_seq_so_that_ranges_are_few(
+    exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_blocks, "BATCH_BYTES_MAX", 2_000)
+    *blocks, _ = map(decode_block, blocks_of(exports / "whole", tmp_path / "scratch"))
+    assert len(blocks) > 5
+    # Metrics and phases take turns. Only events that are not delivered interrupt a range.
+    assert max(len(ranges) for block in blocks for _, ranges in block.producers) <= 3
 
 
 def test_derived_producers_depend_on_each_part() -> None:
