@@ -466,17 +466,18 @@ class Pipe:
 
 def _places(data: bytes) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Return (bodies, sizes) of an Arrow stream: from where to where, and where with how many bytes."""
-    from chiplog.query.arrow_validation import _field, _message, _pairs
+    from chiplog.query.arrow_validation import _pairs
+    from chiplog_schemas.query.arrow_messages import field_at, message_head
 
     bodies, sizes, at = [], [], 0
     while struct.unpack_from("<i", data, at + 4)[0]:
         size = struct.unpack_from("<i", data, at + 4)[0]
         flat = memoryview(data)[at + 8 : at + 8 + size]
-        kind, header, body_size = _message(flat)
+        kind, header, body_size = message_head(flat)
         sizes.append((at + 4, 4))
         if kind == 3 and header is not None:
             table = struct.unpack_from("<I", flat)[0]
-            body_at, buffers_at = _field(flat, table, 3), _field(flat, header, 2)
+            body_at, buffers_at = field_at(flat, table, 3), field_at(flat, header, 2)
             assert body_at is not None and buffers_at is not None
             sizes.append((at + 8 + body_at, 8))
             vector = at + 8 + buffers_at + struct.unpack_from("<I", flat, buffers_at)[0]
