@@ -46,7 +46,9 @@ def hints_in(text: str) -> Iterator[list[str]]:
     """Yield the words of each command in a text: its name, and the arguments that follow up to the first plain word."""
     argument = r"-[^\s;,)`'\"]+|\{\w*\}|[A-Z]+\b"
     for found in re.finditer(rf"\bchiplog ([a-z]+)((?: [a-z]+)?(?: (?:{argument}))*)", text):
-        yield [found[1], *re.sub(r"\{\w*\}", "X", found[2]).split()]
+        words = [found[1], *re.sub(r"\{\w*\}", "X", found[2]).split()]
+        # What follows `--` is another program's command line.
+        yield [*words, "X"] if words[-1] == "--" and text[found.end() :].strip() else words
 
 
 def refusal_of(words: list[str]) -> str | None:

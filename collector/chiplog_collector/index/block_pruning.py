@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from chiplog_schemas.codec import CodecError, unpack
 from chiplog_schemas.model.block_decoder import Block, Group, decode_block
 from chiplog_schemas.model.block_encoder import encode_block
-from chiplog_schemas.model.block_format import BLOCK_VERSION, PREFIX, BlockError
-from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.model.block_format import BLOCK_VERSION, OPAQUE, PREFIX, BlockError
+from chiplog_schemas.model.events import EventKind, decode
+from chiplog_schemas.model.import_event import identity_of_import
 from chiplog_schemas.model.intervals import Intervals, runs_of
 
 _LATE_US = 3_600 * 10**6  # longer than a sample waits for its block
@@ -58,9 +59,19 @@ def _kept_rows(group: Group, doomed: NDArray[np.bool_], samples_until: int | Non
     kept = np.ones(len(group.seq), dtype=np.bool_)
     if group.kind not in _DECIDING:
         kept &= ~doomed[group.producer]
+    if group.kind == OPAQUE:  # safeguard: imported-identity-stays
+        kept |= np.array([_is_imported_identity(payload) for payload in group.columns["payload"]], dtype=np.bool_)
     if group.kind == EventKind.SYSTEM and samples_until is not None:
         kept &= group.ts >= samples_until
     return kept
+
+
+def _is_imported_identity(payload: object) -> bool:
+    try:
+        event = decode(payload if isinstance(payload, bytes) else b"")
+    except CodecError:
+        return False
+    return event[0] == EventKind.IMPORTED and len(event) > 2 and bool(identity_of_import(event[2]))
 
 
 def _selected(block: Block, masks: list[NDArray[np.bool_]]) -> bytes:

@@ -8,9 +8,18 @@ from chiplog_schemas.codec import pack
 from chiplog_schemas.model.block_decoder import Block, decode_block
 from chiplog_schemas.model.events import EventKind
 from tests.support.collector_log import START_US, Rank, block_of, whole
+from tests.support.safeguard import Safeguard
 from tests.support.sample_log import everything
 
 pytestmark = pytest.mark.pure
+SAFEGUARDS = [
+    Safeguard(
+        "a rebuild decides by imported identities of deleted runs, too",
+        "imported-identity-stays",
+        condition=False,
+        test="test_what_an_import_says_about_identities_stays_and_its_rows_go",
+    ),
+]
 
 
 def rows(block: Block) -> set[tuple[int, bytes, int]]:
@@ -39,6 +48,17 @@ def test_rows_of_deleted_producers_go_except_what_decides_about_others() -> None
     assert {row for row in rows(block) if row[1] == gone.uuid} == {(8, gone.uuid, 0), (9, gone.uuid, last)}
     assert dict(block.producers) == {gone.uuid: [(0, 0), (last, last)], kept.uuid: [(0, last)]}
     assert block.created_ts == START_US
+
+
+def test_what_an_import_says_about_identities_stays_and_its_rows_go() -> None:
+    gone = Rank(1)
+    gone.events.clear()
+    identity = {"producer": {"role": "rank", "label": "rank1", "node": "a"}, "run": {"run_id": "r"}, "seqs": []}
+    gone.say(EventKind.IMPORTED, {"rows": {"config": [["lr", "0.1"]]}})
+    gone.say(EventKind.IMPORTED, identity)
+    pruned = prune_block(whole(gone), frozenset({gone.uuid}))
+    assert pruned is not None
+    assert rows(decode_block(pruned)) == {(0, gone.uuid, 1)}
 
 
 def test_a_block_is_pruned_once_and_another_one_stays_as_it_is() -> None:
