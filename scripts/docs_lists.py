@@ -115,13 +115,13 @@ BOUNDS = {
     "CHIPLOG_QUERIES_AT_ONCE": ("collector", "queries that run at the same time"),
     "CHIPLOG_QUERIES_WAITING_MAX": ("collector", "queries that wait; one more is answered `busy`"),
     "CHIPLOG_QUERY_MEMORY_BYTES": ("collector", "memory of all queries and of the index"),
-    "CHIPLOG_RETENTION_DAYS": ("collector", "days for which runs are kept after their end; 0: for ever"),
+    "CHIPLOG_RETENTION_DAYS": ("collector", "days for which runs are kept after their end; 0: forever"),
     "CHIPLOG_SYSTEM_SECONDS_DAYS": (
         "collector",
         "days until samples of hosts and GPUs become means over a minute; 0: never",
     ),
     "CHIPLOG_SYSTEM_MINUTES_DAYS": ("collector", "days until these become means over an hour; 0: never"),
-    "CHIPLOG_SYSTEM_RETENTION_DAYS": ("collector", "days for which samples of hosts and GPUs are kept; 0: for ever"),
+    "CHIPLOG_SYSTEM_RETENTION_DAYS": ("collector", "days for which samples of hosts and GPUs are kept; 0: forever"),
 }
 
 

@@ -29,7 +29,7 @@ FILE_CHUNK_BYTES = 256 * KIB  # a DATA frame is four times as large, so a file n
 FILE_CREDIT_BYTES = 1 * MIB  # of one file, sent and not yet written
 FILES_AT_ONCE = 8  # files that a collector receives at a time; memory for chunks is this times the credit
 FILES_PER_KEY_AT_ONCE = 2  # of these, per key: an agent sends one while another may be closing
-CONTENT_AGE_S = 3_600.0  # a content that no row names is removed after this: its row may not be applied yet
+CONTENT_AGE_S = 86_400.0  # a content of deleted runs is removed when it is so old: another run may send it again
 FILE_PARTS_MAX = 64  # partially received files that a collector keeps …
 FILE_PART_IDLE_S = 86_400.0  # … for a day without a chunk
 FILE_PAUSE_MAX_S = 60.0  # the longest pause before a refused file is offered again
@@ -40,7 +40,7 @@ DISK_WARNING_PERCENT = 80  # of a collector's disk in use
 # -- how long data is kept --------------------------------------------------------------------------------------------
 RETENTION_DAYS = 0  # a collector deletes runs that ended earlier than this; 0: never
 SYSTEM_SECONDS_DAYS = 7  # a collector keeps system samples as they came for this long, then their means over a minute …
-SYSTEM_MINUTES_DAYS = 90  # … for this long, then those over an hour; 0: for ever
+SYSTEM_MINUTES_DAYS = 90  # … for this long, then those over an hour; 0: forever
 SYSTEM_RETENTION_DAYS = 0  # a collector deletes system samples that are older; 0: never
 
 # -- how much may wait ------------------------------------------------------------------------------------------------

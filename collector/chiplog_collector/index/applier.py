@@ -191,7 +191,7 @@ class Applier:
     def _apply_change(self, record: Record) -> None:
         try:
             self._changes.apply(decode_change(record.payload), record.number)
-        except (ValueError, TypeError) as error:  # safeguard: bad-change-costs-itself
+        except (ValueError, TypeError, RecursionError) as error:  # safeguard: bad-change-costs-itself
             self._set_aside(record, QuarantineCode.INVALID_RECORD, f"a change cannot be applied: {error}")
 
     def _set_aside(self, record: Record, code: QuarantineCode, reason: str) -> None:

@@ -55,20 +55,29 @@ class ApplyContext:
             self.batch.restored.discard(producer.uuid)
             self.batch.deleted[producer.producer] = producer.uuid
             runs.add(producer.run)
-        for run in map(self.state.runs_by_number.get, sorted(run for run in runs if run is not None)):
-            if run is not None and not self.state.members.get(run.run):
-                self._delete_run(run)
+        found = map(self.state.runs_by_number.get, sorted(run for run in runs if run is not None))
+        self._delete_runs([run for run in found if run is not None and not self.state.members.get(run.run)])
 
-    def _delete_run(self, run: Run) -> None:
-        """Delete a run without members, and its other names."""
-        self.state.remove_run(run)
-        self.batch.deleted_runs.add(run.run)
-        for alias in [other for other in self.state.runs.values() if other.alias_of == run.run]:
-            if self.state.members.get(alias.run):
-                alias.alias_of = None
-                self.batch.runs.add(alias.run)
-            else:
-                self._delete_run(alias)
+    def _delete_runs(self, runs: list[Run]) -> None:
+        """Delete runs without members, their other names, and which launches required them."""
+        if not runs:
+            return
+        aliases: dict[int, list[Run]] = {}
+        for run in self.state.runs.values():
+            if run.alias_of is not None:
+                aliases.setdefault(run.alias_of, []).append(run)
+        while runs:
+            run = runs.pop()
+            self.state.remove_run(run)
+            self.batch.deleted_runs.add(run.run)
+            for alias in aliases.get(run.run, ()):
+                if self.state.members.get(alias.run):
+                    alias.alias_of = None
+                    self.batch.runs.add(alias.run)
+                elif alias.run not in self.batch.deleted_runs:
+                    runs.append(alias)
+        gone = self.batch.deleted_runs
+        self.state.demands = {asked: run for asked, run in self.state.demands.items() if run not in gone}
 
     def name(self, name: str) -> int:
         """Return the integer of a metric name, phase, system metric or device."""

@@ -38,7 +38,7 @@ def prune_block(
     masks = [_kept_rows(group, doomed, samples_until) for group in block.groups]
     if all(mask.all() for mask in masks):
         return None
-    return _selected(block, masks)
+    return _selected(block, masks, doomed)
 
 
 def _may_have_removed(payload: bytes | memoryview, deleted: frozenset[bytes], samples_until: int | None) -> bool:
@@ -74,20 +74,24 @@ def _is_imported_identity(payload: object) -> bool:
     return event[0] == EventKind.IMPORTED and len(event) > 2 and bool(identity_of_import(event[2]))
 
 
-def _selected(block: Block, masks: list[NDArray[np.bool_]]) -> bytes:
-    """Return the block of the kept rows. Its producers' ranges are those of the kept rows."""
+def _selected(block: Block, masks: list[NDArray[np.bool_]], doomed: NDArray[np.bool_]) -> bytes:
+    """Return the block of the kept rows. Its producers' ranges are those of the kept rows.
+
+    Producers that the block only names, to number them in this order, stay.
+    """
     groups = [_rows_of(group, mask) for group, mask in zip(block.groups, masks, strict=True) if mask.any()]
-    if not groups:
+    named = [n for n, (_, ranges) in enumerate(block.producers) if not ranges and not doomed[n]]
+    if not groups and not named:
         return b""
-    owners = np.concatenate([group.producer for group in groups])
-    seqs = np.concatenate([group.seq for group in groups])
-    left = np.unique(owners)
+    owners = np.concatenate([np.zeros(0, dtype=np.uint32), *(group.producer for group in groups)])
+    seqs = np.concatenate([np.zeros(0, dtype=np.int64), *(group.seq for group in groups)])
+    left = np.unique(np.concatenate([owners, np.array(named, dtype=np.uint32)]))
     numbers = np.zeros(len(block.producers), dtype=np.uint32)
     numbers[left] = np.arange(len(left), dtype=np.uint32)
     producers = []
     for index in left.tolist():
         own = np.sort(seqs[owners == index]).tolist()
-        producers.append((block.producers[index][0], list(Intervals(runs_of(own)))))
+        producers.append((block.producers[index][0], list(Intervals(runs_of(own))) if own else []))
     for group in groups:
         group.producer = numbers[group.producer]
     return encode_block(Block(block.created_ts, producers, groups))

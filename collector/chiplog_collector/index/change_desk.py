@@ -4,6 +4,7 @@ The threads that answer clients submit; the writer's thread does the rest, in `t
 through a socket, because only the receiver writes the log, and comes back through the log as any other.
 """
 
+import logging
 import queue
 import socket
 from collections import deque
@@ -17,6 +18,7 @@ from chiplog_schemas.model.changes import encode_change
 from chiplog_schemas.query import query_messages
 
 CHANGE_WAIT_S = 30.0  # for a record to be synced and applied; a disk that refuses may take longer
+_log = logging.getLogger("chiplog.index")
 _LATE = "the change is not applied yet, because the collector's log cannot be written or is behind; ask again later"
 
 
@@ -35,14 +37,19 @@ class ChangeDesk:
         self._current: PendingRequest | None = None
         self._plan = Plan([])
         self._is_sent = False  # the first change of the plan is on its way
+        self._has_begun = False  # the receiver has one of the plan's changes: the rest follows, however long it takes
 
     def submit(self, request: PendingRequest) -> None:
         """Take a request. Its `answer` is called once, later."""
         self._submitted.put(request)
         self._wake()
 
-    def turn(self, state: State, next_number: int, now: float) -> None:
-        """Continue. Called by the writer after each transaction. next_number: how far the log is applied."""
+    def turn(self, state: State, next_number: int, now: float, *, is_behind: bool = False) -> None:
+        """Continue. Called by the writer after each transaction.
+
+        next_number: how far the log is applied. is_behind: the log has more. Then no request is begun: what it concerns
+        is not known yet.
+        """
         while not self._submitted.empty():
             request = self._submitted.get()
             is_wait = request.question.kind == query_messages.QueryMessageKind.WAIT
@@ -51,14 +58,16 @@ class ChangeDesk:
             if next_number >= wait.question.number or now >= wait.arrived + wait.question.timeout_s:
                 self._waits.remove(wait)
                 wait.answer(wait, query_messages.done(wait.id, {"number": next_number}))
-        while self._step(state, now):
+        while self._step(state, now, is_behind=is_behind):
             pass
 
-    def _step(self, state: State, now: float) -> bool:
+    def _step(self, state: State, now: float, *, is_behind: bool) -> bool:
         """Return True if there may be more to do at once."""
         if self._current is None:
             if not self._waiting:
                 return False
+            if is_behind:  # safeguard: request-planned-on-whole-log
+                return self._refuse_late(now)
             self._begin(self._waiting.popleft(), state)
             return True
         request = self._current
@@ -70,15 +79,25 @@ class ChangeDesk:
             self._plan.changes.pop(0)
             self._is_sent = False
             return True
-        if now >= request.arrived + CHANGE_WAIT_S:
+        if not self._has_begun and now >= request.arrived + CHANGE_WAIT_S:
             self._end(query_messages.failure(request.id, "busy", _LATE))
             return True
         if not self._is_sent:
             self._is_sent = self._send(encode_change(change))
+            self._has_begun = self._has_begun or self._is_sent
         return False
 
+    def _refuse_late(self, now: float) -> bool:
+        """Refuse the oldest request if it has waited too long; return True if so."""
+        request = self._waiting[0]
+        if now < request.arrived + CHANGE_WAIT_S:
+            return False
+        self._waiting.popleft()
+        request.answer(request, query_messages.failure(request.id, "busy", _LATE))
+        return True
+
     def _begin(self, request: PendingRequest, state: State) -> None:
-        self._current, self._plan, self._is_sent = request, Plan([]), False
+        self._current, self._plan, self._is_sent, self._has_begun = request, Plan([]), False, False
         question = request.question
         try:
             if self._channel is None:
@@ -86,6 +105,10 @@ class ChangeDesk:
             self._plan = plan_request(state, question.id, question.action, question.arguments)
         except RequestRefused as error:
             self._end(query_messages.failure(request.id, "refused", str(error)))
+        except Exception as error:  # whatever a client sends must not end the index
+            _log.exception("a request for a change cannot be planned")
+            # safeguard: bad-request-costs-itself
+            self._end(query_messages.failure(request.id, "internal", f"{type(error).__name__}: {error}"))
 
     def _end(self, frames: list[bytes]) -> None:
         request, self._current = self._current, None

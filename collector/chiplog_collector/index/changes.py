@@ -4,7 +4,7 @@ from typing import Any
 
 from chiplog_collector.index.apply_context import ApplyContext
 from chiplog_collector.index.registry import RUN_COLUMNS, plain_fields
-from chiplog_collector.index.validation import text_of, uuid_of
+from chiplog_collector.index.validation import json_of, text_of, uuid_of
 from chiplog_schemas.codec import short_repr
 from chiplog_schemas.model.changes import (
     EDITABLE_FIELDS,
@@ -96,7 +96,7 @@ class Changes:
                     run.edited.append(column)
             self._context.batch.runs.add(run.run)
         names = ", ".join(name for name in EDITABLE_FIELDS if name in fields)
-        return f"edited {names} of run {run_id}", {"run_id": run_id, "fields": fields}
+        return f"edited {names} of run {run_id}", {"run_id": run_id, "fields": values | dict.fromkeys(cleared)}
 
     def _save_view(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         name, view = text_of(body.get("name")), body.get("view")
@@ -104,6 +104,7 @@ class Changes:
             raise ValueError(f"a view's name has 1 to {VIEW_NAME_CHARS_MAX} characters")
         if view is not None and len(text_of(view)) > VIEW_CHARS_MAX:
             raise ValueError(f"a view has at most {VIEW_CHARS_MAX} characters")
+        view = None if view is None else json_of(view)
         self._context.batch.saved_views[name] = (view, self._context.received_us)
         return f"{'removed' if view is None else 'saved'} view {name}", {"name": name}
 

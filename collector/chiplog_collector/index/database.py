@@ -274,9 +274,10 @@ class Database:
             return False
         return True
 
-    def digests_of_files(self) -> list[str]:
-        """Return the SHA-256 of all saved files that rows name, in hex digits."""
-        return [digest for (digest,) in self.connection.execute("SELECT DISTINCT sha256 FROM base.files").fetchall()]
+    def orphaned_contents(self) -> list[str]:
+        """Return the SHA-256 of saved files whose rows were deleted and that no other row names, in hex digits."""
+        query = "SELECT DISTINCT sha256 FROM base.orphans WHERE sha256 NOT IN (SELECT sha256 FROM base.files)"
+        return [digest for (digest,) in self.connection.execute(query).fetchall()]  # safeguard: only-orphans-removed
 
     def checkpoint(self) -> None:
         """Write a checkpoint, called on a timer so that no commit has to. Raises duckdb.Error."""
@@ -354,6 +355,8 @@ class Database:
         """Write deletions, restored producers and saved views."""
         execute = self.connection.execute
         if batch.deleted:
+            deleted = "WHERE producer IN (SELECT unnest(?::INTEGER[]))"
+            execute(f"INSERT INTO base.orphans SELECT DISTINCT sha256 FROM base.files {deleted}", [list(batch.deleted)])
             for table in self._tables_of_producers():
                 execute(
                     f"DELETE FROM base.{table} WHERE producer IN (SELECT unnest(?::INTEGER[]))", [list(batch.deleted)]

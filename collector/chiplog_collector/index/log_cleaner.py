@@ -21,9 +21,9 @@ from chiplog_collector.index.block_pruning import prune_block
 from chiplog_collector.index.state import State
 from chiplog_schemas.atomic_file import atomic_write
 from chiplog_schemas.limits import CONTENT_AGE_S
-from chiplog_schemas.storage.content_files import is_content_name
-from chiplog_schemas.storage.record import CorruptRange, Kind, encode, reframe
-from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES, decode_header, list_segments, read_segment
+from chiplog_schemas.storage.content_files import content_path, is_content_name
+from chiplog_schemas.storage.record import CorruptRange, Kind, encode, reframe, scan_records
+from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES, decode_header, list_segments
 from chiplog_schemas.storage.watermark import open_watermark
 
 CLEANED_NAME = "cleaned"
@@ -51,7 +51,7 @@ def clean_segment(path: Path, removal: Removal) -> int:
         return 0
     parts: list[bytes | memoryview] = [data[:SEGMENT_HEADER_BYTES]]
     has_changed = False
-    for item in read_segment(path):
+    for item in scan_records(data, SEGMENT_HEADER_BYTES, first=header.base):
         if isinstance(item, CorruptRange):
             return 0  # safeguard: damaged-segment-stays
         pruned = None
@@ -71,18 +71,24 @@ def clean_segment(path: Path, removal: Removal) -> int:
     return len(data) - len(content)
 
 
-def remove_contents(files: Path, referenced: frozenset[str], now: float) -> int:
-    """Remove saved contents that no row names and that have not come lately; return their bytes. now: time.time()."""
+def remove_contents(files: Path, orphans: Iterable[str], now: float) -> int:
+    """Remove saved contents that have not come lately; return their bytes.
+
+    orphans: their SHA-256 in hex digits. now: time.time().
+    """
     n_bytes = 0
-    for parent, _, names in os.walk(files):
-        for name in names:
-            path = Path(parent, name)
-            with contextlib.suppress(FileNotFoundError):
-                # The row of a content that has just come may not be applied yet.
-                # safeguard: young-content-stays
-                if is_content_name(name) and name not in referenced and now - path.stat().st_mtime > CONTENT_AGE_S:
-                    n_bytes += path.stat().st_size
-                    path.unlink()
+    for name in orphans:
+        if not is_content_name(name):
+            continue
+        path = content_path(files, bytes.fromhex(name))
+        aside = path.with_name(f".{name}.removed")
+        with contextlib.suppress(FileNotFoundError):
+            # Another run may just have sent it again, and the row that names it is not applied yet.
+            # safeguard: young-content-stays
+            if now - path.stat().st_mtime > CONTENT_AGE_S:
+                os.rename(path, aside)  # from here on the receiver takes it again
+                n_bytes += aside.stat().st_size
+                aside.unlink()
     return n_bytes
 
 
@@ -99,13 +105,13 @@ class LogCleaner:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
-    def turn(self, state: State, referenced: Callable[[], Iterable[str]], now: float) -> None:
-        """Start a pass if one is due. Call it while the index keeps up. referenced: returns digests of all rows."""
+    def turn(self, state: State, orphans: Callable[[], Iterable[str]], now: float) -> None:
+        """Start a pass if one is due. Call it while the index keeps up. orphans: see `remove_contents`."""
         if (self._thread is not None and self._thread.is_alive()) or now < self._not_before:
             return
         if state.deleted and now >= self._sweep_at:
             self._sweep_at = now + SWEEP_INTERVAL_S
-            self._start(self._sweep, frozenset(referenced()))
+            self._start(self._sweep, orphans())
             return
         newest_removal = max(state.last_deletion, state.trimmed[0])
         if newest_removal < 0 or (self._mark is not None and self._mark.get() > newest_removal):
@@ -140,21 +146,29 @@ class LogCleaner:
             self._done, self._not_before = None, time.monotonic() + AGAIN_S
         except Exception:
             _log.exception("deleted data cannot be freed")
-            self._not_before = time.monotonic() + SWEEP_INTERVAL_S
+            self._done, self._not_before = None, time.monotonic() + SWEEP_INTERVAL_S
 
     def _clean(self, removal: Removal, segments: list[tuple[int, Path]]) -> None:
+        for left in self._directory.glob(".*.seg.*"):  # of a process that was killed
+            left.unlink(missing_ok=True)
         freed = 0
+        failure: Exception | None = None
         for base, path in segments[:-1]:
             if base > removal.number:
                 break
-            freed += clean_segment(path, removal)
+            try:
+                freed += clean_segment(path, removal)
+            except Exception as error:  # the other segments are cleaned all the same
+                failure = error
             if self._stopping.wait(PAUSE_S):
                 return
         if freed:
             _log.info("%d bytes of the log were freed of deleted data", freed)
+        if failure is not None:
+            raise failure
         if self._mark is not None and segments and segments[-1][0] > removal.number:
             self._mark.set(removal.number + 1)
 
-    def _sweep(self, referenced: frozenset[str]) -> None:
-        if freed := remove_contents(self._files, referenced, time.time()):
+    def _sweep(self, orphans: Iterable[str]) -> None:
+        if freed := remove_contents(self._files, orphans, time.time()):
             _log.info("%d bytes of saved files were freed", freed)

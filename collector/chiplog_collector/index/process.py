@@ -54,6 +54,7 @@ _READ_BYTES = 8 << 20
 _FLUSH_BYTES = 32 << 20  # of the log per transaction: 200,000 rows of long texts would exhaust the memory
 _SET_ASIDE_MAX = 2  # files kept for inspection: each may be as large as the index
 _OPEN_WAIT_S = 5.0  # for a reader to close the file, in an index that only applies the log; a full disk stays full
+_CHORES_AGAIN_S = 300.0  # after the disk, or the memory, refused to look for old data
 _AGAIN_MIN_S = 0.1  # a predecessor is about to exit, or a client to close the file …
 _AGAIN_MAX_S = 2.0  # … or the disk is full: the longest pause between two attempts
 _EXIT_EXPECTED = 1  # exit statuses: DuckDB or the system failed, or …
@@ -427,14 +428,22 @@ class _Chores:
         self._desk = desk
         self._retention = retention
         self._cleaner = LogCleaner(place.collector / "log", place.files)
+        self._not_before = 0.0  # retention and cleaning; after an error of the disk
 
     def after_step(self, is_behind: bool) -> None:
         """Continue. is_behind: there is more of the log to apply."""
         state, database, now = self._follower.state, self._follower.database, time.monotonic()
-        self._desk.turn(state, database.next_number, now)
-        if not is_behind:
+        self._desk.turn(state, database.next_number, now, is_behind=is_behind)
+        if is_behind or now < self._not_before:
+            return
+        try:
             self._retention.turn(state.rolled_until, now, now_us())
-            self._cleaner.turn(state, database.digests_of_files, now)
+            self._cleaner.turn(state, database.orphaned_contents, now)
+        except (duckdb.Error, OSError, RuntimeError) as error:  # safeguard: failing-chores-wait
+            if isinstance(error, duckdb.Error) and not is_disk_error(error):
+                raise
+            _log.warning("old data cannot be looked for: %s; trying again later", str(error).partition("\n")[0])
+            self._not_before = now + _CHORES_AGAIN_S
 
     def close(self) -> None:
         """End what runs in the background."""
@@ -452,7 +461,7 @@ def _follow(
 ) -> str | None:
     """Apply the log until standard input ends or the process must exit. Return a line when the file proves damaged.
 
-    after_step: called after each step, with whether there is more to apply.
+    after_step: called after each step, with whether the database lacks something of the log.
     """
     ending = needs_reload = behind = False
     while True:
@@ -462,6 +471,7 @@ def _follow(
         if must_exit():
             return None
         number = demand.begin()
+        goal = synced.get()
         try:
             if needs_reload:
                 follower.reload()
@@ -476,10 +486,12 @@ def _follow(
                 _log.error("DuckDB cannot write: %s; trying again", str(error).partition("\n")[0])
             needs_reload = True
             demand.flushed(number, is_behind=True)  # safeguard: unwritable-index-answers
+            after_step(True)
             if ending or _input_ended(_AGAIN_MAX_S):
                 return None
             continue
-        after_step(behind)
+        # Also while the writer is held: what is not applied yet decides about what may be removed.
+        after_step(follower.database.next_number < goal)  # safeguard: chores-only-when-caught-up
         if not behind:
             if ending:
                 return None

@@ -62,7 +62,7 @@ class RunRegistry:
         for name in _INT32_FIELDS:
             if not -(1 << 31) <= said.get(name, 0) < 1 << 31:
                 del said[name]
-        if said.get("role") == CONSOLE and self._is_of_deleted(said):
+        if said.get("role") == CONSOLE and self._is_of_deleted(producer, said):
             self._context.delete([producer])
             return
         if said.get("role") == CONSOLE and not self._take_console(producer, said):
@@ -141,9 +141,12 @@ class RunRegistry:
         producer.gpus, producer.are_gpus_resolved = plain_fields({"gpus": gpus})[0]["gpus"], True
         self._context.batch.producers.add(producer.producer)
 
-    def _is_of_deleted(self, said: dict[str, Any]) -> bool:
+    def _is_of_deleted(self, producer: Producer, said: dict[str, Any]) -> bool:
+        """Return True if a producer that has no other role is the console of a deleted one."""
         of = said.get("of", "")
-        return bool(_UUID.fullmatch(of)) and bytes.fromhex(of) in self._state.deleted
+        # safeguard: label-not-deleted-as-console
+        is_new = producer.run is None and producer.role in (None, CONSOLE)
+        return is_new and bool(_UUID.fullmatch(of)) and bytes.fromhex(of) in self._state.deleted
 
     def _take_console(self, producer: Producer, said: dict[str, Any]) -> bool:
         """Note whose lines a console sends, and drop the fields that would make it a label.

@@ -7,10 +7,9 @@
     trim_system {until: µs}                                    system samples before it are deleted
     roll_up     {first: µs, until: µs, every: µs}              those between become their means over intervals
 
-A request is carried out as a whole, or refused.
+A request is carried out as a whole, or refused. The last two come from the retention alone.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -18,6 +17,7 @@ from typing import Any
 
 from chiplog_collector.index.registry import plain_fields
 from chiplog_collector.index.state import Producer, Run, State
+from chiplog_collector.index.validation import json_of
 from chiplog_schemas.codec import CodecError, short_repr
 from chiplog_schemas.model.changes import (
     CHANGE_BYTES_MAX,
@@ -77,7 +77,10 @@ def _plan_deletion(state: State, id: bytes, arguments: dict[str, Any]) -> Plan:
         raise RequestRefused("a deletion names its runs in a list; give at least one run ID")
     if not isinstance(why, str):
         raise RequestRefused("the reason of a deletion is a text")
-    runs = {run.run: run for run in (_run_of(state, name) for name in names)}
+    # After the first of several parts a client asks again with its ID if the index has restarted.
+    is_continued = _part_id(id, 0) in state.managed  # safeguard: large-deletion-continues
+    known = (_run_of(state, name) for name in names if not (is_continued and name not in state.runs))
+    runs = {run.run: run for run in known}
     if arguments.get("force") is not True:
         for run in runs.values():
             if running := sorted(running_labels(state, run)):
@@ -102,7 +105,8 @@ def _plan_deletion(state: State, id: bytes, arguments: dict[str, Any]) -> Plan:
             parts[-1][1].append(uuid)
             n_bytes += _UUID_BYTES
     bodies = [{"producers": uuids, "runs": ids, "why": why[:_WHY_CHARS_MAX]} for ids, uuids in parts]
-    changes = [Change(_part_id(id, number), Action.DELETE, body) for number, body in enumerate(bodies[:-1])]
+    first = len(state.managed) if is_continued else 0  # a number that no part has had
+    changes = [Change(_part_id(id, number), Action.DELETE, body) for number, body in enumerate(bodies[:-1], first)]
     changes.append(Change(id, Action.DELETE, bodies[-1]))
     return Plan(changes, {"runs": len(runs), "labels": n_labels, "producers": n_producers})
 
@@ -168,9 +172,12 @@ def _plan_edit(state: State, id: bytes, arguments: dict[str, Any]) -> Plan:
             raise RequestRefused(
                 f"{key}={short_repr(value)} is not what this field holds: tags are a list, others text"
             )
-    _, cut = plain_fields(typed)
+    if not all(isinstance(tag, str) for tag in typed.get("tags", [])):
+        raise RequestRefused("tags must be texts")
+    plain, cut = plain_fields(typed)
     if cut:
         raise RequestRefused(f"{cut[0]} exceeds its limit; shorten it")
+    fields = plain | {name: None for name in fields if name not in plain}
     return _single(Change(id, Action.EDIT, {"run": run.run_id, "fields": fields}), {"run_id": run.run_id})
 
 
@@ -182,24 +189,19 @@ def _plan_view(id: bytes, arguments: dict[str, Any]) -> Plan:
         if not isinstance(view, str) or len(view) > VIEW_CHARS_MAX:
             raise RequestRefused(f"view {name!r} must be JSON of at most {VIEW_CHARS_MAX} characters")
         try:
-            json.loads(view)
-        except ValueError as error:
+            view = json_of(view)  # as DuckDB accepts it: one bad text would break the view for every reader
+        except (ValueError, RecursionError) as error:
             raise RequestRefused(f"view {name!r} is not JSON: {error}") from error
     return _single(Change(id, Action.SAVE_VIEW, {"name": name, "view": view}), {})
 
 
 def _plan_trim(id: bytes, arguments: dict[str, Any]) -> Plan:
-    until = arguments.get("until")
-    if type(until) is not int or until < 0:
-        raise RequestRefused("system samples are trimmed up to a time in µs since 1970")
-    return _single(Change(id, Action.TRIM_SYSTEM, {"until": until}), {})
+    return _single(Change(id, Action.TRIM_SYSTEM, {"until": arguments["until"]}), {})
 
 
 def _plan_roll_up(id: bytes, arguments: dict[str, Any]) -> Plan:
-    first, until, every = (arguments.get(name) for name in ("first", "until", "every"))
-    if not all(type(value) is int and value >= 0 for value in (first, until, every)) or not every:
-        raise RequestRefused("a roll-up has two times in µs since 1970, and an interval in µs")
-    return _single(Change(id, Action.ROLL_UP, {"first": first, "until": until, "every": every}), {})
+    body = {name: arguments[name] for name in ("first", "until", "every")}
+    return _single(Change(id, Action.ROLL_UP, body), {})
 
 
 def _single(change: Change, info: dict[str, Any]) -> Plan:

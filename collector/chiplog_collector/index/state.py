@@ -141,13 +141,10 @@ class State:
         return run
 
     def remove_run(self, run: Run) -> None:
-        """Forget a run without members, and which launches required it."""
+        """Forget a run without members."""
         del self.runs[run.run_id]
         del self.runs_by_number[run.run]
         self.members.pop(run.run, None)
-        self.demands = {asked: number for asked, number in self.demands.items() if number != run.run}
-        for key in [key for key in self.by_label if key[0] == run.run]:
-            del self.by_label[key]
 
     def add_producer(self, producer: Producer) -> Producer:
         """Register a producer."""
@@ -172,7 +169,10 @@ class State:
         self.have.pop(number, None)
         self.lost.pop(number, None)
         if producer.run is not None and producer.label is not None:
-            self.by_label[(producer.run, producer.label)].remove(producer)
+            mates = self.by_label[(producer.run, producer.label)]
+            mates.remove(producer)
+            if not mates:
+                del self.by_label[(producer.run, producer.label)]
             del self.members[producer.run][number]
         if producer.sender is not None:
             self.by_sender[producer.sender].discard(number)

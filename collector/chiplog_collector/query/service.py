@@ -37,6 +37,7 @@ from chiplog_schemas.limits import (
     LINGER_MS,
     PEER_SILENT_S,
 )
+from chiplog_schemas.model.changes import RETENTION_ACTIONS
 from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.process.file_lock import file_id
 from chiplog_schemas.query import query_messages
@@ -532,6 +533,9 @@ class QueryService:
             return
         if self._submit is None:
             self._send_frames(socket, peer, query_messages.failure(question.id, "refused", _NO_WRITER))
+        elif question.kind == QueryMessageKind.MANAGE and question.action in RETENTION_ACTIONS:
+            message = f"action {question.action!r} is a step of the collector's own retention"
+            self._send_frames(socket, peer, query_messages.failure(question.id, "refused", message))
         elif question.kind == QueryMessageKind.MANAGE and not _may_change(received):  # safeguard: changes-need-admin
             self.counts["not_allowed"] += 1
             self._send_frames(socket, peer, query_messages.failure(question.id, "refused", _NO_ADMIN))

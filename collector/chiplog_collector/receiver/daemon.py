@@ -250,8 +250,6 @@ class ReceiverDaemon:
                 payload = self._changes.recv(RECORD_BYTES_MAX, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
-            if not payload:
-                return  # without an index: its end is closed
             self._busy_at = now
             self._append([self._intake.add_change(payload)])
 
@@ -401,7 +399,7 @@ class ReceiverDaemon:
     def _shut_down(self) -> None:
         """Stop intake, drain, commit, let the index catch up, close, in this order."""
         # While the disk refuses, pending records already have their receipt: append nothing after it.
-        if not self._door.socket.closed and not self._write_after:
+        if not self._door.socket.closed and not (self._write_after or self._space.is_short):
             self._take_messages(time.monotonic())
         if self._since is not None:
             self._commit(time.monotonic())

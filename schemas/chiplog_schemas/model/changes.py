@@ -40,6 +40,9 @@ class Action(StrEnum):
     ROLL_UP = "roll_up"
 
 
+RETENTION_ACTIONS = (Action.TRIM_SYSTEM, Action.ROLL_UP)  # steps of the retention; no client asks for them
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """A decoded change."""

@@ -71,6 +71,8 @@ CREATE TABLE base.events (
 CREATE TABLE base.deleted (uuid BLOB);
 -- The changes that were applied. until: of `trim_system` and `roll_up`, in µs; every: of `roll_up`, in µs; else 0.
 CREATE TABLE base.changes (number BIGINT, id BLOB, action VARCHAR, until BIGINT, every BIGINT);
+-- Contents of saved files whose rows were deleted. Those that no other row names are removed from the disk.
+CREATE TABLE base.orphans (sha256 VARCHAR);
 -- What people keep under a name, for the page: JSON.
 CREATE TABLE base.saved_views (name VARCHAR, body VARCHAR, ts TIMESTAMP);
 -- The ledger of exactly-once: closed, disjoint ranges of seq per producer, appended by every flush, merged at times.

@@ -47,7 +47,7 @@ class Kind(IntEnum):
     GAP = 6  # a sender's LOST at the hop: numbers that can never arrive (log)
     STORED = 7  # a file's content that is on stable storage next to the log (log)
     PRESENCE = 8  # whether an agent is connected, as the receiver concludes (log)
-    MANAGE = 9  # a change that a person or the retention made to recorded runs: see management.py (log)
+    MANAGE = 9  # a change that a person or the retention made to recorded runs: see changes.py (log)
     PRUNED = 10  # in place of a record whose content was deleted, so that receipts keep their counts; empty (log)
 
 

@@ -37,10 +37,10 @@ def rm(runs: tuple[str, ...], force: bool, yes: bool, dir_: str | None, url: str
 
 
 def _confirm(lines: list[str]) -> None:
-    """Show what would go and ask. Raises Abort, or UsageError where nobody can answer."""
+    """Show what would go and ask. Raises Abort, or UsageError without a terminal."""
     if not sys.stdin.isatty():
         raise click.UsageError(
-            "standard input is not a terminal, so nobody can confirm; delete without asking by --yes"
+            "standard input is not a terminal, so you cannot confirm; delete without a question by --yes"
         )
     for line in lines:
         click.echo(line)

@@ -297,6 +297,7 @@ class Client:
         return self._change("save_view", {"name": name, "view": view})
 
     def _change(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        id = os.urandom(query_messages.ID_BYTES)
         with self._lock:
             for last in (False, True):
                 if self._closed:
@@ -309,7 +310,7 @@ class Client:
                     self._locate()
                 try:
                     if self._remote is not None:
-                        return self._remote.change(action, arguments, self._collector_lives)
+                        return self._remote.change(id, action, arguments, self._collector_lives)
                 except QueryError as error:
                     # safeguard: change-survives-idle-exit
                     if error.kind not in ("unreachable", "stopping") or last or self._where is None:

@@ -38,6 +38,7 @@ from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, parse_
 __all__ = ["CollectorConnection"]
 
 ASK_AGAIN_MAX = 10  # repetitions of a query whose index was replaced: each bad query ends the index twice
+CHANGE_WAIT_S = 300.0  # a deletion of thousands of runs takes several records
 CHANGE_SILENT_S = 3 * PEER_SILENT_S  # an index that exits is restarted within this
 FILE_AGAIN_S = 2.0  # a part of a saved file takes milliseconds …
 FILE_TRIES = 10  # … and a collector that restarts answers within this many
@@ -226,13 +227,12 @@ class CollectorConnection:
                 self._send(query_messages.ping(id))
                 last_ping = now
 
-    def change(self, action: str, arguments: dict[str, Any], lives: Callable[[], bool]) -> dict[str, Any]:
+    def change(self, id: bytes, action: str, arguments: dict[str, Any], lives: Callable[[], bool]) -> dict[str, Any]:
         """Have a change carried out, and return what the collector reports about it. Raises QueryError.
 
         A collector that does not know the request is a new one: the request is repeated, with the same ID, which the
         log has if the change was carried out. lives: as of `execute`.
         """
-        id = os.urandom(ID_BYTES)
         try:
             frames = query_messages.manage(id, action, arguments)
         except CodecError as error:
@@ -240,10 +240,12 @@ class CollectorConnection:
         if len(frames[0]) > REQUEST_BYTES_MAX:
             raise QueryError("refused", f"a change of {len(frames[0])} bytes exceeds {REQUEST_BYTES_MAX}; ask in parts")
         self._send(frames)
-        last_received = last_ping = time.monotonic()
+        last_received = last_ping = begun = time.monotonic()
         while True:
             answer = self._receive(last_ping + HEARTBEAT_INTERVAL_S)
             now = time.monotonic()
+            if now - begun > CHANGE_WAIT_S:
+                raise QueryError("busy", "the change is not applied yet; the view events shows when it is")
             if answer is not None and answer.id == id:
                 last_received = now
                 if answer.kind == QueryMessageKind.DONE:

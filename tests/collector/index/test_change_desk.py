@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from chiplog_collector.index import change_desk
 from chiplog_collector.index.change_desk import CHANGE_WAIT_S, ChangeDesk
 from chiplog_collector.query.pending_request import PendingRequest
 from chiplog_collector.query.service import QueryService, lock_down
@@ -29,6 +30,18 @@ from tests.support.query_client import Asker
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
+    Safeguard(
+        "what a deletion concerns is decided when the whole log is applied",
+        "request-planned-on-whole-log",
+        condition=False,
+        test="test_no_request_is_planned_before_the_whole_log_is_applied",
+    ),
+    Safeguard(
+        "a request that cannot be planned is answered, and the index goes on",
+        "bad-request-costs-itself",
+        new="raise",
+        test="test_a_request_that_breaks_the_plan_costs_itself",
+    ),
     Safeguard(
         "only a client at the Unix socket, or with an administrator's key, changes what was recorded",
         "changes-need-admin",
@@ -129,6 +142,32 @@ def test_a_receiver_that_takes_nothing_is_asked_again_and_reported_in_the_end(wo
     assert world.answers == []
     world.turn(now=CHANGE_WAIT_S)
     assert [(a.error_kind, "ask again later" in a.message) for a in world.answers] == [("busy", True)]
+
+
+def test_no_request_is_planned_before_the_whole_log_is_applied(world: World) -> None:
+    world.edit(1, "one")
+    world.desk.turn(world.index.follower.state, 0, 1.0, is_behind=True)
+    assert world.take_log() == 0
+    world.turn(2.0)
+    assert world.take_log() == 1
+    world.turn(2.0)
+    world.edit(2, "two")
+    world.desk.turn(world.index.follower.state, 0, CHANGE_WAIT_S, is_behind=True)
+    assert [answer.error_kind for answer in world.answers] == ["", "busy"]
+
+
+def test_a_request_that_breaks_the_plan_costs_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(*_: object) -> None:
+        raise RecursionError("too deep")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(change_desk, "plan_request", plan)
+        world.edit(1)
+        world.turn()
+    assert [(a.error_kind, a.message) for a in world.answers] == [("internal", "RecursionError: too deep")]
+    world.edit(2)
+    world.turn()
+    assert world.take_log() == 1
 
 
 def test_without_a_channel_changes_are_refused_and_waits_answered(index: Index) -> None:

@@ -33,6 +33,12 @@ SAFEGUARDS = [
         test="test_the_console_of_a_deleted_label_goes_with_it_whenever_it_comes",
     ),
     Safeguard(
+        "a label that says that it is a deleted one's console is not deleted",
+        "label-not-deleted-as-console",
+        value="True",
+        test="test_a_label_is_not_deleted_as_the_console_of_a_deleted_one",
+    ),
+    Safeguard(
         "numbers of deleted runs and producers are not given to others",
         "numbers-not-given-again",
         test="test_numbers_of_deleted_producers_are_not_given_to_others_after_a_restart",
@@ -121,6 +127,15 @@ def test_the_console_of_a_deleted_label_goes_with_it_whenever_it_comes(index: In
     assert index.sql("SELECT count(*) FROM base.deleted") == [(2,)]
 
 
+def test_a_label_is_not_deleted_as_the_console_of_a_deleted_one(index: Index) -> None:
+    gone, label = logged(0), logged(1)
+    index.take(whole(gone, label), deletion(gone))
+    label.say(EventKind.IDENTITY, {"role": "console", "of": gone.uuid.hex()})
+    index.take(whole(label))
+    assert index.sql("SELECT label FROM labels") == [("rank1",)]
+    assert index.sql("SELECT count(*) FROM metrics") == [(3,)]
+
+
 def test_labels_that_joined_after_the_deletion_was_decided_stay(index: Index) -> None:
     rank, late = logged(0), logged(1)
     index.take(whole(rank), whole(late), deletion(rank))
@@ -193,6 +208,8 @@ def test_a_view_is_kept_replaced_and_removed(index: Index) -> None:
         pack([b"8 bytes!", "edit", {"run": 3, "fields": {"name": "n"}}]),
         pack([b"8 bytes!", "save_view", {"name": "", "view": "{}"}]),
         pack([b"8 bytes!", "save_view", {"name": "n", "view": "x" * 40_000}]),
+        pack([b"8 bytes!", "save_view", {"name": "n", "view": "{"}]),
+        pack([b"8 bytes!", "save_view", {"name": "n", "view": "[" * 20_000}]),
     ],
 )
 def test_a_change_that_cannot_be_read_is_set_aside(index: Index, payload: bytes) -> None:

@@ -43,9 +43,15 @@ SAFEGUARDS = [
         test="test_late_samples_and_those_of_one_flush_are_trimmed_the_same_way_however_flushes_fall",
     ),
     Safeguard(
+        "a content that some row names is not removed",
+        "only-orphans-removed",
+        new='return [digest for (digest,) in self.connection.execute("SELECT sha256 FROM base.orphans").fetchall()]',
+        test="test_only_contents_of_deleted_rows_that_no_other_row_names_are_orphans",
+    ),
+    Safeguard(
         "a content that has just come is not removed",
         "young-content-stays",
-        part=" and now - path.stat().st_mtime > CONTENT_AGE_S",
+        condition=True,
         test="test_only_old_contents_that_no_row_names_are_removed",
     ),
 ]
@@ -179,17 +185,29 @@ def test_the_newest_segment_is_left_to_its_writer_until_it_is_sealed(
     assert kept == [path.read_bytes() for _, path in list_segments(index.directory / "log")]
 
 
+def test_only_contents_of_deleted_rows_that_no_other_row_names_are_orphans(index: Index) -> None:
+    gone, kept = Rank(1, run_id="gone"), Rank(2, run_id="kept")
+    for rank, names in ((gone, "ab"), (kept, "bc")):
+        for name in names:
+            rank.say(EventKind.FILE, name, 5, name.encode() * 32)
+    index.take(whole(gone, kept), (Kind.STORED, pack([b"S" * 16, b"d" * 32, 5])))
+    assert index.database.orphaned_contents() == []
+    index.take(deletion(gone, run="gone"))
+    assert index.database.orphaned_contents() == [b"a".hex() * 32], "d came before its row, and b is named by a row"
+
+
 def test_only_old_contents_that_no_row_names_are_removed(tmp_path: Path) -> None:
-    digests = {name: bytes([number]) * 32 for number, name in enumerate(("named", "old", "young", "part"))}
+    digests = {name: bytes([number]) * 32 for number, name in enumerate(("other", "old", "young", "part"))}
     for name, digest in digests.items():
         path = content_path(tmp_path, digest) if name != "part" else tmp_path / f"{digest.hex()}.part"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"12345")
         if name != "young":
             os.utime(path, (0, time.time() - CONTENT_AGE_S - 60))
-    assert remove_contents(tmp_path, frozenset({digests["named"].hex()}), time.time()) == 5
+    orphans = [digests[name].hex() for name in ("old", "young", "part")] + ["../../etc/passwd", "f" * 64]
+    assert remove_contents(tmp_path, orphans, time.time()) == 5
     left = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
-    assert left == sorted([digests["named"].hex(), digests["young"].hex(), f"{digests['part'].hex()}.part"])
+    assert left == sorted([digests["other"].hex(), digests["young"].hex(), f"{digests['part'].hex()}.part"])
 
 
 def test_records_keep_their_numbers(index: Index) -> None:

@@ -20,6 +20,7 @@ import chiplog_schemas.model.block_decoder as block_decoder_module
 from chiplog.query.connection import CollectorConnection
 from chiplog.query.result import QueryError
 from chiplog_collector.cli import collector
+from chiplog_collector.index.change_desk import ChangeDesk
 from chiplog_collector.index.checkpoints import Checkpoints
 from chiplog_collector.index.facts import Facts
 from chiplog_collector.index.process import main, open_index, quarantine_database
@@ -39,6 +40,18 @@ from tests.support.safeguard import Safeguard
 from tests.support.sample_log import everything, place_of
 
 SAFEGUARDS = [
+    Safeguard(
+        "nothing is removed while the database lacks something of the log",
+        "chores-only-when-caught-up",
+        new="after_step(behind)",
+        test="test_while_the_writer_is_held_the_database_counts_as_behind",
+    ),
+    Safeguard(
+        "a disk that refuses to show what is old costs no query",
+        "failing-chores-wait",
+        value="()",
+        test="test_a_disk_that_refuses_to_show_what_is_old_costs_nothing_else",
+    ),
     Safeguard(
         "a query flushes what was synced before it",
         "query-flushes",
@@ -195,6 +208,48 @@ def test_an_index_after_one_that_waited_too_long_still_lets_the_first_query_wait
     assert main([str(tmp_path), "--after", str(held), "--first-wait", "12"]) == 0
     assert main([str(tmp_path), "--after", "1", "--first-wait", "12"]) == 0
     assert waits == [12.0, demand_module.FLUSH_WAIT_S], "after a crash the first query waits as any other"
+
+
+# -- between two transactions --
+
+
+def test_while_the_writer_is_held_the_database_counts_as_behind(index: Index, monkeypatch) -> None:
+    monkeypatch.setattr(index_module, "_input_ended", lambda wait_s, demand=None: False)
+    index.take(*everything(n_steps=5))
+    place = put(index)
+    follower = open_index(place, never)
+    assert follower is not None
+    follower.database.next_number -= 1  # as of an index that has not applied all
+    checkpoints = Checkpoints(follower.database.checkpoint, lambda: math.inf, follower.database.wal_bytes)
+    checkpoints.holds_writer = lambda now: True  # type: ignore[method-assign]
+    told: list[bool] = []
+    synced = Watermark(place.collector / "synced", writable=False)
+    demand = QueryDemand()
+    index_module._follow(follower, synced, checkpoints, lambda: None, lambda: len(told) > 1, demand, told.append)
+    follower.database.close()
+    demand.close()
+    assert told == [True, True]
+
+
+def test_a_disk_that_refuses_to_show_what_is_old_costs_nothing_else(index: Index, caplog) -> None:
+    index.take(*everything(n_steps=5))
+    place = put(index)
+    follower = open_index(place, never)
+    assert follower is not None
+    turns: list[float] = []
+
+    class Refusing:
+        def turn(self, *_: object) -> None:
+            turns.append(1.0)
+            raise duckdb.IOException("IO Error: Could not read file: Input/output error")
+
+    chores = index_module._Chores(follower, ChangeDesk(), Refusing(), place)  # type: ignore[arg-type]
+    for _ in range(3):
+        chores.after_step(False)
+    chores.close()
+    follower.database.close()
+    assert len(turns) == 1, "it is tried again later"
+    assert "old data cannot be looked for: IO Error" in caplog.text
 
 
 # -- what is damaged is set aside --

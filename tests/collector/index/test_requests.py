@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from chiplog_collector.index.requests import RequestRefused, plan_request
+from chiplog_collector.index.requests import RequestRefused, _part_id, plan_request
 from chiplog_collector.index.state import State
 from chiplog_schemas.model.changes import CHANGE_BYTES_MAX, Action, encode_change
 from chiplog_schemas.model.events import EventKind
@@ -18,6 +18,12 @@ SAFEGUARDS = [
         "running-run-kept",
         new="pass",
         test="test_a_run_with_a_label_that_is_not_over_is_refused_unless_forced",
+    ),
+    Safeguard(
+        "a large deletion goes on after a restart, although its first runs are gone",
+        "large-deletion-continues",
+        value="False",
+        test="test_a_large_deletion_that_was_interrupted_goes_on_with_what_is_left",
     ),
     Safeguard(
         "a request that was carried out is not planned again",
@@ -67,6 +73,17 @@ def test_a_large_deletion_is_several_records_of_bounded_size_the_last_with_the_r
     assert len({change.id for change in plan.changes}) == len(plan.changes)
     named = [uuid for change in plan.changes for uuid in change.body["producers"]]
     assert sorted(named) == sorted(state.producers)
+
+
+def test_a_large_deletion_that_was_interrupted_goes_on_with_what_is_left() -> None:
+    state = state_of(*(ended(number, run_id=f"run-{number}") for number in range(3)))
+    names = {"runs": ["run-0", "run-1", "run-gone"]}
+    with pytest.raises(RequestRefused, match="run 'run-gone' is unknown"):
+        plan_request(state, ID, "delete", names)
+    state.managed.add(_part_id(ID, 0))
+    [change] = plan_request(state, ID, "delete", names).changes
+    assert change.body["runs"] == ["run-0", "run-1"]
+    assert plan_request(state, ID, "delete", {"runs": ["run-gone"]}).changes[-1].id == ID
 
 
 def test_a_run_with_a_label_that_is_not_over_is_refused_unless_forced() -> None:
@@ -119,6 +136,8 @@ def test_only_deleted_producers_are_restored() -> None:
         ("edit", {"run": "r", "fields": {"state": "finished"}}, "field 'state' cannot be edited; give one of project"),
         ("edit", {"run": "r", "fields": {"tags": "a"}}, "tags='a' is not what this field holds"),
         ("edit", {"run": "r", "fields": {"name": "n" * 2_000}}, "name exceeds its limit"),
+        ("edit", {"run": "r", "fields": {"tags": [1.5]}}, "tags must be texts"),
+        ("save_view", {"name": "v", "view": "[" * 20_000}, "view 'v' is not JSON"),
         ("save_view", {"name": "", "view": "{}"}, "1 to 128 characters"),
         ("save_view", {"name": "v", "view": "{"}, "view 'v' is not JSON"),
         ("save_view", {"name": "v", "view": "1" * 40_000}, "at most 32768 characters"),

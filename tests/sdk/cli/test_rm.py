@@ -62,7 +62,7 @@ def test_what_is_wrong_deletes_nothing(place: Paths) -> None:
     assert "run live is running: rank9 is not over; end it first, or use --force" in said
     code, said = run_rm(place, "run-1")
     assert code == 2
-    assert "delete without asking by --yes" in said
+    assert "delete without a question by --yes" in said
     assert runs_in(place) == ["live", "run-1", "run-2", "run-3"]
     assert run_rm(place, "live", "--force", "--yes")[0] == 0
     assert runs_in(place) == ["run-1", "run-2", "run-3"]
