@@ -81,6 +81,7 @@ def back_up(place: Paths, target: Path, on_progress: Progress) -> str:
                 segment["bytes"] = _copy_records(path, copy, limit)
             else:
                 link_or_copy(path, copy)
+                segment["bytes"] = _size(copy)  # it may just have been rewritten without deleted data
             before_it = {}
         segment["sha256"] = before_it.get("sha256") or _sha256(copy, segment["bytes"])
         segments.append(segment)

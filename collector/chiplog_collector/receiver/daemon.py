@@ -141,10 +141,13 @@ class ReceiverDaemon:
         self._poller.register(self._door.socket, zmq.POLLIN)
         self._poller.register(self._files.fileno(), zmq.POLLIN)
         # Records with changes, which the index passes on from clients: each in one piece.
-        self._changes, self._index_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._poller.register(self._changes, zmq.POLLIN)
+        self._changes: socket.socket | None = None
+        self._index_end: socket.socket | None = None
         self._changes_poller = zmq.Poller()
-        self._changes_poller.register(self._changes, zmq.POLLIN)
+        if with_index:
+            self._changes, self._index_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            for poller in (self._poller, self._changes_poller):
+                poller.register(self._changes.fileno(), zmq.POLLIN)
         self._space = DiskSpace()
         self._index = IndexSupervisor(settings, self.log.size_bytes, self._index_end) if with_index else None
         self._disk = Offload("chiplog-log", lambda: self._act(self._receiver.beat()))
@@ -245,7 +248,7 @@ class ReceiverDaemon:
 
     def _take_changes(self, now: float) -> None:
         """Log the changes that clients have requested; later, if the log cannot be written now."""
-        while not self._write_after:
+        while self._changes is not None and not self._write_after:
             try:
                 payload = self._changes.recv(RECORD_BYTES_MAX, socket.MSG_DONTWAIT)
             except BlockingIOError:
@@ -414,8 +417,9 @@ class ReceiverDaemon:
         self._door.close(0)
         self._disk.close()
         self._files.close()
-        self._changes.close()
-        self._index_end.close()
+        for end in (self._changes, self._index_end):
+            if end is not None:
+                end.close()
         self.log.close()
         if self._index is not None:
             self._index.close()
