@@ -58,6 +58,14 @@ class FakeCollector:
 
 
 @pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Ctrl-C raises, also where the shell that started the tests in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
 def collector(tmp_path, monkeypatch) -> Iterator[FakeCollector]:
     monkeypatch.setattr(remote_module, "HEARTBEAT_INTERVAL_S", 0.03)
     monkeypatch.setattr(remote_module, "PEER_SILENT_S", WAIT_S)
@@ -92,7 +100,7 @@ def test_pings_that_piled_up_while_there_was_no_collector_cost_one_repetition(co
             assert asked.result().rows() == [{"a": 1}]
 
 
-def test_ctrl_c_cancels_the_query_before_it_is_raised(collector):
+def test_ctrl_c_cancels_the_query_before_it_is_raised(collector, interrupts):
     """The collector here is an older one, which refuses CANCEL: that must be harmless."""
 
     def serve() -> tuple[QueryMessage, QueryMessage]:
