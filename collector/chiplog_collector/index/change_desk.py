@@ -120,6 +120,6 @@ class ChangeDesk:
         assert self._channel is not None
         try:
             self._channel.send(payload, socket.MSG_DONTWAIT)
-        except (BlockingIOError, InterruptedError, OSError):  # OSError: it has ended, and this process will, too
+        except OSError:  # it is full; or the receiver has ended, and this process will, too
             return False
         return True

@@ -40,7 +40,7 @@ class Changes:
         """
         match change.action:
             case Action.DELETE:
-                said = self._delete(change.body)
+                said = self._delete(change.body, number)
             case Action.RESTORE:
                 said = self._restore(change.body)
             case Action.EDIT:
@@ -51,8 +51,6 @@ class Changes:
                 said = self._trim_system(change.body, number)
             case Action.ROLL_UP:
                 said = self._roll_up(change.body)
-        if change.action == Action.DELETE:
-            self._state.last_deletion = number
         self._state.managed.add(change.id)
         message, body = said
         row = (number, change.id, change.action.value, body.get("until", 0), body.get("every", 0))
@@ -61,7 +59,7 @@ class Changes:
             body = {"request": change.id.hex(), **body}
             self._context.emit_event(None, number, self._context.received_us, kind, "info", message, body)
 
-    def _delete(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _delete(self, body: dict[str, Any], number: int) -> tuple[str, dict[str, Any]]:
         uuids, runs, why = _uuids(body), _run_ids(body), text_of(body.get("why", ""))
         known = [self._state.producers[uuid] for uuid in uuids if uuid in self._state.producers]
         # Also those that are unknown here, as in a rebuild from a log without them: they may still deliver.
@@ -69,6 +67,7 @@ class Changes:
             if uuid not in self._state.producers and uuid not in self._state.deleted:
                 known.append(self._context.producer(uuid))
         self._context.delete(known)
+        self._state.last_deletion = number
         reason = f" ({why})" if why else ""
         return f"deleted {_named(runs)}{reason}", {"runs": runs, "producers": len(uuids), "why": why}
 

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from chiplog_collector.index.apply_context import ApplyContext
-from chiplog_collector.index.ledger import Ledger
+from chiplog_collector.index.apply_context import REASON_CHARS_MAX, ApplyContext
+from chiplog_collector.index.label_checks import TOLD_MAX
+from chiplog_collector.index.ledger import CLOCK_US_MAX, Ledger
 from chiplog_collector.index.registry import CONSOLE, LATE_US_MAX, RUN_COLUMNS, RunRegistry, int32_of, plain_fields
 from chiplog_collector.index.state import Producer, Run
 from chiplog_collector.index.validation import SEQ_END, count_of, digest_of, json_of, text_of, uuid_of
@@ -20,9 +21,6 @@ from chiplog_schemas.model.import_event import PRODUCER_FIELDS, RUN_FIELDS
 from chiplog_schemas.storage.content_files import invalid_path_reason
 
 _INT32_FIELDS = ("rank", "local_rank", "world_size", "exit_code", "exit_signal")
-_CLOCK_US_MAX = 1 << 53  # between two clocks: 285 years
-_REASON_CHARS_MAX = 500
-_TOLD_MAX = 1_000
 
 Rows = list[tuple[Any, ...]]
 
@@ -104,7 +102,7 @@ class RunImporter:
         if run.primary_label is None:
             run.primary_label, run.primary_launch = said.get("primary_label"), said.get("primary_launch")
             run.primary_restart = said.get("primary_restart", 0)
-        run.told += [what for what in said.get("told", []) if what not in run.told][: max(0, _TOLD_MAX - len(run.told))]
+        run.told += [what for what in said.get("told", []) if what not in run.told][: max(0, TOLD_MAX - len(run.told))]
         self._context.batch.runs.add(run.run)
 
 
@@ -119,7 +117,7 @@ def parse_part(body: Any) -> ImportedPart:
         if part.run is not None and "label" not in part.producer:
             raise ValueError("a producer of a run has no label")
         part.owner = uuid_of(body["owner"]) if "owner" in body else None
-    part.lost = _rows_of(body, "lost", _seq_of, _seq_of, lambda reason: text_of(reason)[:_REASON_CHARS_MAX])
+    part.lost = _rows_of(body, "lost", _seq_of, _seq_of, lambda reason: text_of(reason)[:REASON_CHARS_MAX])
     part.config = _rows_of(body, "config", _seq_of, _time_of, text_of, json_of)
     part.files = _rows_of(body, "files", _seq_of, _time_of, _path_of, count_of, digest_of)
     part.stored = _rows_of(body, "stored", digest_of, count_of, _time_of)
@@ -138,7 +136,7 @@ def _producer_of(given: Any) -> dict[str, Any]:
             del said[name]
     if not 0 <= said.get("produced", 0) < SEQ_END:
         del said["produced"]
-    if abs(said.get("clock_us", 0)) >= _CLOCK_US_MAX:
+    if abs(said.get("clock_us", 0)) >= CLOCK_US_MAX:
         del said["clock_us"]
     said["late_us"] = min(max(0, said.get("late_us", 0)), LATE_US_MAX)
     cause = end_cause(said.pop("cause", None))

@@ -13,7 +13,7 @@ from chiplog_schemas.model.block_decoder import Block
 # How much later than the start of the next process an event must be, to prove that both ran at the same time. On one
 # node a clock may be stepped between a death and the next start; clocks of two nodes differ.
 _SAME_CLOCK_US, _CLOCKS_APART_US = 1_000_000, 60_000_000
-_TOLD_MAX = 1_000  # of one run; a peer can invent labels
+TOLD_MAX = 1_000  # of one run; a peer can invent labels
 
 
 class LabelChecks:
@@ -72,7 +72,7 @@ class LabelChecks:
             self._tell(run, "no_primary")
 
     def _was_emitted(self, run: Run, what: str) -> bool:
-        return what in run.told or len(run.told) >= _TOLD_MAX
+        return what in run.told or len(run.told) >= TOLD_MAX
 
     def _tell(self, run: Run, what: str) -> None:
         run.told.append(what)

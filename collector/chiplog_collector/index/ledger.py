@@ -11,7 +11,7 @@ from chiplog_collector.index.state import Producer
 from chiplog_collector.index.validation import SEQ_END
 from chiplog_schemas.model.block_decoder import Block, Group
 
-_CLOCK_US_MAX = 1 << 53  # between two clocks: 285 years
+CLOCK_US_MAX = 1 << 53  # between two clocks: 285 years
 _MISSING = "missing after its label ended, and records were lost: see events of kind gap and quarantined"
 
 Mask = NDArray[np.bool_] | None  # None: all rows
@@ -44,7 +44,7 @@ class Ledger:
             delay_us = received_us - block.created_ts
             is_nearest = producer.clock_us is None or delay_us < producer.clock_us
             # safeguard: import-shows-no-clock
-            if not block.is_imported and is_nearest and abs(delay_us) < _CLOCK_US_MAX:
+            if not block.is_imported and is_nearest and abs(delay_us) < CLOCK_US_MAX:
                 producer.clock_us = delay_us
                 batch.producers.add(producer.producer)
             numbers[index] = producer.producer
