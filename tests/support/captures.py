@@ -25,7 +25,7 @@ def capture(root: Path, width: int, command: str) -> str:
     name, *arguments = shlex.split(program)
     assert name == "chiplog"
     line = f"{shlex.join([*CLI, *arguments])}; printf %s {shlex.quote(_END)}; read -r _"
-    # A socket for each: a server that is told to end still holds its socket for a moment.
+    # A socket for each: a server keeps its socket for a moment after the request to end.
     server = ["tmux", "-u", "-S", str(root / f"tmux-{os.urandom(4).hex()}"), "-f", "/dev/null"]
     size = ["-x", str(width), "-y", str(_HEIGHT)]
     env = environment(root, TERM="xterm-256color")

@@ -1,10 +1,13 @@
 """Changes as records of a log, and ranks to apply them to."""
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from chiplog_schemas.model.changes import Action, Change, encode_change
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import Rank
+from tests.support.index import Index
 
 
 def change(action: Action, number: int = 1, **body: Any) -> tuple[int, bytes]:
@@ -20,3 +23,25 @@ def logged(number: int, n_steps: int = 3, **identity: Any) -> Rank:
     for step in range(n_steps):
         rank.log(step, x=float(step))
     return rank
+
+
+def at_once_and_one_by_one(
+    directory: Path, payloads: Sequence[Any], look: Callable[[Index], Any], *, reopens: bool = False
+) -> list[Any]:
+    """Return what a look finds after one flush of all payloads, and after a flush of each.
+
+    reopens: opens the database again after each.
+    """
+    found = []
+    for name in ("one", "each"):
+        (directory / name).mkdir()
+        index = Index(directory / name)
+        if name == "one":
+            index.take(*payloads)
+        for payload in payloads if name == "each" else ():
+            index.take(payload)
+            if reopens:
+                index.reopen()
+        found.append(look(index))
+        index.close()
+    return found

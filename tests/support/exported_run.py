@@ -9,6 +9,7 @@ from pathlib import Path
 import duckdb
 
 from chiplog.query.client import Client, connect
+from chiplog.transfer.exporter import export_run
 from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
@@ -98,3 +99,13 @@ def served(place: Paths) -> Iterator[Client]:
             yield client
         service.close()
     lock.release()
+
+
+def export_of_whole(directory: Path) -> Path:
+    """Export the run `whole` of a new collector, and return the export's directory."""
+    target = directory / "exports" / "whole"
+    for parent in (target.parent, directory / "place"):
+        parent.mkdir()
+    with served(make_place(directory / "place")) as client:
+        export_run(client, "whole", target)
+    return target

@@ -2,7 +2,7 @@
 
 An import delivers events of the original producers under their original seqs. What the index derived, or what depends
 on the order of arrival, comes as the result: one event per producer with PRODUCER_FIELDS and RUN_FIELDS, after all
-others. Rows and seqs may be divided among several events. Each takes the seq of an event that it stands for.
+others. Rows and seqs may be divided among several events. Each has the seq of an event that it replaces.
 """
 
 from typing import Any

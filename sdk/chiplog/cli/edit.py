@@ -57,7 +57,7 @@ def _tags_of(text: str) -> list[str]:
 
 
 def _changed_tags(run: str, tags: list[str], added: tuple[str, ...], removed: tuple[str, ...]) -> list[str]:
-    """Return the tags after additions and removals. Raises UsageError for a removed one that is not there."""
+    """Return the tags after additions and removals. Raises UsageError if the run does not have a tag to remove."""
     for tag in removed:
         if tag not in tags:
             has = f"it has {', '.join(tags)}" if tags else "it has none"

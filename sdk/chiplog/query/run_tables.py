@@ -199,7 +199,7 @@ def _require_positive(name: str, number: int) -> None:
 
 
 def _column_of(name: str) -> str:
-    """Return the column of a metric, which is none of the columns that each history has."""
+    """Return the column of a metric. It differs from the columns that each history has."""
     return f"metric.{name}" if name in ("label", "step") else name
 
 

@@ -356,7 +356,7 @@ class _Exporter:
         return self._directory / CONTENTS / digest
 
     def _copy_content(self, digest: str, target: Path, absent: dict[str, str]) -> int:
-        """Copy a content from the collector, and return its bytes. Note in `absent` one that is missing or damaged."""
+        """Copy a saved file's content and return its size. Note in `absent` if it is missing or damaged."""
         target.parent.mkdir(parents=True, exist_ok=True)
         found, n_bytes = hashlib.sha256(), 0
         try:

@@ -37,7 +37,7 @@ SAFEGUARDS = [
         test="test_no_request_is_planned_before_the_whole_log_is_applied",
     ),
     Safeguard(
-        "a request that cannot be planned is answered, and the index goes on",
+        "a request that cannot be planned is answered, and the index continues",
         "bad-request-costs-itself",
         new="raise",
         test="test_a_request_that_breaks_the_plan_costs_itself",

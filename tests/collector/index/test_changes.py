@@ -8,7 +8,7 @@ from chiplog_schemas.codec import pack
 from chiplog_schemas.model.changes import Action
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
-from tests.support.changes import change, deletion, logged
+from tests.support.changes import at_once_and_one_by_one, change, deletion, logged
 from tests.support.collector_log import Rank, block_of, whole
 from tests.support.index import Index
 from tests.support.safeguard import Safeguard
@@ -232,15 +232,9 @@ def test_all_changes_are_the_same_after_a_rebuild_and_with_each_in_its_own_trans
         (Kind.PRUNED, b""),
         whole(rank, again, agent),
     ]
-    found = []
-    for name in ("one", "each"):
-        (tmp_path / name).mkdir()
-        index = Index(tmp_path / name)
-        if name == "one":
-            index.take(*payloads)
-        for payload in payloads if name == "each" else ():
-            index.take(payload)
-            index.reopen()
-        found.append((index.views(), index.sql("FROM base.producers"), index.sql("SELECT * FROM base.runs")))
-        index.close()
+
+    def look(index: Index) -> tuple[object, ...]:
+        return index.views(), index.sql("FROM base.producers"), index.sql("SELECT * FROM base.runs")
+
+    found = at_once_and_one_by_one(tmp_path, payloads, look, reopens=True)
     assert found[0] == found[1]

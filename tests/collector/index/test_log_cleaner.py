@@ -17,7 +17,7 @@ from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.content_files import content_path
 from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segment_format import list_segments, read_segment
-from tests.support.changes import change, deletion, logged
+from tests.support.changes import at_once_and_one_by_one, change, deletion, logged
 from tests.support.collector_log import START_US, Rank, whole
 from tests.support.index import Index, copy_of
 from tests.support.safeguard import Safeguard
@@ -126,16 +126,8 @@ def test_late_samples_and_those_of_one_flush_are_trimmed_the_same_way_however_fl
         for second in range(4):
             agent.say(EventKind.SYSTEM, "", pack(["hw.x"]), bytes(8), ts=START_US + second * 1_000_000)
     payloads = [whole(early), change(Action.TRIM_SYSTEM, 1, until=START_US + 2_000_000), whole(late)]
-    found = []
-    for name in ("one", "each"):
-        (tmp_path / name).mkdir()
-        index = Index(tmp_path / name)
-        if name == "one":
-            index.take(*payloads)
-        for payload in payloads if name == "each" else ():
-            index.take(payload)
-        found.append(index.sql("SELECT node, count(*) FROM system_samples GROUP BY ALL ORDER BY ALL"))
-        index.close()
+    counts = "SELECT node, count(*) FROM system_samples GROUP BY ALL ORDER BY ALL"
+    found = at_once_and_one_by_one(tmp_path, payloads, lambda index: index.sql(counts))
     assert found == [[("node-40", 2), ("node-41", 4)]] * 2
 
 

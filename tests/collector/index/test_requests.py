@@ -20,7 +20,7 @@ SAFEGUARDS = [
         test="test_a_run_with_a_label_that_is_not_over_is_refused_unless_forced",
     ),
     Safeguard(
-        "a large deletion goes on after a restart, although its first runs are gone",
+        "a large deletion continues after a restart, although its first runs are deleted",
         "large-deletion-continues",
         value="False",
         test="test_a_large_deletion_that_was_interrupted_goes_on_with_what_is_left",

@@ -13,9 +13,8 @@ from click.testing import CliRunner, Result
 
 from chiplog.cli.import_runs import import_
 from chiplog.query.client import connect
-from chiplog.transfer.exporter import export_run
 from chiplog_schemas.paths import paths_for_root
-from tests.support.exported_run import SAVES, make_place, served
+from tests.support.exported_run import SAVES, export_of_whole
 from tests.support.hosts import Centre, Host
 from tests.support.node import end_daemons
 from tests.support.safeguard import Safeguard
@@ -38,10 +37,7 @@ SAFEGUARDS = [
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("exports") / "whole"
-    with served(make_place(tmp_path_factory.mktemp("place"))) as client:
-        export_run(client, "whole", target)
-    return target
+    return export_of_whole(tmp_path_factory.mktemp("exports"))
 
 
 @pytest.fixture(scope="module")

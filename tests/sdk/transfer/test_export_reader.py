@@ -8,11 +8,10 @@ from typing import Any
 
 import duckdb
 import pytest
-from tests.support.exported_run import SAVES, make_place, served
+from tests.support.exported_run import SAVES, export_of_whole
 from tests.support.safeguard import Safeguard
 
 from chiplog.transfer.export_reader import ExportError, ExportReader
-from chiplog.transfer.exporter import export_run
 
 SAFEGUARDS = [
     Safeguard(
@@ -38,10 +37,7 @@ SAFEGUARDS = [
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("sound") / "whole"
-    with served(make_place(tmp_path_factory.mktemp("place"))) as client:
-        export_run(client, "whole", target)
-    return target
+    return export_of_whole(tmp_path_factory.mktemp("sound"))
 
 
 @pytest.fixture
