@@ -68,6 +68,7 @@ class Captured:
             self.ends = StreamFds(1, source, os.dup(target))
         else:
             self.ends, self.writer = open_stream_fds(terminal)
+            self.ends.stream = 1  # the number of the terminal's descriptor counts nothing
         self.relay = SpliceRelay(self.ends, tally)
 
     def write(self, data: bytes) -> None:
