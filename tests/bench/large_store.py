@@ -13,6 +13,7 @@ from chiplog_schemas.limits import INDEX_FLUSH_ROWS
 LABELS = 64
 KEYS = 50
 STEPS = 5_000
+LONG_STEPS = 50_000
 PHASES = ("step", "data", "forward", "backward", "optimizer")
 SMALL_STEPS = 20
 SMALL_RUNS_PER_FLUSH = 1_000
@@ -41,7 +42,7 @@ class Writer:
             self.batch.names.append((number, name))
         return number
 
-    def run(self, run_id: str, labels: int, begun_us: int) -> list[int]:
+    def run(self, run_id: str, labels: int, begun_us: int, n_steps: int) -> list[int]:
         """Add a run with its labels, as finished; return its producers."""
         run = self.state.add_run(Run(len(self.state.runs) + 1, run_id, project=run_id.rstrip("0123456789-")))
         run.primary_label = "rank0"
@@ -53,11 +54,12 @@ class Writer:
             producer = Producer(number, number.to_bytes(16, "big"), "rank", run.run, f"rank{rank}", rank=rank)
             producer.node = producer.agent_node = node
             producer.is_primary, producer.world_size, producer.gpus = rank == 0, labels, [f"GPU-{run_id}-{rank}"]
-            producer.state, producer.started_at, producer.ended_at = "finished", begun_us, begun_us + STEPS * STEP_US
-            producer.produced = 2 * STEPS
+            producer.state, producer.started_at = "finished", begun_us
+            producer.ended_at = begun_us + n_steps * STEP_US
+            producer.produced = 2 * n_steps
             self.state.add_producer(producer)
             self.batch.producers.add(number)
-            self.batch.intervals.append((number, 0, 2 * STEPS - 1, begun_us + STEPS * STEP_US))
+            self.batch.intervals.append((number, 0, 2 * n_steps - 1, producer.ended_at))
             numbers.append(number)
         for key, value in (("lr", "0.0003"), ("model", '"gpt"'), ("seed", str(run.run))):
             self.batch.add("config", (numbers[0], 1, begun_us, key, value))
@@ -84,14 +86,16 @@ class Writer:
         self.batch.n_points += values.size
 
 
-def write_large_run(writer: Writer, run_id: str, begun_us: int, labels: int = LABELS, keys: int = KEYS) -> None:
+def write_large_run(
+    writer: Writer, run_id: str, begun_us: int, labels: int = LABELS, keys: int = KEYS, n_steps: int = STEPS
+) -> None:
     """Write one run: `keys` metrics and the phases of each step, and a sample of each GPU every second."""
     names = tuple(writer.name(f"train/metric_{n}") for n in range(keys))
     phases = tuple(writer.name(phase) for phase in PHASES)
-    numbers = writer.run(run_id, labels, begun_us)
+    numbers = writer.run(run_id, labels, begun_us, n_steps)
     steps_per_flush = max(1, INDEX_FLUSH_ROWS // (labels * (keys + len(PHASES))))
-    for first in range(0, STEPS, steps_per_flush):
-        steps = range(first, min(first + steps_per_flush, STEPS))
+    for first in range(0, n_steps, steps_per_flush):
+        steps = range(first, min(first + steps_per_flush, n_steps))
         writer.events("metrics", names, numbers, steps, begun_us, odd=0)
         writer.events("phases", phases, numbers, steps, begun_us, odd=1)
         _sample(writer, run_id, numbers, steps, begun_us)
@@ -117,8 +121,19 @@ def write_small_runs(writer: Writer, count: int, begun_us: int) -> None:
     keys = (writer.name("loss"), writer.name("accuracy"))
     for first in range(0, count, SMALL_RUNS_PER_FLUSH):
         for number in range(first, min(first + SMALL_RUNS_PER_FLUSH, count)):
-            numbers = writer.run(f"small-{number}", 1, begun_us + number * 1_000_000)
+            numbers = writer.run(f"small-{number}", 1, begun_us + number * 1_000_000, SMALL_STEPS)
             writer.events("metrics", keys, numbers, range(SMALL_STEPS), begun_us + number * 1_000_000, odd=0)
+        writer.write()
+
+
+def write_long_run(writer: Writer, run_id: str, begun_us: int) -> None:
+    """Write one metric of ten times as many steps."""
+    key = (writer.name("loss"),)
+    numbers = writer.run(run_id, LABELS, begun_us, LONG_STEPS)
+    steps_per_flush = INDEX_FLUSH_ROWS // LABELS
+    for first in range(0, LONG_STEPS, steps_per_flush):
+        steps = range(first, min(first + steps_per_flush, LONG_STEPS))
+        writer.events("metrics", key, numbers, steps, begun_us, odd=0)
         writer.write()
 
 
@@ -126,6 +141,7 @@ def write_store(path: Path, log_id: bytes, large: int, small: int) -> float:
     """Write the database; return how many points a second of the large runs the index wrote, with all rollups."""
     writer = Writer(path, log_id)
     write_small_runs(writer, small, BEGUN_US - 100_000_000_000)
+    write_long_run(writer, "long", BEGUN_US - 50_000_000_000)
     n_before, s_before = writer.n_points, writer.spent_s
     for number in range(large):
         write_large_run(writer, f"large-{number}", BEGUN_US + number * 1_000_000_000)

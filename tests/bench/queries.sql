@@ -21,15 +21,15 @@ SELECT step, min(value), median(value), max(value) FROM metrics WHERE run_id = '
 -- by hand
 SELECT step, min(value), median(value), max(value) FROM base.metrics WHERE key = 8 AND producer BETWEEN (SELECT min(producer) FROM base.identified WHERE run_id = 'large-1') AND (SELECT max(producer) FROM base.identified WHERE run_id = 'large-1') GROUP BY step;
 
--- a curve of 100 points of one rank: 8
-SELECT step, min, mean, max FROM downsample('large-1', 'train/metric_7', points := 100) WHERE label = 'rank17';
+-- 1,000 points of a series of 50,000 steps: 8
+SELECT step, min, mean, max FROM downsample('long', 'loss') WHERE label = 'rank17';
 -- by hand
-SELECT step // 50, min(value), avg(value), max(value) FROM base.metrics WHERE key = 8 AND producer = (SELECT producer FROM base.identified WHERE run_id = 'large-1' AND label = 'rank17') GROUP BY 1;
+SELECT step // 50, min(value), avg(value), max(value) FROM base.metrics WHERE key = (SELECT id FROM base.names WHERE name = 'loss') AND producer = (SELECT producer FROM base.identified WHERE run_id = 'long' AND label = 'rank17') GROUP BY 1;
 
 -- the same of 64 ranks at once: 40
-SELECT label, step, min, mean, max FROM downsample('large-1', 'train/metric_7', points := 100);
+SELECT label, step, min, mean, max FROM downsample('long', 'loss');
 -- by hand
-SELECT producer, step // 50, min(value), avg(value), max(value) FROM base.metrics WHERE key = 8 AND producer BETWEEN (SELECT min(producer) FROM base.identified WHERE run_id = 'large-1') AND (SELECT max(producer) FROM base.identified WHERE run_id = 'large-1') GROUP BY 1, 2;
+SELECT producer, step // 50, min(value), avg(value), max(value) FROM base.metrics WHERE key = (SELECT id FROM base.names WHERE name = 'loss') AND producer BETWEEN (SELECT min(producer) FROM base.identified WHERE run_id = 'long') AND (SELECT max(producer) FROM base.identified WHERE run_id = 'long') GROUP BY 1, 2;
 
 -- summary of a run, the latest value of every key and label: 15
 SELECT * FROM summary WHERE run_id = 'large-1';
@@ -68,6 +68,11 @@ SELECT 1;
 
 -- 50 of 10,000 runs, the newest: 20
 SELECT * FROM runs ORDER BY created_at DESC LIMIT 50;
+-- by hand
+SELECT run, min(started_at) AS begun, max(ended_at), count(*) FROM base.producers WHERE role = 'rank' GROUP BY run ORDER BY begun DESC LIMIT 50;
+
+-- the same with two keys of config and two of the summary: 20
+SELECT * FROM pivot_runs(['lr', 'model'], ['loss', 'accuracy']) ORDER BY created_at DESC LIMIT 50;
 -- by hand
 SELECT run, min(started_at) AS begun, max(ended_at), count(*) FROM base.producers WHERE role = 'rank' GROUP BY run ORDER BY begun DESC LIMIT 50;
 

@@ -21,6 +21,7 @@ NAMES = (
     "query",
     "stream",
     "store",
+    "readers",
     "views",
     "cluster",
     "size",
