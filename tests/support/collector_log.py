@@ -117,6 +117,7 @@ VIEWS = (
     "events",
     "completeness",
     "phases",
+    "phase_times",
     "files",
     "step_skew",
     "stragglers",

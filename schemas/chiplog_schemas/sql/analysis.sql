@@ -167,6 +167,31 @@ SELECT s.run_id, CASE WHEN s.span = 11 THEN 'last' ELSE s.span || '/10' END AS s
 FROM named s JOIN base.labels_by_place l ON l.run_id = s.run_id AND l.place = s.place
 LEFT JOIN base.labels_by_place c ON c.run_id = s.run_id AND c.place = s.busiest AND s.role = 'victim';
 
+-- Per label, attempt and phase: its steps and seconds. A long step has several rows of a phase, so steps are counted as
+-- bits, one bit string for each 256 steps: a seventh of the time of a group for each step. `known_s` are the seconds in
+-- steps whose length is known: those with the phase `step`.
+CREATE OR REPLACE VIEW phase_times AS
+WITH facts AS NOT MATERIALIZED (
+    SELECT i.run_id, f.producer, f.key, f.step - (f.step & 255) AS block, (f.step & 255)::INTEGER AS bit, f.value
+    FROM base.phase_facts f JOIN base.identified i ON i.producer = f.producer
+), blocks AS MATERIALIZED (
+    SELECT run_id, producer, key, block, bitstring_agg(bit, 0, 255) AS steps, sum(value) AS seconds
+    FROM facts GROUP BY run_id, producer, key, block
+), known AS (
+    SELECT f.run_id, f.producer, f.key, sum(f.value) AS seconds
+    FROM facts f JOIN blocks b ON b.run_id = f.run_id AND b.producer = f.producer AND b.block = f.block
+    WHERE b.key = (SELECT id FROM base.names WHERE name = 'step') AND get_bit(b.steps, f.bit) = 1
+    GROUP BY f.run_id, f.producer, f.key
+)
+SELECT s.run_id, p.label, p.attempt, p.rank, n.name AS phase, s.n_steps, s.seconds, s.seconds / s.n_steps AS mean_s,
+       k.seconds AS known_s, k.seconds / nullif(max(k.seconds) FILTER (n.name = 'step') OVER of_producer, 0) AS share
+FROM (
+    SELECT run_id, producer, key, sum(bit_count(steps))::BIGINT AS n_steps, sum(seconds) AS seconds
+    FROM blocks GROUP BY run_id, producer, key
+) s JOIN base.label_places p ON p.producer = s.producer AND p.run_id = s.run_id JOIN base.names n ON n.id = s.key
+LEFT JOIN known k ON k.run_id = s.run_id AND k.producer = s.producer AND k.key = s.key
+WINDOW of_producer AS (PARTITION BY s.run_id, s.producer);
+
 -- Per label and attempt: the time spent waiting for data. `share` refers to the steps whose length is known.
 CREATE OR REPLACE MACRO base.data_wait_in(first_step, last_step) AS TABLE
 SELECT w.run_id, p.label, p.attempt, p.rank, w.* EXCLUDE (run_id, producer)

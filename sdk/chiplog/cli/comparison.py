@@ -55,9 +55,8 @@ WHERE d.run_id IN ($a, $b) AND d.summary IN ('min', 'max') GROUP BY k.key
 """
 # Seconds per step of the mean label: of all steps of all labels that had the phase.
 _PHASES = """
-SELECT phase, sum(seconds) / count(*) AS mean_s, sum(seconds) / count(DISTINCT label) AS label_s
-FROM (SELECT phase, label, attempt, step, sum(seconds) AS seconds FROM phases WHERE run_id = $run GROUP BY ALL)
-GROUP BY phase
+SELECT phase, sum(seconds) / sum(n_steps) AS mean_s, sum(seconds) / count(DISTINCT label) AS label_s
+FROM phase_times WHERE run_id = $run GROUP BY phase
 """
 _SYSTEM = f"""
 SELECT name, avg(value) AS mean FROM system WHERE run_id = $run AND name IN {SYSTEM_NAMES} GROUP BY name

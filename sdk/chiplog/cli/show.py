@@ -40,24 +40,16 @@ SELECT key, sum(n)::BIGINT AS points, count(*) AS labels, max(step) AS last_step
        (SELECT any_value(s.value) FROM run_summary s WHERE s.run_id = $run AND s.key = per_label.key) AS summary
 FROM per_label GROUP BY key ORDER BY key LIMIT {KEYS_MAX}
 """
-# times: number of steps. A long step has several rows of a phase. mean_s is over the steps of all labels; slowest_s is
-# the largest mean of one label. The share is of the steps whose length is known: those that step() ended, without the
-# first.
+# The mean is over the steps of all labels; slowest_s is the largest mean of one label. The share is of the steps whose
+# length is known: those that step() ended, without the first.
 # safeguard: phase-mean-of-all-steps
 _PHASES = f"""
-WITH spent AS MATERIALIZED (
-    SELECT phase, label, attempt, step, sum(seconds) AS seconds
-    FROM phases WHERE run_id = $run GROUP BY phase, label, attempt, step
-), whole AS (
-    SELECT label, attempt, step, seconds FROM spent WHERE phase = 'step'
-), per_label AS (
-    SELECT s.phase, s.label, count(*) AS times, sum(s.seconds) AS seconds,
-           coalesce(sum(s.seconds) FILTER (w.step IS NOT NULL), 0) AS in_whole
-    FROM spent s LEFT JOIN whole w ON w.label = s.label AND w.attempt = s.attempt AND w.step = s.step
-    GROUP BY s.phase, s.label
+WITH per_label AS MATERIALIZED (
+    SELECT phase, label, sum(n_steps)::BIGINT AS times, sum(seconds) AS seconds, coalesce(sum(known_s), 0) AS known_s
+    FROM phase_times WHERE run_id = $run GROUP BY phase, label
 )
 SELECT phase, sum(times)::BIGINT AS times, count(*) AS labels, sum(seconds) AS seconds,
-       sum(in_whole) / nullif((SELECT sum(seconds) FROM whole), 0) AS share,
+       sum(known_s) / nullif((SELECT sum(known_s) FROM per_label WHERE phase = 'step'), 0) AS share,
        sum(seconds) / sum(times) AS mean_s,
        max(seconds / times) AS slowest_s, first(label ORDER BY seconds / times DESC, label) AS slowest_label
 FROM per_label GROUP BY phase ORDER BY sum(seconds) DESC, phase LIMIT {PHASES_MAX}

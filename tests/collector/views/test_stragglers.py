@@ -65,6 +65,19 @@ SELECT run_id, label, attempt, rank, count(waited) AS n_steps, sum(waited) AS wa
        sum(coalesce(waited, 0)) FILTER (took IS NOT NULL) / nullif(sum(took), 0) AS share
 FROM steps GROUP BY run_id, label, attempt, rank HAVING count(waited) > 0
 """
+PLAIN_PHASE_TIMES = """
+WITH spent AS (
+    SELECT run_id, label, attempt, rank, phase, step, sum(seconds) AS seconds
+    FROM phases WHERE run_id IS NOT NULL GROUP BY run_id, label, attempt, rank, phase, step
+), whole AS (
+    SELECT run_id, label, attempt, step, seconds FROM spent WHERE phase = 'step'
+)
+SELECT s.run_id, s.label, s.attempt, s.rank, s.phase, count(*) AS n_steps, sum(s.seconds) AS seconds,
+       avg(s.seconds) AS mean_s, sum(s.seconds) FILTER (w.step IS NOT NULL) AS known_s,
+       known_s / nullif(max(known_s) FILTER (s.phase = 'step') OVER of_attempt, 0) AS share
+FROM spent s LEFT JOIN whole w USING (run_id, label, attempt, step)
+GROUP BY s.run_id, s.label, s.attempt, s.rank, s.phase WINDOW of_attempt AS (PARTITION BY s.run_id, s.label, s.attempt)
+"""
 WINDOWS = """
 SELECT run_id, span, phase, label, first_step, last_step, n_steps, mean_s, typical_s, excess_s, share, past_share
 FROM straggler_windows
@@ -85,6 +98,13 @@ def test_data_wait_is_that_of_the_plain_query(database: duckdb.DuckDBPyConnectio
     fill_randomly(database, seed)
     expected = rows_of(database, PLAIN_DATA_WAIT)
     assert rows_of(database, "SELECT * FROM data_wait") == expected and expected, f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_phase_times_are_those_of_the_plain_query(database: duckdb.DuckDBPyConnection, seed: int) -> None:
+    fill_randomly(database, seed)
+    expected = rows_of(database, PLAIN_PHASE_TIMES)
+    assert rows_of(database, "SELECT * FROM phase_times") == expected and expected, f"seed {seed}"
 
 
 def seconds_of(database: duckdb.DuckDBPyConnection) -> dict[tuple[str, str, int], dict[str, float]]:

@@ -68,6 +68,7 @@ COLUMNS = {
     "events": "run_id label attempt node seq ts kind level message body",
     "completeness": "run_id label attempt produced stored lost pending reasons",
     "phases": "run_id label attempt rank step phase seconds ts",
+    "phase_times": "run_id label attempt rank phase n_steps seconds mean_s known_s share",
     "data_wait": "run_id label attempt rank n_steps wait_s median_wait_s max_wait_s max_wait_step step_s share",
     "stragglers": "run_id phase label rank n_steps n_slowest median_s typical_s excess_s share",
     "straggler_windows": "run_id span phase place label rank role waits_for first_step last_step n_steps mean_s "
