@@ -252,5 +252,5 @@ def test_a_sender_without_a_descriptor_to_be_woken_by_works_all_the_same(begin, 
         ran = begin(online=online)
     ran.until_ticked()
     ran.thread.wake()
-    assert ran.thread.stop() is online
+    assert ran.thread.stop() is online, ran.said
     assert (agent() == 1) is online
