@@ -71,8 +71,8 @@ SELECT * FROM runs ORDER BY created_at DESC LIMIT 50;
 -- by hand
 SELECT run, min(started_at) AS begun, max(ended_at), count(*) FROM base.producers WHERE role = 'rank' GROUP BY run ORDER BY begun DESC LIMIT 50;
 
--- the same with two keys of config and two of the summary: 20
-SELECT * FROM pivot_runs(['lr', 'model'], ['loss', 'accuracy']) ORDER BY created_at DESC LIMIT 50;
+-- the same with two keys of config and two of the summary, as `chiplog runs` asks: 20
+WITH page AS MATERIALIZED (FROM runs ORDER BY created_at DESC LIMIT 50), of_config AS (SELECT run_id, map_from_entries(list((key, value::VARCHAR))) AS values FROM config WHERE key IN ('lr', 'model') AND run_id IN (SELECT run_id FROM page) GROUP BY run_id), of_summary AS (SELECT run_id, map_from_entries(list((key, value::VARCHAR))) AS values FROM run_summary WHERE key IN ('loss', 'accuracy') AND run_id IN (SELECT run_id FROM page) GROUP BY run_id) SELECT r.*, c.values['lr'] AS lr, c.values['model'] AS model, s.values['loss'] AS loss, s.values['accuracy'] AS accuracy FROM page r LEFT JOIN of_config c ON c.run_id = r.run_id LEFT JOIN of_summary s ON s.run_id = r.run_id ORDER BY r.created_at DESC;
 -- by hand
 SELECT run, min(started_at) AS begun, max(ended_at), count(*) FROM base.producers WHERE role = 'rank' GROUP BY run ORDER BY begun DESC LIMIT 50;
 

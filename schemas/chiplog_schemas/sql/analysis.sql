@@ -168,28 +168,34 @@ FROM named s JOIN base.labels_by_place l ON l.run_id = s.run_id AND l.place = s.
 LEFT JOIN base.labels_by_place c ON c.run_id = s.run_id AND c.place = s.busiest AND s.role = 'victim';
 
 -- Per label, attempt and phase: its steps and seconds. A long step has several rows of a phase, so steps are counted as
--- bits, one bit string for each 256 steps: a seventh of the time of a group for each step. `known_s` are the seconds in
--- steps whose length is known: those with the phase `step`.
+-- bits, one bit string for each 256 steps: a group for each step would take seven times as long. `known_s` are the
+-- seconds in steps whose length is known, those with the phase `step`: by whole blocks where all of their steps are.
 CREATE OR REPLACE VIEW phase_times AS
-WITH facts AS NOT MATERIALIZED (
-    SELECT i.run_id, f.producer, f.key, f.step - (f.step & 255) AS block, (f.step & 255)::INTEGER AS bit, f.value
+WITH blocks AS MATERIALIZED (
+    SELECT i.run_id, f.producer, f.key, f.step - (f.step & 255) AS block,
+           bitstring_agg((f.step & 255)::INTEGER, 0, 255) AS steps, sum(f.value) AS seconds
     FROM base.phase_facts f JOIN base.identified i ON i.producer = f.producer
-), blocks AS MATERIALIZED (
-    SELECT run_id, producer, key, block, bitstring_agg(bit, 0, 255) AS steps, sum(value) AS seconds
-    FROM facts GROUP BY run_id, producer, key, block
-), known AS (
-    SELECT f.run_id, f.producer, f.key, sum(f.value) AS seconds
-    FROM facts f JOIN blocks b ON b.run_id = f.run_id AND b.producer = f.producer AND b.block = f.block
-    WHERE b.key = (SELECT id FROM base.names WHERE name = 'step') AND get_bit(b.steps, f.bit) = 1
-    GROUP BY f.run_id, f.producer, f.key
+    GROUP BY i.run_id, f.producer, f.key, block
+), known AS NOT MATERIALIZED (
+    SELECT b.*, b.steps & w.steps AS shared
+    FROM blocks b JOIN blocks w ON w.run_id = b.run_id AND w.producer = b.producer AND w.block = b.block
+    WHERE w.key = (SELECT id FROM base.names WHERE name = 'step')
+), parts AS (
+    SELECT run_id, producer, key, bit_count(steps) AS n_steps, seconds, NULL::DOUBLE AS known_s FROM blocks
+    UNION ALL
+    SELECT run_id, producer, key, 0, 0, seconds FROM known WHERE shared = steps
+    UNION ALL
+    SELECT k.run_id, k.producer, k.key, 0, 0, f.value
+    FROM known k JOIN base.phase_facts f
+        ON f.producer = k.producer AND f.key = k.key AND f.step - (f.step & 255) = k.block
+    WHERE k.shared <> k.steps AND get_bit(k.shared, (f.step & 255)::INTEGER) = 1
 )
 SELECT s.run_id, p.label, p.attempt, p.rank, n.name AS phase, s.n_steps, s.seconds, s.seconds / s.n_steps AS mean_s,
-       k.seconds AS known_s, k.seconds / nullif(max(k.seconds) FILTER (n.name = 'step') OVER of_producer, 0) AS share
+       s.known_s, s.known_s / nullif(max(s.known_s) FILTER (n.name = 'step') OVER of_producer, 0) AS share
 FROM (
-    SELECT run_id, producer, key, sum(bit_count(steps))::BIGINT AS n_steps, sum(seconds) AS seconds
-    FROM blocks GROUP BY run_id, producer, key
+    SELECT run_id, producer, key, sum(n_steps)::BIGINT AS n_steps, sum(seconds) AS seconds, sum(known_s) AS known_s
+    FROM parts GROUP BY run_id, producer, key
 ) s JOIN base.label_places p ON p.producer = s.producer AND p.run_id = s.run_id JOIN base.names n ON n.id = s.key
-LEFT JOIN known k ON k.run_id = s.run_id AND k.producer = s.producer AND k.key = s.key
 WINDOW of_producer AS (PARTITION BY s.run_id, s.producer);
 
 -- Per label and attempt: the time spent waiting for data. `share` refers to the steps whose length is known.

@@ -103,17 +103,19 @@ def build_query(selection: Selection) -> tuple[str, dict[str, Any]]:
     join, order = _order(selection, params)
     where = " AND ".join(_conditions(selection, params)) or "true"
     tables, joins, selected = [], [], []
+    keys: dict[str, list[str]] = {}  # by view, as parameters
     for number, column in enumerate(dict.fromkeys(selection.columns)):
         view_and_key = keyed(column)
         quoted = '"' + column.replace('"', '""') + '"'
         if view_and_key is not None:
             view, params[f"key{number}"] = view_and_key
-            values = f"{_values(view, f'$key{number}')} AND run_id IN (SELECT run_id FROM page) GROUP BY ALL"
-            tables.append(f"k{number} AS ({values})")
-            joins.append(f"LEFT JOIN k{number} ON k{number}.run_id = r.run_id")
-            selected.append(f"k{number}.value AS {quoted}")
+            keys.setdefault(view, []).append(f"$key{number}")
+            selected.append(f"of_{view}.values[$key{number}] AS {quoted}")
         elif column not in _COUNTED:
             selected.append(f"{_OF_VIEW[column]} AS {quoted}")
+    for view, names in keys.items():  # once for all of its columns: run_summary reads the tallies of all runs
+        tables.append(f"of_{view} AS ({_PAGE_VALUES.format(view=view, keys=', '.join(names))})")
+        joins.append(f"LEFT JOIN of_{view} ON of_{view}.run_id = r.run_id")
     if set(_COUNTED) & set(selection.columns):
         tables += _COUNTS
         joins += ["LEFT JOIN counted c ON c.run_id = r.run_id", "LEFT JOIN still_open o ON o.run_id = r.run_id"]
@@ -135,6 +137,12 @@ _COUNTS = [
     "still_open AS (SELECT DISTINCT run_id FROM labels WHERE state = 'running' "
     "AND run_id IN (SELECT run_id FROM page))",
 ]
+
+
+_PAGE_VALUES = """
+    SELECT run_id, map_from_entries(list((key, value::VARCHAR))) AS values FROM {view}
+    WHERE key IN ({keys}) AND run_id IN (SELECT run_id FROM page) GROUP BY run_id
+"""
 
 
 def _values(view: str, key: str) -> str:
