@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, ignore_patterns
 from typing import Any
 
 import chiplog
@@ -126,7 +126,7 @@ def ingest(node: Node, run_id: str) -> tuple[float, float, float, list[float]]:
 def measure() -> list[Figure]:
     with store() as (kept, _), tempfile.TemporaryDirectory() as copies:
         root = Path(copies) / "root"
-        copytree(kept, root)
+        copytree(kept, root, ignore=ignore_patterns("run"))
         node = Node(root)
         time.sleep(IDLE_S)
         alone = ingest(node, "alone")

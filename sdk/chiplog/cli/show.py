@@ -35,8 +35,8 @@ _KEYS = f"""
 WITH per_label AS (FROM keys WHERE run_id = $run)
 SELECT key, sum(n)::BIGINT AS points, count(*) AS labels, max(step) AS last_step,
        min(last_value) AS lowest, max(last_value) AS highest,
-       list({{'label': label, 'value': last_value}} ORDER BY rank NULLS LAST, label)[1:{LAST_VALUES_MAX}]
-           AS last_values,
+       list(label ORDER BY rank NULLS LAST, label)[1:{LAST_VALUES_MAX}] AS last_labels,
+       list(last_value ORDER BY rank NULLS LAST, label)[1:{LAST_VALUES_MAX}] AS last_values,
        (SELECT any_value(s.value) FROM run_summary s WHERE s.run_id = $run AND s.key = per_label.key) AS summary
 FROM per_label GROUP BY key ORDER BY key LIMIT {KEYS_MAX}
 """
@@ -125,7 +125,7 @@ def _collect(client: Client, run: str) -> dict[str, Any]:
     labels = ask(_LABELS)
     keys = ask(_KEYS)
     for key in keys:
-        key["last_values"] = {item["label"]: item["value"] for item in key["last_values"]}
+        key["last_values"] = dict(zip(key.pop("last_labels"), key["last_values"], strict=True))
         key["summary"] = decoded(key["summary"])
     failures = ask(_FIRST_FAILURE)
     events = ask(_EVENTS)

@@ -13,6 +13,8 @@ def python_values(column: Any) -> list[Any] | None:
     from arro3.core import DataType
 
     kind = column.type
+    if column.null_count == len(column):
+        return [None] * len(column)
     # safeguard: extension-types-by-duckdb
     if _has_extension(column.field) or (DataType.is_list(kind) and _has_extension(kind.value_field)):
         return None  # a BIGNUM, for example, is stored as bytes
