@@ -97,65 +97,60 @@ FROM (
 -- Per run, window of steps, phase and label: how slow it was, by the other labels and by its own past, since when, and
 -- whether it is a culprit or waited for one. Windows are the tenths of the run and its last 100 steps. They are added up
 -- from hundredths of the run, which also show since when a label is slow. A label is slow with a share of 0.05 or more.
+-- Each query block is read once, by the next one: DuckDB would not leave out other runs in a block that two read.
 CREATE OR REPLACE VIEW straggler_windows AS
-WITH parts AS MATERIALIZED (
-    SELECT run_id, key, place, least(floor((c.step::DOUBLE - r.first_step) * 100 / r.n), 99)::INTEGER AS hundredth,
+WITH parts AS (
+    SELECT c.run_id, c.key, c.place, least(floor((c.step::DOUBLE - r.first_step) * 100 / r.n), 99)::INTEGER AS hundredth,
            c.step >= r.last_from AS is_last,
            count(*) AS n, min(c.step) AS first_step, max(c.step) AS last_step,
            sum(c.seconds) AS seconds, sum(c.typical) AS typical,
            min(c.step) FILTER (c.seconds > 1.05 * c.typical) AS first_slow,
            max(c.step) FILTER (c.seconds > 1.05 * c.typical) AS last_slow
-    FROM base.compared(-9223372036854775808, 9223372036854775807) c JOIN base.step_ranges r USING (run_id)
-    GROUP BY run_id, key, place, hundredth, is_last
+    FROM base.compared(-9223372036854775808, 9223372036854775807) c JOIN base.step_ranges r ON r.run_id = c.run_id
+    GROUP BY c.run_id, c.key, c.place, hundredth, is_last
+), judged AS (  -- a hundredth with the first of the last 100 steps has two rows
+    SELECT *, sum(seconds) OVER same - sum(typical) OVER same AS excess,
+           excess >= 0.05 * sum(typical) OVER same AND excess > 0 AS is_slow
+    FROM parts WINDOW same AS (PARTITION BY run_id, key, place, hundredth)
 ), spells AS (
-    SELECT run_id, key, place, hundredth, excess, min(first_slow) OVER spell AS since_step,
-           max(last_slow) OVER spell AS until_step
+    SELECT *, CASE WHEN is_slow THEN min(first_slow) FILTER (is_slow) OVER spell END AS since_step,
+           CASE WHEN is_slow THEN max(last_slow) FILTER (is_slow) OVER spell END AS until_step
     FROM (
-        SELECT *, count(*) FILTER (NOT is_slow) OVER (PARTITION BY run_id, key, place ORDER BY hundredth) AS n_before
-        FROM (
-            SELECT run_id, key, place, hundredth, min(first_slow) AS first_slow, max(last_slow) AS last_slow,
-                   sum(seconds) - sum(typical) AS excess, excess >= 0.05 * sum(typical) AND excess > 0 AS is_slow
-            FROM parts GROUP BY run_id, key, place, hundredth
-        )
-    ) WHERE is_slow WINDOW spell AS (PARTITION BY run_id, key, place, n_before)
+        SELECT *, count(*) FILTER (NOT is_slow) OVER (PARTITION BY run_id, key, place ORDER BY hundredth) AS n_before,
+               sum(n) FILTER (NOT is_last) OVER (PARTITION BY run_id, key, place) AS n_past,
+               sum(seconds) FILTER (NOT is_last) OVER (PARTITION BY run_id, key, place) AS past
+        FROM judged
+    ) WINDOW spell AS (PARTITION BY run_id, key, place, n_before)
 ), spans AS (
-    SELECT run_id, key, place, span, min(p.first_step) AS first_step, max(p.last_step) AS last_step,
-           sum(p.n) AS n, sum(p.seconds) AS seconds, sum(p.typical) AS typical,
-           arg_max(s.since_step, (s.excess, -hundredth)) AS since_step,
-           arg_max(s.until_step, (s.excess, -hundredth)) AS until_step
+    SELECT run_id, key, place, span, min(first_step) AS first_step, max(last_step) AS last_step,
+           sum(n) AS n, sum(seconds) AS seconds, sum(typical) AS typical,
+           arg_max(since_step, (excess, -hundredth)) FILTER (is_slow) AS since_step,
+           arg_max(until_step, (excess, -hundredth)) FILTER (is_slow) AS until_step,
+           any_value(past) / any_value(n_past) AS before_last_s
     FROM (
-        SELECT *, hundredth // 10 + 1 AS span FROM parts  -- safeguard: windows-of-steps
-        UNION ALL
-        SELECT *, 11 FROM parts WHERE is_last
-    ) p LEFT JOIN spells s USING (run_id, key, place, hundredth)
-    GROUP BY run_id, key, place, span
+        SELECT *, unnest(CASE WHEN is_last THEN [tenth, 11] ELSE [tenth] END) AS span
+        -- safeguard: windows-of-steps
+        FROM (SELECT *, hundredth // 10 + 1 AS tenth FROM spells)
+    ) GROUP BY run_id, key, place, span
 ), scored AS (
     SELECT s.*, n.name AS phase, s.seconds - s.typical AS excess_s, excess_s / nullif(s.typical, 0) AS share,
            s.seconds / s.n AS mean_s, s.typical / s.n AS typical_s, base.may_wait(n.name) AS may_wait,
-           CASE WHEN s.span <= 10 THEN sum(s.seconds) OVER past / sum(s.n) OVER past
-                ELSE b.seconds / b.n END AS past_s
+           CASE WHEN s.span <= 10 THEN sum(s.seconds) OVER past / sum(s.n) OVER past ELSE s.before_last_s END AS past_s
     FROM spans s JOIN base.names n ON n.id = s.key
-    LEFT JOIN (
-        SELECT run_id, key, place, sum(n) AS n, sum(seconds) AS seconds FROM parts WHERE NOT is_last
-        GROUP BY run_id, key, place
-    ) b ON b.run_id = s.run_id AND b.key = s.key AND b.place = s.place AND s.span = 11
     WINDOW past AS (PARTITION BY s.run_id, s.key, s.place ORDER BY s.span
                     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ), worked AS (
-    SELECT *, max(work_s) OVER of_span AS longest_s,
-           first_value(place) OVER (of_span ORDER BY work_s DESC, place) AS busiest
-    FROM (
-        SELECT run_id, span, place,
-               coalesce(sum(seconds ORDER BY phase) FILTER (NOT may_wait AND phase <> 'step'), 0) AS work_s
-        FROM scored GROUP BY run_id, span, place
-    ) WINDOW of_span AS (PARTITION BY run_id, span)
+    SELECT *, coalesce(sum(seconds) FILTER (NOT may_wait AND phase <> 'step') OVER (
+               PARTITION BY run_id, span, place ORDER BY phase ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
+           ), 0) AS work_s
+    FROM scored
 ), named AS (
-    SELECT s.*, w.busiest,
-           CASE WHEN s.share < 0.05 OR s.share IS NULL THEN NULL
+    SELECT *, first_value(place) OVER (of_span ORDER BY work_s DESC, place) AS busiest,
+           CASE WHEN share < 0.05 OR share IS NULL THEN NULL
                 -- safeguard: waiting-is-no-fault
-                WHEN s.may_wait AND w.longest_s - w.work_s >= 0.5 * s.excess_s
+                WHEN may_wait AND max(work_s) OVER of_span - work_s >= 0.5 * excess_s
                 THEN 'victim' ELSE 'culprit' END AS role
-    FROM scored s JOIN worked w ON w.run_id = s.run_id AND w.span = s.span AND w.place = s.place
+    FROM worked WINDOW of_span AS (PARTITION BY run_id, span)
 )
 SELECT s.run_id, CASE WHEN s.span = 11 THEN 'last' ELSE s.span || '/10' END AS span, s.phase,
        rank() OVER (PARTITION BY s.run_id, s.span, s.key ORDER BY s.share DESC NULLS LAST) AS place,
