@@ -24,7 +24,7 @@ SAFEGUARDS = [
     Safeguard(
         "a rank that waits in a collective for another one is no culprit",
         "waiting-is-no-fault",
-        part="w.longest_s - w.work_s >= 0.5 * s.excess_s",
+        part="max(work_s) OVER of_span - work_s >= 0.5 * excess_s",
         new="false",
         test="test_a_rank_that_waits_in_a_collective_is_a_victim_also_where_most_ranks_are_slow",
     ),
