@@ -39,11 +39,13 @@ CREATE OR REPLACE MACRO base.may_wait(phase) AS regexp_matches(
 
 -- Per run, phase, step and label: its seconds, beside the median and the maximum of the labels, for steps with several
 -- labels. Parts of a step are added; if a label did a step twice, its newest attempt counts. To group all rows by label
--- takes twice as long as the rest, so only steps in which a label has several rows are grouped that way.
+-- takes twice as long as the rest, so only steps in which a label has several rows are grouped that way. The rows of the
+-- other steps are kept in a list: to join them again would take twice as long, too.
 CREATE OR REPLACE MACRO base.compared(first_step, last_step) AS TABLE
 WITH steps AS MATERIALIZED (
     SELECT p.run_id, f.key, f.step, count(*) AS n_rows, bit_count(bit_or(p.bit)) AS n_labels,
-           median(f.value) AS typical, max(f.value) AS longest
+           median(f.value) AS typical, max(f.value) AS longest,
+           list({'place': p.place, 'seconds': f.value}) AS members
     FROM base.phase_facts f JOIN base.label_places p ON p.producer = f.producer
     WHERE f.step BETWEEN first_step AND last_step
     GROUP BY p.run_id, f.key, f.step
@@ -55,9 +57,11 @@ WITH steps AS MATERIALIZED (
     GROUP BY run_id, key, step, place, attempt
     QUALIFY row_number() OVER (PARTITION BY run_id, key, step, place ORDER BY attempt DESC) = 1
 )
-SELECT run_id, key, step, place, f.value AS seconds, s.typical, s.longest
-FROM base.phase_facts f JOIN base.label_places p USING (producer) JOIN steps s USING (run_id, key, step)
-WHERE s.n_rows = s.n_labels AND s.n_labels > 1  -- safeguard: parts-of-step-added
+SELECT run_id, key, step, member.place AS place, member.seconds AS seconds, typical, longest
+FROM (
+    SELECT run_id, key, step, typical, longest, unnest(members) AS member FROM steps
+    WHERE n_rows = n_labels AND n_labels > 1  -- safeguard: parts-of-step-added
+)
 UNION ALL
 SELECT run_id, key, step, place, a.seconds, s.typical, s.longest
 FROM added a JOIN (
