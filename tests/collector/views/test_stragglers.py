@@ -18,7 +18,7 @@ SAFEGUARDS = [
     Safeguard(
         "the parts of a step are added before labels are compared",
         "parts-of-step-added",
-        part="s.n_rows = s.n_labels AND ",
+        part="n_rows = n_labels AND ",
         test="test_stragglers_are_those_of_the_plain_query",
     ),
     Safeguard(
