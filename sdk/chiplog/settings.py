@@ -61,24 +61,30 @@ class RunSettings:
 
 def safe_name(kind: str, text: str, limit: int) -> tuple[str, str | None]:
     """Return a label or run ID without control characters and within the limit, and a message if it was changed."""
-    cleaned = "".join(c if c.isprintable() and c != "/" else "_" for c in text.strip())
-    if len(cleaned) > limit:
-        # Names with the same beginning must not become the same run: the digest distinguishes them.
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
-        cleaned = f"{cleaned[: limit - _DIGEST_CHARS - 1]}-{digest}"
+    cleaned, faults = clean_name(text, limit)
     if cleaned == text:
         return text, None
     if not cleaned:
         return "", f"{kind} {text!r:.80} is blank; one is generated"
+    return cleaned, f"{kind} {text!r:.80} has {faults}; {cleaned!r:.80} is used"
+
+
+def clean_name(text: str, limit: int) -> tuple[str, str]:
+    """Return a label or run ID as `init` uses it, and what was wrong with it; '' if nothing was."""
     inside = text.strip()
+    cleaned = "".join(c if c.isprintable() and c != "/" else "_" for c in inside)
+    if len(cleaned) > limit:
+        # Names with the same beginning must not become the same run: the digest distinguishes them.
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
+        cleaned = f"{cleaned[: limit - _DIGEST_CHARS - 1]}-{digest}"
     faults = {
-        "space at its ends": inside != text,
+        "no characters": not inside,
+        "space at its ends": inside not in ("", text),
         "a slash": "/" in inside,
         "control characters": not inside.isprintable(),
         f"{len(inside)} characters, over the limit of {limit}": len(inside) > limit,
     }
-    found = ", ".join(fault for fault, is_there in faults.items() if is_there)
-    return cleaned, f"{kind} {text!r:.80} has {found}; {cleaned!r:.80} is used"
+    return cleaned, ", ".join(fault for fault, is_there in faults.items() if is_there)
 
 
 def one_line(kind: str, text: str) -> tuple[str, str | None]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from chiplog.settings import as_strings, clean_text, flag, safe_name
+from chiplog.settings import as_strings, clean_name, clean_text, flag, safe_name
 
 
 def test_names_lose_what_would_break_a_path_or_a_terminal() -> None:
@@ -15,6 +15,20 @@ def test_names_lose_what_would_break_a_path_or_a_terminal() -> None:
     assert safe_name("label", "a/b\n\ud800" + "x" * 201, 128)[0] != name, "what begins alike stays apart"
     assert change is not None
     assert "label" in change
+    assert safe_name("run ID", "", 128) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gpt-1", ("gpt-1", "")),
+        ("../up ", (".._up", "space at its ends, a slash")),
+        ("a\nb", ("a_b", "control characters")),
+        (" ", ("", "no characters")),
+    ],
+)
+def test_what_is_wrong_with_a_name_is_listed(text: str, expected: tuple[str, str]) -> None:
+    assert clean_name(text, 128) == expected
 
 
 @pytest.mark.parametrize(

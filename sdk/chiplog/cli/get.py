@@ -14,6 +14,7 @@ from chiplog.cli.completion import complete_runs
 from chiplog.cli.options import open_client, resolve_run, source_options
 from chiplog.query.client import Client, QueryError
 from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
+from chiplog.transfer.export_format import directory_name
 from chiplog_schemas.storage.content_files import invalid_path_reason
 
 _FILES = """SELECT path, bytes, sha256 FROM files
@@ -41,7 +42,8 @@ def get(run: str, path: str, output: Path | None, force: bool, dir_: str | None,
     """Copy saved files of a run back: the file PATH, all files below the directory PATH, or all of the run.
 
     RUN is an ID, the beginning of one, or `latest`. By default a file or directory is written to the current directory
-    under its last name, and all files of a run to a directory named after the run.
+    under its last name, and all files of a run to a directory named after the run, as `chiplog export`
+    names it.
     """
     path = path.strip("/")
     with open_client(dir_, url) as client:
@@ -82,7 +84,8 @@ def _find(client: Client, run: str, path: str, output: Path | None) -> list[_Sav
         if is_one:
             target = Path(last) if output is None else output / last if output.is_dir() else output
         else:
-            directory = output if output is not None else Path(path.rsplit("/", 1)[-1] or run)
+            # safeguard: run-id-stays-one-name
+            directory = output if output is not None else Path(path.rsplit("/", 1)[-1] or directory_name(run))
             target = directory / name.removeprefix(f"{path}/")
         found.append(_SavedFile(name, int(row["bytes"]), str(row["sha256"]), target))
     return found

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from chiplog.cli.options import checked_run_id
 from chiplog.identity.process_info import node_name
 from chiplog.ops import daemons
 from chiplog.query.client import NoDataError, QueryError, connect
@@ -15,7 +16,6 @@ from chiplog.transfer.export_reader import ExportError, ExportReader
 from chiplog.transfer.import_blocks import ImportBlocks
 from chiplog.transfer.import_delivery import DeliveryError, Destination, check_connection, deliver_blocks, deliver_files
 from chiplog_schemas.addresses import check_connect
-from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.paths import own_dir, paths_for_root
 from chiplog_schemas.security.curve import client_curve
 from chiplog_schemas.security.key_files import Keys, keys_dir
@@ -24,7 +24,13 @@ from chiplog_schemas.security.permissions import Role
 
 @click.command("import")
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--as", "run_id", metavar="RUN_ID", help="Import one export as a new run with this ID.")
+@click.option(
+    "--as",
+    "run_id",
+    metavar="RUN_ID",
+    callback=checked_run_id,
+    help="Import one export as a new run with this ID.",
+)
 @click.option("--dir", "directory", metavar="DIR", help="Import into this CHIPLOG_DIR (default ~/.chiplog).")
 @click.option("--url", metavar="URL", help="Collector: tcp://HOST:PORT, as agents use it.")
 def import_(directories: tuple[Path, ...], run_id: str | None, directory: str | None, url: str | None) -> None:
@@ -36,8 +42,6 @@ def import_(directories: tuple[Path, ...], run_id: str | None, directory: str | 
         raise click.UsageError(
             f"--as names one run, and {len(directories)} directories are given; import each by itself"
         )
-    if run_id is not None and not (0 < len(run_id) <= NAME_CHARS_MAX and run_id.isprintable()):
-        raise click.UsageError(f"run ID {run_id!r:.80} must have 1 to {NAME_CHARS_MAX} printable characters")
     with contextlib.ExitStack() as stack:
         try:
             exports = [stack.enter_context(_opened(path, run_id)) for path in directories]

@@ -9,6 +9,8 @@ import click
 from chiplog.cli.suggestions import require_known
 from chiplog.query.client import Client, NoDataError, QueryError, connect
 from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
+from chiplog.settings import clean_name
+from chiplog_schemas.limits import NAME_CHARS_MAX
 
 _NO_START = "chiplog.no_start"  # in click's meta of one command
 _LABELS_SHOWN = 8  # in a message, if none is similar
@@ -43,6 +45,16 @@ def local_option(command: F) -> F:
     return click.option("--local", "is_local", is_flag=True, help="Times in this machine's zone instead of UTC.")(
         command
     )
+
+
+def checked_run_id(_context: click.Context, _parameter: click.Parameter, run_id: str | None) -> str | None:
+    """Return the run ID of an option. Raises BadParameter for an ID that `init` would change."""
+    if run_id is not None:
+        cleaned, faults = clean_name(run_id, NAME_CHARS_MAX)
+        if faults:  # safeguard: bad-run-id-refused
+            remedy = f"give {cleaned!r}" if cleaned else "give another one"
+            raise click.BadParameter(f"run ID {run_id!r:.80} has {faults}; {remedy}")
+    return run_id
 
 
 @contextlib.contextmanager

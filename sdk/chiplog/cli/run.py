@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
+from chiplog.cli.options import checked_run_id
 from chiplog.ops.command_process import CommandError, SignalForwarder, find_program
 from chiplog.recording.launcher import LaunchedRun
-from chiplog.settings import safe_name
-from chiplog_schemas.limits import NAME_CHARS_MAX
 
 _MODES = ("online", "offline", "disabled")
 _EPILOG = """\b
@@ -19,16 +18,8 @@ chiplog run --name baseline --tag a100 -- python train.py --lr 3e-4
 """
 
 
-def _checked_run_id(_context: click.Context, _parameter: click.Parameter, run_id: str | None) -> str | None:
-    if run_id is not None:
-        fault = safe_name("run ID", run_id, NAME_CHARS_MAX)[1]
-        if fault is not None or not run_id:
-            raise click.BadParameter((fault or "run ID '' is empty").partition(";")[0] + "; give another one")
-    return run_id
-
-
 @click.command(epilog=_EPILOG, context_settings={"allow_interspersed_args": False})
-@click.option("--run-id", metavar="ID", callback=_checked_run_id, help="Default: CHIPLOG_RUN_ID, else a new one.")
+@click.option("--run-id", metavar="ID", callback=checked_run_id, help="Default: CHIPLOG_RUN_ID, else a new one.")
 @click.option("--project", metavar="NAME", help="Project of the run.")
 @click.option("--name", metavar="TEXT", help="Display name of the run.")
 @click.option("--group", metavar="NAME", help="Group of the run.")

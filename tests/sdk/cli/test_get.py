@@ -45,6 +45,13 @@ SAFEGUARDS = [
         condition=False,
         test="test_a_path_that_leads_elsewhere_is_not_written",
     ),
+    Safeguard(
+        "the ID of a run never leads out of the current directory",
+        "run-id-stays-one-name",
+        part="directory_name(run)",
+        new="run",
+        test="test_a_run_id_with_parts_of_a_path_is_one_name_in_the_current_directory",
+    ),
 ]
 
 
@@ -55,29 +62,35 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with hand_written(root) as database:
         database.execute("INSERT INTO base.runs (run, run_id, primary_label) VALUES (1, 'r1', 'a'), (2, 'bare', 'a')")
         database.execute(
+            "INSERT INTO base.runs (run, run_id, primary_label) VALUES (3, '../../evil', 'a'), (4, '..', 'a')"
+        )
+        database.execute(
             "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, started_at) "
-            "VALUES (1, 'rank', 1, 'a', 0, true, '2026-01-02'), (2, 'rank', 2, 'a', 0, true, '2026-01-01')"
+            "VALUES (1, 'rank', 1, 'a', 0, true, '2026-01-02'), (2, 'rank', 2, 'a', 0, true, '2026-01-01'), "
+            "(3, 'rank', 3, 'a', 0, true, '2025-01-01'), (4, 'rank', 4, 'a', 0, true, '2025-01-01')"
         )
         for seq, (path, data) in enumerate(CONTENTS.items()):
             save(database, root, path, data, seq)
         save(database, root, "gone", b"not here", 90)
         save(database, root, "../../escape", b"out", 91)
         save(database, root, "damaged", b"as it was", 92)
+        for producer in (3, 4):
+            save(database, root, "sub/owned", b"hostile", 1, producer)
     files = paths_for_root(root).files
     content_path(files, hashlib.sha256(b"not here").digest()).unlink()
     content_path(files, hashlib.sha256(b"as it was").digest()).write_bytes(b"as it is.")
     return root
 
 
-def save(database: duckdb.DuckDBPyConnection, root: Path, path: str, data: bytes, seq: int) -> None:
+def save(database: duckdb.DuckDBPyConnection, root: Path, path: str, data: bytes, seq: int, producer: int = 1) -> None:
     """Store a content and its row, as receiver and index do."""
     digest = hashlib.sha256(data)
     target = content_path(paths_for_root(root).files, digest.digest())
     ensure_private_dir(target.parent.parent)
     ensure_private_dir(target.parent)
     target.write_bytes(data)
-    row = [seq, path, len(data), digest.hexdigest()]
-    database.execute("INSERT INTO base.files VALUES (1, ?, '2026-01-02', ?, ?, ?)", row)
+    row = [producer, seq, path, len(data), digest.hexdigest()]
+    database.execute("INSERT INTO base.files VALUES (?, ?, '2026-01-02', ?, ?, ?)", row)
     database.execute("INSERT INTO base.stored VALUES (?, ?, '2026-01-02')", [digest.hexdigest(), len(data)])
 
 
@@ -174,6 +187,18 @@ def test_a_path_that_leads_elsewhere_is_not_written(root: Path, tmp_path: Path) 
     done = run(root, "r1", "-o", str(tmp_path / "a" / "b"))
     assert done.exit_code == 1 and "it must be relative" in done.stderr
     assert written(tmp_path) == {}
+
+
+@pytest.mark.parametrize(("run_id", "name"), [("../../evil", "%2E.%2F..%2Fevil"), ("..", "%2E.")])
+def test_a_run_id_with_parts_of_a_path_is_one_name_in_the_current_directory(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_id: str, name: str
+) -> None:
+    here = tmp_path / "a" / "b"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    done = run(root, run_id)
+    assert done.exit_code == 0, done.output
+    assert written(tmp_path) == {f"a/b/{name}/sub/owned": b"hostile"}
 
 
 def test_a_collector_that_ends_between_two_parts_costs_nothing(root: Path) -> None:

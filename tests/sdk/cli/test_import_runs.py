@@ -32,6 +32,12 @@ SAFEGUARDS = [
         condition=False,
         test="test_a_key_that_does_not_cover_the_runs_nodes_fails_the_import",
     ),
+    Safeguard(
+        "a command refuses a run ID that `init` would change",
+        "bad-run-id-refused",
+        condition=False,
+        test="test_bad_input_is_one_line",
+    ),
 ]
 
 
@@ -153,8 +159,10 @@ def test_several_exports_are_checked_before_the_first_is_sent(centre: Centre, ex
             ["{export}", "{export}", "--as", "x"],
             "--as names one run, and 2 directories are given; import each by itself",
         ),
-        (["{export}", "--as", "x" * 129], "must have 1 to 128 printable characters"),
-        (["{export}", "--as", "a\nb"], "run ID 'a\\nb' must have 1 to 128 printable characters"),
+        (["{export}", "--as", "x" * 129], "has 129 characters, over the limit of 128; give 'xxx"),
+        (["{export}", "--as", "a\nb"], "run ID 'a\\nb' has control characters; give 'a_b'"),
+        (["{export}", "--as", "../../evil"], "run ID '../../evil' has a slash; give '.._.._evil'"),
+        (["{export}", "--as", " "], "run ID ' ' has no characters; give another one"),
         (["/nowhere"], "/nowhere is no export of chiplog: name a directory with run.json"),
         (["{export}", "--dir", "a", "--url", "tcp://x:1"], "--dir a and --url tcp://x:1 exclude each other"),
         (["{export}", "--url", "x"], "'x'"),

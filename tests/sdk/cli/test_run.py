@@ -87,8 +87,8 @@ def test_a_program_that_is_not_there_is_one_line_and_records_nothing(tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("--run-id", "a/b", "true"), "'a/b' has a slash"),
-        (("--run-id", "", "true"), "run ID '' is empty"),
+        (("--run-id", "a/b", "true"), "run ID 'a/b' has a slash; give 'a_b'"),
+        (("--run-id", "", "true"), "run ID '' has no characters; give another one"),
         (("--name", "x"), "Missing argument"),
         (("--mode", "fast", "true"), "'fast' is not one of"),
     ],
