@@ -42,8 +42,7 @@ def get(run: str, path: str, output: Path | None, force: bool, dir_: str | None,
     """Copy saved files of a run back: the file PATH, all files below the directory PATH, or all of the run.
 
     RUN is an ID, the beginning of one, or `latest`. By default a file or directory is written to the current directory
-    under its last name, and all files of a run to a directory named after the run, as `chiplog export`
-    names it.
+    under its last name, and all files of a run to a directory that is named as by `chiplog export`.
     """
     path = path.strip("/")
     with open_client(dir_, url) as client:

@@ -13,6 +13,7 @@ from chiplog.cli.runs_query import parse_since
 from chiplog.query.client import Client
 
 _SHOWN_MAX = 50
+_RUNNING_NAMED_MAX = 3  # in one line
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _POINT_BYTES = 14  # of a value in the database, measured on 16 million
 # A run that is running has no end: what it stored last counts.
@@ -22,7 +23,8 @@ WITH seen AS (SELECT run_id, max(last_seen_at) AS at FROM labels GROUP BY run_id
                  FROM base.metric_series s JOIN base.identified i USING (producer) GROUP BY i.run_id),
      saved AS (SELECT run_id, sum(bytes)::BIGINT AS bytes FROM files GROUP BY run_id)
 SELECT r.run_id, r.project, r.state, coalesce(r.ended_at, s.at, r.created_at) AS last_at,
-       coalesce(c.n, 0) AS n_values, coalesce(f.bytes, 0) AS file_bytes,
+       r.state = 'running' OR r.n_running > 0 AS is_running, coalesce(c.n, 0) AS n_values,
+       coalesce(f.bytes, 0) AS file_bytes,
        coalesce(f.bytes, 0) + {_POINT_BYTES} * coalesce(c.n, 0) AS bytes,
        row_number() OVER (PARTITION BY r.project ORDER BY r.created_at DESC NULLS LAST, r.run_id DESC) AS place
 FROM runs r LEFT JOIN seen s USING (run_id) LEFT JOIN counted c USING (run_id) LEFT JOIN saved f USING (run_id)
@@ -39,7 +41,7 @@ _HEADINGS = (
 @click.option("--state", "states", multiple=True, type=click.Choice(("finished", "failed", "crashed")))
 @click.option("--larger-than", metavar="SIZE", help="Runs with more saved files and values, as 500MB or 10GiB.")
 @click.option("--keep-last", metavar="N", type=click.IntRange(0), help="Keep the newest N runs of each project.")
-@click.option("--force", is_flag=True, help="Also runs that are running.")
+@click.option("--force", is_flag=True, help="Also runs with labels that run.")
 @click.option("-y", "--yes", is_flag=True, help="Delete. Without it, only show what would go.")
 @source_options
 def prune(
@@ -55,8 +57,8 @@ def prune(
 ) -> None:
     """Delete the runs that match all conditions. Shows them first: nothing is deleted without --yes.
 
-    Runs that are running stay, unless --force is given. The size of a run is that of its saved files, and 14 bytes for
-    each of its values. To prune regularly, set CHIPLOG_RETENTION_DAYS for the collector.
+    Runs with a label that runs stay, unless --force is given. The size of a run is that of its saved files, and 14
+    bytes for each of its values. To prune regularly, set CHIPLOG_RETENTION_DAYS for the collector.
     """
     conditions: list[str] = []
     params: dict[str, Any] = {}
@@ -79,13 +81,13 @@ def prune(
     if not conditions:
         options = "--older-than, --project, --state, --larger-than or --keep-last"
         raise click.UsageError(f"no condition is given, and that would be every run; give {options}")
-    if not force:
-        conditions.append("state <> 'running'")  # safeguard: prune-leaves-running-runs
     query = f"SELECT * FROM ({_CANDIDATES}) WHERE {' AND '.join(conditions)} ORDER BY last_at, run_id"
     with open_client(dir_, url) as client:
         if project is not None:
             _require_project(client, project)
         rows = client.sql(query, params).rows()
+        if not force:
+            rows = _without_running(rows)  # safeguard: prune-leaves-running-runs
         for line in _table(rows):
             click.echo(line)
         if not rows:
@@ -112,6 +114,22 @@ def _require_project(client: Client, project: str) -> None:
 
     rows = client.sql("SELECT DISTINCT project FROM runs WHERE project IS NOT NULL ORDER BY ALL").rows()
     require_known("project", project, [str(row["project"]) for row in rows], "chiplog runs lists all")
+
+
+def _without_running(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the runs without a label that runs, and name the others. Raises UsageError if there are only others."""
+    running = [str(row["run_id"]) for row in rows if row["is_running"]]
+    if not running:
+        return rows
+    named = ", ".join(running[:_RUNNING_NAMED_MAX])
+    more = f" and {len(running) - _RUNNING_NAMED_MAX:,} more" if len(running) > _RUNNING_NAMED_MAX else ""
+    what = "1 run that matches is" if len(running) == 1 else f"{len(running):,} runs that match are"
+    remedy = f"end {'it' if len(running) == 1 else 'them'} or add --force"
+    line = f"{what} left out, because labels run: {named}{more}; {remedy}"
+    if len(running) == len(rows):  # safeguard: prune-of-running-runs-refused
+        raise click.UsageError(line)
+    click.echo(line, err=True)
+    return [row for row in rows if not row["is_running"]]
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:

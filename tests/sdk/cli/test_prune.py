@@ -21,6 +21,12 @@ SAFEGUARDS = [
         "prune-leaves-running-runs",
         test="test_conditions_select_the_runs_that_match_all_of_them",
     ),
+    Safeguard(
+        "prune fails if it leaves all runs that match because they are running",
+        "prune-of-running-runs-refused",
+        condition=False,
+        test="test_runs_that_are_running_are_named_and_refused_if_no_other_run_matches",
+    ),
 ]
 
 
@@ -35,6 +41,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paths]:
         finished(2, "new", project="gpt", n_steps=50),
         big,
         Rank(4, run_id="live", project="gpt", rank=0, label="rank0", primary=True, start_us=START_US - 10**12),
+        finished(5, "chat-1", project="chat"),
+        Rank(6, run_id="chat-1", project="chat"),  # a label that runs although the primary has ended
+        *(Rank(5 + n, run_id=f"chat-{n}", project="chat", rank=0, label="a", primary=True) for n in range(2, 6)),
     ]
     with kept_log(tmp_path_factory.mktemp("root"), [whole(run) for run in runs]) as place:
         yield place
@@ -66,6 +75,17 @@ def test_conditions_select_the_runs_that_match_all_of_them(place: Paths) -> None
     assert selected(place, "--keep-last", "0", "--older-than", before) == ["old"]
 
 
+def test_runs_that_are_running_are_named_and_refused_if_no_other_run_matches(place: Paths) -> None:
+    code, output = run_prune(place, "--project", "gpt")
+    line = "1 run that matches is left out, because labels run: live; end it or add --force"
+    assert code == 0 and line in output.splitlines() and "2 runs, 53 values, 0 of files" in output.splitlines()
+    code, output = run_prune(place, "--project", "chat", "--yes")
+    named = "chat-1, chat-2, chat-3 and 2 more"
+    line = f"Error: 5 runs that match are left out, because labels run: {named}; end them or add --force"
+    assert (code, output.splitlines()[-1]) == (2, line)
+    assert run_prune(place, "--older-than", "2020-01-01", "--yes") == (0, "no run matches\n")
+
+
 def test_nothing_is_deleted_without_yes_and_then_what_was_shown(place: Paths) -> None:
     code, output = run_prune(place, "--larger-than", "1MB")
     assert code == 0
@@ -74,7 +94,11 @@ def test_nothing_is_deleted_without_yes_and_then_what_was_shown(place: Paths) ->
     code, output = run_prune(place, "--larger-than", "1MB", "--yes")
     assert output.endswith("deleted 1 run with 1 label\n")
     with connect(dir=place.root) as client:
-        assert client.sql("SELECT run_id FROM runs ORDER BY ALL").tuples() == [("live",), ("new",), ("old",)]
+        assert client.sql("SELECT run_id FROM runs WHERE project <> 'chat' ORDER BY ALL").tuples() == [
+            ("live",),
+            ("new",),
+            ("old",),
+        ]
         assert client.sql("SELECT message FROM events WHERE kind = 'run_deleted'").tuples() == [
             ("deleted run big (chiplog prune)",)
         ]
