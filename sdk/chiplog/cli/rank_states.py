@@ -96,13 +96,15 @@ def judge(rows: Sequence[RankRow]) -> None:
     """Set the severity of each label.
 
     A label stalls if it has no new step for 10 s and for 5 times the median step time. Of the stalled labels those at a
-    lower step than the foremost one hang, and the others wait. If all are at the same step, those hang that are not in
-    the phase in which more than half of them are.
+    lower step than the foremost one hang, and the others wait. The foremost step may be that of a label that has
+    finished. If all are at the foremost step, those hang that are not in the phase in which more than half of them are.
     """
     running = [row for row in rows if row.is_running]
     typical = median_pace_s(running)
     limit = stall_limit_s(running)
-    front = max((row.step for row in running if row.step is not None), default=None)
+    # Not of labels that failed: those that wait for a failed one may be behind it.
+    ahead = [row for row in rows if row.is_running or row.state == "finished"]  # safeguard: finished-label-is-ahead
+    front = max((row.step for row in ahead if row.step is not None), default=None)
     for row in rows:
         row.severity = _severity_of(row, typical, limit, has_steps=front is not None)
     stalled = [row for row in running if row.severity == Severity.STALLED]

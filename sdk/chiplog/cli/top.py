@@ -35,7 +35,8 @@ SELECT run_id FROM runs ORDER BY state = 'running' DESC, created_at DESC NULLS L
 LEGEND = """\b
 State    meaning
 hangs    no new step for 10 s and for 5 times the median step time; the label is
-         at a lower step than others, or in another phase than most
+         at a lower step than others, finished ones too, or in another phase
+         than most
 waits    no new step either; it is at the foremost step, another label hangs
 stalled  no label has a new step, and nothing shows which one is the cause
 slow     takes more than 1.2 times the median step time

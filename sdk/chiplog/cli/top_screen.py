@@ -53,7 +53,8 @@ g  group by node: auto, always, never                       p  pause, continue
 arrows, page up, page down, home, end  scroll               h  help    q  quit
 
 hangs    no new step for 10 s and for 5 times the median step time; the label
-         is at a lower step than others, or in another phase than most
+         is at a lower step than others, finished ones too, or in another
+         phase than most
 waits    no new step either; it is at the foremost step, another label hangs
 stalled  no label has a new step, and nothing shows which one is the cause
 slow     more than 1.2 times the median step time

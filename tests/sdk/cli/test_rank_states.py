@@ -18,6 +18,12 @@ SAFEGUARDS = [
         value="_in_other_phase(stalled)",
         test="test_the_label_at_the_lowest_step_hangs_and_the_others_wait",
     ),
+    Safeguard(
+        "a label that is behind those that have finished hangs",
+        "finished-label-is-ahead",
+        value="running",
+        test="test_a_label_that_is_behind_finished_ones_hangs",
+    ),
 ]
 
 
@@ -73,6 +79,16 @@ def test_a_label_that_stops_alone_hangs() -> None:
     rows[1].idle_s, rows[1].step = 60.0, 3
     assert severities(rows)[1] == Severity.HANGS
     assert severities(rows)[0] == Severity.RUNNING
+
+
+def test_a_label_that_is_behind_finished_ones_hangs() -> None:
+    rows = ranks(3, idle_s=60.0)
+    rows[1].state = rows[2].state = "finished"
+    assert severities(rows) == [Severity.STALLED, Severity.FINISHED, Severity.FINISHED], "all reached the same step"
+    rows[0].step = 7
+    assert severities(rows) == [Severity.HANGS, Severity.FINISHED, Severity.FINISHED]
+    rows[1].state = rows[2].state = "crashed"
+    assert severities(rows)[0] == Severity.STALLED, "it may wait for one of them"
 
 
 def test_slow_steps_are_no_stall_until_five_of_them() -> None:
