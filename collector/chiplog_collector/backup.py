@@ -31,6 +31,7 @@ from chiplog_schemas.storage.watermark import Watermark
 
 MANIFEST = "manifest.json"
 _BEGUN = "begun"  # created first: a directory whose first backup was interrupted is a backup without a manifest
+_EXPORT_FILE = "run.json"  # of a directory that `chiplog export` wrote
 _READ_BYTES = 1 << 20  # at once: memory stays small, and a disk delivers at full speed
 _FORMAT, _VERSION = "chiplog backup", 1
 
@@ -111,9 +112,9 @@ def restore(source: Path, place: Paths, *, damaged: bool = False) -> str:
     damaged: also a backup whose contents have changed since. Segments are taken as they are, because each record has a
     checksum; saved files that have changed are left out. Raises BackupError, OSError; then nothing was restored.
     """
-    manifest = _previous(source)
+    manifest = _previous(source) if (source / MANIFEST).exists() else {}
     if not manifest:
-        raise BackupError(f"{source} is no complete backup: it has no {MANIFEST}; run chiplog backup {source} first")
+        raise BackupError(_no_backup(source))
     if place.collector.exists() and any(place.collector.iterdir()):
         raise BackupError(f"{place.collector} has data; name an empty CHIPLOG_DIR with --dir")
     for segment in manifest["segments"]:
@@ -178,6 +179,15 @@ def _previous(target: Path) -> dict[str, Any]:
     if not is_known:
         raise BackupError(f"{target}/{MANIFEST} is not of {_FORMAT}, version {_VERSION}; name another directory")
     return dict(manifest)
+
+
+def _no_backup(source: Path) -> str:
+    """Return one line about a directory without a manifest."""
+    if (source / _EXPORT_FILE).exists():
+        return f"{source} is the export of a run, not a backup; bring it in with chiplog import {source}"
+    if (source / _BEGUN).exists():
+        return f"{source} is no complete backup: it has no {MANIFEST}; run chiplog backup {source} again"
+    return f"{source} is no backup: it has no {MANIFEST}; name a directory that chiplog backup wrote"
 
 
 def _synced(place: Paths) -> int:

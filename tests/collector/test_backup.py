@@ -116,11 +116,27 @@ def test_a_directory_that_is_no_backup_is_refused_in_one_line_and_stays(index: I
     publish(index, place)
     target.mkdir()
     (target / "thesis.tex").touch()
-    for command, source in ((backup, "--from"), (restore, "--dir")):
-        done = invoke(command, target, source, place.root if command is backup else tmp_path / "new")
-        assert (done.exit_code, len(done.output.splitlines())) == (2, 1), done.output
-        assert f"{target} is not empty and not a backup" in done.output
+    done = invoke(backup, target, "--from", place.root)
+    assert (done.exit_code, len(done.output.splitlines())) == (2, 1), done.output
+    assert f"{target} is not empty and not a backup" in done.output
     assert [path.name for path in target.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("thesis.tex", "is no backup: it has no manifest.json; name a directory that chiplog backup wrote"),
+        ("run.json", "is the export of a run, not a backup; bring it in with chiplog import {target}"),
+        ("begun", "is no complete backup: it has no manifest.json; run chiplog backup {target} again"),
+    ],
+)
+def test_a_directory_that_is_no_backup_is_not_restored(tmp_path: Path, name: str, reason: str) -> None:
+    target = tmp_path / "full"
+    target.mkdir()
+    (target / name).touch()
+    done = invoke(restore, target, "--dir", tmp_path / "new")
+    assert (done.exit_code, done.output) == (2, f"Error: {target} {reason.format(target=target)}\n")
+    assert [path.name for path in target.iterdir()] == [name]
     assert not (tmp_path / "new").exists()
 
 

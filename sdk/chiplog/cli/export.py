@@ -37,6 +37,8 @@ def export(
     """
     if (bool(runs), project is not None, is_all).count(True) != 1:
         raise click.UsageError("name runs, or use one of --project NAME and --all")
+    if output.exists() and not output.is_dir():
+        raise click.UsageError(f"{output} is a file; name a directory with -o, in which each run becomes one")
     with open_client(dir_, url) as client:
         targets = {run: output / directory_name(run) for run in _chosen(client, runs, project)}
         for target in targets.values():

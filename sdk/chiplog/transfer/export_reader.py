@@ -103,7 +103,7 @@ class ExportReader:
         try:
             with open(path, "rb") as file:
                 content = json.loads(file.read(_JSON_BYTES_MAX))
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise wrong from error
         except (OSError, ValueError) as error:
             raise self._error(f"{RUN_FILE} cannot be read: {error}") from error

@@ -96,5 +96,9 @@ def test_bad_input_gets_one_line(place: Paths, tmp_path: Path, arguments: list[s
 def test_a_directory_that_cannot_be_written_is_named(place: Paths, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = run(place.root, "whole", "-o", str(tmp_path / "file"))
+    assert done.exit_code == 2
+    remedy = "name a directory with -o, in which each run becomes one"
+    assert done.stderr.splitlines()[-1] == f"Error: {tmp_path}/file is a file; {remedy}"
+    done = run(place.root, "whole", "-o", str(tmp_path / "file" / "below"))
     assert done.exit_code == 1
-    assert done.stderr == f"Error: {tmp_path}/file cannot be written: File exists\n"
+    assert done.stderr == f"Error: {tmp_path}/file/below cannot be written: Not a directory\n"

@@ -164,6 +164,7 @@ def test_several_exports_are_checked_before_the_first_is_sent(centre: Centre, ex
         (["{export}", "--as", "../../evil"], "run ID '../../evil' has a slash; give '.._.._evil'"),
         (["{export}", "--as", " "], "run ID ' ' has no characters; give another one"),
         (["/nowhere"], "/nowhere is no export of chiplog: name a directory with run.json"),
+        (["{export}/metrics.parquet"], "metrics.parquet is no export of chiplog: name a directory with run.json"),
         (["{export}", "--dir", "a", "--url", "tcp://x:1"], "--dir a and --url tcp://x:1 exclude each other"),
         (["{export}", "--url", "x"], "'x'"),
         (["{export}", "--url", "tcp://192.0.2.1:9"], "is on another host, which needs CURVE keys"),
