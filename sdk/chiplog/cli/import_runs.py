@@ -11,15 +11,21 @@ import click
 from chiplog.cli.options import checked_run_id
 from chiplog.identity.process_info import node_name
 from chiplog.ops import daemons
-from chiplog.query.client import NoDataError, QueryError, connect
+from chiplog.query.client import Client, NoDataError, QueryError, connect
 from chiplog.transfer.export_reader import ExportError, ExportReader
 from chiplog.transfer.import_blocks import ImportBlocks
 from chiplog.transfer.import_delivery import DeliveryError, Destination, check_connection, deliver_blocks, deliver_files
 from chiplog_schemas.addresses import check_connect
+from chiplog_schemas.model.intervals import Intervals
 from chiplog_schemas.paths import own_dir, paths_for_root
 from chiplog_schemas.security.curve import client_curve
 from chiplog_schemas.security.key_files import Keys, keys_dir
 from chiplog_schemas.security.permissions import Role
+
+_ARRIVED = """
+SELECT hex(p.uuid) AS uuid, i.first_seq, i.last_seq FROM base.intervals i JOIN base.producers p USING (producer)
+WHERE list_contains($producers::VARCHAR[], hex(p.uuid)) AND p.role IS NOT NULL
+"""
 
 
 @click.command("import")
@@ -51,16 +57,14 @@ def import_(directories: tuple[Path, ...], run_id: str | None, directory: str | 
         for reader, blocks in exports:
             try:
                 check_connection(destination)
-                _restore_deleted(directory, url, blocks)
+                has_all = _prepare(directory, url, blocks)
                 _deliver(destination, reader, blocks)
             except (DeliveryError, ExportError) as error:
                 raise click.ClickException(str(error)) from error
             n_files = len(reader.contents)
             files = f"{n_files} file{'s' if n_files != 1 else ''}"
-            click.echo(
-                f"run {blocks.run_id}: {reader.n_points:,} points, {files}, delivered to {destination.address}",
-                err=True,
-            )
+            line = f"run {blocks.run_id}: {reader.n_points:,} points, {files}, delivered to {destination.address}"
+            click.echo(f"{line}; it had all of its events before" if has_all else line, err=True)
 
 
 @contextlib.contextmanager
@@ -89,10 +93,11 @@ def _destination(directory: str | None, url: str | None) -> Destination:
     return Destination(where.collector_address, node_name())
 
 
-def _restore_deleted(directory: str | None, url: str | None, blocks: ImportBlocks) -> None:
-    """Let a run that was deleted be recorded again. Raises ClickException if this host may not.
+def _prepare(directory: str | None, url: str | None, blocks: ImportBlocks) -> bool:
+    """Let a run that was deleted be recorded again. Return True if the collector is known to have all events.
 
-    Over TCP that needs a reader's key. Without one the run is delivered all the same; if it was deleted, it stays so.
+    Raises ClickException if this host may not restore. Over TCP both need a reader's key. Without one the run is
+    delivered all the same; if it was deleted, it stays so.
     """
     try:
         with connect(url, dir=directory, start=False) as client:
@@ -100,11 +105,29 @@ def _restore_deleted(directory: str | None, url: str | None, blocks: ImportBlock
             query = "SELECT count(*) AS n FROM base.deleted WHERE list_contains($producers::VARCHAR[], hex(uuid))"
             if client.sql(query, {"producers": producers}).rows()[0]["n"]:
                 client.restore_producers(blocks.producers)  # safeguard: deleted-run-imported-again
+                return False
+            return _has_all_events(client, producers, blocks)
     except QueryError as error:
         if error.kind != "unreachable":
             raise click.ClickException(f"run {blocks.run_id} was deleted here: {error.message}") from error
     except (NoDataError, ValueError):
-        return  # nothing was recorded yet, or this host has no reader's key
+        pass  # nothing was recorded yet, or this host has no reader's key
+    return False
+
+
+def _has_all_events(client: Client, producers: list[str], blocks: ImportBlocks) -> bool:
+    """Return True if the collector has each event of the export. producers: their hex digits."""
+    have: dict[bytes, Intervals] = {}
+    try:
+        rows = client.sql(_ARRIVED, {"producers": producers}).rows()
+    except QueryError:
+        return False  # unknown; the import goes on without
+    for row in rows:
+        have.setdefault(bytes.fromhex(row["uuid"]), Intervals()).add(row["first_seq"], row["last_seq"])
+    return all(
+        uuid in have and not any(have[uuid].missing(first, last) for first, last in ranges)
+        for uuid, ranges in blocks.stored()
+    )
 
 
 def _deliver(destination: Destination, reader: ExportReader, blocks: ImportBlocks) -> None:

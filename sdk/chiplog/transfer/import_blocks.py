@@ -81,6 +81,12 @@ class ImportBlocks:
         """The 16 bytes of each process of the run."""
         return list(self._uuids)
 
+    def stored(self) -> Iterator[tuple[bytes, list[tuple[int, int]]]]:
+        """Yield each process of the run with the closed ranges of seqs that the export has."""
+        query = f"SELECT p.place, r.stored FROM {self._reader.path('producers')} r JOIN places p USING (producer)"
+        for place, ranges in self._reader.rows(query):
+            yield self._uuids[place], [(range_["first_seq"], range_["last_seq"]) for range_ in ranges]
+
     def blocks(self) -> Iterator[bytes]:
         """Yield the payloads of the BLOCK records."""
         yield from self._naming_blocks()
