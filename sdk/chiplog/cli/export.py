@@ -6,10 +6,8 @@ from pathlib import Path
 import click
 
 from chiplog.cli.completion import complete_runs
-from chiplog.cli.options import open_client, resolve_run, source_options
-from chiplog.cli.suggestions import require_known
+from chiplog.cli.options import open_client, require_project, resolve_run, source_options
 from chiplog.query.client import Client
-from chiplog.query.nearest_names import KNOWN_MAX
 from chiplog.transfer.export_format import directory_name
 from chiplog.transfer.exporter import Exported, export_run
 
@@ -61,9 +59,7 @@ def _chosen(client: Client, runs: tuple[str, ...], project: str | None) -> list[
     query = "SELECT run_id FROM runs WHERE $project IS NULL OR project = $project ORDER BY created_at, run_id"
     found = [str(row["run_id"]) for row in client.sql(query, {"project": project}).rows()]
     if not found and project is not None:
-        known = f"SELECT DISTINCT project FROM runs WHERE project IS NOT NULL ORDER BY project LIMIT {KNOWN_MAX}"
-        projects = [str(row["project"]) for row in client.sql(known).rows()]
-        require_known("project", project, projects, "chiplog runs shows the project of each run")
+        require_project(client, project)
     if not found:
         raise click.UsageError("no run has been recorded yet; start one first")
     return found

@@ -92,6 +92,22 @@ def require_key(client: Client, run: str, key: str) -> None:
     require_known(f"key of run {run!r}", key, [str(row["key"]) for row in rows], f"chiplog show {run} lists all")
 
 
+def require_project(client: Client, project: str) -> None:
+    """Raise UsageError with the nearest projects if no run has this one."""
+    _require_text_of_runs(client, "project", "project", project)
+
+
+def require_group(client: Client, group: str) -> None:
+    """Raise UsageError with the nearest groups if no run has this one."""
+    _require_text_of_runs(client, "group", "run_group", group)
+
+
+def _require_text_of_runs(client: Client, what: str, column: str, text: str) -> None:
+    query = f"SELECT DISTINCT {column} AS known FROM runs WHERE {column} IS NOT NULL ORDER BY known LIMIT {KNOWN_MAX}"
+    known = [str(row["known"]) for row in client.sql(query).rows()]
+    require_known(what, text, known, f"chiplog runs shows the {what} of each run")
+
+
 def _unknown_run(client: Client, run: str) -> str:
     """Return one line that suggests runs by their IDs and names."""
     rows = client.sql(f"SELECT run_id, name FROM runs ORDER BY created_at DESC NULLS LAST LIMIT {KNOWN_MAX}").rows()

@@ -6,11 +6,10 @@ from typing import Any
 import click
 
 from chiplog.cli.format_values import UTC_ZONE
-from chiplog.cli.options import open_client, source_options
+from chiplog.cli.options import open_client, require_project, source_options
 from chiplog.cli.plain_table import Column, plain_lines
 from chiplog.cli.rm import deletion_text
 from chiplog.cli.runs_query import parse_since
-from chiplog.query.client import Client
 
 _SHOWN_MAX = 50
 _RUNNING_NAMED_MAX = 3  # in one line
@@ -84,7 +83,7 @@ def prune(
     query = f"SELECT * FROM ({_CANDIDATES}) WHERE {' AND '.join(conditions)} ORDER BY last_at, run_id"
     with open_client(dir_, url) as client:
         if project is not None:
-            _require_project(client, project)
+            require_project(client, project)
         rows = client.sql(query, params).rows()
         if not force:
             rows = _without_running(rows)  # safeguard: prune-leaves-running-runs
@@ -107,13 +106,6 @@ def parse_size(text: str) -> int:
         return int(float(number) * ({"": 1, "B": 1} | _UNITS)[unit.strip().upper()])
     except (KeyError, ValueError, OverflowError) as error:
         raise click.UsageError(f"size {text!r} is not a number with a unit; write it as 500MB or 10GiB") from error
-
-
-def _require_project(client: Client, project: str) -> None:
-    from chiplog.cli.suggestions import require_known
-
-    rows = client.sql("SELECT DISTINCT project FROM runs WHERE project IS NOT NULL ORDER BY ALL").rows()
-    require_known("project", project, [str(row["project"]) for row in rows], "chiplog runs lists all")
 
 
 def _without_running(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import click
 
 from chiplog.cli.completion import complete_keys, words_of_list
 from chiplog.cli.format_values import UTC_ZONE, Zone, common_timezone, decoded, duration_text
-from chiplog.cli.options import local_option, open_client, source_options
+from chiplog.cli.options import local_option, open_client, require_group, require_project, source_options
 from chiplog.cli.output import FORMATS, Output, output_options
 from chiplog.cli.plain_table import Column
 from chiplog.cli.runs_query import (
@@ -135,17 +135,29 @@ def runs(
     zone = common_timezone(is_local)
     with open_client(dir_, url) as client:
         rows = client.sql(*build_query(selection)).rows()
+        # A program may ask before the first run of a project begins: it gets an empty result.
+        is_shown = output.form == "table" and output.path is None
+        if not rows and is_shown:  # safeguard: unknown-project-refused
+            _require_known_names(client, selection)
         _decode(rows, selection.columns)
         for column in [*selection.columns, sort_column]:
             _require_values(client, rows, column)
         curve = _curve(client, rows, spark_key) if spark_key is not None else None
     names = [*(chosen or DEFAULT_COLUMNS)]
-    if not rows and output.form == "table" and output.path is None:
+    if not rows and is_shown:
         click.echo("no runs match" if selection.is_filtered else "no runs yet", err=True)
         return
     write_result(_values_of(rows, names, curve), output, zone, sheets=lambda: [table_of(rows, zone, chosen, curve)])
     if rows and len(rows) < rows[0]["n_all"]:  # safeguard: left-out-runs-counted
         click.echo(f"{len(rows)} of {rows[0]['n_all']} runs; --all or --limit N shows more", err=True)
+
+
+def _require_known_names(client: Client, selection: Selection) -> None:
+    """Raise UsageError if no run at all has the project or the group that was asked for."""
+    if selection.project is not None:
+        require_project(client, selection.project)
+    if selection.group is not None:
+        require_group(client, selection.group)
 
 
 def _decode(rows: list[dict[str, Any]], columns: Sequence[str]) -> None:

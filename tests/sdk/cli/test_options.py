@@ -7,7 +7,15 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from chiplog.cli.options import open_client, require_key, require_label, resolve_run, source_options
+from chiplog.cli.options import (
+    open_client,
+    require_group,
+    require_key,
+    require_label,
+    require_project,
+    resolve_run,
+    source_options,
+)
 from chiplog.query.client import Client, connect
 from tests.support.hand_written import hand_written
 
@@ -19,7 +27,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         names = {"bert-7": "first try"}
         for number, run_id in enumerate(("gpt", "gpt-a1", "gpt-a2", "bert-7")):
             database.execute(
-                "INSERT INTO base.runs (run, run_id, name) VALUES (?, ?, ?)", [number, run_id, names.get(run_id)]
+                "INSERT INTO base.runs (run, run_id, name, project, run_group) VALUES (?, ?, ?, 'llm', 'sweep')",
+                [number, run_id, names.get(run_id)],
             )
             database.execute(
                 "INSERT INTO base.producers (producer, role, run, label, attempt, rank, started_at) "
@@ -60,6 +69,15 @@ def test_a_label_or_a_key_of_a_run_is_known_or_the_nearest_is_named(client: Clie
         require_key(client, "gpt", "loss")
     with pytest.raises(click.UsageError, match=r"key 'loss' of run 'bert-7' is unknown; chiplog show bert-7 lists"):
         require_key(client, "bert-7", "loss")
+
+
+def test_a_project_or_a_group_is_known_or_the_nearest_is_named(client: Client) -> None:
+    require_project(client, "llm")
+    require_group(client, "sweep")
+    with pytest.raises(click.UsageError, match=r"project 'lm' is unknown; did you mean 'llm'"):
+        require_project(client, "lm")
+    with pytest.raises(click.UsageError, match=r"group 'llm' is unknown; chiplog runs shows the group of each run"):
+        require_group(client, "llm")
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,12 @@ SAFEGUARDS = [
         test="test_an_unknown_column_or_key_is_one_line_with_the_nearest",
     ),
     Safeguard(
+        "a project or a group that no run has is bad input of runs",
+        "unknown-project-refused",
+        condition=False,
+        test="test_an_unknown_project_or_group_is_one_line_with_the_nearest",
+    ),
+    Safeguard(
         "runs are sorted by the numbers of a config or summary value",
         "keyed-sort-by-number",
         part="{number} {direction} NULLS LAST, ",
@@ -80,7 +86,21 @@ def test_runs_can_be_narrowed(chiplog):
 
     assert ids("--project", "vision") == ["vit-20260104-0042"]
     assert ids("--state", "crashed") == ["gpt-20260103-11aa22"]
-    assert chiplog("runs", "--project", "none") == (0, "", "no runs match\n")
+    assert chiplog("runs", "--project", "vision", "--state", "failed") == (0, "", "no runs match\n")
+    assert ids("--project", "none") == [], "a program may ask before the first run begins"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--project", "visoin"], "project 'visoin' is unknown; did you mean 'vision'?"),
+        (["--group", "ablatoin"], "group 'ablatoin' is unknown; did you mean 'ablation'?"),
+        (["--project", "vision", "--group", "x"], "group 'x' is unknown; chiplog runs shows the group of each run"),
+    ],
+)
+def test_an_unknown_project_or_group_is_one_line_with_the_nearest(chiplog, arguments: list[str], line: str) -> None:
+    code, text, errors = chiplog("runs", *arguments)
+    assert (code, text, errors) == (2, "", f"chiplog runs: {line}\n")
 
 
 GPT_1, GPT_2, VIT = "gpt-20260102-7f3a91", "gpt-20260103-11aa22", "vit-20260104-0042"
