@@ -321,7 +321,7 @@ SELECT e.producer, e.seq, e.ts, CASE WHEN is_helper THEN 'console_helper' ELSE e
             WHEN is_early AND e.label IS NOT NULL THEN e.label || ' ' || e.outcome ELSE e.message END AS message, e.body,
        e.run_id, e.label, e.attempt, e.node
 FROM (
-    SELECT e.*, coalesce(i.run_id, CASE WHEN e.kind = 'refused_node' THEN e.body::JSON->>'run_id' END) AS run_id,
+    SELECT e.*, coalesce(i.run_id, CASE WHEN e.kind IN ('refused_node', 'run_edited') THEN e.body::JSON->>'run_id' END) AS run_id,
            coalesce(i.label, CASE WHEN e.kind = 'refused_node' THEN e.body::JSON->>'label' END) AS label, i.attempt,
            i.node, e.outcome IS NOT NULL AS is_early,  -- safeguard: early-end-by-outcome
            is_early AND coalesce(i.role = 'console', false) AS is_helper

@@ -180,7 +180,8 @@ def test_an_edited_field_stays_when_a_rank_reports_another_value(index: Index) -
     rank.become(name="old again", project="q")
     index.take(whole(rank))
     assert index.sql("SELECT name, tags, notes, project FROM runs") == [("new", ["b", "c"], None, "q")]
-    assert index.sql("SELECT message FROM events WHERE kind = 'run_edited'") == [("edited name, tags, notes of run r",)]
+    query = "SELECT run_id, label, message FROM events WHERE kind = 'run_edited'"
+    assert index.sql(query) == [("r", None, "edited name, tags, notes of run r")]
 
 
 def test_a_view_is_kept_replaced_and_removed(index: Index) -> None:

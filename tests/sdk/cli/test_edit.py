@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from chiplog.cli.edit import edit
+from chiplog.cli.show import show
 from chiplog.query.client import connect
 from chiplog_schemas.paths import Paths
 from tests.support.collector_log import whole
@@ -41,6 +42,8 @@ def test_fields_change_as_asked_and_others_stay(place: Paths) -> None:
         assert client.sql(ROW).tuples() == [("baseline", None, ["x", "y"], "q", "g", "train")]
         assert run_edit(place, "run-1", "--remove-tag", "x", "--add-tag", "z", "--job-type", "eval")[0] == 0
         assert client.sql(ROW).tuples() == [("baseline", None, ["y", "z"], "q", "g", "eval")]
+    page = CliRunner().invoke(show, ["run-1", "--dir", str(place.root)])
+    assert page.exit_code == 0 and "edited project, tags of run run-1" in page.output, page.output
 
 
 @pytest.mark.parametrize(
