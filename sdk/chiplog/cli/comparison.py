@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from chiplog.cli.format_values import decoded
 from chiplog.query.client import Client
+from chiplog.query.json_texts import decoded
 
 KEYS_MAX = 10_000  # as many as a run may have
 SYSTEM_NAMES = (

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from chiplog.cli.options import require_key, require_label
-from chiplog.cli.rank_states import label_order
 from chiplog.query.client import Client
+from chiplog.query.rank_states import label_order
 
 STEP, TIME = "step", "time"
 

@@ -162,15 +162,3 @@ def csv_field(value: Any, zone: Zone = UTC_ZONE) -> str:
     if (text == "" and value is not None) or _NEEDS_QUOTES.search(text):  # safeguard: empty-text-is-quoted
         return '"' + text.replace('"', '""') + '"'
     return text
-
-
-def decoded(value: Any) -> Any:
-    """Decode a JSON text, or a list of JSON texts; return any other value unchanged."""
-    if isinstance(value, list):
-        return [decoded(item) for item in value]
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value

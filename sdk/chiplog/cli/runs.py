@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from chiplog.cli.completion import complete_keys, words_of_list
-from chiplog.cli.format_values import UTC_ZONE, Zone, common_timezone, decoded, duration_text
+from chiplog.cli.format_values import UTC_ZONE, Zone, common_timezone, duration_text
 from chiplog.cli.options import local_option, open_client, require_group, require_project, source_options
 from chiplog.cli.output import FORMATS, Output, output_options
 from chiplog.cli.plain_table import Column
@@ -25,6 +25,7 @@ from chiplog.cli.runs_query import (
 from chiplog.cli.tables import NULL, plain_cell, table_value
 from chiplog.cli.writers import Rows, write_result
 from chiplog.query.client import Client
+from chiplog.query.json_texts import decoded
 from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
 from chiplog.query.result import unique_names
 from chiplog.query.sparkline import sparkline

@@ -1,92 +1,14 @@
 """`chiplog show`: one run on a page."""
 
-from collections.abc import Iterable
-from typing import Any
-
 import click
 
 from chiplog.cli.completion import complete_runs
-from chiplog.cli.format_values import common_timezone, decoded
+from chiplog.cli.format_values import common_timezone
 from chiplog.cli.options import local_option, open_client, resolve_run, source_options
 from chiplog.cli.output import Output, output_options
 from chiplog.cli.run_page import build_page
 from chiplog.cli.writers import write_object, write_sheets
-from chiplog.query.client import Client
-
-KEYS_MAX = 10_000  # as many as a run may have
-LAST_VALUES_MAX = 64  # labels whose last value is listed with a key
-EVENTS_MAX = 20
-ALERTS_MAX = 100  # titles
-PHASES_MAX = 1_000
-
-# Ages use the clock of the answering collector, which also wrote last_seen_at.
-_LABELS = """
-SELECT l.*, l.attempt = max(l.attempt) OVER (PARTITION BY l.label) AS is_newest,
-       greatest(epoch_us(now()) - epoch_us(l.last_seen_at), 0) / 1e6 AS last_event_s,
-       p.step AS last_step, p.steps_behind, p.seconds_behind, c.produced, c.stored, c.lost, c.pending, c.reasons
-FROM labels l
-LEFT JOIN (FROM completeness WHERE run_id = $run) c ON c.label = l.label AND c.attempt = l.attempt
-LEFT JOIN (FROM rank_progress WHERE run_id = $run) p ON p.label = l.label AND p.attempt = l.attempt
-WHERE l.run_id = $run ORDER BY l.rank NULLS LAST, l.label, l.attempt
-"""
-# The last step is that of the newest attempt, even if an earlier one got further. The same query reads the summary:
-# between two queries a run logs more.
-_KEYS = f"""
-WITH per_label AS (FROM keys WHERE run_id = $run)
-SELECT key, sum(n)::BIGINT AS points, count(*) AS labels, max(step) AS last_step,
-       min(last_value) AS lowest, max(last_value) AS highest,
-       list(label ORDER BY rank NULLS LAST, label)[1:{LAST_VALUES_MAX}] AS last_labels,
-       list(last_value ORDER BY rank NULLS LAST, label)[1:{LAST_VALUES_MAX}] AS last_values,
-       (SELECT any_value(s.value) FROM run_summary s WHERE s.run_id = $run AND s.key = per_label.key) AS summary
-FROM per_label GROUP BY key ORDER BY key LIMIT {KEYS_MAX}
-"""
-# The mean is over the steps of all labels; slowest_s is the largest mean of one label. The share is of the steps whose
-# length is known: those that step() ended, without the first.
-# safeguard: phase-mean-of-all-steps
-_PHASES = f"""
-WITH per_label AS MATERIALIZED (
-    SELECT phase, label, sum(n_steps)::BIGINT AS times, sum(seconds) AS seconds, coalesce(sum(known_s), 0) AS known_s
-    FROM phase_times WHERE run_id = $run GROUP BY phase, label
-)
-SELECT phase, sum(times)::BIGINT AS times, count(*) AS labels, sum(seconds) AS seconds,
-       sum(known_s) / nullif((SELECT sum(known_s) FROM per_label WHERE phase = 'step'), 0) AS share,
-       sum(seconds) / sum(times) AS mean_s,
-       max(seconds / times) AS slowest_s, first(label ORDER BY seconds / times DESC, label) AS slowest_label
-FROM per_label GROUP BY phase ORDER BY sum(seconds) DESC, phase LIMIT {PHASES_MAX}
-"""
-_ALERTS = f"""
-SELECT message AS title, level, count(*) AS times, max(ts) AS last_at, arg_max(label, ts) AS label,
-       arg_max(body->>'text', ts) AS text
-FROM events WHERE run_id = $run AND kind = 'alert' GROUP BY message, level ORDER BY last_at DESC LIMIT {ALERTS_MAX}
-"""
-_SUMMARY = f"SELECT key, value FROM run_summary WHERE run_id = $run ORDER BY key LIMIT {KEYS_MAX}"
-# Alerts have a separate section: they would leave no room for other events.
-_EVENTS = f"""
-SELECT ts, label, attempt, node, kind, level, message, body FROM events
-WHERE run_id = $run AND kind <> 'alert' ORDER BY ts DESC, seq DESC LIMIT {EVENTS_MAX}
-"""
-_FILES = """
-SELECT path, bytes, sha256, ts, sha256 IN (
-    SELECT body->>'sha256' FROM events WHERE run_id = $run AND kind = 'file_stored'
-) AS stored FROM files WHERE run_id = $run ORDER BY path
-"""
-# The last row is the one that counts: the primary's, because a launcher knows less than rank 0.
-_ENVIRONMENTS = """
-SELECT e.body
-FROM events e JOIN labels l ON l.run_id = e.run_id AND l.label = e.label AND l.attempt = e.attempt
-WHERE e.run_id = $run AND e.kind = 'environment' ORDER BY l.is_primary, e.attempt, e.seq, e.label
-"""
-# The newest round in which a rank failed, else the newest: a label that is no rank counts its own attempts.
-# Also whether Ctrl-C ended it: shells report SIGINT as 130.
-_FIRST_FAILURE = """
-SELECT *, NOT is_cause AND (exit_signal IS NOT DISTINCT FROM 2 OR exit_code IS NOT DISTINCT FROM 130 OR EXISTS (
-    FROM events e WHERE e.run_id = $run AND e.label = f.label AND e.ts = f.ts AND e.kind = 'traceback'
-    AND e.body->>'exception' = 'KeyboardInterrupt'
-)) AS is_interrupted
-FROM first_failure f WHERE run_id = $run
-ORDER BY rank IS NOT NULL OR len(list_filter(others, lambda other: other.rank IS NOT NULL)) > 0 DESC, attempt DESC
-LIMIT 1
-"""
+from chiplog.query.run_report import read_run
 
 
 @click.command()
@@ -108,60 +30,11 @@ def show(run: str, output: Output, everything: bool, is_local: bool, dir_: str |
     zone = common_timezone(is_local)
     source = [f"--{name}={value}" for name, value in (("dir", dir_), ("url", url)) if value]
     with open_client(dir_, url) as client:
-        found = _collect(client, resolve_run(client, run))
+        run_id = resolve_run(client, run)
+        found = read_run(client, run_id)
+    if found is None:
+        raise click.ClickException(f"run {run_id!r} was deleted; chiplog runs lists all")
     if output.form == "json":
         write_object(found, output.path, zone)
     else:
         write_sheets(build_page(found, everything=everything, zone=zone, source=source), output)
-
-
-def _collect(client: Client, run: str) -> dict[str, Any]:
-    """Query everything that is shown. Config values and bodies of events are decoded from JSON."""
-    named = {"run": run}
-
-    def ask(query: str) -> list[dict[str, Any]]:
-        return client.sql(query, named).rows()
-
-    labels = ask(_LABELS)
-    keys = ask(_KEYS)
-    for key in keys:
-        key["last_values"] = dict(zip(key.pop("last_labels"), key["last_values"], strict=True))
-        key["summary"] = decoded(key["summary"])
-    failures = ask(_FIRST_FAILURE)
-    events = ask(_EVENTS)
-    for event in events:
-        event["body"] = decoded(event["body"])
-    environments = [decoded(row["body"]) for row in ask(_ENVIRONMENTS)]
-    launched = [found["launched"] for found in environments if "launched" in found]
-    drift = ask(
-        "SELECT label, body->'$.keys' AS keys FROM events WHERE run_id = $run AND kind = 'config_drift' ORDER BY label"
-    )
-    return {
-        **ask("SELECT * FROM runs WHERE run_id = $run")[0],
-        "completeness": {
-            name: _sum(label[name] for label in labels) for name in ("produced", "stored", "lost", "pending")
-        },
-        "labels": labels,
-        "keys": keys,
-        "summary": _values(ask(_SUMMARY)),
-        "phases": ask(_PHASES),
-        "alerts": ask(_ALERTS),
-        "config": _values(ask("SELECT key, value FROM config WHERE run_id = $run ORDER BY key")),
-        "environment": {**environments[-1], **({"launched": launched[-1]} if launched else {})}
-        if environments
-        else None,
-        "config_drift": {row["label"]: decoded(row["keys"]) for row in drift},
-        "files": ask(_FILES),
-        "events": events[::-1],
-        "first_failure": failures[0] if failures else None,
-    }
-
-
-def _sum(counts: Iterable[int | None]) -> int | None:
-    """Return a sum; None if one of the counts is unknown."""
-    known = list(counts)
-    return None if None in known else sum(count or 0 for count in known)
-
-
-def _values(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {row["key"]: decoded(row["value"]) for row in rows}

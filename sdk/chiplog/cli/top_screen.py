@@ -12,8 +12,9 @@ from rich.text import Text
 
 from chiplog.cli.fitted_table import Column, Sheet
 from chiplog.cli.format_values import duration_text, printable, seconds_text
-from chiplog.cli.live_run import Frame
-from chiplog.cli.rank_states import (
+from chiplog.cli.tables import plain_cell
+from chiplog.query.live_run import Frame
+from chiplog.query.rank_states import (
     SLOW_RATIO,
     SORTS,
     NodeRow,
@@ -23,7 +24,6 @@ from chiplog.cli.rank_states import (
     matches,
     median_pace_s,
 )
-from chiplog.cli.tables import plain_cell
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

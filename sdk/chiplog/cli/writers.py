@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from chiplog.cli.format_values import UTC_ZONE, Zone, count_nonfinite, csv_field, csv_value, decoded, plain_value
+from chiplog.cli.format_values import UTC_ZONE, Zone, count_nonfinite, csv_field, csv_value, plain_value
 from chiplog.cli.output import BINARY, Output
 from chiplog.cli.plain_table import markdown_lines, plain_lines
 from chiplog.cli.tables import TABLE_ROWS_MAX, null_filled, print_tables, result_cells, result_table
+from chiplog.query.json_texts import decoded
 
 if TYPE_CHECKING:
     import duckdb

@@ -6,9 +6,9 @@ from datetime import datetime
 import pytest
 from rich.console import Console
 
-from chiplog.cli.live_run import Frame
-from chiplog.cli.rank_states import SORTS, RankRow, judge
 from chiplog.cli.top_screen import Screen, View, body, bytes_text, footer, heading, press
+from chiplog.query.live_run import Frame
+from chiplog.query.rank_states import SORTS, RankRow, judge
 
 
 def frame_of(n: int, hangs: int | None = None) -> Frame:

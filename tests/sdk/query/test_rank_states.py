@@ -2,7 +2,7 @@
 
 import pytest
 
-from chiplog.cli.rank_states import SORTS, RankRow, Severity, by_node, judge, label_order, matches, median_pace_s
+from chiplog.query.rank_states import SORTS, RankRow, Severity, by_node, judge, label_order, matches, median_pace_s
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from chiplog.cli.rank_states import RankRow, judge
 from chiplog.query.client import Client
+from chiplog.query.rank_states import RankRow, judge
 
 RECENT_STEPS = 20  # over which a step time is the mean: shows a change within seconds, and evens out single steps
 FAR_BEHIND_MAX = 4  # labels in one frame that are asked for by themselves: two queries each; the next frame has others

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.cli.live_run import LiveRun
-from chiplog.cli.rank_states import Severity
 from chiplog.query.client import Client, connect
+from chiplog.query.live_run import LiveRun
+from chiplog.query.rank_states import Severity
 from tests.support.hand_written import hand_written
 from tests.support.live_runs import fill_live_runs
 from tests.support.safeguard import Safeguard
