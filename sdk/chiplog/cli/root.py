@@ -28,6 +28,7 @@ COMMANDS = (
     CommandSpec("runs", "chiplog.cli.runs:runs", LOOK, "List runs, the newest first."),
     CommandSpec("show", "chiplog.cli.show:show", LOOK, "Show one run: who is behind, alerts, phases, metrics, events."),
     CommandSpec("top", "chiplog.cli.top:top", LOOK, "Watch a run live: which rank hangs, how far each one is."),
+    CommandSpec("ui", "chiplog.cli.ui:ui", LOOK, "Look at runs in the browser, live."),
     CommandSpec("plot", "chiplog.cli.plot:plot", LOOK, "Plot metrics, in the terminal or as a picture."),
     CommandSpec("compare", "chiplog.cli.compare:compare", LOOK, "Compare two runs: config, metrics, phases, machines."),
     CommandSpec("logs", "chiplog.cli.logs:logs", LOOK, "Print what a run's processes printed."),

@@ -83,7 +83,7 @@ class StreamedRows:
 
     def tuples(self) -> Iterator[tuple[Any, ...]]:
         """Yield the rows."""
-        return self._stream._tuples()
+        return self._stream.tuples()
 
     def relation(self) -> "duckdb.DuckDBPyRelation":
         """Return the rows as a relation of a DuckDB in memory."""

@@ -109,7 +109,7 @@ class ResultStream:
     def _wall_times(self) -> list[str]:
         return self._empty.wall_times
 
-    def _tuples(self) -> Iterator[tuple[Any, ...]]:
+    def tuples(self) -> Iterator[tuple[Any, ...]]:
         """Yield the rows that are left, as `Result.tuples` returns them."""
         while (result := self._next_result()) is not None:
             yield from result.tuples()

@@ -73,7 +73,7 @@ def test_only_what_the_next_batch_needs_is_read(data: bytes) -> None:
 
 def test_a_stream_is_a_reader_of_pyarrow_and_rows_for_writers(data: bytes) -> None:
     assert ResultStream(Source(data)).reader().read_all() == Result(data).arrow()
-    assert list(ResultStream(Source(data))._tuples()) == Result(data).tuples()
+    assert list(ResultStream(Source(data)).tuples()) == Result(data).tuples()
     relation = ResultStream(Source(data))._relation()
     assert relation.types == Result(data).relation().types
     assert relation.limit(3).fetchall() == Result(data).tuples()[:3]

@@ -1,0 +1,83 @@
+"""`chiplog ui`: the page, in a browser."""
+
+import asyncio
+import ipaddress
+import os
+import sys
+
+import click
+
+from chiplog.cli.options import source_options
+
+PASSWORD_VARIABLE = "CHIPLOG_UI_PASSWORD"
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=8642, show_default=True, help="Port; 0 for a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--open", "opens", is_flag=True, help="Open the page in a browser of this machine.")
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name by which browsers call this machine.",
+)
+@source_options
+def ui(port: int, host: str, opens: bool, hosts: tuple[str, ...], dir_: str | None, url: str | None) -> None:
+    """Look at runs in the browser, live: curves, ranks, console, events, files, SQL.
+
+    Prints an address with a token, which opens the page once; the next one is printed then. A browser stays signed in
+    for 30 days or until the command ends. From another machine use `ssh -L 8642:127.0.0.1:8642 THIS_MACHINE`.
+
+    Beyond loopback the connection is not encrypted; set CHIPLOG_UI_PASSWORD there, so that people can sign in, and use
+    a proxy with TLS.
+    """
+    if dir_ and url:
+        raise click.UsageError(f"--dir {dir_} and --url {url} exclude each other; give one of them")
+    from chiplog.page.access import Access
+    from chiplog.page.server import PageServer
+    from chiplog.page.source import Source
+    from chiplog.query.client import NoDataError
+    from chiplog.query.result import QueryError
+
+    password = os.environ.get(PASSWORD_VARIABLE) or None
+    source = Source(url, dir_)
+    try:
+        asyncio.run(source.try_once())
+    except NoDataError:
+        pass  # the page says what to run, and shows the first run as soon as it is there
+    except QueryError as error:
+        raise click.ClickException(error.message) from error
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    access = Access((host, *hosts), password)
+    try:
+        server = PageServer(source, access, host, port, on_token_used=_print_next)
+    except OSError as error:
+        raise click.ClickException(
+            f"the page cannot listen on {host}:{port}: {error.strerror or error}; choose another by --port or --host"
+        ) from error
+    address = server.new_address()
+    click.echo(f"chiplog page: {address}")
+    if not _is_loopback(host):
+        click.echo(
+            f"{host} is reachable from other machines: the page opens only by this address"
+            + (", or by the password" if password else f"; set {PASSWORD_VARIABLE} for a password"),
+            err=True,
+        )
+    if opens:
+        click.launch(address)
+    sys.stdout.flush()
+    server.serve()
+
+
+def _print_next(address: str) -> None:
+    click.echo(f"opened; the next address: {address}")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,84 @@
+"""Pure: who may use the page. One-time tokens, sessions, a password, and the names by which the server is called."""
+
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Iterable
+
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
+TOKENS_MAX = 1_000  # unused ones: a notebook makes one for each cell that it shows
+SESSION_S = 30 * 86_400.0
+
+
+class Access:
+    """Tokens that open a session once, and the sessions that are open.
+
+    Args:
+        hosts: Names by which browsers may call the server, beside those of this machine. An attacker's name that
+            resolves to this machine is none of them, so that no foreign page reads this one (DNS rebinding).
+        password: Opens a session any number of times; None for tokens only.
+        now: A clock in seconds.
+    """
+
+    def __init__(
+        self, hosts: Iterable[str] = (), password: str | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._hosts = {host.lower() for host in (*LOCAL_HOSTS, *hosts)}
+        self._password = password
+        self._now = now
+        self._tokens: dict[str, None] = {}
+        self._sessions: dict[str, float] = {}
+
+    @property
+    def has_password(self) -> bool:
+        """Return True if a password opens a session."""
+        return self._password is not None
+
+    def new_token(self) -> str:
+        """Return a token that opens one session."""
+        token = secrets.token_urlsafe(24)
+        self._tokens[token] = None
+        while len(self._tokens) > TOKENS_MAX:
+            del self._tokens[next(iter(self._tokens))]
+        return token
+
+    def open_by_token(self, token: str) -> str | None:
+        """Return a new session, and forget the token; None if it is unknown or used."""
+        if token not in self._tokens:
+            return None
+        del self._tokens[token]  # safeguard: token-opens-once
+        return self._open()
+
+    def open_by_password(self, password: str) -> str | None:
+        """Return a new session; None if the password is wrong or there is none."""
+        if self._password is None or not hmac.compare_digest(password.encode(), self._password.encode()):
+            return None
+        return self._open()
+
+    def is_open(self, session: str) -> bool:
+        """Return True for a session that has been opened and has not expired."""
+        return self._sessions.get(session, -1.0) >= self._now()
+
+    def is_host(self, header: str) -> bool:
+        """Return True if a request's Host header names this server; the port does not count."""
+        host = header.lower()
+        if host.startswith("["):
+            host = host[1:].partition("]")[0]
+        else:
+            host = host.rpartition(":")[0] if ":" in host else host
+        return host in self._hosts
+
+    def _open(self) -> str:
+        now = self._now()
+        self._sessions = {session: until for session, until in self._sessions.items() if until >= now}
+        session = secrets.token_urlsafe(24)
+        self._sessions[session] = now + SESSION_S
+        return session
+
+
+def is_same_origin(origin: str | None, host: str) -> bool:
+    """Return True if a request that changes something comes from the page itself; no Origin is a program.
+
+    Behind a proxy the scheme differs, so only host and port are compared.
+    """
+    return origin is None or origin.partition("://")[2].lower() == host.lower()

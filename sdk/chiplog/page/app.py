@@ -1,0 +1,85 @@
+"""The application: the files of the page, and its HTTP API. docs/reference/page-api.md describes the API."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from chiplog.page import routes_curves, routes_live, routes_run, routes_runs, routes_sql
+from chiplog.page.json_response import JsonResponse, error_response, query_error_response
+from chiplog.page.source import Source
+from chiplog.query.client import NoDataError
+from chiplog.query.result import QueryError
+
+STATIC = os.path.join(os.path.dirname(__file__), "static")
+GZIP_BYTES_MIN = 1_000
+
+
+def build_app(source: Source) -> Starlette:
+    """Return the application. It closes `source` at its end."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        app.state.source = source
+        app.state.live = routes_live.Live(source)
+        yield
+        app.state.live.close()
+        await source.close()
+
+    api = [
+        Route("/info", info),
+        *routes_runs.ROUTES,
+        *routes_run.ROUTES,
+        *routes_curves.ROUTES,
+        *routes_sql.ROUTES,
+        *routes_live.ROUTES,
+    ]
+    return Starlette(
+        routes=[Route("/", index), Mount("/api", routes=api), Mount("/static", StaticFiles(directory=STATIC))],
+        middleware=[Middleware(GZipMiddleware, minimum_size=GZIP_BYTES_MIN)],
+        exception_handlers={
+            QueryError: _on_query_error,
+            NoDataError: _on_no_data,
+            HTTPException: _on_http_error,
+            ValueError: _on_bad_input,
+        },
+        lifespan=lifespan,
+    )
+
+
+async def index(request: Request) -> Response:
+    """The one document of the page. Its state is in the fragment of the address."""
+    return FileResponse(os.path.join(STATIC, "index.html"), headers={"cache-control": "no-cache"})
+
+
+async def info(request: Request) -> Response:
+    """GET api/info: the version of chiplog, and how many runs there are."""
+    from chiplog import __version__
+
+    [counted] = await request.app.state.source.rows("SELECT count(*) AS n FROM runs")
+    return JsonResponse({"version": __version__, "n_runs": counted["n"]})
+
+
+async def _on_query_error(request: Request, error: Any) -> Response:
+    return query_error_response(error)
+
+
+async def _on_no_data(request: Request, error: Exception) -> Response:
+    return error_response(404, "no_data", str(error))
+
+
+async def _on_http_error(request: Request, error: Any) -> Response:
+    return error_response(error.status_code, "not_found" if error.status_code == 404 else "refused", error.detail)
+
+
+async def _on_bad_input(request: Request, error: Exception) -> Response:
+    return error_response(400, "refused", str(error))

@@ -1,0 +1,116 @@
+"""The check before every request: host, session, origin; and the headers of every answer."""
+
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from chiplog.page.access import Access, is_same_origin
+from chiplog.page.json_response import error_response
+
+FORM_BYTES_MAX = 4_096
+SAFE_METHODS = ("GET", "HEAD")
+# Nothing from elsewhere, nothing inline. A notebook on this machine may show the page in a frame.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'self' http://localhost:* http://127.0.0.1:*"
+)
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_SIGN_IN = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>chiplog</title>
+<link rel="stylesheet" href="static/style.css"></head><body class="sign-in"><main><h1>chiplog</h1>
+<p>{why}</p>{form}</main></body></html>"""
+_FORM = """<form method="post" action="./"><label>Password <input type="password" name="password" autofocus></label>
+<button>Open</button></form>"""
+
+
+class Gate:
+    """ASGI middleware. Only the style sheet, and the form for a password, need no session.
+
+    Args:
+        app: The application behind it.
+        access: Tokens and sessions.
+        cookie: The name of the session's cookie. It has the port: cookies are shared by all ports of a host.
+        on_token_used: Called when a token has opened a session.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access, cookie: str, on_token_used: Any = lambda: None) -> None:
+        self._app = app
+        self._access = access
+        self._cookie = cookie
+        self._on_token_used = on_token_used
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or pass it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name for name, _ in message.get("headers", ())}
+                added = [header for header in HEADERS if header[0] not in given]
+                message = {**message, "headers": [*message.get("headers", ()), *added]}
+            await send(message)
+
+        refused = await self._refusal(scope, receive)
+        await (refused or self._app)(scope, receive, send_with_headers)
+
+    async def _refusal(self, scope: Scope, receive: Receive) -> Response | None:
+        """Return the answer to a request that may not go on, or that signs in; None for all others."""
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        host, method, path = headers.get("host", ""), scope["method"], scope["path"]
+        if not self._access.is_host(host):  # safeguard: foreign-host-refused
+            return error_response(400, "refused", f"host {host!r:.200} is not this server; see --allow-host")
+        if method not in SAFE_METHODS and not is_same_origin(headers.get("origin"), host):  # safeguard: origin-checked
+            return error_response(403, "refused", "this request comes from another site")
+        if path == "/" and method == "GET":
+            token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+            if token:
+                return self._sign_in(self._access.open_by_token(token), is_token=True)
+        if path == "/" and method == "POST":
+            return self._sign_in(self._access.open_by_password(await _password_of(receive)))
+        if path == "/static/style.css" or self._access.is_open(_cookie_of(headers.get("cookie", ""), self._cookie)):
+            return None  # safeguard: no-session-no-data
+        if path == "/":
+            return self._form("Open the address that chiplog ui prints: it has a token, which works once.")
+        return error_response(401, "signed_out", "open the page again by the address that chiplog ui prints")
+
+    def _sign_in(self, session: str | None, *, is_token: bool = False) -> Response:
+        if session is None:
+            used = "This address has been used, or is of an earlier start; chiplog ui prints a new one after each use."
+            return self._form(used if is_token else "The password is wrong.")
+        if is_token:
+            self._on_token_used()
+        response = RedirectResponse("./", status_code=303)
+        response.set_cookie(self._cookie, session, httponly=True, samesite="strict", path="/")
+        return response
+
+    def _form(self, why: str) -> Response:
+        form = _FORM if self._access.has_password else ""
+        return HTMLResponse(_SIGN_IN.format(why=why, form=form), status_code=401)
+
+
+def _cookie_of(header: str, name: str) -> str:
+    try:
+        morsel = SimpleCookie(header).get(name)
+    except CookieError:
+        return ""
+    return "" if morsel is None else str(morsel.value)
+
+
+async def _password_of(receive: Receive) -> str:
+    """Return the password of a form; empty if the form is too large or has none."""
+    body = b""
+    while len(body) <= FORM_BYTES_MAX:
+        message = await receive()
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            return str(parse_qs(body.decode("utf-8", "replace")).get("password", [""])[0])
+    return ""

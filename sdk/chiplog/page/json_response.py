@@ -1,0 +1,57 @@
+"""Answers as JSON: NaN and infinities as null, times in ISO 8601 with Z, and errors in one form."""
+
+import uuid
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+from chiplog.query.result import QueryError
+
+# Of the kinds of QueryError; others are 500.
+_STATUSES = {"refused": 400, "sql": 400, "timeout": 504, "busy": 503, "unreachable": 503, "stopping": 503}
+_OPTIONS = orjson.OPT_NAIVE_UTC | orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
+
+
+class JsonResponse(Response):
+    """A response with a value as JSON."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Return the bytes of a value."""
+        return to_json(content)
+
+
+def to_json(value: Any) -> bytes:
+    """Return a value as JSON. Integers beyond 64 bits become numbers with a fraction."""
+    return orjson.dumps(value, default=_plain, option=_OPTIONS)
+
+
+def error_response(status: int, kind: str, message: str) -> JsonResponse:
+    """Return an error: `{"error": {"kind": …, "message": …}}`."""
+    return JsonResponse({"error": {"kind": kind, "message": message}}, status_code=status)
+
+
+def query_error_response(error: QueryError) -> JsonResponse:
+    """Return why a query has no result."""
+    return error_response(_STATUSES.get(error.kind, 500), error.kind, error.message)
+
+
+def columns_of(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
+    """Return rows as `{"columns": names, "rows": [[…], …]}`: names are sent once."""
+    return {"columns": names, "rows": [[row[name] for name in names] for row in rows]}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, int):  # beyond 64 bits
+        return float(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).hex()
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, datetime | uuid.UUID):
+        return str(value)
+    return str(value)

@@ -1,0 +1,27 @@
+"""Pure: parameters of a request. What is wrong with one is a ValueError that names it, its value and what it may be."""
+
+from collections.abc import Mapping
+
+STEP_MAX = (1 << 63) - 1
+
+
+def integer(query: Mapping[str, str], name: str, default: int, least: int = -STEP_MAX, most: int = STEP_MAX) -> int:
+    """Return an integer within bounds; the default if the parameter is missing."""
+    text = query.get(name, "")
+    if not text:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        raise ValueError(f"{name}={text!r:.80} is no integer") from None
+    if not least <= value <= most:
+        raise ValueError(f"{name}={value} is not within {least} and {most}")
+    return value
+
+
+def choice(query: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
+    """Return one of the known words; the first one if the parameter is missing."""
+    text = query.get(name, "") or known[0]
+    if text not in known:
+        raise ValueError(f"{name}={text!r:.80} is none of {', '.join(known)}")
+    return text

@@ -1,0 +1,91 @@
+"""What changes: one stream per open page, which says when there is something new; the page then asks for it."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from chiplog.page.json_response import to_json
+from chiplog.page.source import Source
+from chiplog.query.client import NoDataError
+from chiplog.query.live_run import LiveRun
+from chiplog.query.result import QueryError
+
+LOOK_S = 0.5  # between two checks, however many pages are open
+ALIVE_S = 15.0  # a comment, so that proxies keep the connection
+RUNS_MAX = 64  # whose frames are remembered
+_POSITION = "SELECT next_number FROM base.position"
+
+
+class Live:
+    """Watches the position of the database while a page listens, and remembers frames of runs.
+
+    Args:
+        source: The data.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._frames: OrderedDict[str, LiveRun] = OrderedDict()
+        self._listeners: set[asyncio.Queue[dict[str, object]]] = set()
+        self._watch: asyncio.Task[None] | None = None
+
+    def frames(self, run: str) -> LiveRun:
+        """Return what reads the frames of a run, with its memory of the earlier ones."""
+        self._frames[run] = self._frames.pop(run) if run in self._frames else LiveRun(run)
+        while len(self._frames) > RUNS_MAX:
+            self._frames.popitem(last=False)
+        return self._frames[run]
+
+    async def changes(self) -> AsyncIterator[dict[str, object] | None]:
+        """Yield the position whenever it has changed, or an error; None after ALIVE_S without either."""
+        queue: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+        self._listeners.add(queue)
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._look())
+        try:
+            while True:
+                try:
+                    yield await asyncio.wait_for(queue.get(), ALIVE_S)
+                except TimeoutError:
+                    yield None
+        finally:
+            self._listeners.discard(queue)
+
+    def close(self) -> None:
+        """End the watch."""
+        if self._watch is not None:
+            self._watch.cancel()
+
+    async def _look(self) -> None:
+        last: dict[str, object] = {}
+        while self._listeners:
+            try:
+                [row] = await self._source.rows(_POSITION)
+                state: dict[str, object] = {"position": row["next_number"]}
+            except (QueryError, NoDataError) as error:
+                state = {"error": str(error)}
+            if state != last:
+                last = state
+                for queue in self._listeners:
+                    queue.put_nowait(state)
+            await asyncio.sleep(LOOK_S)
+
+
+async def follow(request: Request) -> Response:
+    """GET api/live: server-sent events. `change` has the position of the database, or an error."""
+
+    async def events() -> AsyncIterator[bytes]:
+        yield b"retry: 2000\n\n"
+        async for state in request.app.state.live.changes():
+            yield b": alive\n\n" if state is None else b"event: change\ndata: " + to_json(state) + b"\n\n"
+
+    return StreamingResponse(
+        events(), media_type="text/event-stream", headers={"cache-control": "no-store", "x-accel-buffering": "no"}
+    )
+
+
+ROUTES = [Route("/live", follow)]

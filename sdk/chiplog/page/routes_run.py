@@ -1,0 +1,134 @@
+"""One run: what it is, its ranks, console, events, files, and what may be changed."""
+
+from typing import Any
+
+import orjson
+from starlette.concurrency import iterate_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from chiplog.page.body import json_object
+from chiplog.page.json_response import JsonResponse, columns_of
+from chiplog.page.parameters import choice, integer
+from chiplog.query.client import Client
+from chiplog.query.rank_states import ROW_COLUMNS, row_values
+from chiplog.query.run_report import read_run
+
+LINES_MAX = 2_000
+EVENTS_MAX = 2_000
+FIELDS = ("name", "notes", "tags", "project", "group", "job_type")
+_LINE_COLUMNS = ["label", "attempt", "stream", "line_no", "ts", "line"]
+_LINES = f"""
+SELECT {", ".join(_LINE_COLUMNS)} FROM console
+WHERE run_id = $run AND ($label = '' OR label = $label)
+  AND ($search = '' OR contains(lower(line), lower($search)))
+  AND ($at::TIMESTAMP IS NULL OR {{bound}})
+ORDER BY ts {{order}}, label {{order}}, attempt {{order}}, line_no {{order}} LIMIT $limit
+"""
+_EVENT_COLUMNS = ["ts", "label", "attempt", "node", "kind", "level", "message", "body"]
+_EVENTS = f"SELECT {', '.join(_EVENT_COLUMNS)} FROM events WHERE run_id = $run ORDER BY ts DESC, seq DESC LIMIT $limit"
+_FAILURES = "SELECT * FROM first_failure WHERE run_id = $run ORDER BY attempt"
+_FILE = "SELECT path, bytes, sha256 FROM files WHERE run_id = $run AND path = $path"
+
+
+async def get_run(request: Request) -> Response:
+    """GET api/runs/RUN: everything about a run that `chiplog show RUN --format json` has."""
+    run = request.path_params["run"]
+    found = await request.app.state.source.call(lambda client: read_run(client, run))
+    if found is None:
+        raise HTTPException(404, f"there is no run {run!r:.200}")
+    return JsonResponse(found)
+
+
+async def get_ranks(request: Request) -> Response:
+    """GET api/runs/RUN/ranks: one row per label, as of `chiplog top`."""
+    live = request.app.state.live.frames(request.path_params["run"])
+    frame = await request.app.state.source.call(live.read)
+    if frame is None:
+        raise HTTPException(404, f"there is no run {live.run_id!r:.200}, or it has no label yet")
+    rows = [row_values(row) for row in frame.rows]
+    return JsonResponse({"now": frame.now, "goodput": frame.goodput, "columns": ROW_COLUMNS, "rows": rows})
+
+
+async def get_console(request: Request) -> Response:
+    """GET api/runs/RUN/console: printed lines in the order of their times.
+
+    label, search: only lines of it, or with it. at: a time; direction: `before` (lines until then, the default) or
+    `after`. Without `at` the last lines. limit: lines, at most 2,000.
+    """
+    query = request.query_params
+    limit = integer(query, "limit", 500, 1, LINES_MAX)
+    is_after = choice(query, "direction", ("before", "after")) == "after"
+    text = _LINES.format(bound="ts > $at" if is_after else "ts <= $at", order="ASC" if is_after else "DESC")
+    rows = await request.app.state.source.rows(
+        text,
+        run=request.path_params["run"],
+        label=query.get("label", ""),
+        search=query.get("search", ""),
+        at=query.get("at") or None,
+        limit=limit,
+    )
+    return JsonResponse(columns_of(rows if is_after else rows[::-1], _LINE_COLUMNS))
+
+
+async def get_events(request: Request) -> Response:
+    """GET api/runs/RUN/events: the newest events first, and the failures of each round."""
+    run, source = request.path_params["run"], request.app.state.source
+    limit = integer(request.query_params, "limit", 500, 1, EVENTS_MAX)
+    rows = await source.rows(_EVENTS, run=run, limit=limit)
+    failures = await source.rows(_FAILURES, run=run)
+    for row in rows:
+        row["body"] = orjson.loads(row["body"]) if row["body"] else None
+    return JsonResponse({**columns_of(rows, _EVENT_COLUMNS), "failures": failures})
+
+
+async def get_file(request: Request) -> Response:
+    """GET api/runs/RUN/files/PATH: a saved file. It is always a download: a browser must not run what a run saved."""
+    run, path, source = request.path_params["run"], request.path_params["path"], request.app.state.source
+    found = await source.rows(_FILE, run=run, path=path)
+    if not found:
+        raise HTTPException(404, f"run {run!r:.200} saved no file {path!r:.200}")
+
+    def parts(client: Client) -> Any:
+        return client.read_file(found[0]["sha256"])
+
+    content = await source.call(parts)
+    name = path.rpartition("/")[2].encode("ascii", "replace").decode().replace('"', "_").replace("\\", "_")
+    return StreamingResponse(
+        iterate_in_threadpool(content),
+        media_type="application/octet-stream",
+        headers={"content-disposition": f'attachment; filename="{name}"', "content-length": str(found[0]["bytes"])},
+    )
+
+
+async def edit_run(request: Request) -> Response:
+    """PATCH api/runs/RUN: change name, notes, tags, project, group or job_type. null clears one."""
+    run = request.path_params["run"]
+    fields = await json_object(request)
+    unknown = sorted(fields.keys() - set(FIELDS))
+    if unknown or not fields:
+        raise ValueError(f"{', '.join(unknown) or 'no field'} cannot be changed; give {', '.join(FIELDS)}")
+    return JsonResponse(await request.app.state.source.call(lambda client: client.edit_run(run, **fields)))
+
+
+async def delete_run(request: Request) -> Response:
+    """DELETE api/runs/RUN: delete a run. force=1: also one with labels that have not ended."""
+    run, force = request.path_params["run"], request.query_params.get("force") == "1"
+    return JsonResponse(
+        await request.app.state.source.call(
+            lambda client: client.delete_runs([run], force=force, why="deleted on the page")
+        )
+    )
+
+
+ROUTES = [
+    Route("/runs/{run}", get_run),
+    Route("/runs/{run}", edit_run, methods=["PATCH"]),
+    Route("/runs/{run}", delete_run, methods=["DELETE"]),
+    Route("/runs/{run}/ranks", get_ranks),
+    Route("/runs/{run}/console", get_console),
+    Route("/runs/{run}/events", get_events),
+    Route("/runs/{run}/files/{path:path}", get_file),
+]

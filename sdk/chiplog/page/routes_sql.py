@@ -1,0 +1,70 @@
+"""SQL, and the views that people save."""
+
+import itertools
+import json
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from chiplog.page.body import json_object
+from chiplog.page.json_response import JsonResponse
+from chiplog.query.client import Client
+
+ROWS_MAX = 10_000
+VIEW_BYTES_MAX = 32 << 10
+
+
+async def run_sql(request: Request) -> Response:
+    """POST api/sql {"query": …}: one SELECT. At most 10,000 rows are returned; `n_rows` counts all."""
+    body = await json_object(request)
+    query = body.get("query")
+    if not isinstance(query, str) or not query.strip():
+        raise ValueError("query is missing; give one SELECT")
+
+    def ask(client: Client) -> dict[str, Any]:
+        with client.stream(query) as stream:
+            rows = list(itertools.islice(stream.tuples(), ROWS_MAX))
+            return {"columns": stream.columns, "rows": rows, "n_rows": stream.n_rows}
+
+    return JsonResponse(await request.app.state.source.call(ask))
+
+
+async def list_words(request: Request) -> Response:
+    """GET api/words: views and their columns, for completion."""
+    rows = await request.app.state.source.rows(
+        "SELECT table_name AS view, list(column_name ORDER BY column_index) AS columns FROM duckdb_columns() "
+        "WHERE schema_name = 'main' AND NOT internal GROUP BY table_name ORDER BY table_name"
+    )
+    return JsonResponse({row["view"]: row["columns"] for row in rows})
+
+
+async def list_views(request: Request) -> Response:
+    """GET api/views: what people keep under a name."""
+    rows = await request.app.state.source.rows("SELECT name, view, ts FROM saved_views ORDER BY name")
+    return JsonResponse([{**row, "view": json.loads(row["view"])} for row in rows])
+
+
+async def save_view(request: Request) -> Response:
+    """PUT api/views/NAME: keep a JSON object under a name."""
+    text = json.dumps(await json_object(request))
+    if len(text) > VIEW_BYTES_MAX:
+        raise ValueError(f"a view of {len(text)} bytes is larger than {VIEW_BYTES_MAX}")
+    name = request.path_params["name"]
+    return JsonResponse(await request.app.state.source.call(lambda client: client.save_view(name, text)))
+
+
+async def remove_view(request: Request) -> Response:
+    """DELETE api/views/NAME: forget it."""
+    name = request.path_params["name"]
+    return JsonResponse(await request.app.state.source.call(lambda client: client.save_view(name, None)))
+
+
+ROUTES = [
+    Route("/sql", run_sql, methods=["POST"]),
+    Route("/words", list_words),
+    Route("/views", list_views),
+    Route("/views/{name}", save_view, methods=["PUT"]),
+    Route("/views/{name}", remove_view, methods=["DELETE"]),
+]

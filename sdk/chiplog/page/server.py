@@ -1,0 +1,80 @@
+"""The server of the page: it listens, prints its address, and ends with the process or when it is closed."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+
+import uvicorn
+
+from chiplog.page.access import Access
+from chiplog.page.app import build_app
+from chiplog.page.gate import Gate
+from chiplog.page.source import Source
+
+DEFAULT_PORT = 8642
+END_WAIT_S = 5.0
+
+
+class PageServer:
+    """Serves the page.
+
+    Args:
+        source: The data.
+        access: Who may see it.
+        host: Address to listen on.
+        port: Port; 0 for any that is free.
+        on_token_used: Called with the next address when one has been used.
+
+    Raises:
+        OSError: The address is in use or not of this machine.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        access: Access,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        on_token_used: Callable[[str], None] = lambda address: None,
+    ) -> None:
+        self._access = access
+        self._source = source
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family)
+        self.host, self.port = host, int(self._socket.getsockname()[1])
+        app = build_app(source)
+        gate = Gate(app, access, f"chiplog-{self.port}", lambda: on_token_used(self.new_address()))
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                gate, log_level="warning", access_log=False, ws="none", lifespan="on", timeout_graceful_shutdown=1
+            )
+        )
+        self._thread: threading.Thread | None = None
+
+    def new_address(self) -> str:
+        """Return an address that opens the page once."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        name = {"0.0.0.0": socket.gethostname(), "[::]": socket.gethostname()}.get(name, name)
+        return f"http://{name}:{self.port}/?token={self._access.new_token()}"
+
+    def serve(self) -> None:
+        """Serve until SIGINT or SIGTERM."""
+        self._server.run(sockets=[self._socket])
+
+    def start(self) -> None:
+        """Serve in a thread, until `close` or the end of the process."""
+        self._thread = threading.Thread(target=self._run, name="chiplog-page", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop to serve."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(END_WAIT_S)
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve(sockets=[self._socket]))

@@ -1,0 +1,74 @@
+// Requests to the API of this server. All paths are relative, so that the page works behind a path prefix.
+
+/** An answer that says why there is no result. `kind` as of the API: refused, sql, timeout, unreachable, signed_out, … */
+export class ApiError extends Error {
+  constructor(kind, message) {
+    super(message);
+    this.kind = kind;
+  }
+}
+
+/**
+ * Ask for JSON.
+ * @param {string} path below api/, each part encoded by `part`
+ * @param {Object} query values, or arrays of values for a repeated parameter; null and "" are left out
+ * @param {{signal?: AbortSignal, method?: string, body?: Object}} options
+ */
+export async function ask(path, query = {}, { signal, method = "GET", body } = {}) {
+  const parameters = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    for (const item of Array.isArray(value) ? value : [value]) {
+      if (item !== null && item !== undefined && item !== "") parameters.append(name, item);
+    }
+  }
+  const text = parameters.toString();
+  let response;
+  try {
+    response = await fetch(`api/${path}${text ? "?" + text : ""}`, {
+      method,
+      signal,
+      headers: body ? { "content-type": "application/json" } : {},
+      body: body ? JSON.stringify(body) : undefined,
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("unreachable", "chiplog ui does not answer; is it still running?");
+  }
+  const answer = await response.json().catch(() => null);
+  if (response.ok) return answer;
+  const { kind = "internal", message = response.statusText } = answer?.error ?? {};
+  throw new ApiError(kind, message);
+}
+
+/** Encode one part of a path, such as a run ID. */
+export const part = encodeURIComponent;
+
+/** Return rows as objects from an answer with `columns` and `rows`. */
+export function objects({ columns, rows }) {
+  return rows.map((row) => Object.fromEntries(columns.map((name, at) => [name, row[at]])));
+}
+
+/**
+ * Call a function whenever the database has changed, or with an error; return a function that ends this.
+ * One connection serves the whole page.
+ */
+export function follow(onChange) {
+  listeners.add(onChange);
+  if (!events) {
+    events = new EventSource("api/live");
+    events.addEventListener("change", (event) => {
+      const state = JSON.parse(event.data);
+      for (const listener of listeners) listener(state);
+    });
+  }
+  return () => {
+    listeners.delete(onChange);
+    if (!listeners.size && events) {
+      events.close();
+      events = null;
+    }
+  };
+}
+
+const listeners = new Set();
+let events = null;

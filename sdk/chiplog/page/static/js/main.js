@@ -1,0 +1,92 @@
+// The router: the first part of the address names a view, which is a module in views/ and is loaded when it is needed.
+
+import { ask } from "./api.js";
+import { addressOf, readAddress } from "./address.js";
+import { h, notice, show } from "./dom.js";
+
+const VIEWS = { runs: "Runs", run: null, compare: null, sql: "SQL" }; // with a title: in the header
+let close = () => {};
+let turn = 0;
+
+async function route() {
+  const { path, query } = readAddress();
+  const [name = "runs", ...rest] = path;
+  const mine = ++turn;
+  close();
+  close = () => {};
+  notice("");
+  drawHeader(name);
+  const content = document.getElementById("content");
+  if (!(name in VIEWS)) {
+    show(content, h("p", {}, `There is no view ${name}. `, h("a", { href: addressOf(["runs"]) }, "All runs")));
+    return;
+  }
+  try {
+    const view = await import(`./views/${name}.js`);
+    if (mine !== turn) return;
+    // A view draws itself into an element, and returns a function that ends what it started.
+    const end = await view.open(content, rest, query);
+    if (mine === turn) close = end ?? (() => {});
+    else end?.();
+  } catch (error) {
+    if (mine === turn) showError(content, error);
+  }
+}
+
+function showError(content, error) {
+  if (error.kind === "no_data") {
+    show(content, ...firstRun(error.message));
+    return;
+  }
+  const again = h("button", { onclick: route }, "Try again");
+  show(content, h("section", { class: "empty" }, h("h1", {}, "This cannot be shown"), h("p", {}, error.message), again));
+}
+
+function firstRun(message) {
+  const code = `import chiplog
+
+run = chiplog.init(project="first")
+for step in range(100):
+    run.log({"loss": 1 / (step + 1)}, step=step)
+run.finish()`;
+  return [
+    h(
+      "section",
+      { class: "empty" },
+      h("h1", {}, "No run yet"),
+      h("p", {}, "Save these lines as train.py, run it, and the run appears here."),
+      h("pre", {}, code),
+      h("p", { class: "quiet" }, message),
+      h("button", { onclick: route }, "Look again"),
+    ),
+  ];
+}
+
+function drawHeader(current) {
+  const links = Object.entries(VIEWS)
+    .filter(([, title]) => title)
+    .map(([name, title]) =>
+      h("a", { href: addressOf([name]), "aria-current": name === current ? "page" : null }, title),
+    );
+  show(
+    document.getElementById("header"),
+    h("a", { class: "logo", href: addressOf(["runs"]) }, "chiplog"),
+    h("nav", { "aria-label": "Views" }, links),
+    h("button", { class: "theme", onclick: turnTheme, "aria-label": "Dark or light" }, "◐"),
+  );
+}
+
+function turnTheme() {
+  const root = document.documentElement;
+  const isDark = root.dataset.theme
+    ? root.dataset.theme === "dark"
+    : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = isDark ? "light" : "dark";
+  localStorage.setItem("chiplog-theme", root.dataset.theme);
+  document.dispatchEvent(new Event("themechange"));
+}
+
+const theme = localStorage.getItem("chiplog-theme");
+if (theme) document.documentElement.dataset.theme = theme;
+addEventListener("hashchange", route);
+route();
