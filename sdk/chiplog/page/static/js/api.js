@@ -1,5 +1,7 @@
 // Requests to the API of this server. All paths are relative, so that the page works behind a path prefix.
 
+import { notice } from "./dom.js";
+
 /** An answer that says why there is no result. `kind` as of the API: refused, sql, timeout, unreachable, signed_out, … */
 export class ApiError extends Error {
   constructor(kind, message) {
@@ -58,6 +60,9 @@ export function follow(onChange) {
     events = new EventSource("api/live");
     events.addEventListener("change", (event) => {
       const state = JSON.parse(event.data);
+      if (state.error) notice(`The database does not answer: ${state.error}`, true);
+      else if (wasDown) notice("");
+      wasDown = Boolean(state.error);
       for (const listener of listeners) listener(state);
     });
   }
@@ -72,3 +77,4 @@ export function follow(onChange) {
 
 const listeners = new Set();
 let events = null;
+let wasDown = false;

@@ -17,10 +17,17 @@ async function route() {
   notice("");
   drawHeader(name);
   const content = document.getElementById("content");
-  if (!(name in VIEWS)) {
-    show(content, h("p", {}, `There is no view ${name}. `, h("a", { href: addressOf(["runs"]) }, "All runs")));
+  if (!Object.hasOwn(VIEWS, name)) {
+    const all = h("a", { href: addressOf(["runs"]) }, "All runs");
+    show(content, h("section", { class: "empty" }, h("h1", {}, `There is no view ${name}`), h("p", {}, all)));
     return;
   }
+  const words = [VIEWS[name] ?? rest[0] ?? "Compare", "chiplog"];
+  document.title = words.join(" · ");
+  const before = content.firstChild;
+  const loading = setTimeout(() => {
+    if (mine === turn && content.firstChild === before) show(content, h("p", { class: "quiet" }, "Loading…"));
+  }, 300);
   try {
     const view = await import(`./views/${name}.js`);
     if (mine !== turn) return;
@@ -30,6 +37,8 @@ async function route() {
     else end?.();
   } catch (error) {
     if (mine === turn) showError(content, error);
+  } finally {
+    clearTimeout(loading);
   }
 }
 
@@ -38,9 +47,33 @@ function showError(content, error) {
     show(content, ...firstRun(error.message));
     return;
   }
-  const again = h("button", { onclick: route }, "Try again");
-  show(content, h("section", { class: "empty" }, h("h1", {}, "This cannot be shown"), h("p", {}, error.message), again));
+  show(
+    content,
+    h(
+      "section",
+      { class: "empty", role: "alert" },
+      h("h1", {}, TITLES[error.kind] ?? "This cannot be shown"),
+      h("p", {}, error.message),
+      ADVICE[error.kind] && h("p", { class: "quiet" }, ADVICE[error.kind]),
+      h("button", { onclick: route }, "Try again"),
+    ),
+  );
+  if (!error.kind) console.error(error); // a fault of the page, not an answer
 }
+
+// By the kind of an answer without a result.
+const TITLES = {
+  unreachable: "No answer",
+  signed_out: "This browser is signed out",
+  timeout: "The query took too long",
+  busy: "The collector is busy",
+  not_found: "Not found",
+};
+const ADVICE = {
+  unreachable: "chiplog status says which daemons run, and where.",
+  timeout: "A query ends after 30 seconds. Fewer columns, runs or steps help.",
+  signed_out: "After each use chiplog ui prints a new address in its terminal.",
+};
 
 function firstRun(message) {
   const code = `import chiplog

@@ -1,0 +1,70 @@
+"""Fixtures of the page: a browser for all tests of a worker, servers on databases that tests fill, and a page."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import duckdb
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.support.hand_written import hand_written
+from tests.support.page_site import WAIT_MS, Site, launch, watch
+from tests.support.recorded import fill_three_runs
+
+Fill = Callable[[duckdb.DuckDBPyConnection], None]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/page/" in item.path.as_posix():
+            item.add_marker(pytest.mark.xdist_group("page"))  # one worker has the browser
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """The chromium of the system."""
+    expect.set_options(timeout=WAIT_MS)
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def site_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Fill], Site]]:
+    """Return what serves the database that a function fills; the same function gets the same server."""
+    sites: dict[Fill, Site] = {}
+    with ExitStack() as stack:
+
+        def get(fill: Fill) -> Site:
+            if fill not in sites:
+                root = tmp_path_factory.mktemp("page")
+                with hand_written(root) as database:
+                    fill(database)
+                sites[fill] = stack.enter_context(Site(root).running())
+            return sites[fill]
+
+        yield get
+
+
+@pytest.fixture(scope="session")
+def site(site_of: Callable[[Fill], Site]) -> Site:
+    """Three runs of four ranks: finished, crashed and running."""
+    return site_of(fill_three_runs)
+
+
+@pytest.fixture
+def errors() -> list[str]:
+    """What the console of `page` reported as an error. A test that provokes one clears the list."""
+    return []
+
+
+@pytest.fixture
+def page(browser: Browser, errors: list[str]) -> Iterator[Page]:
+    """An empty page of 1,280 pixels; the test fails at its end if the console has an error."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
+    page = context.new_page()
+    watch(page, errors)
+    yield page
+    context.close()
+    assert errors == []

@@ -1,0 +1,35 @@
+"""The frame of the page: header, themes, the sign-in page, states without data."""
+
+from playwright.sync_api import Page, expect
+
+from tests.support.page_site import Site
+
+
+def test_the_page_loads_without_an_error(site: Site, page: Page) -> None:
+    site.visit(page)
+    expect(page.get_by_role("link", name="first try")).to_be_visible()
+    expect(page.get_by_role("link", name="Runs")).to_have_attribute("aria-current", "page")
+    assert page.title() == "Runs · chiplog"
+
+
+def test_the_theme_is_kept(site: Site, page: Page) -> None:
+    site.visit(page)
+    before = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    page.get_by_role("button", name="Dark or light").click()
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != before
+
+
+def test_without_a_session_the_page_says_how_to_open_it(site: Site, page: Page, errors: list[str]) -> None:
+    page.goto(site.base)
+    expect(page.get_by_text("Open the address that chiplog ui prints")).to_be_visible()
+    assert page.evaluate("getComputedStyle(document.body).display") == "grid"  # it has the style sheet
+    errors.clear()  # its status is 401
+
+
+def test_an_unknown_view_links_to_the_runs(site: Site, page: Page) -> None:
+    site.visit(page, "#/constructor")
+    expect(page.get_by_role("heading", name="There is no view constructor")).to_be_visible()
+    page.get_by_role("link", name="All runs").click()
+    expect(page.get_by_role("link", name="first try")).to_be_visible()

@@ -1,0 +1,74 @@
+"""The page of `chiplog ui`, served in this process on a database that a test filled."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright
+
+from chiplog.page.access import Access
+from chiplog.page.server import PageServer
+from chiplog.page.source import Source
+
+CHROMIUM = "chromium"
+WAIT_MS = 30_000.0
+
+
+class Site:
+    """A server of the page.
+
+    Args:
+        root: The CHIPLOG_DIR that it shows.
+        may_start: Whether it may start daemons for waiting journals.
+    """
+
+    def __init__(self, root: Path, *, may_start: bool = False) -> None:
+        self.root = root
+        self.server = PageServer(Source(dir=str(root), may_start=may_start), Access(), port=0)
+        self.base = f"http://127.0.0.1:{self.server.port}/"
+        self._signed_in: set[Page] = set()
+
+    def visit(self, page: Page, fragment: str = "") -> None:
+        """Load the page anew with a fragment such as `#/runs?filter=a`, signed in."""
+        if page not in self._signed_in:
+            page.goto(self.server.new_address())
+            self._signed_in.add(page)
+        page.goto("about:blank")
+        page.goto(self.base + fragment)
+
+    @contextmanager
+    def running(self) -> Iterator["Site"]:
+        """Serve until the end of the block."""
+        self.server.start()
+        try:
+            yield self
+        finally:
+            self.server.close()
+
+
+def launch(playwright: Playwright) -> Browser:
+    """Start the browser of the system; a missing one is one line."""
+    found = shutil.which(CHROMIUM)
+    if found is None:
+        pytest.fail(f"{CHROMIUM} is not installed; apt-get install {CHROMIUM}", pytrace=False)
+    # The sandbox refuses to run as root; /dev/shm of a container is too small for it.
+    arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    return playwright.chromium.launch(executable_path=found, args=arguments)
+
+
+def watch(page: Page, errors: list[str]) -> None:
+    """Append a page's errors to a list: exceptions, console errors, violations of the policy.
+
+    Chromium also reports each answer that is an error; a test of one clears the list.
+    """
+
+    def on_message(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            errors.append(f"{message.text} ({message.location['url']})")
+
+    page.on("pageerror", lambda error: errors.append(f"exception: {error}"))
+    page.on("console", on_message)
+    page.set_default_timeout(WAIT_MS)
