@@ -34,6 +34,26 @@ def _with_subcommands(name: str, command: click.Command) -> Iterator[tuple[str, 
             yield from _with_subcommands(f"{name} {child}", loaded)
 
 
+def page_api() -> str:
+    """Return a section for each request that the page's server answers, from the docstrings of its handlers."""
+    from starlette.routing import Mount, Route
+
+    from chiplog.page.app import build_app
+    from chiplog.page.source import Source
+
+    mounted = [route for route in build_app(Source()).routes if isinstance(route, Mount) and route.path == "/api"]
+    handlers = [route.endpoint for mount in mounted for route in mount.routes or () if isinstance(route, Route)]
+    parts = []
+    for handler in dict.fromkeys(handlers):
+        head, _, rest = (inspect.getdoc(handler) or "").partition(":")
+        parts.append(f"## `{head}`\n\n{_sentence(rest.strip())}")
+    return "\n\n".join(parts)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def command_table() -> str:
     """Return a table of the commands, by purpose."""
     lines = ["| command | what it does |", "|---|---|"]

@@ -1,7 +1,5 @@
 """Answers as JSON: NaN and infinities as null, times in ISO 8601 with Z, and errors in one form."""
 
-import uuid
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -27,7 +25,10 @@ class JsonResponse(Response):
 
 def to_json(value: Any) -> bytes:
     """Return a value as JSON. Integers beyond 64 bits become numbers with a fraction."""
-    return orjson.dumps(value, default=_plain, option=_OPTIONS)
+    try:
+        return orjson.dumps(value, default=_plain, option=_OPTIONS)
+    except TypeError:  # such an integer: rare, and a copy of all values is slow
+        return orjson.dumps(_bounded(value), default=_plain, option=_OPTIONS)
 
 
 def error_response(status: int, kind: str, message: str) -> JsonResponse:
@@ -45,13 +46,18 @@ def columns_of(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
     return {"columns": names, "rows": [[row[name] for name in names] for row in rows]}
 
 
+def _bounded(value: Any) -> Any:
+    """Return a copy with fractions in place of integers beyond 64 bits."""
+    if isinstance(value, dict):
+        return {key: _bounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_bounded(item) for item in value]
+    return float(value) if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64 else value
+
+
 def _plain(value: Any) -> Any:
-    if isinstance(value, int):  # beyond 64 bits
-        return float(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).hex()
     if isinstance(value, Decimal):
         return float(value)
-    if isinstance(value, datetime | uuid.UUID):
-        return str(value)
     return str(value)

@@ -15,7 +15,11 @@ KEYS_MAX = 50  # in one request
 
 
 async def get_curves(request: Request) -> Response:
-    """GET api/runs/RUN/curves: key (may be repeated), points, first, last, label (may be repeated), lines."""
+    """GET api/runs/RUN/curves: values of metrics in buckets of equally many steps.
+
+    key: a metric; may be repeated. points: buckets of a curve, at most 2,000. first, last: bounds of steps. label: only
+    these labels; may be repeated. lines: above so many labels the answer is a band over all of them.
+    """
     query = request.query_params
     keys = list(dict.fromkeys(query.getlist("key")))
     if not 0 < len(keys) <= KEYS_MAX:

@@ -17,7 +17,7 @@ VIEW_BYTES_MAX = 32 << 10
 
 
 async def run_sql(request: Request) -> Response:
-    """POST api/sql {"query": …}: one SELECT. At most 10,000 rows are returned; `n_rows` counts all."""
+    """POST api/sql: one SELECT, as `{"query": …}`. At most 10,000 rows are returned; `n_rows` counts all."""
     body = await json_object(request)
     query = body.get("query")
     if not isinstance(query, str) or not query.strip():
@@ -47,7 +47,7 @@ async def list_views(request: Request) -> Response:
 
 
 async def save_view(request: Request) -> Response:
-    """PUT api/views/NAME: keep a JSON object under a name."""
+    """PUT api/views/NAME: keep the JSON object of the body under a name."""
     text = json.dumps(await json_object(request))
     if len(text) > VIEW_BYTES_MAX:
         raise ValueError(f"a view of {len(text)} bytes is larger than {VIEW_BYTES_MAX}")

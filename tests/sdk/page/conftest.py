@@ -1,0 +1,22 @@
+"""One server for all modules that only read: a run that hangs, a healthy one, and three finished ones."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.hand_written import hand_written
+from tests.support.live_runs import fill_live_runs
+from tests.support.page_client import PageClient, serving
+
+
+@pytest.fixture(scope="session")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
+    """A client that has signed in, at a server of runs that are written by hand."""
+    root = tmp_path_factory.mktemp("page")
+    with hand_written(root) as database:
+        fill_live_runs(database)
+        database.execute(
+            "INSERT INTO base.config (producer, seq, ts, key, value) VALUES (20000, 1, now(), 'lr', '0.5')"
+        )
+    with serving(root) as client:
+        yield client.sign_in()

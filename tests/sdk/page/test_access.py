@@ -1,0 +1,80 @@
+"""Tokens, sessions, passwords, hosts and origins."""
+
+import pytest
+
+from chiplog.page.access import SESSION_S, TOKENS_MAX, Access, is_same_origin
+from tests.support.safeguard import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "an address with a token opens one session and no second one",
+        "token-opens-once",
+        value="None",
+        test="test_a_token_opens_one_session",
+    ),
+]
+
+
+def test_a_token_opens_one_session() -> None:
+    access = Access()
+    token = access.new_token()
+    session = access.open_by_token(token)
+    assert session is not None and access.is_open(session)
+    assert access.open_by_token(token) is None
+    assert access.open_by_token("") is None
+    assert not access.is_open("") and not access.is_open(token)
+
+
+def test_a_session_ends_after_a_month() -> None:
+    now = [0.0]
+    access = Access(now=lambda: now[0])
+    session = access.open_by_token(access.new_token())
+    assert session is not None
+    now[0] = SESSION_S
+    assert access.is_open(session)
+    now[0] = SESSION_S + 1
+    assert not access.is_open(session)
+    assert access.open_by_token(access.new_token()) is not None, "the expired session is forgotten"
+    assert session not in access._sessions
+
+
+def test_of_many_unused_tokens_the_oldest_are_forgotten() -> None:
+    access = Access()
+    tokens = [access.new_token() for _ in range(TOKENS_MAX + 1)]
+    assert access.open_by_token(tokens[0]) is None
+    assert access.open_by_token(tokens[1]) is not None
+
+
+def test_a_password_opens_sessions_if_there_is_one() -> None:
+    assert Access().open_by_password("") is None
+    access = Access(password="sésame")
+    assert access.has_password
+    assert access.open_by_password("sesame") is None
+    sessions = {access.open_by_password("sésame"), access.open_by_password("sésame")}
+    assert len(sessions) == 2 and None not in sessions
+
+
+@pytest.mark.parametrize(
+    ("header", "is_ours"),
+    [
+        ("127.0.0.1:8642", True),
+        ("localhost", True),
+        ("LOCALHOST:1", True),
+        ("[::1]:8642", True),
+        ("hub.example:443", True),
+        ("evil.example:8642", False),
+        ("127.0.0.1.evil.example", False),
+        ("[::2]:8642", False),
+        ("", False),
+    ],
+)
+def test_only_known_names_are_this_server(header: str, is_ours: bool) -> None:
+    assert Access(["Hub.example"]).is_host(header) is is_ours
+
+
+def test_a_change_comes_from_the_page_itself_or_from_a_program() -> None:
+    assert is_same_origin(None, "localhost:8642")
+    assert is_same_origin("http://localhost:8642", "localhost:8642")
+    assert is_same_origin("https://Hub.example", "hub.example"), "behind a proxy with TLS"
+    assert not is_same_origin("http://localhost:9999", "localhost:8642")
+    assert not is_same_origin("null", "localhost:8642")

@@ -1,0 +1,99 @@
+"""Requests without a session, from other sites, for other hosts; and the headers of every answer."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.page_client import PageClient, serving
+from tests.support.safeguard import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a page of another site that resolves to this machine reads nothing",
+        "foreign-host-refused",
+        condition=False,
+        test="test_another_host_is_refused_also_with_a_session",
+    ),
+    Safeguard(
+        "a page of another site changes nothing",
+        "origin-checked",
+        condition=False,
+        test="test_a_change_from_another_site_is_refused",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
+    with serving(tmp_path_factory.mktemp("locked"), hosts=("hub.example",), password="<b>&") as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/runs", "/api/live", "/static/js/main.js", "/api/", "/nothing", "/static/../../app.py"]
+)
+def test_without_a_session_there_is_nothing_but_the_form(locked: PageClient, path: str) -> None:
+    answer = locked.ask(path)
+    assert answer.status == 401
+    assert answer.json["error"]["kind"] == "signed_out"
+    assert locked.ask(path, Cookie=f"chiplog-{locked.server.port}=guess").status == 401
+    assert locked.ask(path, Cookie='chiplog-1=;;="').status == 401
+    form = locked.ask("/")
+    assert form.status == 401
+    assert b'type="password"' in form.body
+    assert locked.ask("/static/style.css").status == 200
+
+
+def test_a_token_works_once_and_the_next_address_is_announced(locked: PageClient, tmp_path: Path) -> None:
+    address = locked.server.new_address()
+    path = address[address.index("/?") :]
+    first = locked.ask(path)
+    assert (first.status, first.headers["location"]) == (303, "./"), "relative: it may be behind a path prefix"
+    assert {"HttpOnly", "SameSite=strict"} <= {part.strip() for part in first.headers["set-cookie"].split(";")}
+    assert locked.used[-1].startswith(f"http://127.0.0.1:{locked.server.port}/?token=")
+    second = locked.ask(path)
+    assert second.status == 401 and b"has been used" in second.body and "set-cookie" not in second.headers
+
+
+def test_a_password_opens_the_page(locked: PageClient) -> None:
+    form = {"Content_Type": "application/x-www-form-urlencoded"}
+    assert locked.ask("/", "POST", b"password=wrong", **form).status == 401
+    assert locked.ask("/", "POST", b"password=" + b"x" * 10_000, **form).status == 401
+    opened = locked.ask("/", "POST", b"password=%3Cb%3E%26", **form)
+    assert opened.status == 303 and "set-cookie" in opened.headers
+
+
+def test_another_host_is_refused_also_with_a_session(reader: PageClient, locked: PageClient) -> None:
+    for path in ("/", "/api/runs", "/static/style.css"):
+        answer = reader.ask(path, Host="evil.example")
+        assert answer.status == 400
+        assert answer.json["error"]["message"] == "host 'evil.example' is not this server; see --allow-host"
+    assert locked.ask("/static/style.css", Host="hub.example:443").status == 200
+
+
+def test_a_change_from_another_site_is_refused(reader: PageClient) -> None:
+    body = {"query": "SELECT 1 AS n"}
+    assert reader.ask("/api/sql", "POST", body, Origin="http://evil.example").status == 403
+    assert reader.ask("/api/runs/healthy", "DELETE", Origin="null").status == 403
+    assert reader.ask("/api/sql", "POST", body, Origin=f"http://127.0.0.1:{reader.server.port}").json["rows"] == [[1]]
+
+
+def test_every_answer_forbids_foreign_and_inline_code(reader: PageClient, locked: PageClient) -> None:
+    for answer in (
+        reader.ask("/"),
+        reader.ask("/api/runs"),
+        reader.ask("/nothing"),
+        locked.ask("/"),
+        locked.ask("/api/x"),
+    ):
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "script-src 'self';" in policy and "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static//etc/passwd"]
+)
+def test_no_path_leads_out_of_the_static_files(reader: PageClient, path: str) -> None:
+    assert reader.ask(path).status == 404

@@ -1,0 +1,25 @@
+"""Parameters of requests: each error names the parameter, its value and what it may be."""
+
+import pytest
+
+from chiplog.page.parameters import choice, integer
+
+
+def test_numbers_and_words() -> None:
+    assert integer({}, "limit", 5) == 5
+    assert integer({"limit": "7"}, "limit", 5, 1, 10) == 7
+    assert choice({}, "x", ("step", "time")) == "step"
+    assert choice({"x": "time"}, "x", ("step", "time")) == "time"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [("x", "limit='x' is no integer"), ("11", "limit=11 is not within 1 and 10")]
+)
+def test_a_bad_number_is_named(value: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        integer({"limit": value}, "limit", 5, 1, 10)
+
+
+def test_an_unknown_word_is_named() -> None:
+    with pytest.raises(ValueError, match="x='y' is none of step, time"):
+        choice({"x": "y"}, "x", ("step", "time"))

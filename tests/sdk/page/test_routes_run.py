@@ -1,0 +1,77 @@
+"""One run over HTTP: report, ranks, console, events, files, changes."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from chiplog_schemas.paths import Paths
+from tests.support.collector_log import whole
+from tests.support.kept_log import finished, kept_log
+from tests.support.page_client import PageClient, serving
+
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paths]:
+    run = finished(1, "run-1", name="old")
+    other = finished(2, "run-2")
+    with kept_log(tmp_path_factory.mktemp("changed"), [whole(run), whole(other)]) as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+def editor(place: Paths) -> Iterator[PageClient]:
+    with serving(place.root) as client:
+        yield client.sign_in()
+
+
+def test_the_report_of_a_run_is_that_of_show(reader: PageClient) -> None:
+    found = reader.get("runs/healthy")
+    assert (found["run_id"], found["n_labels"], len(found["labels"])) == ("healthy", 8, 8)
+    assert found["config"] == {"lr": 0.5}
+    answer = reader.ask("/api/runs/%3Cb%3E")
+    assert (answer.status, answer.json["error"]["message"]) == (404, "there is no run '<b>'")
+
+
+def test_ranks_are_judged_as_in_top(reader: PageClient) -> None:
+    found = reader.get("runs/large/ranks")
+    at = {name: place for place, name in enumerate(found["columns"])}
+    assert len(found["rows"]) == 1000
+    hanging = [row[at["label"]] for row in found["rows"] if row[at["status"]] == "hangs"]
+    assert hanging == ["rank417"]
+    assert reader.ask("/api/runs/none/ranks").status == 404
+
+
+def test_events_come_newest_first_with_failures(reader: PageClient) -> None:
+    found = reader.get("runs/even/events?limit=2")
+    assert len(found["rows"]) == 2 and found["failures"] == []
+    body = found["rows"][0][found["columns"].index("body")]
+    assert body["step"] == 30, "an object, not a text"
+    assert reader.ask("/api/runs/even/events?limit=0").status == 400
+
+
+def test_console_lines_are_read_from_a_time_on_or_before_it(reader: PageClient) -> None:
+    assert reader.get("runs/healthy/console")["rows"] == []
+    answer = reader.ask("/api/runs/healthy/console?direction=up")
+    assert (answer.status, answer.json["error"]["message"]) == (400, "direction='up' is none of before, after")
+
+
+def test_a_run_is_edited_and_deleted(editor: PageClient) -> None:
+    assert editor.ask("/api/runs/run-1", "PATCH", {"name": MARKUP, "tags": ["best"]}).status == 200
+    run = editor.get("runs/run-1")
+    assert (run["name"], run["tags"]) == (MARKUP, ["best"])
+    wrong = editor.ask("/api/runs/run-1", "PATCH", {"state": "finished"})
+    assert (wrong.status, wrong.json["error"]["message"].partition(";")[0]) == (400, "state cannot be changed")
+    assert editor.ask("/api/runs/run-1", "PATCH", {}).status == 400
+    assert editor.ask("/api/runs/none", "DELETE").status == 400
+    assert editor.ask("/api/runs/run-2", "DELETE").json["runs"] == 1
+    assert editor.ask("/api/runs/run-2").status == 404
+
+
+def test_a_file_that_was_not_saved_is_not_found(reader: PageClient) -> None:
+    answer = reader.ask("/api/runs/healthy/files/../../etc/passwd")
+    assert answer.status == 404
+    assert reader.ask("/api/runs/healthy/files/model.pt").json["error"]["message"] == (
+        "run 'healthy' saved no file 'model.pt'"
+    )

@@ -1,0 +1,48 @@
+"""SQL and saved views over HTTP."""
+
+import itertools
+from pathlib import Path
+
+from chiplog.page.routes_sql import ROWS_MAX
+from tests.support.collector_log import whole
+from tests.support.kept_log import finished, kept_log
+from tests.support.page_client import PageClient, serving
+
+
+def test_a_select_is_answered_and_a_long_one_is_cut(reader: PageClient) -> None:
+    assert reader.ask("/api/sql", "POST", {"query": "SELECT 1 AS n, 'x' AS t"}).json == {
+        "columns": ["n", "t"],
+        "rows": [[1, "x"]],
+        "n_rows": 1,
+    }
+    long = reader.ask("/api/sql", "POST", {"query": f"SELECT range AS n FROM range({ROWS_MAX + 5})"}).json
+    assert (long["n_rows"], len(long["rows"]), long["rows"][-1]) == (ROWS_MAX + 5, ROWS_MAX, [ROWS_MAX - 1])
+
+
+def test_a_wrong_query_says_why(reader: PageClient) -> None:
+    answer = reader.ask("/api/sql", "POST", {"query": "SELECT nothing FROM runs"})
+    assert (answer.status, answer.json["error"]["kind"]) == (400, "sql")
+    assert "nothing" in answer.json["error"]["message"]
+    assert (
+        reader.ask("/api/sql", "POST", {"query": " "}).json["error"]["message"] == "query is missing; give one SELECT"
+    )
+    assert reader.ask("/api/sql", "POST", {"query": "DROP TABLE x"}).status == 400
+
+
+def test_words_for_completion_are_the_views_with_their_columns(reader: PageClient) -> None:
+    words = reader.get("words")
+    assert words["runs"][:2] == ["run_id", "project"]
+    assert "metrics" in words and not any(name.startswith("base") for name in itertools.chain(words))
+
+
+def test_a_view_is_kept_listed_replaced_and_removed(tmp_path: Path) -> None:
+    with kept_log(tmp_path, [whole(finished(1, "run-1"))]) as place, serving(place.root) as client:
+        client.sign_in()
+        for body in ({"keys": ["a"]}, {"keys": ["b"]}):
+            assert client.ask("/api/views/over%20view", "PUT", body).status == 200
+        [view] = client.get("views")
+        assert (view["name"], view["view"]) == ("over view", {"keys": ["b"]})
+        assert client.ask("/api/views/over%20view", "DELETE").status == 200
+        assert client.get("views") == []
+        large = client.ask("/api/views/x", "PUT", {"text": "x" * 40_000})
+        assert (large.status, large.json["error"]["kind"]) == (400, "refused")

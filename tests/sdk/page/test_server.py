@@ -1,0 +1,36 @@
+"""The server: where it listens, and that it ends."""
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from chiplog.page.access import Access
+from chiplog.page.server import PageServer
+from chiplog.page.source import Source
+from tests.support.page_client import serving
+
+
+def test_an_address_that_is_in_use_is_an_error_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path) as client, pytest.raises(OSError, match="in use"):
+        PageServer(Source(dir=str(tmp_path)), Access(), port=client.server.port)
+
+
+def test_a_closed_server_has_no_thread_and_no_port(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    with serving(tmp_path) as client:
+        client.sign_in()
+        assert any(thread.name == "chiplog-page" for thread in set(threading.enumerate()) - before)
+        port = client.server.port
+    assert not any(thread.name == "chiplog-page" for thread in set(threading.enumerate()) - before)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def test_an_address_names_the_host_as_a_browser_needs_it(tmp_path: Path) -> None:
+    if not socket.has_ipv6:
+        return
+    server = PageServer(Source(dir=str(tmp_path)), Access(), host="::1", port=0)
+    assert server.new_address().startswith(f"http://[::1]:{server.port}/?token=")
+    server.close()
