@@ -38,6 +38,7 @@ if TYPE_CHECKING or not _is_command:
     sys.modules[__name__].__class__ = ChiplogModule
 
 if TYPE_CHECKING:
+    from chiplog.page.notebook import ui
     from chiplog.query.async_client import AsyncClient
     from chiplog.query.client import Client, NoDataError, QueryError
     from chiplog.query.result import Result
@@ -74,6 +75,7 @@ __all__ = [
     "setup",
     "step",
     "summary",
+    "ui",
     "watch",
 ]
 
@@ -85,6 +87,7 @@ _QUERY_NAMES = {
     "Result": "query.result",
     "run_history": "query.run_tables",
     "runs": "query.run_tables",
+    "ui": "page.notebook",
 }
 
 

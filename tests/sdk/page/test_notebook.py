@@ -1,0 +1,48 @@
+"""`chiplog.ui()`: a frame for notebooks, by a server in this process."""
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import chiplog
+from chiplog.page import notebook
+from tests.support.hand_written import hand_written
+from tests.support.live_runs import fill_live_runs
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    root = tmp_path_factory.mktemp("notebook")
+    with hand_written(root) as database:
+        fill_live_runs(database)
+    yield root
+    for server in notebook._servers.values():
+        server.close()
+    notebook._servers.clear()
+
+
+def test_a_frame_and_a_link_open_the_page_once_each(root: Path) -> None:
+    shown = chiplog.ui("a/b<", dir=root, height=300)._repr_html_()
+    addresses = re.findall(r'(?:src|href)="([^"]+)"', shown)
+    assert len(set(addresses)) == 2
+    assert all(address.endswith("#/run/a%2Fb%3C/curves") for address in addresses)
+    assert 'height="300"' in shown and "<script" not in shown
+    for address in addresses:
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with opener.open(address.partition("#")[0], timeout=30) as response:
+            assert b"static/js/main.js" in response.read()
+
+
+def test_two_calls_share_a_server(root: Path) -> None:
+    assert chiplog.ui(dir=root)._server is chiplog.ui(dir=str(root))._server
+    assert "http://127.0.0.1:" in repr(chiplog.ui(dir=root))
+
+
+def test_bad_arguments_are_named(root: Path) -> None:
+    with pytest.raises(ValueError, match="height=5 is not within 200 and 10000"):
+        chiplog.ui(dir=root, height=5)
+    with pytest.raises(ValueError, match="give one of them"):
+        chiplog.ui(url="tcp://h:1", dir=root)
