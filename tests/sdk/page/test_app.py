@@ -1,8 +1,11 @@
 """The application: its documents, and its answers where something is missing."""
 
+import hashlib
+import runpy
 from pathlib import Path
 
 from chiplog import __version__
+from chiplog.page.app import STATIC
 from tests.support.page_client import PageClient, serving
 
 
@@ -38,3 +41,10 @@ def test_large_answers_are_compressed(reader: PageClient) -> None:
     answer = reader.ask("/static/vendor/uPlot.esm.js", Accept_Encoding="gzip")
     assert answer.headers["content-encoding"] == "gzip"
     assert len(answer.body) < 50_000
+
+
+def test_the_vendored_libraries_are_the_reviewed_files() -> None:
+    script = runpy.run_path(str(Path(__file__).parents[3] / "scripts" / "fetch_vendored.py"))
+    listed = {name: digest for files in script["LIBRARIES"].values() for _, name, digest in files}
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in Path(STATIC, "vendor").iterdir()}
+    assert found == listed
