@@ -14,7 +14,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from chiplog.page import routes_curves, routes_live, routes_run, routes_runs, routes_sql
+from chiplog.page import routes_curves, routes_live, routes_ranks, routes_run, routes_runs, routes_sql
 from chiplog.page.json_response import JsonResponse, error_response, query_error_response
 from chiplog.page.source import Source
 from chiplog.query.client import NoDataError
@@ -39,6 +39,7 @@ def build_app(source: Source) -> Starlette:
         Route("/info", info),
         *routes_runs.ROUTES,
         *routes_run.ROUTES,
+        *routes_ranks.ROUTES,
         *routes_curves.ROUTES,
         *routes_sql.ROUTES,
         *routes_live.ROUTES,

@@ -1,0 +1,102 @@
+"""Ranks of a run beside each other: who is slow, in a sentence and as a heat map, and the phases of one step."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from chiplog.page.heat import COLUMNS_MAX, ROWS_MAX, HeatRequest, read_heat
+from chiplog.page.json_response import JsonResponse, columns_of
+from chiplog.page.parameters import integer
+from chiplog.page.verdict import slow_spells, tell
+from chiplog.query.client import Client
+
+STEP_LABELS_MAX = 64  # bars in one picture
+_WINDOWS = """
+SELECT span, phase, label, role, waits_for, n_steps, typical_s, excess_s, since_step, until_step
+FROM straggler_windows WHERE run_id = $run AND span <> 'last'
+"""
+_SUMS = """
+SELECT n.name AS phase, base.may_wait(n.name) AS may_wait, l.label, count(*) AS n_steps, sum(c.seconds) AS seconds,
+       sum(c.typical) AS typical_s
+FROM base.compared({first}, {last}) c JOIN base.names n ON n.id = c.key
+JOIN base.labels_by_place l ON l.run_id = c.run_id AND l.place = c.place
+WHERE c.run_id = $run AND n.name <> 'step' GROUP BY ALL
+"""
+_STEP_COLUMNS = ["label", "phase", "may_wait", "seconds", "typical_s", "ts"]
+# The chosen label first, then those that took longest without waiting. The newest attempt of a step counts.
+_STEP = f"""
+WITH times AS MATERIALIZED (
+    SELECT label, phase, sum(seconds) AS seconds, max(ts) AS ts, base.may_wait(phase) AS may_wait FROM (
+        FROM phases WHERE run_id = $run AND step = $step QUALIFY attempt = max(attempt) OVER (PARTITION BY label)
+    ) GROUP BY label, phase
+), shown AS (
+    SELECT label, coalesce(sum(seconds) FILTER (NOT may_wait AND phase <> 'step'), 0) AS work FROM times GROUP BY label
+    ORDER BY label <> $label, work DESC, label LIMIT {STEP_LABELS_MAX}
+)
+SELECT t.label, t.phase, t.may_wait, t.seconds, m.typical_s, t.ts FROM times t JOIN shown s ON s.label = t.label
+JOIN (SELECT phase, median(seconds) AS typical_s FROM times GROUP BY phase) m ON m.phase = t.phase
+ORDER BY t.label <> $label, s.work DESC, t.label, t.phase
+"""
+_N_LABELS = "SELECT count(DISTINCT label) AS n FROM phases WHERE run_id = $run AND step = $step"
+
+
+async def get_verdict(request: Request) -> Response:
+    """GET api/runs/RUN/verdict: which rank was slow, and who waited for it, as a sentence in parts with links."""
+    run = request.path_params["run"]
+
+    def read(client: Client) -> dict[str, Any]:
+        windows = client.sql(_WINDOWS, {"run": run}).rows()
+        spells = slow_spells(windows)
+        if not windows:
+            return {"is_slow": False, "parts": [], "others": []}
+        sums = []
+        if spells and spells[0].is_slow:
+            text = _SUMS.format(first=spells[0].first_step, last=spells[0].last_step)
+            sums = client.sql(text, {"run": run}).rows()
+        return tell(spells, sums, (row for row in windows if row["role"] == "victim"))
+
+    return JsonResponse(await request.app.state.source.call(read))
+
+
+async def get_heat(request: Request) -> Response:
+    """GET api/runs/RUN/heat: the excess of each label over the median of each step, in one phase.
+
+    phase: `step` if it is missing. first, last: steps. rows, columns: of cells, at most 256 and 600. since: only the
+    columns from this step on. A cell has the maximum of its labels and steps.
+    """
+    query = request.query_params
+
+    def step(name: str) -> int | None:
+        return integer(query, name, 0) if query.get(name) else None
+
+    asked = HeatRequest(
+        request.path_params["run"],
+        query.get("phase") or None,
+        step("first"),
+        step("last"),
+        step("since"),
+        integer(query, "rows", ROWS_MAX, 1, ROWS_MAX),
+        integer(query, "columns", COLUMNS_MAX, 10, COLUMNS_MAX),
+    )
+    return JsonResponse(await request.app.state.source.call(lambda client: read_heat(client, asked)))
+
+
+async def get_step(request: Request) -> Response:
+    """GET api/runs/RUN/step: the phases of one step, of one label and of those that worked longest, at most 64.
+
+    step: the step. label: comes first. `n_labels` counts all labels with phases at this step.
+    """
+    run, query, source = request.path_params["run"], request.query_params, request.app.state.source
+    step = integer(query, "step", 0)
+    rows = await source.rows(_STEP, run=run, step=step, label=query.get("label", ""))
+    [counted] = await source.rows(_N_LABELS, run=run, step=step)
+    return JsonResponse({"step": step, "n_labels": counted["n"], **columns_of(rows, _STEP_COLUMNS)})
+
+
+ROUTES = [
+    Route("/runs/{run}/verdict", get_verdict),
+    Route("/runs/{run}/heat", get_heat),
+    Route("/runs/{run}/step", get_step),
+]

@@ -1,0 +1,285 @@
+// A heat map on a canvas: rows are labels, columns are steps. The server has reduced both by the maximum; here a cell is
+// never smaller than a pixel, so nothing of it is lost.
+
+import { h, show } from "../../dom.js";
+
+const LEFT = 84; // room for names of labels, pixels
+const BOTTOM = 18;
+const RAMPS = {
+  light: [[255, 255, 255], [253, 232, 190], [247, 165, 84], [211, 72, 38], [110, 8, 28]],
+  dark: [[22, 26, 33], [70, 32, 88], [170, 48, 92], [243, 122, 62], [255, 236, 150]],
+};
+const NO_DATA = { light: [226, 230, 236], dark: [48, 55, 66] };
+const SCALE_MIN = 0.05; // of the median: an excess below is noise and stays close to the background
+const SCALE_MAX_LEAST = 0.25; // of the median: where no label is slower than that, nothing has the strongest colour
+
+/**
+ * Draw a heat map.
+ * @param {{onChoose: function(label, step), onRange: function(first, last)}} handlers
+ * @returns {{element: Element, draw: function(data, chosen), size: function(): {columns, rows}, close: function()}}
+ */
+export function heatMap({ onChoose, onRange }) {
+  const canvas = h("canvas", { tabindex: 0, class: "heat", role: "img" });
+  const brush = h("div", { class: "heat-brush", hidden: true });
+  const line = h("p", { class: "quiet heat-line", "aria-live": "polite" });
+  const legend = h("span", { class: "heat-legend quiet small" });
+  const element = h("div", { class: "heat-box" }, h("div", { class: "heat-canvas" }, canvas, brush), h("div", { class: "bar" }, line, legend));
+  let data = null;
+  let chosen = null;
+  let cursor = null; // {row, column} under the pointer, or moved by keys
+  let pressed = null;
+
+  const box = () => ({ width: canvas.clientWidth - LEFT, height: canvas.clientHeight - BOTTOM });
+  const cellAt = (event) => {
+    if (!data?.n_columns) return null;
+    const { left, top } = canvas.getBoundingClientRect();
+    const { width, height } = box();
+    const column = Math.floor(((event.clientX - left - LEFT) / width) * data.n_columns);
+    const row = Math.floor(((event.clientY - top) / height) * data.n_rows);
+    if (column < 0 || column >= data.n_columns || row < 0 || row >= data.n_rows) return null;
+    return { row, column };
+  };
+  const stepOf = (column) => data.start + column * data.width;
+
+  function describe(cell) {
+    const at = cell.row * data.n_columns + cell.column;
+    const excess = data.excess[at];
+    const label = data.labels[cell.row * data.per_row + (data.label?.[at] ?? 0)];
+    const step = stepOf(cell.column) + (data.step?.[at] ?? 0);
+    if (excess === null) {
+      const last = Math.min((cell.row + 1) * data.per_row, data.labels.length) - 1;
+      const names = data.per_row > 1 ? `${data.labels[cell.row * data.per_row]} to ${data.labels[last]}` : label;
+      return { label, step: stepOf(cell.column), text: `${names}: nothing to compare at step ${stepOf(cell.column).toLocaleString("en-US")}` };
+    }
+    const usual = data.typical_s[cell.column];
+    const more = excess > 0 ? `${seconds(excess)} more than the median of ${seconds(usual)}` : `not above the median of ${seconds(usual)}`;
+    return { label, step, text: `${label}, step ${step.toLocaleString("en-US")}: ${more}` };
+  }
+
+  function point(cell) {
+    cursor = cell;
+    line.textContent = cell ? describe(cell).text : data ? hint() : "";
+    paintCursor();
+  }
+  const hint = () => "Point at a cell; click it for its phases; drag to zoom. Arrow keys and Enter work, too.";
+
+  canvas.addEventListener("pointermove", (event) => {
+    if (pressed && data) {
+      const { left } = canvas.getBoundingClientRect();
+      const from = Math.min(pressed.x, event.clientX) - left;
+      brush.hidden = Math.abs(event.clientX - pressed.x) < 5;
+      brush.style.left = `${Math.max(from, LEFT)}px`;
+      brush.style.width = `${Math.abs(event.clientX - pressed.x)}px`;
+      brush.style.height = `${box().height}px`;
+    }
+    const cell = cellAt(event);
+    if (cell?.row !== cursor?.row || cell?.column !== cursor?.column) point(cell);
+  });
+  canvas.addEventListener("pointerleave", () => !pressed && point(null));
+  canvas.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    pressed = { x: event.clientX, cell: cellAt(event) };
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    const start = pressed;
+    pressed = null;
+    brush.hidden = true;
+    if (!start || !data?.n_columns) return;
+    if (Math.abs(event.clientX - start.x) < 5) {
+      if (start.cell) choose(start.cell);
+      return;
+    }
+    const { left } = canvas.getBoundingClientRect();
+    const columns = [start.x, event.clientX].sort((a, b) => a - b).map((x) =>
+      Math.min(Math.max(Math.floor(((x - left - LEFT) / box().width) * data.n_columns), 0), data.n_columns - 1),
+    );
+    onRange(stepOf(columns[0]), stepOf(columns[1] + 1) - 1);
+  });
+  canvas.addEventListener("pointercancel", () => {
+    pressed = null;
+    brush.hidden = true;
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+    if (!data?.n_columns) return;
+    if (event.key in moves) {
+      event.preventDefault();
+      const [down, right] = moves[event.key].map((by) => by * (event.shiftKey ? 10 : 1));
+      const from = cursor ?? { row: 0, column: data.n_columns - 1 };
+      point({
+        row: Math.min(Math.max(from.row + down, 0), data.n_rows - 1),
+        column: Math.min(Math.max(from.column + right, 0), data.n_columns - 1),
+      });
+    } else if (event.key === "Enter" && cursor) {
+      choose(cursor);
+    }
+  });
+
+  function choose(cell) {
+    const { label, step } = describe(cell);
+    onChoose(label, step);
+  }
+
+  const seconds = (value) => secondsText(value);
+
+  // The picture without cursor, so that a cursor costs one copy.
+  const picture = document.createElement("canvas");
+
+  function paint() {
+    if (!data) return;
+    const ratio = devicePixelRatio || 1;
+    const rowHeight = data.n_rows > 64 ? 512 / data.n_rows : data.n_rows > 24 ? 10 : 18;
+    canvas.style.height = `${Math.max(Math.round(data.n_rows * rowHeight), 36) + BOTTOM}px`;
+    canvas.width = picture.width = Math.round(canvas.clientWidth * ratio);
+    canvas.height = picture.height = Math.round(canvas.clientHeight * ratio);
+    const { width, height } = box();
+    if (width <= 0 || !data.n_columns) return;
+    const theme = themeOf(element);
+    const context = picture.getContext("2d");
+    const pixels = new ImageData(data.n_columns, data.n_rows);
+    data.excess.forEach((value, at) => {
+      const color = value === null ? NO_DATA[theme] : colorOf(strength(value), RAMPS[theme]);
+      pixels.data.set([...color, 255], at * 4);
+    });
+    const small = document.createElement("canvas");
+    small.width = data.n_columns;
+    small.height = data.n_rows;
+    small.getContext("2d").putImageData(pixels, 0, 0);
+    context.scale(ratio, ratio);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(small, LEFT, 0, width, height);
+    const style = getComputedStyle(element);
+    context.fillStyle = style.color;
+    context.font = `11px ${style.fontFamily}`;
+    context.textBaseline = "middle";
+    context.textAlign = "right";
+    const every = Math.max(1, Math.ceil((14 * data.n_rows) / height));
+    for (let row = 0; row < data.n_rows; row += every) {
+      const name = data.labels[row * data.per_row];
+      context.fillText(name.length > 13 ? `${name.slice(0, 12)}…` : name, LEFT - 6, Math.max(7, ((row + 0.5) / data.n_rows) * height));
+    }
+    context.textBaseline = "bottom";
+    const ticks = Math.max(2, Math.min(8, Math.floor(width / 110)));
+    for (let tick = 0; tick < ticks; tick++) {
+      context.textAlign = tick === 0 ? "left" : tick === ticks - 1 ? "right" : "center";
+      const column = Math.round((tick / (ticks - 1)) * (data.n_columns - 1));
+      const x = LEFT + ((column + (tick === 0 ? 0 : tick === ticks - 1 ? 1 : 0.5)) / data.n_columns) * width;
+      context.fillText(stepOf(column).toLocaleString("en-US"), x, canvas.clientHeight);
+    }
+    paintCursor();
+  }
+
+  function paintCursor() {
+    const context = canvas.getContext("2d");
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    if (!data?.n_columns || !picture.width) return;
+    context.drawImage(picture, 0, 0);
+    const ratio = devicePixelRatio || 1;
+    context.scale(ratio, ratio);
+    const { width, height } = box();
+    const frame = (cell, color, lineWidth) => {
+      const w = Math.max(width / data.n_columns, 5);
+      const t = Math.max(height / data.n_rows, 5);
+      const x = LEFT + ((cell.column + 0.5) / data.n_columns) * width - w / 2;
+      const y = ((cell.row + 0.5) / data.n_rows) * height - t / 2;
+      context.lineWidth = lineWidth;
+      context.strokeStyle = color;
+      context.strokeRect(x - 1, y - 1, w + 2, t + 2);
+    };
+    const mark = chosenCell();
+    const style = getComputedStyle(element);
+    if (mark) frame(mark, style.getPropertyValue("--accent") || "blue", 2);
+    if (cursor) frame(cursor, style.color, 1);
+  }
+
+  function chosenCell() {
+    if (!chosen || chosen.step === null) return null;
+    const place = data.labels.indexOf(chosen.label);
+    const column = Math.floor((chosen.step - data.start) / data.width);
+    if (place < 0 || column < 0 || column >= data.n_columns) return null;
+    return { row: Math.floor(place / data.per_row), column };
+  }
+
+  /** Return 0 to 1. The scale is logarithmic: a first step of a minute leaves a straggler of a second visible. */
+  function strength(value) {
+    if (!(data.largest > 0)) return 0;
+    return Math.log1p(value / data.noise) / Math.log1p(data.largest / data.noise);
+  }
+
+  function drawLegend() {
+    const theme = themeOf(element);
+    const swatches = [0, 0.25, 0.5, 0.75, 1].map((share) => {
+      const value = share ? data.noise * Math.expm1(share * Math.log1p(data.largest / data.noise)) : 0;
+      const swatch = h("span", { class: "heat-swatch" });
+      swatch.style.background = `rgb(${colorOf(share, RAMPS[theme]).join(" ")})`;
+      return [swatch, share ? `+${seconds(value)}` : "median"];
+    });
+    const none = h("span", { class: "heat-swatch" });
+    none.style.background = `rgb(${NO_DATA[theme].join(" ")})`;
+    show(legend, data.largest > 0 ? swatches : swatches[0], data.excess.includes(null) ? [none, "no data"] : null);
+  }
+
+  const onTheme = () => {
+    if (!data) return;
+    drawLegend();
+    paint();
+  };
+  const observer = new ResizeObserver(() => paint());
+  observer.observe(canvas);
+  document.addEventListener("themechange", onTheme);
+
+  return {
+    element,
+    /** Draw an answer of api/runs/RUN/heat with `excess` in seconds. chosen: {label, step} to mark, or null. */
+    draw(next, mark) {
+      data = next;
+      chosen = mark;
+      data.largest = data.excess.reduce((most, value) => (value > most ? value : most), 0);
+      const usual = data.typical_s.filter((value) => value !== null).sort((a, b) => a - b);
+      const median = usual[usual.length >> 1] ?? 0;
+      data.noise = Math.max(SCALE_MIN * median, data.largest / 1000) || 1;
+      data.largest = Math.max(data.largest, SCALE_MAX_LEAST * median);
+      canvas.setAttribute(
+        "aria-label",
+        `Heat map of ${data.labels.length} labels by step, phase ${data.phase}: the excess over the median of each step`,
+      );
+      cursor = cursor && cursor.row < data.n_rows && cursor.column < data.n_columns ? cursor : null;
+      if (!cursor) line.textContent = hint();
+      drawLegend();
+      paint();
+    },
+    mark(next) {
+      chosen = next;
+      if (data) paintCursor();
+    },
+    columns: () => Math.max(10, Math.min(600, Math.floor(box().width * (devicePixelRatio || 1)) || 600)),
+    close() {
+      observer.disconnect();
+      document.removeEventListener("themechange", onTheme);
+    },
+  };
+}
+
+/** Return seconds as text: 1.2 ms, 0.31 s, 25 min. */
+export function secondsText(value) {
+  if (value === null || value === undefined) return "–";
+  if (value === 0) return "0 s";
+  const size = Math.abs(value);
+  if (size < 0.001) return `${(value * 1e6).toPrecision(2)} µs`;
+  if (size < 0.1) return `${Number((value * 1000).toPrecision(2))} ms`;
+  if (size < 300) return `${Number(value.toPrecision(size < 100 ? 2 : 3))} s`;
+  return size < 7200 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
+}
+
+function colorOf(share, ramp) {
+  const place = Math.min(Math.max(share, 0), 1) * (ramp.length - 1);
+  const at = Math.min(Math.floor(place), ramp.length - 2);
+  return ramp[at].map((from, channel) => Math.round(from + (ramp[at + 1][channel] - from) * (place - at)));
+}
+
+function themeOf(element) {
+  const [red, green, blue] = getComputedStyle(element).color.match(/\d+/g).map(Number);
+  return red + green + blue > 384 ? "dark" : "light"; // light text is on a dark surface
+}

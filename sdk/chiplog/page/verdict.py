@@ -1,0 +1,212 @@
+"""Pure: one sentence on which rank was slow, in which phase, and who waited for it."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SLOW_SHARE = 0.02  # of the time of the steps; differences of 1 % between equal GPUs are usual
+WAIT_SHARE = 0.5  # of the culprit's excess, as in straggler_windows
+OTHERS_MAX = 5
+
+
+@dataclass(frozen=True)
+class Spell:
+    """The time in which one label was slow in one phase.
+
+    Attributes:
+        first_step: Its first step.
+        last_step: Its last step.
+        excess_s: Seconds beyond the median of the labels, of the windows in which it was slow.
+        base_s: Seconds that the median of the labels spent on the same steps, in all phases.
+    """
+
+    label: str
+    phase: str
+    first_step: int
+    last_step: int
+    excess_s: float
+    base_s: float
+
+    @property
+    def is_slow(self) -> bool:
+        """Return True if the excess is large beside the steps."""
+        return self.excess_s >= SLOW_SHARE * self.base_s
+
+
+def slow_spells(windows: Iterable[dict[str, Any]]) -> list[Spell]:
+    """Return the times in which culprits were slow, the most expensive first.
+
+    Args:
+        windows: Rows of straggler_windows of one run. The window `last` is not counted: the tenths have its steps. The
+            phase `step` counts only where there is no other phase, because all ranks wait in it.
+    """
+    tenths = [row for row in windows if row["span"] != "last"]
+    phases = {row["phase"] for row in tenths}
+    base = _base_seconds(tenths, "step" if "step" in phases else None)
+    found: dict[tuple[str, str], list[Spell]] = defaultdict(list)
+    for row in tenths:
+        is_whole = row["phase"] == "step" and len(phases) > 1
+        if row["role"] != "culprit" or row["since_step"] is None or is_whole:
+            continue
+        spell = Spell(
+            row["label"],
+            row["phase"],
+            row["since_step"],
+            row["until_step"],
+            row["excess_s"],
+            base[row["span"], row["label"]],
+        )
+        found[spell.label, spell.phase].append(spell)
+    spells = [spell for one in found.values() for spell in _merged(one)]
+    return sorted(spells, key=lambda spell: -spell.excess_s)
+
+
+def _base_seconds(rows: Iterable[dict[str, Any]], whole: str | None) -> dict[tuple[str, str], float]:
+    """Return the median's seconds per window and label: of the phase `whole`, else of all phases."""
+    base: dict[tuple[str, str], float] = defaultdict(float)
+    for row in rows:
+        if whole is None or row["phase"] == whole:
+            base[row["span"], row["label"]] += row["typical_s"] * row["n_steps"]
+    return base
+
+
+def _merged(spells: list[Spell]) -> list[Spell]:
+    """Merge the spells of one label and phase that touch, or that a gap separates which is shorter than one of them."""
+    merged: list[Spell] = []
+    for spell in sorted(spells, key=lambda spell: spell.first_step):
+        last = merged[-1] if merged else None
+        if last is None or spell.first_step - last.last_step > max(_length(spell), _length(last)):
+            merged.append(spell)
+        else:
+            merged[-1] = Spell(
+                spell.label,
+                spell.phase,
+                last.first_step,
+                max(last.last_step, spell.last_step),
+                last.excess_s + spell.excess_s,
+                last.base_s + spell.base_s,
+            )
+    return merged
+
+
+def _length(spell: Spell) -> int:
+    return spell.last_step - spell.first_step + 1
+
+
+def tell(spells: Sequence[Spell], sums: Iterable[dict[str, Any]], victims: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the sentence on the most expensive spell.
+
+    Args:
+        spells: As of `slow_spells`.
+        sums: Of the steps of the first spell, for each phase and label: `phase`, `label`, `may_wait`, `n_steps`,
+            `seconds`, and `typical_s`, the seconds of the median.
+        victims: Rows of straggler_windows with the role `victim`.
+
+    Returns:
+        `is_slow`; `parts`, each with `text` and with `link` if it has a proof: parameters of the view of ranks. With
+        `is_slow` also `culprit` and `others`, shorter sentences on further spells.
+    """
+    slow = [spell for spell in spells if spell.is_slow]
+    if not slow:
+        return {"is_slow": False, "parts": _nobody(spells), "others": []}
+    spell, rows = slow[0], list(sums)
+    own = [row for row in rows if row["label"] == spell.label and row["phase"] == spell.phase]
+    seconds, typical = sum(row["seconds"] for row in own), sum(row["typical_s"] for row in own)
+    excess = seconds - typical if own else spell.excess_s
+    span = {"first": spell.first_step, "last": spell.last_step}
+    here = {"phase": spell.phase, **span}
+    parts = [
+        _part(spell.label, label=spell.label, **here),
+        _part(" cost "),
+        _part(duration(excess), **here),
+        *_steps(span),
+        _part(": its "),
+        _part(f"{spell.phase} phase", **here),
+        _part(f" took {times(seconds, typical)}"),
+    ]
+    waiting = _waiting(spell.label, excess, rows, victims)
+    if waiting:
+        phase, labels = waiting
+        n = f"{len(labels):,} other label{'' if len(labels) == 1 else 's'} waited in {phase}"
+        parts += [_part("; "), _part(n, phase=phase, label=spell.label, **span)]
+    parts.append(_part("."))
+    culprit = {"label": spell.label, "phase": spell.phase, "excess_s": excess, "typical_s": typical, **span}
+    return {"is_slow": True, "parts": parts, "culprit": culprit, "others": _others(slow)}
+
+
+def _nobody(spells: Sequence[Spell]) -> list[dict[str, Any]]:
+    if not spells:
+        return [_part("No rank was slow.")]
+    spell = spells[0]
+    return [
+        _part("No rank was slow: the largest difference is "),
+        _part(duration(spell.excess_s), phase=spell.phase, first=spell.first_step, last=spell.last_step),
+        _part(f" of {spell.label} in {spell.phase}, less than {SLOW_SHARE:.0%} of its steps."),
+    ]
+
+
+def _steps(span: dict[str, int]) -> list[dict[str, Any]]:
+    if span["first"] == span["last"]:
+        return [_part(" in "), _part(f"step {span['first']:,}", **span)]
+    return [_part(" between "), _part(f"steps {span['first']:,} and {span['last']:,}", **span)]
+
+
+def _others(slow: Sequence[Spell]) -> list[list[dict[str, Any]]]:
+    return [
+        [
+            _part(spell.label, label=spell.label, phase=spell.phase, first=spell.first_step, last=spell.last_step),
+            _part(f" cost about {duration(spell.excess_s)} in {spell.phase}"),
+            *_steps({"first": spell.first_step, "last": spell.last_step}),
+        ]
+        for spell in slow[1 : OTHERS_MAX + 1]
+    ]
+
+
+def _waiting(
+    culprit: str, excess: float, sums: Iterable[dict[str, Any]], victims: Iterable[dict[str, Any]]
+) -> tuple[str, set[str]] | None:
+    """Return the phase in which most labels waited for the culprit, and these labels.
+
+    Where most ranks wait, the median waits too, so that none of them has an excess. They waited if they spent more time
+    in a phase than the culprit did, by half of its excess or more: the culprit came last, and waited least.
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    of_phase: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in sums:
+        if row["may_wait"]:
+            of_phase[row["phase"]].append(row)
+    for phase, rows in of_phase.items():
+        own = sum(row["seconds"] for row in rows if row["label"] == culprit)
+        found[phase] |= {
+            row["label"] for row in rows if row["label"] != culprit and row["seconds"] - own >= WAIT_SHARE * excess
+        }
+    for row in victims:
+        if row["waits_for"] == culprit:
+            found[row["phase"]].add(row["label"])
+    found = {phase: labels for phase, labels in found.items() if labels}
+    return max(found.items(), key=lambda item: len(item[1])) if found else None
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people: 0.12 s, 93 s, 25 min, 3.1 h."""
+    if seconds < 300:
+        digits = max(0, 1 - math.floor(math.log10(seconds))) if seconds > 0 else 0
+        return f"{seconds:.{min(digits, 6)}f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
+
+
+def times(seconds: float, typical: float) -> str:
+    """Return how long something took beside the usual time: 4 times as long, 30 % longer."""
+    if typical <= 0:
+        return "much longer than in the other labels"
+    ratio = seconds / typical
+    if ratio < 1.8:
+        return f"{(ratio - 1) * 100:.0f} % longer than the median"
+    text = f"{ratio:.1f}".removesuffix(".0") if ratio < 3 else f"{ratio:.0f}"
+    return f"{text} times as long as the median"
+
+
+def _part(text: str, **link: Any) -> dict[str, Any]:
+    return {"text": text, "link": link} if link else {"text": text}

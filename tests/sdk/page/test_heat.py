@@ -1,0 +1,65 @@
+"""The heat map: the excess over the median of each step, reduced by the maximum."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from chiplog.page.heat import HeatRequest, read_heat
+from chiplog.query.client import Client, connect
+from tests.support.hand_written import hand_written
+from tests.support.safeguard import Safeguard
+from tests.support.slow_ranks import WIDE_RANKS, fill_slow_ranks
+
+SAFEGUARDS = [
+    Safeguard(
+        "a slow rank is in a picture of any size",
+        "heat-cell-is-the-maximum",
+        part="max(excess)",
+        new="avg(excess)",
+        test="test_one_slow_rank_of_1024_in_one_step_is_in_the_smallest_picture",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    root = tmp_path_factory.mktemp("slow")
+    with hand_written(root) as database:
+        fill_slow_ranks(database)
+    with connect(dir=str(root), start=False) as client:
+        yield client
+
+
+def test_one_slow_rank_of_1024_in_one_step_is_in_the_smallest_picture(client: Client) -> None:
+    found = read_heat(client, HeatRequest("wide", "forward", rows=16, columns=10))
+    assert (found["n_rows"], found["per_row"], found["width"]) == (16, WIDE_RANKS // 16, 4)
+    [at] = [place for place, value in enumerate(found["excess"]) if value]
+    row, column = divmod(at, found["n_columns"])
+    assert found["excess"][at] * found["unit_s"] == pytest.approx(3.0)
+    assert found["labels"][row * found["per_row"] + found["label"][at]] == "rank777"
+    assert found["start"] + column * found["width"] + found["step"][at] == 17
+
+
+def test_a_cell_is_the_difference_from_the_median_of_its_step(client: Client) -> None:
+    found = read_heat(client, HeatRequest("slow", "data", first=398, last=401))
+    assert (found["n_rows"], found["n_columns"], found["start"], found["width"]) == (8, 4, 398, 1)
+    assert (found["label"], found["step"]) == (None, None), "cells have a single label and step"
+    row = found["excess"][5 * 4 : 6 * 4]
+    assert [value * found["unit_s"] for value in row] == pytest.approx([0, 0, 0.3, 0.3])
+    assert found["typical_s"] == [0.1] * 4
+    assert found["phases"] == ["step", "backward", "data", "forward"]
+
+
+def test_new_columns_fit_those_of_the_whole(client: Client) -> None:
+    whole = read_heat(client, HeatRequest("slow", "data", columns=100))
+    end = read_heat(client, HeatRequest("slow", "data", columns=100, since=903))
+    assert (whole["width"], end["width"], end["start"]) == (16, 16, 896)
+    n = end["n_columns"]
+    assert whole["typical_s"][-n:] == end["typical_s"]
+    assert end["start"] == whole["start"] + (whole["n_columns"] - n) * whole["width"]
+
+
+def test_a_run_without_phases_has_no_cells_and_an_unknown_phase_is_refused(client: Client) -> None:
+    assert read_heat(client, HeatRequest("alone"))["n_columns"] == 0
+    with pytest.raises(ValueError, match="has no phase 'nothing'; it has step, backward"):
+        read_heat(client, HeatRequest("slow", "nothing"))

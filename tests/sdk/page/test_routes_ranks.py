@@ -1,0 +1,47 @@
+"""Who was slow, over HTTP: the sentence, the heat map, the phases of a step."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.hand_written import hand_written
+from tests.support.page_client import PageClient, serving
+from tests.support.slow_ranks import fill_slow_ranks
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
+    root = tmp_path_factory.mktemp("slow")
+    with hand_written(root) as database:
+        fill_slow_ranks(database)
+    with serving(root) as client:
+        yield client.sign_in()
+
+
+def test_the_verdict_is_computed_from_the_views(slow: PageClient) -> None:
+    found = slow.get("runs/slow/verdict")
+    assert "".join(part["text"] for part in found["parts"]) == (
+        "rank5 cost 60 s between steps 400 and 599: its data phase took 4 times as long as the median; "
+        "7 other labels waited in backward."
+    )
+    found = slow.get("runs/even/verdict")
+    assert (found["is_slow"], found["parts"]) == (False, [{"text": "No rank was slow."}])
+    assert slow.get("runs/alone/verdict")["parts"] == []
+
+
+def test_the_heat_map_has_bounds(slow: PageClient) -> None:
+    found = slow.get("runs/wide/heat?phase=forward")
+    assert (found["n_rows"], found["n_columns"]) == (256, 24)
+    answer = slow.ask("/api/runs/wide/heat?columns=9999")
+    assert (answer.status, answer.json["error"]["message"]) == (400, "columns=9999 is not within 10 and 600")
+    assert slow.ask("/api/runs/wide/heat?phase=none").status == 400
+
+
+def test_the_phases_of_a_step_begin_with_the_chosen_label(slow: PageClient) -> None:
+    found = slow.get("runs/wide/step?step=17&label=rank3")
+    at = {name: place for place, name in enumerate(found["columns"])}
+    labels = list(dict.fromkeys(row[at["label"]] for row in found["rows"]))
+    assert (labels[:2], len(labels), found["n_labels"]) == (["rank3", "rank777"], 64, 1024)
+    [row] = [row for row in found["rows"] if row[at["label"]] == "rank777" and row[at["phase"]] == "forward"]
+    assert row[at["seconds"]] == pytest.approx(3.4) and row[at["typical_s"]] == pytest.approx(0.4)
+    assert slow.ask("/api/runs/wide/step?step=x").status == 400

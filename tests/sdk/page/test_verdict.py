@@ -1,0 +1,107 @@
+"""The sentence on who was slow: culprits, those who waited, and runs without a difference."""
+
+from typing import Any
+
+from chiplog.page.verdict import duration, slow_spells, tell, times
+
+
+def window(span: int, label: str, phase: str, typical_s: float, excess_s: float, **given: Any) -> dict[str, Any]:
+    """A row of straggler_windows, of 100 steps."""
+    is_slow = excess_s >= 0.05 * typical_s * 100
+    row = {
+        "span": f"{span}/10",
+        "label": label,
+        "phase": phase,
+        "role": "culprit" if is_slow else None,
+        "waits_for": None,
+        "n_steps": 100,
+        "typical_s": typical_s,
+        "excess_s": excess_s,
+        "since_step": (span - 1) * 100 if is_slow else None,
+        "until_step": span * 100 - 1 if is_slow else None,
+    }
+    return row | given
+
+
+def text_of(found: dict[str, Any]) -> str:
+    return "".join(part["text"] for part in found["parts"])
+
+
+def total(label: str, phase: str, seconds: float, typical: float, *, may_wait: bool = False) -> dict[str, Any]:
+    return {"label": label, "phase": phase, "may_wait": may_wait, "seconds": seconds, "typical_s": typical}
+
+
+def test_the_sentence_names_the_culprit_its_phase_and_those_who_waited() -> None:
+    windows = [
+        window(5, "rank1", "data", 0.1, 30.0),
+        window(5, "rank1", "backward", 0.4, 0.0),
+        window(5, "rank0", "data", 0.1, 0.0),
+    ]
+    sums = [
+        total("rank1", "data", 40.0, 10.0),
+        total("rank0", "data", 10.0, 10.0),
+        total("rank1", "backward", 40.0, 70.0, may_wait=True),
+        total("rank0", "backward", 70.0, 70.0, may_wait=True),
+        total("rank2", "backward", 70.0, 70.0, may_wait=True),
+    ]
+    found = tell(slow_spells(windows), sums, [])
+    assert text_of(found) == (
+        "rank1 cost 30 s between steps 400 and 499: its data phase took 4 times as long as the median; "
+        "2 other labels waited in backward."
+    )
+    assert found["culprit"]["phase"] == "data"
+    links = [part["link"] for part in found["parts"] if "link" in part]
+    assert links[0] == {"label": "rank1", "phase": "data", "first": 400, "last": 499}
+    assert links[-1]["phase"] == "backward", "the proof of those who waited"
+
+
+def test_a_victim_of_the_view_waited_and_is_no_culprit() -> None:
+    windows = [
+        window(5, "rank1", "data", 0.1, 30.0),
+        window(5, "rank0", "recv", 0.1, 60.0, role="victim", waits_for="rank1"),
+    ]
+    spells = slow_spells(windows)
+    assert [spell.label for spell in spells] == ["rank1"]
+    assert "; 1 other label waited in recv." in text_of(tell(spells, [], windows[1:]))
+
+
+def test_windows_of_one_spell_are_added_and_the_last_hundred_steps_are_not_counted_twice() -> None:
+    windows = [
+        window(4, "rank1", "data", 0.1, 10.0),
+        window(5, "rank1", "data", 0.1, 12.0),
+        window(10, "rank1", "data", 0.1, 5.0),
+        window(10, "rank1", "data", 0.1, 5.0) | {"span": "last"},
+    ]
+    spells = slow_spells(windows)
+    assert [(spell.first_step, spell.last_step, spell.excess_s) for spell in spells] == [
+        (300, 499, 22.0),
+        (900, 999, 5.0),
+    ]
+    others = tell(spells, [], [])["others"]
+    assert "".join(part["text"] for part in others[0]) == "rank1 cost about 5.0 s in data between steps 900 and 999"
+
+
+def test_whole_steps_count_only_without_other_phases() -> None:
+    step = window(5, "rank1", "step", 1.0, 50.0)
+    assert slow_spells([step])[0].phase == "step"
+    assert slow_spells([step, window(5, "rank1", "data", 0.1, 0.0)]) == []
+
+
+def test_a_small_difference_is_named_and_no_rank_is_blamed() -> None:
+    windows = [window(5, "rank1", "data", 0.01, 0.1), window(5, "rank1", "forward", 1.0, 0.0)]
+    found = tell(slow_spells(windows), [], [])
+    assert not found["is_slow"]
+    assert (
+        text_of(found)
+        == "No rank was slow: the largest difference is 0.10 s of rank1 in data, less than 2% of its steps."
+    )
+    assert text_of(tell([], [], [])) == "No rank was slow."
+
+
+def test_durations_and_ratios_are_for_people() -> None:
+    assert [duration(value) for value in (0.0, 0.0123, 3.07, 93.2, 1500, 9000)] == [
+        *("0 s", "0.012 s", "3.1 s", "93 s", "25 min", "2.5 h")
+    ]
+    assert times(1.3, 1.0) == "30 % longer than the median"
+    assert times(2.5, 1.0) == "2.5 times as long as the median"
+    assert times(1.0, 0.0) == "much longer than in the other labels"
