@@ -22,6 +22,7 @@ NAMES = (
     "stream",
     "store",
     "readers",
+    "page",
     "views",
     "cluster",
     "size",
