@@ -20,9 +20,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("page"))  # one worker has the browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """The chromium of the system."""
+    """The chromium of the system. It ends with these tests, and with it the event loop that it runs in this thread."""
     expect.set_options(timeout=WAIT_MS)
     with sync_playwright() as playwright:
         browser = launch(playwright)

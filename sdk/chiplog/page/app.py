@@ -16,6 +16,7 @@ from starlette.staticfiles import StaticFiles
 
 from chiplog.page import routes_curves, routes_live, routes_ranks, routes_run, routes_runs, routes_sql
 from chiplog.page.json_response import JsonResponse, error_response, query_error_response
+from chiplog.page.run_table import RunTables
 from chiplog.page.source import Source
 from chiplog.query.client import NoDataError
 from chiplog.query.result import QueryError
@@ -31,6 +32,7 @@ def build_app(source: Source) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.source = source
         app.state.live = routes_live.Live(source)
+        app.state.run_tables = RunTables(source)
         yield
         app.state.live.close()
         await source.close()

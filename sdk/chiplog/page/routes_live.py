@@ -17,7 +17,6 @@ from chiplog.query.result import QueryError
 LOOK_S = 0.5  # between two checks, however many pages are open
 ALIVE_S = 15.0  # a comment, so that proxies keep the connection
 RUNS_MAX = 64  # whose frames are remembered
-_POSITION = "SELECT next_number FROM base.position"
 
 
 class Live:
@@ -64,8 +63,7 @@ class Live:
         last: dict[str, object] = {}
         while self._listeners:
             try:
-                [row] = await self._source.rows(_POSITION)
-                state: dict[str, object] = {"position": row["next_number"]}
+                state: dict[str, object] = {"position": await self._source.position()}
             except (QueryError, NoDataError) as error:
                 state = {"error": str(error)}
             if state != last:

@@ -9,6 +9,7 @@ from chiplog.query.client import Client, connect
 from chiplog.query.result import Result
 
 CLIENTS = 4  # a collector runs two queries at once; more requests wait here, in their order
+_POSITION = "SELECT coalesce(max(next_number), 0) AS position FROM base.position"
 _Value = TypeVar("_Value")
 
 
@@ -33,6 +34,11 @@ class Source:
     async def rows(self, query: str, **params: Any) -> list[dict[str, Any]]:
         """Run one SELECT and return its rows."""
         return await self.call(lambda client: client.sql(query, params or None).rows())
+
+    async def position(self) -> int:
+        """Return a number that grows whenever the database changes."""
+        [row] = await self.rows(_POSITION)
+        return int(row["position"])
 
     async def call(self, action: Callable[[Client], _Value]) -> _Value:
         """Run a function with a client, in a thread."""

@@ -1,30 +1,490 @@
-// The table of runs.
+// The table of runs: filter, sort, group, choose columns, select to compare, edit and delete. It follows the database.
 
-import { ask, objects } from "../api.js";
-import { addressOf } from "../address.js";
-import { h, show } from "../dom.js";
+import { ask, follow, objects, part } from "../api.js";
+import { addressOf, setParameters } from "../address.js";
+import { field, openDialog } from "../dialog.js";
+import { h, notice, show } from "../dom.js";
+import { parseFilter } from "../filter.js";
+import { createTable } from "../table.js";
+import { agoText, durationText, timeText, valueText } from "../texts.js";
 
-export async function open(content) {
-  const runs = objects(await ask("runs"));
+const CHOSEN_MAX = 20; // columns of config, and of the summary: a bound of the server
+const COMPARED_MAX = 10;
+const LISTED_MAX = 200; // keys in the dialog of columns
+const REFRESH_MS = 1_000;
+const TICK_MS = 30_000; // "5 min ago" is right for this long
+const GROUPS = { project: "project", run_group: "group", state: "state" };
+
+const COLUMNS = {
+  name: { title: "Name", width: 210, grows: 3, cell: nameCell },
+  state: { title: "State", width: 86, cell: (run) => h("span", { class: `chip ${run.state}` }, run.state) },
+  project: { title: "Project", width: 84, grows: 1, cell: (run) => run.project },
+  run_group: { title: "Group", width: 88, grows: 1, cell: (run) => run.run_group },
+  tags: { title: "Tags", width: 116, grows: 1, cell: (run) => run.tags?.map((tag) => [h("span", { class: "chip" }, tag), " "]).flat() },
+  created_at: {
+    title: "Started",
+    width: 100,
+    cell: (run) => h("time", { datetime: run.created_at, title: timeText(run.created_at) }, agoText(run.created_at)),
+  },
+  duration: { title: "Duration", width: 104, isNumber: true, cell: (run) => durationText(secondsOf(run)) },
+  n_labels: { title: "Labels", width: 82, isNumber: true, cell: (run) => valueText(run.n_labels) },
+  n_failed: {
+    title: "Failures",
+    width: 92,
+    isNumber: true,
+    cell: (run) => (run.n_failed ? h("span", { class: "error" }, run.n_failed) : h("span", { class: "quiet" }, "0")),
+  },
+  complete: { title: "Complete", width: 104, help: "Whether all that was logged has arrived", cell: completeCell },
+  run_id: { title: "Run ID", width: 180, grows: 1, isOff: true, cell: (run) => h("code", {}, run.run_id) },
+  job_type: { title: "Job type", width: 90, isOff: true, cell: (run) => run.job_type },
+  n_attempts: { title: "Attempts", width: 98, isNumber: true, isOff: true, cell: (run) => valueText(run.n_attempts) },
+  notes: { title: "Notes", width: 200, grows: 2, isOff: true, cell: (run) => run.notes },
+};
+const DOWN_FIRST = new Set(["created_at", "n_failed", "duration"]);
+const ALIASES = {
+  id: "run_id",
+  group: "run_group",
+  tag: "tags",
+  started: "created_at",
+  labels: "n_labels",
+  failures: "n_failed",
+  attempts: "n_attempts",
+};
+
+function nameCell(run) {
+  const link = h("a", { href: addressOf(["run", run.run_id]), tabindex: -1, title: run.run_id }, run.name || run.run_id);
+  return run.name ? [link, h("span", { class: "quiet small" }, ` ${run.run_id}`)] : link;
+}
+
+function completeCell(run) {
+  if (run.lost) return h("span", { class: "chip warn", title: "events that were lost" }, `${run.lost} lost`);
+  if (run.pending) return h("span", { class: "quiet", title: "events that have not arrived yet" }, `${run.pending} pending`);
+  if (run.pending === null) return h("span", { class: "quiet", title: "a label has not reported its number of events" }, "unknown");
+  return h("span", { class: "good" }, "✓", h("span", { class: "hidden-text" }, "complete"));
+}
+
+function secondsOf(run) {
+  if (!run.created_at) return null;
+  const end = run.ended_at ? Date.parse(run.ended_at) : run.state === "running" ? Date.now() : NaN;
+  return (end - Date.parse(run.created_at)) / 1000;
+}
+
+function valueOf(run, column) {
+  if (column === "duration") return secondsOf(run);
+  if (column === "complete") return run.lost ? "lost" : run.pending === 0 ? "yes" : run.pending ? "pending" : "unknown";
+  if (column === "name") return run.name || run.run_id;
+  return run[column];
+}
+
+function textOf(run) {
+  run.text ??= Object.values(run).flat().filter((value) => typeof value === "string").join("\n").toLowerCase();
+  return run.text;
+}
+
+export async function open(content, rest, query) {
+  const state = {
+    filter: query.get("filter") ?? "",
+    sort: query.get("sort") ?? "-created_at",
+    group: query.get("group") in GROUPS ? query.get("group") : "",
+    config: query.getAll("config").slice(0, CHOSEN_MAX),
+    summary: query.getAll("summary").slice(0, CHOSEN_MAX),
+    columns: query.getAll("column").filter((name) => name in COLUMNS),
+    selected: new Set(query.getAll("run")),
+  };
+  if (!state.columns.length) state.columns = Object.keys(COLUMNS).filter((name) => !COLUMNS[name].isOff);
+  let runs = new Map();
+  let keys = { config: [], summary: [] };
+  let version = "";
+  let asked = ""; // the columns of `version`
+  let filter = parseFilter("", null, valueOf, textOf);
+  let shown = [];
+  let isOver = false;
+  const ending = new AbortController();
+
+  const input = h("input", {
+    class: "grow",
+    type: "search",
+    value: state.filter,
+    placeholder: "Filter: words, lr<0.01, state:failed, -tag:old",
+    "aria-label": "Filter runs",
+    "aria-describedby": "filter-error",
+    spellcheck: "false",
+    oninput: () => later(onFilter, 80),
+  });
+  const error = h("p", { id: "filter-error", class: "error small", role: "status", hidden: true });
+  const count = h("span", { class: "quiet", role: "status" });
+  const compare = h("button", { onclick: onCompare }, "Compare");
+  const edit = h("button", { onclick: onEdit }, "Edit");
+  const remove = h("button", { onclick: () => onDelete(false) }, "Delete");
+  const grouping = h(
+    "select",
+    { "aria-label": "Group by", onchange: () => change({ group: grouping.value }) },
+    h("option", { value: "" }, "No groups"),
+    Object.entries(GROUPS).map(([name, title]) =>
+      h("option", { value: name, selected: name === state.group }, `By ${title}`),
+    ),
+  );
+  const marked = h("span", { class: "bar" }, compare, edit, remove);
+  const table = createTable({
+    label: "Runs",
+    onSort: (name) => {
+      const [isDown, old] = sortOf();
+      const turned = name === old ? !isDown : DOWN_FIRST.has(name);
+      change({ sort: (turned ? "-" : "") + name });
+    },
+    onOpen: ({ data }) => (location.hash = addressOf(["run", data.run_id])),
+    onMark: ({ data }) => mark(data.run_id),
+    isMarked: ({ data }) => Boolean(data) && state.selected.has(data.run_id),
+  });
+
+  // Columns are made once, so that the table keeps the rows that did not change.
+  const made = new Map();
+  function columnOf(name) {
+    if (!made.has(name)) {
+      const key = name.slice(name.indexOf(".") + 1);
+      const ofKey = { title: key, help: name, width: Math.min(220, 60 + key.length * 7), grows: 1, isNumber: true };
+      made.set(name, { name, isSortable: true, ...(COLUMNS[name] ?? { ...ofKey, cell: (run) => valueText(run[name]) }) });
+    }
+    return made.get(name);
+  }
+  const choice = {
+    name: "",
+    title: "",
+    help: "Selected",
+    width: 34,
+    cell: (run) =>
+      h("input", {
+        type: "checkbox",
+        tabindex: -1,
+        checked: state.selected.has(run.run_id),
+        "aria-label": `Select ${run.name || run.run_id}`,
+        onchange: () => mark(run.run_id),
+      }),
+  };
+
+  const sortOf = () => (state.sort.startsWith("-") ? [true, state.sort.slice(1)] : [false, state.sort]);
+  const keyColumns = () => [...state.config.map((key) => `config.${key}`), ...state.summary.map((key) => `summary.${key}`)];
+
+  /** Return the column that a name in the filter means. */
+  function resolve(name) {
+    const known = ALIASES[name] ?? name;
+    if (known in COLUMNS) return known;
+    for (const kind of ["config", "summary"]) {
+      const key = name.startsWith(`${kind}.`) ? name.slice(kind.length + 1) : name;
+      if (keys[kind].includes(key) || state[kind].includes(key)) return `${kind}.${key}`;
+    }
+    return null;
+  }
+
+  function readFilter() {
+    filter = parseFilter(state.filter, resolve, valueOf, textOf);
+    error.textContent = filter.error ?? "";
+    error.hidden = !filter.error;
+    input.setAttribute("aria-invalid", String(Boolean(filter.error)));
+  }
+
+  /** Ask for runs that have changed; for all of them with other columns. */
+  async function load() {
+    const needed = { config: [...state.config], summary: [...state.summary] };
+    for (const name of [...filter.names, sortOf()[1]]) {
+      const [kind, key] = [name.slice(0, name.indexOf(".")), name.slice(name.indexOf(".") + 1)];
+      if (kind in needed && !needed[kind].includes(key) && needed[kind].length < CHOSEN_MAX) needed[kind].push(key);
+    }
+    const wanted = JSON.stringify(needed);
+    const answer = await ask("runs", { ...needed, since: wanted === asked ? version : "" }, { signal: ending.signal });
+    if (isOver) return;
+    if (answer.is_whole) runs = new Map();
+    for (const run of objects(answer)) runs.set(run.run_id, run);
+    for (const run of answer.deleted) {
+      runs.delete(run);
+      state.selected.delete(run);
+    }
+    [version, asked] = [answer.version, wanted];
+    draw();
+  }
+
+  function draw() {
+    const [isDown, by] = sortOf();
+    const turn = isDown ? -1 : 1;
+    const found = [...runs.values()].filter(filter.test).map((run) => ({ run, value: sortable(valueOf(run, by)) }));
+    found.sort((a, b) => compareValues(a.value, b.value, turn) || (a.run.run_id < b.run.run_id ? 1 : -1));
+    shown = found.map(({ run }) => run);
+    const names = [...state.columns, ...keyColumns()];
+    table.set([choice, ...names.map(columnOf)], grouped(shown), { name: by, isDown });
+    count.textContent = `${shown.length === runs.size ? "" : `${whole(shown.length)} of `}${whole(runs.size)} runs`;
+    drawMarked();
+    const isEmpty = !shown.length;
+    empty.hidden = !isEmpty;
+    table.element.classList.toggle("none", isEmpty);
+    if (isEmpty) {
+      show(
+        empty,
+        h("h2", {}, runs.size ? "No run matches the filter" : "No run yet"),
+        runs.size ? h("button", { onclick: () => clearFilter() }, "Clear the filter") : h("p", {}, "The first one appears here."),
+      );
+    }
+  }
+
+  function grouped(list) {
+    if (!state.group) return list.map((run) => ({ key: run.run_id, data: run }));
+    const groups = new Map();
+    for (const run of list) {
+      const name = run[state.group] ?? "";
+      if (!groups.has(name)) groups.set(name, []);
+      groups.get(name).push(run);
+    }
+    return [...groups].flatMap(([name, members]) => [
+      { key: `group ${name}`, heading: `${name || `no ${GROUPS[state.group]}`} · ${whole(members.length)} runs` },
+      ...members.map((run) => ({ key: run.run_id, data: run })),
+    ]);
+  }
+
+  function drawMarked() {
+    const n = state.selected.size;
+    marked.hidden = !n;
+    compare.disabled = n < 2 || n > COMPARED_MAX;
+    compare.title = compare.disabled ? `Select 2 to ${COMPARED_MAX} runs` : "";
+    compare.textContent = `Compare ${n}`;
+    edit.disabled = n !== 1;
+    remove.textContent = n === 1 ? "Delete" : `Delete ${n}`;
+  }
+
+  function mark(run) {
+    if (!state.selected.delete(run)) state.selected.add(run);
+    setParameters({ run: [...state.selected] });
+    drawMarked();
+    table.redraw();
+  }
+
+  /** Change the state, the address and the table. */
+  function change(changes) {
+    Object.assign(state, changes);
+    const isUsual = state.columns.join() === Object.keys(COLUMNS).filter((name) => !COLUMNS[name].isOff).join();
+    setParameters({
+      filter: state.filter,
+      sort: state.sort === "-created_at" ? "" : state.sort,
+      group: state.group,
+      config: state.config,
+      summary: state.summary,
+      column: isUsual ? [] : state.columns,
+    });
+    readFilter();
+    draw();
+    const needed = [...filter.names, ...keyColumns(), sortOf()[1]].filter((name) => /^(config|summary)\./.test(name));
+    const has = JSON.parse(asked || "null");
+    if (needed.some((name) => !has?.[name.slice(0, name.indexOf("."))]?.includes(name.slice(name.indexOf(".") + 1)))) {
+      load().catch(report);
+    }
+  }
+
+  function onFilter() {
+    change({ filter: input.value.trim() });
+  }
+
+  function clearFilter() {
+    input.value = "";
+    change({ filter: "" });
+    input.focus();
+  }
+
+  function onCompare() {
+    location.hash = addressOf(["compare"], { run: [...state.selected] });
+  }
+
+  function onEdit() {
+    const run = runs.get([...state.selected][0]);
+    if (!run) return;
+    const old = { name: run.name ?? "", tags: (run.tags ?? []).join(", "), notes: run.notes ?? "" };
+    openDialog(
+      `Edit ${run.run_id}`,
+      [
+        field("Name", h("input", { name: "name", value: old.name, autofocus: true })),
+        field("Tags, with commas between them", h("input", { name: "tags", value: old.tags })),
+        field("Notes", h("textarea", { name: "notes", rows: 5 }, old.notes)),
+      ],
+      {
+        action: "Save",
+        onSubmit: async (data) => {
+          const body = {};
+          for (const name of ["name", "tags", "notes"]) {
+            const value = data.get(name).replaceAll("\r\n", "\n").trim();
+            if (value === old[name]) continue;
+            body[name] = name === "tags" ? value.split(",").map((tag) => tag.trim()).filter(Boolean) : value || null;
+          }
+          if (!Object.keys(body).length) return;
+          await ask(`runs/${part(run.run_id)}`, {}, { method: "PATCH", body });
+          notice(`Saved ${run.run_id}`);
+          await load();
+        },
+      },
+    );
+  }
+
+  /** Delete the selected runs, each of which the dialog names. force: also those that run. */
+  function onDelete(force, reason = "") {
+    const chosen = [...state.selected].map((id) => runs.get(id)).filter(Boolean);
+    if (!chosen.length) return;
+    const names = chosen.map((run) => h("li", {}, run.name ? `${run.name} (${run.run_id})` : run.run_id));
+    const title = chosen.length === 1 ? `Delete ${chosen[0].name || chosen[0].run_id}?` : `Delete ${chosen.length} runs?`;
+    openDialog(
+      title,
+      [
+        reason && h("p", { class: "error" }, reason),
+        h("ul", { class: "names" }, names),
+        h("p", {}, "All of its data, for every reader. This cannot be undone."),
+        force && h("p", { class: "error" }, "It still runs: what its processes send from now on is discarded."),
+      ],
+      {
+        action: force ? "Delete although it runs" : "Delete",
+        isDanger: true,
+        onSubmit: async () => {
+          for (const run of chosen) {
+            try {
+              await ask(`runs/${part(run.run_id)}`, { force: force ? 1 : null }, { method: "DELETE" });
+            } catch (reason) {
+              // The server refuses a run that has not ended; a second confirmation may force it.
+              if (force || reason.kind !== "refused" || !run.n_running) throw reason;
+              state.selected = new Set([run.run_id]);
+              await load();
+              setTimeout(() => onDelete(true, reason.message));
+              return;
+            }
+            state.selected.delete(run.run_id);
+          }
+          setParameters({ run: [...state.selected] });
+          notice(chosen.length === 1 ? `Deleted ${chosen[0].run_id}` : `Deleted ${chosen.length} runs`);
+          await load();
+        },
+      },
+    );
+  }
+
+  async function onColumns() {
+    await hasKeys.catch(() => {});
+    const chosen = new Set([...state.columns, ...keyColumns()]);
+    const all = [
+      ...Object.keys(COLUMNS).map((name) => [name, COLUMNS[name].title]),
+      ...["config", "summary"].flatMap((kind) => [...new Set([...state[kind], ...keys[kind]])].map((key) => [`${kind}.${key}`, `${kind}.${key}`])),
+    ];
+    const list = h("div", { class: "choices" });
+    const search = h("input", { type: "search", placeholder: "Find a column", "aria-label": "Find a column", autofocus: true, oninput: draw });
+    function draw() {
+      const found = all.filter(([, title]) => title.toLowerCase().includes(search.value.toLowerCase()));
+      show(
+        list,
+        found.slice(0, LISTED_MAX).map(([name, title]) =>
+          h("label", {}, h("input", { type: "checkbox", checked: chosen.has(name), onchange: () => turn(name) }), title),
+        ),
+        found.length > LISTED_MAX && h("p", { class: "quiet" }, `and ${found.length - LISTED_MAX} more: type to find them`),
+        !found.length && h("p", { class: "quiet" }, "No column has this in its name."),
+      );
+    }
+    function turn(name) {
+      if (!chosen.delete(name)) chosen.add(name);
+    }
+    draw();
+    openDialog("Columns", [search, list], {
+      action: "Show",
+      onSubmit: async () => {
+        const ofKind = (kind) => [...chosen].filter((name) => name.startsWith(`${kind}.`)).map((name) => name.slice(kind.length + 1));
+        const [config, summary] = [ofKind("config"), ofKind("summary")];
+        const most = Math.max(config.length, summary.length);
+        if (most > CHOSEN_MAX) throw new Error(`${most} columns of a kind are more than ${CHOSEN_MAX}`);
+        const columns = Object.keys(COLUMNS).filter((name) => chosen.has(name));
+        change({ columns: columns.length ? columns : ["name"], config, summary });
+      },
+    });
+  }
+
+  // One request at a time, at most once a second, and five times as rarely as a request takes.
+  let timer = 0;
+  let isLoading = false;
+  let isStale = false;
+  async function refresh() {
+    isStale = true;
+    if (isLoading || timer || document.hidden) return;
+    [isLoading, isStale] = [true, false];
+    const began = performance.now();
+    try {
+      await load();
+    } catch (reason) {
+      report(reason);
+    }
+    isLoading = false;
+    if (isOver) return;
+    timer = setTimeout(() => {
+      timer = 0;
+      if (isStale) refresh();
+    }, Math.max(REFRESH_MS, 5 * (performance.now() - began)));
+  }
+
+  function report(reason) {
+    if (reason.name !== "AbortError" && !isOver) notice(reason.message, true);
+  }
+
+  let typing = 0;
+  function later(action, ms) {
+    clearTimeout(typing);
+    typing = setTimeout(action, ms);
+  }
+
+  const empty = h("section", { class: "empty", hidden: true });
+  const columns = h("button", { onclick: onColumns }, "Columns…");
+  const hasKeys = ask("keys", {}, { signal: ending.signal }).then((found) => {
+    keys = found;
+    readFilter();
+  });
+  if (state.filter) await hasKeys;
+  else hasKeys.catch(report);
+  await load();
   show(
     content,
     h(
-      "table",
-      { class: "grid" },
-      h("thead", {}, h("tr", {}, ["Name", "State", "Project"].map((title) => h("th", {}, title)))),
-      h(
-        "tbody",
-        {},
-        runs.map((run) =>
-          h(
-            "tr",
-            {},
-            h("td", {}, h("a", { href: addressOf(["run", run.run_id]) }, run.name || run.run_id)),
-            h("td", {}, h("span", { class: `chip ${run.state}` }, run.state)),
-            h("td", {}, run.project),
-          ),
-        ),
-      ),
+      "section",
+      { class: "full" },
+      h("h1", { class: "hidden-text" }, "Runs"),
+      h("div", { class: "bar" }, input, grouping, columns, marked, count),
+      error,
+      table.element,
+      empty,
     ),
   );
+
+  let position = null;
+  const unfollow = follow((changed) => {
+    if (changed.error) return;
+    if (position !== null && changed.position !== position) refresh();
+    else if (position === null) refresh(); // what came between the request and the stream
+    position = changed.position;
+  });
+  const tick = setInterval(() => !document.hidden && table.refresh(), TICK_MS);
+  const onVisible = () => !document.hidden && isStale && refresh();
+  document.addEventListener("visibilitychange", onVisible);
+  return () => {
+    isOver = true;
+    ending.abort();
+    clearInterval(tick);
+    clearTimeout(timer);
+    clearTimeout(typing);
+    document.removeEventListener("visibilitychange", onVisible);
+    unfollow();
+    table.close();
+  };
+}
+
+const whole = (number) => number.toLocaleString("en-US");
+
+function sortable(value) {
+  if (value === null || value === undefined || value === "" || Number.isNaN(value)) return null;
+  return Array.isArray(value) ? value.join(" ") || null : value;
+}
+
+const TEXTS = new Intl.Collator(undefined, { numeric: true });
+
+/** Compare two values; missing ones come last in both directions, and numbers before texts. */
+function compareValues(a, b, turn) {
+  if (a === null || b === null) return (a === null) - (b === null);
+  if (typeof a === "number" && typeof b === "number") return turn * (a - b);
+  if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1;
+  return a === b ? 0 : turn * TEXTS.compare(a, b);
 }

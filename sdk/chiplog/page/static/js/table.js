@@ -1,0 +1,174 @@
+// A table whose rows have one height. Only the visible ones are elements, so 20,000 rows scroll like 20.
+
+import { h, show } from "./dom.js";
+
+const MORE = 8; // rows above and below the visible ones
+const PX_MAX = 8_000_000; // browsers clip taller elements
+let tables = 0;
+
+/**
+ * Return a table: {element, set, redraw, close}.
+ *
+ * set(columns, rows, sort): columns are {name, title, width (px), grows, isNumber, cell(data), isSortable}; rows are
+ * {key, data}, or {key, heading} for a line over a group; sort is {name, isDown} or null. Rows with the same key and the
+ * same `data` keep their elements.
+ * @param {Object} options label; onSort(name), onOpen(row), onMark(row): called by mouse and keyboard; isMarked(row)
+ */
+export function createTable({ label, onSort, onOpen, onMark, isMarked = () => false }) {
+  const id = `table${++tables}`;
+  let columns = [];
+  let rows = [];
+  let sort = null;
+  let active = -1;
+  let height = 30;
+  let frame = 0;
+  let drawn = new Map();
+
+  const head = h("div", { class: "row head", role: "row", "aria-rowindex": 1 });
+  const body = h("div", { class: "rows", role: "rowgroup" });
+  const element = h(
+    "div",
+    { class: "table", role: "grid", tabindex: 0, "aria-label": label, onscroll: later, onkeydown: onKey },
+    h("div", { class: "heads", role: "rowgroup" }, head),
+    body,
+  );
+  const sizes = new ResizeObserver(() => {
+    height = parseInt(getComputedStyle(element).getPropertyValue("--row"), 10) || 30;
+    body.style.height = `${Math.min(rows.length * height, PX_MAX)}px`;
+    redraw();
+  });
+  sizes.observe(element);
+
+  function set(newColumns, newRows, newSort) {
+    const isSame = columns.length === newColumns.length && columns.every((column, at) => column === newColumns[at]);
+    const key = rows[active]?.key;
+    [columns, rows, sort] = [newColumns, newRows, newSort];
+    active = key === undefined ? -1 : rows.findIndex((row) => row.key === key);
+    if (!isSame) drawn.clear();
+    drawHead();
+    element.setAttribute("aria-rowcount", rows.length + 1);
+    element.setAttribute("aria-colcount", columns.length);
+    body.style.height = `${Math.min(rows.length * height, PX_MAX)}px`;
+    redraw();
+  }
+
+  function drawHead() {
+    const focused = head.contains(document.activeElement) ? document.activeElement.dataset.name : null;
+    const widths = columns.map(({ width, grows }) => (grows ? `minmax(${width}px, ${grows}fr)` : `${width}px`));
+    element.style.setProperty("--columns", widths.join(" "));
+    element.style.setProperty("--least", `${columns.reduce((sum, { width }) => sum + width, 0)}px`);
+    show(head, columns.map(headOf));
+    if (focused) head.querySelector(`[data-name="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  function headOf({ name, title, isNumber, isSortable, help }) {
+    const isSorted = sort?.name === name;
+    const arrow = isSorted ? (sort.isDown ? " ↓" : " ↑") : "";
+    return h(
+      "div",
+      {
+        role: "columnheader",
+        class: isNumber ? "number" : null,
+        "aria-sort": isSorted ? (sort.isDown ? "descending" : "ascending") : null,
+        title: help ?? title,
+      },
+      isSortable && onSort
+        ? h("button", { class: "bare", "data-name": name, onclick: () => onSort(name) }, h("span", { class: "clip" }, title), arrow)
+        : h("span", { class: "clip" }, title),
+    );
+  }
+
+  function later() {
+    frame ||= requestAnimationFrame(redraw);
+  }
+
+  /** Draw the visible rows again, those whose key, data or mark has changed. */
+  function redraw() {
+    cancelAnimationFrame(frame);
+    frame = 0;
+    const top = element.scrollTop;
+    // Beyond the tallest element, rows are found by the share that was scrolled.
+    const all = rows.length * height;
+    const room = Math.max(1, Math.min(all, PX_MAX) - element.clientHeight);
+    const shift = all > PX_MAX ? Math.round((top / room) * (all - PX_MAX)) : 0;
+    const first = Math.max(0, Math.floor((top + shift) / height) - MORE);
+    const last = Math.min(rows.length, Math.ceil((top + shift + element.clientHeight) / height) + MORE);
+    const next = new Map();
+    let place = body.firstChild;
+    for (let at = first; at < last; at++) {
+      const row = rows[at];
+      const isChosen = isMarked(row);
+      let old = drawn.get(row.key);
+      if (!old || old.data !== row.data || old.heading !== row.heading || old.isChosen !== isChosen) {
+        old = { data: row.data, heading: row.heading, isChosen, element: rowOf(row, isChosen) };
+      }
+      next.set(row.key, old);
+      old.element.id = `${id}-${at}`;
+      old.element.setAttribute("aria-rowindex", at + 2);
+      old.element.classList.toggle("active", at === active);
+      old.element.style.top = `${at * height - shift}px`;
+      if (old.element === place) place = place.nextSibling;
+      else body.insertBefore(old.element, place);
+    }
+    while (place) {
+      const after = place.nextSibling;
+      place.remove();
+      place = after;
+    }
+    drawn = next;
+    if (active >= first && active < last) element.setAttribute("aria-activedescendant", `${id}-${active}`);
+    else element.removeAttribute("aria-activedescendant");
+  }
+
+  function rowOf(row, isChosen) {
+    const index = () => rows.findIndex(({ key }) => key === row.key);
+    const attributes = { class: "row", role: "row", onclick: () => activate(index()) };
+    if (row.heading) {
+      return h("div", { ...attributes, class: "row heading" }, h("div", { role: "gridcell" }, row.heading));
+    }
+    if (onMark) attributes["aria-selected"] = String(isChosen);
+    if (onOpen) attributes.ondblclick = () => onOpen(row);
+    return h(
+      "div",
+      attributes,
+      columns.map(({ cell, isNumber }) =>
+        h("div", { role: "gridcell", class: isNumber ? "number clip" : "clip" }, cell(row.data)),
+      ),
+    );
+  }
+
+  function activate(at) {
+    active = at;
+    redraw();
+  }
+
+  function onKey(event) {
+    if (event.target !== element || event.ctrlKey || event.metaKey || event.altKey) return;
+    const page = Math.max(1, Math.floor(element.clientHeight / height) - 2);
+    const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
+    if (event.key in moves) {
+      active = Math.min(rows.length - 1, Math.max(0, active + moves[event.key]));
+      const headHeight = head.offsetHeight;
+      const [above, below] = [active * height, (active + 1) * height + headHeight - element.clientHeight];
+      if (rows.length * height <= PX_MAX) element.scrollTop = Math.min(above, Math.max(below, element.scrollTop));
+      else element.scrollTop = (active / rows.length) * PX_MAX;
+      redraw();
+    } else if (event.key === "Enter" && rows[active]) onOpen?.(rows[active]);
+    else if (event.key === " " && rows[active]) onMark?.(rows[active]);
+    else return;
+    event.preventDefault();
+  }
+
+  function close() {
+    cancelAnimationFrame(frame);
+    sizes.disconnect();
+  }
+
+  /** Draw all visible rows again: what their cells say has changed with the time. */
+  function refresh() {
+    drawn.clear();
+    redraw();
+  }
+
+  return { element, set, redraw, refresh, close };
+}

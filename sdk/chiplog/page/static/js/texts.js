@@ -1,0 +1,47 @@
+// Values as texts.
+
+/** Return a number in at most six digits that matter; other values as they are, null as "". */
+export function valueText(value) {
+  if (value === null || value === undefined) return "";
+  if (typeof value !== "number") return typeof value === "object" ? JSON.stringify(value) : String(value);
+  if (Number.isInteger(value) && Math.abs(value) < 1e15) return String(value);
+  const size = Math.abs(value);
+  return size >= 1e6 || (size < 1e-4 && size > 0) ? value.toExponential(3) : String(Number(value.toPrecision(6)));
+}
+
+/** Return seconds as "850 ms", "12 s", "3 min 20 s", "5 h 3 min", "2 d 4 h". */
+export function durationText(seconds) {
+  if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "";
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
+  const whole = Math.round(seconds);
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return pair(whole, 60, "min", 1, "s");
+  if (whole < 86400) return pair(whole, 3600, "h", 60, "min");
+  return pair(whole, 86400, "d", 3600, "h");
+}
+
+function pair(seconds, size, unit, part, partUnit) {
+  const rest = Math.floor((seconds % size) / part);
+  return `${Math.floor(seconds / size)} ${unit}${rest ? ` ${rest} ${partUnit}` : ""}`;
+}
+
+/** Return how long ago a time was: "just now", "5 min ago", "3 d ago". */
+export function agoText(ts, now = Date.now()) {
+  if (!ts) return "";
+  const seconds = (now - Date.parse(ts)) / 1000;
+  if (seconds < 10) return "just now";
+  const [size, unit] = [
+    [86400 * 365, "y"],
+    [86400, "d"],
+    [3600, "h"],
+    [60, "min"],
+    [1, "s"],
+  ].find(([size]) => seconds >= size);
+  return `${Math.floor(seconds / size)} ${unit} ago`;
+}
+
+/** Return a time as "2026-01-02 03:04:05 UTC". */
+export function timeText(ts) {
+  return ts ? `${ts.slice(0, 19).replace("T", " ")} UTC` : "";
+}

@@ -1,0 +1,171 @@
+"""The table of runs: rows that are drawn, filters, sorting, groups, columns, and what is changed from it."""
+
+import re
+from collections.abc import Callable, Iterator
+
+import duckdb
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from chiplog.query.client import connect
+from tests.support.collector_log import START_US, Rank, whole
+from tests.support.kept_log import finished, kept_log
+from tests.support.page_site import Site
+
+RUNS = 10_000
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+def fill_many(database: duckdb.DuckDBPyConnection) -> None:
+    """10,000 runs of a rank, the newest first: run-1, …"""
+    database.execute(
+        "INSERT INTO base.runs (run, run_id, project, tags, primary_label, name) SELECT r, 'run-' || r, "
+        "CASE WHEN r % 2 = 0 THEN 'gpt' ELSE 'vision' END, CASE WHEN r % 3 = 0 THEN ['base'] ELSE [] END, 'rank0', "
+        f"CASE r WHEN 7 THEN '{MARKUP}' WHEN 8 THEN 'two words' END FROM range(1, {RUNS} + 1) t(r)"
+    )
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, state, exit_code, "
+        "started_at, ended_at, produced) SELECT run, 'rank', run, 'rank0', 0, true, 0, "
+        "CASE run % 10 WHEN 1 THEN 'failed' ELSE 'finished' END, 0, TIMESTAMP '2026-06-01' - to_minutes(run), "
+        "TIMESTAMP '2026-06-01' - to_minutes(run) + to_seconds(10 + run % 100), 10 FROM base.runs"
+    )
+    database.execute(
+        "INSERT INTO base.config SELECT producer, 0, now()::TIMESTAMP, 'lr', (run * 1e-3)::VARCHAR FROM base.producers"
+    )
+
+
+@pytest.fixture(scope="module")
+def many(site_of: Callable[..., Site]) -> Site:
+    return site_of(fill_many)
+
+
+def rows(page: Page) -> Locator:
+    return page.locator(".table .rows .row")
+
+
+def names(page: Page) -> list[str]:
+    return rows(page).locator("a").all_inner_texts()
+
+
+def test_of_ten_thousand_runs_only_the_visible_ones_are_drawn(many: Site, page: Page, errors: list[str]) -> None:
+    many.visit(page)
+    expect(page.get_by_text("10,000 runs")).to_be_visible()
+    grid = page.get_by_role("grid", name="Runs")
+    assert (grid.get_attribute("aria-rowcount"), rows(page).count() < 60) == ("10001", True)
+    grid.focus()
+    page.keyboard.press("End")
+    expect(page.get_by_role("link", name="run-10000", exact=True)).to_be_in_viewport()
+    assert rows(page).count() < 60
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("#/run/run-10000"))
+    errors.clear()  # of another view
+
+
+def test_the_filter_is_typed_and_kept_in_the_address(many: Site, page: Page) -> None:
+    many.visit(page)
+    field = page.get_by_role("searchbox", name="Filter runs")
+    field.fill("lr<0.05 state:failed -tag:base")
+    expect(page.get_by_text("4 of 10,000 runs")).to_be_visible()
+    assert names(page) == ["run-1", "run-11", "run-31", "run-41"]  # run-21 has the tag
+    page.reload()
+    expect(page.get_by_role("searchbox", name="Filter runs")).to_have_value("lr<0.05 state:failed -tag:base")
+    page.get_by_role("searchbox", name="Filter runs").fill('"two words"')
+    expect(page.get_by_text("1 of 10,000 runs")).to_be_visible()
+
+
+def test_a_wrong_filter_says_why_in_one_line(many: Site, page: Page) -> None:
+    many.visit(page, "#/runs?filter=size<3")
+    error = page.locator("#filter-error")
+    expect(error).to_have_text('there is no column size; put words with < in quotes: "size<3"')
+    page.get_by_role("searchbox", name="Filter runs").fill("lr<small")
+    expect(error).to_have_text("lr<small: small is neither a number nor a date; use lr:small for a text")
+    page.get_by_role("searchbox", name="Filter runs").fill("nothing-has-this")
+    expect(page.get_by_role("heading", name="No run matches the filter")).to_be_visible()
+    page.get_by_role("button", name="Clear the filter").click()
+    expect(page.get_by_text("10,000 runs")).to_be_visible()
+
+
+def test_runs_are_sorted_and_grouped_by_keyboard(many: Site, page: Page) -> None:
+    many.visit(page, "#/runs?filter=duration<12")
+    head = page.get_by_role("columnheader", name="Duration")
+    head.get_by_role("button").focus()
+    page.keyboard.press("Enter")
+    expect(head).to_have_attribute("aria-sort", "descending")
+    page.keyboard.press("Enter")
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    expect(page).to_have_url(re.compile("sort=duration"))
+    page.get_by_label("Group by").select_option("project")
+    expect(rows(page).first).to_have_text(re.compile("^(gpt|vision) · 100 runs$"))
+
+
+def test_chosen_columns_come_from_config(many: Site, page: Page) -> None:
+    many.visit(page)
+    page.get_by_role("button", name="Columns…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("searchbox").fill("lr")
+    dialog.get_by_label("config.lr").check()
+    dialog.get_by_role("searchbox").fill("Tags")
+    dialog.get_by_label("Tags").uncheck()
+    dialog.get_by_role("button", name="Show").click()
+    expect(rows(page).first).to_contain_text("0.001")
+    expect(page.get_by_role("columnheader", name="Tags")).to_have_count(0)
+    expect(page).to_have_url(re.compile("config=lr"))
+
+
+def test_markup_in_a_name_stays_a_text(many: Site, page: Page) -> None:
+    many.visit(page, "#/runs?filter=onerror")
+    expect(page.get_by_role("link", name=MARKUP)).to_be_visible()
+    assert page.locator("#content img").count() == 0
+
+
+def test_selected_runs_are_compared(many: Site, page: Page, errors: list[str]) -> None:
+    many.visit(page, "#/runs?run=run-2")
+    page.get_by_label("Select run-3", exact=True).check()
+    page.get_by_role("grid").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("Space")
+    page.get_by_role("button", name="Compare 3").click()
+    expect(page).to_have_url(re.compile(r"#/compare\?run=run-2&run=run-3&run=run-1"))
+    errors.clear()  # of another view
+
+
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site whose collector takes changes: two finished runs, and one that runs."""
+    running = Rank(3, rank=0, label="rank0", primary=True, run_id="run-3", start_us=START_US)
+    running.log(1, loss=1.0)
+    ranks = [finished(1, "run-1", name="old"), finished(2, "run-2"), running]
+    logs = [whole(rank) for rank in ranks]
+    with kept_log(tmp_path_factory.mktemp("changing"), logs) as place, Site(place.root).running() as site:
+        yield site
+
+
+def test_a_run_is_edited_in_place_and_others_see_it(changing: Site, page: Page) -> None:
+    changing.visit(page, "#/runs?run=run-1")
+    page.get_by_role("button", name="Edit").click()
+    dialog = page.get_by_role("dialog", name="Edit run-1")
+    dialog.get_by_label("Name").fill(MARKUP)
+    dialog.get_by_label("Tags").fill("best, b")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("link", name=MARKUP)).to_be_visible()
+    expect(page.get_by_text("best", exact=True)).to_be_visible()
+    with connect(dir=changing.root, start=False) as client:  # another reader: the table follows
+        client.edit_run("run-2", name="new name")
+    expect(page.get_by_role("link", name="new name")).to_be_visible()
+
+
+def test_deleting_names_the_run_and_asks_twice_while_it_runs(changing: Site, page: Page, errors: list[str]) -> None:
+    changing.visit(page, "#/runs?run=run-3")
+    page.get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("dialog", name="Delete run-3?")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    again = page.get_by_role("button", name="Delete although it runs")
+    expect(page.get_by_text("run run-3 is running")).to_be_visible()
+    again.click()
+    expect(page.get_by_role("link", name="run-3")).to_have_count(0)
+    expect(page.get_by_text("2 runs")).to_be_visible()
+    assert errors and all("400" in error for error in errors)
+    errors.clear()  # the refusal

@@ -1,0 +1,48 @@
+"""The table of runs: a page that has a version gets what changed since."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from chiplog.page import run_table
+from chiplog.page.run_table import RunTables
+from chiplog.page.source import Source
+from chiplog.query.client import connect
+from tests.support.collector_log import whole
+from tests.support.kept_log import finished, kept_log
+
+
+def test_later_answers_have_what_changed_and_what_was_deleted(tmp_path: Path) -> None:
+    runs = [finished(number, f"run-{number}") for number in range(1, 4)]
+    with kept_log(tmp_path, [whole(run) for run in runs]) as place:
+        asyncio.run(_read_changes(place.root))
+
+
+async def _read_changes(root: Path) -> None:
+    source = Source(dir=str(root), may_start=False)
+    table = RunTables(source).table([], ["loss"])
+    first = await table.read("")
+    assert first["is_whole"] and {row[0] for row in first["rows"]} == {"run-1", "run-2", "run-3"}
+    assert {row[first["columns"].index("summary.loss")] for row in first["rows"]} == {2.0}
+    same = await table.read(first["version"])
+    assert (same["rows"], same["deleted"], same["version"]) == ([], [], first["version"])
+    with connect(dir=root, start=False) as client:
+        client.edit_run("run-1", name="new")
+        client.delete_runs(["run-2"], why="test")
+        changed = await table.read(first["version"])
+        assert ([row[0] for row in changed["rows"]], changed["deleted"]) == (["run-1"], ["run-2"])
+        assert not changed["is_whole"]
+    other = await table.read("other.1")
+    assert other["is_whole"] and {row[0] for row in other["rows"]} == {"run-1", "run-3"} and other["deleted"] == []
+    await source.close()
+
+
+def test_tables_that_were_asked_for_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_table, "TABLES_MAX", 2)
+    tables = RunTables(Source())
+    first = tables.table(["a"], [])
+    assert tables.table(["a"], []) is first
+    tables.table(["b"], [])
+    tables.table(["c"], [])
+    assert tables.table(["a"], []) is not first
