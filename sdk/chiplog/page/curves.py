@@ -5,6 +5,8 @@ bucket keeps its minimum and maximum, so that no spike is lost at any width. The
 asks again for the end of a growing curve gets the same buckets.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,26 +15,40 @@ from chiplog_schemas.sql import LEVELS
 
 POINTS_MAX = 2_000
 LABELS_MAX = 64  # curves in one panel
-WIDTH_MAX = 1 << 40
-_SPAN = """
-SELECT min(first_step) AS first_step, max(last_step) AS last_step, count(*) AS n_labels FROM keys
-WHERE run_id = $run AND key = $key AND (len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[], label))
+WIDTH_MAX = 1 << 62  # of a bucket; sums of two such numbers are still 64-bit integers
+STEP_MIN, STEP_MAX = -(1 << 63), (1 << 63) - 1
+BEHIND_SHOWN = 5  # labels that are named because they have not sent the newest step
+# The step of a label is that of its newest attempt, even if an earlier one got further.
+_SPANS = f"""
+WITH found AS (
+    SELECT *, max(step) OVER (PARTITION BY key) AS newest_step FROM keys
+    WHERE run_id = $run AND list_contains($keys::VARCHAR[], key)
+      AND (len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[], label))
+)
+SELECT key, count(*) AS n_labels, min(first_step) AS first_step, max(last_step) AS last_step,
+       sum(n)::BIGINT AS n_values, sum(n_nan)::BIGINT AS n_nan, any_value(newest_step) AS newest_step,
+       min(step) AS least_step, count(*) FILTER (step < newest_step) AS n_behind,
+       coalesce(
+           list(label ORDER BY step, rank NULLS LAST, label) FILTER (step < newest_step), []
+       )[1:{BEHIND_SHOWN}] AS behind
+FROM found GROUP BY key
 """
 # Of a label with several attempts in a bucket the newest one counts.
 _BUCKETS = """
-WITH series AS (
-    SELECT DISTINCT s.producer, s.key, i.label, i.attempt, i.rank
+WITH series AS MATERIALIZED (
+    SELECT DISTINCT s.producer, s.key, n.name, i.label, i.attempt, i.rank
     FROM base.metric_series s JOIN base.identified i ON i.producer = s.producer JOIN base.names n ON n.id = s.key
-    WHERE i.run_id = $run AND n.name = $key
+    WHERE i.run_id = $run AND list_contains($keys::VARCHAR[], n.name)
       AND (len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[], i.label))
 ), parts AS (
     {parts}
 ), attempts AS (
-    SELECT s.label, s.rank, s.attempt, p.step - (p.step % {width} + {width}) % {width} AS step, min(p.ts) AS ts,
-           sum(p.n) AS n, min(p.min) AS min, max(p.max) AS max, sum(p.sum) / nullif(sum(p.n), 0) AS mean
+    SELECT s.name AS key, s.label, s.rank, s.attempt, p.step - (p.step % {width} + {width}) % {width} AS step,
+           min(p.ts) AS ts, min(p.min) AS min, max(p.max) AS max, sum(p.sum) / nullif(sum(p.n), 0) AS mean
     FROM parts p JOIN series s ON s.producer = p.producer AND s.key = p.key GROUP BY ALL
 ), buckets AS (
-    FROM attempts QUALIFY attempt = max(attempt) OVER (PARTITION BY label, step)  -- safeguard: newest-attempt-is-drawn
+    FROM attempts
+    QUALIFY attempt = max(attempt) OVER (PARTITION BY key, label, step)  -- safeguard: newest-attempt-is-drawn
 )
 """
 _ROWS = """
@@ -46,52 +62,103 @@ SELECT l.producer, l.key, l.step, l.ts, l.n_numbers, l.sum, l.min, l.max
 FROM base.metric_levels l JOIN series s ON s.producer = l.producer AND s.key = l.key
 WHERE l.width = {level} AND l.step >= {first} AND l.step <= {last}
 """
-_LINES = "SELECT label, rank, step, ts, min, mean, max FROM buckets ORDER BY rank NULLS LAST, label, step"
-_BAND = """
-SELECT step, min(ts) AS ts, count(*) AS n_labels, min(min) AS min, median(mean) AS median, max(max) AS max,
-       arg_min(label, min) AS min_label, arg_max(label, max) AS max_label
-FROM buckets GROUP BY step ORDER BY step
+# A row per label with lists: a row per bucket would cost most of the time in Python.
+_LINES = """
+SELECT key, label, rank, list(step ORDER BY step) AS step, list(epoch_ms(ts) ORDER BY step) AS ts,
+       list(min ORDER BY step) AS min, list(mean ORDER BY step) AS mean, list(max ORDER BY step) AS max
+FROM buckets GROUP BY key, label, rank ORDER BY rank NULLS LAST, label
+"""
+_BAND_COLUMNS = ("step", "ts", "n_labels", "min", "median", "max", "min_label", "max_label")
+_BAND = f"""
+, steps AS (
+    SELECT key, step, epoch_ms(min(ts)) AS ts, count(*) AS n_labels, min(min) AS min, median(mean) AS median,
+           max(max) AS max, arg_min(label, (min, label)) FILTER (min IS NOT NULL) AS min_label,
+           arg_max(label, (max, label)) FILTER (max IS NOT NULL) AS max_label
+    FROM buckets GROUP BY key, step
+)
+SELECT key, {", ".join(f"list({name} ORDER BY step) AS {name}" for name in _BAND_COLUMNS)} FROM steps GROUP BY key
+"""
+_PLACES = """
+, places AS (SELECT step, avg(mean) AS x FROM buckets WHERE isfinite(mean) GROUP BY step)
+SELECT step, x FROM places
 """
 
 
 @dataclass(frozen=True)
-class CurveRequest:
-    """What to read. first, last: bounds of steps; None for those of the key."""
+class CurvesRequest:
+    """What to read.
+
+    Attributes:
+        run: ID of the run.
+        keys: Names of metrics.
+        points: Buckets at most.
+        first: First step; None for that of the key.
+        last: Last step; None for that of the key.
+        width: Steps in a bucket at least; a page that follows a curve asks for the width that it has.
+        labels: Only these; all if empty.
+        lines_max: A band if there are more labels.
+        x: A metric whose mean in each bucket is returned, too; "" for none.
+    """
 
     run: str
-    key: str
+    keys: tuple[str, ...]
     points: int = 400
     first: int | None = None
     last: int | None = None
+    width: int = 1
     labels: tuple[str, ...] = ()
     lines_max: int = 16
+    x: str = ""
 
 
-def read_curve(client: Client, request: CurveRequest) -> dict[str, Any]:
-    """Return one key of a run in buckets.
+def read_curves(client: Client, request: CurvesRequest) -> list[dict[str, Any]]:
+    """Return keys of a run in buckets, in the order of the request.
 
     Returns:
-        `kind` is `lines` or `band`, `none` without values. `step` and `ts` have an entry for each bucket. `lines`: for
-        each label lists of mean, min and max, with None where it has no value. `band`: n_labels, min, median, max,
-        min_label and max_label for each bucket.
+        For each key its number of labels and values, its steps, and the labels whose newest step is less than that of
+        the others (`n_behind`, `behind`). `kind` is `lines`, `band`, or `none` without values. `step` and `ts`
+        (milliseconds since 1970), and `x` if asked for, have an entry for each bucket. `lines`: for each label lists
+        of mean, min and max, None where it has no number, and `gaps`, the places of buckets whose values are NaN or
+        infinite; min and max are None if they are the mean everywhere. `band`: n_labels, min, median, max, min_label
+        and max_label for each bucket. `n_infinite` counts buckets with infinities.
 
     Raises:
         QueryError: A query has no result.
     """
-    params = {"run": request.run, "key": request.key, "labels": list(request.labels)}
-    [span] = client.sql(_SPAN, params).rows()
-    head = {"key": request.key, "n_labels": span["n_labels"], "first_step": span["first_step"]}
-    head["last_step"] = span["last_step"]
-    if not span["n_labels"]:
-        return head | {"kind": "none", "width": 1, "step": [], "ts": []}
-    first = span["first_step"] if request.first is None else request.first
-    last = span["last_step"] if request.last is None else request.last
-    width = bucket_width(last - first + 1, request.points)
-    first -= first % width
-    text = _text_of(width, first, last)
-    is_band = span["n_labels"] > request.lines_max
-    rows = client.sql(text + (_BAND if is_band else _LINES), params).rows()
-    return head | {"width": width} | (_band(rows) if is_band else _lines(rows))
+    params = {"run": request.run, "labels": list(request.labels)}
+    spans = {row["key"]: row for row in client.sql(_SPANS, {**params, "keys": list(request.keys)}).rows()}
+    curves: dict[str, dict[str, Any]] = {}
+    groups: dict[tuple[int, int, int, bool], list[str]] = {}
+    for key in request.keys:
+        span = spans.get(key)
+        if span is None:
+            curves[key] = {"key": key, "n_labels": 0, "kind": "none", "width": 1, "step": [], "ts": []}
+            continue
+        first = span["first_step"] if request.first is None else request.first
+        last = span["last_step"] if request.last is None else request.last
+        width = max(bucket_width(last - first + 1, request.points), bucket_width(request.width, 1))
+        is_band = span["n_labels"] > request.lines_max
+        kind = "band" if is_band else "lines"
+        empty = {"lines": []} if not is_band else {name: [] for name in _BAND_COLUMNS}
+        curves[key] = span | {"kind": kind, "width": width, "step": [], "ts": [], "n_infinite": 0} | empty
+        # Whole buckets: the page that asks again for a part gets the same ones.
+        first -= first % width
+        last = min(last - last % width + width - 1, STEP_MAX)
+        groups.setdefault((width, max(first, STEP_MIN), last, is_band), []).append(key)
+    for (width, first, last, is_band), keys in groups.items():
+        text = _text_of(width, first, last)
+        rows = client.sql(text + (_BAND if is_band else _LINES), {**params, "keys": keys}).rows()
+        by_key: dict[str, list[dict[str, Any]]] = {}
+        for row in rows:
+            by_key.setdefault(row["key"], []).append(row)
+        for key, of_key in by_key.items():
+            curves[key] |= _band(of_key[0]) if is_band else _lines(of_key)
+        if request.x:
+            places = client.sql(text + _PLACES, {**params, "keys": [request.x]}).rows()
+            x = {row["step"]: row["x"] for row in places}
+            for key in keys:
+                curves[key]["x"] = [x.get(step) for step in curves[key]["step"]]
+    return list(curves.values())
 
 
 def bucket_width(n_steps: int, points: int) -> int:
@@ -109,34 +176,46 @@ def _text_of(width: int, first: int, last: int) -> str:
     parts = [_ROWS.format(table=table, **bounds) for table in tables]
     if level > 1:
         parts.append(_LEVEL.format(level=level, **bounds))
-    return _BUCKETS.format(parts=" UNION ALL ".join(parts), width=width, **bounds)
+    return _BUCKETS.format(parts=" UNION ALL ".join(parts), width=width)
 
 
 def _lines(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    places: dict[int, Any] = {}
+    times: dict[int, float] = {}
     for row in rows:
-        places[row["step"]] = min(places.get(row["step"], row["ts"]), row["ts"])
-    steps = sorted(places)
-    number = {step: place for place, step in enumerate(steps)}
-    lines: dict[str, dict[str, Any]] = {}
+        for step, ts in zip(row["step"], row["ts"], strict=True):
+            times[step] = min(times.get(step, ts), ts)
+    steps = sorted(times)
+    place = {step: at for at, step in enumerate(steps)}
+    lines = []
+    n_infinite = 0
     for row in rows:
-        line = lines.setdefault(
-            row["label"],
-            {"label": row["label"], "rank": row["rank"], **{name: [None] * len(steps) for name in _VALUES}},
+        at = [place[step] for step in row["step"]]
+        gaps = [p for p, mean in zip(at, row["mean"], strict=True) if mean is None or not math.isfinite(mean)]
+        n_infinite += sum(1 for low, high in zip(row["min"], row["max"], strict=True) if _is_infinite(low, high))
+        line: dict[str, Any] = {"label": row["label"], "rank": row["rank"], "gaps": gaps}
+        line["mean"] = _spread(row["mean"], at, len(steps))
+        is_flat = row["min"] == row["mean"] == row["max"]
+        line["min"], line["max"] = (
+            (None, None) if is_flat else (_spread(row[name], at, len(steps)) for name in ("min", "max"))
         )
-        for name in _VALUES:
-            line[name][number[row["step"]]] = row[name]
-    return {
-        "kind": "lines",
-        "step": steps,
-        "ts": [places[step] for step in steps],
-        "lines": list(lines.values()),
-    }
+        lines.append(line)
+    return {"step": steps, "ts": [times[step] for step in steps], "lines": lines, "n_infinite": n_infinite}
 
 
-_VALUES = ("mean", "min", "max")
+def _spread(values: list[Any], at: Sequence[int], n: int) -> list[Any]:
+    """Return values at their places of `n`, None elsewhere."""
+    if len(values) == n:
+        return values
+    spread: list[Any] = [None] * n
+    for value, place in zip(values, at, strict=True):
+        spread[place] = value
+    return spread
 
 
-def _band(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    names = ("step", "ts", "n_labels", "min", "median", "max", "min_label", "max_label")
-    return {"kind": "band", **{name: [row[name] for row in rows] for name in names}}
+def _band(row: dict[str, Any]) -> dict[str, Any]:
+    n_infinite = sum(1 for low, high in zip(row["min"], row["max"], strict=True) if _is_infinite(low, high))
+    return {name: row[name] for name in _BAND_COLUMNS} | {"n_infinite": n_infinite}
+
+
+def _is_infinite(low: float | None, high: float | None) -> bool:
+    return low is not None and high is not None and (math.isinf(low) or math.isinf(high))

@@ -45,3 +45,15 @@ export function agoText(ts, now = Date.now()) {
 export function timeText(ts) {
   return ts ? `${ts.slice(0, 19).replace("T", " ")} UTC` : "";
 }
+
+const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+
+/** Return a whole number with separators: "12,345". */
+export function wholeText(number) {
+  return WHOLE.format(number);
+}
+
+/** Return "1 label" or "3 labels". */
+export function countText(number, noun) {
+  return `${wholeText(number)} ${noun}${number === 1 ? "" : "s"}`;
+}

@@ -1,0 +1,334 @@
+// A chart on uPlot: lines with a faint band each, names at the right edge, a crosshair that all charts share, and the
+// values at the crosshair as a legend. Colours are those of the style sheet, so that a change of the theme draws again.
+
+import { h, show } from "./dom.js";
+import { durationText, timeText, valueText } from "./texts.js";
+import uPlot from "../vendor/uPlot.esm.js";
+
+const COLOURS = 8; // --series-1 … --series-8; further lines are dashed
+const DASH = [6, 3];
+const HEIGHT = 210;
+const POINTS_MAX = 40; // with so many or fewer, each has a dot
+const FONT = "11px system-ui, sans-serif";
+const NAME_GAP = 3; // pixels between a line and its name
+
+/** Return the values at places of x; undefined where there is none, which lines bridge; null interrupts a line. */
+export function smooth(values, weight) {
+  if (!weight) return values;
+  let mean = 0;
+  let scale = 0;
+  // An exponential moving average without the bias of its start, as of Adam: https://arxiv.org/abs/1412.6980
+  return values.map((value) => {
+    if (value === null || value === undefined) return value;
+    mean = weight * mean + (1 - weight) * value;
+    scale = weight * scale + (1 - weight);
+    return mean / scale;
+  });
+}
+
+/** Return {stroke, dash} of the line at a place. */
+export function lineStyle(at) {
+  return { colour: `--series-${(at % COLOURS) + 1}`, dash: at % (2 * COLOURS) >= COLOURS ? DASH : null };
+}
+
+/**
+ * A chart in an element. `draw` shows a model:
+ *   x: numbers in order; kind: "step", "time" (seconds since 1970), "relative" (seconds) or "value"
+ *   range: [least, most] of x, or null; isLog: whether y is logarithmic
+ *   lines: [{name, values, low, high, raw, colour, dash, isThin, tail}], colour: name of a CSS variable; low, high: the
+ *     band of a line; raw: values that stay faint behind it; tail: a name at the right edge; isThin: not the line itself
+ *     but a bound; isSilent: not in the legend
+ *   fills: [[line, line, colour]]: what is filled between two lines
+ * onZoom(least, most): a part was chosen by dragging; onReset(): a double click.
+ */
+export class Chart {
+  constructor(element, legend, { onZoom, onReset, label }) {
+    this.element = element;
+    this.legend = legend;
+    this.onZoom = onZoom;
+    this.onReset = onReset;
+    element.setAttribute("role", "img");
+    element.setAttribute("aria-label", label);
+    this.plot = null;
+    this.shape = "";
+    this.model = null;
+    this.again = () => this.draw(this.model, true);
+    this.resizes = new ResizeObserver(() => this.resize());
+    this.resizes.observe(element);
+    this.scheme = matchMedia("(prefers-color-scheme: dark)");
+    this.scheme.addEventListener("change", this.again);
+    document.addEventListener("themechange", this.again);
+  }
+
+  close() {
+    this.resizes.disconnect();
+    this.scheme.removeEventListener("change", this.again);
+    document.removeEventListener("themechange", this.again);
+    this.plot?.destroy();
+    this.plot = null;
+  }
+
+  resize() {
+    const width = this.element.clientWidth;
+    if (this.plot && width && width !== this.plot.width) this.plot.setSize({ width, height: HEIGHT });
+    else if (!this.plot && width && this.model) this.draw(this.model);
+  }
+
+  /** Draw a model; `isNew` also takes the colours again. */
+  draw(model, isNew = false) {
+    if (!model) return;
+    this.model = model;
+    if (!this.element.clientWidth) return;
+    const { data, series, bands } = this.columns(model);
+    const shape = JSON.stringify([model.kind, model.isLog, bands.length, series.map(({ label, dash }) => [label, dash])]);
+    if (this.plot && shape === this.shape && !isNew) {
+      this.range = model.range;
+      this.plot.setData(data, true);
+    } else {
+      this.plot?.destroy();
+      this.shape = shape;
+      this.range = model.range;
+      this.plot = new uPlot(this.options(model, series, bands), data, this.element);
+    }
+    this.drawLegend(model);
+  }
+
+  columns(model) {
+    const data = [model.x];
+    const series = [{}];
+    const bands = [];
+    const places = [];
+    const add = (values, options) => {
+      data.push(values);
+      series.push({ ...options, points: { show: options.width > 0, size: 4, filter: dots, stroke: null, fill: options.stroke } });
+      return series.length - 1;
+    };
+    for (const line of model.lines) {
+      const stroke = css(line.colour);
+      if (line.low && line.high) {
+        const high = add(line.high, { label: "", width: 0, stroke: "transparent" });
+        const low = add(line.low, { label: "", width: 0, stroke: "transparent" });
+        bands.push({ series: [high, low], fill: faint(stroke, 0.16) });
+      }
+      if (line.raw) add(line.raw, { label: "", width: 1, stroke: faint(stroke, 0.3) });
+      const width = line.isThin ? 1 : 1.5;
+      const place = add(line.values, { label: line.name, width, stroke, dash: line.dash ?? undefined });
+      places.push(place);
+    }
+    for (const [upper, lower, colour] of model.fills ?? []) {
+      bands.push({ series: [places[upper], places[lower]], fill: faint(css(colour), 0.16) });
+    }
+    this.places = places;
+    return { data, series, bands };
+  }
+
+  options(model, series, bands) {
+    const axis = {
+      stroke: css("--quiet"),
+      font: FONT,
+      grid: { stroke: css("--grid"), width: 1 },
+      ticks: { stroke: css("--grid"), width: 1, size: 4 },
+    };
+    const texts = (plot, splits) => splits.map((value) => axisText(value, splits));
+    const x = { ...axis, space: 70, size: 30 };
+    if (model.kind === "relative") x.values = (plot, splits) => splits.map((value) => durationText(value));
+    else if (model.kind !== "time") x.values = texts;
+    const y = { ...axis, values: texts, space: 32, size: (plot, values) => axisSize(values) };
+    if (model.isLog) y.values = (plot, splits) => splits.map((value) => (value === null ? null : logText(value, splits)));
+    return {
+      width: this.element.clientWidth,
+      height: HEIGHT,
+      padding: [8, 8, 0, 0],
+      series,
+      bands,
+      scales: {
+        x: { time: model.kind === "time", range: (plot, least, most) => this.range ?? spread(least, most) },
+        y: { distr: model.isLog ? 3 : 1 },
+      },
+      axes: [x, y],
+      legend: { show: false },
+      tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+      cursor: {
+        y: false,
+        points: { size: 6 },
+        drag: { x: true, y: false, setScale: false },
+        sync: { key: `chiplog-${model.kind}`, setSeries: false, filters: { pub: isMove } },
+        bind: {
+          dblclick: () => () => {
+            this.onReset();
+            return null;
+          },
+        },
+      },
+      hooks: {
+        setCursor: [(plot) => this.drawValues(plot.cursor.idx)],
+        setSelect: [(plot) => this.choose(plot)],
+        draw: [(plot) => this.drawNames(plot)],
+      },
+    };
+  }
+
+  choose(plot) {
+    const { left, width } = plot.select;
+    if (width < 4) return;
+    const chosen = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.onZoom(...chosen);
+  }
+
+  drawNames(plot) {
+    const { ctx, bbox } = plot;
+    const tails = this.model.lines.map((line, at) => [line, this.places[at]]).filter(([line]) => line.tail);
+    if (!tails.length) return;
+    ctx.save();
+    ctx.font = `600 ${11 * devicePixelRatio}px system-ui, sans-serif`;
+    ctx.textAlign = "right";
+    for (const [line, place] of tails) {
+      const values = plot.data[place];
+      const at = values.findLastIndex((value) => value !== null && value !== undefined);
+      if (at < 0) continue;
+      const isAbove = line.tail.isAbove;
+      const gap = NAME_GAP * devicePixelRatio;
+      const height = 11 * devicePixelRatio;
+      const y = plot.valToPos(values[at], "y", true) + (isAbove ? -gap : gap + height);
+      ctx.fillStyle = css(line.colour);
+      ctx.fillText(
+        line.tail.text,
+        bbox.left + bbox.width - gap,
+        Math.min(bbox.top + bbox.height - gap, Math.max(bbox.top + height, y)),
+      );
+    }
+    ctx.restore();
+  }
+
+  drawLegend(model) {
+    this.values = model.lines.map(() => h("b", {}));
+    this.where = h("span", { class: "curve-where quiet" });
+    show(
+      this.legend,
+      this.where,
+      model.lines.map((line, at) =>
+        line.isSilent
+          ? null
+          : h(
+              "span",
+              { class: "curve-line" },
+              h("i", {
+                class: line.dash ? "dashed" : "",
+                ref: (mark) => (mark.style.borderTopColor = css(line.colour)),
+              }),
+              line.name,
+              this.values[at],
+            ),
+      ),
+    );
+    this.drawValues(this.plot.cursor.idx);
+  }
+
+  drawValues(at) {
+    if (!this.values) return;
+    const { x, kind, lines } = this.model;
+    const isInside = at !== null && at !== undefined && at < x.length;
+    this.where.textContent = isInside ? placeText(x[at], kind) : "last";
+    lines.forEach((line, number) => {
+      const value = isInside ? line.values[at] : line.values.findLast((one) => one !== null && one !== undefined);
+      this.values[number].textContent = valueText(value) || "–";
+    });
+  }
+
+  /** Return a canvas with the chart, its title and its legend, as it is on the page. */
+  picture(title) {
+    const source = this.plot.ctx.canvas;
+    const scale = devicePixelRatio;
+    const named = this.model.lines.filter((line) => !line.isSilent);
+    const names = named.map((line) => line.name);
+    const rows = Math.ceil(names.length / 4);
+    const canvas = document.createElement("canvas");
+    canvas.width = source.width;
+    canvas.height = source.height + (28 + 16 * rows) * scale;
+    const ctx = canvas.getContext("2d");
+    ctx.fillStyle = css("--surface");
+    ctx.fillRect(0, 0, canvas.width, canvas.height);
+    ctx.fillStyle = css("--text");
+    ctx.font = `600 ${13 * scale}px system-ui, sans-serif`;
+    ctx.fillText(title, 10 * scale, 19 * scale);
+    ctx.drawImage(source, 0, 28 * scale);
+    ctx.font = `${11 * scale}px system-ui, sans-serif`;
+    names.forEach((name, at) => {
+      const left = 10 * scale + ((at % 4) * canvas.width) / 4;
+      const y = source.height + (28 + 11 + 16 * Math.floor(at / 4)) * scale;
+      ctx.fillStyle = css(named[at].colour);
+      ctx.fillText(`— ${name}`, left, y, canvas.width / 4 - 12 * scale);
+    });
+    return canvas;
+  }
+}
+
+function isMove(type) {
+  return type === "mousemove" || type === "mouseleave";
+}
+
+/** Return the places that have a dot: all of a few, else those without a neighbour, which no line shows. */
+function dots(plot, number) {
+  const values = plot.data[number];
+  const isFew = values.length <= POINTS_MAX;
+  const places = [];
+  let before = null;
+  for (let at = 0; at < values.length; at++) {
+    const value = values[at];
+    if (value === undefined) continue;
+    if (value !== null && (isFew || (before === null && isEnd(values, at)))) places.push(at);
+    before = value;
+  }
+  return places;
+}
+
+function isEnd(values, at) {
+  for (let next = at + 1; next < values.length; next++) {
+    if (values[next] !== undefined) return values[next] === null;
+  }
+  return true;
+}
+
+function spread(least, most) {
+  if (least === null || most === null) return [0, 1];
+  return least === most ? [least - 1, most + 1] : [least, most];
+}
+
+function css(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim() || "#808080";
+}
+
+function faint(colour, share) {
+  return `${colour}${Math.round(share * 255)
+    .toString(16)
+    .padStart(2, "0")}`;
+}
+
+function axisText(value, splits) {
+  if (value === null || value === undefined) return null;
+  const most = Math.max(...splits.map(Math.abs));
+  const apart = splits.length > 1 ? Math.abs(splits[1] - splits[0]) : most || 1;
+  if (most >= 1e7 || (most < 1e-3 && most > 0)) {
+    return value === 0 ? "0" : value.toExponential(Math.max(0, Math.min(6, Math.ceil(Math.log10(most / apart)))));
+  }
+  let digits = Math.max(0, Math.min(8, -Math.floor(Math.log10(apart) + 1e-9)));
+  if (Math.abs(apart * 10 ** digits - Math.round(apart * 10 ** digits)) > 1e-6) digits += 1; // 0.25
+  return value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
+
+function logText(value, splits) {
+  const digit = Math.round(value / 10 ** Math.floor(Math.log10(value) + 1e-9));
+  if (digit !== 1 && splits.length > 12) return null;
+  return value >= 1e5 || value < 1e-3 ? value.toExponential(0) : String(Number(value.toPrecision(3)));
+}
+
+function axisSize(values) {
+  return 14 + 6.5 * Math.max(3, ...(values ?? []).map((text) => (text ?? "").length));
+}
+
+function placeText(value, kind) {
+  if (kind === "time") return timeText(new Date(value * 1000).toISOString());
+  if (kind === "relative") return durationText(value);
+  return kind === "step" ? `step ${valueText(value)}` : valueText(value);
+}

@@ -1,0 +1,180 @@
+// Curves of the API as what a chart draws, and the new end of a curve joined to what is known of it.
+
+import { lineStyle, smooth } from "./chart.js";
+
+/** Return a curve whose buckets from a step on are those of a later answer; null if the answer has other buckets. */
+export function merge(curve, part, from) {
+  if (part.kind !== curve.kind || part.width !== curve.width) return null;
+  const cut = curve.step.findIndex((step) => step >= from);
+  const kept = cut < 0 ? curve.step.length : cut;
+  const joined = (before, after) => [...before.slice(0, kept), ...after];
+  const merged = { ...curve, ...part };
+  for (const name of ["step", "ts"]) merged[name] = joined(curve[name], part[name]);
+  if (curve.x) merged.x = joined(curve.x, part.x ?? part.step.map(() => null));
+  if (curve.kind === "band") {
+    for (const name of ["n_labels", "min", "median", "max", "min_label", "max_label"]) {
+      merged[name] = joined(curve[name], part[name]);
+    }
+    return merged;
+  }
+  const none = (n) => new Array(n).fill(null);
+  const parts = new Map(part.lines.map((line) => [line.label, line]));
+  const known = new Map(curve.lines.map((line) => [line.label, line]));
+  merged.lines = [...new Set([...known.keys(), ...parts.keys()])].map((label) => {
+    const before = known.get(label) ?? { gaps: [], mean: none(kept), min: null, max: null, ...parts.get(label) };
+    const after = parts.get(label) ?? { gaps: [], mean: none(part.step.length), min: null, max: null };
+    const old = known.has(label) ? before : { ...before, gaps: [], mean: none(kept), min: null, max: null };
+    const bound = (name) => (old[name] || after[name] ? joined(old[name] ?? old.mean, after[name] ?? after.mean) : null);
+    return {
+      label,
+      rank: before.rank,
+      gaps: [...old.gaps.filter((at) => at < kept), ...after.gaps.map((at) => at + kept)],
+      mean: joined(old.mean, after.mean),
+      min: bound("min"),
+      max: bound("max"),
+    };
+  });
+  return merged;
+}
+
+/**
+ * Return the model of a chart, and how many points a logarithmic axis leaves out.
+ * @param {Array<{name: string, curve: Object, startMs: number}>} runs the curves of one key; the first is the page's run
+ * @param {{x: string, isLog: boolean, weight: number, range: ?Array<number>}} view
+ */
+export function modelOf(runs, { x, isLog, weight, range }) {
+  const tables = runs.filter(({ curve }) => curve?.step.length).map((run, at) => tableOf(run, x, runs.length > 1 ? at : null));
+  const { places, columns } = join(tables);
+  const counted = { hidden: 0 };
+  const shown = (values) => (values && isLog ? values.map((value) => positive(value, counted)) : values);
+  const lines = [];
+  const fills = [];
+  tables.forEach((table, number) => {
+    const start = lines.length;
+    const column = (values) => (values ? columns[number](values) : null);
+    for (const line of table.lines) {
+      const values = shown(column(line.values));
+      lines.push({
+        ...line,
+        values: smooth(values, weight),
+        raw: weight && !line.isThin ? values : null,
+        low: shown(column(line.low)),
+        high: shown(column(line.high)),
+      });
+    }
+    for (const [upper, lower, colour] of table.fills) fills.push([start + upper, start + lower, colour]);
+  });
+  const kind = { step: "step", time: "time", relative: "relative" }[x] ?? "value";
+  return { model: { x: places, kind, range: kind === "step" ? range : null, isLog, lines, fills }, nHidden: counted.hidden };
+}
+
+function positive(value, counted) {
+  if (value === null || value === undefined || value > 0) return value;
+  counted.hidden += 1;
+  return null;
+}
+
+/** Return {x, order, lines, fills} of one run. number: its place among several, null if it is alone. */
+function tableOf({ name, curve, startMs }, x, number) {
+  const { x: places, order } = placesOf(curve, x, startMs);
+  const single = number === null ? null : lineStyle(number);
+  const prefix = number === null ? "" : `${name} `;
+  if (curve.kind === "lines") {
+    const lines = curve.lines.map((line, at) => {
+      const gaps = new Set(line.gaps);
+      // A label without a value at a step of others is bridged; NaN and infinities interrupt the line.
+      const numbers = (values) => values.map((value, place) => (value ?? (gaps.has(place) ? null : undefined)));
+      const values = numbers(line.mean);
+      const isOne = number !== null && curve.lines.length === 1;
+      return {
+        name: isOne ? name : prefix + line.label,
+        values,
+        low: line.min ? numbers(line.min) : null,
+        high: line.max ? numbers(line.max) : null,
+        ...(single ?? lineStyle(at)),
+      };
+    });
+    return { x: places, order, lines, fills: [] };
+  }
+  const style = single ?? lineStyle(0);
+  const most = commonest(curve.max_label);
+  const least = commonest(curve.min_label);
+  const tail = (text, isAbove) => (number === null && text ? { text, isAbove } : null);
+  const isSilent = number !== null;
+  const median = number === null ? "median" : `${name} (median of ${Math.max(...curve.n_labels)})`;
+  const lines = [
+    { name: `${prefix}max${most ? ` (mostly ${most})` : ""}`, values: curve.max, isThin: true, isSilent, tail: tail(most, true), ...style },
+    { name: median, values: curve.median, ...style },
+    { name: `${prefix}min${least ? ` (mostly ${least})` : ""}`, values: curve.min, isThin: true, isSilent, tail: tail(least, false), ...style },
+  ];
+  return { x: places, order, lines, fills: [[0, 2, style.colour]] };
+}
+
+/** Return the label that is named in the most buckets. */
+function commonest(labels) {
+  const counts = new Map();
+  for (const label of labels) if (label !== null) counts.set(label, (counts.get(label) ?? 0) + 1);
+  let best = null;
+  for (const [label, count] of counts) if (best === null || count > counts.get(best)) best = label;
+  return best;
+}
+
+/** Return the x of a curve's buckets. order: the buckets in the order of x, without those that have none. */
+export function placesOf(curve, x, startMs) {
+  const at =
+    x === "step"
+      ? curve.step
+      : x === "time"
+        ? curve.ts.map((ms) => ms / 1000)
+        : x === "relative"
+          ? curve.ts.map((ms) => (ms - startMs) / 1000)
+          : (curve.x ?? curve.step.map(() => null));
+  const order = at.map((_, place) => place).filter((place) => at[place] !== null);
+  order.sort((a, b) => at[a] - at[b] || a - b);
+  return { x: order.map((place) => at[place]), order };
+}
+
+/** Join tables by x: return all places of x, and for each table what puts a column there. */
+function join(tables) {
+  if (tables.length === 1) {
+    const [{ x, order }] = tables;
+    return { places: x, columns: [(values) => order.map((place) => values[place])] };
+  }
+  const places = [...new Set(tables.flatMap(({ x }) => x))].sort((a, b) => a - b);
+  const numbers = new Map(places.map((place, at) => [place, at]));
+  const columns = tables.map(({ x, order }) => (values) => {
+    const column = new Array(places.length).fill(undefined);
+    order.forEach((place, at) => (column[numbers.get(x[at])] = values[place]));
+    return column;
+  });
+  return { places, columns };
+}
+
+/** Return a curve as CSV: a line per bucket. */
+export function csvOf(runs) {
+  const cell = (value) => {
+    const text = value === null || value === undefined ? "" : String(value);
+    // A leading sign of a formula in a name would be computed by a spreadsheet.
+    const safe = typeof value === "string" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+    return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  const rows = [["run", "label", "step", "time", "mean", "min", "max"]];
+  for (const { run, curve } of runs) {
+    const time = (at) => new Date(curve.ts[at]).toISOString();
+    if (curve.kind === "lines") {
+      for (const line of curve.lines) {
+        curve.step.forEach((step, at) => {
+          const mean = line.mean[at];
+          if (mean === null) return;
+          rows.push([run, line.label, step, time(at), mean, line.min?.[at] ?? mean, line.max?.[at] ?? mean]);
+        });
+      }
+    } else if (curve.kind === "band") {
+      curve.step.forEach((step, at) => {
+        const label = `median of ${curve.n_labels[at]} labels`;
+        rows.push([run, label, step, time(at), curve.median[at], curve.min[at], curve.max[at]]);
+      });
+    }
+  }
+  return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
+}

@@ -1,0 +1,253 @@
+// One run: its header, its tabs, and what it was started with. A tab is a module in run/, loaded when it is needed.
+
+import { addressOf } from "../address.js";
+import { ask, follow, part } from "../api.js";
+import { h, notice, show } from "../dom.js";
+import { countText, durationText, timeText, valueText, wholeText } from "../texts.js";
+
+const TABS = { curves: "Curves", ranks: "Ranks" };
+const PAUSE_MS = 2000; // between two reports of a run that changes
+const PAUSE_QUIET_MS = 15000; // of a run that has ended and is complete
+const PAUSE_FACTOR = 10; // an answer that takes long is asked for less often
+const ROWS_SHOWN = 30; // of config and summary, until more are asked for
+
+/** The last report, so that another tab of the same run is drawn at once. */
+let known = null;
+
+export async function open(content, rest, query) {
+  const [run, chosen = "curves"] = rest;
+  if (!run) {
+    show(content, h("section", { class: "empty" }, h("h1", {}, "No run chosen"), allRuns()));
+    return () => {};
+  }
+  const tab = chosen in TABS ? chosen : "curves";
+  const path = `runs/${part(run)}`;
+  const loading = import(`./run/${tab}.js`); // beside the report
+  loading.catch(() => null); // reported below
+  let report = known?.run_id === run ? known : null;
+  const isFresh = report === null;
+  report ??= await readReport(path, run, content);
+  if (!report) return () => {};
+  known = report;
+  document.title = `${report.name || run} · chiplog`;
+
+  const header = h("header", { class: "run-header" });
+  const details = h("details", { class: "run-details" });
+  const element = h("section", { class: `run-tab tab-${tab}`, "aria-label": TABS[tab] });
+  drawHeader(header, report);
+  details.addEventListener("toggle", () => drawDetails(details, report));
+  drawDetails(details, report);
+  show(content, header, tabBar(run, tab), element, details);
+
+  let isOpen = true;
+  let timer = null;
+  let lastAt = isFresh ? performance.now() : -Infinity;
+  let lastMs = 0;
+  const refresh = async () => {
+    timer = null;
+    const began = performance.now();
+    try {
+      report = known = await ask(path);
+    } catch (error) {
+      if (isOpen) notice(error.message, true);
+      return;
+    } finally {
+      lastAt = performance.now();
+      lastMs = lastAt - began;
+    }
+    if (!isOpen) return;
+    notice("");
+    drawHeader(header, report);
+    if (details.open) drawDetails(details, report);
+    // A tab that shows parts of the report listens to this.
+    element.dispatchEvent(new CustomEvent("report", { detail: report }));
+  };
+  const later = () => {
+    if (timer !== null || document.hidden) return;
+    const pause = Math.max(isActive(report) ? PAUSE_MS : PAUSE_QUIET_MS, PAUSE_FACTOR * lastMs);
+    timer = setTimeout(refresh, Math.max(0, lastAt + pause - performance.now()));
+  };
+  const unfollow = follow((state) => (state.error ? notice(state.error, true) : later()));
+  const clock = setInterval(() => report.ended_at ?? drawDuration(header, report), 1000);
+  if (!isFresh) later();
+  document.addEventListener("visibilitychange", later);
+
+  let closeTab = () => {};
+  try {
+    const view = await loading;
+    if (isOpen) closeTab = (await view.open(element, run, query, report)) ?? closeTab;
+  } catch (error) {
+    show(element, h("p", { class: "error" }, error.message));
+  }
+  return () => {
+    isOpen = false;
+    document.removeEventListener("visibilitychange", later);
+    clearTimeout(timer);
+    clearInterval(clock);
+    unfollow();
+    closeTab();
+  };
+}
+
+async function readReport(path, run, content) {
+  try {
+    return await ask(path);
+  } catch (error) {
+    if (error.kind !== "not_found") throw error;
+    show(
+      content,
+      h("section", { class: "empty" }, h("h1", {}, "No such run"), h("p", {}, `There is no run ${run}. `), allRuns()),
+    );
+    return null;
+  }
+}
+
+function allRuns() {
+  return h("a", { href: addressOf(["runs"]) }, "All runs");
+}
+
+/** Return True while more events may come. */
+function isActive(report) {
+  return report.n_running > 0 || report.completeness.pending !== 0;
+}
+
+function tabBar(run, current) {
+  const links = Object.entries(TABS).map(([name, title]) =>
+    h("a", { href: addressOf(["run", run, name]), "aria-current": name === current ? "page" : null }, title),
+  );
+  return h("nav", { class: "tabs", "aria-label": "Parts of the run" }, links);
+}
+
+function drawHeader(header, report) {
+  const { run_id: run, n_running: nRunning, n_failed: nFailed } = report;
+  const labels = [countText(report.n_labels, "label")];
+  if (nRunning) labels.push(`${wholeText(nRunning)} running`);
+  const facts = [
+    ["project", report.project],
+    ["group", report.run_group],
+    ["started", timeText(report.created_at)],
+    ["took", h("span", { class: "run-took" })],
+    ["primary", report.primary_label ?? "not known yet"],
+    ["labels", [labels.join(", "), nFailed ? [", ", h("span", { class: "error" }, `${wholeText(nFailed)} failed`)] : null]],
+    ["attempts", report.n_attempts > 1 ? wholeText(report.n_attempts) : null],
+    ["events", h("span", { class: completenessClass(report.completeness) }, completenessText(report.completeness))],
+  ];
+  show(
+    header,
+    h(
+      "div",
+      { class: "run-title" },
+      h("h1", {}, report.name || run),
+      h("span", { class: `chip ${report.state}` }, report.state),
+      report.name && report.name !== run ? h("span", { class: "quiet" }, run) : null,
+      (report.tags ?? []).map((tag) => h("span", { class: "chip" }, tag)),
+    ),
+    h(
+      "dl",
+      { class: "facts" },
+      facts
+        .filter(([, value]) => value)
+        .map(([name, value]) => h("div", {}, h("dt", { class: "quiet" }, name), h("dd", {}, value))),
+    ),
+    failureLine(run, report.first_failure),
+  );
+  drawDuration(header, report);
+}
+
+function drawDuration(header, report) {
+  const element = header.querySelector(".run-took");
+  const until = report.ended_at ? new Date(report.ended_at) : new Date();
+  if (element) element.textContent = durationText((until - new Date(report.created_at)) / 1000);
+}
+
+/** Return whether all data has arrived, in one phrase. */
+export function completenessText({ produced, stored, lost, pending }) {
+  if (pending === null || produced === null) {
+    const kept = `${countText(stored, "event")} stored${lost ? `, ${wholeText(lost)} lost` : ""}`;
+    return `${kept}; how many more there were is unknown`;
+  }
+  if (!pending && !lost) return `all ${countText(stored, "event")} stored`;
+  const open = [pending ? `${wholeText(pending)} pending` : null, lost ? `${wholeText(lost)} lost` : null];
+  return `${open.filter(Boolean).join(", ")} of ${countText(produced, "event")}`;
+}
+
+function completenessClass({ lost, pending }) {
+  return lost || pending === null ? "error" : pending ? "" : "good";
+}
+
+/** Return one line about the first failure, with a link to what happened; null if there is none. */
+function failureLine(run, failure) {
+  if (!failure) return null;
+  if (failure.is_interrupted) {
+    return h("p", { class: "run-failure" }, `Interrupted by Ctrl-C: ${failure.label}`);
+  }
+  const echoes = (failure.others ?? []).filter((other) => other.is_echo).length;
+  const words = [
+    failure.is_cause ? "failed first" : "ended first, from outside",
+    failure.is_certain ? "" : " (uncertain)",
+    `: ${failure.reason || failure.state}`,
+    echoes ? ` (${countText(echoes, "echo").replace("echos", "echoes")})` : "",
+  ];
+  return h(
+    "p",
+    { class: "run-failure" },
+    h("a", { class: "error", href: addressOf(["run", run, "events"]) }, failure.label),
+    ` ${words.join("")}`,
+  );
+}
+
+function drawDetails(details, report) {
+  const nConfig = Object.keys(report.config).length;
+  const nSummary = Object.keys(report.summary).length;
+  const summary = h("summary", {}, `Details: ${nConfig} config, ${nSummary} summary, environment`);
+  if (!details.open) {
+    show(details, summary);
+    return;
+  }
+  const { packages, ...told } = report.environment ?? {};
+  show(
+    details,
+    summary,
+    h(
+      "div",
+      { class: "panels" },
+      valuesPanel("Config", report.config, "no config was set"),
+      valuesPanel("Summary", report.summary, "no summary yet"),
+      valuesPanel("Environment", flat(told), "no environment was reported"),
+      packages ? valuesPanel("Packages", packages, "none") : null,
+    ),
+    report.notes ? h("section", { class: "panel" }, h("h2", {}, "Notes"), h("p", {}, report.notes)) : null,
+  );
+}
+
+function valuesPanel(title, values, none) {
+  const entries = Object.entries(values);
+  const body = h("tbody");
+  const more = h("button", { onclick: () => fill(entries.length) });
+  const fill = (n) => {
+    show(
+      body,
+      entries.slice(0, n).map(([key, value]) => h("tr", {}, h("th", { scope: "row" }, key), h("td", {}, plain(value)))),
+    );
+    more.hidden = n >= entries.length;
+    more.textContent = `Show all ${entries.length}`;
+  };
+  fill(ROWS_SHOWN);
+  const table = entries.length ? h("table", { class: "grid values" }, body) : h("p", { class: "quiet" }, none);
+  return h("section", { class: "panel" }, h("h2", {}, title), table, more);
+}
+
+/** Return nested objects as one level, keys joined by dots; lists stay. */
+function flat(object, before = "") {
+  const entries = Object.entries(object).flatMap(([key, value]) =>
+    value && typeof value === "object" && !Array.isArray(value)
+      ? Object.entries(flat(value, `${before}${key}.`))
+      : [[before + key, value]],
+  );
+  return Object.fromEntries(entries);
+}
+
+function plain(value) {
+  if (typeof value === "string") return value;
+  return typeof value === "number" ? valueText(value) : JSON.stringify(value);
+}

@@ -1,0 +1,612 @@
+// The curves of a run: a panel per metric, in groups by the part of the name before the slash. Panels load when they are
+// visible, several in one request; while the run changes, only their last buckets are asked for again.
+
+import { addressOf, setParameters } from "../../address.js";
+import { ask, follow, part } from "../../api.js";
+import { Chart } from "../../chart.js";
+import { csvOf, merge, modelOf, placesOf } from "../../curve_model.js";
+import { h, notice, show } from "../../dom.js";
+import { countText, valueText, wholeText } from "../../texts.js";
+
+const KEYS_AT_ONCE = 6; // in one request: the first curves do not wait for the last
+const REQUESTS_AT_ONCE = 2; // as many queries as a collector runs at once
+const POINTS = 400;
+const POINTS_WIDE = 1500;
+const BUCKETS_BACK_MAX = 32; // how far back a live request looks for labels that are late
+const PAUSE_MS = 500; // between two live requests
+const PAUSE_FACTOR = 4; // of the time that the last one took
+const OPEN_PANELS = 60; // groups beyond so many panels start closed
+const SHOWN_AT_FIRST = 60; // panels of a group, until more are asked for
+const RUNS_MAX = 10; // overlaid
+const TYPING_MS = 200;
+const X_NAMES = { step: "step", time: "wall time", relative: "time since the start" };
+
+export async function open(element, run, query, report) {
+  const view = new View(element, run, query, report);
+  await view.start();
+  return () => view.close();
+}
+
+class View {
+  constructor(element, run, query, report) {
+    this.element = element;
+    this.report = report;
+    this.others = query.getAll("with").filter((other) => other !== run).slice(0, RUNS_MAX - 1);
+    this.runs = [{ run, name: report.name || run, startMs: Date.parse(report.created_at) }];
+    this.filter = query.get("filter") ?? "";
+    this.x = query.get("x") || "step";
+    this.isLog = query.get("log") === "1";
+    this.weight = Math.min(0.99, Math.max(0, Number(query.get("smooth")) || 0));
+    this.labels = query.get("labels") ?? "";
+    this.zoom = query.get("first") && query.get("last") ? [Number(query.get("first")), Number(query.get("last"))] : null;
+    if (this.zoom && !this.zoom.every(Number.isFinite)) this.zoom = null;
+    this.panels = new Map(); // by key
+    this.closed = new Set(query.getAll("closed"));
+    this.opened = new Set(query.getAll("open"));
+    this.version = 0; // of what is asked for; an answer to an older one is not drawn
+    this.nRequests = 0;
+    this.isUpdating = false;
+    this.abort = new AbortController();
+    this.isOpen = true;
+  }
+
+  async start() {
+    if (this.others.length) show(this.element, h("p", { class: "quiet" }, "Loading…"));
+    for (const run of this.others) {
+      try {
+        const other = await ask(`runs/${part(run)}`, {}, { signal: this.abort.signal });
+        this.runs.push({ run, name: other.name || run, startMs: Date.parse(other.created_at), config: other.config });
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        notice(`${run}: ${error.message}`, true);
+      }
+    }
+    if (!this.isOpen) return;
+    this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "150px" });
+    this.bar = this.drawBar();
+    this.body = h("div", { class: "curve-groups" });
+    show(this.element, this.bar, this.overlaid(), this.body);
+    this.drawGroups();
+    this.onReport = ({ detail }) => {
+      const before = this.report.keys.length;
+      this.report = detail;
+      if (detail.keys.length !== before) this.drawGroups();
+    };
+    this.element.addEventListener("report", this.onReport);
+    this.unfollow = follow((state) => (state.error ? null : this.later()));
+    this.onVisible = () => this.later();
+    document.addEventListener("visibilitychange", this.onVisible);
+  }
+
+  close() {
+    this.isOpen = false;
+    this.abort.abort();
+    clearTimeout(this.timer);
+    clearTimeout(this.typing);
+    this.seen?.disconnect();
+    this.unfollow?.();
+    document.removeEventListener("visibilitychange", this.onVisible);
+    this.element.removeEventListener("report", this.onReport);
+    for (const panel of this.panels.values()) panel.close();
+  }
+
+  // -- controls --
+
+  drawBar() {
+    const keys = this.report.keys.map(({ key }) => key);
+    const known = keys.includes(this.x) || this.x in X_NAMES ? keys : [this.x, ...keys];
+    const chosen = (value, current) => ({ value, selected: value === current });
+    const axis = h(
+      "select",
+      { onchange: (event) => this.change({ x: event.target.value }), "aria-label": "x axis" },
+      Object.entries(X_NAMES).map(([value, text]) => h("option", chosen(value, this.x), `x: ${text}`)),
+      h("optgroup", { label: "a metric" }, known.slice(0, 1000).map((key) => h("option", chosen(key, this.x), key))),
+    );
+    const labels = h(
+      "select",
+      { onchange: (event) => this.change({ labels: event.target.value }), "aria-label": "labels" },
+      h("option", chosen("", this.labels), "all labels"),
+      h("option", chosen("primary", this.labels), "primary only"),
+      h("option", chosen("failed", this.labels), "failed labels"),
+      this.report.labels
+        .filter(({ is_newest: isNewest }) => isNewest)
+        .slice(0, 1024)
+        .map(({ label }) => h("option", chosen(`=${label}`, this.labels), label)),
+    );
+    this.weightText = h("output", { class: "number" }, this.weight.toFixed(2));
+    const smoothing = h("input", {
+      ...{ type: "range", min: 0, max: 0.99, step: 0.01, value: this.weight, "aria-label": "smoothing" },
+      oninput: (event) => {
+        this.weight = Number(event.target.value);
+        this.weightText.textContent = this.weight.toFixed(2);
+        setParameters({ smooth: this.weight || null });
+        this.redraw();
+      },
+    });
+    const bound = (name) =>
+      h("input", {
+        ...{ type: "number", class: "step-bound", placeholder: name, "aria-label": `${name} step` },
+        onchange: () => {
+          const [first, last] = [this.first.value, this.last.value];
+          if (first !== "" && last !== "") this.setZoom(Number(first), Number(last));
+        },
+      });
+    this.first = bound("first");
+    this.last = bound("last");
+    this.reset = h("button", { onclick: () => this.setZoom(null) }, "Reset zoom");
+    this.drawZoom();
+    return h(
+      "div",
+      { class: "bar" },
+      h("input", {
+        ...{ type: "search", class: "grow", placeholder: "Filter metrics", "aria-label": "Filter metrics", value: this.filter },
+        oninput: (event) => {
+          clearTimeout(this.typing);
+          this.filter = event.target.value;
+          this.typing = setTimeout(() => {
+            setParameters({ filter: this.filter });
+            this.drawGroups();
+          }, TYPING_MS);
+        },
+      }),
+      axis,
+      labels,
+      h(
+        "label",
+        {},
+        h("input", { type: "checkbox", checked: this.isLog, onchange: (event) => this.setLog(event.target.checked) }),
+        "log y",
+      ),
+      h("label", {}, "smoothing", smoothing, this.weightText),
+      h("span", { class: "zoom" }, "steps", this.first, "–", this.last, this.reset),
+    );
+  }
+
+  /** Return the runs that are overlaid, with their colours and how their configs differ. */
+  overlaid() {
+    if (this.runs.length < 2) return null;
+    const configs = [this.report.config, ...this.runs.slice(1).map(({ config }) => config)];
+    const texts = (key) => configs.map((config) => JSON.stringify(config[key]) ?? "–");
+    const differing = [...new Set(configs.flatMap(Object.keys))].sort().filter((key) => new Set(texts(key)).size > 1);
+    const mark = (at) => h("i", { class: "mark", ref: (i) => (i.style.borderTopColor = `var(--series-${(at % 8) + 1})`) });
+    return h(
+      "div",
+      { class: "panel overlaid" },
+      h(
+        "table",
+        { class: "grid" },
+        h("thead", {}, h("tr", {}, h("th", {}, "run"), differing.map((key) => h("th", {}, key)), h("th", {}))),
+        h(
+          "tbody",
+          {},
+          this.runs.map(({ run, name }, at) =>
+            h(
+              "tr",
+              {},
+              h("td", {}, mark(at), " ", h("a", { href: addressOf(["run", run, "curves"]) }, name)),
+              differing.map((key) => h("td", {}, texts(key)[at])),
+              h("td", {}, at ? h("button", { class: "bare", onclick: () => this.remove(run) }, "Remove") : null),
+            ),
+          ),
+        ),
+      ),
+      differing.length ? null : h("p", { class: "quiet" }, "Their configs are equal."),
+    );
+  }
+
+  remove(run) {
+    setParameters({ with: this.others.filter((other) => other !== run) });
+    dispatchEvent(new HashChangeEvent("hashchange"));
+  }
+
+  change(parameters) {
+    Object.assign(this, parameters);
+    setParameters({ x: this.x === "step" ? null : this.x, labels: this.labels });
+    this.reload();
+  }
+
+  setLog(isLog) {
+    this.isLog = isLog;
+    setParameters({ log: isLog ? 1 : null });
+    this.redraw();
+  }
+
+  setZoom(first, last) {
+    this.zoom = first === null ? null : [Math.min(first, last), Math.max(first, last)].map(Math.round);
+    setParameters({ first: this.zoom?.[0], last: this.zoom?.[1] });
+    this.drawZoom();
+    this.redraw(); // what is known of the part, until the finer buckets are there
+    this.reload();
+  }
+
+  drawZoom() {
+    this.first.value = this.zoom?.[0] ?? "";
+    this.last.value = this.zoom?.[1] ?? "";
+    this.reset.disabled = this.zoom === null;
+  }
+
+  // -- panels --
+
+  drawGroups() {
+    const words = this.filter.toLowerCase().split(/\s+/).filter(Boolean);
+    const keys = this.report.keys.map(({ key }) => key);
+    const found = keys.filter((key) => words.every((word) => key.toLowerCase().includes(word)));
+    const groups = new Map(found.some((key) => !key.includes("/")) ? [["", []]] : []);
+    for (const key of found) {
+      const group = key.includes("/") ? key.slice(0, key.indexOf("/")) : "";
+      groups.set(group, [...(groups.get(group) ?? []), key]);
+    }
+    for (const [key, panel] of this.panels) {
+      if (!found.includes(key)) {
+        panel.close();
+        this.panels.delete(key);
+      }
+    }
+    if (!found.length) {
+      show(this.body, this.none(keys.length));
+      return;
+    }
+    let nPanels = 0;
+    show(
+      this.body,
+      [...groups].map(([name, of]) => {
+        nPanels += of.length;
+        const isOpen = this.opened.has(name) || (!this.closed.has(name) && (nPanels <= OPEN_PANELS || of.length === nPanels));
+        return this.drawGroup(name, of, isOpen || words.length > 0);
+      }),
+    );
+  }
+
+  drawGroup(name, keys, isOpen) {
+    const panels = h("div", { class: "panels" });
+    const more = h("button", {
+      onclick: () => fill(panels.childElementCount + SHOWN_AT_FIRST),
+    });
+    const fill = (n) => {
+      show(panels, keys.slice(0, n).map((key) => this.panel(key).element));
+      more.hidden = n >= keys.length;
+      more.textContent = `Show more of ${wholeText(keys.length)}`;
+    };
+    if (isOpen) fill(SHOWN_AT_FIRST);
+    more.hidden ||= !isOpen;
+    const group = h(
+      "details",
+      { class: "curve-group", open: isOpen },
+      h("summary", {}, h("b", {}, name || "metrics"), h("span", { class: "quiet" }, ` ${wholeText(keys.length)}`)),
+      panels,
+      more,
+    );
+    group.addEventListener("toggle", () => {
+      if (group.open && !panels.childElementCount) fill(SHOWN_AT_FIRST);
+      if (group.open === isOpen) return;
+      this.closed.delete(name);
+      this.opened.delete(name);
+      (group.open ? this.opened : this.closed).add(name);
+      setParameters({ closed: [...this.closed], open: [...this.opened] });
+    });
+    return group;
+  }
+
+  none(nKeys) {
+    if (nKeys) return h("p", { class: "empty" }, `No metric matches “${this.filter}”; ${wholeText(nKeys)} do not.`);
+    return h(
+      "section",
+      { class: "empty" },
+      h("h2", {}, "No metrics yet"),
+      h("p", {}, "This run has logged no number. ", "What it printed is in its console."),
+      h("a", { href: addressOf(["run", this.runs[0].run, "console"]) }, "Console"),
+    );
+  }
+
+  panel(key) {
+    if (!this.panels.has(key)) {
+      const panel = new Panel(this, key);
+      this.panels.set(key, panel);
+      this.seen.observe(panel.element);
+    }
+    return this.panels.get(key);
+  }
+
+  onSeen(entries) {
+    for (const { target, isIntersecting } of entries) {
+      const panel = this.panels.get(target.dataset.key);
+      if (panel) panel.isVisible = isIntersecting;
+    }
+    this.load();
+    this.later();
+  }
+
+  redraw() {
+    for (const panel of this.panels.values()) panel.draw();
+  }
+
+  /** Ask for all curves again, those that are visible at once. */
+  reload() {
+    this.version += 1;
+    this.load();
+  }
+
+  // -- requests --
+
+  load() {
+    const waiting = [...this.panels.values()].filter((panel) => panel.isVisible && panel.needs(this.version));
+    const byPoints = Map.groupBy ? Map.groupBy(waiting, (panel) => panel.points) : grouped(waiting);
+    for (const [points, panels] of byPoints) {
+      for (let at = 0; at < panels.length && this.nRequests < REQUESTS_AT_ONCE; at += KEYS_AT_ONCE) {
+        this.request(panels.slice(at, at + KEYS_AT_ONCE), points);
+      }
+    }
+  }
+
+  async request(panels, points) {
+    const version = this.version;
+    this.nRequests += 1;
+    for (const panel of panels) panel.asked = version;
+    const keys = panels.map(({ key }) => key);
+    const range = this.zoom ? { first: this.zoom[0], last: this.zoom[1] } : {};
+    try {
+      const answers = await Promise.all(this.runs.map(({ run }) => this.askFor(run, { key: keys, points, ...range })));
+      if (version !== this.version) return;
+      panels.forEach((panel, at) => panel.setCurves(answers.map((curves) => curves[at])));
+    } catch (error) {
+      if (error.name !== "AbortError" && version === this.version) for (const panel of panels) panel.fail(error.message);
+    } finally {
+      this.nRequests -= 1;
+      if (this.isOpen) this.load();
+    }
+  }
+
+  askFor(run, query) {
+    const x = this.x in X_NAMES ? null : this.x;
+    // Of several runs each has one colour: a line, or a band if it has several labels.
+    const lines = this.runs.length > 1 ? 1 : null;
+    const parameters = { ...query, x, lines, label: this.chosenLabels() };
+    return ask(`runs/${part(run)}/curves`, parameters, { signal: this.abort.signal });
+  }
+
+  chosenLabels() {
+    if (this.labels.startsWith("=")) return [this.labels.slice(1)];
+    if (this.labels === "primary") return [this.report.primary_label ?? ""].filter(Boolean);
+    if (this.labels !== "failed") return [];
+    const ends = ["failed", "crashed", "lost"];
+    const failed = this.report.labels.filter(({ state, is_newest: isNewest }) => isNewest && ends.includes(state));
+    return failed.length ? failed.slice(0, 64).map(({ label }) => label) : ["no label failed"];
+  }
+
+  // -- live --
+
+  later() {
+    if (this.timer || document.hidden || !this.isOpen) return;
+    const pause = Math.max(PAUSE_MS, PAUSE_FACTOR * (this.lastMs ?? 0));
+    this.timer = setTimeout(
+      async () => {
+        const began = performance.now();
+        await this.update();
+        this.lastMs = performance.now() - began;
+        this.lastAt = performance.now();
+        this.timer = null;
+        if (this.isDirty) this.later();
+      },
+      Math.max(0, (this.lastAt ?? -Infinity) + pause - performance.now()),
+    );
+  }
+
+  /** Ask for the last buckets of the visible curves. */
+  async update() {
+    this.isDirty = false;
+    const version = this.version;
+    const panels = [...this.panels.values()].filter((panel) => panel.isVisible && panel.loaded === version);
+    for (const [at, { run }] of this.runs.entries()) {
+      const groups = new Map();
+      for (const panel of panels) {
+        const from = panel.from(at);
+        if (from === null) continue;
+        const { width } = panel.curves[at];
+        const group = groups.get(`${width}/${panel.points}`) ?? { width, from, points: panel.points, panels: [] };
+        group.from = Math.min(group.from, from);
+        group.panels.push(panel);
+        groups.set(`${width}/${panel.points}`, group);
+      }
+      for (const { width, from, points, panels: those } of groups.values()) {
+        try {
+          const query = { key: those.map(({ key }) => key), width, first: from, points, last: this.zoom?.[1] };
+          const parts = await this.askFor(run, query);
+          if (version !== this.version || !this.isOpen) return;
+          those.forEach((panel, place) => panel.append(at, parts[place], from));
+        } catch {
+          return; // the header says why; the next change asks again
+        }
+      }
+    }
+    this.load();
+  }
+}
+
+function grouped(panels) {
+  const groups = new Map();
+  for (const panel of panels) groups.set(panel.points, [...(groups.get(panel.points) ?? []), panel]);
+  return groups;
+}
+
+class Panel {
+  constructor(view, key) {
+    this.view = view;
+    this.key = key;
+    this.points = POINTS;
+    this.asked = -1;
+    this.loaded = -1;
+    this.isVisible = false;
+    this.curves = [];
+    this.box = h("div", { class: "curve-box" });
+    this.legend = h("div", { class: "curve-legend" });
+    this.notes = h("p", { class: "curve-notes" }, h("span", { class: "quiet" }, "Loading…"));
+    this.state = h("p", { class: "curve-state quiet", hidden: true });
+    this.wide = h("button", { class: "bare", onclick: () => this.widen(), "aria-pressed": "false" }, "Wide");
+    this.element = h(
+      "section",
+      { class: "panel curve", "data-key": key },
+      h(
+        "header",
+        {},
+        h("h3", { class: "clip", title: key }, key),
+        this.wide,
+        h("button", { class: "bare", onclick: () => this.savePng(), "aria-label": `${key} as PNG` }, "PNG"),
+        h("button", { class: "bare", onclick: () => this.saveCsv(), "aria-label": `${key} as CSV` }, "CSV"),
+      ),
+      this.notes,
+      h("div", { class: "curve-frame" }, this.box, this.state),
+      this.legend,
+    );
+    this.chart = null;
+  }
+
+  close() {
+    this.view.seen.unobserve(this.element);
+    this.chart?.close();
+  }
+
+  needs(version) {
+    return this.asked !== version;
+  }
+
+  widen() {
+    const isWide = this.element.classList.toggle("wide");
+    this.wide.setAttribute("aria-pressed", String(isWide));
+    this.points = isWide ? POINTS_WIDE : POINTS;
+    this.asked = -1;
+    this.view.load();
+  }
+
+  setCurves(curves) {
+    this.curves = curves;
+    this.loaded = this.asked;
+    this.draw();
+  }
+
+  fail(message) {
+    this.loaded = -1;
+    show(this.notes, h("span", { class: "error" }, message), " ", h("button", { onclick: () => this.again() }, "Try again"));
+  }
+
+  again() {
+    this.asked = -1;
+    this.view.load();
+  }
+
+  /** Return the first step from which a curve may have changed; null if it cannot have, or is not on the screen. */
+  from(at) {
+    const curve = this.curves[at];
+    if (!curve?.step.length) {
+      if (curve?.kind === "none") this.asked = -1; // its first value may be there now
+      return null;
+    }
+    const { width, step, least_step: least } = curve;
+    const last = step[step.length - 1];
+    const floor = last - BUCKETS_BACK_MAX * width;
+    const from = Math.max(Math.min(last, least - (((least % width) + width) % width)), floor, step[0]);
+    return this.view.zoom && from > this.view.zoom[1] ? null : from;
+  }
+
+  append(at, curve, from) {
+    const merged = merge(this.curves[at], curve, from);
+    if (!merged || (merged.step.length > 2 * this.points && !this.view.zoom)) {
+      this.asked = -1; // other buckets: all of them again
+      return;
+    }
+    this.curves[at] = merged;
+    this.draw();
+  }
+
+  draw() {
+    if (!this.curves.length) return;
+    const { view } = this;
+    const runs = view.runs.map((run, at) => ({ ...run, curve: this.curves[at] }));
+    const { model, nHidden } = modelOf(runs, { x: view.x, isLog: view.isLog, weight: view.weight, range: view.zoom });
+    this.drawNotes(runs, nHidden);
+    const hasNumbers = model.lines.some(({ values }) => values.some((value) => value !== null && value !== undefined));
+    this.state.hidden = hasNumbers;
+    this.box.classList.toggle("blank", !hasNumbers);
+    this.legend.hidden = !hasNumbers;
+    if (!hasNumbers) {
+      this.state.textContent = this.why(nHidden);
+      return;
+    }
+    this.chart ??= new Chart(this.box, this.legend, {
+      onZoom: (least, most) => this.zoom(least, most),
+      onReset: () => view.setZoom(null),
+      label: `Curve of ${this.key}`,
+    });
+    this.chart.draw(model);
+  }
+
+  why(nHidden) {
+    const [curve] = this.curves;
+    const { zoom, x, labels } = this.view;
+    if (nHidden) return "No value is above 0: a logarithmic axis cannot show them.";
+    if (!curve || curve.kind === "none") return labels ? "The chosen labels have no value of it." : "No value yet.";
+    if (curve.n_nan && curve.n_nan === curve.n_values) return `All ${wholeText(curve.n_values)} values are NaN.`;
+    if (zoom) return `No number between the steps ${wholeText(zoom[0])} and ${wholeText(zoom[1])}.`;
+    return x in X_NAMES ? "No number." : `No value of ${x} at the same steps.`;
+  }
+
+  drawNotes(runs, nHidden) {
+    const notes = [];
+    for (const { name, curve } of runs) {
+      if (!curve || curve.kind === "none") continue;
+      const where = runs.length > 1 ? `${name}: ` : "";
+      if (curve.n_behind) {
+        const verb = curve.n_behind === 1 ? "has" : "have";
+        const text = `${where}${wholeText(curve.n_behind)} of ${countText(curve.n_labels, "label")} ${verb} not sent step`;
+        const more = curve.n_behind > curve.behind.length ? ", …" : "";
+        const title = `${curve.behind.join(", ")}${more}; the last one is at step ${wholeText(curve.least_step)}`;
+        notes.push(h("span", { class: "warn", title }, `${text} ${wholeText(curve.newest_step)} (${curve.behind[0]}${curve.n_behind > 1 ? ", …" : ""})`));
+      }
+      if (curve.kind === "band" && runs.length === 1) notes.push(countText(curve.n_labels, "label"));
+      if (curve.n_nan) notes.push(`${where}${wholeText(curve.n_nan)} NaN`);
+      if (curve.n_infinite) notes.push(`${where}${countText(curve.n_infinite, "point")} with infinities`);
+      if (curve.width > 1 && runs.length === 1) notes.push(`${valueText(curve.width)} steps a point`);
+    }
+    if (nHidden) notes.push(`${countText(nHidden, "value")} not above 0`);
+    show(this.notes, notes.map((note, at) => [at ? " · " : null, typeof note === "string" ? h("span", { class: "quiet" }, note) : note]));
+  }
+
+  /** Zoom to a part of x: the steps that are in it. */
+  zoom(least, most) {
+    const { view } = this;
+    if (view.x === "step") {
+      view.setZoom(Math.ceil(least), Math.floor(most));
+      return;
+    }
+    const steps = [];
+    view.runs.forEach(({ startMs }, number) => {
+      const curve = this.curves[number];
+      if (!curve?.step.length) return;
+      const { x, order } = placesOf(curve, view.x, startMs);
+      x.forEach((value, at) => {
+        if (value >= least && value <= most) steps.push(curve.step[order[at]], curve.step[order[at]] + curve.width - 1);
+      });
+    });
+    if (!steps.length) return;
+    view.setZoom(steps.reduce((a, b) => Math.min(a, b)), steps.reduce((a, b) => Math.max(a, b)));
+  }
+
+  savePng() {
+    if (!this.chart?.plot) return;
+    this.chart.picture(this.key).toBlob((blob) => save(blob, `${fileName(this.key)}.png`));
+  }
+
+  saveCsv() {
+    const runs = this.view.runs.map(({ run }, at) => ({ run, curve: this.curves[at] })).filter(({ curve }) => curve);
+    save(new Blob([csvOf(runs)], { type: "text/csv" }), `${fileName(this.key)}.csv`);
+  }
+}
+
+function fileName(key) {
+  return key.replaceAll(/[^\w.-]+/g, "_").slice(0, 100) || "curve";
+}
+
+function save(blob, name) {
+  const address = URL.createObjectURL(blob);
+  h("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}

@@ -1,0 +1,118 @@
+"""The curves of a run in the browser."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.page.conftest import Fill
+from tests.support.curved_runs import fill_curved_runs
+from tests.support.page_site import Site
+
+
+@pytest.fixture(scope="module")
+def curved(site_of: Callable[[Fill], Site]) -> Site:
+    return site_of(fill_curved_runs)
+
+
+def visit(site: Site, page: Page, fragment: str) -> None:
+    page.set_viewport_size({"width": 1280, "height": 2400})  # only visible panels load
+    site.visit(page, fragment)
+
+
+def panel(page: Page, key: str) -> Locator:
+    return page.locator(f'.panel.curve[data-key="{key}"]')
+
+
+def test_each_label_has_a_curve_and_the_panel_names_what_is_missing(curved: Site, page: Page) -> None:
+    visit(curved, page, "#/run/lines/curves")
+    loss = panel(page, "train/loss")
+    expect(loss.locator(".curve-line")).to_have_count(4)
+    expect(loss.locator("canvas")).to_be_visible()
+    expect(loss.locator(".curve-notes")).to_contain_text("1 of 4 labels has not sent step 999 (rank3)")
+    expect(loss.locator(".curve-notes")).to_contain_text("330 NaN")
+    expect(panel(page, "bad/nan")).to_contain_text("All 3,301 values are NaN.")
+    assert page.locator("img").count() == 0
+
+
+def test_many_labels_are_a_band_whose_extremes_are_named(curved: Site, page: Page) -> None:
+    visit(curved, page, "#/run/band/curves")
+    legend = panel(page, "train/loss").locator(".curve-legend")
+    expect(legend).to_contain_text("max (mostly rank7)")
+    expect(legend).to_contain_text("median")
+    expect(legend).to_contain_text("min (mostly rank0)")
+
+
+def test_dragging_zooms_all_panels_to_finer_buckets_and_a_double_click_resets(curved: Site, page: Page) -> None:
+    visit(curved, page, "#/run/lines/curves")
+    loss = panel(page, "train/loss")
+    expect(loss.locator(".curve-notes")).to_contain_text("4 steps a point")
+    over = loss.locator(".u-over")
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 60, steps=3)
+    page.mouse.up()
+    expect(loss.locator(".curve-notes")).not_to_contain_text("steps a point")
+    expect(panel(page, "epoch").locator(".curve-notes")).not_to_contain_text("steps a point")
+    first = int(page.get_by_label("first step").input_value())
+    assert 480 <= first <= 520 and f"first={first}" in page.url
+    over.dblclick()
+    expect(loss.locator(".curve-notes")).to_contain_text("4 steps a point")
+    assert "first" not in page.url
+
+
+def test_the_crosshair_shows_the_values_of_all_panels(curved: Site, page: Page) -> None:
+    visit(curved, page, "#/run/other/curves")
+    expect(panel(page, "train/loss").locator("canvas")).to_be_visible()
+    panel(page, "epoch").locator(".u-over").hover()
+    here = panel(page, "epoch").locator(".curve-where")
+    expect(here).to_contain_text("step ")
+    expect(panel(page, "train/loss").locator(".curve-where")).to_have_text(here.inner_text())
+
+
+def test_filter_axes_and_smoothing_are_in_the_address(curved: Site, page: Page) -> None:
+    visit(curved, page, "#/run/lines/curves")
+    expect(page.locator(".panel.curve")).to_have_count(4)
+    page.get_by_label("Filter metrics").fill("LOSS")
+    expect(page.locator(".panel.curve")).to_have_count(1)
+    page.get_by_label("x axis").select_option("epoch")
+    page.get_by_label("log y").check()
+    page.get_by_label("smoothing", exact=True).fill("0.5")
+    expect(panel(page, "train/loss").locator("canvas")).to_be_visible()
+    page.reload()
+    expect(page.locator(".panel.curve")).to_have_count(1)
+    expect(page.get_by_label("x axis")).to_have_value("epoch")
+    expect(page.get_by_label("log y")).to_be_checked()
+    expect(page.get_by_label("smoothing", exact=True)).to_have_value("0.5")
+
+
+def test_several_runs_have_a_colour_each_and_their_configs_beside_them(curved: Site, page: Page) -> None:
+    visit(curved, page, "#/run/lines/curves?with=other&with=band")
+    expect(page.locator(".overlaid")).to_contain_text("0.2")
+    loss = panel(page, "train/loss")
+    expect(loss.locator(".curve-line")).to_have_count(3)
+    colours = loss.locator(".curve-line i").evaluate_all("all => all.map(i => getComputedStyle(i).borderTopColor)")
+    assert len(set(colours)) == 3
+    page.get_by_role("button", name="Remove").first.click()
+    expect(loss.locator(".curve-line")).to_have_count(2)
+
+
+def test_csv_has_the_buckets_of_a_panel(curved: Site, page: Page) -> None:
+    visit(curved, page, "#/run/other/curves")
+    expect(panel(page, "train/loss").locator("canvas")).to_be_visible()
+    with page.expect_download() as download:
+        panel(page, "train/loss").get_by_role("button", name="CSV").click()
+    lines = download.value.path().read_text().splitlines()
+    assert lines[0] == "run,label,step,time,mean,min,max"
+    assert len(lines) == 1 + 250
+    with page.expect_download() as download:
+        panel(page, "train/loss").get_by_role("button", name="PNG").click()
+    assert download.value.path().read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_without_metrics_says_so(curved: Site, page: Page) -> None:
+    visit(curved, page, "#/run/silent/curves")
+    expect(page.get_by_role("heading", name="No metrics yet")).to_be_visible()
