@@ -139,7 +139,7 @@ def read_curves(client: Client, request: CurvesRequest) -> list[dict[str, Any]]:
         width = max(bucket_width(last - first + 1, request.points), bucket_width(request.width, 1))
         is_band = span["n_labels"] > request.lines_max
         kind = "band" if is_band else "lines"
-        empty = {"lines": []} if not is_band else {name: [] for name in _BAND_COLUMNS}
+        empty: dict[str, list[Any]] = {"lines": []} if not is_band else {name: [] for name in _BAND_COLUMNS}
         curves[key] = span | {"kind": kind, "width": width, "step": [], "ts": [], "n_infinite": 0} | empty
         # Whole buckets: the page that asks again for a part gets the same ones.
         first -= first % width
