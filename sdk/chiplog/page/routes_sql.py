@@ -65,6 +65,6 @@ ROUTES = [
     Route("/sql", run_sql, methods=["POST"]),
     Route("/words", list_words),
     Route("/views", list_views),
-    Route("/views/{name}", save_view, methods=["PUT"]),
-    Route("/views/{name}", remove_view, methods=["DELETE"]),
+    Route("/views/{name:path}", save_view, methods=["PUT"]),
+    Route("/views/{name:path}", remove_view, methods=["DELETE"]),
 ]

@@ -1,0 +1,341 @@
+// SQL: an editor with completion, the result as a table and a chart, saved queries. The query is in the address.
+
+import { ask, part } from "../api.js";
+import { setParameters } from "../address.js";
+import { field, openDialog } from "../dialog.js";
+import { h, notice, show } from "../dom.js";
+import { createTable } from "../table.js";
+import { valueText } from "../texts.js";
+
+const PREFIX = "sql/"; // of the names of saved queries
+const SUGGESTED_MAX = 10;
+const CURVES_MAX = 8;
+const CHART_HEIGHT = 200;
+const LOOKED_AT = 200; // rows that decide about kind and width of a column
+const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d/;
+const KEYWORDS = ["SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "HAVING", "JOIN", "USING", "count(*)", "DESC"];
+const FIRST = "SELECT run_id, state, created_at, n_labels, n_failed\nFROM runs ORDER BY created_at DESC LIMIT 100";
+
+export async function open(content, rest, query) {
+  let words = {};
+  let saved = [];
+  let result = null; // {columns, rows, n_rows}
+  let sort = null;
+  let suggested = [];
+  let drawChart = () => {};
+  let running = null;
+  let turn = 0;
+
+  const editor = h("textarea", {
+    class: "editor",
+    rows: 6,
+    spellcheck: "false",
+    autocapitalize: "off",
+    "aria-label": "SQL query",
+    "aria-describedby": "sql-help",
+    oninput: suggest,
+    onclick: suggest,
+    onkeydown: onKey,
+  });
+  editor.value = query.get("q") ?? FIRST;
+  const suggestions = h("div", { class: "suggestions", role: "group", "aria-label": "Completions", hidden: true });
+  const runButton = h("button", { class: "main", onclick: run, title: "Ctrl+Enter" }, "Run");
+  const status = h("span", { class: "quiet", role: "status" });
+  const error = h("pre", { class: "error", role: "alert", hidden: true });
+  const download = h("button", { onclick: onDownload, disabled: true }, "Download CSV");
+  const choice = h("select", { "aria-label": "Saved queries", onchange: onChoose });
+  const forget = h("button", { onclick: onForget, hidden: true }, "Forget");
+  const chart = h("div", { class: "panel chart", hidden: true });
+  const table = createTable({ label: "Result", onSort });
+  table.element.hidden = true;
+
+  show(
+    content,
+    h(
+      "section",
+      { class: "full" },
+      h("h1", { class: "hidden-text" }, "SQL"),
+      editor,
+      suggestions,
+      h(
+        "div",
+        { class: "bar" },
+        runButton,
+        download,
+        h("button", { onclick: onCopy }, "Copy link"),
+        choice,
+        h("button", { onclick: onSave }, "Save…"),
+        forget,
+        status,
+      ),
+      h("p", { id: "sql-help", class: "quiet small" }, "One SELECT. Ctrl+Enter runs it, Tab completes a word, Escape hides completions."),
+      error,
+      chart,
+      table.element,
+    ),
+  );
+  editor.focus();
+
+  /** Complete the word before the cursor: views, then columns of the views in the query, then all else. */
+  function suggest() {
+    const word = wordAt();
+    suggested = [];
+    if (word.length >= 2) {
+      const text = editor.value.toLowerCase();
+      const views = Object.keys(words);
+      const named = views.filter((view) => new RegExp(`\\b${view}\\b`).test(text)).flatMap((view) => words[view]);
+      const all = new Set([...named, ...views, ...KEYWORDS, ...Object.values(words).flat()]);
+      const low = word.toLowerCase();
+      suggested = [...all].filter((name) => name.toLowerCase().startsWith(low) && name.toLowerCase() !== low);
+      suggested = suggested.slice(0, SUGGESTED_MAX);
+    }
+    suggestions.hidden = !suggested.length;
+    show(
+      suggestions,
+      suggested.map((name) => h("button", { class: "bare", tabindex: -1, onclick: () => complete(name) }, h("code", {}, name))),
+    );
+  }
+
+  function wordAt() {
+    if (editor.selectionStart !== editor.selectionEnd) return "";
+    return /[A-Za-z_][A-Za-z_0-9]*$/.exec(editor.value.slice(0, editor.selectionStart))?.[0] ?? "";
+  }
+
+  function complete(name) {
+    const end = editor.selectionStart;
+    editor.setRangeText(name, end - wordAt().length, end, "end");
+    editor.focus();
+    hideSuggestions();
+  }
+
+  function hideSuggestions() {
+    suggested = [];
+    suggestions.hidden = true;
+  }
+
+  function onKey(event) {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run();
+    else if (event.key === "Tab" && !event.shiftKey && suggested.length) complete(suggested[0]);
+    else if (event.key === "Escape" && suggested.length) hideSuggestions();
+    else return;
+    event.preventDefault();
+  }
+
+  async function run() {
+    const text = editor.value.trim();
+    hideSuggestions();
+    if (!text) return fail("The query is empty; type one SELECT.");
+    running?.abort();
+    running = new AbortController();
+    const mine = ++turn;
+    setParameters({ q: text });
+    status.textContent = "Running…";
+    const began = performance.now();
+    try {
+      const answer = await ask("sql", {}, { method: "POST", body: { query: text }, signal: running.signal });
+      if (mine !== turn) return;
+      error.hidden = true;
+      [result, sort] = [answer, null];
+      result.kinds = result.columns.map((_, at) => kindOf(result.rows, at));
+      const part = result.rows.length < result.n_rows ? `the first ${count(result.rows.length)} of ` : "";
+      const seconds = ((performance.now() - began) / 1000).toFixed(2);
+      status.textContent = `${part}${count(result.n_rows)} ${result.n_rows === 1 ? "row" : "rows"} · ${seconds} s`;
+      download.disabled = false;
+      draw();
+      await showChart(mine);
+    } catch (reason) {
+      if (reason.name !== "AbortError" && mine === turn) fail(reason.message);
+    }
+  }
+
+  function fail(message) {
+    status.textContent = "";
+    error.textContent = message;
+    error.hidden = false;
+  }
+
+  function draw() {
+    const columns = result.columns.map((title, at) => columnOf(title, at));
+    let rows = result.rows.map((data, at) => ({ key: String(at), data }));
+    if (sort) {
+      const at = Number(sort.name);
+      const turn = sort.isDown ? -1 : 1;
+      rows = rows.sort((a, b) => compareCells(a.data[at], b.data[at], turn));
+    }
+    table.element.hidden = false;
+    table.set(columns, rows, sort);
+  }
+
+  function columnOf(title, at) {
+    const { isNumber } = result.kinds[at];
+    const longest = result.rows.slice(0, LOOKED_AT).reduce((most, row) => Math.max(most, cellText(row[at]).length), 0);
+    const width = Math.min(420, Math.max(70, 8 * Math.max(longest, title.length + 2) + 16));
+    return { name: String(at), title, width, grows: 1, isNumber, isSortable: true, cell: (row) => cellOf(row[at]) };
+  }
+
+  function onSort(name) {
+    sort = { name, isDown: sort?.name === name ? !sort.isDown : false };
+    draw();
+  }
+
+  /** Draw the numeric columns over the first of them, or over a time. */
+  async function showChart(mine) {
+    const numbers = result.kinds.map((kind, at) => ({ ...kind, at })).filter((kind) => kind.isNumber || kind.isTime);
+    const x = numbers.find((kind) => kind.isTime) ?? numbers[0];
+    const ys = numbers.filter((kind) => kind.isNumber && kind !== x).slice(0, CURVES_MAX);
+    chart.hidden = !x || !ys.length || result.rows.length < 2;
+    drawChart = () => {};
+    show(chart);
+    if (chart.hidden) return;
+    const { default: Plot } = await import("../../vendor/uPlot.esm.js");
+    if (mine !== turn) return;
+    const place = (row) => (x.isTime ? Date.parse(row[x.at]) / 1000 : row[x.at]);
+    const rows = result.rows.filter((row) => row[x.at] !== null).sort((a, b) => place(a) - place(b));
+    const data = [rows.map(place), ...ys.map(({ at }) => rows.map((row) => row[at]))];
+    let plot = null;
+    drawChart = () => {
+      plot?.destroy();
+      show(chart);
+      const colour = (name) => getComputedStyle(chart).getPropertyValue(name).trim();
+      const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid") } };
+      const isLine = rows.length > 60;
+      const series = ys.map(({ at }, index) => ({
+        label: result.columns[at],
+        stroke: colour(`--series-${index + 1}`),
+        width: 1.5,
+        points: { show: !isLine },
+      }));
+      plot = new Plot(
+        {
+          width: Math.max(200, chart.clientWidth - 26),
+          height: CHART_HEIGHT,
+          scales: { x: { time: Boolean(x.isTime) } },
+          axes: [axis, { ...axis, size: 64 }],
+          series: [{ label: result.columns[x.at] }, ...series],
+        },
+        data,
+        chart,
+      );
+    };
+    drawChart();
+  }
+
+  function onDownload() {
+    const lines = [result.columns, ...result.rows].map((row) => row.map(csvText).join(","));
+    const url = URL.createObjectURL(new Blob([lines.join("\r\n") + "\r\n"], { type: "text/csv" }));
+    h("a", { href: url, download: "chiplog.csv" }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 10_000);
+  }
+
+  async function onCopy() {
+    setParameters({ q: editor.value.trim() });
+    try {
+      await navigator.clipboard.writeText(location.href);
+      notice("Copied the address, which has the query");
+    } catch {
+      notice("The browser does not allow to copy; the address above has the query", true);
+    }
+  }
+
+  async function loadSaved(name = "") {
+    saved = (await ask("views")).filter((view) => view.name.startsWith(PREFIX));
+    show(
+      choice,
+      h("option", { value: "" }, saved.length ? "Saved queries" : "No saved queries"),
+      saved.map((view) =>
+        h("option", { value: view.name, selected: view.name === name }, view.name.slice(PREFIX.length)),
+      ),
+    );
+    choice.disabled = !saved.length;
+    forget.hidden = !choice.value;
+  }
+
+  function onChoose() {
+    const view = saved.find(({ name }) => name === choice.value);
+    forget.hidden = !view;
+    if (!view || typeof view.view.query !== "string") return;
+    editor.value = view.view.query;
+    run();
+  }
+
+  function onSave() {
+    const old = choice.value.slice(PREFIX.length);
+    openDialog("Save the query", [field("Name", h("input", { name: "name", required: true, value: old, autofocus: true }))], {
+      action: "Save",
+      onSubmit: async (data) => {
+        const name = PREFIX + data.get("name").trim();
+        if (name === PREFIX) throw new Error("the name is empty");
+        await ask(`views/${part(name)}`, {}, { method: "PUT", body: { query: editor.value.trim() } });
+        await loadSaved(name);
+        notice(`Saved ${name.slice(PREFIX.length)}`);
+      },
+    });
+  }
+
+  function onForget() {
+    const name = choice.value;
+    openDialog(`Forget the query ${name.slice(PREFIX.length)}?`, [h("p", {}, "All readers lose it.")], {
+      action: "Forget",
+      isDanger: true,
+      onSubmit: async () => {
+        await ask(`views/${part(name)}`, {}, { method: "DELETE" });
+        await loadSaved();
+      },
+    });
+  }
+
+  const onResize = () => drawChart();
+  addEventListener("resize", onResize);
+  document.addEventListener("themechange", onResize);
+  ask("words").then((found) => (words = found), report);
+  loadSaved().catch(report);
+  if (query.get("q")) run();
+
+  function report(reason) {
+    notice(reason.message, true);
+  }
+
+  return () => {
+    turn++;
+    running?.abort();
+    removeEventListener("resize", onResize);
+    document.removeEventListener("themechange", onResize);
+    table.close();
+  };
+}
+
+const count = (number) => number.toLocaleString("en-US");
+
+function kindOf(rows, at) {
+  const values = rows.slice(0, LOOKED_AT).map((row) => row[at]).filter((value) => value !== null);
+  return {
+    isNumber: values.length > 0 && values.every((value) => typeof value === "number"),
+    isTime: values.length > 0 && values.every((value) => typeof value === "string" && TIME.test(value)),
+  };
+}
+
+function cellText(value) {
+  if (typeof value === "string" && TIME.test(value)) return value.replace("T", " ").replace("Z", "");
+  return valueText(value);
+}
+
+function cellOf(value) {
+  if (value === null) return h("span", { class: "quiet" }, "NULL");
+  const text = cellText(value);
+  return text.length > 30 ? h("span", { title: text }, text) : text;
+}
+
+function compareCells(a, b, turn) {
+  if (a === null || b === null) return (a === null) - (b === null);
+  const [first, second] = [a, b].map((value) => (typeof value === "object" ? JSON.stringify(value) : value));
+  return first === second ? 0 : first < second ? -turn : turn;
+}
+
+/** Return a cell of a CSV file. A text that a spreadsheet would take for a formula gets an apostrophe. */
+function csvText(value) {
+  if (value === null || value === undefined) return "";
+  if (typeof value === "number" || typeof value === "boolean") return String(value);
+  const text = typeof value === "object" ? JSON.stringify(value) : String(value);
+  const safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+}

@@ -1,0 +1,85 @@
+"""The SQL view: completion, results, charts, errors, links, saved queries."""
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.collector_log import whole
+from tests.support.kept_log import finished, kept_log
+from tests.support.page_site import Site
+
+CURVE = "SELECT range AS step, range * 2.5 AS loss, '=1+' || range AS word FROM range(3000)"
+
+
+def test_a_link_runs_its_query_and_draws_a_chart(site: Site, page: Page) -> None:
+    site.visit(page, f"#/sql?q={quote(CURVE)}")
+    expect(page.get_by_text(re.compile("^3,000 rows · "))).to_be_visible()
+    assert page.locator(".table .rows .row").count() < 60
+    expect(page.locator(".chart canvas")).to_be_visible()
+    head = page.get_by_role("columnheader", name="loss")
+    head.get_by_role("button").click()
+    head.get_by_role("button").click()
+    expect(page.get_by_role("gridcell", name="7497.5")).to_be_in_viewport()
+
+
+def test_words_are_completed_and_ctrl_enter_runs(site: Site, page: Page) -> None:
+    with page.expect_response("**/api/words"):
+        site.visit(page, "#/sql")
+    editor = page.get_by_role("textbox", name="SQL query")
+    editor.fill("SELECT run_id FROM run")
+    editor.press_sequentially("s WHERE proj")
+    expect(page.get_by_role("button", name="project")).to_be_visible()
+    editor.press("Tab")
+    expect(editor).to_have_value("SELECT run_id FROM runs WHERE project")
+    editor.press_sequentially(" = 'vision'")
+    editor.press("Control+Enter")
+    expect(page.get_by_role("gridcell", name="vit-20260104-0042")).to_be_visible()
+    expect(page).to_have_url(re.compile("q=SELECT"))
+
+
+def test_an_error_is_shown_and_the_last_result_stays(site: Site, page: Page, errors: list[str]) -> None:
+    site.visit(page, "#/sql?q=" + quote("SELECT 41 + 1 AS answer"))
+    expect(page.get_by_role("gridcell", name="42")).to_be_visible()
+    editor = page.get_by_role("textbox", name="SQL query")
+    editor.fill("SELECT nothing FROM runs")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("nothing")
+    expect(page.get_by_role("gridcell", name="42")).to_be_visible()
+    errors.clear()  # the status of the answer
+
+
+def test_the_csv_has_all_rows_and_no_formulas(site: Site, page: Page, tmp_path: Path) -> None:
+    site.visit(page, f"#/sql?q={quote(CURVE)}")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download CSV").click()
+    download.value.save_as(tmp_path / "result.csv")
+    with open(tmp_path / "result.csv", newline="") as file:
+        rows = list(csv.reader(file))
+    assert (rows[0], rows[2], len(rows)) == (["step", "loss", "word"], ["1", "2.5", "'=1+1"], 3001)
+
+
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site whose collector takes changes."""
+    logs = [whole(finished(1, "run-1"))]
+    with kept_log(tmp_path_factory.mktemp("saving"), logs) as place, Site(place.root).running() as site:
+        yield site
+
+
+def test_queries_are_saved_under_a_name(changing: Site, page: Page) -> None:
+    changing.visit(page, "#/sql?q=" + quote("SELECT 'kept' AS word"))
+    page.get_by_role("button", name="Save…").click()
+    page.get_by_role("dialog").get_by_label("Name").fill("a/b <i>")
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    expect(page.get_by_text("Saved a/b <i>")).to_be_visible()
+    changing.visit(page, "#/sql")
+    page.get_by_label("Saved queries").select_option("sql/a/b <i>")
+    expect(page.get_by_role("gridcell", name="kept")).to_be_visible()
+    page.get_by_role("button", name="Forget").click()
+    page.get_by_role("dialog").get_by_role("button", name="Forget").click()
+    expect(page.get_by_label("Saved queries")).to_be_disabled()
