@@ -33,7 +33,8 @@ WITH cells AS (
            greatest(c.seconds - c.typical, 0) AS excess
     FROM base.compared({first}, {last}) c WHERE c.run_id = $run AND c.key = {key}
 )
-SELECT number // {per_row} AS row, (step - {start}) // {width} AS column, max(excess) AS excess,  -- safeguard: heat-cell-is-the-maximum
+SELECT number // {per_row} AS row, (step - {start}) // {width} AS column,
+       max(excess) AS excess,  -- safeguard: heat-cell-is-the-maximum
        arg_max(number, excess) % {per_row} AS label, (arg_max(step, excess) - {start}) % {width} AS step,
        median(typical) AS typical
 FROM cells GROUP BY ALL
