@@ -1,0 +1,80 @@
+"""Ranks of a run in the browser: the sentence, the heat map, the phases of a step, the table of labels."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.page_run import fill_page_run
+from tests.support.page_site import Site
+
+# Whether the heat map has a pixel that is far from the background: (row, column) shares of the picture.
+STRONGEST = """() => {
+    const canvas = document.querySelector("canvas.heat");
+    const context = canvas.getContext("2d");
+    const ratio = devicePixelRatio, left = 84 * ratio, bottom = 18 * ratio;
+    const width = canvas.width - left, height = canvas.height - bottom;
+    const { data } = context.getImageData(left, 0, width, height);
+    const found = [];
+    for (let at = 0; at < data.length; at += 4) {
+        if (data[at] < 140 && data[at + 1] < 60 && data[at + 2] < 60) found.push(at / 4);
+    }
+    return found.map((at) => [Math.floor(at / width) / height, (at % width) / width]);
+}"""
+
+
+@pytest.fixture(scope="module")
+def runs(site_of: Callable[..., Site]) -> Site:
+    return site_of(fill_page_run)
+
+
+def test_the_sentence_links_to_its_proof(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/slow/ranks")
+    verdict = page.get_by_role("region", name="Who was slow")
+    expect(verdict).to_contain_text(
+        "rank5 cost 60 s between steps 400 and 599: its data phase took 4 times as long as the median; "
+        "7 other labels waited in backward."
+    )
+    verdict.get_by_role("link", name="7 other labels waited in backward").click()
+    expect(page.get_by_label("Phase", exact=True)).to_have_value("backward")
+    expect(page.get_by_role("heading", name="Phases of step 499")).to_be_visible()
+    expect(page.get_by_text("data 0.4 s (median 0.1 s)")).to_be_visible()
+    assert "phase=backward" in page.url and "first=350" in page.url and "label=rank5" in page.url
+
+
+def test_one_slow_rank_of_1024_in_one_step_is_a_mark_on_the_screen(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/wide/ranks?phase=forward")
+    expect(page.get_by_text("4 labels in a row: the largest is shown")).to_be_visible()
+    places = page.evaluate(STRONGEST)
+    assert places, "the mark is drawn"
+    for row, column in places:
+        assert abs(row - 777 / 1024) < 0.01 and 17 / 24 - 0.01 <= column <= 18 / 24 + 0.01
+
+
+def test_a_cell_is_reached_by_keys_and_opens_the_step_and_the_console(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/even/ranks")
+    expect(page.get_by_text("No rank was slow.")).to_be_visible()
+    heat = page.get_by_role("img", name="Heat map of 4 labels by step")
+    expect(heat).to_be_visible()
+    heat.press("ArrowUp")
+    expect(page.get_by_text("rank0, step 99: not above the median of 1 s")).to_be_visible()
+    heat.press("Enter")
+    expect(page.get_by_role("heading", name="Phases of step 99")).to_be_visible()
+    page.get_by_role("link", name="Its console at that time").click()
+    expect(page.get_by_label("Label", exact=True)).to_have_value("rank0")
+    assert "at=2026-01-02T03" in page.url
+
+
+def test_the_labels_are_sorted_and_the_order_is_in_the_address(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/slow/ranks?sort=label&order=down")
+    labels = page.get_by_role("region", name="Labels").get_by_role("rowheader")
+    expect(labels.first).to_have_text("rank7")
+    page.get_by_role("button", name="Label").click()
+    expect(labels.first).to_have_text("rank0")
+    assert "sort=label" in page.url and "order" not in page.url
+
+
+def test_a_run_without_phases_says_what_records_them(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/alone/ranks")
+    expect(page.get_by_text("nothing to compare")).to_be_visible()
+    expect(page.locator("canvas.heat")).to_be_hidden()
