@@ -28,7 +28,12 @@ WHERE run_id = $run AND ($label = '' OR label = $label)
 ORDER BY ts {{order}}, label {{order}}, attempt {{order}}, line_no {{order}} LIMIT $limit
 """
 _EVENT_COLUMNS = ["ts", "label", "attempt", "node", "kind", "level", "message", "body"]
-_EVENTS = f"SELECT {', '.join(_EVENT_COLUMNS)} FROM events WHERE run_id = $run ORDER BY ts DESC, seq DESC LIMIT $limit"
+_EVENTS = f"""
+SELECT {", ".join(_EVENT_COLUMNS)} FROM events
+WHERE run_id = $run AND ($kind = '' OR kind = $kind) AND ($level = '' OR level = $level)
+ORDER BY ts DESC, seq DESC LIMIT $limit
+"""
+_KINDS = "SELECT kind, level, count(*) AS n FROM events WHERE run_id = $run GROUP BY kind, level ORDER BY kind, level"
 _FAILURES = "SELECT * FROM first_failure WHERE run_id = $run ORDER BY attempt"
 _FILE = "SELECT path, bytes, sha256 FROM files WHERE run_id = $run AND path = $path"
 
@@ -74,14 +79,18 @@ async def get_console(request: Request) -> Response:
 
 
 async def get_events(request: Request) -> Response:
-    """GET api/runs/RUN/events: the newest events first, and the failures of each round."""
-    run, source = request.path_params["run"], request.app.state.source
-    limit = integer(request.query_params, "limit", 500, 1, EVENTS_MAX)
-    rows = await source.rows(_EVENTS, run=run, limit=limit)
+    """GET api/runs/RUN/events: the newest events first, the number of each kind, and the failures of each round.
+
+    kind, level: only events of it. limit: events, at most 2,000.
+    """
+    run, source, query = request.path_params["run"], request.app.state.source, request.query_params
+    limit = integer(query, "limit", 500, 1, EVENTS_MAX)
+    rows = await source.rows(_EVENTS, run=run, limit=limit, kind=query.get("kind", ""), level=query.get("level", ""))
+    kinds = await source.rows(_KINDS, run=run)
     failures = await source.rows(_FAILURES, run=run)
     for row in rows:
         row["body"] = orjson.loads(row["body"]) if row["body"] else None
-    return JsonResponse({**columns_of(rows, _EVENT_COLUMNS), "failures": failures})
+    return JsonResponse({**columns_of(rows, _EVENT_COLUMNS), "kinds": kinds, "failures": failures})
 
 
 async def get_file(request: Request) -> Response:

@@ -75,3 +75,10 @@ def test_a_file_that_was_not_saved_is_not_found(reader: PageClient) -> None:
     assert reader.ask("/api/runs/healthy/files/model.pt").json["error"]["message"] == (
         "run 'healthy' saved no file 'model.pt'"
     )
+
+
+def test_events_are_filtered_and_counted_by_kind(reader: PageClient) -> None:
+    found = reader.get("runs/even/events?kind=phase_open&level=info")
+    assert len(found["rows"]) == 4
+    assert found["kinds"] == [{"kind": "phase_open", "level": "info", "n": 4}]
+    assert reader.get("runs/even/events?kind=phase_open&level=error")["rows"] == []

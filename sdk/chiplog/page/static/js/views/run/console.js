@@ -1,0 +1,252 @@
+// Printed lines of all labels or of one, in the order of their times. New lines are added at the end, older ones are
+// loaded at the top; a few thousand lines are in the document at a time.
+
+import { addressOf, setParameters } from "../../address.js";
+import { ansiPieces } from "../../ansi.js";
+import { ask, follow, objects, part } from "../../api.js";
+import { h, show } from "../../dom.js";
+
+const LOAD_LINES = 500;
+const LINES_MAX = 3000; // in the document
+const NEW_LINES_MAX = 2000; // of one request
+const PAUSE_MS = 1000; // between two requests for new lines
+const OVERLAP_MS = 5000; // lines of another label may arrive later than newer ones
+const SEARCH_WAIT_MS = 250;
+const HEIGHT_MIN_PX = 260;
+const EDGE_PX = 400; // closer to the top than this loads older lines
+
+export async function open(element, run, query, report) {
+  const path = `runs/${part(run)}/console`;
+  const aborted = new AbortController();
+  const { signal } = aborted;
+  const state = { label: query.get("label") ?? "", search: query.get("search") ?? "", at: query.get("at") };
+  let lines = []; // {key, ts, row, element}, in the order of the document
+  let hasOlder = true;
+  let hasNewer = false; // the end was dropped, or a time was asked for
+  let turn = 0;
+  let isLoading = false;
+
+  const names = [...new Set(report.labels.map((row) => row.label))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  if (state.label && !names.includes(state.label)) names.unshift(state.label);
+  const label = h("select", { "aria-label": "Label", onchange: () => restart({ label: label.value }) },
+    h("option", { value: "" }, `all ${names.length} labels`),
+    names.map((name) => h("option", { value: name, selected: name === state.label }, name)));
+  let searchTimer = null;
+  const search = h("input", { type: "search", class: "grow", placeholder: "Search the lines", "aria-label": "Search the lines", value: state.search,
+    oninput: () => {
+      clearTimeout(searchTimer);
+      searchTimer = setTimeout(() => restart({ search: search.value }), SEARCH_WAIT_MS);
+    } });
+  const end = h("button", { onclick: () => restart({}) }, "To the end");
+  const count = h("span", { class: "quiet small", role: "status" });
+  const body = h("div", { class: "lines", role: "log", "aria-live": "off", tabindex: 0, "aria-label": "Printed lines" });
+  show(element, h("div", { class: "bar" }, label, search, end, count), body);
+
+  // The lines fill the rest of the window.
+  const fit = () => {
+    const top = body.getBoundingClientRect().top + scrollY;
+    body.style.height = `${Math.max(HEIGHT_MIN_PX, innerHeight - top - 20)}px`;
+  };
+  fit();
+  addEventListener("resize", fit);
+
+  const isAtEnd = () => !hasNewer && body.scrollHeight - body.scrollTop - body.clientHeight < 30;
+
+  async function restart(changes) {
+    Object.assign(state, { at: null }, changes);
+    setParameters({ label: state.label, search: state.search, at: state.at });
+    await load().catch(fail);
+  }
+
+  async function load() {
+    const mine = ++turn;
+    isLoading = true;
+    const asked = { label: state.label, search: state.search };
+    try {
+      const [before, after] = await Promise.all([
+        ask(path, { ...asked, at: state.at, limit: LOAD_LINES }, { signal }),
+        state.at ? ask(path, { ...asked, at: state.at, direction: "after", limit: LOAD_LINES }, { signal }) : null,
+      ]);
+      if (mine !== turn) return;
+      lines = [];
+      body.replaceChildren();
+      hasOlder = before.rows.length === LOAD_LINES;
+      hasNewer = after?.rows.length === LOAD_LINES;
+      add(objects(before));
+      const place = lines.length - 1;
+      if (after) add(objects(after));
+      if (state.at) {
+        const there = lines[Math.max(place, 0)]?.element;
+        there?.classList.add("chosen");
+        if (there) body.scrollTop = there.offsetTop - (body.clientHeight - there.offsetHeight) / 2;
+      } else {
+        body.scrollTop = body.scrollHeight;
+      }
+      drawCount();
+    } finally {
+      if (mine === turn) isLoading = false;
+    }
+  }
+
+  function fail(error) {
+    if (error.name !== "AbortError") show(body, h("p", { class: "error" }, error.message));
+  }
+
+  /** Add lines that are not there yet, each at its place. */
+  function add(rows) {
+    const known = new Set(lines.map((line) => line.key));
+    let added = 0;
+    for (const row of rows) {
+      const key = JSON.stringify([row.label, row.attempt, row.stream, row.line_no]);
+      if (known.has(key)) continue;
+      const line = { key, row, ts: row.ts, element: drawLine(row) };
+      let place = lines.length;
+      while (place > 0 && compare(lines[place - 1].row, row) > 0) place--;
+      body.insertBefore(line.element, lines[place]?.element ?? null);
+      lines.splice(place, 0, line);
+      added++;
+    }
+    return added;
+  }
+
+  function drawLine(row) {
+    const time = row.ts.slice(11, 23).replace("Z", "").padEnd(12, row.ts.includes(".") ? "0" : ".000"); // UTC
+    const link = addressOf(["run", run, "console"], { label: state.label, search: state.search, at: row.ts });
+    return h("div", { class: row.stream === "stderr" ? "line stderr" : "line" },
+      h("a", { class: "time", href: link, title: `${row.ts}, line ${row.line_no} of ${row.stream}` }, time),
+      state.label ? null : h("span", { class: "of clip", title: row.label }, row.label),
+      h("span", { class: "text" }, ansiPieces(row.line).map(({ text, classes }) => (classes ? h("span", { class: classes }, text) : text))));
+  }
+
+  function trim(isFromTop) {
+    const tooMany = lines.length - LINES_MAX;
+    if (tooMany <= 0) return;
+    const removed = isFromTop ? lines.splice(0, tooMany) : lines.splice(LINES_MAX, tooMany);
+    for (const line of removed) line.element.remove();
+    if (isFromTop) hasOlder = true;
+    else hasNewer = true;
+  }
+
+  function drawCount() {
+    const words = [`${lines.length.toLocaleString("en-US")} lines shown`];
+    if (hasOlder) words.push("older ones load at the top");
+    if (hasNewer) words.push("newer ones at the end");
+    count.textContent = words.join(", ");
+    end.disabled = isAtEnd();
+    const old = body.querySelector(".empty");
+    if (lines.length) old?.remove();
+    else if (!old) show(body, h("p", { class: "empty quiet" }, state.search ? "No line has this text." : state.label ? `${state.label} printed nothing that was recorded.` : "Nothing was printed yet, or the console was not recorded."));
+  }
+
+  async function loadOlder() {
+    if (isLoading || !hasOlder || !lines.length) return;
+    isLoading = true;
+    const mine = turn;
+    try {
+      // Lines of the same microsecond are asked for again; more of them than a request has are too many to read.
+      let answer = await ask(path, { ...asked(), at: lines[0].ts, limit: LOAD_LINES + 1 }, { signal });
+      if (mine !== turn) return;
+      const height = body.scrollHeight;
+      const top = body.scrollTop;
+      let added = add(objects(answer));
+      if (!added && answer.rows.length > LOAD_LINES) {
+        answer = await ask(path, { ...asked(), at: lines[0].ts, limit: NEW_LINES_MAX }, { signal });
+        if (mine !== turn) return;
+        added = add(objects(answer));
+      }
+      hasOlder = added > 0 && answer.rows.length > LOAD_LINES;
+      trim(false);
+      body.scrollTop = top + body.scrollHeight - height;
+      drawCount();
+    } catch (error) {
+      fail(error);
+    } finally {
+      isLoading = false;
+    }
+  }
+
+  const asked = () => ({ label: state.label, search: state.search });
+
+  /** Load lines after the last one. Returns true if there may be more. */
+  async function loadNewer(overlapMs) {
+    if (isLoading) return false;
+    isLoading = true;
+    const mine = turn;
+    try {
+      const last = lines.at(-1)?.ts;
+      const wasAtEnd = isAtEnd();
+      const since = last && new Date(Date.parse(last) - overlapMs).toISOString();
+      const at = overlapMs ? since : last;
+      let answer = await ask(path, { ...asked(), at, direction: at ? "after" : null, limit: NEW_LINES_MAX }, { signal });
+      if (mine !== turn) return false;
+      const isFull = answer.rows.length === NEW_LINES_MAX;
+      if (isFull && overlapMs) answer = await ask(path, { ...asked(), at: last, direction: "after", limit: NEW_LINES_MAX }, { signal });
+      if (mine !== turn) return false;
+      const added = add(objects(answer));
+      hasNewer = answer.rows.length === NEW_LINES_MAX;
+      if (added) {
+        const height = body.scrollHeight;
+        trim(true);
+        if (wasAtEnd) body.scrollTop = body.scrollHeight;
+        else body.scrollTop -= height - body.scrollHeight;
+      }
+      drawCount();
+      return hasNewer;
+    } catch (error) {
+      fail(error);
+      return false;
+    } finally {
+      isLoading = false;
+    }
+  }
+
+  const onScroll = () => {
+    if (body.scrollTop < EDGE_PX) loadOlder();
+    if (hasNewer && body.scrollHeight - body.scrollTop - body.clientHeight < EDGE_PX) loadNewer(0);
+    end.disabled = isAtEnd();
+  };
+  body.addEventListener("scroll", onScroll, { passive: true });
+
+  // Follow only at the end: a reader further up asks for nothing.
+  let timer = null;
+  let notBefore = 0;
+  let isStale = false;
+  const refresh = async () => {
+    timer = null;
+    if (document.hidden || hasNewer || !isAtEnd()) return;
+    isStale = false;
+    await loadNewer(OVERLAP_MS);
+    notBefore = performance.now() + PAUSE_MS;
+    if (!signal.aborted) later();
+  };
+  function later() {
+    if (isStale && timer === null && !document.hidden) timer = setTimeout(refresh, Math.max(0, notBefore - performance.now()));
+  }
+  const onVisible = () => later();
+  document.addEventListener("visibilitychange", onVisible);
+  body.addEventListener("scroll", onVisible, { passive: true });
+
+  load().catch(fail);
+  const unfollow = follow((change) => {
+    if (change.error) return;
+    isStale = true;
+    later();
+  });
+  return () => {
+    aborted.abort();
+    clearTimeout(timer);
+    clearTimeout(searchTimer);
+    unfollow();
+    removeEventListener("resize", fit);
+    document.removeEventListener("visibilitychange", onVisible);
+  };
+}
+
+/** Compare as the server sorts. */
+function compare(a, b) {
+  // Times have no fraction, or six digits: without it comes before.
+  const [left, right] = [a.ts, b.ts].map((ts) => ts.replace("Z", "").padEnd(26, ts.includes(".") ? "0" : " "));
+  if (left !== right) return left < right ? -1 : 1;
+  if (a.label !== b.label) return a.label < b.label ? -1 : 1;
+  return a.attempt - b.attempt || a.line_no - b.line_no;
+}

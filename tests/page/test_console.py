@@ -1,0 +1,49 @@
+"""Printed lines in the browser: labels, search, colours, older lines, a time in the address."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.page_run import MARKUP, fill_page_run
+from tests.support.page_site import Site
+
+
+@pytest.fixture(scope="module")
+def runs(site_of: Callable[..., Site]) -> Site:
+    return site_of(fill_page_run)
+
+
+def test_the_console_is_at_its_end_and_loads_older_lines_at_the_top(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/slow/console?label=rank4")
+    lines = page.locator(".line")
+    expect(lines).to_have_count(500)
+    expect(page.get_by_text("line 999 of rank4")).to_be_in_viewport()
+    page.get_by_role("log").evaluate("element => { element.scrollTop = 0; }")
+    expect(lines).to_have_count(1000)
+    expect(lines.first).to_contain_text("line 0 of rank4")
+    expect(page.get_by_text("line 500 of rank4")).to_be_in_viewport()  # what was at the top stays there
+
+
+def test_a_search_finds_a_line_and_its_markup_and_colours_are_harmless(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/slow/console")
+    page.get_by_label("Search the lines").fill("error")
+    expect(page.locator(".line")).to_have_count(1)
+    expect(page.locator(".line .text")).to_have_text(f"ERROR {MARKUP}")
+    expect(page.locator(".ansi-red.ansi-bold")).to_have_text("ERROR")
+    assert page.locator("#content img").count() == 0
+    assert "search=error" in page.url
+
+
+def test_a_time_in_the_address_is_jumped_to(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/slow/console?label=rank0&at=2026-01-02T03:08:20Z")
+    expect(page.locator(".line.chosen")).to_contain_text("line 500 of rank0")
+    expect(page.locator(".line.chosen")).to_be_in_viewport()
+    page.get_by_role("button", name="To the end").click()
+    expect(page.get_by_text("line 999 of rank0")).to_be_in_viewport()
+    assert "at=" not in page.url
+
+
+def test_a_run_that_printed_nothing_says_so(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/even/console")
+    expect(page.get_by_text("Nothing was printed yet")).to_be_visible()

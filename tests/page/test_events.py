@@ -1,0 +1,41 @@
+"""Failures and events of a run in the browser."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.page_run import MARKUP, fill_page_run
+from tests.support.page_site import Site
+
+
+@pytest.fixture(scope="module")
+def runs(site_of: Callable[..., Site]) -> Site:
+    return site_of(fill_page_run)
+
+
+def test_failures_are_aligned_to_the_first_one(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/slow/events")
+    failures = page.get_by_role("region", name="Failures").locator("tbody tr")
+    expect(failures).to_have_count(2)
+    expect(failures.nth(0)).to_contain_text("rank20 sfirstexit 1")
+    expect(failures.nth(1)).to_contain_text("rank6+2 sechosignal 15")
+    expect(page.get_by_role("region", name="Tracebacks").locator("pre")).to_contain_text(f"ValueError: {MARKUP}")
+    expect(page.get_by_role("region", name="Losses")).to_contain_text("the queue was full")
+
+
+def test_events_are_filtered_by_kind(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/slow/events?level=warning")
+    rows = page.get_by_role("region", name="All events").locator("tbody tr")
+    expect(rows).to_have_count(3)
+    page.get_by_label("Level").select_option("error")
+    expect(rows).to_have_count(1)
+    page.get_by_label("Level").select_option("")
+    page.get_by_label("Kind").select_option("alert")
+    expect(rows).to_have_count(3)
+    assert "kind=alert" in page.url and "level" not in page.url
+
+
+def test_a_run_without_events_says_so(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/even/events")
+    expect(page.get_by_text("No event.")).to_be_visible()
