@@ -71,8 +71,9 @@ FROM buckets GROUP BY key, label, rank ORDER BY rank NULLS LAST, label
 _BAND_COLUMNS = ("step", "ts", "n_labels", "min", "median", "max", "min_label", "max_label")
 _BAND = f"""
 , steps AS (
-    SELECT key, step, epoch_ms(min(ts)) AS ts, count(*) AS n_labels, min(min) AS min, median(mean) AS median,
-           max(max) AS max, arg_min(label, (min, label)) FILTER (min IS NOT NULL) AS min_label,
+    SELECT key, step, epoch_ms(min(ts)) AS ts, count(*) AS n_labels, min(min) AS min,
+           median(nullif(mean, 'nan')) AS median, max(max) AS max,
+           arg_min(label, (min, label)) FILTER (min IS NOT NULL) AS min_label,
            arg_max(label, (max, label)) FILTER (max IS NOT NULL) AS max_label
     FROM buckets GROUP BY key, step
 )

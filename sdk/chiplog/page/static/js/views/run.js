@@ -7,7 +7,7 @@ import { countText, durationText, timeText, valueText, wholeText } from "../text
 
 const TABS = { curves: "Curves", ranks: "Ranks", console: "Console", events: "Events", files: "Files" };
 const PAUSE_MS = 2000; // between two reports of a run that changes
-const PAUSE_QUIET_MS = 15000; // of a run that has ended and is complete
+const PAUSE_QUIET_MS = 30000; // of a run that has ended and is complete
 const PAUSE_FACTOR = 10; // an answer that takes long is asked for less often
 const ROWS_SHOWN = 30; // of config and summary, until more are asked for
 
@@ -108,7 +108,7 @@ function allRuns() {
 
 /** Return True while more events may come. */
 function isActive(report) {
-  return report.n_running > 0 || report.completeness.pending !== 0;
+  return report.n_running > 0 || (report.completeness.pending ?? 0) !== 0;
 }
 
 function tabBar(run, current) {

@@ -45,7 +45,6 @@ class View {
     this.opened = new Set(query.getAll("open"));
     this.version = 0; // of what is asked for; an answer to an older one is not drawn
     this.nRequests = 0;
-    this.isUpdating = false;
     this.abort = new AbortController();
     this.isOpen = true;
   }
@@ -55,7 +54,8 @@ class View {
     for (const run of this.others) {
       try {
         const other = await ask(`runs/${part(run)}`, {}, { signal: this.abort.signal });
-        this.runs.push({ run, name: other.name || run, startMs: Date.parse(other.created_at), config: other.config });
+        const { name, config, created_at: start, n_running, completeness } = other;
+        this.runs.push({ run, name: name || run, startMs: Date.parse(start), config, n_running, completeness });
       } catch (error) {
         if (error.name === "AbortError") return;
         notice(`${run}: ${error.message}`, true);
@@ -68,14 +68,21 @@ class View {
     show(this.element, this.bar, this.overlaid(), this.body);
     this.drawGroups();
     this.onReport = ({ detail }) => {
-      const before = this.report.keys.length;
+      const before = this.report;
       this.report = detail;
-      if (detail.keys.length !== before) this.drawGroups();
+      if (detail.keys.length !== before.keys.length) this.drawGroups();
+      // Also the last values of a run that has ended since.
+      if (detail.completeness.stored !== before.completeness.stored) this.later();
     };
     this.element.addEventListener("report", this.onReport);
-    this.unfollow = follow((state) => (state.error ? null : this.later()));
-    this.onVisible = () => this.later();
+    this.unfollow = follow((state) => (state.error || !this.isActive() ? null : this.later()));
+    this.onVisible = () => (this.isActive() ? this.later() : null);
     document.addEventListener("visibilitychange", this.onVisible);
+  }
+
+  /** Return True while more values may come: other runs change the database, too. */
+  isActive() {
+    return [this.report, ...this.runs].some((run) => run.n_running > 0 || (run.completeness?.pending ?? 0) !== 0);
   }
 
   close() {
@@ -313,7 +320,7 @@ class View {
       if (panel) panel.isVisible = isIntersecting;
     }
     this.load();
-    this.later();
+    if (this.isActive()) this.later(); // panels that were not visible while the run went on
   }
 
   redraw() {
@@ -385,7 +392,6 @@ class View {
         this.lastMs = performance.now() - began;
         this.lastAt = performance.now();
         this.timer = null;
-        if (this.isDirty) this.later();
       },
       Math.max(0, (this.lastAt ?? -Infinity) + pause - performance.now()),
     );
@@ -393,7 +399,6 @@ class View {
 
   /** Ask for the last buckets of the visible curves. */
   async update() {
-    this.isDirty = false;
     const version = this.version;
     const panels = [...this.panels.values()].filter((panel) => panel.isVisible && panel.loaded === version);
     for (const [at, { run }] of this.runs.entries()) {

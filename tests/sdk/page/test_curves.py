@@ -1,0 +1,214 @@
+"""Curves in buckets, compared with the same buckets computed in Python from all values.
+
+Invariant: whatever the steps, attempts, NaN and infinities, and whichever level the buckets are read from, each bucket
+has the values of the newest attempt of each label in it. The seed is printed.
+"""
+
+import itertools
+import math
+import random
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+import pytest
+
+from chiplog.page.curves import CurvesRequest, bucket_width, read_curves
+from chiplog.query.client import Client, connect
+from tests.support.hand_written import hand_written
+
+SEED = random.randrange(1 << 32)
+KEYS = ("short", "negative", "huge", "odd", "long", "epoch")
+N_LABELS = 5
+LONG_STEPS = 6_000  # with 10 points, buckets of 1,024 steps: read from the level of 256
+
+
+class Value(NamedTuple):
+    """A logged number."""
+
+    key: str
+    label: str
+    attempt: int
+    step: int
+    number: float
+
+
+def draw_values() -> list[Value]:
+    print(f"seed {SEED}")
+    draw = random.Random(SEED)
+    values = []
+    for label, attempt in itertools.product(range(N_LABELS), range(2)):
+        if attempt and label % 2:
+            continue
+        again = draw.randrange(20, 40) if attempt else 0  # a later attempt starts from a checkpoint
+        steps = {
+            "short": range(again, draw.randrange(50, 60)),
+            "negative": range(-97 + again, 20),
+            "huge": sorted({draw.randrange(-(1 << 63), 1 << 63) for _ in range(30)}) if not attempt else [0],
+            "odd": range(label, 60, draw.randrange(1, 4)),
+            "long": range(again * 100, LONG_STEPS - label),
+            "epoch": range(again, 60),
+        }
+        for key, places in steps.items():
+            for step in places:
+                number = draw.gauss(0, 1) if key != "epoch" else step // 10
+                if key == "odd":
+                    number = draw.choice([math.nan, math.inf, -math.inf, number, number])
+                elif key == "short" and draw.random() < 0.2:
+                    number = math.nan
+                values.append(Value(key, f"rank{label}", attempt, step, float(number)))
+    return values
+
+
+@pytest.fixture(scope="module")
+def values() -> list[Value]:
+    return draw_values()
+
+
+@pytest.fixture(scope="module")
+def client(values: list[Value], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    root: Path = tmp_path_factory.mktemp("curves")
+    with hand_written(root) as database:
+        fill(database, values)
+    with connect(dir=str(root), start=False) as client:
+        yield client
+
+
+def fill(database: duckdb.DuckDBPyConnection, values: list[Value]) -> None:
+    database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
+    for rank, attempt in itertools.product(range(N_LABELS), range(2)):
+        database.execute(
+            "INSERT INTO base.producers (producer, role, run, label, attempt, rank, produced) "
+            "VALUES (?, 'rank', 1, ?, ?, ?, 1)",
+            [rank * 2 + attempt, f"rank{rank}", attempt, rank],
+        )
+    for number, key in enumerate(KEYS):
+        database.execute("INSERT INTO base.names VALUES (?, ?)", [number, key])
+    rows = {
+        "producer": [int(value.label[4:]) * 2 + value.attempt for value in values],
+        "key": [KEYS.index(value.key) for value in values],
+        "step": [value.step for value in values],
+        "value": [value.number for value in values],
+    }
+    text = (
+        "SELECT unnest($producer::INTEGER[]) AS producer, unnest($key::INTEGER[]) AS key, "
+        "unnest($step::BIGINT[]) AS step, unnest($value::DOUBLE[]) AS value"
+    )
+    row = "producer, key, step, i AS seq, make_timestamp(1767225600000000 + i * 1000) AS ts, value"
+    numbered = f"(SELECT *, row_number() OVER () - 1 AS i FROM ({text}))"
+    # A third is in the recent rows, which no level has.
+    database.execute(f"INSERT INTO base.metrics SELECT {row} FROM {numbered} WHERE i % 3 > 0", rows)
+    database.execute(f"INSERT INTO base.metrics_recent SELECT {row} FROM {numbered} WHERE i % 3 = 0", rows)
+
+
+Buckets = dict[int, dict[str, list[float]]]
+
+
+def expected(values: list[Value], key: str, width: int, first: int, last: int) -> Buckets:
+    """Return the numbers (without NaN) of each label in each bucket."""
+    attempts: dict[tuple[int, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for value in values:
+        bucket = value.step - value.step % width
+        if value.key == key and first <= value.step <= last:
+            numbers = attempts[bucket, value.label][value.attempt]
+            if not math.isnan(value.number):
+                numbers.append(value.number)
+    found: Buckets = defaultdict(dict)
+    for (bucket, label), by_attempt in attempts.items():
+        found[bucket][label] = by_attempt[max(by_attempt)]
+    return found
+
+
+def mean(numbers: list[float]) -> float:
+    return sum(numbers) / len(numbers) if numbers else math.nan
+
+
+def is_same(found: float | None, wanted: float) -> bool:
+    if found is None or math.isnan(found):
+        return math.isnan(wanted)
+    return found == wanted or math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-9)
+
+
+def check(curve: dict[str, Any], values: list[Value], first: int | None = None, last: int | None = None) -> None:
+    width = curve["width"]
+    bounds = (curve["first_step"] if first is None else first, curve["last_step"] if last is None else last)
+    start, end = bounds[0] - bounds[0] % width, bounds[1] - bounds[1] % width + width - 1
+    wanted = expected(values, curve["key"], width, start, end)
+    assert curve["step"] == sorted(wanted)
+    for at, step in enumerate(curve["step"]):
+        of = wanted[step]
+        if curve["kind"] == "band":
+            numbers = [number for some in of.values() for number in some]
+            assert curve["n_labels"][at] == len(of)
+            assert is_same(curve["min"][at], min(numbers, default=math.nan))
+            assert is_same(curve["max"][at], max(numbers, default=math.nan))
+            means = [mean(some) for some in of.values() if not math.isnan(mean(some))]
+            if all(map(math.isfinite, means)):
+                assert is_same(curve["median"][at], statistics.median(means) if means else math.nan)
+            if numbers:
+                assert max(numbers) in of[curve["max_label"][at]] and min(numbers) in of[curve["min_label"][at]]
+            continue
+        for line in curve["lines"]:
+            numbers = of.get(line["label"], [])
+            value = line["mean"][at]
+            assert is_same(value, mean(numbers)), (step, line["label"])
+            for name, function in (("min", min), ("max", max)):
+                bound = line["mean"][at] if line[name] is None else line[name][at]
+                assert is_same(bound, function(numbers) if numbers else math.nan)
+            is_gap = line["label"] in of and not math.isfinite(mean(numbers))
+            assert (at in line["gaps"]) == is_gap
+
+
+@pytest.mark.parametrize("points", [10, 50, 2_000])
+@pytest.mark.parametrize("lines_max", [0, 16])
+def test_buckets_are_those_of_all_values(client: Client, values: list[Value], points: int, lines_max: int) -> None:
+    curves = read_curves(client, CurvesRequest("r", (*KEYS, "none"), points, lines_max=lines_max))
+    assert [curve["key"] for curve in curves] == [*KEYS, "none"]
+    for curve in curves[:-1]:
+        assert curve["kind"] == ("lines" if lines_max else "band")
+        assert len(curve["step"]) <= points + 1  # the first and the last bucket may be parts
+        check(curve, values)
+    assert (curves[-1]["kind"], curves[-1]["step"]) == ("none", [])
+
+
+@pytest.mark.parametrize("key", ["short", "negative", "long"])
+def test_a_part_has_finer_buckets_that_are_whole(client: Client, values: list[Value], key: str) -> None:
+    draw = random.Random(SEED)
+    for _ in range(4):
+        first, last = sorted(draw.sample(range(-50, 50 if key != "long" else LONG_STEPS), 2))
+        [curve] = read_curves(client, CurvesRequest("r", (key,), 20, first, last))
+        assert curve["width"] == bucket_width(last - first + 1, 20)
+        check(curve, values, first, last)
+
+
+def test_the_end_of_a_curve_has_the_buckets_of_the_whole(client: Client) -> None:
+    [whole] = read_curves(client, CurvesRequest("r", ("long",), 100))
+    start = whole["step"][-10]
+    [end] = read_curves(client, CurvesRequest("r", ("long",), 100, first=start + 3, width=whole["width"]))
+    assert (end["width"], end["step"]) == (whole["width"], whole["step"][-10:])
+    assert end["lines"][2]["mean"] == whole["lines"][2]["mean"][-10:]
+
+
+def test_labels_are_chosen_and_those_behind_are_named(client: Client) -> None:
+    [curve] = read_curves(client, CurvesRequest("r", ("long",), 10))
+    assert (curve["n_labels"], curve["n_behind"], curve["newest_step"]) == (5, 4, LONG_STEPS - 1)
+    assert (curve["behind"], curve["least_step"]) == (["rank4", "rank3", "rank2", "rank1"], LONG_STEPS - 5)
+    [curve] = read_curves(client, CurvesRequest("r", ("long",), 10, labels=("rank1", "rank3")))
+    assert [line["label"] for line in curve["lines"]] == ["rank1", "rank3"]
+    assert (curve["n_behind"], curve["behind"]) == (1, ["rank3"])
+
+
+def test_x_is_the_mean_of_another_metric_in_each_bucket(client: Client, values: list[Value]) -> None:
+    [curve] = read_curves(client, CurvesRequest("r", ("short",), 20, x="epoch"))
+    wanted = expected(values, "epoch", curve["width"], 0, 1_000)
+    for step, x in zip(curve["step"], curve["x"], strict=True):
+        assert is_same(x, statistics.mean(mean(some) for some in wanted[step].values()))
+    [curve] = read_curves(client, CurvesRequest("r", ("short",), 20, x="none"))
+    assert set(curve["x"]) == {None}
+
+
+def test_the_width_of_buckets_is_the_least_power_of_two_that_is_enough() -> None:
+    assert [bucket_width(n, 10) for n in (1, 10, 11, 20, 21, 1 << 64)] == [1, 1, 2, 2, 4, 1 << 61]
