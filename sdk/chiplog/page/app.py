@@ -14,7 +14,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from chiplog.page import routes_curves, routes_live, routes_ranks, routes_run, routes_runs, routes_sql
+from chiplog.page import routes_compare, routes_curves, routes_live, routes_ranks, routes_run, routes_runs, routes_sql
 from chiplog.page.json_response import JsonResponse, error_response, query_error_response
 from chiplog.page.run_table import RunTables
 from chiplog.page.source import Source
@@ -43,6 +43,7 @@ def build_app(source: Source) -> Starlette:
         *routes_run.ROUTES,
         *routes_ranks.ROUTES,
         *routes_curves.ROUTES,
+        *routes_compare.ROUTES,
         *routes_sql.ROUTES,
         *routes_live.ROUTES,
     ]

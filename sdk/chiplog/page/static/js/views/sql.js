@@ -178,10 +178,11 @@ export async function open(content, rest, query) {
     draw();
   }
 
-  /** Draw the numeric columns over the first of them, or over a time. */
+  /** Draw the numeric columns over `step`, over a time, or over the first of them. */
   async function showChart(mine) {
     const numbers = result.kinds.map((kind, at) => ({ ...kind, at })).filter((kind) => kind.isNumber || kind.isTime);
-    const x = numbers.find((kind) => kind.isTime) ?? numbers[0];
+    const isStep = ({ isNumber, at }) => isNumber && result.columns[at] === "step";
+    const x = numbers.find(isStep) ?? numbers.find((kind) => kind.isTime) ?? numbers[0];
     const ys = numbers.filter((kind) => kind.isNumber && kind !== x).slice(0, CURVES_MAX);
     chart.hidden = !x || !ys.length || result.rows.length < 2;
     drawChart = () => {};
@@ -203,7 +204,7 @@ export async function open(content, rest, query) {
         label: result.columns[at],
         stroke: colour(`--series-${index + 1}`),
         width: 1.5,
-        points: { show: !isLine },
+        points: { show: !isLine, fill: colour("--surface") },
       }));
       plot = new Plot(
         {

@@ -1,0 +1,73 @@
+"""Runs beside each other: config, summary, time per phase."""
+
+import asyncio
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from chiplog.page.json_response import JsonResponse
+from chiplog.query.json_texts import decoded
+
+RUNS_MIN = 2
+RUNS_MAX = 10
+KEYS_MAX = 2_000  # of config, and of the summary
+_OF_RUNS = "WHERE list_contains($runs::VARCHAR[], run_id)"
+_RUNS = f"SELECT run_id, name, state, created_at, ended_at, n_labels, n_failed FROM runs {_OF_RUNS}"
+_CONFIG = f"SELECT run_id, key, value FROM config {_OF_RUNS} ORDER BY key"
+# Keys of chiplog itself come last.
+_SUMMARY = f"SELECT run_id, key, value FROM run_summary {_OF_RUNS} ORDER BY starts_with(key, 'chiplog/'), key"
+# Seconds per step of the mean label, and in the whole run of one label.
+_PHASES = f"""
+SELECT run_id, phase AS key, sum(seconds) / sum(n_steps) AS step_s, sum(seconds) / count(DISTINCT label) AS label_s
+FROM phase_times {_OF_RUNS} GROUP BY run_id, phase ORDER BY sum(seconds) DESC
+"""
+
+
+async def compare(request: Request) -> Response:
+    """GET api/compare: config, summary and seconds per phase of 2 to 10 runs, with one value per run in their order.
+
+    run: repeated. `is_same`: all runs have this value. At most 2,000 keys of each kind.
+    """
+    runs = list(dict.fromkeys(request.query_params.getlist("run")))
+    if not RUNS_MIN <= len(runs) <= RUNS_MAX:
+        raise ValueError(f"{len(runs)} runs; give {RUNS_MIN} to {RUNS_MAX} as run")
+    source = request.app.state.source
+    found = {row["run_id"]: row for row in await source.rows(_RUNS, runs=runs)}
+    missing = [run for run in runs if run not in found]
+    if missing:
+        raise HTTPException(404, f"there is no run {missing[0]!r:.200}")
+    config, summary, phases = await asyncio.gather(
+        *(source.rows(query, runs=runs) for query in (_CONFIG, _SUMMARY, _PHASES))
+    )
+    for row in (*config, *summary):
+        row["value"] = decoded(row["value"])
+    return JsonResponse(
+        {
+            "runs": [found[run] for run in runs],
+            "config": _beside(config, runs, "value"),
+            "summary": _beside(summary, runs, "value"),
+            "phases": _beside(phases, runs, "step_s"),
+            "phase_totals": _beside(phases, runs, "label_s"),
+        }
+    )
+
+
+def _beside(rows: list[dict[str, Any]], runs: list[str], name: str) -> list[dict[str, Any]]:
+    """Return one entry per key, with the values of all runs; None for a run without it."""
+    values: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        values.setdefault(row["key"], {})[row["run_id"]] = row[name]
+    return [
+        {
+            "key": key,
+            "values": [of_runs.get(run) for run in runs],
+            "is_same": len(of_runs) == len(runs) and all(of_runs[run] == of_runs[runs[0]] for run in runs),
+        }
+        for key, of_runs in list(values.items())[:KEYS_MAX]
+    ]
+
+
+ROUTES = [Route("/compare", compare)]

@@ -1,0 +1,233 @@
+// Runs beside each other: what differs in their config, their summary, and the seconds per phase.
+
+import { ask, follow } from "../api.js";
+import { addressOf, setParameters } from "../address.js";
+import { h, notice, show } from "../dom.js";
+import { agoText, durationText, timeText, valueText } from "../texts.js";
+
+const RUNS_MAX = 10;
+const REFRESH_MS = 2_000;
+
+export async function open(content, rest, query) {
+  const runs = [...new Set(query.getAll("run"))];
+  if (runs.length < 2 || runs.length > RUNS_MAX) {
+    show(
+      content,
+      h(
+        "section",
+        { class: "empty" },
+        h("h1", {}, `${runs.length} ${runs.length === 1 ? "run is" : "runs are"} selected`),
+        h("p", {}, `Select 2 to ${RUNS_MAX} in the table of runs, then Compare.`),
+        h("a", { class: "button", href: addressOf(["runs"], { run: runs }) }, "All runs"),
+      ),
+    );
+    return () => {};
+  }
+  const ending = new AbortController();
+  let isOver = false;
+  let filter = query.get("filter") ?? "";
+  let showsAll = query.get("all") === "1";
+  let found = await ask("compare", { run: runs }, { signal: ending.signal });
+
+  const body = h("div", { class: "stack" });
+  const all = h("input", { type: "checkbox", checked: showsAll, onchange: () => change() });
+  const search = h("input", {
+    class: "grow",
+    type: "search",
+    value: filter,
+    placeholder: "Keys that contain…",
+    "aria-label": "Filter keys",
+    oninput: () => change(),
+  });
+  show(
+    content,
+    h(
+      "div",
+      { class: "bar" },
+      h("h1", {}, `Compare ${runs.length} runs`),
+      search,
+      h("label", {}, all, "Also equal values"),
+      h("a", { href: addressOf(["runs"], { run: runs }) }, "Change the selection"),
+    ),
+    body,
+  );
+  draw();
+
+  function change() {
+    [filter, showsAll] = [search.value.trim(), all.checked];
+    setParameters({ filter, all: showsAll ? "1" : "" });
+    draw();
+  }
+
+  function draw() {
+    show(
+      body,
+      runsTable(),
+      section("Config", found.config, {
+        text: valueText,
+        nothing: "No value of the config differs.",
+        none: "These runs have no config.",
+      }),
+      section("Summary", found.summary, {
+        text: valueText,
+        withChange: true,
+        nothing: "No value of the summary differs.",
+        none: "These runs have no summary.",
+      }),
+      section("Seconds per step and phase", found.phases, {
+        text: secondsText,
+        withChange: true,
+        withBars: true,
+        nothing: "No phase differs.",
+        none: "These runs have no phases.",
+      }),
+    );
+  }
+
+  function heads() {
+    return found.runs.map((run, at) =>
+      h(
+        "th",
+        { scope: "col" },
+        h("span", { class: `key series-${at + 1}`, "aria-hidden": "true" }),
+        h("a", { href: addressOf(["run", run.run_id]), title: run.run_id }, run.name || run.run_id),
+      ),
+    );
+  }
+
+  function runsTable() {
+    const facts = [
+      ["Run ID", (run) => h("code", {}, run.run_id)],
+      ["State", (run) => h("span", { class: `chip ${run.state}` }, run.state)],
+      ["Started", (run) => h("time", { datetime: run.created_at, title: timeText(run.created_at) }, agoText(run.created_at))],
+      ["Duration", (run) => (run.ended_at ? durationText((Date.parse(run.ended_at) - Date.parse(run.created_at)) / 1000) : "–")],
+      ["Labels", (run) => valueText(run.n_labels)],
+      ["Failures", (run) => (run.n_failed ? h("span", { class: "error" }, run.n_failed) : "0")],
+    ];
+    return h(
+      "div",
+      { class: "panel wide", tabindex: 0, role: "region", "aria-label": "Runs" },
+      h(
+        "table",
+        { class: "grid beside" },
+        h("thead", {}, h("tr", {}, h("th", {}, "Run"), heads(), others())),
+        h(
+          "tbody",
+          {},
+          facts.map(([title, cell]) =>
+            h("tr", {}, h("th", { scope: "row" }, title), found.runs.map((run) => h("td", {}, cell(run))), others()),
+          ),
+        ),
+      ),
+    );
+  }
+
+  /** Return the cell that takes the width that is left. */
+  function others() {
+    return h("td", { class: "rest" });
+  }
+
+  function section(title, entries, { text, withChange, withBars, nothing, none }) {
+    const low = filter.toLowerCase();
+    const named = entries.filter(({ key }) => key.toLowerCase().includes(low));
+    const shown = showsAll ? named : named.filter((entry) => !entry.is_same);
+    const hidden = named.length - shown.length;
+    const most = Math.max(...entries.flatMap(({ values }) => values.filter((value) => typeof value === "number")), 0);
+    const saying = !entries.length ? none : !named.length ? "No key contains this." : nothing;
+    return h(
+      "section",
+      { class: "panel wide", tabindex: 0, role: "region", "aria-label": title },
+      h("h2", {}, title, hidden ? h("span", { class: "quiet small" }, ` ${hidden} equal`) : ""),
+      shown.length
+        ? h(
+            "table",
+            { class: "grid beside" },
+            h("thead", {}, h("tr", {}, h("th", {}, "Key"), heads(), others())),
+            h(
+              "tbody",
+              {},
+              shown.map(({ key, values }) =>
+                h(
+                  "tr",
+                  {},
+                  h("th", { scope: "row" }, key),
+                  values.map((value, at) =>
+                    h(
+                      "td",
+                      { class: typeof value === "number" ? "number" : "text" },
+                      value === null ? h("span", { class: "quiet" }, "–") : text(value),
+                      withChange && at > 0 && changeOf(values[0], value),
+                      withBars && typeof value === "number" && bar(value / most, at),
+                    ),
+                  ),
+                  others(),
+                ),
+              ),
+            ),
+          )
+        : h("p", { class: "quiet" }, saying),
+    );
+  }
+
+  let timer = 0;
+  let isStale = false;
+  let isLoading = false;
+  async function refresh() {
+    isStale = true;
+    if (timer || isLoading || isOver || document.hidden) return;
+    [isStale, isLoading] = [false, true];
+    const began = performance.now();
+    try {
+      const answer = await ask("compare", { run: runs }, { signal: ending.signal });
+      if (isOver) return;
+      const isNew = JSON.stringify(answer) !== JSON.stringify(found);
+      found = answer;
+      if (isNew) draw();
+    } catch (reason) {
+      if (!isOver) notice(reason.message, true);
+    }
+    isLoading = false;
+    timer = setTimeout(() => {
+      timer = 0;
+      if (isStale) refresh();
+    }, Math.max(REFRESH_MS, 5 * (performance.now() - began)));
+  }
+
+  // Runs that are over change only when a person edits them: not worth a request for each change of others.
+  const lives = found.runs.some((run) => run.state === "running");
+  let position = null;
+  const unfollow = lives
+    ? follow((state) => {
+        if (!state.error && position !== null && state.position !== position) refresh();
+        position = state.position ?? position;
+      })
+    : () => {};
+  const onVisible = () => !document.hidden && isStale && refresh();
+  document.addEventListener("visibilitychange", onVisible);
+  return () => {
+    isOver = true;
+    ending.abort();
+    clearTimeout(timer);
+    document.removeEventListener("visibilitychange", onVisible);
+    unfollow();
+  };
+}
+
+/** Return a number of seconds with three digits that matter. */
+function secondsText(value) {
+  return value < 1 ? `${Number((value * 1000).toPrecision(3))} ms` : `${Number(value.toPrecision(4))} s`;
+}
+
+function changeOf(first, value) {
+  if (typeof first !== "number" || typeof value !== "number" || !first || first === value) return null;
+  const percent = ((value - first) / Math.abs(first)) * 100;
+  const digits = Math.abs(percent) < 10 ? 1 : 0;
+  const text = Math.abs(percent) > 999 ? `×${Number((value / first).toPrecision(3))}` : `${percent.toFixed(digits)} %`;
+  return h("span", { class: "quiet small", title: "compared with the first run" }, ` ${percent > 0 && !text.startsWith("×") ? "+" : ""}${text}`);
+}
+
+function bar(share, at) {
+  const element = h("div", { class: `share series-${at + 1}`, "aria-hidden": "true" });
+  element.style.width = `${Math.max(1, 100 * share)}%`;
+  return element;
+}

@@ -1,0 +1,44 @@
+"""Runs beside each other."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.compared_runs import fill_compared_runs
+from tests.support.page_site import Site
+
+
+@pytest.fixture(scope="module")
+def two(site_of: Callable[..., Site]) -> Site:
+    return site_of(fill_compared_runs)
+
+
+def test_what_differs_is_beside_each_other(two: Site, page: Page) -> None:
+    two.visit(page, "#/compare?run=run-1&run=run-2")
+    config = page.get_by_role("region", name="Config")
+    expect(config.get_by_role("row", name="lr 0.1 0.2")).to_be_visible()
+    expect(config.get_by_text("model")).to_have_count(0)
+    expect(page.get_by_role("region", name="Summary").get_by_role("row")).to_have_text(
+        [re.compile("^Keyrun-1<b>second</b>$"), re.compile("^loss32 -33 %$")]
+    )
+    phases = page.get_by_role("region", name="Seconds per step and phase")
+    expect(phases.get_by_role("row", name="data 100 ms 400 ms")).to_be_visible()
+    page.get_by_label("Also equal values").check()
+    expect(config.get_by_role("row", name="model gpt2 gpt2")).to_be_visible()
+    expect(page).to_have_url(re.compile("all=1"))
+    expect(config.get_by_role("link", name="<b>second</b>")).to_have_attribute("href", "#/run/run-2")
+
+
+def test_one_run_is_too_few(two: Site, page: Page) -> None:
+    two.visit(page, "#/compare?run=run-1")
+    expect(page.get_by_role("heading", name="1 run is selected")).to_be_visible()
+    page.get_by_role("link", name="All runs").click()
+    expect(page.get_by_label("Select run-1")).to_be_checked()
+
+
+def test_a_run_that_is_not_there_is_named(two: Site, page: Page, errors: list[str]) -> None:
+    two.visit(page, "#/compare?run=run-1&run=gone")
+    expect(page.get_by_text("there is no run 'gone'")).to_be_visible()
+    errors.clear()  # its status is 404

@@ -1,0 +1,39 @@
+"""Runs beside each other, over HTTP."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.compared_runs import fill_compared_runs
+from tests.support.hand_written import hand_written
+from tests.support.page_client import PageClient, serving
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
+    root = tmp_path_factory.mktemp("compared")
+    with hand_written(root) as database:
+        fill_compared_runs(database)
+    with serving(root) as client:
+        yield client.sign_in()
+
+
+def test_values_are_in_the_order_of_the_runs(client: PageClient) -> None:
+    found = client.get("compare?run=run-2&run=run-1")
+    assert [run["run_id"] for run in found["runs"]] == ["run-2", "run-1"]
+    assert found["config"] == [
+        {"key": "lr", "values": [0.2, 0.1], "is_same": False},
+        {"key": "model", "values": ["gpt2", "gpt2"], "is_same": True},
+    ]
+    assert found["summary"] == [{"key": "loss", "values": [2, 3], "is_same": False}]
+    steps = {row["key"]: row["values"] for row in found["phases"]}
+    assert steps["data"] == pytest.approx([0.4, 0.1]) and steps["forward"] == pytest.approx([0.25, 0.25])
+    totals = {row["key"]: row["values"] for row in found["phase_totals"]}
+    assert totals["data"] == pytest.approx([1.6, 0.4])
+
+
+def test_two_to_ten_runs_that_are_there(client: PageClient) -> None:
+    one = client.ask("/api/compare?run=run-1&run=run-1")
+    assert (one.status, one.json["error"]["message"]) == (400, "1 runs; give 2 to 10 as run")
+    gone = client.ask("/api/compare?run=run-1&run=gone")
+    assert (gone.status, gone.json["error"]["message"]) == (404, "there is no run 'gone'")
