@@ -34,6 +34,7 @@ SELECT key, count(*) AS n_labels, min(first_step) AS first_step, max(last_step) 
 FROM found GROUP BY key
 """
 # Of a label with several attempts in a bucket the newest one counts.
+# safeguard: newest-attempt-is-drawn
 _BUCKETS = """
 WITH series AS MATERIALIZED (
     SELECT DISTINCT s.producer, s.key, n.name, i.label, i.attempt, i.rank
@@ -48,7 +49,7 @@ WITH series AS MATERIALIZED (
     FROM parts p JOIN series s ON s.producer = p.producer AND s.key = p.key GROUP BY ALL
 ), buckets AS (
     FROM attempts
-    QUALIFY attempt = max(attempt) OVER (PARTITION BY key, label, step)  -- safeguard: newest-attempt-is-drawn
+    QUALIFY attempt = max(attempt) OVER (PARTITION BY key, label, step)
 )
 """
 _ROWS = """
