@@ -41,6 +41,7 @@ def test_many_labels_are_a_band_whose_extremes_are_named(curved: Site, page: Pag
     expect(legend).to_contain_text("max (mostly rank7)")
     expect(legend).to_contain_text("median")
     expect(legend).to_contain_text("min (mostly rank0)")
+    expect(panel(page, "train/loss").locator(".curve-notes")).to_contain_text("20 labels")
 
 
 def test_dragging_zooms_all_panels_to_finer_buckets_and_a_double_click_resets(curved: Site, page: Page) -> None:

@@ -69,10 +69,10 @@ SELECT key, label, rank, list(step ORDER BY step) AS step, list(epoch_ms(ts) ORD
        list(min ORDER BY step) AS min, list(mean ORDER BY step) AS mean, list(max ORDER BY step) AS max
 FROM buckets GROUP BY key, label, rank ORDER BY rank NULLS LAST, label
 """
-_BAND_COLUMNS = ("step", "ts", "n_labels", "min", "median", "max", "min_label", "max_label")
+_BAND_COLUMNS = ("step", "ts", "n_present", "min", "median", "max", "min_label", "max_label")
 _BAND = f"""
 , steps AS (
-    SELECT key, step, epoch_ms(min(ts)) AS ts, count(*) AS n_labels, min(min) AS min,
+    SELECT key, step, epoch_ms(min(ts)) AS ts, count(*) AS n_present, min(min) AS min,
            median(nullif(mean, 'nan')) AS median, max(max) AS max,
            arg_min(label, (min, label)) FILTER (min IS NOT NULL) AS min_label,
            arg_max(label, (max, label)) FILTER (max IS NOT NULL) AS max_label
@@ -121,7 +121,7 @@ def read_curves(client: Client, request: CurvesRequest) -> list[dict[str, Any]]:
         the others (`n_behind`, `behind`). `kind` is `lines`, `band`, or `none` without values. `step` and `ts`
         (milliseconds since 1970), and `x` if asked for, have an entry for each bucket. `lines`: for each label lists
         of mean, min and max, None where it has no number, and `gaps`, the places of buckets whose values are NaN or
-        infinite; min and max are None if they are the mean everywhere. `band`: n_labels, min, median, max, min_label
+        infinite; min and max are None if they are the mean everywhere. `band`: n_present (labels), min, median, max, min_label
         and max_label for each bucket. `n_infinite` counts buckets with infinities.
 
     Raises:

@@ -153,7 +153,7 @@ def check(curve: dict[str, Any], values: list[Value], first: int | None = None, 
         of = wanted[step]
         if curve["kind"] == "band":
             numbers = [number for some in of.values() for number in some]
-            assert curve["n_labels"][at] == len(of)
+            assert curve["n_present"][at] == len(of)
             assert is_same(curve["min"][at], min(numbers, default=math.nan))
             assert is_same(curve["max"][at], max(numbers, default=math.nan))
             means = [mean(some) for some in of.values() if not math.isnan(mean(some))]
@@ -180,6 +180,7 @@ def test_buckets_are_those_of_all_values(client: Client, values: list[Value], po
     assert [curve["key"] for curve in curves] == [*KEYS, "none"]
     for curve in curves[:-1]:
         assert curve["kind"] == ("lines" if lines_max else "band")
+        assert curve["n_labels"] == N_LABELS
         assert len(curve["step"]) <= points + 1  # the first and the last bucket may be parts
         check(curve, values)
     assert (curves[-1]["kind"], curves[-1]["step"]) == ("none", [])

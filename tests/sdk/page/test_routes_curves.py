@@ -11,7 +11,7 @@ def test_several_keys_in_one_request(reader: PageClient) -> None:
     assert [line["label"] for line in lines["lines"]] == [f"rank{n}" for n in range(8)]
     assert (none["key"], none["kind"]) == ("none", "none")
     [band] = reader.get("runs/healthy/curves?key=loss&lines=4")
-    assert band["kind"] == "band" and set(band["n_labels"]) == {8}
+    assert band["kind"] == "band" and band["n_labels"] == 8 and set(band["n_present"]) == {8}
 
 
 @pytest.mark.parametrize(

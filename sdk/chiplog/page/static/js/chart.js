@@ -10,6 +10,7 @@ const DASH = [6, 3];
 const HEIGHT = 210;
 const POINTS_MAX = 40; // with so many or fewer, each has a dot
 const FONT = "11px system-ui, sans-serif";
+const STRIP = 3; // pixels
 const NAME_GAP = 3; // pixels between a line and its name
 
 /** Return the values at places of x; undefined where there is none, which lines bridge; null interrupts a line. */
@@ -39,6 +40,7 @@ export function lineStyle(at) {
  *     band of a line; raw: values that stay faint behind it; tail: a name at the right edge; isThin: not the line itself
  *     but a bound; isSilent: not in the legend
  *   fills: [[line, line, colour]]: what is filled between two lines
+ *   present, nLabels: how many of the labels are at each place of x, or null; a strip marks where some are missing
  * onZoom(least, most): a part was chosen by dragging; onReset(): a double click.
  */
 export class Chart {
@@ -178,25 +180,39 @@ export class Chart {
 
   drawNames(plot) {
     const { ctx, bbox } = plot;
+    const { x, present, nLabels } = this.model;
+    if (present) {
+      ctx.save();
+      ctx.fillStyle = css("--warn");
+      const height = STRIP * devicePixelRatio;
+      for (let at = 0; at < x.length; at++) {
+        if (present[at] >= nLabels || x[at] < plot.scales.x.min || x[at] > plot.scales.x.max) continue;
+        const left = plot.valToPos(x[at], "x", true);
+        const right = at + 1 < x.length ? plot.valToPos(x[at + 1], "x", true) : bbox.left + bbox.width;
+        ctx.fillRect(left, bbox.top + bbox.height - height, Math.min(right, bbox.left + bbox.width) - left, height);
+      }
+      ctx.restore();
+    }
     const tails = this.model.lines.map((line, at) => [line, this.places[at]]).filter(([line]) => line.tail);
     if (!tails.length) return;
     ctx.save();
     ctx.font = `600 ${11 * devicePixelRatio}px system-ui, sans-serif`;
     ctx.textAlign = "right";
-    for (const [line, place] of tails) {
-      const values = plot.data[place];
+    for (const [line, number] of tails) {
+      const values = plot.data[number];
       const at = values.findLastIndex((value) => value !== null && value !== undefined);
       if (at < 0) continue;
       const isAbove = line.tail.isAbove;
       const gap = NAME_GAP * devicePixelRatio;
       const height = 11 * devicePixelRatio;
       const y = plot.valToPos(values[at], "y", true) + (isAbove ? -gap : gap + height);
+      const place = [bbox.left + bbox.width - gap, Math.min(bbox.top + bbox.height - gap, Math.max(bbox.top + height, y))];
+      ctx.strokeStyle = css("--surface"); // readable on a line
+      ctx.lineWidth = 4 * devicePixelRatio;
+      ctx.lineJoin = "round";
+      ctx.strokeText(line.tail.text, ...place);
       ctx.fillStyle = css(line.colour);
-      ctx.fillText(
-        line.tail.text,
-        bbox.left + bbox.width - gap,
-        Math.min(bbox.top + bbox.height - gap, Math.max(bbox.top + height, y)),
-      );
+      ctx.fillText(line.tail.text, ...place);
     }
     ctx.restore();
   }
@@ -227,9 +243,10 @@ export class Chart {
 
   drawValues(at) {
     if (!this.values) return;
-    const { x, kind, lines } = this.model;
+    const { x, kind, lines, present, nLabels } = this.model;
     const isInside = at !== null && at !== undefined && at < x.length;
-    this.where.textContent = isInside ? placeText(x[at], kind) : "last";
+    const missing = isInside && present?.[at] < nLabels ? ` · ${present[at]} of ${nLabels} labels` : "";
+    this.where.textContent = isInside ? placeText(x[at], kind) + missing : "last";
     lines.forEach((line, number) => {
       const value = isInside ? line.values[at] : line.values.findLast((one) => one !== null && one !== undefined);
       this.values[number].textContent = valueText(value) || "–";

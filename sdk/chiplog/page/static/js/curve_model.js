@@ -12,7 +12,7 @@ export function merge(curve, part, from) {
   for (const name of ["step", "ts"]) merged[name] = joined(curve[name], part[name]);
   if (curve.x) merged.x = joined(curve.x, part.x ?? part.step.map(() => null));
   if (curve.kind === "band") {
-    for (const name of ["n_labels", "min", "median", "max", "min_label", "max_label"]) {
+    for (const name of ["n_present", "min", "median", "max", "min_label", "max_label"]) {
       merged[name] = joined(curve[name], part[name]);
     }
     return merged;
@@ -64,8 +64,12 @@ export function modelOf(runs, { x, isLog, weight, range }) {
     }
     for (const [upper, lower, colour] of table.fills) fills.push([start + upper, start + lower, colour]);
   });
+  // Of a band: the labels that are in it, so that none is missing unseen.
+  const only = tables.length === 1 ? runs.find(({ curve }) => curve?.step.length).curve : null;
+  const present = only?.kind === "band" ? columns[0](only.n_present) : null;
   const kind = { step: "step", time: "time", relative: "relative" }[x] ?? "value";
-  return { model: { x: places, kind, range: kind === "step" ? range : null, isLog, lines, fills }, nHidden: counted.hidden };
+  const model = { x: places, kind, range: kind === "step" ? range : null, isLog, lines, fills, present };
+  return { model: { ...model, nLabels: only?.n_labels }, nHidden: counted.hidden };
 }
 
 function positive(value, counted) {
@@ -101,7 +105,7 @@ function tableOf({ name, curve, startMs }, x, number) {
   const least = commonest(curve.min_label);
   const tail = (text, isAbove) => (number === null && text ? { text, isAbove } : null);
   const isSilent = number !== null;
-  const median = number === null ? "median" : `${name} (median of ${Math.max(...curve.n_labels)})`;
+  const median = number === null ? "median" : `${name} (median of ${curve.n_labels})`;
   const lines = [
     { name: `${prefix}max${most ? ` (mostly ${most})` : ""}`, values: curve.max, isThin: true, isSilent, tail: tail(most, true), ...style },
     { name: median, values: curve.median, ...style },
@@ -171,7 +175,7 @@ export function csvOf(runs) {
       }
     } else if (curve.kind === "band") {
       curve.step.forEach((step, at) => {
-        const label = `median of ${curve.n_labels[at]} labels`;
+        const label = `median of ${curve.n_present[at]} labels`;
         rows.push([run, label, step, time(at), curve.median[at], curve.min[at], curve.max[at]]);
       });
     }

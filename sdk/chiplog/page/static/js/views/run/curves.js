@@ -566,7 +566,7 @@ class Panel {
         const title = `${curve.behind.join(", ")}${more}; the last one is at step ${wholeText(curve.least_step)}`;
         notes.push(h("span", { class: "warn", title }, `${text} ${wholeText(curve.newest_step)} (${curve.behind[0]}${curve.n_behind > 1 ? ", …" : ""})`));
       }
-      if (curve.kind === "band" && runs.length === 1) notes.push(countText(curve.n_labels, "label"));
+      if (curve.kind === "band" && runs.length === 1 && !curve.n_behind) notes.push(countText(curve.n_labels, "label"));
       if (curve.n_nan) notes.push(`${where}${wholeText(curve.n_nan)} NaN`);
       if (curve.n_infinite) notes.push(`${where}${countText(curve.n_infinite, "point")} with infinities`);
       if (curve.width > 1 && runs.length === 1) notes.push(`${valueText(curve.width)} steps a point`);
