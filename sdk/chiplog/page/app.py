@@ -14,7 +14,16 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from chiplog.page import routes_compare, routes_curves, routes_live, routes_ranks, routes_run, routes_runs, routes_sql
+from chiplog.page import (
+    routes_compare,
+    routes_curves,
+    routes_live,
+    routes_ranks,
+    routes_run,
+    routes_runs,
+    routes_sql,
+    routes_system,
+)
 from chiplog.page.json_response import JsonResponse, error_response, query_error_response
 from chiplog.page.run_table import RunTables
 from chiplog.page.source import Source
@@ -42,6 +51,7 @@ def build_app(source: Source) -> Starlette:
         *routes_runs.ROUTES,
         *routes_run.ROUTES,
         *routes_ranks.ROUTES,
+        *routes_system.ROUTES,
         *routes_curves.ROUTES,
         *routes_compare.ROUTES,
         *routes_sql.ROUTES,

@@ -39,6 +39,7 @@ export function lineStyle(at) {
  *   lines: [{name, values, low, high, raw, colour, dash, isThin, tail}], colour: name of a CSS variable; low, high: the
  *     band of a line; raw: values that stay faint behind it; tail: a name at the right edge; isThin: not the line itself
  *     but a bound; isSilent: not in the legend
+ *   marks: [{x, isBad}]: vertical lines, or nothing
  *   fills: [[line, line, colour]]: what is filled between two lines
  *   present, nLabels: how many of the labels are at each place of x, or null; a strip marks where some are missing
  * onZoom(least, most): a part was chosen by dragging; onReset(): a double click.
@@ -134,7 +135,8 @@ export class Chart {
     const texts = (plot, splits) => splits.map((value) => axisText(value, splits));
     const x = { ...axis, space: 70, size: 30 };
     if (model.kind === "relative") x.values = (plot, splits) => splits.map((value) => durationText(value));
-    else if (model.kind !== "time") x.values = texts;
+    else if (model.kind === "time") x.values = (plot, splits, at, space, step) => splits.map((value) => clockText(value, step));
+    else x.values = texts;
     const y = { ...axis, values: texts, space: 32, size: (plot, values) => axisSize(values) };
     if (model.isLog) y.values = (plot, splits) => splits.map((value) => (value === null ? null : logText(value, splits)));
     return {
@@ -165,7 +167,7 @@ export class Chart {
       hooks: {
         setCursor: [(plot) => this.drawValues(plot.cursor.idx)],
         setSelect: [(plot) => this.choose(plot)],
-        draw: [(plot) => this.drawNames(plot)],
+        draw: [(plot) => this.drawMarks(plot), (plot) => this.drawNames(plot)],
       },
     };
   }
@@ -176,6 +178,22 @@ export class Chart {
     const chosen = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
     plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
     this.onZoom(...chosen);
+  }
+
+  drawMarks(plot) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+    for (const { x, isBad } of this.model.marks ?? []) {
+      const left = plot.valToPos(x, "x", true);
+      if (left < bbox.left || left > bbox.left + bbox.width) continue;
+      ctx.strokeStyle = css(isBad ? "--bad" : "--warn");
+      ctx.beginPath();
+      ctx.moveTo(left, bbox.top);
+      ctx.lineTo(left, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.restore();
   }
 
   drawNames(plot) {
@@ -320,6 +338,13 @@ function faint(colour, share) {
   return `${colour}${Math.round(share * 255)
     .toString(16)
     .padStart(2, "0")}`;
+}
+
+/** Return a time of an axis, UTC: the day for long steps, seconds for short ones. */
+function clockText(seconds, step) {
+  const text = new Date(seconds * 1000).toISOString();
+  if (step >= 86400) return text.slice(5, 10);
+  return step >= 60 ? text.slice(11, 16) : text.slice(11, step < 1 ? 23 : 19);
 }
 
 function axisText(value, splits) {

@@ -1,0 +1,47 @@
+"""A run with samples of its machines, written without a collector: two nodes with a GPU each, and twenty GPUs."""
+
+import duckdb
+
+BEGUN = "TIMESTAMP '2026-01-02 03:00:00'"
+
+
+def fill_sampled_run(database: duckdb.DuckDBPyConnection) -> None:
+    """Write two runs with a sample each ten seconds for 1,000 s.
+
+    - `sampled`: rank0 and rank1 on a node each. GPU-1-1 is 50 % busy and GPU-1-0 90 %; GPU-1-1 is too hot from second
+      500 to 600, and lost at second 800. Each host receives 1,000 bytes per second.
+    - `many`: 20 ranks with a GPU each, of which that of rank7 is idle.
+    """
+    database.execute(
+        "INSERT INTO base.runs (run, run_id, tags, primary_label) VALUES (1, 'sampled', [], 'rank0'), "
+        "(2, 'many', [], 'rank0'), (3, 'unsampled', [], 'rank0')"
+    )
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, agent_node, gpus, "
+        "started_at, produced) SELECT run * 100 + r, 'rank', run, 'rank' || r, 0, r = 0, r, "
+        f"'node-' || run || '-' || r, 'node-' || run || '-' || r, ['GPU-' || run || '-' || r], {BEGUN}, 1 "
+        "FROM (VALUES (1, 2), (2, 20), (3, 1)) t(run, n), range(20) u(r) WHERE r < n"
+    )
+    database.execute(
+        "INSERT INTO base.producers (producer, role, label, attempt, node) "
+        "SELECT 10000 + producer, 'agent', 'agent', 0, node FROM base.producers WHERE run <> 3"
+    )
+    database.execute(
+        "INSERT INTO base.names VALUES (1, 'hw.gpu.utilization'), (2, 'hw.gpu.throttle.reasons'), "
+        "(3, 'system.network.receive'), (4, '')"
+    )
+    database.execute(
+        "INSERT INTO base.names SELECT 1000 + producer, gpus[1] FROM base.producers WHERE gpus IS NOT NULL"
+    )
+    database.execute(
+        "INSERT INTO base.system SELECT 10000 + producer, CASE WHEN key = 3 THEN 4 ELSE 1000 + producer END, key, "
+        f"{BEGUN} + to_seconds(s * 10), CASE key WHEN 3 THEN s * 10000 "
+        "WHEN 2 THEN CASE WHEN run = 1 AND rank = 1 AND s BETWEEN 50 AND 59 THEN 64 ELSE 1 END "
+        "WHEN 1 THEN CASE WHEN run = 1 AND rank = 1 THEN 0.5 WHEN run = 2 AND rank = 7 THEN 0 ELSE 0.9 END END "
+        "FROM base.producers, range(1, 4) t(key), range(101) u(s) WHERE role = 'rank' AND run <> 3"
+    )
+    database.execute(
+        f"INSERT INTO base.events (producer, seq, ts, kind, level, message, body) VALUES (10101, 1, {BEGUN} + "
+        "to_seconds(800), 'gpu.lost', 'error', 'GPU-1-1 is lost: fell off the bus', "
+        "json_object('device', 'GPU-1-1', 'code', 79))"
+    )
