@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import duckdb
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from chiplog.query.client import connect
 from tests.support.collector_log import START_US, Rank, whole
@@ -13,6 +13,7 @@ from tests.support.kept_log import finished, kept_log
 from tests.support.page_site import Site
 
 RUNS = 10_000
+LATER = 'retry: 1500\nevent: change\ndata: {"position": 1}\n\n'  # the browser connects again after that
 MARKUP = "<img src=x onerror=alert(1)>"
 
 
@@ -127,6 +128,31 @@ def test_selected_runs_are_compared(many: Site, page: Page, errors: list[str]) -
     page.get_by_role("button", name="Compare 3").click()
     expect(page).to_have_url(re.compile(r"#/compare\?run=run-2&run=run-3&run=run-1"))
     errors.clear()  # of another view
+
+
+def test_runs_that_come_above_do_not_move_what_is_read(many: Site, page: Page) -> None:
+    later: list[Route] = []
+
+    def shorten(route: Route) -> None:
+        """Answer the first request without the newest 100 runs, and keep the second one."""
+        if "since=" in route.request.url:
+            later.append(route)
+            return
+        body = route.fetch().json()
+        rows = [row for row in body["rows"] if int(row[0].removeprefix("run-")) > 100]
+        route.fulfill(json=body | {"rows": rows, "version": "none.0"})
+
+    page.route(re.compile("api/runs"), shorten)
+    with page.expect_request(re.compile("since=")):
+        many.visit(page, "#/runs")
+    expect(page.get_by_text("9,900 runs")).to_be_visible()
+    page.get_by_role("grid").evaluate("table => { table.scrollTop = 3000 }")
+    first = page.get_by_role("link", name="run-205", exact=True)
+    expect(first).to_be_in_viewport()
+    place = first.bounding_box()
+    later[0].continue_()
+    expect(page.get_by_text("10,000 runs")).to_be_visible()
+    assert first.bounding_box() == place
 
 
 @pytest.fixture(scope="module")

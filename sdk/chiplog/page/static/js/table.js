@@ -9,9 +9,10 @@ let tables = 0;
 /**
  * Return a table: {element, set, redraw, close}.
  *
- * set(columns, rows, sort): columns are {name, title, width (px), grows, isNumber, cell(data), isSortable}; rows are
+ * set(columns, rows, sort, keepsPlace): columns are {name, title, width (px), grows, isNumber, cell(data), isSortable}; rows are
  * {key, data}, or {key, heading} for a line over a group; sort is {name, isDown} or null. Rows with the same key and the
- * same `data` keep their elements.
+ * same `data` keep their elements. keepsPlace: the first visible row stays where it is, although rows come above it; else
+ * the table begins at its top again.
  * @param {Object} options label; onSort(name), onOpen(row), onMark(row): called by mouse and keyboard; isMarked(row)
  */
 export function createTable({ label, onSort, onOpen, onMark, isMarked = () => false }) {
@@ -39,7 +40,9 @@ export function createTable({ label, onSort, onOpen, onMark, isMarked = () => fa
   });
   sizes.observe(element);
 
-  function set(newColumns, newRows, newSort) {
+  function set(newColumns, newRows, newSort, keepsPlace = false) {
+    const top = Math.floor(element.scrollTop / height);
+    const anchor = keepsPlace && top > 0 ? rows[top]?.key : undefined;
     const isSame = columns.length === newColumns.length && columns.every((column, at) => column === newColumns[at]);
     const key = rows[active]?.key;
     [columns, rows, sort] = [newColumns, newRows, newSort];
@@ -49,6 +52,11 @@ export function createTable({ label, onSort, onOpen, onMark, isMarked = () => fa
     element.setAttribute("aria-rowcount", rows.length + 1);
     element.setAttribute("aria-colcount", columns.length);
     body.style.height = `${Math.min(rows.length * height, PX_MAX)}px`;
+    if (!keepsPlace) element.scrollTop = 0;
+    else if (anchor !== undefined && rows[top]?.key !== anchor) {
+      const moved = rows.findIndex((row) => row.key === anchor);
+      if (moved >= 0) element.scrollTop += (moved - top) * height;
+    }
     redraw();
   }
 

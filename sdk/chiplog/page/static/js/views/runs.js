@@ -200,17 +200,17 @@ export async function open(content, rest, query) {
       state.selected.delete(run);
     }
     [version, asked] = [answer.version, wanted];
-    draw();
+    draw(true);
   }
 
-  function draw() {
+  function draw(keepsPlace) {
     const [isDown, by] = sortOf();
     const turn = isDown ? -1 : 1;
     const found = [...runs.values()].filter(filter.test).map((run) => ({ run, value: sortable(valueOf(run, by)) }));
     found.sort((a, b) => compareValues(a.value, b.value, turn) || (a.run.run_id < b.run.run_id ? 1 : -1));
     shown = found.map(({ run }) => run);
     const names = [...state.columns, ...keyColumns()];
-    table.set([choice, ...names.map(columnOf)], grouped(shown), { name: by, isDown });
+    table.set([choice, ...names.map(columnOf)], grouped(shown), { name: by, isDown }, keepsPlace);
     count.textContent = `${shown.length === runs.size ? "" : `${whole(shown.length)} of `}${whole(runs.size)} runs`;
     drawMarked();
     const isEmpty = !shown.length;
@@ -269,7 +269,7 @@ export async function open(content, rest, query) {
       column: isUsual ? [] : state.columns,
     });
     readFilter();
-    draw();
+    draw(false);
     const needed = [...filter.names, ...keyColumns(), sortOf()[1]].filter((name) => /^(config|summary)\./.test(name));
     const has = JSON.parse(asked || "null");
     if (needed.some((name) => !has?.[name.slice(0, name.indexOf("."))]?.includes(name.slice(name.indexOf(".") + 1)))) {
@@ -331,7 +331,7 @@ export async function open(content, rest, query) {
       [
         reason && h("p", { class: "error" }, reason),
         h("ul", { class: "names" }, names),
-        h("p", {}, "All of its data, for every reader. This cannot be undone."),
+        h("p", {}, "All data goes, for every reader. This cannot be undone."),
         force && h("p", { class: "error" }, "It still runs: what its processes send from now on is discarded."),
       ],
       {
@@ -343,7 +343,10 @@ export async function open(content, rest, query) {
               await ask(`runs/${part(run.run_id)}`, { force: force ? 1 : null }, { method: "DELETE" });
             } catch (reason) {
               // The server refuses a run that has not ended; a second confirmation may force it.
-              if (force || reason.kind !== "refused" || !run.n_running) throw reason;
+              if (force || reason.kind !== "refused" || !run.n_running) {
+                await load(); // those before it are gone
+                throw reason;
+              }
               state.selected = new Set([run.run_id]);
               await load();
               setTimeout(() => onDelete(true, reason.message));

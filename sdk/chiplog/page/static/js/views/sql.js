@@ -42,7 +42,7 @@ export async function open(content, rest, query) {
   const runButton = h("button", { class: "main", onclick: run, title: "Ctrl+Enter" }, "Run");
   const status = h("span", { class: "quiet", role: "status" });
   const error = h("pre", { class: "error", role: "alert", hidden: true });
-  const download = h("button", { onclick: onDownload, disabled: true }, "Download CSV");
+  const download = h("button", { onclick: onDownload, disabled: true, title: "The rows of the table" }, "Download CSV");
   const choice = h("select", { "aria-label": "Saved queries", onchange: onChoose });
   const forget = h("button", { onclick: onForget, hidden: true }, "Forget");
   const chart = h("div", { class: "panel chart", hidden: true });
