@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.page.conftest import Fill
 from tests.support.curved_runs import fill_curved_runs
 from tests.support.page_site import Site
 
@@ -13,7 +12,7 @@ MARKUP = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture(scope="module")
-def curved(site_of: Callable[[Fill], Site]) -> Site:
+def curved(site_of: Callable[..., Site]) -> Site:
     return site_of(fill_curved_runs)
 
 

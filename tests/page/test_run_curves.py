@@ -5,13 +5,12 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.page.conftest import Fill
 from tests.support.curved_runs import fill_curved_runs
 from tests.support.page_site import Site
 
 
 @pytest.fixture(scope="module")
-def curved(site_of: Callable[[Fill], Site]) -> Site:
+def curved(site_of: Callable[..., Site]) -> Site:
     return site_of(fill_curved_runs)
 
 

@@ -121,8 +121,8 @@ def read_curves(client: Client, request: CurvesRequest) -> list[dict[str, Any]]:
         the others (`n_behind`, `behind`). `kind` is `lines`, `band`, or `none` without values. `step` and `ts`
         (milliseconds since 1970), and `x` if asked for, have an entry for each bucket. `lines`: for each label lists
         of mean, min and max, None where it has no number, and `gaps`, the places of buckets whose values are NaN or
-        infinite; min and max are None if they are the mean everywhere. `band`: n_present (labels), min, median, max, min_label
-        and max_label for each bucket. `n_infinite` counts buckets with infinities.
+        infinite; min and max are None if they are the mean everywhere. `band`: n_present (labels), min, median, max,
+        min_label and max_label for each bucket. `n_infinite` counts buckets with infinities.
 
     Raises:
         QueryError: A query has no result.
