@@ -1,5 +1,7 @@
 """The frame of the page: header, themes, the sign-in page, states without data."""
 
+from pathlib import Path
+
 from playwright.sync_api import Page, expect
 
 from tests.support.page_site import Site
@@ -33,3 +35,11 @@ def test_an_unknown_view_links_to_the_runs(site: Site, page: Page) -> None:
     expect(page.get_by_role("heading", name="There is no view constructor")).to_be_visible()
     page.get_by_role("link", name="All runs").click()
     expect(page.get_by_role("link", name="first try")).to_be_visible()
+
+
+def test_an_empty_directory_shows_the_lines_to_run(tmp_path: Path, page: Page, errors: list[str]) -> None:
+    with Site(tmp_path).running() as site:
+        site.visit(page)
+        expect(page.get_by_role("heading", name="No run yet")).to_be_visible()
+        expect(page.locator("pre")).to_contain_text("run = chiplog.init(")
+    errors.clear()  # answers of 404
