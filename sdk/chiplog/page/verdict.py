@@ -9,6 +9,7 @@ from typing import Any
 SLOW_SHARE = 0.02  # of the time of the steps; differences of 1 % between equal GPUs are usual
 WAIT_SHARE = 0.5  # of the culprit's excess, as in straggler_windows
 OTHERS_MAX = 5
+OTHERS_SHARE = 0.1  # of the most expensive spell: cheaper ones would only distract from it
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,7 @@ def _others(slow: Sequence[Spell]) -> list[list[dict[str, Any]]]:
             *_steps({"first": spell.first_step, "last": spell.last_step}),
         ]
         for spell in slow[1 : OTHERS_MAX + 1]
+        if spell.excess_s >= OTHERS_SHARE * slow[0].excess_s
     ]
 
 

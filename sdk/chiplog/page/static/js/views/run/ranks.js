@@ -139,6 +139,7 @@ export async function open(element, run, query) {
   let isStale = false;
   let timer = null;
   let verdictAt = performance.now();
+  let verdictTimer = null;
   async function refresh() {
     timer = null;
     if (document.hidden) return;
@@ -152,6 +153,10 @@ export async function open(element, run, query) {
       if (began - verdictAt > VERDICT_PAUSE_MS) {
         await loadVerdict();
         verdictAt = performance.now();
+      } else {
+        // Also after the last change of the run.
+        clearTimeout(verdictTimer);
+        verdictTimer = setTimeout(() => changed({}), VERDICT_PAUSE_MS - (began - verdictAt) + 1);
       }
     } catch (error) {
       fail(error);
@@ -184,6 +189,7 @@ export async function open(element, run, query) {
   return () => {
     aborted.abort();
     clearTimeout(timer);
+    clearTimeout(verdictTimer);
     unfollow();
     map.close();
     document.removeEventListener("visibilitychange", onVisible);
