@@ -7,6 +7,7 @@ import { heatMap, secondsText } from "./heat_map.js";
 
 const PAUSE_MS = 1000; // between two requests for what is new
 const VERDICT_PAUSE_MS = 10000; // it reads all phases of the run
+const OVERLAP_COLUMNS = 16; // asked for again; all of them are with each sentence
 const PAUSE_FACTOR = 5; // an answer that takes long is asked for less often
 const ROWS_SHOWN = 64; // of the table, until more are asked for
 
@@ -105,9 +106,9 @@ export async function open(element, run, query) {
     drawHeat();
   }
 
-  /** Ask for the last column and those after it, and add them. */
+  /** Ask for the last columns and those after them, and put them in: some labels arrive later than others. */
   async function growHeat() {
-    const from = heat.start + (heat.n_columns - 1) * heat.width;
+    const from = heat.start + Math.max(0, heat.n_columns - OVERLAP_COLUMNS) * heat.width;
     const answer = inSeconds(await ask(`${path}/heat`, { ...bounds(), since: from }, { signal }));
     const isSame = answer.width === heat.width && answer.labels.length === heat.labels.length;
     if (!isSame || answer.start !== from || answer.phase !== heat.phase) return loadHeat();
@@ -152,6 +153,7 @@ export async function open(element, run, query) {
       else if (!heat) await loadHeat();
       if (began - verdictAt > VERDICT_PAUSE_MS) {
         await loadVerdict();
+        await loadHeat();
         verdictAt = performance.now();
       } else {
         // Also after the last change of the run.
@@ -206,9 +208,9 @@ function inSeconds(answer) {
   return answer;
 }
 
-/** Return a heat map with the columns of another one in place of its last column. */
+/** Return a heat map with the columns of another one in place of its own from there on. */
 function joined(old, next) {
-  const keep = old.n_columns - 1;
+  const keep = (next.start - old.start) / old.width;
   const n = keep + next.n_columns;
   const rows = (name) => {
     if (!old[name]) return null;
