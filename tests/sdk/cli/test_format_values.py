@@ -13,7 +13,6 @@ from chiplog.cli.format_values import (
     count_nonfinite,
     csv_field,
     csv_value,
-    decoded,
     duration_text,
     number_text,
     plain_value,
@@ -108,14 +107,6 @@ def test_a_field_of_csv_is_quoted_where_it_must_be_and_where_it_is_empty_but_not
 )
 def test_numbers_that_json_lacks_are_counted(value, count):
     assert count_nonfinite(value) == count
-
-
-@pytest.mark.parametrize(
-    ("value", "found"),
-    [('{"a": 1}', {"a": 1}), (["1", "[2]"], [1, [2]]), ("gpt-1", "gpt-1"), (3, 3), (None, None)],
-)
-def test_only_a_text_of_json_is_decoded(value, found):
-    assert decoded(value) == found
 
 
 def test_times_name_their_zone():

@@ -1,10 +1,13 @@
 """Columns that hold JSON."""
 
+import pytest
+
 from chiplog.query.json_texts import decoded
 
 
-def test_json_texts_are_decoded_and_everything_else_stays() -> None:
-    assert decoded('{"lr": 0.1}') == {"lr": 0.1}
-    assert decoded(["1", "x", None]) == [1, "x", None]
-    assert decoded("no JSON") == "no JSON"
-    assert decoded(2.5) == 2.5
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [('{"a": 1}', {"a": 1}), (["1", "[2]"], [1, [2]]), ("gpt-1", "gpt-1"), (3, 3), (None, None)],
+)
+def test_only_a_text_of_json_is_decoded(value, found):
+    assert decoded(value) == found
