@@ -68,6 +68,7 @@ class Index:
             assert self.database.next_number > before, "the position must move"
 
     def reopen(self) -> None:
+        self.follower.close()
         self.database.close()
         self._open()
 
@@ -79,6 +80,7 @@ class Index:
         return {name: contents_of(self.sql, name) for name in VIEWS}
 
     def close(self) -> None:
+        self.follower.close()
         self.database.close()
         self.log.close()
 

@@ -69,13 +69,18 @@ class LogFollower:
     def __init__(self, database: Database, log_directory: Path) -> None:
         self.database = database
         self._directory = log_directory
+        self._reader = LogReader(log_directory)
         self._refused_changed = True
         self.reload()
+
+    def close(self) -> None:
+        """Close the log."""
+        self._reader.close()
 
     def reload(self) -> None:
         """Drop everything that is not in the database, and continue at its position."""
         self._applier = Applier(self.database.load(), self._read_again)
-        self._reader = LogReader(self._directory, self.database.next_number)
+        self._read_from(self.database.next_number)
         self._safe_number = self.database.next_number  # after the last receipt applied
         self.read_number = self.database.next_number
         self._expected: int | None = self.read_number  # number of the next record; None after damage
@@ -83,6 +88,10 @@ class LogFollower:
         self.records_read = 0
         self.n_damages_read = 0
         self.first_damage: str | None = None  # since `reload`, as text
+
+    def _read_from(self, number: int) -> None:
+        self._reader.close()
+        self._reader = LogReader(self._directory, number)
 
     def _read(self, limit: int) -> list[Record | CorruptRange]:
         """Return the next items of the log. Damage and missing numbers come before the record that follows them."""
@@ -158,8 +167,7 @@ class LogFollower:
 
     def _rewind(self) -> None:
         """Read again what follows the last receipt that was applied."""
-        self._reader.close()
-        self._reader = LogReader(self._directory, self._safe_number)
+        self._read_from(self._safe_number)
         self._expected = self.read_number = self._safe_number
         self._damage = []
 

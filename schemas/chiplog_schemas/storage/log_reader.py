@@ -50,10 +50,6 @@ class LogReader:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def __del__(self) -> None:
-        """Close the file of a reader that is dropped: an index that begins anew makes another one."""
-        self.close()
-
     def _collect(
         self, data: bytes, found: list[Record | CorruptRange], limit: int, max_bytes: int, *, sealed: bool, cut: bool
     ) -> int:

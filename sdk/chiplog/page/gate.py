@@ -76,8 +76,9 @@ class Gate:
                 return self._sign_in(self._access.open_by_token(token), is_token=True)
         if path == "/" and method == "POST":
             return self._sign_in(self._access.open_by_password(await _password_of(receive)))
+        # safeguard: no-session-no-data
         if path == "/static/style.css" or self._access.is_open(_cookie_of(headers.get("cookie", ""), self._cookie)):
-            return None  # safeguard: no-session-no-data
+            return None
         if path == "/":
             return self._form("Open the address that chiplog ui prints: it has a token, which works once.")
         return error_response(401, "signed_out", "open the page again by the address that chiplog ui prints")

@@ -27,6 +27,7 @@ WHERE l.run_id = $run AND l.place IN (
     WHERE p.run_id = $run AND s.key = $key
 ) ORDER BY l.rank NULLS LAST, length(l.label), l.label
 """
+# safeguard: heat-cell-is-the-maximum
 _CELLS = """
 WITH cells AS (
     SELECT list_position($places::INTEGER[], c.place) - 1 AS number, c.step, c.typical,
@@ -34,7 +35,7 @@ WITH cells AS (
     FROM base.compared({first}, {last}) c WHERE c.run_id = $run AND c.key = {key}
 )
 SELECT number // {per_row} AS row, (step - {start}) // {width} AS column,
-       max(excess) AS excess,  -- safeguard: heat-cell-is-the-maximum
+       max(excess) AS excess,
        arg_max(number, excess) % {per_row} AS label, (arg_max(step, excess) - {start}) % {width} AS step,
        median(typical) AS typical
 FROM cells GROUP BY ALL

@@ -9,7 +9,6 @@ SAFEGUARDS = [
     Safeguard(
         "an address with a token opens one session and no second one",
         "token-opens-once",
-        value="None",
         test="test_a_token_opens_one_session",
     ),
 ]

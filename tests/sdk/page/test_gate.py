@@ -10,6 +10,12 @@ from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
+        "without a session there is no data",
+        "no-session-no-data",
+        condition=True,
+        test="test_without_a_session_there_is_nothing_but_the_form",
+    ),
+    Safeguard(
         "a page of another site that resolves to this machine reads nothing",
         "foreign-host-refused",
         condition=False,
