@@ -267,7 +267,7 @@ export function secondsText(value) {
   if (value === null || value === undefined) return "–";
   if (value === 0) return "0 s";
   const size = Math.abs(value);
-  if (size < 0.001) return `${(value * 1e6).toPrecision(2)} µs`;
+  if (size < 0.001) return `${Number((value * 1e6).toPrecision(2))} µs`;
   if (size < 0.1) return `${Number((value * 1000).toPrecision(2))} ms`;
   if (size < 300) return `${Number(value.toPrecision(size < 100 ? 2 : 3))} s`;
   return size < 7200 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
