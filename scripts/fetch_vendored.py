@@ -1,6 +1,6 @@
 """Fetch the libraries of the page from the npm registry, and check them: `python scripts/fetch_vendored.py`.
 
-They are part of the repository, so nobody needs this to run or to build chiplog. A new version is a new entry here.
+The repository has them: chiplog runs and builds without this script. For a new version, change its entry here.
 """
 
 import hashlib

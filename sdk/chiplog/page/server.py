@@ -40,7 +40,6 @@ class PageServer:
         on_token_used: Callable[[str], None] = lambda address: None,
     ) -> None:
         self._access = access
-        self._source = source
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family)
         self.host, self.port = host, int(self._socket.getsockname()[1])

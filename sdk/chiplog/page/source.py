@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from chiplog.query.client import Client, connect
-from chiplog.query.result import Result
 
 CLIENTS = 4  # a collector runs two queries at once; more requests wait here, in their order
 _POSITION = "SELECT coalesce(max(next_number), 0) AS position FROM base.position"
@@ -27,12 +26,8 @@ class Source:
         self._idle: list[Client | None] = [None] * CLIENTS
         self._free = asyncio.Semaphore(CLIENTS)
 
-    async def sql(self, query: str, params: dict[str, Any] | None = None, timeout_s: float | None = None) -> Result:
-        """Run one SELECT. Raises QueryError; NoDataError and ValueError as `chiplog.connect`."""
-        return await self.call(lambda client: client.sql(query, params, timeout_s))
-
     async def rows(self, query: str, **params: Any) -> list[dict[str, Any]]:
-        """Run one SELECT and return its rows."""
+        """Run one SELECT and return its rows. Raises QueryError; NoDataError and ValueError as `chiplog.connect`."""
         return await self.call(lambda client: client.sql(query, params or None).rows())
 
     async def position(self) -> int:
@@ -46,7 +41,7 @@ class Source:
             return await asyncio.to_thread(action, client)
 
     async def try_once(self) -> None:
-        """Connect, so that a wrong address or a missing key is known at once. Raises as `sql`."""
+        """Connect, so that a wrong address or a missing key is known at once. Raises as `rows`."""
         await self.call(lambda client: client.sql("SELECT 1"))
 
     async def close(self) -> None:

@@ -6,27 +6,31 @@ export function readAddress() {
   return { path: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query) };
 }
 
-/** Return the address of a view. query: values, or arrays; null and "" are left out. */
-export function addressOf(path, query = {}) {
+/** Return parameters of an address or a request. Values may be arrays; null, undefined and "" are left out. */
+export function parametersOf(query) {
   const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
     for (const item of Array.isArray(value) ? value : [value]) {
       if (item !== null && item !== undefined && item !== "") parameters.append(name, item);
     }
   }
-  const text = parameters.toString();
-  return `#/${path.map(encodeURIComponent).join("/")}${text ? "?" + text : ""}`;
+  return parameters;
+}
+
+/** Return the address of a view. query: as of `parametersOf`. */
+export function addressOf(path, query = {}) {
+  return written(path, parametersOf(query));
 }
 
 /** Change parameters of the address without a step in the history; a view keeps its state this way. */
 export function setParameters(changes) {
   const { path, query } = readAddress();
-  for (const [name, value] of Object.entries(changes)) {
-    query.delete(name);
-    for (const item of Array.isArray(value) ? value : [value]) {
-      if (item !== null && item !== undefined && item !== "") query.append(name, item);
-    }
-  }
-  const text = query.toString();
-  history.replaceState(null, "", `#/${path.map(encodeURIComponent).join("/")}${text ? "?" + text : ""}`);
+  for (const name of Object.keys(changes)) query.delete(name);
+  for (const [name, value] of parametersOf(changes)) query.append(name, value);
+  history.replaceState(null, "", written(path, query));
+}
+
+function written(path, parameters) {
+  const text = parameters.toString();
+  return `#/${path.map(encodeURIComponent).join("/")}${text ? "?" + text : ""}`;
 }

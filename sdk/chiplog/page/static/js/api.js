@@ -1,5 +1,6 @@
 // Requests to the API of this server. All paths are relative, so that the page works behind a path prefix.
 
+import { parametersOf } from "./address.js";
 import { notice } from "./dom.js";
 
 /** An answer that says why there is no result. `kind` as of the API: refused, sql, timeout, unreachable, signed_out, … */
@@ -17,13 +18,7 @@ export class ApiError extends Error {
  * @param {{signal?: AbortSignal, method?: string, body?: Object}} options
  */
 export async function ask(path, query = {}, { signal, method = "GET", body } = {}) {
-  const parameters = new URLSearchParams();
-  for (const [name, value] of Object.entries(query)) {
-    for (const item of Array.isArray(value) ? value : [value]) {
-      if (item !== null && item !== undefined && item !== "") parameters.append(name, item);
-    }
-  }
-  const text = parameters.toString();
+  const text = parametersOf(query).toString();
   let response;
   try {
     response = await fetch(`api/${path}${text ? "?" + text : ""}`, {

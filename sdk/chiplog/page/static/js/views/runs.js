@@ -6,7 +6,7 @@ import { field, openDialog } from "../dialog.js";
 import { h, notice, show } from "../dom.js";
 import { parseFilter } from "../filter.js";
 import { createTable } from "../table.js";
-import { agoText, durationText, timeText, valueText } from "../texts.js";
+import { agoText, durationText, timeText, valueText, wholeText } from "../texts.js";
 
 const CHOSEN_MAX = 20; // columns of config, and of the summary: a bound of the server
 const COMPARED_MAX = 10;
@@ -211,7 +211,7 @@ export async function open(content, rest, query) {
     shown = found.map(({ run }) => run);
     const names = [...state.columns, ...keyColumns()];
     table.set([choice, ...names.map(columnOf)], grouped(shown), { name: by, isDown }, keepsPlace);
-    count.textContent = `${shown.length === runs.size ? "" : `${whole(shown.length)} of `}${whole(runs.size)} runs`;
+    count.textContent = `${shown.length === runs.size ? "" : `${wholeText(shown.length)} of `}${wholeText(runs.size)} runs`;
     drawMarked();
     const isEmpty = !shown.length;
     empty.hidden = !isEmpty;
@@ -234,7 +234,7 @@ export async function open(content, rest, query) {
       groups.get(name).push(run);
     }
     return [...groups].flatMap(([name, members]) => [
-      { key: `group ${name}`, heading: `${name || `no ${GROUPS[state.group]}`} · ${whole(members.length)} runs` },
+      { key: `group ${name}`, heading: `${name || `no ${GROUPS[state.group]}`} · ${wholeText(members.length)} runs` },
       ...members.map((run) => ({ key: run.run_id, data: run })),
     ]);
   }
@@ -475,7 +475,6 @@ export async function open(content, rest, query) {
   };
 }
 
-const whole = (number) => number.toLocaleString("en-US");
 
 function sortable(value) {
   if (value === null || value === undefined || value === "" || Number.isNaN(value)) return null;

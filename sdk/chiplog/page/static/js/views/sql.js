@@ -5,7 +5,7 @@ import { setParameters } from "../address.js";
 import { field, openDialog } from "../dialog.js";
 import { h, notice, show } from "../dom.js";
 import { createTable } from "../table.js";
-import { valueText } from "../texts.js";
+import { valueText, wholeText } from "../texts.js";
 
 const PREFIX = "sql/"; // of the names of saved queries
 const SUGGESTED_MAX = 10;
@@ -137,9 +137,9 @@ export async function open(content, rest, query) {
       error.hidden = true;
       [result, sort] = [answer, null];
       result.kinds = result.columns.map((_, at) => kindOf(result.rows, at));
-      const part = result.rows.length < result.n_rows ? `the first ${count(result.rows.length)} of ` : "";
+      const part = result.rows.length < result.n_rows ? `the first ${wholeText(result.rows.length)} of ` : "";
       const seconds = ((performance.now() - began) / 1000).toFixed(2);
-      status.textContent = `${part}${count(result.n_rows)} ${result.n_rows === 1 ? "row" : "rows"} · ${seconds} s`;
+      status.textContent = `${part}${wholeText(result.n_rows)} ${result.n_rows === 1 ? "row" : "rows"} · ${seconds} s`;
       download.disabled = false;
       draw();
       await showChart(mine);
@@ -305,7 +305,6 @@ export async function open(content, rest, query) {
   };
 }
 
-const count = (number) => number.toLocaleString("en-US");
 
 function kindOf(rows, at) {
   const values = rows.slice(0, LOOKED_AT).map((row) => row[at]).filter((value) => value !== null);
