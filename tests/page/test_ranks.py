@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.support.page_run import fill_page_run
 from tests.support.page_site import Site
@@ -40,6 +40,20 @@ def test_the_sentence_links_to_its_proof(runs: Site, page: Page) -> None:
     expect(page.get_by_role("heading", name="Phases of step 499")).to_be_visible()
     expect(page.get_by_text("data 0.4 s (median 0.1 s)")).to_be_visible()
     assert "phase=backward" in page.url and "first=350" in page.url and "label=rank5" in page.url
+
+
+def test_a_late_answer_does_not_replace_what_was_chosen_after_it(runs: Site, page: Page) -> None:
+    late: list[Route] = []
+    page.route("**/heat?phase=data*", lambda route: late.append(route))
+    runs.visit(page, "#/run/slow/ranks?phase=data")
+    page.get_by_role("link", name="7 other labels waited in backward").click()
+    phase = page.get_by_label("Phase", exact=True)
+    expect(phase).to_have_value("backward")
+    with page.expect_response("**/heat?phase=data*") as answered:
+        late[0].continue_()
+    answered.value.finished()
+    page.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")  # it is handled
+    expect(phase).to_have_value("backward")
 
 
 def test_one_slow_rank_of_1024_in_one_step_is_a_mark_on_the_screen(runs: Site, page: Page) -> None:

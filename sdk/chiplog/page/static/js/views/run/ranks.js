@@ -21,6 +21,7 @@ export async function open(element, run, query) {
   const state = readState(query);
   let verdict = known?.run === run ? known.verdict : null;
   let heat = null;
+  let turn = 0; // of the heat map: an answer for what is no longer chosen is not drawn
 
   const sentence = h("section", { class: "verdict", "aria-label": "Who was slow" }, h("p", { class: "quiet" }, "Comparing the labels…"));
   const phases = h("select", { "aria-label": "Phase", onchange: () => go({ phase: phases.value }) });
@@ -89,15 +90,18 @@ export async function open(element, run, query) {
   const bounds = () => ({ phase: chosenPhase(), first: state.first, last: state.last, columns: map.columns() });
 
   async function loadHeat() {
+    const mine = ++turn;
     mapPanel.hidden = false;
     if (!heat) show(range, "Reading the phases…");
     let answer;
     try {
       answer = await ask(`${path}/heat`, bounds(), { signal });
     } catch (error) {
+      if (mine !== turn) return;
       mapPanel.hidden = !heat;
       throw error;
     }
+    if (mine !== turn) return;
     if (!answer.n_columns) {
       mapPanel.hidden = true;
       return;
@@ -108,8 +112,10 @@ export async function open(element, run, query) {
 
   /** Ask for the last columns and those after them, and put them in: some labels arrive later than others. */
   async function growHeat() {
+    const mine = turn;
     const from = heat.start + Math.max(0, heat.n_columns - OVERLAP_COLUMNS) * heat.width;
     const answer = inSeconds(await ask(`${path}/heat`, { ...bounds(), since: from }, { signal }));
+    if (mine !== turn) return;
     const isSame = answer.width === heat.width && answer.labels.length === heat.labels.length;
     if (!isSame || answer.start !== from || answer.phase !== heat.phase) return loadHeat();
     heat = joined(heat, answer);
