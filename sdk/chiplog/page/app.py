@@ -32,6 +32,7 @@ from chiplog.query.result import QueryError
 
 STATIC = os.path.join(os.path.dirname(__file__), "static")
 GZIP_BYTES_MIN = 1_000
+GZIP_LEVEL = 4  # curves are 2 % larger than at level 9, and need a quarter of the time
 
 
 def build_app(source: Source) -> Starlette:
@@ -59,7 +60,7 @@ def build_app(source: Source) -> Starlette:
     ]
     return Starlette(
         routes=[Route("/", index), Mount("/api", routes=api), Mount("/static", StaticFiles(directory=STATIC))],
-        middleware=[Middleware(GZipMiddleware, minimum_size=GZIP_BYTES_MIN)],
+        middleware=[Middleware(GZipMiddleware, minimum_size=GZIP_BYTES_MIN, compresslevel=GZIP_LEVEL)],
         exception_handlers={
             QueryError: _on_query_error,
             NoDataError: _on_no_data,

@@ -14,11 +14,15 @@ from chiplog.page.json_response import JsonResponse, columns_of
 from chiplog.page.parameters import choice, integer
 from chiplog.query.client import Client
 from chiplog.query.rank_states import ROW_COLUMNS, row_values
-from chiplog.query.run_report import read_run
+from chiplog.query.run_report import KEYS_MAX, read_run
 
 LINES_MAX = 2_000
 EVENTS_MAX = 2_000
 FIELDS = ("name", "notes", "tags", "project", "group", "job_type")
+_OUTLINE = f"""
+SELECT *, (SELECT list(DISTINCT key ORDER BY key)[1:{KEYS_MAX}] FROM keys WHERE run_id = $run) AS keys
+FROM runs WHERE run_id = $run
+"""
 _LINE_COLUMNS = ["label", "attempt", "stream", "line_no", "ts", "line"]
 _LINES = f"""
 SELECT {", ".join(_LINE_COLUMNS)} FROM console
@@ -36,6 +40,20 @@ ORDER BY ts DESC, seq DESC LIMIT $limit
 _KINDS = "SELECT kind, level, count(*) AS n FROM events WHERE run_id = $run GROUP BY kind, level ORDER BY kind, level"
 _FAILURES = "SELECT * FROM first_failure WHERE run_id = $run ORDER BY attempt"
 _FILE = "SELECT path, bytes, sha256 FROM files WHERE run_id = $run AND path = $path"
+
+
+async def get_outline(request: Request) -> Response:
+    """GET api/runs/RUN/outline: the row of the run in the view `runs`, and the keys of its metrics.
+
+    For a page that draws curves before it has the whole report.
+    """
+    run = request.path_params["run"]
+    found = await request.app.state.source.rows(_OUTLINE, run=run)
+    if not found:
+        raise HTTPException(404, f"there is no run {run!r:.200}")
+    [outline] = found
+    outline |= {"labels": [], "keys": [{"key": key} for key in outline["keys"] or []]}
+    return JsonResponse(outline)
 
 
 async def get_run(request: Request) -> Response:
@@ -134,6 +152,7 @@ async def delete_run(request: Request) -> Response:
 
 ROUTES = [
     Route("/runs/{run}", get_run),
+    Route("/runs/{run}/outline", get_outline),
     Route("/runs/{run}", edit_run, methods=["PATCH"]),
     Route("/runs/{run}", delete_run, methods=["DELETE"]),
     Route("/runs/{run}/ranks", get_ranks),

@@ -34,6 +34,14 @@ def test_the_report_of_a_run_is_that_of_show(reader: PageClient) -> None:
     assert (answer.status, answer.json["error"]["message"]) == (404, "there is no run '<b>'")
 
 
+def test_the_outline_of_a_run_is_its_row_and_its_keys(reader: PageClient) -> None:
+    found, report = reader.get("runs/even/outline"), reader.get("runs/even")
+    assert found["keys"] == [{"key": row["key"]} for row in report["keys"]]
+    row = {name: value for name, value in found.items() if name not in ("keys", "labels")}
+    assert row == {name: report[name] for name in row} and row["run_id"] == "even"
+    assert reader.ask("/api/runs/none/outline").status == 404
+
+
 def test_ranks_are_judged_as_in_top(reader: PageClient) -> None:
     found = reader.get("runs/large/ranks")
     at = {name: place for place, name in enumerate(found["columns"])}

@@ -11,7 +11,7 @@ const PAUSE_QUIET_MS = 30000; // of a run that has ended and is complete
 const PAUSE_FACTOR = 10; // an answer that takes long is asked for less often
 const ROWS_SHOWN = 30; // of config and summary, until more are asked for
 
-/** The last report, so that another tab of the same run is drawn at once. */
+/** The last whole report, so that another tab of the same run is drawn at once. */
 let known = null;
 
 export async function open(content, rest, query) {
@@ -25,10 +25,8 @@ export async function open(content, rest, query) {
   const loading = import(`./run/${tab}.js`); // beside the report
   loading.catch(() => null); // reported below
   let report = known?.run_id === run ? known : null;
-  const isFresh = report === null;
-  report ??= await readReport(path, run, content);
+  report ??= await readOutline(path, run, content);
   if (!report) return () => {};
-  known = report;
   document.title = `${report.name || run} · chiplog`;
 
   const header = h("header", { class: "run-header" });
@@ -40,11 +38,13 @@ export async function open(content, rest, query) {
   show(content, header, tabBar(run, tab), element, details);
 
   let isOpen = true;
+  let isAsking = false;
   let timer = null;
-  let lastAt = isFresh ? performance.now() : -Infinity;
+  let lastAt = -Infinity;
   let lastMs = 0;
   const refresh = async () => {
     timer = null;
+    isAsking = true;
     const began = performance.now();
     try {
       report = known = await ask(path);
@@ -52,33 +52,39 @@ export async function open(content, rest, query) {
       if (isOpen) notice(error.message, true);
       return;
     } finally {
+      isAsking = false;
       lastAt = performance.now();
       lastMs = lastAt - began;
     }
     if (!isOpen) return;
     notice("");
     drawHeader(header, report);
-    if (details.open) drawDetails(details, report);
+    if (details.open || details.hidden) drawDetails(details, report);
     // A tab that shows parts of the report listens to this.
     element.dispatchEvent(new CustomEvent("report", { detail: report }));
   };
   const later = () => {
-    if (timer !== null || document.hidden) return;
+    if (isAsking || timer !== null || document.hidden) return;
     const pause = Math.max(isActive(report) ? PAUSE_MS : PAUSE_QUIET_MS, PAUSE_FACTOR * lastMs);
     timer = setTimeout(refresh, Math.max(0, lastAt + pause - performance.now()));
   };
-  const unfollow = follow((state) => (state.error ? notice(state.error, true) : later()));
-  const clock = setInterval(() => report.ended_at ?? drawDuration(header, report), 1000);
-  if (!isFresh) later();
-  document.addEventListener("visibilitychange", later);
 
   let closeTab = () => {};
   try {
     const view = await loading;
-    if (isOpen) closeTab = (await view.open(element, run, query, report)) ?? closeTab;
+    if (report.isOutline && !view.beginsWithOutline) await refresh();
+    const isReady = view.beginsWithOutline || !report.isOutline;
+    if (isReady) closeTab = (await view.open(element, run, query, report)) ?? closeTab;
+    else show(element, h("p", { class: "error" }, "The report of this run did not arrive."), retryButton());
   } catch (error) {
     show(element, h("p", { class: "error" }, error.message));
   }
+  // From here on: the tab listens to reports.
+  const unfollow = follow((state) => (state.error ? notice(state.error, true) : later()));
+  const clock = setInterval(() => report.ended_at ?? drawDuration(header, report), 1000);
+  document.addEventListener("visibilitychange", later);
+  if (report.isOutline) refresh(); // after the tab has asked for what it shows
+  else later();
   return () => {
     isOpen = false;
     document.removeEventListener("visibilitychange", later);
@@ -89,9 +95,10 @@ export async function open(content, rest, query) {
   };
 }
 
-async function readReport(path, run, content) {
+/** Return what is known of a run at once: its row and its keys. The report, which takes longer, follows. */
+async function readOutline(path, run, content) {
   try {
-    return await ask(path);
+    return { ...(await ask(`${path}/outline`)), isOutline: true };
   } catch (error) {
     if (error.kind !== "not_found") throw error;
     show(
@@ -102,13 +109,17 @@ async function readReport(path, run, content) {
   }
 }
 
+function retryButton() {
+  return h("button", { onclick: () => dispatchEvent(new HashChangeEvent("hashchange")) }, "Try again");
+}
+
 function allRuns() {
   return h("a", { href: addressOf(["runs"]) }, "All runs");
 }
 
 /** Return True while more events may come. */
 function isActive(report) {
-  return report.n_running > 0 || (report.completeness.pending ?? 0) !== 0;
+  return report.n_running > 0 || (report.completeness?.pending ?? 0) !== 0;
 }
 
 function tabBar(run, current) {
@@ -130,7 +141,7 @@ function drawHeader(header, report) {
     ["primary", report.primary_label ?? "not known yet"],
     ["labels", [labels.join(", "), nFailed ? [", ", h("span", { class: "error" }, `${wholeText(nFailed)} failed`)] : null]],
     ["attempts", report.n_attempts > 1 ? wholeText(report.n_attempts) : null],
-    ["events", h("span", { class: completenessClass(report.completeness) }, completenessText(report.completeness))],
+    ["events", completenessPhrase(report)],
   ];
   show(
     header,
@@ -158,6 +169,11 @@ function drawDuration(header, report) {
   const element = header.querySelector(".run-took");
   const until = report.ended_at ? new Date(report.ended_at) : new Date();
   if (element) element.textContent = durationText((until - new Date(report.created_at)) / 1000);
+}
+
+function completenessPhrase({ completeness, isOutline }) {
+  if (isOutline) return "…";
+  return h("span", { class: completenessClass(completeness) }, completenessText(completeness));
 }
 
 /** Return whether all data has arrived, in one phrase. */
@@ -197,6 +213,8 @@ function failureLine(run, failure) {
 }
 
 function drawDetails(details, report) {
+  details.hidden = Boolean(report.isOutline);
+  if (report.isOutline) return;
   const nConfig = Object.keys(report.config).length;
   const nSummary = Object.keys(report.summary).length;
   const summary = h("summary", {}, `Details: ${nConfig} config, ${nSummary} summary, environment`);

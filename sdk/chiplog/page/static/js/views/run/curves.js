@@ -18,8 +18,13 @@ const PAUSE_FACTOR = 4; // of the time that the last one took
 const OPEN_PANELS = 60; // groups beyond so many panels start closed
 const SHOWN_AT_FIRST = 60; // panels of a group, until more are asked for
 const RUNS_MAX = 10; // overlaid
+const MARGIN_PX = 150; // panels that are so near to the screen load, too
 const TYPING_MS = 200;
+const LABELS_SHOWN = 1024; // to choose from
 const X_NAMES = { step: "step", time: "wall time", relative: "time since the start" };
+
+/** The first curves do not wait for the report. */
+export const beginsWithOutline = true;
 
 export async function open(element, run, query, report) {
   const view = new View(element, run, query, report);
@@ -62,17 +67,25 @@ class View {
       }
     }
     if (!this.isOpen) return;
-    this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "150px" });
+    this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: `${MARGIN_PX}px` });
     this.bar = this.drawBar();
     this.body = h("div", { class: "curve-groups" });
-    show(this.element, this.bar, this.overlaid(), this.body);
+    this.overlay = h("div", {});
+    show(this.overlay, this.overlaid());
+    show(this.element, this.bar, this.overlay, this.body);
     this.drawGroups();
+    this.loadVisible();
     this.onReport = ({ detail }) => {
       const before = this.report;
       this.report = detail;
       if (detail.keys.length !== before.keys.length) this.drawGroups();
-      // Also the last values of a run that has ended since.
-      if (detail.completeness.stored !== before.completeness.stored) this.later();
+      if (before.isOutline) {
+        this.drawLabels();
+        show(this.overlay, this.overlaid());
+        this.load(); // what had to wait for the labels
+      } else if (detail.completeness.stored !== before.completeness.stored) {
+        this.later(); // also the last values of a run that has ended since
+      }
     };
     this.element.addEventListener("report", this.onReport);
     this.unfollow = follow((state) => (state.error || !this.isActive() ? null : this.later()));
@@ -109,17 +122,11 @@ class View {
       Object.entries(X_NAMES).map(([value, text]) => h("option", chosen(value, this.x), `x: ${text}`)),
       h("optgroup", { label: "a metric" }, known.slice(0, 1000).map((key) => h("option", chosen(key, this.x), key))),
     );
-    const labels = h(
-      "select",
-      { onchange: (event) => this.change({ labels: event.target.value }), "aria-label": "labels" },
-      h("option", chosen("", this.labels), "all labels"),
-      h("option", chosen("primary", this.labels), "primary only"),
-      h("option", chosen("failed", this.labels), "failed labels"),
-      this.report.labels
-        .filter(({ is_newest: isNewest }) => isNewest)
-        .slice(0, 1024)
-        .map(({ label }) => h("option", chosen(`=${label}`, this.labels), label)),
-    );
+    this.chooser = h("select", {
+      onchange: (event) => this.change({ labels: event.target.value }),
+      "aria-label": "labels",
+    });
+    this.drawLabels();
     this.weightText = h("output", { class: "number" }, this.weight.toFixed(2));
     const smoothing = h("input", {
       ...{ type: "range", min: 0, max: 0.99, step: 0.01, value: this.weight, "aria-label": "smoothing" },
@@ -157,7 +164,7 @@ class View {
         },
       }),
       axis,
-      labels,
+      this.chooser,
       h(
         "label",
         {},
@@ -169,9 +176,23 @@ class View {
     );
   }
 
+  drawLabels() {
+    const option = (value, text) => h("option", { value, selected: value === this.labels }, text);
+    const newest = this.report.labels.filter(({ is_newest: isNewest }) => isNewest).map(({ label }) => label);
+    const names = newest.slice(0, LABELS_SHOWN);
+    if (this.labels.startsWith("=") && !names.includes(this.labels.slice(1))) names.unshift(this.labels.slice(1));
+    show(
+      this.chooser,
+      option("", "all labels"),
+      option("primary", "primary only"),
+      option("failed", "failed labels"),
+      names.map((label) => option(`=${label}`, label)),
+    );
+  }
+
   /** Return the runs that are overlaid, with their colours and how their configs differ. */
   overlaid() {
-    if (this.runs.length < 2) return null;
+    if (this.runs.length < 2 || this.report.isOutline) return null;
     const configs = [this.report.config, ...this.runs.slice(1).map(({ config }) => config)];
     const texts = (key) => configs.map((config) => JSON.stringify(config[key]) ?? "–");
     const differing = [...new Set(configs.flatMap(Object.keys))].sort().filter((key) => new Set(texts(key)).size > 1);
@@ -323,6 +344,15 @@ class View {
     if (this.isActive()) this.later(); // panels that were not visible while the run went on
   }
 
+  /** Ask for what is on the screen now; the observer would say it only after the browser has drawn the empty panels. */
+  loadVisible() {
+    for (const panel of this.panels.values()) {
+      const { top, bottom } = panel.element.getBoundingClientRect();
+      panel.isVisible = bottom > -MARGIN_PX && top < innerHeight + MARGIN_PX && bottom > top;
+    }
+    this.load();
+  }
+
   redraw() {
     for (const panel of this.panels.values()) panel.draw();
   }
@@ -336,6 +366,7 @@ class View {
   // -- requests --
 
   load() {
+    if (this.labels === "failed" && this.report.isOutline) return; // which they are is not known yet
     const waiting = [...this.panels.values()].filter((panel) => panel.isVisible && panel.needs(this.version));
     const byPoints = Map.groupBy ? Map.groupBy(waiting, (panel) => panel.points) : grouped(waiting);
     for (const [points, panels] of byPoints) {
