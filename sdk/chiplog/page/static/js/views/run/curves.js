@@ -3,16 +3,12 @@
 
 import { addressOf, setParameters } from "../../address.js";
 import { ask, follow, part } from "../../api.js";
-import { Chart } from "../../chart.js";
-import { csvOf, merge, modelOf, placesOf } from "../../curve_model.js";
 import { h, notice, show } from "../../dom.js";
-import { countText, valueText, wholeText } from "../../texts.js";
+import { wholeText } from "../../texts.js";
+import { Panel, X_NAMES } from "./curve_panel.js";
 
 const KEYS_AT_ONCE = 6; // in one request: the first curves do not wait for the last
 const REQUESTS_AT_ONCE = 2; // as many queries as a collector runs at once
-const POINTS = 400;
-const POINTS_WIDE = 1500;
-const BUCKETS_BACK_MAX = 32; // how far back a live request looks for labels that are late
 const PAUSE_MS = 500; // between two live requests
 const PAUSE_FACTOR = 4; // of the time that the last one took
 const OPEN_PANELS = 60; // groups beyond so many panels start closed
@@ -21,7 +17,6 @@ const RUNS_MAX = 10; // overlaid
 const MARGIN_PX = 150; // panels that are so near to the screen load, too
 const TYPING_MS = 200;
 const LABELS_SHOWN = 1024; // to choose from
-const X_NAMES = { step: "step", time: "wall time", relative: "time since the start" };
 
 /** The first curves do not wait for the report. */
 export const beginsWithOutline = true;
@@ -462,187 +457,4 @@ function grouped(panels) {
   const groups = new Map();
   for (const panel of panels) groups.set(panel.points, [...(groups.get(panel.points) ?? []), panel]);
   return groups;
-}
-
-class Panel {
-  constructor(view, key) {
-    this.view = view;
-    this.key = key;
-    this.points = POINTS;
-    this.asked = -1;
-    this.loaded = -1;
-    this.isVisible = false;
-    this.curves = [];
-    this.box = h("div", { class: "curve-box" });
-    this.legend = h("div", { class: "curve-legend" });
-    this.notes = h("p", { class: "curve-notes" }, h("span", { class: "quiet" }, "Loading…"));
-    this.state = h("p", { class: "curve-state quiet", hidden: true });
-    this.wide = h("button", { class: "bare", onclick: () => this.widen(), "aria-pressed": "false" }, "Wide");
-    this.element = h(
-      "section",
-      { class: "panel curve", "data-key": key },
-      h(
-        "header",
-        {},
-        h("h3", { class: "clip", title: key }, key),
-        this.wide,
-        h("button", { class: "bare", onclick: () => this.savePng(), "aria-label": `${key} as PNG` }, "PNG"),
-        h("button", { class: "bare", onclick: () => this.saveCsv(), "aria-label": `${key} as CSV` }, "CSV"),
-      ),
-      this.notes,
-      h("div", { class: "curve-frame" }, this.box, this.state),
-      this.legend,
-    );
-    this.chart = null;
-  }
-
-  close() {
-    this.view.seen.unobserve(this.element);
-    this.chart?.close();
-  }
-
-  needs(version) {
-    return this.asked !== version;
-  }
-
-  widen() {
-    const isWide = this.element.classList.toggle("wide");
-    this.wide.setAttribute("aria-pressed", String(isWide));
-    this.points = isWide ? POINTS_WIDE : POINTS;
-    this.asked = -1;
-    this.view.load();
-  }
-
-  setCurves(curves) {
-    this.curves = curves;
-    this.loaded = this.asked;
-    this.draw();
-  }
-
-  fail(message) {
-    this.loaded = -1;
-    show(this.notes, h("span", { class: "error" }, message), " ", h("button", { onclick: () => this.again() }, "Try again"));
-  }
-
-  again() {
-    this.asked = -1;
-    this.view.load();
-  }
-
-  /** Return the first step from which a curve may have changed; null if it cannot have, or is not on the screen. */
-  from(at) {
-    const curve = this.curves[at];
-    if (!curve?.step.length) {
-      if (curve?.kind === "none") this.asked = -1; // its first value may be there now
-      return null;
-    }
-    const { width, step, least_step: least } = curve;
-    const last = step[step.length - 1];
-    const floor = last - BUCKETS_BACK_MAX * width;
-    const from = Math.max(Math.min(last, least - (((least % width) + width) % width)), floor, step[0]);
-    return this.view.zoom && from > this.view.zoom[1] ? null : from;
-  }
-
-  append(at, curve, from) {
-    const merged = merge(this.curves[at], curve, from);
-    if (!merged || (merged.step.length > 2 * this.points && !this.view.zoom)) {
-      this.asked = -1; // other buckets: all of them again
-      return;
-    }
-    this.curves[at] = merged;
-    this.draw();
-  }
-
-  draw() {
-    if (!this.curves.length) return;
-    const { view } = this;
-    const runs = view.runs.map((run, at) => ({ ...run, curve: this.curves[at] }));
-    const { model, nHidden } = modelOf(runs, { x: view.x, isLog: view.isLog, weight: view.weight, range: view.zoom });
-    this.drawNotes(runs, nHidden);
-    const hasNumbers = model.lines.some(({ values }) => values.some((value) => value !== null && value !== undefined));
-    this.state.hidden = hasNumbers;
-    this.box.classList.toggle("blank", !hasNumbers);
-    this.legend.hidden = !hasNumbers;
-    if (!hasNumbers) {
-      this.state.textContent = this.why(nHidden);
-      return;
-    }
-    this.chart ??= new Chart(this.box, this.legend, {
-      onZoom: (least, most) => this.zoom(least, most),
-      onReset: () => view.setZoom(null),
-      label: `Curve of ${this.key}`,
-    });
-    this.chart.draw(model);
-  }
-
-  why(nHidden) {
-    const [curve] = this.curves;
-    const { zoom, x, labels } = this.view;
-    if (nHidden) return "No value is above 0: a logarithmic axis cannot show them.";
-    if (!curve || curve.kind === "none") return labels ? "The chosen labels have no value of it." : "No value yet.";
-    if (curve.n_nan && curve.n_nan === curve.n_values) return `All ${wholeText(curve.n_values)} values are NaN.`;
-    if (zoom) return `No number between the steps ${wholeText(zoom[0])} and ${wholeText(zoom[1])}.`;
-    return x in X_NAMES ? "No number." : `No value of ${x} at the same steps.`;
-  }
-
-  drawNotes(runs, nHidden) {
-    const notes = [];
-    for (const { name, curve } of runs) {
-      if (!curve || curve.kind === "none") continue;
-      const where = runs.length > 1 ? `${name}: ` : "";
-      if (curve.n_behind) {
-        const verb = curve.n_behind === 1 ? "has" : "have";
-        const text = `${where}${wholeText(curve.n_behind)} of ${countText(curve.n_labels, "label")} ${verb} not sent step`;
-        const more = curve.n_behind > curve.behind.length ? ", …" : "";
-        const title = `${curve.behind.join(", ")}${more}; the last one is at step ${wholeText(curve.least_step)}`;
-        notes.push(h("span", { class: "warn", title }, `${text} ${wholeText(curve.newest_step)} (${curve.behind[0]}${curve.n_behind > 1 ? ", …" : ""})`));
-      }
-      if (curve.kind === "band" && runs.length === 1 && !curve.n_behind) notes.push(countText(curve.n_labels, "label"));
-      if (curve.n_nan) notes.push(`${where}${wholeText(curve.n_nan)} NaN`);
-      if (curve.n_infinite) notes.push(`${where}${countText(curve.n_infinite, "point")} with infinities`);
-      if (curve.width > 1 && runs.length === 1) notes.push(`${valueText(curve.width)} steps a point`);
-    }
-    if (nHidden) notes.push(`${countText(nHidden, "value")} not above 0`);
-    show(this.notes, notes.map((note, at) => [at ? " · " : null, typeof note === "string" ? h("span", { class: "quiet" }, note) : note]));
-  }
-
-  /** Zoom to a part of x: the steps that are in it. */
-  zoom(least, most) {
-    const { view } = this;
-    if (view.x === "step") {
-      view.setZoom(Math.ceil(least), Math.floor(most));
-      return;
-    }
-    const steps = [];
-    view.runs.forEach(({ startMs }, number) => {
-      const curve = this.curves[number];
-      if (!curve?.step.length) return;
-      const { x, order } = placesOf(curve, view.x, startMs);
-      x.forEach((value, at) => {
-        if (value >= least && value <= most) steps.push(curve.step[order[at]], curve.step[order[at]] + curve.width - 1);
-      });
-    });
-    if (!steps.length) return;
-    view.setZoom(steps.reduce((a, b) => Math.min(a, b)), steps.reduce((a, b) => Math.max(a, b)));
-  }
-
-  savePng() {
-    if (!this.chart?.plot) return;
-    this.chart.picture(this.key).toBlob((blob) => save(blob, `${fileName(this.key)}.png`));
-  }
-
-  saveCsv() {
-    const runs = this.view.runs.map(({ run }, at) => ({ run, curve: this.curves[at] })).filter(({ curve }) => curve);
-    save(new Blob([csvOf(runs)], { type: "text/csv" }), `${fileName(this.key)}.csv`);
-  }
-}
-
-function fileName(key) {
-  return key.replaceAll(/[^\w.-]+/g, "_").slice(0, 100) || "curve";
-}
-
-function save(blob, name) {
-  const address = URL.createObjectURL(blob);
-  h("a", { href: address, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
