@@ -1,5 +1,6 @@
 """Pure: parameters of a request. What is wrong with one is a ValueError that names it, its value and what it may be."""
 
+import math
 from collections.abc import Mapping
 
 STEP_MAX = (1 << 63) - 1
@@ -16,6 +17,20 @@ def integer(query: Mapping[str, str], name: str, default: int, least: int = -STE
         raise ValueError(f"{name}={text!r:.80} is no integer") from None
     if not least <= value <= most:
         raise ValueError(f"{name}={value} is not within {least} and {most}")
+    return value
+
+
+def number(query: Mapping[str, str], name: str) -> float | None:
+    """Return a finite number; None if the parameter is missing."""
+    text = query.get(name, "")
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{name}={text!r:.80} is no finite number")
     return value
 
 

@@ -1,5 +1,6 @@
 """One run: what it is, its ranks, console, events, files, and what may be changed."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import orjson
@@ -15,6 +16,7 @@ from chiplog.page.parameters import choice, integer
 from chiplog.query.client import Client
 from chiplog.query.rank_states import ROW_COLUMNS, row_values
 from chiplog.query.run_report import KEYS_MAX, read_run
+from chiplog_schemas.limits import FILE_BYTES_MAX
 
 LINES_MAX = 2_000
 EVENTS_MAX = 2_000
@@ -112,22 +114,37 @@ async def get_events(request: Request) -> Response:
 
 
 async def get_file(request: Request) -> Response:
-    """GET api/runs/RUN/files/PATH: a saved file. It is always a download: a browser must not run what a run saved."""
+    """GET api/runs/RUN/files/PATH: a saved file. It is always a download: a browser must not run what a run saved.
+
+    bytes: only so many from its start.
+    """
     run, path, source = request.path_params["run"], request.path_params["path"], request.app.state.source
+    n_most = integer(request.query_params, "bytes", FILE_BYTES_MAX, 0, FILE_BYTES_MAX)
     found = await source.rows(_FILE, run=run, path=path)
     if not found:
         raise HTTPException(404, f"run {run!r:.200} saved no file {path!r:.200}")
+    n_bytes = min(found[0]["bytes"], n_most)
 
     def parts(client: Client) -> Any:
-        return client.read_file(found[0]["sha256"])
+        return _start_of(client.read_file(found[0]["sha256"]), n_bytes)
 
     content = await source.call(parts)
     name = path.rpartition("/")[2].encode("ascii", "replace").decode().replace('"', "_").replace("\\", "_")
     return StreamingResponse(
         iterate_in_threadpool(content),
         media_type="application/octet-stream",
-        headers={"content-disposition": f'attachment; filename="{name}"', "content-length": str(found[0]["bytes"])},
+        headers={"content-disposition": f'attachment; filename="{name}"', "content-length": str(n_bytes)},
     )
+
+
+def _start_of(parts: Iterable[bytes], n_bytes: int) -> Iterator[bytes]:
+    """Yield so many bytes, and read no part after them."""
+    left = n_bytes
+    for part in parts:
+        yield part[:left]
+        left -= len(part)
+        if left <= 0:
+            return
 
 
 async def edit_run(request: Request) -> Response:

@@ -2,12 +2,13 @@
 
 import pytest
 
-from chiplog.page.parameters import choice, integer
+from chiplog.page.parameters import choice, integer, number
 
 
 def test_numbers_and_words() -> None:
     assert integer({}, "limit", 5) == 5
     assert integer({"limit": "7"}, "limit", 5, 1, 10) == 7
+    assert (number({}, "low"), number({"low": "-1e3"}, "low")) == (None, -1000)
     assert choice({}, "x", ("step", "time")) == "step"
     assert choice({"x": "time"}, "x", ("step", "time")) == "time"
 

@@ -5,7 +5,10 @@ import { ask, follow, part } from "../api.js";
 import { h, notice, show } from "../dom.js";
 import { countText, durationText, timeText, valueText, wholeText } from "../texts.js";
 
-const TABS = { curves: "Curves", ranks: "Ranks", console: "Console", events: "Events", files: "Files", system: "System" };
+const TABS = {
+  ...{ curves: "Curves", ranks: "Ranks", console: "Console", events: "Events", media: "Media", files: "Files" },
+  system: "System",
+};
 const PAUSE_MS = 2000; // between two reports of a run that changes
 const PAUSE_QUIET_MS = 30000; // of a run that has ended and is complete
 const PAUSE_FACTOR = 10; // an answer that takes long is asked for less often

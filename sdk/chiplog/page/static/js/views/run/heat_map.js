@@ -5,11 +5,11 @@ import { h, show } from "../../dom.js";
 
 const LEFT = 84; // room for names of labels, pixels
 const BOTTOM = 18;
-const RAMPS = {
+export const RAMPS = {
   light: [[255, 255, 255], [253, 232, 190], [247, 165, 84], [211, 72, 38], [110, 8, 28]],
   dark: [[22, 26, 33], [70, 32, 88], [170, 48, 92], [243, 122, 62], [255, 236, 150]],
 };
-const NO_DATA = { light: [226, 230, 236], dark: [48, 55, 66] };
+export const NO_DATA = { light: [226, 230, 236], dark: [48, 55, 66] };
 const SCALE_MIN = 0.05; // of the median: an excess below is noise and stays close to the background
 const SCALE_MAX_LEAST = 0.25; // of the median: where no label is slower than that, nothing has the strongest colour
 
@@ -273,13 +273,15 @@ export function secondsText(value) {
   return size < 7200 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
 }
 
-function colorOf(share, ramp) {
+/** Return a colour of a ramp, at a share from 0 to 1. */
+export function colorOf(share, ramp) {
   const place = Math.min(Math.max(share, 0), 1) * (ramp.length - 1);
   const at = Math.min(Math.floor(place), ramp.length - 2);
   return ramp[at].map((from, channel) => Math.round(from + (ramp[at + 1][channel] - from) * (place - at)));
 }
 
-function themeOf(element) {
+/** Return "dark" or "light": how an element looks. */
+export function themeOf(element) {
   const [red, green, blue] = getComputedStyle(element).color.match(/\d+/g).map(Number);
   return red + green + blue > 384 ? "dark" : "light"; // light text is on a dark surface
 }

@@ -1,0 +1,87 @@
+"""Histograms and texts of a run."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from chiplog.page.histograms import COLUMNS_MAX, ROWS_MAX, HistogramsRequest, read_histograms
+from chiplog.page.json_response import JsonResponse
+from chiplog.page.parameters import STEP_MAX, integer, number
+from chiplog.page.texts import read_texts
+from chiplog.query.client import Client
+
+_KINDS = ("histograms", "texts")
+_KEYS = """
+SELECT key, count(*) AS n, count(DISTINCT label) AS n_labels, min(step) AS first_step, max(step) AS last_step
+FROM {kind} WHERE run_id = $run GROUP BY key ORDER BY key
+"""
+_LABELS = """
+SELECT label FROM (
+    SELECT label, rank FROM histograms WHERE run_id = $run UNION SELECT label, rank FROM texts WHERE run_id = $run
+) GROUP BY label ORDER BY min(rank) NULLS LAST, length(label), label
+"""
+
+
+async def get_media(request: Request) -> Response:
+    """GET api/runs/RUN/media: keys of histograms and of texts, their number and steps; labels that logged one."""
+    named = {"run": request.path_params["run"]}
+
+    def read(client: Client) -> dict[str, Any]:
+        found: dict[str, Any] = {kind: client.sql(_KEYS.format(kind=kind), named).rows() for kind in _KINDS}
+        has_any = any(found.values())
+        return found | {"labels": [label for (label,) in client.sql(_LABELS, named).tuples()] if has_any else []}
+
+    return JsonResponse(await request.app.state.source.call(read))
+
+
+async def get_histograms(request: Request) -> Response:
+    """GET api/runs/RUN/histograms: histograms of a key as counts in rows of values and columns of steps.
+
+    key: the name. label: only of it; all labels are summed if missing. first, last: bounds of steps. low, high: bounds
+    of values. rows: at most 256. columns: at most 600. A column of several steps has the largest count of each row.
+    """
+    query = request.query_params
+    low, high = number(query, "low"), number(query, "high")
+    if low is not None and high is not None and not low < high:
+        raise ValueError(f"high={high} is not above low={low}")
+    wanted = HistogramsRequest(
+        run=request.path_params["run"],
+        key=_key_of(query.get("key", "")),
+        label=query.get("label", ""),
+        first=integer(query, "first", 0) if query.get("first") else None,
+        last=integer(query, "last", 0) if query.get("last") else None,
+        low=low,
+        high=high,
+        rows=integer(query, "rows", 100, 1, ROWS_MAX),
+        columns=integer(query, "columns", 300, 2, COLUMNS_MAX),
+    )
+    return JsonResponse(await request.app.state.source.call(lambda client: read_histograms(client, wanted)))
+
+
+async def get_texts(request: Request) -> Response:
+    """GET api/runs/RUN/texts: the texts of a key at one step, or those with some words at any step.
+
+    key: the name. step: the last step with texts up to this one; the newest if missing. label: only of it, and then
+    whole; texts of all labels are cut after 4,000 characters. search: only texts that contain it, the newest first. At
+    most 100 texts.
+    """
+    query, run = request.query_params, request.path_params["run"]
+    key, step = _key_of(query.get("key", "")), integer(query, "step", STEP_MAX)
+    label, search = query.get("label", ""), query.get("search", "")
+    found = await request.app.state.source.call(lambda client: read_texts(client, run, key, step, label, search))
+    return JsonResponse(found)
+
+
+def _key_of(text: str) -> str:
+    if not text:
+        raise ValueError("key is missing; give the name of what was logged")
+    return text
+
+
+ROUTES = [
+    Route("/runs/{run}/media", get_media),
+    Route("/runs/{run}/histograms", get_histograms),
+    Route("/runs/{run}/texts", get_texts),
+]

@@ -1,0 +1,639 @@
+// What a run logged beside numbers: histograms over steps, texts and images at a step, tables. One step is chosen for
+// the whole tab, the newest at first.
+
+import { addressOf, setParameters } from "../../address.js";
+import { ask, follow, part } from "../../api.js";
+import { h, notice, show } from "../../dom.js";
+import {
+  IMAGE_BYTES_MAX,
+  TEXT_BYTES_MAX,
+  bytesText,
+  imageOf,
+  kindOf,
+  readStart,
+  seriesOf,
+  tableElement,
+  tableOf,
+  tableText,
+} from "../../saved_files.js";
+import { countText, wholeText } from "../../texts.js";
+import { histogramMap } from "./histogram_map.js";
+
+const PAUSE_MS = 2000; // between two requests for what is new
+const PAUSE_FACTOR = 10; // an answer that takes long is asked for less often
+const TYPING_MS = 250;
+const SHOWN_AT_FIRST = 24; // panels of a section, until more are asked for
+const TABLE_ROWS = 20; // the tab Files has more
+const URLS_MAX = 40; // images that are kept
+const STEP_MAX = 9007199254740991; // whole numbers beyond it have no exact place here
+const NOTHING = "This run has no histogram, text, image or table. This logs some:";
+const EXAMPLE = `run.log({"weights": chiplog.Histogram.of(model.weight)})
+run.log({"sample": "To be, or not to be"})
+run.save("samples/step_100.png")
+run.save("predictions.csv")`;
+
+export async function open(element, run, query, report) {
+  const view = new View(element, run, query, report);
+  await view.start();
+  return () => view.close();
+}
+
+class View {
+  constructor(element, run, query, report) {
+    Object.assign(this, { element, run, report });
+    this.filter = query.get("filter") ?? "";
+    this.search = query.get("search") ?? "";
+    this.label = query.get("label") ?? report.primary_label ?? ""; // "*": all
+    this.isLog = query.get("log") === "1";
+    this.step = wholeOf(query.get("step"));
+    const [first, last] = [wholeOf(query.get("first")), wholeOf(query.get("last"))];
+    this.zoom = first === null && last === null ? null : { first, last };
+    this.ranges = new Map(); // of values, by key
+    for (const text of query.getAll("range")) {
+      const [low, high] = text.split(",", 2);
+      const key = text.slice(low.length + (high ?? "").length + 2);
+      if (key && Number(low) < Number(high)) this.ranges.set(key, [Number(low), Number(high)]);
+    }
+    this.panels = new Map(); // by kind and name
+    this.urls = new Map(); // of images, by digest
+    this.abort = new AbortController();
+    this.isOpen = true;
+  }
+
+  async start() {
+    this.media = await ask(`runs/${part(this.run)}/media`, {}, { signal: this.abort.signal });
+    if (!this.isOpen) return;
+    if (!this.media.labels.includes(this.label)) this.label = "";
+    this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "150px" });
+    this.bar = h("div", { class: "bar" });
+    this.body = h("div");
+    show(this.element, this.bar, this.body);
+    this.drawBar();
+    this.drawSections();
+    this.onReport = ({ detail }) => {
+      const before = JSON.stringify(this.report.files);
+      this.report = detail;
+      if (JSON.stringify(detail.files) !== before) this.redrawAll();
+    };
+    this.element.addEventListener("report", this.onReport);
+    this.onVisible = () => this.later();
+    document.addEventListener("visibilitychange", this.onVisible);
+    this.unfollow = follow((state) => {
+      if (state.error) return;
+      this.isStale = true;
+      this.later();
+    });
+    this.lastAt = performance.now();
+  }
+
+  close() {
+    this.isOpen = false;
+    this.abort.abort();
+    clearTimeout(this.timer);
+    clearTimeout(this.typing);
+    this.seen?.disconnect();
+    this.unfollow?.();
+    this.element.removeEventListener("report", this.onReport);
+    document.removeEventListener("visibilitychange", this.onVisible);
+    for (const panel of this.panels.values()) panel.close();
+    for (const url of this.urls.values()) URL.revokeObjectURL(url);
+  }
+
+  // -- what there is --
+
+  /** Return {histograms, texts, images, tables}: names with what is known of each. */
+  sections() {
+    const files = this.report.files;
+    const series = (kind) => seriesOf(files.filter(({ path }) => kindOf(path) === kind)).map((one) => [one.name, one]);
+    const keys = (rows) => rows.map((row) => [row.key, row]);
+    return {
+      histograms: keys(this.media.histograms),
+      texts: keys(this.media.texts),
+      images: series("image"),
+      tables: series("table"),
+    };
+  }
+
+  /** Return the first and the last step with anything; null without steps. */
+  bounds() {
+    const spans = [...this.media.histograms, ...this.media.texts].map((row) => [row.first_step, row.last_step]);
+    const { images, tables } = this.sections();
+    for (const [, { files }] of [...images, ...tables])
+      if (files[0].step !== null) spans.push([files[0].step, files.at(-1).step]);
+    if (!spans.length) return null;
+    return [Math.min(...spans.map(([least]) => least)), Math.max(...spans.map(([, most]) => most))];
+  }
+
+  // -- controls --
+
+  drawBar() {
+    const bounds = this.bounds();
+    const hasKeys = this.media.histograms.length + this.media.texts.length > 0;
+    if (!hasKeys && !this.report.files.some(({ path }) => ["image", "table"].includes(kindOf(path)))) {
+      show(this.bar);
+      return;
+    }
+    const typed = (name, text, after) =>
+      h("input", {
+        ...{
+          type: "search",
+          placeholder: text,
+          "aria-label": text,
+          value: this[name],
+          class: name === "filter" ? "grow" : null,
+        },
+        oninput: (event) => {
+          clearTimeout(this.typing);
+          this[name] = event.target.value;
+          this.typing = setTimeout(() => {
+            setParameters({ [name]: this[name] });
+            after();
+          }, TYPING_MS);
+        },
+      });
+    const label = h(
+      "select",
+      { "aria-label": "label", onchange: (event) => this.change({ label: event.target.value }) },
+      h("option", { value: "", selected: this.label === "" }, "all labels"),
+      this.media.labels.slice(0, 2000).map((name) => h("option", { value: name, selected: name === this.label }, name)),
+    );
+    const log = h(
+      "label",
+      {},
+      h("input", {
+        type: "checkbox",
+        checked: this.isLog,
+        onchange: (event) => this.change({ isLog: event.target.checked }),
+      }),
+      "log colours",
+    );
+    this.slider = h("input", {
+      type: "range",
+      class: "steps",
+      "aria-label": "Step",
+      oninput: () => this.slide(this.slider.valueAsNumber),
+    });
+    this.number = h("input", {
+      ...{ type: "number", class: "step-bound", "aria-label": "Step as a number" },
+      onchange: () => this.setStep(wholeOf(this.number.value)),
+    });
+    const next = (by, name, text) =>
+      h("button", { "aria-label": name, title: name, onclick: () => this.move(by) }, text);
+    this.newest = h("button", { onclick: () => this.setStep(null) }, "Newest");
+    this.reset = h("button", { onclick: () => this.setZoom(null) }, "Reset zoom");
+    show(
+      this.bar,
+      typed("filter", "Filter names", () => this.drawSections()),
+      hasKeys ? label : null,
+      this.media.histograms.length ? log : null,
+      this.media.texts.length ? typed("search", "Search texts", () => this.reload("texts")) : null,
+      bounds &&
+        h(
+          "span",
+          { class: "zoom" },
+          "step",
+          next(-1, "Step before", "◀"),
+          this.slider,
+          next(1, "Step after", "▶"),
+          this.number,
+          this.newest,
+        ),
+      this.reset,
+    );
+    this.drawStep();
+  }
+
+  drawStep() {
+    const bounds = this.bounds();
+    if (!bounds || !this.slider) return;
+    [this.slider.min, this.slider.max] = bounds;
+    const step = this.step ?? bounds[1];
+    this.slider.value = step;
+    if (document.activeElement !== this.number) this.number.value = step;
+    this.newest.disabled = this.step === null;
+    this.reset.hidden = !this.zoom && !this.ranges.size;
+  }
+
+  /** Follow the slider, with one request for where it rests. */
+  slide(step) {
+    clearTimeout(this.typing);
+    this.number.value = step;
+    this.typing = setTimeout(() => this.setStep(step), 120);
+  }
+
+  setStep(step) {
+    this.step = step;
+    setParameters({ step });
+    this.drawStep();
+    for (const panel of this.panels.values()) panel.onStep();
+  }
+
+  /** Go to the next step, or the one before, at which a visible panel has something else. */
+  move(by) {
+    const bounds = this.bounds();
+    const now = this.step ?? bounds[1];
+    const seen = [...this.panels.values()].filter((panel) => panel.isSeen);
+    const others = seen.filter((panel) => !(panel instanceof HistogramPanel)); // texts are rarer than histograms
+    const found = (others.some((panel) => panel.around(now).length) ? others : seen).flatMap((panel) =>
+      panel.around(now),
+    );
+    const steps = found.filter((step) => step !== null && step !== undefined && (by < 0 ? step < now : step > now));
+    if (steps.length) this.setStep(by < 0 ? Math.max(...steps) : Math.min(...steps));
+  }
+
+  change(changes) {
+    Object.assign(this, changes);
+    // The primary is what an address without a label means.
+    const isUsual = this.label === (this.report.primary_label ?? "") && this.label !== "";
+    const all = this.label === "" ? "*" : this.label;
+    setParameters({ label: isUsual ? null : all, log: this.isLog ? 1 : null });
+    this.reload("histograms");
+    this.reload("texts");
+  }
+
+  setZoom(zoom, key) {
+    if (zoom === null) {
+      this.zoom = null;
+      this.ranges.clear();
+    } else {
+      if (zoom.first !== undefined) this.zoom = { first: zoom.first, last: zoom.last };
+      if (zoom.low !== undefined) this.ranges.set(key, [zoom.low, zoom.high]);
+    }
+    setParameters({
+      first: this.zoom?.first,
+      last: this.zoom?.last,
+      range: [...this.ranges].map(([name, [low, high]]) => `${low},${high},${name}`),
+    });
+    this.drawStep();
+    this.reload("histograms");
+  }
+
+  // -- panels --
+
+  drawSections() {
+    const words = this.filter.toLowerCase().split(/\s+/).filter(Boolean);
+    const isShown = ([name]) => words.every((word) => name.toLowerCase().includes(word));
+    const sections = Object.entries(this.sections()).map(([kind, found]) => [
+      kind,
+      found.filter(isShown),
+      found.length,
+    ]);
+    const known = new Set(sections.flatMap(([kind, found]) => found.map(([name]) => `${kind}:${name}`)));
+    for (const [id, panel] of this.panels) {
+      if (known.has(id)) continue;
+      this.seen.unobserve(panel.element);
+      panel.close();
+      this.panels.delete(id);
+    }
+    if (!sections.some(([, , n]) => n)) {
+      show(
+        this.body,
+        h("section", { class: "empty" }, h("h2", {}, "No media yet"), h("p", {}, NOTHING), h("pre", {}, EXAMPLE)),
+      );
+    } else if (!known.size) {
+      show(this.body, h("p", { class: "empty" }, `No name matches “${this.filter}”.`));
+    } else {
+      show(
+        this.body,
+        sections.filter(([, found]) => found.length).map(([kind, found]) => this.drawSection(kind, found)),
+      );
+    }
+  }
+
+  drawSection(kind, found) {
+    const panels = h("div", { class: "panels media" });
+    const more = h("button", { onclick: () => fill(panels.childElementCount + SHOWN_AT_FIRST) });
+    const fill = (n) => {
+      show(
+        panels,
+        found.slice(0, n).map(([name, what]) => this.panel(kind, name, what).element),
+      );
+      more.hidden = n >= found.length;
+      more.textContent = `Show more of ${wholeText(found.length)}`;
+    };
+    fill(SHOWN_AT_FIRST);
+    const title = `${kind[0].toUpperCase()}${kind.slice(1)}`;
+    return h(
+      "section",
+      { "aria-label": title },
+      h("h2", {}, title, h("span", { class: "quiet" }, ` ${wholeText(found.length)}`)),
+      panels,
+      more,
+    );
+  }
+
+  panel(kind, name, what) {
+    const id = `${kind}:${name}`;
+    let panel = this.panels.get(id);
+    if (!panel) {
+      panel = new PANELS[kind](this, name);
+      panel.element.dataset.id = id;
+      this.panels.set(id, panel);
+      this.seen.observe(panel.element);
+    }
+    panel.set(what);
+    return panel;
+  }
+
+  onSeen(entries) {
+    for (const { target, isIntersecting } of entries) {
+      const panel = this.panels.get(target.dataset.id);
+      if (!panel) continue;
+      panel.isSeen = isIntersecting;
+      if (isIntersecting) panel.loadIfStale();
+    }
+  }
+
+  reload(kind) {
+    for (const [id, panel] of this.panels) {
+      if (!id.startsWith(`${kind}:`)) continue;
+      panel.isStale = true;
+      if (panel.isSeen) panel.loadIfStale();
+    }
+  }
+
+  redrawAll() {
+    const isTyping = this.bar.contains(document.activeElement);
+    if (!isTyping) this.drawBar();
+    this.drawStep();
+    this.drawSections();
+  }
+
+  // -- live --
+
+  later() {
+    if (!this.isStale || this.timer || document.hidden || !this.isOpen) return;
+    this.timer = setTimeout(
+      () => this.refresh(),
+      Math.max(0, this.lastAt + Math.max(PAUSE_MS, PAUSE_FACTOR * (this.lastMs ?? 0)) - performance.now()),
+    );
+  }
+
+  async refresh() {
+    const began = performance.now();
+    this.isStale = false;
+    try {
+      const media = await ask(`runs/${part(this.run)}/media`, {}, { signal: this.abort.signal });
+      const isNew = JSON.stringify(media) !== JSON.stringify(this.media);
+      this.media = media;
+      if (isNew && this.isOpen) this.redrawAll();
+    } catch (error) {
+      this.fail(error);
+    }
+    this.timer = null;
+    this.lastAt = performance.now();
+    this.lastMs = this.lastAt - began;
+    this.later();
+  }
+
+  fail(error) {
+    if (error.name !== "AbortError" && this.isOpen) notice(error.message, true);
+  }
+
+  /** Return the address of an image for <img>; null if the file is no known image. */
+  async urlOf(file, signal) {
+    if (this.urls.has(file.sha256)) return this.urls.get(file.sha256);
+    const blob = imageOf(await readStart(this.run, file.path, IMAGE_BYTES_MAX, signal));
+    if (!blob) return null;
+    const url = URL.createObjectURL(blob);
+    this.urls.set(file.sha256, url);
+    if (this.urls.size > URLS_MAX) {
+      const [oldest, old] = this.urls.entries().next().value;
+      this.urls.delete(oldest);
+      URL.revokeObjectURL(old);
+    }
+    return url;
+  }
+}
+
+class Panel {
+  constructor(view, name) {
+    Object.assign(this, { view, name, what: null, isStale: true, isSeen: false });
+    this.abort = new AbortController();
+    this.title = h("h3", { class: "clip", title: name }, name);
+    this.notes = h("p", { class: "quiet small media-notes" }, "Loading…");
+    this.content = h("div");
+    this.element = h("section", { class: "panel", "aria-label": name }, this.title, this.notes, this.content);
+  }
+
+  /** Take what is known of it now; if that has changed, it is asked for again. */
+  set(what) {
+    const isSame = JSON.stringify(what) === JSON.stringify(this.what);
+    this.what = what;
+    if (isSame) return;
+    this.isStale = true;
+    if (this.isSeen) this.loadIfStale();
+  }
+
+  async loadIfStale() {
+    if (!this.isStale) return;
+    this.isStale = false;
+    this.abort.abort();
+    this.abort = new AbortController();
+    const { signal } = this.abort;
+    try {
+      await this.load(signal);
+    } catch (error) {
+      if (error.name === "AbortError" || signal.aborted) return;
+      const again = h("button", { onclick: () => ((this.isStale = true), this.loadIfStale()) }, "Try again");
+      show(this.notes, h("span", { class: "error" }, error.message), " ", again);
+    }
+  }
+
+  /** Return steps near one at which it has something; null for none. */
+  around() {
+    return [];
+  }
+
+  onStep() {
+    this.isStale = true;
+    if (this.isSeen) this.loadIfStale();
+  }
+
+  close() {
+    this.abort.abort();
+  }
+}
+
+class HistogramPanel extends Panel {
+  constructor(view, name) {
+    super(view, name);
+    this.map = histogramMap({ onStep: (step) => view.setStep(step), onZoom: (zoom) => view.setZoom(zoom, name) });
+    this.content.append(this.map.element);
+  }
+
+  async load(signal) {
+    const { view, name } = this;
+    const [low, high] = view.ranges.get(name) ?? [];
+    const query = { key: name, label: view.label, ...view.zoom, low, high, ...this.map.size() };
+    const data = await ask(`runs/${part(view.run)}/histograms`, query, { signal });
+    this.content.hidden = !data.n;
+    const most = data.n ? Math.max(...data.n_steps) : 0;
+    const notes = [
+      data.n ? countText(data.n, "histogram") : `No histogram of ${view.label || "any label"} in these steps.`,
+      data.n_labels > 1 ? `sum of ${wholeText(data.n_labels)} labels` : null,
+      most > 1 ? `a column has up to ${most} steps` : null,
+      data.n && data.is_exact ? "rows are the bins" : null,
+    ];
+    show(this.notes, notes.filter(Boolean).join(" · "));
+    this.columns = data.step ?? [];
+    this.map.draw(data, { isLog: view.isLog, step: view.step });
+  }
+
+  around(now) {
+    return [this.columns?.findLast((step) => step < now), this.columns?.find((step) => step > now)];
+  }
+
+  onStep() {
+    this.map.mark(this.view.step);
+  }
+
+  close() {
+    super.close();
+    this.map.close();
+  }
+}
+
+class TextPanel extends Panel {
+  async load(signal) {
+    const { view, name } = this;
+    const query = { key: name, label: view.label, step: view.step, search: view.search };
+    const found = await ask(`runs/${part(view.run)}/texts`, query, { signal });
+    this.steps = found;
+    const { step, n_steps: nSteps, rows } = found;
+    const where = view.search
+      ? `${found.is_cut ? "The newest " : ""}${countText(rows.length, "text")} with “${view.search}”`
+      : nSteps
+        ? `step ${wholeText(step)} · ${countText(nSteps, "step")} with texts`
+        : `No text of ${view.label || "any label"}.`;
+    show(this.notes, where, found.is_cut && !view.search ? ` · the first ${rows.length} labels` : null);
+    show(
+      this.content,
+      h(
+        "div",
+        { class: "media-texts", tabindex: 0, role: "group", "aria-label": `Texts of ${name}` },
+        rows.map((row) => this.drawRow(row)),
+      ),
+    );
+  }
+
+  drawRow(row) {
+    const { view } = this;
+    const where = view.search
+      ? h("button", { class: "bare", onclick: () => view.setStep(row.step) }, `step ${wholeText(row.step)}`)
+      : null;
+    const text = h("pre", {}, row.n_before ? "…" : null, marked(row.value, view.search));
+    const isCut = row.value.length < row.n_chars;
+    const more =
+      isCut &&
+      h(
+        "button",
+        {
+          onclick: async () => {
+            const query = { key: this.name, label: row.label, step: row.step };
+            const whole = await ask(`runs/${part(view.run)}/texts`, query, { signal: this.abort.signal }).catch(
+              (error) => view.fail(error),
+            );
+            if (!whole) return;
+            show(text, marked(whole.rows[0]?.value ?? "", view.search));
+            more.remove();
+          },
+        },
+        `Show all ${wholeText(row.n_chars)} characters`,
+      );
+    return h("article", {}, h("header", {}, h("b", {}, row.label), " ", where), text, more);
+  }
+
+  around(now) {
+    const { step, before, after } = this.steps ?? {};
+    return step === null || step === undefined ? [] : [before, step > now ? step : after];
+  }
+}
+
+class FilePanel extends Panel {
+  /** Return the place of the file at the chosen step: the last one up to it. */
+  place() {
+    const { files } = this.what;
+    const { step } = this.view;
+    if (step === null || files[0].step === null) return files.length - 1;
+    return Math.max(
+      0,
+      files.findLastIndex((entry) => entry.step <= step),
+    );
+  }
+
+  set(what) {
+    this.shown = null;
+    super.set(what);
+  }
+
+  async load(signal) {
+    const { step, file } = this.what.files[this.place()];
+    if (this.shown === file.sha256 + file.stored) return;
+    const open = h(
+      "a",
+      { href: addressOf(["run", this.view.run, "files"], { file: file.path }) },
+      file.path.split("/").at(-1),
+    );
+    const where = step === null ? null : `step ${wholeText(step)} · ${countText(this.what.files.length, "step")} · `;
+    show(this.notes, where, open, ` · ${bytesText(file.bytes)}`);
+    if (!file.stored) show(this.content, h("p", { class: "quiet" }, "Its content has not arrived yet."));
+    else await this.draw(file, signal);
+    this.shown = file.sha256 + file.stored;
+  }
+
+  around(now) {
+    const { files } = this.what;
+    const at = this.place();
+    return files[at].step === null ? [] : [files[at - 1]?.step, files[files[at].step > now ? at : at + 1]?.step];
+  }
+}
+
+class ImagePanel extends FilePanel {
+  async draw(file, signal) {
+    if (file.bytes > IMAGE_BYTES_MAX) {
+      show(
+        this.content,
+        h("p", { class: "quiet" }, `An image above ${bytesText(IMAGE_BYTES_MAX)} is not shown here; download it.`),
+      );
+      return;
+    }
+    const url = await this.view.urlOf(file, signal);
+    if (url) show(this.content, h("img", { src: url, alt: file.path, class: "media-image" }));
+    else show(this.content, h("p", { class: "quiet" }, "Its content is no PNG, JPEG, GIF or WebP image."));
+  }
+}
+
+class TablePanel extends FilePanel {
+  async draw(file, signal) {
+    const content = await readStart(this.view.run, file.path, TEXT_BYTES_MAX, signal);
+    const table = tableOf(file.path, new TextDecoder().decode(content), TABLE_ROWS, file.bytes > content.length);
+    if (!table)
+      show(
+        this.content,
+        h("p", { class: "quiet" }, "Its content is no table, or one that is too large for a preview."),
+      );
+    else show(this.content, tableElement(table), h("p", { class: "quiet small" }, tableText(table)));
+  }
+}
+
+const PANELS = { histograms: HistogramPanel, texts: TextPanel, images: ImagePanel, tables: TablePanel };
+
+/** Return a text with marks around what was searched for. */
+function marked(text, search) {
+  const parts = [];
+  let at = 0;
+  if (search) {
+    const [low, word] = [text.toLowerCase(), search.toLowerCase()];
+    const isAligned = low.length === text.length; // else places in one are no places in the other
+    for (let found = low.indexOf(word); isAligned && found >= 0; found = low.indexOf(word, at)) {
+      parts.push(text.slice(at, found), h("mark", {}, text.slice(found, found + word.length)));
+      at = found + word.length;
+    }
+  }
+  return [...parts, text.slice(at) || (parts.length ? null : "(empty)")];
+}
+
+function wholeOf(text) {
+  return /^-?\d{1,19}$/.test(text ?? "") ? Math.min(Math.max(Number(text), -STEP_MAX), STEP_MAX) : null;
+}

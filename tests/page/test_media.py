@@ -1,0 +1,90 @@
+"""Histograms, texts, images and tables of a run in the browser."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.media_run import MARKUP, SPIKE, fill_media_run, store_media_files
+from tests.support.page_site import Site
+
+
+@pytest.fixture(scope="module")
+def media(site_of: Callable[..., Site]) -> Site:
+    site = site_of(fill_media_run)
+    store_media_files(site.root)
+    return site
+
+
+def test_a_cell_of_a_histogram_is_read_by_pointer_and_by_keys(media: Site, page: Page) -> None:
+    media.visit(page, "#/run/media/media?label=*")
+    panel = page.get_by_role("region", name="weights")
+    expect(panel).to_contain_text("1,000 histograms · sum of 2 labels")
+    picture = panel.get_by_role("img")
+    box = picture.bounding_box()
+    assert box is not None
+    # The values of a single step are at the top of the picture.
+    x = 66 + SPIKE / 500 * (box["width"] - 66)
+    page.mouse.move(box["x"] + x, box["y"] + 3)
+    expect(panel).to_contain_text(f"step {SPIKE}")
+    picture.focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Step as a number")).not_to_have_value("499")
+    assert "step=37" in page.url
+
+
+def test_dragging_zooms_into_steps_and_values(media: Site, page: Page) -> None:
+    media.visit(page, "#/run/media/media?filter=weights")
+    panel = page.get_by_role("region", name="weights")
+    expect(panel).to_contain_text("500 histograms")
+    box = panel.get_by_role("img").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 100, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 200, box["y"] + 120, steps=3)
+    page.mouse.up()
+    expect(page.get_by_role("button", name="Reset zoom")).to_be_visible()
+    expect(panel).not_to_contain_text("500 histograms")
+    assert "first=" in page.url and "range=" in page.url
+    page.reload()
+    page.get_by_role("button", name="Reset zoom").click()
+    expect(panel).to_contain_text("500 histograms")
+
+
+def test_texts_and_images_follow_the_step(media: Site, page: Page) -> None:
+    media.visit(page, "#/run/media/media?label=*&filter=samp")
+    texts = page.get_by_role("group", name="Texts of sample")
+    expect(texts).to_contain_text(f"{MARKUP} at 400")
+    expect(page.get_by_role("img", name="samples/step_0400.png")).to_be_visible()
+    page.get_by_role("button", name="Step before").click()
+    expect(texts).to_contain_text(f"{MARKUP} at 300")
+    image = page.get_by_role("img", name="samples/step_0300.png")
+    assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") == 32
+    page.get_by_label("Step as a number").fill("150")
+    page.get_by_label("Step as a number").press("Enter")
+    expect(texts).to_contain_text(f"{MARKUP} at 100")
+    assert "step=150" in page.url
+
+
+def test_a_search_marks_its_words_in_all_steps(media: Site, page: Page) -> None:
+    media.visit(page, "#/run/media/media?label=*")
+    page.get_by_role("searchbox", name="Search texts").fill("ONERROR")
+    panel = page.get_by_role("region", name="sample", exact=True)
+    expect(panel).to_contain_text("5 texts with “ONERROR”")
+    expect(panel.locator("mark").first).to_have_text("onerror")
+    page.get_by_role("button", name="step 200").click()
+    assert "step=200" in page.url
+
+
+def test_what_is_no_image_is_not_shown_as_one_and_tables_are_text(media: Site, page: Page) -> None:
+    media.visit(page, "#/run/media/media")
+    expect(page.get_by_role("region", name="pages/evil.png")).to_contain_text("no PNG, JPEG, GIF or WebP")
+    expect(page.get_by_role("region", name="scores.tsv")).to_contain_text(MARKUP)
+    expect(page.get_by_role("region", name="predictions.csv")).to_contain_text("The first 20 rows, 3 columns.")
+    expect(page.get_by_role("region", name="worst.table.json").get_by_role("columnheader")).to_have_text(["id", "loss"])
+
+
+def test_a_run_without_media_says_how_to_log_some(media: Site, page: Page) -> None:
+    media.visit(page, "#/run/plain/media")
+    expect(page.get_by_text("chiplog.Histogram.of(model.weight)")).to_be_visible()

@@ -1,0 +1,47 @@
+"""Histograms and texts of a run, over HTTP."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.hand_written import hand_written
+from tests.support.media_run import fill_media_run
+from tests.support.page_client import PageClient, serving
+
+
+@pytest.fixture(scope="module")
+def media(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
+    root = tmp_path_factory.mktemp("media")
+    with hand_written(root) as database:
+        fill_media_run(database)
+    with serving(root) as client:
+        yield client.sign_in()
+
+
+def test_what_a_run_holds_is_told_by_key(media: PageClient) -> None:
+    found = media.get("runs/media/media")
+    assert [row["key"] for row in found["histograms"]] == ["grads", "weights"]
+    assert found["texts"] == [{"key": "sample", "n": 10, "n_labels": 2, "first_step": 0, "last_step": 400}]
+    assert found["labels"] == ["rank0", "rank1"]
+    assert media.get("runs/plain/media") == {"histograms": [], "texts": [], "labels": []}
+
+
+def test_histograms_and_texts_are_asked_for_by_key(media: PageClient) -> None:
+    found = media.get("runs/media/histograms?key=weights&label=rank1&rows=20&columns=50&low=8")
+    assert (found["n_labels"], len(found["edges"]), found["edges"][0]) == (1, 21, 8)
+    assert media.get("runs/media/texts?key=sample")["step"] == 400
+    assert media.get("runs/media/texts?key=sample&search=img")["rows"][0]["label"] == "rank1"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("texts", "key is missing; give the name of what was logged"),
+        ("histograms?key=a&rows=0", "rows=0 is not within 1 and 256"),
+        ("histograms?key=a&low=nan", "low='nan' is no finite number"),
+        ("histograms?key=a&low=2&high=2", "high=2.0 is not above low=2.0"),
+    ],
+)
+def test_bad_input_is_refused(media: PageClient, path: str, message: str) -> None:
+    answer = media.ask(f"/api/runs/media/{path}")
+    assert (answer.status, answer.json["error"]["message"]) == (400, message)
