@@ -1,16 +1,29 @@
 """The files of a journal: written whole, put back where they were removed, and read after they were unmapped."""
 
 import os
+import shutil
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 
+from chiplog.journal import segment as segment_module
 from chiplog.journal.segment import HeadPage, Segment
 from chiplog_schemas.codec import pack
 from chiplog_schemas.storage.journal_dir import decode_head
+from tests.support.safeguard import Safeguard
 
 SIZE = 1 << 16
 PRODUCER = bytes(range(16))
+SAFEGUARDS = [
+    Safeguard(
+        "sys.exit() passes that a signal handler calls after finish() while a segment is made",
+        "exit-passes-removed-segment",
+        new="os.unlink(path)",
+        test="test_the_exit_of_a_handler_passes_that_removed_the_directory_while_a_segment_is_made",
+    )
+]
 
 
 @pytest.fixture
@@ -61,6 +74,29 @@ def test_a_segment_never_takes_a_file_that_exists_and_leaves_none_where_there_is
     with pytest.raises(OSError, match="/large: "):
         Segment(tmp_path / "large", 1 << 62)
     assert os.listdir(tmp_path) == ["segment"]
+
+
+def test_the_exit_of_a_handler_passes_that_removed_the_directory_while_a_segment_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "journal"
+    directory.mkdir()
+
+    def finish_and_exit(number: int, frame: object) -> None:
+        shutil.rmtree(directory)
+        sys.exit(0)
+
+    def map_interrupted(*given: int) -> object:
+        signal.raise_signal(signal.SIGUSR1)
+        raise AssertionError("the handler exits")
+
+    monkeypatch.setattr(segment_module, "map_file", map_interrupted)
+    previous = signal.signal(signal.SIGUSR1, finish_and_exit)
+    try:
+        with pytest.raises(SystemExit):
+            Segment(directory / "segment", SIZE)
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
 
 
 def test_without_a_disk_a_segment_is_memory_that_stays(tmp_path: Path) -> None:
