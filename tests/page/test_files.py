@@ -1,10 +1,12 @@
 """Saved files in the browser: previews that run nothing, and downloads."""
 
 from collections.abc import Callable
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.support.media_run import fill_media_run, store_media_files
 from tests.support.page_run import FILES, MARKUP, fill_page_run, store_files
 from tests.support.page_site import Site
 
@@ -13,6 +15,13 @@ from tests.support.page_site import Site
 def runs(site_of: Callable[..., Site]) -> Site:
     site = site_of(fill_page_run)
     store_files(site.root)
+    return site
+
+
+@pytest.fixture(scope="module")
+def media(site_of: Callable[..., Site]) -> Site:
+    site = site_of(fill_media_run)
+    store_media_files(site.root)
     return site
 
 
@@ -32,6 +41,27 @@ def test_svg_and_long_texts_are_shown_as_text(runs: Site, page: Page) -> None:
     page.get_by_role("button", name=f"{MARKUP}.txt", exact=True).click()
     expect(preview).to_contain_text("The first 256.0 KiB of 312.5 KiB.")
     assert len(preview.locator("pre").text_content() or "") == 256 << 10
+
+
+def test_tables_have_rows_and_json_is_indented(media: Site, page: Page) -> None:
+    media.visit(page, "#/run/media/files?file=predictions.csv")
+    preview = page.get_by_role("region", name="Preview")
+    expect(preview).to_contain_text("The first 200 rows, 3 columns.")
+    expect(preview.get_by_role("row")).to_have_count(201)
+    expect(preview.get_by_role("row").nth(1)).to_contain_text('a, "b" 0')
+    preview.get_by_role("button", name="As saved").click()
+    expect(preview.locator("pre")).to_contain_text('0,"a, ""b"" 0",0.000')
+    page.get_by_role("button", name="settings.json").click()
+    expect(preview.locator("pre")).to_contain_text('  "lr": 0.1,')
+    page.get_by_label("Filter paths").fill("SAMPLES 03")
+    expect(page.get_by_role("region", name="Files").get_by_role("row")).to_have_count(2)
+    assert "filter=SAMPLES" in page.url
+
+
+def test_only_the_start_of_a_large_file_is_sent(runs: Site, page: Page) -> None:
+    with page.expect_response(lambda response: "/files/" in response.url) as response:
+        runs.visit(page, f"#/run/slow/files?file={quote(MARKUP + '.txt')}")
+    assert len(response.value.body()) == 256 << 10
 
 
 def test_a_file_is_downloaded_and_one_that_has_not_arrived_is_not(runs: Site, page: Page) -> None:

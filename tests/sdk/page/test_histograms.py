@@ -48,6 +48,8 @@ def test_values_in_a_single_step_are_in_the_smallest_picture(client: Client) -> 
         pytest.approx(16, 0.1),
     )
     assert found["n_steps"] == [64] * 7 + [52]
+    cell = n_columns + 1  # −3.99 to −1.9925 in steps 64 to 127: the widest histogram is the last one
+    assert (found["counts"][cell], found["at"][cell]) == (pytest.approx(1.956, abs=0.01), 127)
 
 
 def test_a_bin_counts_in_each_row_by_its_share(client: Client) -> None:

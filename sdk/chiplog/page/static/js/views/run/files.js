@@ -1,49 +1,123 @@
-// Saved files: download, and a preview as text or as an image. Nothing that a run saved is ever run or laid out.
+// Saved files: their list, downloads, and a preview as an image, a table or text.
 
 import { setParameters } from "../../address.js";
-import { part } from "../../api.js";
 import { h, show } from "../../dom.js";
-import { timeText } from "../../texts.js";
+import {
+  IMAGE_BYTES_MAX,
+  TEXT_BYTES_MAX,
+  bytesText,
+  fileAddress,
+  imageOf,
+  kindOf,
+  readStart,
+  tableElement,
+  tableOf,
+  tableText,
+} from "../../saved_files.js";
+import { countText, timeText, wholeText } from "../../texts.js";
 
-const TEXT_BYTES_MAX = 256 << 10;
-const IMAGE_BYTES_MAX = 16 << 20;
-// SVG may have scripts: it is shown as text.
-const IMAGES = { png: ["image/png", [0x89, 0x50, 0x4e, 0x47]], jpg: ["image/jpeg", [0xff, 0xd8, 0xff]], jpeg: ["image/jpeg", [0xff, 0xd8, 0xff]] };
+const ROWS_SHOWN = 200; // files, until more are asked for; and rows of a table
+const TYPING_MS = 200;
+const BINARY_BYTES = 4096; // a zero byte among the first so many is in no text
 
 export async function open(element, run, query, report) {
   let aborted = new AbortController();
   let image = null;
   let chosen = query.get("file");
+  let isRaw = query.get("as") === "text";
   let files = report.files;
+  let filter = query.get("filter") ?? "";
+  let nShown = ROWS_SHOWN;
+  let typing = null;
   const list = h("section", { class: "panel", "aria-label": "Files" });
   const preview = h("section", { class: "panel preview", hidden: true, "aria-label": "Preview" });
-  show(element, list, preview);
-  const addressFor = (path) => `api/runs/${part(run)}/files/${path.split("/").map(part).join("/")}`;
+  const search = h("input", {
+    ...{ type: "search", class: "grow", placeholder: "Filter paths", "aria-label": "Filter paths", value: filter },
+    oninput: () => {
+      clearTimeout(typing);
+      typing = setTimeout(() => {
+        filter = search.value;
+        setParameters({ filter });
+        drawList();
+      }, TYPING_MS);
+    },
+  });
+  const bar = h("div", { class: "bar" }, search);
+  show(element, bar, list, preview);
 
   function drawList() {
+    bar.hidden = files.length < 2;
     if (!files.length) {
-      show(list, h("p", { class: "empty quiet" }, "No file was saved. ", h("code", {}, "run.save(\"config.yaml\")"), " saves one."));
+      const call = h("code", {}, 'run.save("config.yaml")');
+      show(list, h("p", { class: "empty quiet" }, "No file was saved. ", call, " saves one."));
       return;
     }
-    const total = files.reduce((sum, file) => sum + file.bytes, 0);
-    show(list, h("h2", {}, `${files.length} file${files.length === 1 ? "" : "s"}, ${bytesText(total)}`),
-      h("div", { class: "scroll" }, h("table", { class: "grid" },
-        h("thead", {}, h("tr", {}, [["Path"], ["Size", "number"], ["Saved"], ["SHA-256"], [""]].map(([title, kind]) => h("th", { class: kind, scope: "col" }, title)))),
-        h("tbody", {}, files.map((file) => h("tr", { class: file.path === chosen ? "chosen" : null },
-          h("th", { scope: "row" }, file.stored ? h("button", { class: "bare", onclick: () => choose(file.path) }, file.path) : file.path),
-          h("td", { class: "number" }, bytesText(file.bytes)), h("td", {}, timeText(file.ts)),
-          h("td", {}, h("code", { title: file.sha256 }, file.sha256.slice(0, 12))),
-          h("td", {}, file.stored
-            ? h("a", { href: addressFor(file.path), download: file.path.split("/").at(-1), "aria-label": `Download ${file.path}` }, "Download")
-            : h("span", { class: "quiet" }, "has not arrived"))))))));
+    const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = files.filter(({ path }) => words.every((word) => path.toLowerCase().includes(word)));
+    const total = found.reduce((sum, file) => sum + file.bytes, 0);
+    const heads = [["Path"], ["Size", "number"], ["Saved"], ["SHA-256"], [""]];
+    show(
+      list,
+      h("h2", {}, `${countText(found.length, "file")}, ${bytesText(total)}`),
+      h(
+        "div",
+        { class: "scroll" },
+        h(
+          "table",
+          { class: "grid" },
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              heads.map(([title, kind]) => h("th", { class: kind, scope: "col" }, title)),
+            ),
+          ),
+          h("tbody", {}, found.slice(0, nShown).map(rowOf)),
+        ),
+      ),
+      found.length > nShown
+        ? h("button", { onclick: () => ((nShown = Infinity), drawList()) }, `Show all ${wholeText(found.length)}`)
+        : null,
+    );
+  }
+
+  function rowOf(file) {
+    const open = h("button", { class: "bare", onclick: () => choose(file.path) }, file.path);
+    return h(
+      "tr",
+      { class: file.path === chosen ? "chosen" : null },
+      h("th", { scope: "row" }, file.stored ? open : file.path),
+      h("td", { class: "number" }, bytesText(file.bytes)),
+      h("td", {}, timeText(file.ts)),
+      h("td", {}, h("code", { title: file.sha256 }, file.sha256.slice(0, 12))),
+      h("td", {}, file.stored ? download(file) : h("span", { class: "quiet" }, "has not arrived")),
+    );
+  }
+
+  function download(file) {
+    const name = file.path.split("/").at(-1);
+    return h(
+      "a",
+      { href: fileAddress(run, file.path), download: name, "aria-label": `Download ${file.path}` },
+      "Download",
+    );
   }
 
   function choose(path) {
     chosen = path;
-    setParameters({ file: path });
+    isRaw = false;
+    setParameters({ file: path, as: null });
     drawList();
     drawPreview();
-    preview.scrollIntoView({ block: "nearest" });
+    if (path !== null) preview.scrollIntoView({ block: "nearest" });
+  }
+
+  function setRaw(next) {
+    isRaw = next;
+    setParameters({ as: isRaw ? "text" : null });
+    drawPreview();
   }
 
   function forget() {
@@ -60,24 +134,61 @@ export async function open(element, run, query, report) {
     if (!chosen) return;
     const head = h("div", { class: "bar" }, h("h2", {}, chosen), h("button", { onclick: () => choose(null) }, "Close"));
     if (!file?.stored) {
-      show(preview, head, h("p", { class: "quiet" }, file ? "Its content has not arrived yet." : "The run has no such file."));
+      const why = file ? "Its content has not arrived yet." : "The run has no such file.";
+      show(preview, head, h("p", { class: "quiet" }, why));
       return;
     }
+    const facts = h(
+      "p",
+      { class: "quiet small file-facts" },
+      `${bytesText(file.bytes)}${file.bytes < 1024 ? "" : ` (${wholeText(file.bytes)} bytes)`} · SHA-256 `,
+      h("code", {}, file.sha256),
+      " · ",
+      download(file),
+    );
     const { signal } = aborted;
-    show(preview, head, h("p", { class: "quiet" }, "Loading…"));
+    show(preview, head, facts, h("p", { class: "quiet" }, "Loading…"));
     try {
-      const kind = IMAGES[chosen.split(".").at(-1).toLowerCase()];
-      const isImage = kind && file.bytes <= IMAGE_BYTES_MAX;
-      const content = await read(addressFor(chosen), isImage ? IMAGE_BYTES_MAX : TEXT_BYTES_MAX, signal);
-      if (isImage && kind[1].every((byte, at) => content[at] === byte)) {
-        image = URL.createObjectURL(new Blob([content], { type: kind[0] }));
-        show(preview, head, h("img", { src: image, alt: chosen }));
-      } else {
-        show(preview, head, ...textOf(content.subarray(0, TEXT_BYTES_MAX), file.bytes));
-      }
+      const isImage = kindOf(chosen) === "image" && file.bytes <= IMAGE_BYTES_MAX;
+      const content = await readStart(run, chosen, isImage ? IMAGE_BYTES_MAX : TEXT_BYTES_MAX, signal);
+      if (!signal.aborted) show(preview, head, facts, contentOf(file, content, isImage));
     } catch (error) {
-      if (error.name !== "AbortError") show(preview, head, h("p", { class: "error" }, error.message));
+      if (error.name !== "AbortError") show(preview, head, facts, h("p", { class: "error" }, error.message));
     }
+  }
+
+  /** Return elements that show a content, or its first part. */
+  function contentOf(file, content, isImage) {
+    const blob = isImage ? imageOf(content) : null;
+    if (blob) {
+      image = URL.createObjectURL(blob);
+      const size = h("p", { class: "quiet small" });
+      const said = ({ target }) => (size.textContent = `${target.naturalWidth} × ${target.naturalHeight} pixels`);
+      return [h("img", { src: image, alt: file.path, onload: said }), size];
+    }
+    const start = content.subarray(0, TEXT_BYTES_MAX);
+    if (start.subarray(0, BINARY_BYTES).includes(0)) {
+      return h("p", { class: "quiet" }, "This is no text, and no PNG, JPEG, GIF or WebP image; download it.");
+    }
+    const isPart = file.bytes > start.length;
+    const text = new TextDecoder().decode(start);
+    const cut = `The first ${bytesText(start.length)} of ${bytesText(file.bytes)}.`;
+    const table = kindOf(file.path) === "table" ? tableOf(file.path, text, ROWS_SHOWN, isPart) : null;
+    const pretty = !table && !isPart && file.path.endsWith("json") ? indented(text) : null;
+    const other = h(
+      "button",
+      { onclick: () => setRaw(!isRaw) },
+      isRaw ? (table ? "As a table" : "Indented") : "As saved",
+    );
+    const switched = table || (pretty !== null && pretty !== text) ? other : null;
+    if (table && !isRaw) {
+      const words = `${tableText(table)}${isPart ? ` Read from the first ${bytesText(start.length)} of ${bytesText(file.bytes)}.` : ""}`;
+      return [h("p", { class: "quiet" }, words, " ", switched), tableElement(table)];
+    }
+    return [
+      isPart || switched ? h("p", { class: "quiet" }, isPart ? `${cut} ` : null, switched) : null,
+      h("pre", { tabindex: 0 }, (isRaw ? text : (pretty ?? text)) || "(empty)"),
+    ];
   }
 
   const onReport = (event) => {
@@ -94,38 +205,17 @@ export async function open(element, run, query, report) {
   drawPreview();
   return () => {
     forget();
+    clearTimeout(typing);
     element.removeEventListener("report", onReport);
   };
 }
 
-/** Return the first bytes of a file; the rest is not loaded. */
-async function read(address, bytesMax, signal) {
-  const response = await fetch(address, { signal });
-  if (!response.ok) throw new Error((await response.json().catch(() => null))?.error?.message ?? response.statusText);
-  const reader = response.body.getReader();
-  const parts = [];
-  let n = 0;
-  while (n < bytesMax) {
-    const { done, value } = await reader.read();
-    if (done) break;
-    parts.push(value);
-    n += value.length;
+/** Return JSON with a line per value; null if it is none, or has numbers that a browser would change. */
+function indented(text) {
+  try {
+    if (/[^"\w.]-?\d{16,}/.test(text)) return null;
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return null;
   }
-  await reader.cancel();
-  const content = new Uint8Array(n);
-  parts.reduce((at, value) => (content.set(value, at), at + value.length), 0);
-  return content;
-}
-
-function textOf(content, bytes) {
-  if (content.subarray(0, 4096).includes(0)) return [h("p", { class: "quiet" }, "This is no text, and no PNG or JPEG image; download it.")];
-  const text = new TextDecoder().decode(content);
-  const cut = bytes > content.length ? h("p", { class: "quiet" }, `The first ${bytesText(content.length)} of ${bytesText(bytes)}.`) : null;
-  return [h("pre", { tabindex: 0 }, text || "(empty)"), cut];
-}
-
-function bytesText(value) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  const at = value < 1 ? 0 : Math.min(Math.floor(Math.log2(value) / 10), 4);
-  return `${(value / 1024 ** at).toFixed(at ? 1 : 0)} ${units[at]}`;
 }
