@@ -65,6 +65,47 @@ def test_one_slow_rank_of_1024_in_one_step_is_a_mark_on_the_screen(runs: Site, p
         assert abs(row - 777 / 1024) < 0.01 and 17 / 24 - 0.01 <= column <= 18 / 24 + 0.01
 
 
+def test_the_timeline_shows_a_range_of_steps_and_its_phases_are_reached_by_keys(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/slow/ranks")
+    lanes = page.get_by_role("region", name="Phases over time")
+    expect(lanes).to_contain_text("steps 390 to 410, from 2026-01-02 03:06:30 UTC")
+    page.get_by_label("First step").fill("399")
+    page.get_by_label("First step").press("Enter")
+    page.get_by_label("Last step").fill("400")
+    page.get_by_label("Last step").press("Enter")
+    expect(lanes).to_contain_text("steps 399 to 400")
+    picture = lanes.get_by_role("img", name="Phases of 8 labels over time")
+    picture.press("ArrowRight")
+    expect(lanes.get_by_text("rank0, step 399: data 0.1 s of 1 s")).to_be_visible()
+    for _ in range(5):
+        picture.press("ArrowDown")
+    picture.press("Shift+ArrowRight")
+    expect(lanes.get_by_text("rank5, step 400: data 0.4 s of 1 s; the slowest: 0.3 s more work")).to_be_visible()
+    picture.press("Enter")
+    expect(page.get_by_role("heading", name="Phases of step 400")).to_be_visible()
+    assert "first=399" in page.url and "last=400" in page.url and "step=400" in page.url
+
+
+def test_a_drag_over_the_heat_map_chooses_the_steps_and_the_slowest_of_many_labels_come_first(
+    runs: Site, page: Page
+) -> None:
+    runs.visit(page, "#/run/wide/ranks?phase=forward")
+    lanes = page.get_by_role("region", name="Phases over time")
+    expect(lanes).to_contain_text("64 of 1,024 labels")
+    box = page.get_by_role("img", name="Heat map of 1,024 labels by step").bounding_box()
+    assert box
+    step = (box["width"] - 84) / 24
+    page.mouse.move(box["x"] + 84 + 16.5 * step, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 84 + 18.5 * step, box["y"] + 60)
+    page.mouse.up()
+    expect(lanes).to_contain_text("steps 16 to 18")
+    lanes.get_by_role("img").press("ArrowDown")
+    expect(lanes.get_by_text("rank777, step 16: data")).to_be_visible()
+    page.get_by_role("button", name="All steps").click()
+    expect(page.get_by_label("Last step")).to_have_value("23")
+
+
 def test_a_cell_is_reached_by_keys_and_opens_the_step_and_the_console(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/even/ranks")
     expect(page.get_by_text("No rank was slow.")).to_be_visible()
@@ -91,4 +132,4 @@ def test_the_labels_are_sorted_and_the_order_is_in_the_address(runs: Site, page:
 def test_a_run_without_phases_says_what_records_them(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/alone/ranks")
     expect(page.get_by_text("nothing to compare")).to_be_visible()
-    expect(page.locator("canvas.heat")).to_be_hidden()
+    expect(page.get_by_label("Phase", exact=True)).to_be_hidden()

@@ -18,7 +18,7 @@ FROM (
     SELECT n.name AS phase, n.id, min(s.first_step) AS first_step, max(s.last_step) AS last_step
     FROM base.phase_series s JOIN base.label_places p ON p.producer = s.producer JOIN base.names n ON n.id = s.key
     WHERE p.run_id = $run GROUP BY ALL
-) ORDER BY phase = 'step' DESC, phase
+) ORDER BY phase <> 'step', phase <> 'data', id
 """
 _LABELS = """
 SELECT l.place, l.label FROM base.labels_by_place l

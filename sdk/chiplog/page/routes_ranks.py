@@ -1,5 +1,6 @@
-"""Ranks of a run beside each other: who is slow, in a sentence and as a heat map, and the phases of one step."""
+"""Ranks of a run beside each other: who is slow, in a sentence and as a heat map, and their phases over time."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -8,7 +9,10 @@ from starlette.routing import Route
 
 from chiplog.page.heat import COLUMNS_MAX, ROWS_MAX, HeatRequest, read_heat
 from chiplog.page.json_response import JsonResponse, columns_of
-from chiplog.page.parameters import integer
+from chiplog.page.parameters import choice, integer
+from chiplog.page.timeline import COLUMNS_MAX as PIXELS_MAX
+from chiplog.page.timeline import ROWS_MAX as LABELS_MAX
+from chiplog.page.timeline import TimelineRequest, read_timeline
 from chiplog.page.verdict import slow_spells, tell
 from chiplog.query.client import Client
 
@@ -32,8 +36,8 @@ WITH times AS MATERIALIZED (
         FROM phases WHERE run_id = $run AND step = $step QUALIFY attempt = max(attempt) OVER (PARTITION BY label)
     ) GROUP BY label, phase
 ), shown AS (
-    SELECT label, coalesce(sum(seconds) FILTER (NOT may_wait AND phase <> 'step'), 0) AS work FROM times GROUP BY label
-    ORDER BY label <> $label, work DESC, label LIMIT {STEP_LABELS_MAX}
+    SELECT label, coalesce(sum(seconds) FILTER (NOT may_wait AND phase NOT IN ('step', 'gc')), 0) AS work
+    FROM times GROUP BY label ORDER BY label <> $label, work DESC, label LIMIT {STEP_LABELS_MAX}
 )
 SELECT t.label, t.phase, t.may_wait, t.seconds, m.typical_s, t.ts FROM times t JOIN shown s ON s.label = t.label
 JOIN (SELECT phase, median(seconds) AS typical_s FROM times GROUP BY phase) m ON m.phase = t.phase
@@ -68,15 +72,12 @@ async def get_heat(request: Request) -> Response:
     """
     query = request.query_params
 
-    def step(name: str) -> int | None:
-        return integer(query, name, 0) if query.get(name) else None
-
     asked = HeatRequest(
         request.path_params["run"],
         query.get("phase") or None,
-        step("first"),
-        step("last"),
-        step("since"),
+        _step(query, "first"),
+        _step(query, "last"),
+        _step(query, "since"),
         integer(query, "rows", ROWS_MAX, 1, ROWS_MAX),
         integer(query, "columns", COLUMNS_MAX, 10, COLUMNS_MAX),
     )
@@ -95,8 +96,38 @@ async def get_step(request: Request) -> Response:
     return JsonResponse({"step": step, "n_labels": counted["n"], **columns_of(rows, _STEP_COLUMNS)})
 
 
+async def get_timeline(request: Request) -> Response:
+    """GET api/runs/RUN/timeline: the phases of each label over wall time, for a range of steps.
+
+    first, last: steps; without `first` the last 20. columns: pixels of a row, at most 4,000: where a step has less than
+    8 of them, a bar adds up several steps. rows: labels, at most 64. skip: labels before the first row. order: `rank`,
+    or `slow` for those first that worked longest. label: is among the rows.
+
+    Times of phases are derived from their lengths and from when they were recorded: see docs/topics/page.md. `bars` has
+    row, step, start and length in seconds since `begun_us`; `pieces` has for each bar phase and seconds in turn, with
+    the phase -1 for time in no phase. `slowest` names the label of each bar that worked 5 % longer than the median.
+    """
+    query = request.query_params
+    asked = TimelineRequest(
+        request.path_params["run"],
+        _step(query, "first"),
+        _step(query, "last"),
+        integer(query, "columns", 1_000, 100, PIXELS_MAX),
+        integer(query, "rows", LABELS_MAX, 1, LABELS_MAX),
+        integer(query, "skip", 0, 0),
+        choice(query, "order", ("rank", "slow")),
+        query.get("label", ""),
+    )
+    return JsonResponse(await request.app.state.source.call(lambda client: read_timeline(client, asked)))
+
+
+def _step(query: Mapping[str, str], name: str) -> int | None:
+    return integer(query, name, 0) if query.get(name) else None
+
+
 ROUTES = [
     Route("/runs/{run}/verdict", get_verdict),
     Route("/runs/{run}/heat", get_heat),
     Route("/runs/{run}/step", get_step),
+    Route("/runs/{run}/timeline", get_timeline),
 ]

@@ -47,7 +47,7 @@ def test_a_cell_is_the_difference_from_the_median_of_its_step(client: Client) ->
     row = found["excess"][5 * 4 : 6 * 4]
     assert [value * found["unit_s"] for value in row] == pytest.approx([0, 0, 0.3, 0.3])
     assert found["typical_s"] == [0.1] * 4
-    assert found["phases"] == ["step", "backward", "data", "forward"]
+    assert found["phases"] == ["step", "data", "forward", "backward"]
 
 
 def test_new_columns_fit_those_of_the_whole(client: Client) -> None:
@@ -61,5 +61,5 @@ def test_new_columns_fit_those_of_the_whole(client: Client) -> None:
 
 def test_a_run_without_phases_has_no_cells_and_an_unknown_phase_is_refused(client: Client) -> None:
     assert read_heat(client, HeatRequest("alone"))["n_columns"] == 0
-    with pytest.raises(ValueError, match="has no phase 'nothing'; it has step, backward"):
+    with pytest.raises(ValueError, match="has no phase 'nothing'; it has step, data"):
         read_heat(client, HeatRequest("slow", "nothing"))

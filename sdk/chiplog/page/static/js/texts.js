@@ -57,3 +57,22 @@ export function wholeText(number) {
 export function countText(number, noun) {
   return `${wholeText(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
+
+/** Return seconds of a measurement, however short, as "1.2 ms", "0.31 s", "25 min"; null as "–". */
+export function secondsText(value, digits = 2) {
+  if (value === null || value === undefined) return "–";
+  if (value === 0) return "0 s";
+  const size = Math.abs(value);
+  if (size < 0.001) return `${Number((value * 1e6).toPrecision(digits))} µs`;
+  if (size < 0.1) return `${Number((value * 1000).toPrecision(digits))} ms`;
+  if (size < 300) return `${Number(value.toPrecision(size < 100 ? digits : Math.max(digits, 3)))} s`;
+  return size < 7200 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
+}
+
+/** Return bytes as "512 B", "1.5 GiB"; null as "–". */
+export function bytesText(value) {
+  if (value === null || value === undefined) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const at = value < 1 ? 0 : Math.min(Math.floor(Math.log2(value) / 10), units.length - 1);
+  return `${(value / 1024 ** at).toFixed(at ? 1 : 0)} ${units[at]}`;
+}

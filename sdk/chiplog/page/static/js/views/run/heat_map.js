@@ -2,6 +2,8 @@
 // never smaller than a pixel, so nothing of it is lost.
 
 import { h, show } from "../../dom.js";
+import { countText, secondsText, wholeText } from "../../texts.js";
+import { dragRange } from "./drag.js";
 
 const LEFT = 84; // room for names of labels, pixels
 const BOTTOM = 18;
@@ -20,22 +22,18 @@ const SCALE_MAX_LEAST = 0.25; // of the median: where no label is slower than th
  */
 export function heatMap({ onChoose, onRange }) {
   const canvas = h("canvas", { tabindex: 0, class: "heat", role: "img" });
-  const brush = h("div", { class: "heat-brush", hidden: true });
   const line = h("p", { class: "quiet heat-line", "aria-live": "polite" });
   const legend = h("span", { class: "heat-legend quiet small" });
-  const element = h("div", { class: "heat-box" }, h("div", { class: "heat-canvas" }, canvas, brush), h("div", { class: "bar" }, line, legend));
   let data = null;
   let chosen = null;
   let cursor = null; // {row, column} under the pointer, or moved by keys
-  let pressed = null;
 
   const box = () => ({ width: canvas.clientWidth - LEFT, height: canvas.clientHeight - BOTTOM });
-  const cellAt = (event) => {
+  const columnAt = (x) => Math.floor(((x - LEFT) / box().width) * data.n_columns);
+  const cellAt = ({ offsetX, offsetY }) => {
     if (!data?.n_columns) return null;
-    const { left, top } = canvas.getBoundingClientRect();
-    const { width, height } = box();
-    const column = Math.floor(((event.clientX - left - LEFT) / width) * data.n_columns);
-    const row = Math.floor(((event.clientY - top) / height) * data.n_rows);
+    const column = columnAt(offsetX);
+    const row = Math.floor((offsetY / box().height) * data.n_rows);
     if (column < 0 || column >= data.n_columns || row < 0 || row >= data.n_rows) return null;
     return { row, column };
   };
@@ -49,11 +47,11 @@ export function heatMap({ onChoose, onRange }) {
     if (excess === null) {
       const last = Math.min((cell.row + 1) * data.per_row, data.labels.length) - 1;
       const names = data.per_row > 1 ? `${data.labels[cell.row * data.per_row]} to ${data.labels[last]}` : label;
-      return { label, step: stepOf(cell.column), text: `${names}: nothing to compare at step ${stepOf(cell.column).toLocaleString("en-US")}` };
+      return { label, step: stepOf(cell.column), text: `${names}: nothing to compare at step ${wholeText(stepOf(cell.column))}` };
     }
     const usual = data.typical_s[cell.column];
-    const more = excess > 0 ? `${seconds(excess)} more than the median of ${seconds(usual)}` : `not above the median of ${seconds(usual)}`;
-    return { label, step, text: `${label}, step ${step.toLocaleString("en-US")}: ${more}` };
+    const more = excess > 0 ? `${secondsText(excess)} more than the median of ${secondsText(usual)}` : `not above the median of ${secondsText(usual)}`;
+    return { label, step, text: `${label}, step ${wholeText(step)}: ${more}` };
   }
 
   function point(cell) {
@@ -63,43 +61,25 @@ export function heatMap({ onChoose, onRange }) {
   }
   const hint = () => "Point at a cell; click it for its phases; drag to zoom. Arrow keys and Enter work, too.";
 
-  canvas.addEventListener("pointermove", (event) => {
-    if (pressed && data) {
-      const { left } = canvas.getBoundingClientRect();
-      const from = Math.min(pressed.x, event.clientX) - left;
-      brush.hidden = Math.abs(event.clientX - pressed.x) < 5;
-      brush.style.left = `${Math.max(from, LEFT)}px`;
-      brush.style.width = `${Math.abs(event.clientX - pressed.x)}px`;
-      brush.style.height = `${box().height}px`;
-    }
-    const cell = cellAt(event);
-    if (cell?.row !== cursor?.row || cell?.column !== cursor?.column) point(cell);
+  const brush = dragRange(canvas, {
+    left: LEFT,
+    height: () => box().height,
+    onPoint(event) {
+      const cell = event && cellAt(event);
+      if (cell?.row !== cursor?.row || cell?.column !== cursor?.column) point(cell);
+    },
+    onClick(event) {
+      const cell = cellAt(event);
+      if (cell) choose(cell);
+    },
+    onSpan(from, to) {
+      if (!data?.n_columns) return;
+      const last = Math.min(columnAt(to), data.n_columns - 1);
+      onRange(stepOf(columnAt(from)), Math.min(stepOf(last + 1) - 1, data.last_step));
+    },
   });
-  canvas.addEventListener("pointerleave", () => !pressed && point(null));
-  canvas.addEventListener("pointerdown", (event) => {
-    if (event.button !== 0) return;
-    pressed = { x: event.clientX, cell: cellAt(event) };
-    canvas.setPointerCapture(event.pointerId);
-  });
-  canvas.addEventListener("pointerup", (event) => {
-    const start = pressed;
-    pressed = null;
-    brush.hidden = true;
-    if (!start || !data?.n_columns) return;
-    if (Math.abs(event.clientX - start.x) < 5) {
-      if (start.cell) choose(start.cell);
-      return;
-    }
-    const { left } = canvas.getBoundingClientRect();
-    const columns = [start.x, event.clientX].sort((a, b) => a - b).map((x) =>
-      Math.min(Math.max(Math.floor(((x - left - LEFT) / box().width) * data.n_columns), 0), data.n_columns - 1),
-    );
-    onRange(stepOf(columns[0]), stepOf(columns[1] + 1) - 1);
-  });
-  canvas.addEventListener("pointercancel", () => {
-    pressed = null;
-    brush.hidden = true;
-  });
+  const element = h("div", { class: "heat-box" }, h("div", { class: "heat-canvas" }, canvas, brush), h("div", { class: "bar" }, line, legend));
+
   canvas.addEventListener("keydown", (event) => {
     const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
     if (!data?.n_columns) return;
@@ -120,8 +100,6 @@ export function heatMap({ onChoose, onRange }) {
     const { label, step } = describe(cell);
     onChoose(label, step);
   }
-
-  const seconds = (value) => secondsText(value);
 
   // The picture without cursor, so that a cursor costs one copy.
   const picture = document.createElement("canvas");
@@ -154,10 +132,12 @@ export function heatMap({ onChoose, onRange }) {
     context.font = `11px ${style.fontFamily}`;
     context.textBaseline = "middle";
     context.textAlign = "right";
-    const every = Math.max(1, Math.ceil((14 * data.n_rows) / height));
-    for (let row = 0; row < data.n_rows; row += every) {
+    for (let row = 0, free = 0; row < data.n_rows; row++) {
       const name = data.labels[row * data.per_row];
-      context.fillText(name.length > 13 ? `${name.slice(0, 12)}…` : name, LEFT - 6, Math.max(7, ((row + 0.5) / data.n_rows) * height));
+      const y = Math.max(7, ((row + 0.5) / data.n_rows) * height);
+      if (y < free) continue;
+      context.fillText(name.length > 13 ? `${name.slice(0, 12)}…` : name, LEFT - 6, y);
+      free = y + 14;
     }
     context.textBaseline = "bottom";
     const ticks = Math.max(2, Math.min(8, Math.floor(width / 110)));
@@ -165,7 +145,7 @@ export function heatMap({ onChoose, onRange }) {
       context.textAlign = tick === 0 ? "left" : tick === ticks - 1 ? "right" : "center";
       const column = Math.round((tick / (ticks - 1)) * (data.n_columns - 1));
       const x = LEFT + ((column + (tick === 0 ? 0 : tick === ticks - 1 ? 1 : 0.5)) / data.n_columns) * width;
-      context.fillText(stepOf(column).toLocaleString("en-US"), x, canvas.clientHeight);
+      context.fillText(wholeText(stepOf(column)), x, canvas.clientHeight);
     }
     paintCursor();
   }
@@ -214,11 +194,11 @@ export function heatMap({ onChoose, onRange }) {
       const value = share ? data.noise * Math.expm1(share * Math.log1p(data.largest / data.noise)) : 0;
       const swatch = h("span", { class: "heat-swatch" });
       swatch.style.background = `rgb(${colorOf(share, RAMPS[theme]).join(" ")})`;
-      return [swatch, share ? `+${seconds(value)}` : "median"];
+      return h("span", {}, swatch, share ? ` +${secondsText(value)}` : " median");
     });
     const none = h("span", { class: "heat-swatch" });
     none.style.background = `rgb(${NO_DATA[theme].join(" ")})`;
-    show(legend, data.largest > 0 ? swatches : swatches[0], data.excess.includes(null) ? [none, "no data"] : null);
+    show(legend, data.largest > 0 ? swatches : swatches[0], data.excess.includes(null) ? h("span", {}, none, " no data") : null);
   }
 
   const onTheme = () => {
@@ -243,7 +223,7 @@ export function heatMap({ onChoose, onRange }) {
       data.largest = Math.max(data.largest, SCALE_MAX_LEAST * median);
       canvas.setAttribute(
         "aria-label",
-        `Heat map of ${data.labels.length} labels by step, phase ${data.phase}: the excess over the median of each step`,
+        `Heat map of ${countText(data.labels.length, "label")} by step, phase ${data.phase}: the excess over the median of each step`,
       );
       cursor = cursor && cursor.row < data.n_rows && cursor.column < data.n_columns ? cursor : null;
       if (!cursor) line.textContent = hint();
@@ -260,17 +240,6 @@ export function heatMap({ onChoose, onRange }) {
       document.removeEventListener("themechange", onTheme);
     },
   };
-}
-
-/** Return seconds as text: 1.2 ms, 0.31 s, 25 min. */
-export function secondsText(value) {
-  if (value === null || value === undefined) return "–";
-  if (value === 0) return "0 s";
-  const size = Math.abs(value);
-  if (size < 0.001) return `${Number((value * 1e6).toPrecision(2))} µs`;
-  if (size < 0.1) return `${Number((value * 1000).toPrecision(2))} ms`;
-  if (size < 300) return `${Number(value.toPrecision(size < 100 ? 2 : 3))} s`;
-  return size < 7200 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
 }
 
 /** Return a colour of a ramp, at a share from 0 to 1. */

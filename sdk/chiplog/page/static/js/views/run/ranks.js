@@ -1,14 +1,17 @@
 // Ranks beside each other: a sentence on who was slow, a heat map of rank and step, the phases of a step, all labels.
 
 import { addressOf, readAddress, setParameters } from "../../address.js";
-import { ask, follow, objects, part } from "../../api.js";
+import { ask, objects, part } from "../../api.js";
 import { h, show } from "../../dom.js";
-import { heatMap, secondsText } from "./heat_map.js";
+import { liveRefresh } from "../../live.js";
+import { bytesText, countText, secondsText, timeText, wholeText } from "../../texts.js";
+import { heatMap } from "./heat_map.js";
+import { timeline } from "./timeline.js";
 
-const PAUSE_MS = 1000; // between two requests for what is new
 const VERDICT_PAUSE_MS = 10000; // it reads all phases of the run
 const OVERLAP_COLUMNS = 16; // asked for again; all of them are with each sentence
-const PAUSE_FACTOR = 5; // an answer that takes long is asked for less often
+const AROUND = 10; // steps before and after a chosen one on the timeline
+const LANES = 64; // labels on the timeline
 const ROWS_SHOWN = 64; // of the table, until more are asked for
 
 /** The last sentence, so that a link within the view is drawn at once. */
@@ -22,21 +25,37 @@ export async function open(element, run, query) {
   let verdict = known?.run === run ? known.verdict : null;
   let heat = null;
   let turn = 0; // of the heat map: an answer for what is no longer chosen is not drawn
+  let lanesTurn = 0; // of the timeline, likewise
+  let lanesShown = null; // its last answer
+  let nLabels = 0; // with phases
 
   const sentence = h("section", { class: "verdict", "aria-label": "Who was slow" }, h("p", { class: "quiet" }, "Comparing the labels…"));
   const phases = h("select", { "aria-label": "Phase", onchange: () => go({ phase: phases.value }) });
   const whole = h("button", { onclick: () => go({ first: null, last: null }) }, "All steps");
   const range = h("span", { class: "quiet" });
+  const bound = (name, title) =>
+    h("input", { type: "number", min: 0, step: 1, class: "step-bound", "aria-label": title, onchange: ({ target }) => choose(name, target) });
+  const bounds = { first: bound("first", "First step"), last: bound("last", "Last step") };
   const map = heatMap({
     onChoose: (label, step) => go({ label, step }),
     onRange: (first, last) => go({ first, last }),
   });
   const mapPanel = h("section", { class: "panel", hidden: true, "aria-label": "Excess over the median" },
-    h("div", { class: "bar" }, h("h2", {}, "Excess over the median of each step"), h("label", {}, "Phase ", phases), range, whole),
+    h("div", { class: "bar" }, h("h2", {}, "Excess over the median of each step"), h("label", {}, "Phase ", phases),
+      h("span", {}, "Steps ", bounds.first, " to ", bounds.last), whole, range),
     map.element);
+  const lanes = timeline({
+    onChoose: (label, step) => go({ label, step }),
+    onRange: (first, last) => go({ first, last }),
+  });
+  const lanesRange = h("span", { class: "quiet" });
+  const lanesOrder = h("select", { "aria-label": "Order of labels", onchange: () => go({ lanes: lanesOrder.value, skip: 0 }) });
+  const lanesMore = h("span", { hidden: true });
+  const lanesPanel = h("section", { class: "panel", hidden: true, "aria-label": "Phases over time" },
+    h("div", { class: "bar" }, h("h2", {}, "Phases over time"), h("label", {}, "Order ", lanesOrder), lanesMore, lanesRange), lanes.element);
   const stepPanel = h("section", { class: "panel step", hidden: true, "aria-label": "Phases of a step" });
   const table = labelTable(run, state);
-  show(element, sentence, mapPanel, stepPanel, table.element);
+  show(element, sentence, mapPanel, stepPanel, lanesPanel, table.element);
 
   function go(changes) {
     Object.assign(state, changes);
@@ -45,8 +64,15 @@ export async function open(element, run, query) {
     if (!heat) loadHeat().catch(fail);
     if ("step" in changes || "label" in changes) {
       map.mark(state);
+      lanes.mark(state);
       loadStep().catch(fail);
     }
+    if (!isOnTimeline(changes)) loadTimeline().catch(fail);
+  }
+
+  function choose(name, input) {
+    const value = input.value === "" ? null : Math.max(0, Math.round(Number(input.value)));
+    go({ first: state.first, last: state.last, [name]: value });
   }
 
   function fail(error) {
@@ -87,7 +113,7 @@ export async function open(element, run, query) {
   }
 
   const chosenPhase = () => state.phase ?? verdict?.culprit?.phase ?? null;
-  const bounds = () => ({ phase: chosenPhase(), first: state.first, last: state.last, columns: map.columns() });
+  const asked = () => ({ phase: chosenPhase(), first: state.first, last: state.last, columns: map.columns() });
 
   async function loadHeat() {
     const mine = ++turn;
@@ -95,7 +121,7 @@ export async function open(element, run, query) {
     if (!heat) show(range, "Reading the phases…");
     let answer;
     try {
-      answer = await ask(`${path}/heat`, bounds(), { signal });
+      answer = await ask(`${path}/heat`, asked(), { signal });
     } catch (error) {
       if (mine !== turn) return;
       mapPanel.hidden = !heat;
@@ -107,6 +133,7 @@ export async function open(element, run, query) {
       return;
     }
     heat = inSeconds(answer);
+    nLabels = heat.labels.length;
     drawHeat();
   }
 
@@ -114,7 +141,7 @@ export async function open(element, run, query) {
   async function growHeat() {
     const mine = turn;
     const from = heat.start + Math.max(0, heat.n_columns - OVERLAP_COLUMNS) * heat.width;
-    const answer = inSeconds(await ask(`${path}/heat`, { ...bounds(), since: from }, { signal }));
+    const answer = inSeconds(await ask(`${path}/heat`, { ...asked(), since: from }, { signal }));
     if (mine !== turn) return;
     const isSame = answer.width === heat.width && answer.labels.length === heat.labels.length;
     if (!isSame || answer.start !== from || answer.phase !== heat.phase) return loadHeat();
@@ -127,9 +154,10 @@ export async function open(element, run, query) {
     const isZoomed = state.first !== null || state.last !== null;
     whole.hidden = !isZoomed;
     const last = Math.min(heat.start + heat.n_columns * heat.width, heat.last_step + 1) - 1;
-    show(range, `steps ${number(Math.max(heat.start, heat.first_step))} to ${number(last)}`,
-      heat.width > 1 ? `, ${heat.width} in a column` : "", heat.per_row > 1 ? `, ${heat.per_row} labels in a row` : "",
-      heat.width > 1 || heat.per_row > 1 ? ": the largest is shown" : "");
+    const sizes = [heat.width > 1 ? `${heat.width} steps in a column` : null, heat.per_row > 1 ? `${heat.per_row} labels in a row` : null].filter(Boolean);
+    show(range, sizes.length ? `${sizes.join(", ")}: the largest is shown` : "");
+    const shown = { first: state.first ?? Math.max(heat.start, heat.first_step), last: state.last ?? last };
+    for (const [name, input] of Object.entries(bounds)) if (document.activeElement !== input) input.value = shown[name];
     map.draw(heat, state);
   }
 
@@ -138,75 +166,92 @@ export async function open(element, run, query) {
     if (state.step === null) return;
     const { step, label } = state;
     const answer = await ask(`${path}/step`, { step, label }, { signal });
-    if (state.step === step && state.label === label) drawStep(stepPanel, run, answer, state, () => go({ step: null, label: null }));
+    if (state.step === step && state.label === label) drawStep(stepPanel, run, answer, state, heat?.phases ?? [], () => go({ step: null, label: null }));
   }
 
-  // Live: a second between two answers at least, longer where they take long; nothing while the tab is hidden.
-  let isBusy = false;
-  let isStale = false;
-  let timer = null;
+  /** Return the steps of the timeline: the chosen range, else around the chosen step, else where a label began to be slow. */
+  function lanesSteps() {
+    if (state.first !== null || state.last !== null) return { first: state.first, last: state.last };
+    const at = state.step ?? verdict?.culprit?.first;
+    return at === undefined || at === null ? {} : { first: Math.max(0, at - AROUND), last: at + AROUND };
+  }
+
+  /** Return true if the timeline stays as it is after changes: another phase, or a step and a label that it shows. */
+  function isOnTimeline(changes) {
+    if (["first", "last", "lanes", "skip"].some((name) => name in changes) || !lanesShown) return false;
+    const { first, last, labels } = lanesShown;
+    return (state.step === null || (state.step >= first && state.step <= last)) && (!state.label || labels.includes(state.label));
+  }
+
+  async function loadTimeline() {
+    lanesPanel.hidden = !nLabels;
+    if (!nLabels) return;
+    const mine = ++lanesTurn;
+    const order = state.lanes ?? (nLabels > LANES ? "slow" : "rank");
+    const query = { ...lanesSteps(), order, label: state.label, skip: state.skip || null, rows: LANES, columns: lanes.columns() };
+    const answer = await ask(`${path}/timeline`, query, { signal });
+    if (mine !== lanesTurn) return;
+    lanesShown = answer;
+    lanes.draw(answer, state);
+    drawLanes(answer, order);
+  }
+
+  function drawLanes(answer, order) {
+    show(lanesRange, `steps ${wholeText(answer.first)} to ${wholeText(answer.last)}, from ${timeText(new Date(answer.begun_us / 1000).toISOString())}`,
+      answer.width > 1 ? `; ${answer.width} steps in a bar are added up` : "");
+    show(lanesOrder, [["rank", "by rank"], ["slow", "slowest first"]].map(([value, text]) => h("option", { value, selected: value === order }, text)));
+    lanesMore.hidden = answer.n_labels <= LANES;
+    const move = (by, text, title) =>
+      h("button", { "aria-label": title, disabled: state.skip + by < 0 || state.skip + by >= answer.n_labels, onclick: () => go({ skip: state.skip + by }) }, text);
+    show(lanesMore, move(-LANES, "‹", "Labels before"), ` ${answer.labels.length} of ${countText(answer.n_labels, "label")} `, move(LANES, "›", "Labels after"));
+  }
+
+  let live = null;
   let verdictAt = performance.now();
   let verdictTimer = null;
   async function refresh() {
-    timer = null;
-    if (document.hidden) return;
-    isBusy = true;
-    isStale = false;
-    const began = performance.now();
+    const now = performance.now();
     try {
       table.draw(await ask(`${path}/ranks`, {}, { signal }));
       if (heat && state.last === null) await growHeat();
       else if (!heat) await loadHeat();
-      if (began - verdictAt > VERDICT_PAUSE_MS) {
+      if (now - verdictAt > VERDICT_PAUSE_MS) {
         await loadVerdict();
         await loadHeat();
-        verdictAt = performance.now();
+        verdictAt = now;
       } else {
         // Also after the last change of the run.
         clearTimeout(verdictTimer);
-        verdictTimer = setTimeout(() => changed({}), VERDICT_PAUSE_MS - (began - verdictAt) + 1);
+        verdictTimer = setTimeout(live.changed, VERDICT_PAUSE_MS - (now - verdictAt) + 1);
       }
+      if (state.last === null) await loadTimeline();
     } catch (error) {
       fail(error);
     }
-    isBusy = false;
-    if (!signal.aborted) later(Math.max(PAUSE_MS, PAUSE_FACTOR * (performance.now() - began)));
   }
-  let notBefore = 0;
-  function later(pause) {
-    if (pause) notBefore = performance.now() + pause;
-    if (!isStale || isBusy || timer !== null || document.hidden) return;
-    timer = setTimeout(refresh, Math.max(0, notBefore - performance.now()));
-  }
-  const changed = (change) => {
-    if (change.error) return;
-    isStale = true;
-    later(0);
-  };
-  const onVisible = () => later(0);
-  document.addEventListener("visibilitychange", onVisible);
 
   if (verdict) drawVerdict();
   const tables = ask(`${path}/ranks`, {}, { signal }).then(table.draw, fail);
-  const pictures = (verdict ? Promise.resolve() : loadVerdict()).then(loadHeat).then(loadStep).catch(fail);
-  let unfollow = () => {};
+  const pictures = (verdict ? Promise.resolve() : loadVerdict()).then(loadHeat).then(loadStep).then(loadTimeline).catch(fail);
   Promise.allSettled([tables, pictures]).then(() => {
-    if (!signal.aborted) unfollow = follow(changed);
+    if (!signal.aborted) live = liveRefresh(refresh);
   });
 
   return () => {
     aborted.abort();
-    clearTimeout(timer);
     clearTimeout(verdictTimer);
-    unfollow();
+    live?.close();
     map.close();
-    document.removeEventListener("visibilitychange", onVisible);
+    lanes.close();
   };
 }
 
 function readState(query) {
   const whole = (name) => (/^-?\d{1,15}$/.test(query.get(name) ?? "") ? Number(query.get(name)) : null);
-  return { phase: query.get("phase"), label: query.get("label"), step: whole("step"), first: whole("first"), last: whole("last") };
+  return {
+    phase: query.get("phase"), label: query.get("label"), step: whole("step"), first: whole("first"), last: whole("last"),
+    lanes: query.get("lanes"), skip: whole("skip") ?? 0,
+  };
 }
 
 function inSeconds(answer) {
@@ -232,16 +277,21 @@ function joined(old, next) {
 }
 
 /** Draw the phases of one step, a bar for each label, the chosen label first. */
-function drawStep(panel, run, answer, state, onClose) {
+function drawStep(panel, run, answer, state, phases, onClose) {
   const bars = new Map();
   for (const row of objects(answer)) {
     if (!bars.has(row.label)) bars.set(row.label, []);
     bars.get(row.label).push(row);
   }
   // Work first, then what may be waiting: a slow phase moves the others to the right.
-  const isWait = new Map(objects(answer).filter((row) => row.phase !== "step").map((row) => [row.phase, row.may_wait]));
+  // `gc` runs inside the others.
+  const isPart = (row) => row.phase !== "step" && row.phase !== "gc";
+  const isWait = new Map(objects(answer).filter(isPart).map((row) => [row.phase, row.may_wait]));
   const names = [...isWait.keys()].sort((a, b) => isWait.get(a) - isWait.get(b) || (a < b ? -1 : 1));
-  const total = (rows) => rows.filter((row) => row.phase !== "step").reduce((sum, row) => sum + row.seconds, 0);
+  // Colours as on the timeline.
+  const places = phases.filter((phase) => isPart({ phase }));
+  const swatch = (name) => `series-${(Math.max(0, places.indexOf(name)) % 8) + 1}`;
+  const total = (rows) => rows.filter(isPart).reduce((sum, row) => sum + row.seconds, 0);
   const longest = Math.max(...[...bars.values()].map(total), ...objects(answer).filter((row) => row.phase === "step").map((row) => row.seconds), 1e-9);
   const move = (by) => h("a", { class: "button", href: addressOf(["run", run, "ranks"], { ...state, step: state.step + by }), "aria-label": by < 0 ? "Step before" : "Step after" }, by < 0 ? "‹" : "›");
   const consoleLink = (label, rows, text = label) => {
@@ -251,8 +301,8 @@ function drawStep(panel, run, answer, state, onClose) {
   const own = state.label ? bars.get(state.label) : null;
   show(
     panel,
-    h("div", { class: "bar" }, h("h2", {}, `Phases of step ${number(answer.step)}`), move(-1), move(1),
-      names.map((name, at) => h("span", { class: "small" }, h("span", { class: `heat-swatch series-${(at % 8) + 1}` }), ` ${name}`)),
+    h("div", { class: "bar" }, h("h2", {}, `Phases of step ${wholeText(answer.step)}`), move(-1), move(1),
+      names.map((name) => h("span", { class: "small" }, h("span", { class: `heat-swatch ${swatch(name)}` }), ` ${name}`)),
       h("button", { onclick: onClose }, "Close")),
     own
       ? h("p", {}, h("strong", {}, state.label), ": ",
@@ -263,10 +313,10 @@ function drawStep(panel, run, answer, state, onClose) {
       ? h("div", { class: "phase-bars" }, [...bars].map(([label, rows]) =>
           h("div", { class: label === state.label ? "phase-row chosen" : "phase-row" },
             h("span", { class: "clip" }, consoleLink(label, rows)),
-            h("span", { class: "phase-bar" }, names.map((name, at) => {
+            h("span", { class: "phase-bar" }, names.map((name) => {
               const row = rows.find((one) => one.phase === name);
               if (!row) return null;
-              const piece = h("span", { class: `series-${(at % 8) + 1}`, title: `${label} ${name}: ${secondsText(row.seconds)}, median ${secondsText(row.typical_s)}` });
+              const piece = h("span", { class: swatch(name), title: `${label} ${name}: ${secondsText(row.seconds)}, median ${secondsText(row.typical_s)}` });
               piece.style.width = `${(row.seconds / longest) * 100}%`;
               return piece;
             })),
@@ -279,13 +329,13 @@ function drawStep(panel, run, answer, state, onClose) {
 const COLUMNS = [
   ["label", "Label", (row) => row.label, null],
   ["status", "State", (row) => h("span", { class: `chip ${row.status}`, title: row.reason }, row.status), null],
-  ["step", "Step", (row) => number(row.step), "number"],
-  ["steps_behind", "Behind", (row) => number(row.steps_behind), "number"],
+  ["step", "Step", (row) => orDash(row.step), "number"],
+  ["steps_behind", "Behind", (row) => orDash(row.steps_behind), "number"],
   ["step_time_s", "Step time", (row) => secondsText(row.step_time_s), "number"],
   ["phase", "Phase", (row) => (row.open_phase ? `${row.open_phase} for ${secondsText(row.open_s)}` : row.phase ?? ""), null],
   ["gpu_utilization", "GPU", (row) => (row.gpu_utilization === null ? "–" : `${Math.round(row.gpu_utilization * 100)} %`), "number"],
-  ["gpu_memory_bytes", "GPU memory", (row) => bytes(row.gpu_memory_bytes), "number"],
-  ["memory_bytes", "Memory", (row) => bytes(row.memory_bytes), "number"],
+  ["gpu_memory_bytes", "GPU memory", (row) => bytesText(row.gpu_memory_bytes), "number"],
+  ["memory_bytes", "Memory", (row) => bytesText(row.memory_bytes), "number"],
   ["node", "Node", (row) => row.node ?? "", null],
   ["seen_s", "Last seen", (row) => (row.is_over ? `ended ${ago(row.ended_s)}` : ago(row.seen_s)), "number"],
 ];
@@ -326,7 +376,7 @@ function labelTable(run, state) {
           ? h("th", { scope: "row" }, h("a", { href: addressOf(["run", run, "console"], { label: row.label }), title: "its console" }, row.label))
           : h("td", { class: kind }, cell(row))))));
     more.hidden = sorted.length <= shown;
-    more.textContent = `Show all ${sorted.length}`;
+    more.textContent = `Show all ${countText(sorted.length, "label")}`;
   }
 
   drawHead();
@@ -345,15 +395,8 @@ function compare(a, b, isDown = false) {
   return isDown ? -by : by;
 }
 
-function number(value) {
-  return value === null || value === undefined ? "–" : value.toLocaleString("en-US");
-}
-
-function bytes(value) {
-  if (value === null || value === undefined) return "–";
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  const at = value < 1 ? 0 : Math.min(Math.floor(Math.log2(value) / 10), 4);
-  return `${(value / 1024 ** at).toFixed(at ? 1 : 0)} ${units[at]}`;
+function orDash(value) {
+  return value === null || value === undefined ? "–" : wholeText(value);
 }
 
 function ago(value) {

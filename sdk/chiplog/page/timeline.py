@@ -1,0 +1,212 @@
+"""The phases of each label over wall time, for a range of steps, reduced to what a screen can show.
+
+The database has how long a phase took, and when its row was recorded: at the end of the step, or of a part of a long
+step. Starts are derived. A step begins its own length before its end, or without `run.step()` as long before as its
+phases took. Phases follow each other from there; those of a later part begin after the part before. `gc` runs inside
+other phases and has no place. Where there are more steps than bars, a bar adds up several steps.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from chiplog.page.curves import bucket_width
+from chiplog.query.client import Client
+
+ROWS_MAX = 64
+COLUMNS_MAX = 4_000  # pixels
+BAR_PX = 8  # the least room for the phases of a step
+STEPS_SHOWN = 20  # without a range
+SLOW_SHARE = 0.05  # of the median's work, as in straggler_windows
+UNKNOWN = -1  # the phase of a piece that is in no phase
+_PARTS_MAX = 32  # of a step; those of a longer one are added up
+_HEAD = """
+FROM (
+    SELECT n.name, n.id, base.may_wait(n.name) AS may_wait, min(s.first_step) AS first_step,
+           max(s.last_step) AS last_step
+    FROM base.phase_series s JOIN base.label_places p ON p.producer = s.producer JOIN base.names n ON n.id = s.key
+    WHERE p.run_id = $run GROUP BY ALL
+) ORDER BY name <> 'step', name <> 'data', id
+"""
+_LABELS = """
+SELECT place, label FROM base.labels_by_place l WHERE run_id = $run AND place IN (
+    SELECT p.place FROM base.phase_series s JOIN base.label_places p ON p.producer = s.producer WHERE p.run_id = $run
+) ORDER BY rank NULLS LAST, length(label), label
+"""
+# Of a step that a label did twice the newest attempt counts. `work` is time that is no waiting.
+_FACTS = """
+WITH facts AS MATERIALIZED (
+    SELECT p.place, p.attempt, f.step, f.key, f.value AS seconds, epoch_us(f.ts) AS at_us
+    FROM base.phase_facts f JOIN base.label_places p ON p.producer = f.producer
+    WHERE p.run_id = $run AND f.step BETWEEN {first} AND {last} {chosen}
+    QUALIFY p.attempt = max(p.attempt) OVER (PARTITION BY p.place, f.step)
+)
+"""
+_WORK = f"""{_FACTS}, worked AS (
+    SELECT place, step, coalesce(sum(seconds) FILTER (list_contains($work::INTEGER[], key)), 0) AS work
+    FROM facts GROUP BY place, step
+), compared AS (
+    SELECT *, median(work) OVER (PARTITION BY step) AS typical FROM worked
+)"""
+_SLOWEST = f"""{_WORK}
+SELECT step // {{width}} AS bucket, arg_max(place, work - typical) AS place, arg_max(step, work - typical) AS step,
+       max(work - typical) AS excess_s
+FROM compared WHERE work > (1 + {SLOW_SHARE}) * typical GROUP BY bucket ORDER BY bucket
+"""
+_BY_WORK = f"{_WORK} SELECT place FROM compared GROUP BY place ORDER BY sum(work - typical) DESC, place"
+_CHOSEN = "AND list_contains($places::INTEGER[], p.place)"
+_PARTS = f"""{_FACTS}, steps AS (
+    SELECT place, attempt, step, max(at_us) AS ended_us, count(DISTINCT at_us) AS n_parts,
+           max(at_us) FILTER (key = $whole) AS whole_us, sum(seconds) FILTER (key = $whole) AS whole_s,
+           coalesce(sum(seconds) FILTER (list_contains($shown::INTEGER[], key)), 0) AS shown_s
+    FROM facts GROUP BY place, attempt, step
+), bars AS (
+    SELECT place, attempt, step // {{width}} AS bucket, min(step) AS step, max(ended_us) AS ended_us,
+           min(coalesce(whole_us - (whole_s * 1e6)::BIGINT, ended_us - (shown_s * 1e6)::BIGINT)) AS begun_us
+    FROM steps GROUP BY ALL
+), parts AS (
+    SELECT f.place, f.attempt, f.step // {{width}} AS bucket, f.key, sum(f.seconds) AS seconds,
+           CASE WHEN {{width}} = 1 AND s.n_parts <= {_PARTS_MAX} THEN f.at_us END AS at_us
+    FROM facts f JOIN steps s USING (place, attempt, step)
+    WHERE list_contains($shown::INTEGER[], f.key) GROUP BY ALL
+)
+SELECT list_position($places::INTEGER[], b.place) - 1 AS row, b.bucket, b.step, b.begun_us, b.ended_us,
+       list([coalesce(p.at_us, b.ended_us), list_position($shown::INTEGER[], p.key) - 1, p.seconds * 1e6]::DOUBLE[]
+            ORDER BY p.at_us, list_position($shown::INTEGER[], p.key)) FILTER (p.key IS NOT NULL) AS parts
+FROM bars b LEFT JOIN parts p ON p.place = b.place AND p.attempt = b.attempt AND p.bucket = b.bucket
+GROUP BY ALL ORDER BY row, b.ended_us, b.step
+"""
+
+
+@dataclass(frozen=True)
+class TimelineRequest:
+    """What to read.
+
+    Attributes:
+        first: The first step; None for the last 20 steps until `last`.
+        last: The last step; None for that of the run.
+        columns: Pixels of a row.
+        rows: Labels at most.
+        skip: Labels before the first row.
+        order: `rank`, or `slow` for those first that worked longest beside the median.
+        label: Is among the rows.
+    """
+
+    run: str
+    first: int | None = None
+    last: int | None = None
+    columns: int = 1_000
+    rows: int = ROWS_MAX
+    skip: int = 0
+    order: str = "rank"
+    label: str = ""
+
+
+def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
+    """Return the phases of labels over wall time.
+
+    Returns:
+        `phases`, in the order in which the database first saw them, `data` first; `labels` of the rows; `n_labels`;
+        `first`, `last`: steps; `width`: steps in a bar; `begun_us`, when the first bar begins; `span_s`; `bars`, each a
+        list of its row, its first step, its start and its length in seconds; `pieces`: for each bar, phase and seconds
+        in turn, with the phase -1 for time in none; `slowest`: row or None, step, label and seconds beyond the median's
+        work, for each bar of steps in which a label worked 5 % longer than the median.
+
+    Raises:
+        QueryError: A query has no result.
+    """
+    phases = client.sql(_HEAD, {"run": request.run}).rows()
+    if not phases:
+        return {"phases": [], "labels": [], "n_labels": 0, "bars": []}
+    last = max(row["last_step"] for row in phases) if request.last is None else request.last
+    first = max(min(row["first_step"] for row in phases), last - STEPS_SHOWN + 1)
+    first = min(first if request.first is None else request.first, last)
+    shown = [row for row in phases if row["name"] not in ("step", "gc")] or phases[:1]
+    work = [row["id"] for row in shown if not row["may_wait"]] or [row["id"] for row in phases if row["name"] == "step"]
+    whole = next((row["id"] for row in phases if row["name"] == "step"), -1)
+    width = bucket_width(last - first + 1, max(1, request.columns // BAR_PX))
+    names = {row["place"]: row["label"] for row in client.sql(_LABELS, {"run": request.run}).rows()}
+    bounds = {"first": first, "last": last, "width": width}
+    of_work = {"run": request.run, "work": work}
+    places = _rows(client, request, names, bounds, of_work)
+    rows = client.sql(
+        _PARTS.format(chosen=_CHOSEN, **bounds),
+        {"run": request.run, "places": places, "shown": [row["id"] for row in shown], "whole": whole},
+    ).rows()
+    slowest = client.sql(_SLOWEST.format(chosen="", **bounds), of_work).rows()
+    return {
+        "phases": [row["name"] for row in shown],
+        "labels": [names[place] for place in places],
+        "n_labels": len(names),
+        "first": first,
+        "last": last,
+        "width": width,
+        **lay_out(rows),
+        "slowest": [
+            {
+                "row": places.index(row["place"]) if row["place"] in places else None,
+                "label": names[row["place"]],
+                "step": row["step"],
+                "excess_s": _short(row["excess_s"]),
+            }
+            for row in slowest
+        ],
+    }
+
+
+def _rows(
+    client: Client, request: TimelineRequest, names: dict[int, str], bounds: dict[str, int], of_work: dict[str, Any]
+) -> list[int]:
+    """Return the places of the labels to show."""
+    places = list(names)
+    if request.order == "slow":
+        slow = [row["place"] for row in client.sql(_BY_WORK.format(chosen="", **bounds), of_work).rows()]
+        places = slow + [place for place in places if place not in set(slow)]
+    shown = places[request.skip : request.skip + request.rows]
+    chosen = [place for place, label in names.items() if label == request.label and place not in shown]
+    return (chosen + shown)[: request.rows]
+
+
+def lay_out(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Place the phases of each bar after each other.
+
+    Args:
+        rows: Bars in the order of their rows and ends: `row`, `step`, `begun_us`, `ended_us`, and `parts` in order of
+            their times, each `[recorded at µs, phase, µs]`, or None.
+    """
+    begun = min((row["begun_us"] for row in rows), default=0)
+    ended = max((row["ended_us"] for row in rows), default=0)
+    bars, pieces = [], []
+    before: dict[int, int] = {}
+    for row in rows:
+        # The clock of a step and the stamps of its rows differ by microseconds: bars of a row never overlap.
+        start = min(max(row["begun_us"], before.get(row["row"], row["begun_us"])), row["ended_us"])
+        before[row["row"]] = row["ended_us"]
+        bars.append(
+            [row["row"], row["step"], round((start - begun) / 1e6, 6), round((row["ended_us"] - start) / 1e6, 6)]
+        )
+        pieces.append(_pieces(start, row["ended_us"], row["parts"] or []))
+    return {"begun_us": begun, "span_s": (ended - begun) / 1e6, "bars": bars, "pieces": pieces}
+
+
+def _pieces(begun_us: float, ended_us: float, parts: list[list[float]]) -> list[float]:
+    """Return phase and seconds in turn, from the start of a bar to its end, or beyond if phases overlap."""
+    found: list[float] = []
+
+    def add(phase: int, length_us: float) -> None:
+        if length_us >= 1:
+            found.extend((phase, _short(length_us / 1e6)))
+
+    at, since = begun_us, begun_us
+    for recorded in sorted({part[0] for part in parts}):
+        group = [part for part in parts if part[0] == recorded]
+        start = max(at, min(since, recorded - sum(part[2] for part in group)))
+        add(UNKNOWN, start - at)
+        for _, phase, length in group:
+            add(int(phase), length)
+        at, since = start + sum(part[2] for part in group), recorded
+    add(UNKNOWN, ended_us - at)
+    return found
+
+
+def _short(seconds: float) -> float:
+    return float(f"{seconds:.4g}")

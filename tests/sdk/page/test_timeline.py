@@ -1,0 +1,72 @@
+"""Phases over wall time: where the lengths and the stamps of rows place them, and what is left out."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chiplog.page.timeline import TimelineRequest, lay_out, read_timeline
+from chiplog.query.client import Client, connect
+from tests.support.hand_written import hand_written
+from tests.support.slow_ranks import fill_slow_ranks
+
+S = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    root = tmp_path_factory.mktemp("slow")
+    with hand_written(root) as database:
+        fill_slow_ranks(database)
+    with connect(dir=str(root), start=False) as client:
+        yield client
+
+
+def bar(step: int, begun_s: float, ended_s: float, *parts: tuple[float, int, float], row: int = 0) -> dict[str, Any]:
+    """A bar with parts of (recorded at, phase, seconds)."""
+    listed = [[at * S, phase, seconds * S] for at, phase, seconds in parts]
+    return {"row": row, "step": step, "begun_us": int(begun_s * S), "ended_us": int(ended_s * S), "parts": listed}
+
+
+def test_phases_follow_each_other_from_the_start_of_the_step_and_the_rest_is_in_none() -> None:
+    found = lay_out([bar(7, 10, 14, (14, 0, 1), (14, 1, 2))])
+    assert (found["begun_us"], found["span_s"]) == (10 * S, 4)
+    assert found["bars"] == [[0, 7, 0, 4]]
+    assert found["pieces"] == [[0, 1, 1, 2, -1, 1]]
+
+
+def test_a_phase_of_a_later_part_ended_after_the_part_before() -> None:
+    """By hand: phase 0 ended by second 3.2, phase 1 after that; a phase of 5 s until 10 began at 5 at the latest."""
+    assert lay_out([bar(7, 0, 10, (3.2, 0, 3), (10, 1, 1))])["pieces"] == [[0, 3, -1, 0.2, 1, 1, -1, 5.8]]
+    assert lay_out([bar(7, 0, 10, (6, 0, 3), (10, 1, 6))])["pieces"] == [[0, 3, -1, 1, 1, 6]]
+
+
+def test_bars_of_a_row_do_not_overlap() -> None:
+    found = lay_out([bar(7, 0, 2), bar(8, 1.9, 4), bar(7, 1.9, 4, row=1)])
+    assert found["bars"] == [[0, 7, 0, 2], [0, 8, 2, 2], [1, 7, 1.9, 2.1]]
+
+
+def test_a_range_has_its_steps_in_wall_time_and_the_slowest_label_of_each(client: Client) -> None:
+    found = read_timeline(client, TimelineRequest("slow", 399, 400))
+    assert (found["phases"], found["width"], found["n_labels"]) == (["data", "forward", "backward"], 1, 8)
+    assert [bar for bar in found["bars"] if bar[0] == 5] == [[5, 399, 0, 1], [5, 400, 1, 1]]
+    assert found["pieces"][-1] == [0, 0.1, 1, 0.4, 2, 0.8]
+    assert found["slowest"] == [{"row": 5, "label": "rank5", "step": 400, "excess_s": 0.3}]
+
+
+def test_a_long_range_is_added_up_to_what_its_pixels_can_show(client: Client) -> None:
+    found = read_timeline(client, TimelineRequest("slow", 0, 999, columns=800))
+    assert (found["width"], len(found["bars"])) == (16, 8 * 63)
+    place = next(at for at, bar in enumerate(found["bars"]) if bar[:2] == [5, 416])
+    assert found["pieces"][place][:4] == pytest.approx([0, 16 * 0.4, 1, 16 * 0.4])
+    assert {row["label"] for row in found["slowest"]} == {"rank5"}
+
+
+def test_without_a_range_the_last_steps_are_shown_and_many_labels_in_part(client: Client) -> None:
+    found = read_timeline(client, TimelineRequest("wide", rows=16, order="slow"))
+    assert (found["first"], found["last"], found["n_labels"]) == (4, 23, 1024)
+    assert (found["labels"][0], len(found["labels"])) == ("rank777", 16)
+    found = read_timeline(client, TimelineRequest("wide", rows=16, skip=16, label="rank3"))
+    assert found["labels"] == ["rank3", *(f"rank{rank}" for rank in range(16, 31))]
+    assert found["slowest"] == [{"row": None, "label": "rank777", "step": 17, "excess_s": 3.0}]
+    assert read_timeline(client, TimelineRequest("alone"))["bars"] == []
