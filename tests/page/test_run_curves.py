@@ -1,5 +1,6 @@
 """The curves of a run in the browser."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -116,3 +117,60 @@ def test_csv_has_the_buckets_of_a_panel(curved: Site, page: Page) -> None:
 def test_a_run_without_metrics_says_so(curved: Site, page: Page) -> None:
     visit(curved, page, "#/run/silent/curves")
     expect(page.get_by_role("heading", name="No metrics yet")).to_be_visible()
+
+
+def test_a_name_in_the_legend_hides_its_line_in_all_panels(curved: Site, page: Page) -> None:
+    visit(curved, page, "#/run/lines/curves")
+    loss = panel(page, "train/loss")
+    loss.get_by_role("button", name="rank1").click()
+    for key in ("train/loss", "epoch"):
+        expect(panel(page, key).get_by_role("button", name="rank1")).to_have_attribute("aria-pressed", "false")
+    assert "hide=rank1" in page.url
+    loss.get_by_role("button", name="rank2").click(modifiers=["Shift"])
+    expect(loss.locator("button.curve-line[aria-pressed=true]")).to_have_count(1)
+    page.reload()
+    expect(loss.locator("button.curve-line[aria-pressed=false]")).to_have_count(3)
+    loss.get_by_role("button", name="rank2").click(modifiers=["Shift"])
+    expect(loss.locator("button.curve-line[aria-pressed=true]")).to_have_count(4)
+
+
+def test_a_click_keeps_a_step_with_links_to_the_console_and_the_ranks(curved: Site, page: Page) -> None:
+    visit(curved, page, "#/run/lines/curves")
+    over = panel(page, "train/loss").locator(".u-over")
+    over.click()
+    picked = page.locator(".picked")
+    expect(picked).to_contain_text("Step ")
+    expect(picked.get_by_role("link", name="console at that time")).to_have_attribute(
+        "href", re.compile(r"#/run/lines/console\?at=20\d\d-")
+    )
+    page.reload()
+    picked.get_by_role("link", name="ranks at that step").click()
+    expect(page.get_by_role("link", name="Ranks", exact=True)).to_have_attribute("aria-current", "page")
+    assert "step=" in page.url
+
+
+def test_a_chart_is_moved_and_zoomed_by_keys_and_by_dragging_with_shift(curved: Site, page: Page) -> None:
+    visit(curved, page, "#/run/lines/curves?first=400&last=599")
+    chart = panel(page, "train/loss").locator(".curve-box")
+    expect(chart.locator("canvas")).to_be_visible()
+    first, last = page.get_by_label("first step"), page.get_by_label("last step")
+    chart.press("Shift+ArrowRight")
+    expect(first).to_have_value("450")
+    expect(last).to_have_value("649")
+    chart.press("+")
+    expect(first).to_have_value("500")
+    chart.press("ArrowRight")
+    expect(panel(page, "train/loss").locator(".curve-where")).to_contain_text("step 500")
+    chart.press("Enter")
+    expect(page.locator(".picked")).to_contain_text("Step 500")
+    box = chart.locator(".u-over").bounding_box()
+    assert box is not None
+    page.keyboard.down("Shift")
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"], box["y"] + 50, steps=3)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    expect(first).to_have_value(re.compile("^4[45][0-9]$"))
+    chart.press("Escape")
+    expect(first).to_have_value("")

@@ -10,6 +10,7 @@ const DASH = [6, 3];
 const HEIGHT = 210;
 const POINTS_MAX = 40; // with so many or fewer, each has a dot
 const FONT = "11px system-ui, sans-serif";
+const DRAG_PX = 4; // a shorter way is a click
 const STRIP = 3; // pixels
 const NAME_GAP = 3; // pixels between a line and its name
 
@@ -42,16 +43,23 @@ export function lineStyle(at) {
  *   marks: [{x, isBad}]: vertical lines, or nothing
  *   fills: [[line, line, colour]]: what is filled between two lines
  *   present, nLabels: how many of the labels are at each place of x, or null; a strip marks where some are missing
- * onZoom(least, most): a part was chosen by dragging; onReset(): a double click.
+ * What a reader does with it (all but onZoom and onReset may be missing):
+ *   onZoom(least, most): a part was chosen, by dragging or by + and -
+ *   onPan(least, most, isOver): it was moved, by dragging with Shift or by Shift and an arrow; all charts follow
+ *   onReset(): a double click, or Escape
+ *   onPick(at): a click on a place of x, or Enter
+ *   onToggle(line): a click on a name in the legend
  */
 export class Chart {
-  constructor(element, legend, { onZoom, onReset, label }) {
+  constructor(element, legend, { label, ...calls }) {
     this.element = element;
     this.legend = legend;
-    this.onZoom = onZoom;
-    this.onReset = onReset;
-    element.setAttribute("role", "img");
+    this.calls = calls; // onZoom, onPan, …
+    element.setAttribute("role", "group");
+    element.setAttribute("aria-roledescription", "chart");
     element.setAttribute("aria-label", label);
+    element.tabIndex = 0;
+    element.addEventListener("keydown", (event) => this.onKey(event));
     this.plot = null;
     this.shape = "";
     this.model = null;
@@ -92,6 +100,7 @@ export class Chart {
       this.shape = shape;
       this.range = model.range;
       this.plot = new uPlot(this.options(model, series, bands), data, this.element);
+      this.plot.over.addEventListener("click", (event) => this.onClick(event));
     }
     this.drawLegend(model);
   }
@@ -142,7 +151,7 @@ export class Chart {
     return {
       width: this.element.clientWidth,
       height: HEIGHT,
-      padding: [8, 8, 0, 0],
+      padding: [8, 14, 0, 0],
       series,
       bands,
       scales: {
@@ -159,8 +168,12 @@ export class Chart {
         sync: { key: `chiplog-${model.kind}`, setSeries: false, filters: { pub: isMove } },
         bind: {
           dblclick: () => () => {
-            this.onReset();
+            this.calls.onReset();
             return null;
+          },
+          mousedown: (plot, target, select) => (event) => {
+            this.pressedAt = event.clientX;
+            return event.shiftKey && this.calls.onPan ? this.pan(plot, event) : select(event);
           },
         },
       },
@@ -174,10 +187,65 @@ export class Chart {
 
   choose(plot) {
     const { left, width } = plot.select;
-    if (width < 4) return;
+    if (width < DRAG_PX) return;
     const chosen = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
     plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-    this.onZoom(...chosen);
+    this.calls.onZoom(...chosen);
+  }
+
+  /** Follow the pointer until it is released. */
+  pan(plot, { clientX: from }) {
+    const { min, max } = plot.scales.x;
+    const perPixel = (max - min) / plot.over.clientWidth;
+    const ending = new AbortController();
+    let moved = 0;
+    const move = (event, isOver) => {
+      moved = (from - event.clientX) * perPixel;
+      if (moved || isOver) this.calls.onPan(min + moved, max + moved, isOver);
+    };
+    document.addEventListener("mousemove", (event) => move(event, false), ending);
+    document.addEventListener("mouseup", (event) => (ending.abort(), move(event, true)), ending);
+  }
+
+  /** Show a part of x without new data. */
+  showPart(least, most) {
+    this.range = [least, most];
+    this.plot?.setScale("x", { min: least, max: most });
+  }
+
+  onClick(event) {
+    const isClick = Math.abs(event.clientX - this.pressedAt) < DRAG_PX && event.detail === 1;
+    if (isClick && !event.shiftKey) this.pick(this.plot.cursor.idx);
+  }
+
+  pick(at) {
+    if (at !== null && at !== undefined && at < this.model.x.length) this.calls.onPick?.(at);
+  }
+
+  onKey(event) {
+    const { plot } = this;
+    if (!plot || event.ctrlKey || event.altKey || event.metaKey) return;
+    const { min, max } = plot.scales.x;
+    const width = max - min;
+    const side = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (side && event.shiftKey) this.calls.onPan?.(min + (side * width) / 4, max + (side * width) / 4, true);
+    else if (side) this.moveCursor(side);
+    else if (event.key === "+") this.calls.onZoom(min + width / 4, max - width / 4);
+    else if (event.key === "-") this.calls.onZoom(min - width / 2, max + width / 2);
+    else if (event.key === "Escape") this.calls.onReset();
+    else if (event.key === "Enter") this.pick(plot.cursor.idx);
+    else return;
+    event.preventDefault();
+  }
+
+  /** Move the crosshair to the next place of x on one side. */
+  moveCursor(side) {
+    const { plot } = this;
+    const { x } = this.model;
+    const { min, max } = plot.scales.x;
+    const from = plot.cursor.idx ?? (side > 0 ? x.findIndex((value) => value >= min) - 1 : x.length);
+    const to = Math.max(0, Math.min(x.length - 1, from + side));
+    if (x[to] >= min && x[to] <= max) plot.setCursor({ left: plot.valToPos(x[to], "x"), top: plot.over.clientHeight / 2 }, true, true);
   }
 
   drawMarks(plot) {
@@ -241,22 +309,25 @@ export class Chart {
     show(
       this.legend,
       this.where,
-      model.lines.map((line, at) =>
-        line.isSilent
-          ? null
-          : h(
-              "span",
-              { class: "curve-line" },
-              h("i", {
-                class: line.dash ? "dashed" : "",
-                ref: (mark) => (mark.style.borderTopColor = css(line.colour)),
-              }),
-              line.name,
-              this.values[at],
-            ),
-      ),
+      model.lines.map((line, at) => (line.isSilent ? null : this.legendEntry(line, this.values[at]))),
     );
     this.drawValues(this.plot.cursor.idx);
+  }
+
+  legendEntry(line, value) {
+    const mark = h("i", {
+      class: line.dash ? "dashed" : "",
+      ref: (element) => (element.style.borderTopColor = css(line.colour)),
+    });
+    const { onToggle } = this.calls;
+    if (!line.id || !onToggle) return h("span", { class: "curve-line" }, mark, line.name, value);
+    const attributes = {
+      class: "curve-line bare",
+      "aria-pressed": String(!line.isHidden),
+      title: line.isHidden ? "Show it" : "Hide it in all panels; with Shift hide all others",
+      onclick: (event) => onToggle(line.id, event.shiftKey),
+    };
+    return h("button", attributes, mark, line.name, value);
   }
 
   drawValues(at) {
@@ -275,7 +346,7 @@ export class Chart {
   picture(title) {
     const source = this.plot.ctx.canvas;
     const scale = devicePixelRatio;
-    const named = this.model.lines.filter((line) => !line.isSilent);
+    const named = this.model.lines.filter((line) => !line.isSilent && !line.isHidden);
     const names = named.map((line) => line.name);
     const rows = Math.ceil(names.length / 4);
     const canvas = document.createElement("canvas");
@@ -299,6 +370,7 @@ export class Chart {
   }
 }
 
+/** Return whether other charts follow: the crosshair, and no zoom. */
 function isMove(type) {
   return type === "mousemove" || type === "mouseleave";
 }

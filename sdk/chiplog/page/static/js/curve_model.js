@@ -39,10 +39,11 @@ export function merge(curve, part, from) {
 
 /**
  * Return the model of a chart, and how many points a logarithmic axis leaves out.
- * @param {Array<{name: string, curve: Object, startMs: number}>} runs the curves of one key; the first is the page's run
- * @param {{x: string, isLog: boolean, weight: number, range: ?Array<number>}} view
+ * @param {Array<{run: string, name: string, curve: Object, startMs: number}>} runs the curves of one key; the first is the page's run
+ * @param {{x: string, isLog: boolean, weight: number, range: ?Array<number>, hidden: ?Set<string>}} view hidden: IDs of
+ *   lines: labels, or runs where several are shown
  */
-export function modelOf(runs, { x, isLog, weight, range }) {
+export function modelOf(runs, { x, isLog, weight, range, hidden = new Set() }) {
   const tables = runs.filter(({ curve }) => curve?.step.length).map((run, at) => tableOf(run, x, runs.length > 1 ? at : null));
   const { places, columns } = join(tables);
   const counted = { hidden: 0 };
@@ -53,6 +54,10 @@ export function modelOf(runs, { x, isLog, weight, range }) {
     const start = lines.length;
     const column = (values) => (values ? columns[number](values) : null);
     for (const line of table.lines) {
+      if (hidden.has(line.id)) {
+        lines.push({ ...line, isHidden: true, low: null, high: null, values: places.map(() => undefined) });
+        continue;
+      }
       const values = shown(column(line.values));
       lines.push({
         ...line,
@@ -79,7 +84,7 @@ function positive(value, counted) {
 }
 
 /** Return {x, order, lines, fills} of one run. number: its place among several, null if it is alone. */
-function tableOf({ name, curve, startMs }, x, number) {
+function tableOf({ run, name, curve, startMs }, x, number) {
   const { x: places, order } = placesOf(curve, x, startMs);
   const single = number === null ? null : lineStyle(number);
   const prefix = number === null ? "" : `${name} `;
@@ -91,6 +96,7 @@ function tableOf({ name, curve, startMs }, x, number) {
       const values = numbers(line.mean);
       const isOne = number !== null && curve.lines.length === 1;
       return {
+        id: number === null ? line.label : run,
         name: isOne ? name : prefix + line.label,
         values,
         low: line.min ? numbers(line.min) : null,
@@ -105,11 +111,12 @@ function tableOf({ name, curve, startMs }, x, number) {
   const least = commonest(curve.min_label);
   const tail = (text, isAbove) => (number === null && text ? { text, isAbove } : null);
   const isSilent = number !== null;
+  const id = number === null ? null : run;
   const median = number === null ? "median" : `${name} (median of ${curve.n_labels})`;
   const lines = [
-    { name: `${prefix}max${most ? ` (mostly ${most})` : ""}`, values: curve.max, isThin: true, isSilent, tail: tail(most, true), ...style },
-    { name: median, values: curve.median, ...style },
-    { name: `${prefix}min${least ? ` (mostly ${least})` : ""}`, values: curve.min, isThin: true, isSilent, tail: tail(least, false), ...style },
+    { name: `${prefix}max${most ? ` (mostly ${most})` : ""}`, values: curve.max, isThin: true, isSilent, id, tail: tail(most, true), ...style },
+    { name: median, values: curve.median, id, ...style },
+    { name: `${prefix}min${least ? ` (mostly ${least})` : ""}`, values: curve.min, isThin: true, isSilent, id, tail: tail(least, false), ...style },
   ];
   return { x: places, order, lines, fills: [[0, 2, style.colour]] };
 }

@@ -19,6 +19,7 @@ export class Panel {
     this.asked = -1;
     this.loaded = -1;
     this.isVisible = false;
+    this.isStale = false;
     this.curves = [];
     this.box = h("div", { class: "curve-box" });
     this.legend = h("div", { class: "curve-legend" });
@@ -100,13 +101,18 @@ export class Panel {
     this.draw();
   }
 
+  /** Draw what is known; a panel that is not on the screen is drawn when it comes there. */
   draw() {
     if (!this.curves.length) return;
+    this.isStale = !this.isVisible;
+    if (this.isStale) return;
     const { view } = this;
-    const runs = view.runs.map((run, at) => ({ ...run, curve: this.curves[at] }));
-    const { model, nHidden } = modelOf(runs, { x: view.x, isLog: view.isLog, weight: view.weight, range: view.zoom });
+    const runs = this.shown();
+    const { x, isLog, weight, zoom: range, hidden } = view;
+    const { model, nHidden } = modelOf(runs, { x, isLog, weight, range, hidden });
     this.drawNotes(runs, nHidden);
-    const hasNumbers = model.lines.some(({ values }) => values.some((value) => value !== null && value !== undefined));
+    const isNumber = (value) => value !== null && value !== undefined;
+    const hasNumbers = model.lines.some(({ isHidden, values }) => isHidden || values.some(isNumber));
     this.state.hidden = hasNumbers;
     this.box.classList.toggle("blank", !hasNumbers);
     this.legend.hidden = !hasNumbers;
@@ -116,10 +122,36 @@ export class Panel {
     }
     this.chart ??= new Chart(this.box, this.legend, {
       onZoom: (least, most) => this.zoom(least, most),
+      onPan: (least, most, isOver) => (view.x === "step" ? view.pan(least, most, isOver) : null),
       onReset: () => view.setZoom(null),
+      onPick: (at) => view.pick(this.placeOf(this.chart.model.x[at])),
+      onToggle: (id, isOthers) => view.toggle(id, isOthers && this.chart.model.lines.map((line) => line.id)),
       label: `Curve of ${this.key}`,
     });
-    this.chart.draw(model);
+    this.chart.draw({ ...model, marks: this.marks() });
+  }
+
+  /** Return the step and the time at a value of the chart's x, of the first run that has one from there on. */
+  placeOf(value) {
+    for (const { curve, startMs } of this.shown()) {
+      if (!curve?.step.length) continue;
+      const { x, order } = placesOf(curve, this.view.x, startMs);
+      const place = order[x.findIndex((one) => one >= value)];
+      if (place !== undefined) return { step: curve.step[place], ms: curve.ts[place] };
+    }
+    return null;
+  }
+
+  /** Return the place that was picked, as a line in the chart. */
+  marks() {
+    const { picked, x, runs } = this.view;
+    if (!picked) return [];
+    const places = { step: picked.step, time: picked.ms / 1000, relative: (picked.ms - runs[0].startMs) / 1000 };
+    return x in places ? [{ x: places[x] }] : [];
+  }
+
+  shown() {
+    return this.view.runs.map((run, at) => ({ ...run, curve: this.curves[at] }));
   }
 
   why(nHidden) {

@@ -4,7 +4,7 @@
 import { addressOf, setParameters } from "../../address.js";
 import { ask, follow, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
-import { wholeText } from "../../texts.js";
+import { timeText, wholeText } from "../../texts.js";
 import { Panel, X_NAMES } from "./curve_panel.js";
 
 const KEYS_AT_ONCE = 6; // in one request: the first curves do not wait for the last
@@ -15,6 +15,7 @@ const OPEN_PANELS = 60; // groups beyond so many panels start closed
 const SHOWN_AT_FIRST = 60; // panels of a group, until more are asked for
 const RUNS_MAX = 10; // overlaid
 const MARGIN_PX = 150; // panels that are so near to the screen load, too
+const PAN_REST_MS = 150;
 const TYPING_MS = 200;
 const LABELS_SHOWN = 1024; // to choose from
 
@@ -40,6 +41,8 @@ class View {
     this.labels = query.get("labels") ?? "";
     this.zoom = query.get("first") && query.get("last") ? [Number(query.get("first")), Number(query.get("last"))] : null;
     if (this.zoom && !this.zoom.every(Number.isFinite)) this.zoom = null;
+    this.hidden = new Set(query.getAll("hide"));
+    this.picked = pickedOf(query);
     this.panels = new Map(); // by key
     this.closed = new Set(query.getAll("closed"));
     this.opened = new Set(query.getAll("open"));
@@ -64,10 +67,12 @@ class View {
     if (!this.isOpen) return;
     this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: `${MARGIN_PX}px` });
     this.bar = this.drawBar();
+    this.place = h("p", { class: "picked", role: "status", hidden: true });
+    this.drawPlace();
     this.body = h("div", { class: "curve-groups" });
     this.overlay = h("div", {});
     show(this.overlay, this.overlaid());
-    show(this.element, this.bar, this.overlay, this.body);
+    show(this.element, this.bar, this.overlay, this.place, this.body);
     this.drawGroups();
     this.loadVisible();
     this.onReport = ({ detail }) => {
@@ -98,6 +103,7 @@ class View {
     this.abort.abort();
     clearTimeout(this.timer);
     clearTimeout(this.typing);
+    clearTimeout(this.panning);
     this.seen?.disconnect();
     this.unfollow?.();
     document.removeEventListener("visibilitychange", this.onVisible);
@@ -242,6 +248,57 @@ class View {
     this.reload();
   }
 
+  /** Move the part that all panels show; what is new in it is asked for when the movement rests. */
+  pan(least, most, isOver) {
+    clearTimeout(this.panning);
+    const show = () => this.setZoom(Math.round(least), Math.round(most));
+    if (isOver) {
+      show();
+      return;
+    }
+    for (const panel of this.panels.values()) if (panel.isVisible) panel.chart?.showPart(least, most);
+    this.panning = setTimeout(show, PAN_REST_MS);
+  }
+
+  /** Hide or show a line in all panels; with `others` all of these but it. */
+  toggle(id, others) {
+    if (others) {
+      const rest = new Set(others.filter((other) => other && other !== id));
+      const isAlone = [...rest].every((other) => this.hidden.has(other)) && !this.hidden.has(id);
+      this.hidden = isAlone ? new Set() : rest;
+    } else if (!this.hidden.delete(id)) {
+      this.hidden.add(id);
+    }
+    setParameters({ hide: [...this.hidden] });
+    this.redraw();
+  }
+
+  /** Keep a step in sight, with links to what happened then. */
+  pick(picked) {
+    this.picked = picked;
+    setParameters({ step: picked?.step, at: picked && new Date(picked.ms).toISOString() });
+    this.drawPlace();
+    this.redraw();
+  }
+
+  drawPlace() {
+    this.place.hidden = !this.picked;
+    if (!this.picked) return;
+    const { step, ms } = this.picked;
+    const { run } = this.runs[0];
+    const at = new Date(ms).toISOString();
+    show(
+      this.place,
+      h("b", {}, `Step ${wholeText(step)}`),
+      ` at ${timeText(at)}: `,
+      h("a", { href: addressOf(["run", run, "console"], { at }) }, "console at that time"),
+      " · ",
+      h("a", { href: addressOf(["run", run, "ranks"], { step }) }, "ranks at that step"),
+      " ",
+      h("button", { class: "bare", onclick: () => this.pick(null), "aria-label": "Forget the step" }, "✕"),
+    );
+  }
+
   drawZoom() {
     this.first.value = this.zoom?.[0] ?? "";
     this.last.value = this.zoom?.[1] ?? "";
@@ -333,7 +390,9 @@ class View {
   onSeen(entries) {
     for (const { target, isIntersecting } of entries) {
       const panel = this.panels.get(target.dataset.key);
-      if (panel) panel.isVisible = isIntersecting;
+      if (!panel) continue;
+      panel.isVisible = isIntersecting;
+      if (isIntersecting && panel.isStale) panel.draw();
     }
     this.load();
     if (this.isActive()) this.later(); // panels that were not visible while the run went on
@@ -451,6 +510,11 @@ class View {
     }
     this.load();
   }
+}
+
+function pickedOf(query) {
+  const picked = { step: Number(query.get("step") ?? NaN), ms: Date.parse(query.get("at") ?? "") };
+  return Number.isFinite(picked.step) && Number.isFinite(picked.ms) ? picked : null;
 }
 
 function grouped(panels) {
