@@ -24,9 +24,15 @@ _DIRECTORY = click.option("--dir", "directory", metavar="DIR", help="In place of
 @click.option("--query", multiple=True, metavar="ADDRESS", help="Answer SQL here; default: the port after --bind's.")
 @_DIRECTORY
 @click.option("--keys", "keys_directory", metavar="DIR", help="In place of CHIPLOG_KEYS (default CHIPLOG_DIR/keys).")
+@click.option("--ui", "page", metavar="[HOST:]PORT", help="Serve the page here too, as `chiplog ui` does.")
 @click.option("--embedded", is_flag=True, help="Exit after a while without agents.")
 def collector(
-    bind: tuple[str, ...], query: tuple[str, ...], directory: str | None, keys_directory: str | None, embedded: bool
+    bind: tuple[str, ...],
+    query: tuple[str, ...],
+    directory: str | None,
+    keys_directory: str | None,
+    page: str | None,
+    embedded: bool,
 ) -> None:
     """Run the daemon that receives all streams, stores them in a log, indexes them in DuckDB and answers SQL."""
     from chiplog_collector.receiver.daemon import ReceiverDaemon, ReceiverSettings  # `--help` needs no zmq
@@ -50,6 +56,7 @@ def collector(
             credit_bytes=bounds.credit_bytes,
             files_bytes_max=bounds.files_bytes_max,
             keys=keys,
+            page=None if page is None else _host_and_port(page),
         )
         os.environ["CHIPLOG_DIR"] = str(place.root)  # the index inherits it, so `ps e` shows which directory it serves
         if os.environ.get("CHIPLOG_COLLECTOR") and not bind:
@@ -67,6 +74,13 @@ def collector(
         raise _held(place, error) from error
     except OSError as error:
         raise click.ClickException(f"collector cannot start: {error}") from error
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise click.UsageError(f"--ui {text} has no port from 0 to 65535; give PORT or HOST:PORT, such as 8642")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
 @click.command()

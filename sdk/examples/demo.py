@@ -252,6 +252,7 @@ class Demo:
         run_id = shlex.quote(self.rows("SELECT run_id FROM runs")[0]["run_id"])
         print(f"  export CHIPLOG_DIR={shlex.quote(str(self.dir))}")
         for command, answer in (
+            ("chiplog ui", "the page: open the address that it prints in a browser"),
             ("chiplog sql", "a prompt; try: SELECT * FROM metrics LIMIT 5"),
             (f"chiplog show {run_id}", "the run on one page"),
             (f"chiplog logs {run_id}", "what the ranks printed"),

@@ -27,6 +27,7 @@ from chiplog_collector.receiver.commit import CommitBuilder, LogEntry, recover_l
 from chiplog_collector.receiver.disk_space import DiskSpace
 from chiplog_collector.receiver.file_transfers import FileTransfers
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
+from chiplog_collector.receiver.page import PageSupervisor
 from chiplog_collector.receiver.refusals import NAME as REFUSED_NAME
 from chiplog_collector.receiver.refusals import RECORDS_MAX, read_refused
 from chiplog_schemas.addresses import ipc_path
@@ -95,6 +96,7 @@ class ReceiverSettings:
     files_bytes_max: int = FILES_BYTES_MAX
     idle_exit_s: float = IDLE_EXIT_S
     keys: Keys | None = None  # of this host; without a collector's among them no socket uses keys
+    page: tuple[str, int] | None = None  # host and port to serve the page at
 
 
 class ReceiverDaemon:
@@ -150,6 +152,7 @@ class ReceiverDaemon:
                 poller.register(self._changes.fileno(), zmq.POLLIN)
         self._space = DiskSpace()
         self._index = IndexSupervisor(settings, self.log.size_bytes, self._index_end) if with_index else None
+        self._page = PageSupervisor(places.root, *settings.page) if settings.page is not None else None
         self._disk = Offload("chiplog-log", lambda: self._act(self._receiver.beat()))
         self._stopping = False
         self._since: float | None = None
@@ -176,6 +179,8 @@ class ReceiverDaemon:
             self.turn()
             if self._index is not None:
                 self._watch_index(self._index)
+            if self._page is not None:
+                self._page.mind(time.monotonic())
             if self._may_leave(time.monotonic()) and self._leave():
                 break
         self._shut_down()
@@ -407,6 +412,8 @@ class ReceiverDaemon:
         if self._since is not None:
             self._commit(time.monotonic())
         self._door.close(100)
+        if self._page is not None:
+            self._page.stop()
         if self._index is not None:
             self._index.stop()
         self.close()

@@ -4,10 +4,15 @@ import asyncio
 import ipaddress
 import os
 import sys
+import threading
+from typing import TYPE_CHECKING
 
 import click
 
 from chiplog.cli.options import source_options
+
+if TYPE_CHECKING:
+    from chiplog.page.server import PageServer
 
 PASSWORD_VARIABLE = "CHIPLOG_UI_PASSWORD"
 
@@ -23,8 +28,17 @@ PASSWORD_VARIABLE = "CHIPLOG_UI_PASSWORD"
     metavar="NAME",
     help="A name by which browsers call this machine.",
 )
+@click.option("--until-stdin-ends", "ends_with_stdin", is_flag=True, hidden=True)
 @source_options
-def ui(port: int, host: str, opens: bool, hosts: tuple[str, ...], dir_: str | None, url: str | None) -> None:
+def ui(
+    port: int,
+    host: str,
+    opens: bool,
+    hosts: tuple[str, ...],
+    ends_with_stdin: bool,
+    dir_: str | None,
+    url: str | None,
+) -> None:
     """Look at runs in the browser, live: curves, ranks, console, events, files, SQL.
 
     Prints an address with a token, which opens the page once; the next one is printed then. A browser stays signed in
@@ -69,11 +83,20 @@ def ui(port: int, host: str, opens: bool, hosts: tuple[str, ...], dir_: str | No
     if opens:
         click.launch(address)
     sys.stdout.flush()
+    if ends_with_stdin:  # of a collector
+        threading.Thread(target=_stop_after_stdin, args=(server,), daemon=True).start()
     server.serve()
 
 
 def _print_next(address: str) -> None:
     click.echo(f"opened; the next address: {address}")
+    sys.stdout.flush()
+
+
+def _stop_after_stdin(server: "PageServer") -> None:
+    while os.read(0, 4096):
+        pass
+    server.stop()
 
 
 def _is_loopback(host: str) -> bool:

@@ -67,9 +67,13 @@ class PageServer:
         self._thread = threading.Thread(target=self._run, name="chiplog-page", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Stop to serve."""
+    def stop(self) -> None:
+        """Stop to serve soon. May be called from another thread."""
         self._server.should_exit = True
+
+    def close(self) -> None:
+        """Stop to serve, and wait for the end of the thread."""
+        self.stop()
         if self._thread is not None:
             self._thread.join(END_WAIT_S)
         with contextlib.suppress(OSError):
