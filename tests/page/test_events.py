@@ -14,14 +14,18 @@ def runs(site_of: Callable[..., Site]) -> Site:
     return site_of(fill_page_run)
 
 
-def test_failures_are_aligned_to_the_first_one(runs: Site, page: Page) -> None:
+def test_all_labels_are_aligned_to_the_first_failure(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/slow/events")
-    failures = page.get_by_role("region", name="Failures").locator("tbody tr")
-    expect(failures).to_have_count(2)
-    expect(failures.nth(0)).to_contain_text("rank20 sfirstexit 1")
-    expect(failures.nth(1)).to_contain_text("rank6+2 sechosignal 15")
+    ends = page.get_by_role("region", name="Failures").locator("tbody tr")
+    expect(ends).to_have_count(8)
+    expect(ends.nth(0)).to_contain_text("0 srank2firstfailed exit 1999node0–ValueError: boomline 999 of rank2")
+    expect(ends.nth(1)).to_contain_text("+2 srank6echocrashed signal 15999")
+    expect(ends.nth(2)).to_contain_text("+10 srank0finished exit 0")
     expect(page.get_by_role("region", name="Tracebacks").locator("pre")).to_contain_text(f"ValueError: {MARKUP}")
     expect(page.get_by_role("region", name="Losses")).to_contain_text("the queue was full")
+    ends.nth(1).get_by_role("link", name="rank6").click()
+    expect(page.get_by_label("Label", exact=True)).to_have_value("rank6")
+    expect(page.locator(".line.chosen")).to_contain_text("line 991 of rank6")
 
 
 def test_events_are_filtered_by_kind(runs: Site, page: Page) -> None:

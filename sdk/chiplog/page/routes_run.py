@@ -11,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from chiplog.page.body import json_object
+from chiplog.page.failures import read_failures
 from chiplog.page.json_response import JsonResponse, columns_of
 from chiplog.page.parameters import choice, integer
 from chiplog.query.client import Client
@@ -40,7 +41,6 @@ WHERE run_id = $run AND ($kind = '' OR kind = $kind) AND ($level = '' OR level =
 ORDER BY ts DESC, seq DESC LIMIT $limit
 """
 _KINDS = "SELECT kind, level, count(*) AS n FROM events WHERE run_id = $run GROUP BY kind, level ORDER BY kind, level"
-_FAILURES = "SELECT * FROM first_failure WHERE run_id = $run ORDER BY attempt"
 _FILE = "SELECT path, bytes, sha256 FROM files WHERE run_id = $run AND path = $path"
 
 
@@ -99,7 +99,7 @@ async def get_console(request: Request) -> Response:
 
 
 async def get_events(request: Request) -> Response:
-    """GET api/runs/RUN/events: the newest events first, the number of each kind, and the failures of each round.
+    """GET api/runs/RUN/events: the newest events first, and the number of each kind.
 
     kind, level: only events of it. limit: events, at most 2,000.
     """
@@ -107,10 +107,21 @@ async def get_events(request: Request) -> Response:
     limit = integer(query, "limit", 500, 1, EVENTS_MAX)
     rows = await source.rows(_EVENTS, run=run, limit=limit, kind=query.get("kind", ""), level=query.get("level", ""))
     kinds = await source.rows(_KINDS, run=run)
-    failures = await source.rows(_FAILURES, run=run)
     for row in rows:
         row["body"] = orjson.loads(row["body"]) if row["body"] else None
-    return JsonResponse({**columns_of(rows, _EVENT_COLUMNS), "kinds": kinds, "failures": failures})
+    return JsonResponse({**columns_of(rows, _EVENT_COLUMNS), "kinds": kinds})
+
+
+async def get_failures(request: Request) -> Response:
+    """GET api/runs/RUN/failures: all labels of a round, with their seconds from its first failure, in this order.
+
+    attempt: the round, as of the view first_failure; the newest with a failed rank if it is missing. `rounds` lists
+    those with a failure. A label has its state, exit, last step, last line, role and the state of its GPUs at its end.
+    At most 2,048 labels.
+    """
+    run, query = request.path_params["run"], request.query_params
+    attempt = integer(query, "attempt", 0, 0) if query.get("attempt") else None
+    return JsonResponse(await request.app.state.source.call(lambda client: read_failures(client, run, attempt)))
 
 
 async def get_file(request: Request) -> Response:
@@ -175,5 +186,6 @@ ROUTES = [
     Route("/runs/{run}/ranks", get_ranks),
     Route("/runs/{run}/console", get_console),
     Route("/runs/{run}/events", get_events),
+    Route("/runs/{run}/failures", get_failures),
     Route("/runs/{run}/files/{path:path}", get_file),
 ]

@@ -136,3 +136,8 @@ def _owner(row: dict[str, Any]) -> str:
     """Return the label of a GPU or a process; the node of what belongs to a host."""
     is_of_label = row["device"].startswith(("GPU-", "MIG-", "pid:"))
     return str(row["label"] if is_of_label else row["node"])
+
+
+def throttle_text(reasons: int) -> str:
+    """Return why a GPU is throttled, from the bits of hw.gpu.throttle.reasons; "" if it is not."""
+    return ", ".join(text for bit, text in _REASONS.items() if reasons & bit)

@@ -51,12 +51,17 @@ def test_ranks_are_judged_as_in_top(reader: PageClient) -> None:
     assert reader.ask("/api/runs/none/ranks").status == 404
 
 
-def test_events_come_newest_first_with_failures(reader: PageClient) -> None:
+def test_events_come_newest_first(reader: PageClient) -> None:
     found = reader.get("runs/even/events?limit=2")
-    assert len(found["rows"]) == 2 and found["failures"] == []
+    assert len(found["rows"]) == 2
     body = found["rows"][0][found["columns"].index("body")]
     assert body["step"] == 30, "an object, not a text"
     assert reader.ask("/api/runs/even/events?limit=0").status == 400
+
+
+def test_failures_of_a_round(reader: PageClient) -> None:
+    assert reader.get("runs/even/failures")["rounds"] == []
+    assert reader.ask("/api/runs/even/failures?attempt=x").status == 400
 
 
 def test_console_lines_are_read_from_a_time_on_or_before_it(reader: PageClient) -> None:

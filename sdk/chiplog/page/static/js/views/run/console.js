@@ -3,13 +3,14 @@
 
 import { addressOf, setParameters } from "../../address.js";
 import { ansiPieces } from "../../ansi.js";
-import { ask, follow, objects, part } from "../../api.js";
+import { ask, objects, part } from "../../api.js";
 import { h, show } from "../../dom.js";
+import { liveRefresh } from "../../live.js";
+import { wholeText } from "../../texts.js";
 
 const LOAD_LINES = 500;
 const LINES_MAX = 3000; // in the document
 const NEW_LINES_MAX = 2000; // of one request
-const PAUSE_MS = 1000; // between two requests for new lines
 const OVERLAP_MS = 5000; // lines of another label may arrive later than newer ones
 const SEARCH_WAIT_MS = 250;
 const HEIGHT_MIN_PX = 260;
@@ -128,7 +129,7 @@ export async function open(element, run, query, report) {
   }
 
   function drawCount() {
-    const words = [`${lines.length.toLocaleString("en-US")} lines shown`];
+    const words = [`${wholeText(lines.length)} lines shown`];
     if (hasOlder) words.push("older ones load at the top");
     if (hasNewer) words.push("newer ones at the end");
     count.textContent = words.join(", ");
@@ -208,37 +209,15 @@ export async function open(element, run, query, report) {
   body.addEventListener("scroll", onScroll, { passive: true });
 
   // Follow only at the end: a reader further up asks for nothing.
-  let timer = null;
-  let notBefore = 0;
-  let isStale = false;
-  const refresh = async () => {
-    timer = null;
-    if (document.hidden || hasNewer || !isAtEnd()) return;
-    isStale = false;
-    await loadNewer(OVERLAP_MS);
-    notBefore = performance.now() + PAUSE_MS;
-    if (!signal.aborted) later();
-  };
-  function later() {
-    if (isStale && timer === null && !document.hidden) timer = setTimeout(refresh, Math.max(0, notBefore - performance.now()));
-  }
-  const onVisible = () => later();
-  document.addEventListener("visibilitychange", onVisible);
-  body.addEventListener("scroll", onVisible, { passive: true });
+  const live = liveRefresh(() => loadNewer(OVERLAP_MS), { pauseFactor: 0, canRefresh: () => !hasNewer && isAtEnd() });
+  body.addEventListener("scroll", live.later, { passive: true });
 
   load().catch(fail);
-  const unfollow = follow((change) => {
-    if (change.error) return;
-    isStale = true;
-    later();
-  });
   return () => {
     aborted.abort();
-    clearTimeout(timer);
     clearTimeout(searchTimer);
-    unfollow();
+    live.close();
     removeEventListener("resize", fit);
-    document.removeEventListener("visibilitychange", onVisible);
   };
 }
 

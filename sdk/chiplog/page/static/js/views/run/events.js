@@ -1,54 +1,78 @@
 // What happened: the failures of each round from the first one on, tracebacks, alerts, losses, and all events.
 
 import { addressOf, setParameters } from "../../address.js";
-import { ask, follow, objects, part } from "../../api.js";
+import { ansiPieces } from "../../ansi.js";
+import { ask, objects, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
-import { timeText } from "../../texts.js";
+import { liveRefresh } from "../../live.js";
+import { countText, secondsText, timeText, wholeText } from "../../texts.js";
 
 const EVENTS_MAX = 500;
 const TRACEBACKS_MAX = 50;
-const PAUSE_MS = 1000; // between two requests for what is new
-const PAUSE_FACTOR = 5; // an answer that takes long is asked for less often
+const LABELS_SHOWN = 64; // of a round, until more are asked for
 const LEVELS = ["error", "warning", "info", "debug"];
+const ROLES = {
+  first: ["failed", "first"],
+  echo: ["", "echo"],
+  cause: ["failed", "own cause"],
+};
 
 export async function open(element, run, query, firstReport) {
-  const path = `runs/${part(run)}/events`;
+  const path = `runs/${part(run)}`;
   const aborted = new AbortController();
   const { signal } = aborted;
-  const state = { kind: query.get("kind") ?? "", level: query.get("level") ?? "" };
+  const state = { kind: query.get("kind") ?? "", level: query.get("level") ?? "", attempt: query.get("attempt") ?? "" };
   let report = firstReport;
   let answer = null;
   let tracebacks = [];
+  let round = null;
+  let labelsShown = LABELS_SHOWN;
 
   const top = h("div");
+  const rounds = h("div");
   const filters = h("div", { class: "bar" });
   const body = h("tbody");
   const more = h("p", { class: "quiet" });
   const table = h("section", { class: "panel", "aria-label": "All events" }, h("h2", {}, "All events"), filters,
     h("div", { class: "scroll" }, h("table", { class: "grid" },
       h("thead", {}, h("tr", {}, ["Time", "Level", "Kind", "Label", "Message"].map((title) => h("th", { scope: "col" }, title)))), body)), more);
-  show(element, top, table);
+  show(element, rounds, top, table);
 
   async function load() {
-    const asked = [ask(path, { ...state, limit: EVENTS_MAX }, { signal })];
-    asked.push(ask(path, { kind: "traceback", limit: TRACEBACKS_MAX }, { signal }));
-    const [events, found] = await Promise.all(asked);
+    const { kind, level, attempt } = state;
+    const [events, found, failures] = await Promise.all([
+      ask(`${path}/events`, { kind, level, limit: EVENTS_MAX }, { signal }),
+      ask(`${path}/events`, { kind: "traceback", limit: TRACEBACKS_MAX }, { signal }),
+      ask(`${path}/failures`, { attempt }, { signal }),
+    ]);
     answer = events;
     tracebacks = objects(found);
+    if (JSON.stringify(failures) !== JSON.stringify(round)) {
+      round = failures;
+      drawRound();
+    }
     draw();
   }
 
+  const consoleOf = (label, at) => addressOf(["run", run, "console"], { label, at });
+
+  function drawRound() {
+    const choice = h("select", { "aria-label": "Round", onchange: () => choose({ attempt: choice.value }) },
+      round.rounds.map((number) => h("option", { value: number, selected: number === round.first?.attempt }, `round ${number}`)));
+    show(rounds, round.first ? roundPanel(round, round.rounds.length > 1 ? choice : null, consoleOf, labelsShown, () => {
+      labelsShown = Infinity;
+      drawRound();
+    }) : null);
+  }
+
   function draw() {
-    const links = { console: (label, at) => addressOf(["run", run, "console"], { label, at }), ranks: (label) => addressOf(["run", run, "ranks"], { label }) };
-    show(top,
-      answer.failures.length ? answer.failures.map((failure) => failurePanel(failure, report, links, answer.failures.length > 1)) : null,
-      tracebackPanel(tracebacks, links), alertPanel(report.alerts, links), lossPanel(report));
+    show(top, tracebackPanel(tracebacks, consoleOf), alertPanel(report.alerts, consoleOf), lossPanel(report));
     drawFilters();
     const rows = objects(answer);
-    show(body, rows.map((row) => eventRow(row, links)));
+    show(body, rows.map((row) => eventRow(row, consoleOf)));
     const total = answer.kinds.filter((one) => (!state.kind || one.kind === state.kind) && (!state.level || one.level === state.level))
       .reduce((sum, one) => sum + one.n, 0);
-    more.textContent = !rows.length ? "No event." : total > rows.length ? `The newest ${rows.length} of ${total.toLocaleString("en-US")}.` : "";
+    more.textContent = !rows.length ? "No event." : total > rows.length ? `The newest ${rows.length} of ${wholeText(total)}.` : "";
   }
 
   function drawFilters() {
@@ -81,94 +105,93 @@ export async function open(element, run, query, firstReport) {
     else show(top, h("p", { class: "error" }, error.message));
   }
 
-  let timer = null;
-  let isStale = false;
-  let notBefore = 0;
-  async function refresh() {
-    const began = performance.now();
-    isStale = false;
-    await load().catch(fail);
-    timer = null;
-    notBefore = performance.now() + Math.max(PAUSE_MS, PAUSE_FACTOR * (performance.now() - began));
-    if (!signal.aborted) later();
-  }
-  function later() {
-    if (isStale && timer === null && !document.hidden) timer = setTimeout(refresh, Math.max(0, notBefore - performance.now()));
-  }
   const onReport = (event) => {
     report = event.detail;
     if (answer) draw();
   };
   element.addEventListener("report", onReport);
-  document.addEventListener("visibilitychange", later);
   await load();
-  const unfollow = follow((change) => {
-    if (change.error) return;
-    isStale = true;
-    later();
-  });
+  const live = liveRefresh(() => load().catch(fail));
   return () => {
     aborted.abort();
-    clearTimeout(timer);
-    unfollow();
+    live.close();
     element.removeEventListener("report", onReport);
-    document.removeEventListener("visibilitychange", later);
   };
 }
 
-/** Draw the failures of one round, the first one at time zero. */
-function failurePanel(failure, report, links, hasRounds) {
-  const first = { ...failure, after_s: 0, is_echo: !failure.is_cause };
-  const all = [first, ...failure.others];
-  const longest = Math.max(...all.map((one) => one.after_s), 0.001);
-  const rows = all.map((one) => {
-    const ended = report.labels.filter((row) => row.label === one.label);
-    const label = ended.find((row) => row.attempt === failure.attempt) ?? ended.at(-1);
-    const dot = h("i", { class: one.is_echo ? "echo" : null });
-    dot.style.left = `${Math.max(0, one.after_s / longest) * 100}%`;
-    return h("tr", {},
-      h("th", { scope: "row" }, h("a", { href: links.ranks(one.label) }, one.label)),
-      h("td", { class: "number" }, one === first ? "0 s" : `+${offsetText(one.after_s)}`),
-      h("td", { class: "wide" }, h("div", { class: "failure-line" }, dot)),
-      h("td", {}, one.is_echo ? h("span", { class: "chip" }, "echo") : h("span", { class: "chip failed" }, one === first ? "first" : "own cause")),
-      h("td", {}, exitText(label)),
-      h("td", { class: "number" }, label?.last_step?.toLocaleString("en-US") ?? "–"),
-      h("td", {}, one.node ?? ""),
-      h("td", { class: "message" }, one.reason ?? ""),
-      h("td", {}, h("a", { href: links.console(one.label, one.ts) }, "last lines")));
-  });
+/** Draw all labels of a round, the first failure at time zero. */
+function roundPanel({ first, labels }, choice, consoleOf, nShown, onMore) {
+  const times = labels.map((row) => row.after_s).filter((after) => after !== null);
+  const [least, most] = [Math.min(0, ...times), Math.max(0.001, ...times)];
   const doubt = [];
-  if (!failure.is_cause) doubt.push("Only echoes are known: something outside ended the labels.");
-  if (!failure.is_certain) doubt.push(`Another label may have failed before it: times are exact to ${offsetText(failure.uncertainty_s)}.`);
-  const n = failure.others.filter((one) => one.is_echo).length;
+  if (!first.is_cause) doubt.push("Only echoes are known: something outside ended the labels.");
+  if (!first.is_certain) doubt.push(`Another label may have failed before it: times are exact to ${secondsText(first.uncertainty_s)}.`);
+  const counts = [["echo", "echo", "echoes"], ["cause", "other failure", "other failures"]]
+    .map(([role, one, many]) => [labels.filter((row) => row.role === role).length, one, many]).filter(([n]) => n)
+    .map(([n, one, many]) => `${wholeText(n)} ${n === 1 ? one : many}`);
   return h("section", { class: "panel", "aria-label": "Failures" },
-    h("h2", {}, hasRounds ? `Round ${failure.attempt}: ` : "", `${failure.label} failed first`, n ? `; ${n} ${n === 1 ? "echo" : "echoes"}` : ""),
-    h("p", { class: "quiet" }, `Time zero is ${timeText(failure.ts)}. `, doubt.join(" ")),
-    h("div", { class: "scroll" }, h("table", { class: "grid" },
-      h("thead", {}, h("tr", {}, [["Label"], ["After", "number"], [""], [""], ["Exit"], ["Last step", "number"], ["Node"], ["Reason"], ["Console"]]
+    h("div", { class: "bar" }, h("h2", {}, [`${first.label} failed first`, ...counts].join("; ")), choice),
+    h("p", { class: "quiet" }, `Time zero is ${timeText(first.ts)}. `, doubt.join(" ")),
+    h("div", { class: "scroll" }, h("table", { class: "grid ends" },
+      h("thead", {}, h("tr", {}, [["After", "number"], ["", "wide"], ["Label"], ["Role"], ["State"], ["Last step", "number"], ["Node"], ["GPU then"], ["Reason and last line"]]
         .map(([title, kind]) => h("th", { class: kind, scope: "col" }, title)))),
-      h("tbody", {}, rows))));
+      h("tbody", {}, labels.slice(0, nShown).map((row) => endRow(row, (row.after_s - least) / (most - least), consoleOf))))),
+    labels.length > nShown ? h("button", { onclick: onMore }, `Show all ${countText(labels.length, "label")}`) : null);
 }
 
-function tracebackPanel(rows, links) {
+function endRow(row, share, consoleOf) {
+  const [kind, text] = ROLES[row.role] ?? [];
+  const dot = h("i", { class: row.role === "first" || row.role === "cause" ? null : "echo" });
+  dot.style.left = `${share * 100}%`;
+  const line = row.last_line === null ? "" : ansiPieces(row.last_line).map((piece) => piece.text).join("");
+  return h("tr", { class: row.role === "first" ? "chosen" : null },
+    h("td", { class: "number" }, row.after_s === null ? "" : afterText(row.after_s)),
+    h("td", { class: "wide" }, row.after_s === null ? null : h("div", { class: "failure-line" }, dot)),
+    h("th", { scope: "row" }, h("a", { href: consoleOf(row.label, row.ts), title: "its console at that time" }, row.attempt ? `${row.label}, attempt ${row.attempt}` : row.label)),
+    h("td", {}, text ? h("span", { class: `chip ${kind}` }, text) : ""),
+    h("td", {}, h("span", { class: `chip ${row.state}` }, row.state), ` ${exitText(row)}`),
+    h("td", { class: "number" }, row.last_step === null ? "–" : wholeText(row.last_step)),
+    h("td", {}, row.node ?? ""),
+    h("td", { class: "message gpu" }, gpuTexts(row.gpu).map(([isBad, words], at) => [at ? ", " : "", h("span", { class: isBad ? "error" : null }, words)])),
+    h("td", { class: "message last-line" }, row.reason ? h("div", {}, row.reason) : null,
+      line && line !== row.reason ? h("div", { class: "line-text clip", title: line }, line) : null));
+}
+
+function afterText(seconds) {
+  if (seconds === 0) return "0 s";
+  return `${seconds > 0 ? "+" : "−"}${secondsText(Math.abs(seconds), 3)}`;
+}
+
+/** Return what is known about the GPUs of a label at its end, the bad first: [is it bad, text]. */
+function gpuTexts(gpu) {
+  if (!gpu) return [[false, "–"]];
+  const found = (gpu.events ?? []).map((text) => [true, text]);
+  if (gpu.throttled) found.push([true, `throttled: ${gpu.throttled}`]);
+  if (gpu.temperature_c != null) found.push([false, `${Math.round(gpu.temperature_c)} °C`]);
+  if (gpu.memory_share != null) found.push([gpu.memory_share > 0.98, `memory ${Math.round(gpu.memory_share * 100)} %`]);
+  if (gpu.utilization != null) found.push([false, `${Math.round(gpu.utilization * 100)} % busy`]);
+  return found;
+}
+
+function tracebackPanel(rows, consoleOf) {
   if (!rows.length) return null;
   // The first one happened first; it is open, the others follow from it or are many.
   const oldest = [...rows].reverse();
   return h("section", { class: "panel", "aria-label": "Tracebacks" }, h("h2", {}, "Tracebacks"),
     oldest.map((row, at) => h("details", { open: at === 0 },
-      h("summary", {}, h("a", { href: links.console(row.label, row.ts) }, row.label ?? row.node ?? "?"), ` ${timeText(row.ts)} `, h("span", { class: "error" }, row.message)),
+      h("summary", {}, h("a", { href: consoleOf(row.label, row.ts) }, row.label ?? row.node ?? "?"), ` ${timeText(row.ts)} `, h("span", { class: "error" }, row.message)),
       h("pre", {}, row.body?.traceback ?? JSON.stringify(row.body, null, 2)))),
     rows.length === TRACEBACKS_MAX ? h("p", { class: "quiet" }, `The newest ${TRACEBACKS_MAX}.`) : null);
 }
 
-function alertPanel(alerts, links) {
+function alertPanel(alerts, consoleOf) {
   if (!alerts?.length) return null;
   return h("section", { class: "panel", "aria-label": "Alerts" }, h("h2", {}, "Alerts"),
     h("div", { class: "scroll" }, h("table", { class: "grid" },
       h("thead", {}, h("tr", {}, [["Level"], ["Alert"], ["Times", "number"], ["Last"], ["Label"], ["Text"]].map(([title, kind]) => h("th", { class: kind, scope: "col" }, title)))),
       h("tbody", {}, alerts.map((alert) => h("tr", {},
-        h("td", {}, levelChip(alert.level)), h("td", { class: "message" }, alert.title), h("td", { class: "number" }, alert.times.toLocaleString("en-US")),
-        h("td", {}, timeText(alert.last_at)), h("td", {}, h("a", { href: links.console(alert.label, alert.last_at) }, alert.label ?? "")),
+        h("td", {}, levelChip(alert.level)), h("td", { class: "message" }, alert.title), h("td", { class: "number" }, wholeText(alert.times)),
+        h("td", {}, timeText(alert.last_at)), h("td", {}, h("a", { href: consoleOf(alert.label, alert.last_at) }, alert.label ?? "")),
         h("td", { class: "message" }, alert.text ?? "")))))));
 }
 
@@ -180,14 +203,14 @@ function lossPanel(report) {
       h("thead", {}, h("tr", {}, [["Label"], ["Lost", "number"], ["Of", "number"], ["Reasons"]].map(([title, kind]) => h("th", { class: kind, scope: "col" }, title)))),
       h("tbody", {}, lossy.map((row) => h("tr", {},
         h("th", { scope: "row" }, row.attempt ? `${row.label}, attempt ${row.attempt}` : row.label),
-        h("td", { class: "number" }, (row.lost ?? 0).toLocaleString("en-US")),
-        h("td", { class: "number" }, row.produced?.toLocaleString("en-US") ?? "unknown"), h("td", { class: "message" }, row.reasons ?? "")))))));
+        h("td", { class: "number" }, wholeText(row.lost ?? 0)),
+        h("td", { class: "number" }, row.produced === null ? "unknown" : wholeText(row.produced)), h("td", { class: "message" }, row.reasons ?? "")))))));
 }
 
-function eventRow(row, links) {
+function eventRow(row, consoleOf) {
   const who = row.label ?? row.node ?? "";
   return h("tr", {}, h("td", {}, timeText(row.ts)), h("td", {}, levelChip(row.level)), h("td", {}, row.kind),
-    h("td", {}, row.label ? h("a", { href: links.console(row.label, row.ts) }, who) : who),
+    h("td", {}, row.label ? h("a", { href: consoleOf(row.label, row.ts) }, who) : who),
     h("td", { class: "message" }, row.message,
       row.body && Object.keys(row.body).length
         ? h("details", {}, h("summary", { class: "quiet small" }, "details"), h("pre", {}, row.body.traceback ?? JSON.stringify(row.body, null, 2))) : null));
@@ -197,13 +220,7 @@ function levelChip(level) {
   return h("span", { class: `chip ${level === "error" ? "failed" : level === "warning" ? "warn" : ""}` }, level);
 }
 
-function exitText(label) {
-  if (!label) return "–";
-  if (label.exit_signal !== null) return `signal ${label.exit_signal}`;
-  return label.exit_code === null ? label.state : `exit ${label.exit_code}`;
-}
-
-function offsetText(seconds) {
-  if (Math.abs(seconds) < 0.01) return `${Number((seconds * 1000).toPrecision(2))} ms`;
-  return Math.abs(seconds) < 300 ? `${Number(seconds.toPrecision(3))} s` : `${Math.round(seconds / 60)} min`;
+function exitText(row) {
+  if (row.exit_signal !== null) return `signal ${row.exit_signal}`;
+  return row.exit_code === null ? "" : `exit ${row.exit_code}`;
 }

@@ -1,14 +1,14 @@
 // GPUs, hosts and processes of a run over time, with throttling and events of GPUs as marks.
 
 import { setParameters } from "../../address.js";
-import { ask, follow, part } from "../../api.js";
+import { ask, part } from "../../api.js";
 import { Chart } from "../../chart.js";
 import { modelOf } from "../../curve_model.js";
 import { h, notice, show } from "../../dom.js";
+import { liveRefresh } from "../../live.js";
 import { timeText } from "../../texts.js";
 
 const PAUSE_MS = 5000; // between two requests for what is new: agents sample every few seconds
-const PAUSE_FACTOR = 5; // an answer that takes long is asked for less often
 const POINTS = 400;
 const MARKS_SHOWN = 100; // in the list
 const KINDS = [["hw.", "GPUs"], ["system.", "Hosts"], ["process.", "Processes"]];
@@ -115,12 +115,7 @@ export async function open(element, run, query) {
     if (error.name !== "AbortError") notice(error.message, true);
   }
 
-  let timer = null;
-  let isStale = false;
-  let notBefore = performance.now() + PAUSE_MS;
   async function refresh() {
-    const began = performance.now();
-    isStale = false;
     try {
       const last = JSON.stringify(found);
       const next = await ask(path, {}, { signal });
@@ -135,27 +130,14 @@ export async function open(element, run, query) {
     } catch (error) {
       fail(error);
     }
-    timer = null;
-    notBefore = performance.now() + Math.max(PAUSE_MS, PAUSE_FACTOR * (performance.now() - began));
-    if (!signal.aborted) later();
-  }
-  function later() {
-    if (isStale && timer === null && !document.hidden) timer = setTimeout(refresh, Math.max(0, notBefore - performance.now()));
   }
   drawHead();
   drawPanels();
-  document.addEventListener("visibilitychange", later);
-  const unfollow = follow((change) => {
-    if (change.error) return;
-    isStale = true;
-    later();
-  });
+  const live = liveRefresh(refresh, { pauseMs: PAUSE_MS, isQuiet: true });
   return () => {
     aborted.abort();
-    clearTimeout(timer);
+    live.close();
     seen.disconnect();
-    unfollow();
-    document.removeEventListener("visibilitychange", later);
     for (const panel of panels.values()) panel.chart?.close();
   };
 }
