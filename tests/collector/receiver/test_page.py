@@ -25,7 +25,8 @@ Collector = subprocess.Popen[str]
 def with_page(root: Path) -> Iterator[Collector]:
     command = [sys.executable, "-P", "-m", "chiplog_collector", "--dir", str(root), "--ui", "0"]
     environ = {**environment(root), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, env=environ, text=True, **pipes) as process:
         try:
             yield process
         finally:
