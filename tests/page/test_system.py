@@ -35,3 +35,36 @@ def test_a_time_in_the_address_is_shown_and_left(sampled: Site, page: Page) -> N
 def test_a_run_without_samples_says_why(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/unsampled/system")
     expect(page.get_by_text("No sample of a GPU, a host or a process belongs to this run.")).to_be_visible()
+
+
+def test_samples_are_aligned_with_steps_and_the_page_says_how(sampled: Site, page: Page) -> None:
+    sampled.visit(page, "#/run/sampled/system")
+    page.get_by_label("x axis").select_option("step")
+    expect(page.get_by_text("steps 0 to 499", exact=True)).to_be_visible()
+    expect(page.get_by_text("The step of a sample is the last one that the primary")).to_be_visible()
+    panel = page.get_by_role("region", name="hw.gpu.utilization")
+    expect(panel).to_contain_text("hw.gpu.utilization (%)")
+    expect(panel.locator("canvas")).to_be_visible()
+    # The crosshair on the mark of the throttling has its words.
+    box = panel.locator(".u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 248 / 499, box["y"] + 50)
+    expect(panel).to_contain_text("rank1 too hot (hardware)")
+    assert "x=step" in page.url
+
+
+def test_devices_are_chosen_by_label_and_by_node(sampled: Site, page: Page) -> None:
+    sampled.visit(page, "#/run/many/system")
+    panel = page.get_by_role("region", name="hw.gpu.utilization")
+    expect(panel).to_contain_text("20 devices")
+    page.get_by_text("of 20 nodes, 20 labels, 20 GPUs").click()
+    page.get_by_role("searchbox", name="Search nodes, labels, GPUs").fill("rank7")
+    page.get_by_role("checkbox", name="rank7 · GPU-2-7").check()
+    expect(panel).to_contain_text("rank7")
+    expect(panel).not_to_contain_text("devices")
+    assert "label=rank7" in page.url
+    page.reload()
+    expect(panel).to_contain_text("rank7")
+    page.get_by_text("rank7 of 20 nodes").click()
+    page.get_by_role("button", name="All devices").click()
+    expect(panel).to_contain_text("20 devices")

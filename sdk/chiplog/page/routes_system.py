@@ -7,36 +7,50 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.json_response import JsonResponse
-from chiplog.page.parameters import integer
-from chiplog.page.system_curves import POINTS_MAX, read_names, read_system_curve
+from chiplog.page.parameters import STEP_MAX, choice, integer
+from chiplog.page.system_curves import POINTS_MAX, SystemRequest, read_names, read_system_curve
 from chiplog.query.client import Client
 
 NAMES_MAX = 20  # in one request
+CHOSEN_MAX = 256  # nodes, and labels
 
 
 async def get_names(request: Request) -> Response:
-    """GET api/runs/RUN/system: names of samples, and marks: throttling and events of GPUs, at most 500."""
+    """GET api/runs/RUN/system: names of samples, labels with their nodes and GPUs, the span of steps, and marks.
+
+    Marks are throttling and events of GPUs, at most 500, each with the step of its node.
+    """
     run = request.path_params["run"]
     return JsonResponse(await request.app.state.source.call(lambda client: read_names(client, run)))
 
 
 async def get_curves(request: Request) -> Response:
-    """GET api/runs/RUN/system/curves: samples in buckets of time, a line for each device, or a band above 16.
+    """GET api/runs/RUN/system/curves: samples in buckets, a line for each device, or a band above 16.
 
-    name: may be repeated, at most 20 times. first, last: microseconds since 1970; last is exclusive. points: buckets,
-    at most 400.
+    name: may be repeated, at most 20 times. x: `time` (the default) or `step`: the last step that the node's primary,
+    else its lowest rank, had logged before the sample. first, last: microseconds since 1970, last is exclusive; or
+    steps, last is inclusive. points: buckets, at most 400. node, label: only these nodes and labels, a label with its
+    host; may be repeated.
     """
     run, query = request.path_params["run"], request.query_params
     names = list(dict.fromkeys(query.getlist("name")))
     if not 0 < len(names) <= NAMES_MAX:
         raise ValueError(f"{len(names)} names; give 1 to {NAMES_MAX}")
-    first, last = integer(query, "first", 0, 0, 1 << 52), integer(query, "last", 1 << 52, 0, 1 << 52)
-    if last <= first:
+    nodes, labels = (tuple(dict.fromkeys(query.getlist(name))) for name in ("node", "label"))
+    if max(len(nodes), len(labels)) > CHOSEN_MAX:
+        raise ValueError(f"{len(nodes)} nodes and {len(labels)} labels; give at most {CHOSEN_MAX} of each")
+    is_by_step = choice(query, "x", ("time", "step")) == "step"
+    least, most = (-STEP_MAX, STEP_MAX) if is_by_step else (0, 1 << 52)
+    first, last = integer(query, "first", least, least, most), integer(query, "last", most, least, most)
+    if last < first or (last == first and not is_by_step):
         raise ValueError(f"last={last} is not after first={first}")
     points = integer(query, "points", POINTS_MAX, 10, POINTS_MAX)
 
     def read(client: Client) -> list[dict[str, Any]]:
-        return [read_system_curve(client, run, name, first, last, points) for name in names]
+        return [
+            read_system_curve(client, SystemRequest(run, name, first, last, points, is_by_step, nodes, labels))
+            for name in names
+        ]
 
     return JsonResponse(await request.app.state.source.call(read))
 

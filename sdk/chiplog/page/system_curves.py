@@ -1,9 +1,11 @@
-"""Samples of GPUs, hosts and processes of a run, in buckets of time; and what went wrong with its GPUs."""
+"""Samples of GPUs, hosts and processes of a run, in buckets of time or of steps; and what went wrong with its GPUs."""
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 from chiplog.page.curves import bucket_width
+from chiplog.page.node_steps import progress_sql, read_step_span
 from chiplog.query.client import Client
 
 LINES_MAX = 16  # above that a band over all devices
@@ -18,40 +20,75 @@ _NAMES = """
 SELECT name, count(DISTINCT (node, device)) AS n_devices, min(ts) AS first, max(ts) AS last FROM system
 WHERE run_id = $run AND name <> 'hw.gpu.throttle.reasons' GROUP BY name ORDER BY name
 """
-_BUCKETS = """
-WITH sampled AS (
-    SELECT node, device, epoch_us(ts) // {width_us} * {width_us} AS at_us, avg(value) AS mean, min(value) AS min,
-           max(value) AS max, min(label) AS label, min(rank) AS rank
-    FROM system WHERE run_id = $run AND name = $name
-      AND ts >= make_timestamp({first_us}) AND ts < make_timestamp({last_us})
-    GROUP BY ALL
+_OWNED = "regexp_matches({}, '^(GPU-|MIG-|pid:)')"
+# Each label with its nodes and GPUs. A label that moved to another node is there twice.
+_LABELS = """
+SELECT node, label, min(rank) AS rank,
+       list(DISTINCT device ORDER BY device) FILTER (regexp_matches(device, '^(GPU-|MIG-)')) AS gpus
+FROM base.shares WHERE run_id = $run GROUP BY node, label ORDER BY min(rank) NULLS LAST, node, label
+"""
+# What belongs to the chosen labels and nodes: a label's GPUs and process, a node's host.
+_CHOSEN = f"""
+run_id = $run AND name = $name AND (
+    len($labels::VARCHAR[]) + len($nodes::VARCHAR[]) = 0 OR list_contains($nodes::VARCHAR[], node)
+    OR {_OWNED.format("device")} AND list_contains($labels::VARCHAR[], label)
+    OR NOT {_OWNED.format("device")} AND node IN (
+        SELECT node FROM base.shares WHERE run_id = $run AND list_contains($labels::VARCHAR[], label)
+    )
+)"""
+_BY_TIME = f"""
+WITH placed AS (
+    SELECT *, epoch_us(ts) // {{width}} * {{width}} AS place FROM system
+    WHERE {_CHOSEN} AND ts >= make_timestamp({{first}}) AND ts < make_timestamp({{last}})
+)"""
+# safeguard: sample-has-the-last-step
+_BY_STEP = f"""
+WITH {{progress}}, chosen AS (
+    FROM system WHERE {_CHOSEN}
+), placed AS (
+    SELECT s.*, p.step - (p.step % {{width}} + {{width}}) % {{width}} AS place
+    FROM chosen s ASOF JOIN progress p ON s.node = p.node AND s.ts >= p.ts
+    WHERE p.step >= {{first}} AND p.step <= {{last}}
+)"""
+_SAMPLED = """, sampled AS MATERIALIZED (
+    SELECT node, device, place, avg(value) AS mean, min(value) AS min, max(value) AS max, min(label) AS label,
+           min(rank) AS rank, min(epoch_us(ts)) AS first_us, max(epoch_us(ts)) AS last_us
+    FROM placed GROUP BY node, device, place
 )"""
 _LEVELS = ", buckets AS (FROM sampled)"
 _RATES = """, grown AS (
     SELECT * EXCLUDE (mean, min, max),
-           (max - lag(max) OVER (PARTITION BY node, device ORDER BY at_us))
-               / ((at_us - lag(at_us) OVER (PARTITION BY node, device ORDER BY at_us)) / 1e6) AS mean
+           (max - lag(max) OVER (PARTITION BY node, device ORDER BY place))
+               / (nullif(last_us - lag(last_us) OVER (PARTITION BY node, device ORDER BY place), 0) / 1e6) AS mean
     FROM sampled
 ), buckets AS (  -- a counter that falls began again
     SELECT *, mean AS min, mean AS max FROM grown WHERE mean >= 0
 )"""
-_COUNT = " SELECT count(DISTINCT (node, device)) AS n FROM buckets"
-_LINES = " SELECT node, device, label, at_us, mean, min, max FROM buckets ORDER BY node, rank NULLS LAST, device, at_us"
-_BAND = """
-SELECT at_us, count(*) AS n_labels, min(min) AS min, median(mean) AS median, max(max) AS max,
-       arg_min(coalesce(label, node), min) AS min_label, arg_max(coalesce(label, node), max) AS max_label
-FROM buckets GROUP BY at_us ORDER BY at_us
+# One query: the number of devices decides which half has rows.
+_RESULT = f"""
+, counted AS (SELECT count(DISTINCT (node, device)) AS n FROM buckets)
+SELECT n, node, device, label, rank, place, first_us, mean, min, max, 1 AS n_present, '' AS min_label, '' AS max_label
+FROM buckets, counted WHERE n <= {LINES_MAX}
+UNION ALL
+SELECT any_value(n), '', '', '', 0, place, min(first_us), median(mean), min(min), max(max), count(*),
+       arg_min(coalesce(label, node), min), arg_max(coalesce(label, node), max)
+FROM buckets, counted WHERE n > {LINES_MAX} GROUP BY place
+ORDER BY node, rank NULLS LAST, device, place
 """
 # A mark where throttling begins. Bits as in throttle_cost: an idle GPU and chosen clocks are no throttling.
-_THROTTLES = f"""
-SELECT ts, label, node, device, 'throttled' AS kind, NULL::INTEGER AS xid, reasons FROM (
+_MARKS = f"""
+WITH {{progress}}, throttles AS (
     SELECT ts, label, node, device, value::BIGINT & 252 AS reasons,
            lag(value::BIGINT & 252) OVER (PARTITION BY label, node, device ORDER BY ts) AS earlier
     FROM system WHERE run_id = $run AND name = 'hw.gpu.throttle.reasons'
-) WHERE reasons <> 0 AND coalesce(earlier, 0) = 0 ORDER BY ts LIMIT {MARKS_MAX}
-"""
-_EVENTS = f"""
-SELECT ts, label, node, device, kind, xid, message FROM gpu_events WHERE run_id = $run ORDER BY ts LIMIT {MARKS_MAX}
+), marks AS (
+    SELECT ts, label, node, device, 'throttled' AS kind, NULL::INTEGER AS xid, NULL AS message, reasons
+    FROM throttles WHERE reasons <> 0 AND coalesce(earlier, 0) = 0
+    UNION ALL
+    SELECT ts, label, node, device, kind, xid, message, 0 FROM gpu_events WHERE run_id = $run
+)
+SELECT m.*, p.step FROM marks m ASOF LEFT JOIN progress p ON m.node = p.node AND m.ts >= p.ts
+ORDER BY m.ts, m.device, m.kind LIMIT {MARKS_MAX}
 """
 _REASONS = {
     4: "power cap",
@@ -61,75 +98,133 @@ _REASONS = {
     64: "too hot (hardware)",
     128: "power brake",
 }
+_EVENTS = {"gpu.lost": "lost", "gpu.back": "back", "device_stale": "no answer"}
+
+
+@dataclass(frozen=True)
+class SystemRequest:
+    """What to read.
+
+    Attributes:
+        run: ID of the run.
+        name: Such as hw.gpu.utilization.
+        first: The first time in µs since 1970, or the first step.
+        last: The end in µs, exclusive, or the last step, inclusive.
+        points: Buckets at most.
+        is_by_step: Buckets of steps, not of time.
+        nodes: Only of these, and of `labels`; all if both are empty.
+        labels: Only their GPUs and processes, and the hosts that they run on.
+    """
+
+    run: str
+    name: str
+    first: int
+    last: int
+    points: int = POINTS_MAX
+    is_by_step: bool = False
+    nodes: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 def read_names(client: Client, run: str) -> dict[str, Any]:
-    """Return `names` with the number of devices and the span of each, and `marks`: throttling and events of GPUs.
+    """Return what there are samples of.
+
+    Returns:
+        `names` with the number of devices and the span of each; `labels` with node, rank and GPUs; `steps`, the first
+        and the last one of the run, or None; `marks`: throttling and events of GPUs, each with the step of its
+        node and a few `words`.
 
     Raises:
         QueryError: A query has no result.
     """
-    marks = client.sql(_EVENTS, {"run": run}).rows()
-    for row in client.sql(_THROTTLES, {"run": run}).rows():
-        reasons = row.pop("reasons")
+    names = client.sql(_NAMES, {"run": run}).rows()
+    span = read_step_span(client, run)
+    if not names and span is None:
+        return {"names": [], "labels": [], "steps": None, "marks": []}
+    text = _MARKS.format(progress=progress_sql(span["n"] if span else 0))
+    marks = [_mark(row) for row in client.sql(text, {"run": run}).rows()]
+    labels = client.sql(_LABELS, {"run": run}).rows()
+    return {
+        "names": names,
+        "labels": labels,
+        "steps": [span["first_step"], span["last_step"]] if span else None,
+        "marks": marks,
+    }
+
+
+def _mark(row: dict[str, Any]) -> dict[str, Any]:
+    reasons = row.pop("reasons")
+    if reasons:
         words = ", ".join(text for bit, text in _REASONS.items() if reasons & bit)
-        marks.append({**row, "message": f"{row['device']} is throttled: {words}"})
-    marks.sort(key=lambda mark: mark["ts"])
-    return {"names": client.sql(_NAMES, {"run": run}).rows(), "marks": marks[:MARKS_MAX]}
+        return {**row, "words": words, "message": f"{row['device']} is throttled: {words}"}
+    xid = None if row["xid"] is None else f"XID {row['xid']}"
+    what = _EVENTS.get(row["kind"], "" if xid else row["kind"].removeprefix("gpu."))
+    return {**row, "words": f"{what} {xid or ''}".strip()}
 
 
-def read_system_curve(client: Client, run: str, name: str, first_us: int, last_us: int, points: int) -> dict[str, Any]:
-    """Return one name in buckets of time, in the form of `read_curve`, with a line for each device, or a band.
-
-    Args:
-        client: The collector.
-        run: The run.
-        name: Such as hw.gpu.utilization.
-        first_us: The first time, in µs since 1970.
-        last_us: The end, exclusive.
-        points: The most buckets.
+def read_system_curve(client: Client, request: SystemRequest) -> dict[str, Any]:
+    """Return one name in buckets, in the form of `read_curves`, with a line for each device, or a band.
 
     Raises:
         QueryError: A query has no result.
     """
-    width_s = bucket_width(max(1, -(-(last_us - first_us) // 1_000_000)), max(points - 1, 1))
-    width_us = width_s * 1_000_000
-    is_rate = name.startswith(COUNTERS)
-    bounds = {"width_us": width_us, "first_us": first_us // width_us * width_us, "last_us": last_us}
-    text = _BUCKETS.format(**bounds) + (_RATES if is_rate else _LEVELS)
-    named = {"run": run, "name": name}
-    [counted] = client.sql(text + _COUNT, named).rows()
-    head = {"key": name, "is_rate": is_rate, "width_s": width_s, "n_labels": counted["n"]}
-    is_band = counted["n"] > LINES_MAX
-    rows = client.sql(text + (_BAND if is_band else _LINES), named).rows()
+    named = {"run": request.run, "name": request.name, "nodes": list(request.nodes), "labels": list(request.labels)}
+    is_rate = request.name.startswith(COUNTERS)
+    head: dict[str, Any] = {"key": request.name, "is_rate": is_rate}
+    points = max(request.points - 1, 1)
+    if request.is_by_step:
+        span = read_step_span(client, request.run)
+        if span is None:
+            return head | {"width": 1, "n_labels": 0, "kind": "none", "step": [], "ts": []}
+        first, last = max(request.first, span["first_step"]), min(request.last, span["last_step"])
+        width = bucket_width(max(last - first + 1, 1), points)
+        first -= first % width
+        text = _BY_STEP.format(
+            progress=progress_sql(span["n"]), width=width, first=first, last=last - last % width + width - 1
+        )
+        head |= {"width": width}
+    else:
+        width_s = bucket_width(max(1, -(-(request.last - request.first) // 1_000_000)), points)
+        width = width_s * 1_000_000
+        text = _BY_TIME.format(width=width, first=request.first // width * width, last=request.last)
+        head |= {"width_s": width_s}
+    text += _SAMPLED + (_RATES if is_rate else _LEVELS) + _RESULT
+    rows = client.sql(text, named).rows()
     if not rows:
-        return head | {"kind": "none", "step": [], "ts": []}
-    return head | (_band(rows) if is_band else _lines(rows))
+        return head | {"n_labels": 0, "kind": "none", "step": [], "ts": []}
+    head |= {"n_labels": rows[0]["n"]}
+    found = _band(rows) if rows[0]["n"] > LINES_MAX else _lines(rows)
+    if not request.is_by_step:  # buckets begin at whole widths
+        found["step"] = found["ts"] = [place / 1000 for place in found["step"]]
+    return head | found
 
 
 def _band(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    names = ("n_labels", "min", "median", "max", "min_label", "max_label")
-    times = [row["at_us"] / 1000 for row in rows]
-    return {"kind": "band", "step": times, "ts": times, **{name: [row[name] for row in rows] for name in names}}
+    names = ("n_present", "min", "max", "min_label", "max_label")
+    columns = {name: [row[name] for row in rows] for name in names} | {"median": [row["mean"] for row in rows]}
+    times = [row["first_us"] / 1000 for row in rows]
+    return {"kind": "band", "step": [row["place"] for row in rows], "ts": times, **columns}
 
 
 def _lines(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    times = sorted({row["at_us"] for row in rows})
-    places = {at: place for place, at in enumerate(times)}
+    times: dict[int, int] = {}
+    for row in rows:
+        times[row["place"]] = min(times.get(row["place"], row["first_us"]), row["first_us"])
+    steps = sorted(times)
+    places = {step: place for place, step in enumerate(steps)}
     lines: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         line = lines.setdefault(
             (row["node"], row["device"]),
-            {"label": _owner(row), "mean": [None] * len(times), "min": [None] * len(times), "max": [None] * len(times)},
+            {"label": _owner(row), "mean": [None] * len(steps), "min": [None] * len(steps), "max": [None] * len(steps)},
         )
         for name in ("mean", "min", "max"):
-            line[name][places[row["at_us"]]] = row[name]
+            line[name][places[row["place"]]] = row[name]
     counts = Counter(line["label"] for line in lines.values())
     for (_, device), line in lines.items():
         if counts[line["label"]] > 1 and device:
             line["label"] += f" {device}"
-    ms = [at / 1000 for at in times]
-    return {"kind": "lines", "step": ms, "ts": ms, "lines": list(lines.values())}
+    return {"kind": "lines", "step": steps, "ts": [times[step] / 1000 for step in steps], "lines": list(lines.values())}
 
 
 def _owner(row: dict[str, Any]) -> str:

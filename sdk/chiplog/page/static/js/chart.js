@@ -12,6 +12,8 @@ const POINTS_MAX = 40; // with so many or fewer, each has a dot
 const FONT = "11px system-ui, sans-serif";
 const DRAG_PX = 4; // a shorter way is a click
 const STRIP = 3; // pixels
+const MARK_NEAR = 6; // pixels from the crosshair
+const MARKS_NEAR = 4; // of which the words are shown at once
 const NAME_GAP = 3; // pixels between a line and its name
 
 /** Return the values at places of x; undefined where there is none, which lines bridge; null interrupts a line. */
@@ -40,9 +42,11 @@ export function lineStyle(at) {
  *   lines: [{name, values, low, high, raw, colour, dash, isThin, tail}], colour: name of a CSS variable; low, high: the
  *     band of a line; raw: values that stay faint behind it; tail: a name at the right edge; isThin: not the line itself
  *     but a bound; isSilent: not in the legend
- *   marks: [{x, isBad}]: vertical lines, or nothing
+ *   marks: [{x, isBad, text}]: vertical lines, or nothing; text: a few words at the top where there is room, all of them
+ *     near the crosshair
  *   fills: [[line, line, colour]]: what is filled between two lines
- *   present, nLabels: how many of the labels are at each place of x, or null; a strip marks where some are missing
+ *   present, nLabels: how many of the labels are at each place of x, or null; a strip marks where some are missing; noun:
+ *     what they are, if not labels
  * What a reader does with it (all but onZoom and onReset may be missing):
  *   onZoom(least, most): a part was chosen, by dragging or by + and -
  *   onPan(least, most, isOver): it was moved, by dragging with Shift or by Shift and an arrow; all charts follow
@@ -252,10 +256,19 @@ export class Chart {
     const { ctx, bbox } = plot;
     ctx.save();
     ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
-    for (const { x, isBad } of this.model.marks ?? []) {
+    ctx.font = `${10 * devicePixelRatio}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
+    let free = bbox.left;
+    for (const { x, isBad, text } of this.model.marks ?? []) {
       const left = plot.valToPos(x, "x", true);
       if (left < bbox.left || left > bbox.left + bbox.width) continue;
-      ctx.strokeStyle = css(isBad ? "--bad" : "--warn");
+      ctx.strokeStyle = ctx.fillStyle = css(isBad ? "--bad" : "--warn");
+      const width = text ? ctx.measureText(text).width + 6 * devicePixelRatio : 0;
+      if (width && left >= free && left + width <= bbox.left + bbox.width) {
+        ctx.fillText(text, left + 3 * devicePixelRatio, bbox.top + 9 * devicePixelRatio);
+        free = left + width;
+      }
       ctx.beginPath();
       ctx.moveTo(left, bbox.top);
       ctx.lineTo(left, bbox.top + bbox.height);
@@ -332,14 +345,22 @@ export class Chart {
 
   drawValues(at) {
     if (!this.values) return;
-    const { x, kind, lines, present, nLabels } = this.model;
+    const { x, kind, lines, present, nLabels, noun = "labels" } = this.model;
     const isInside = at !== null && at !== undefined && at < x.length;
-    const missing = isInside && present?.[at] < nLabels ? ` · ${present[at]} of ${nLabels} labels` : "";
-    this.where.textContent = isInside ? placeText(x[at], kind) + missing : "last";
+    const missing = isInside && present?.[at] < nLabels ? ` · ${present[at]} of ${nLabels} ${noun}` : "";
+    const near = isInside ? this.nearMarks().map((text) => ` · ${text}`) : [];
+    this.where.textContent = isInside ? placeText(x[at], kind) + missing + near.join("") : "last";
     lines.forEach((line, number) => {
       const value = isInside ? line.values[at] : line.values.findLast((one) => one !== null && one !== undefined);
       this.values[number].textContent = valueText(value) || "–";
     });
+  }
+
+  /** Return the texts of the marks near the crosshair. */
+  nearMarks() {
+    const { left } = this.plot.cursor;
+    const isNear = ({ x, text }) => text && Math.abs(this.plot.valToPos(x, "x") - left) <= MARK_NEAR;
+    return (this.model.marks ?? []).filter(isNear).slice(0, MARKS_NEAR).map(({ text }) => text);
   }
 
   /** Return a canvas with the chart, its title and its legend, as it is on the page. */

@@ -2,8 +2,9 @@
 // the whole tab, the newest at first.
 
 import { addressOf, setParameters } from "../../address.js";
-import { ask, follow, part } from "../../api.js";
+import { ask, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
+import { liveRefresh } from "../../live.js";
 import {
   IMAGE_BYTES_MAX,
   TEXT_BYTES_MAX,
@@ -76,25 +77,16 @@ class View {
       if (JSON.stringify(detail.files) !== before) this.redrawAll();
     };
     this.element.addEventListener("report", this.onReport);
-    this.onVisible = () => this.later();
-    document.addEventListener("visibilitychange", this.onVisible);
-    this.unfollow = follow((state) => {
-      if (state.error) return;
-      this.isStale = true;
-      this.later();
-    });
-    this.lastAt = performance.now();
+    this.live = liveRefresh(() => this.refresh(), { pauseMs: PAUSE_MS, pauseFactor: PAUSE_FACTOR, isQuiet: true });
   }
 
   close() {
     this.isOpen = false;
     this.abort.abort();
-    clearTimeout(this.timer);
+    this.live?.close();
     clearTimeout(this.typing);
     this.seen?.disconnect();
-    this.unfollow?.();
     this.element.removeEventListener("report", this.onReport);
-    document.removeEventListener("visibilitychange", this.onVisible);
     for (const panel of this.panels.values()) panel.close();
     for (const url of this.urls.values()) URL.revokeObjectURL(url);
   }
@@ -361,17 +353,7 @@ class View {
 
   // -- live --
 
-  later() {
-    if (!this.isStale || this.timer || document.hidden || !this.isOpen) return;
-    this.timer = setTimeout(
-      () => this.refresh(),
-      Math.max(0, this.lastAt + Math.max(PAUSE_MS, PAUSE_FACTOR * (this.lastMs ?? 0)) - performance.now()),
-    );
-  }
-
   async refresh() {
-    const began = performance.now();
-    this.isStale = false;
     try {
       const media = await ask(`runs/${part(this.run)}/media`, {}, { signal: this.abort.signal });
       const isNew = JSON.stringify(media) !== JSON.stringify(this.media);
@@ -380,10 +362,6 @@ class View {
     } catch (error) {
       this.fail(error);
     }
-    this.timer = null;
-    this.lastAt = performance.now();
-    this.lastMs = this.lastAt - began;
-    this.later();
   }
 
   fail(error) {

@@ -1,4 +1,4 @@
-// GPUs, hosts and processes of a run over time, with throttling and events of GPUs as marks.
+// GPUs, hosts and processes of a run over time or over steps, with throttling and events of GPUs as marks.
 
 import { setParameters } from "../../address.js";
 import { ask, part } from "../../api.js";
@@ -6,138 +6,336 @@ import { Chart } from "../../chart.js";
 import { modelOf } from "../../curve_model.js";
 import { h, notice, show } from "../../dom.js";
 import { liveRefresh } from "../../live.js";
-import { timeText } from "../../texts.js";
+import { countText, timeText, wholeText } from "../../texts.js";
+import { deviceChooser } from "./device_chooser.js";
 
 const PAUSE_MS = 5000; // between two requests for what is new: agents sample every few seconds
 const POINTS = 400;
+const NAMES_AT_ONCE = 4; // in one request
 const MARKS_SHOWN = 100; // in the list
-const KINDS = [["hw.", "GPUs"], ["system.", "Hosts"], ["process.", "Processes"]];
+const JITTER_S = 4; // in shorter buckets a device may have no sample
+const X_NAMES = { time: "wall time", step: "step", relative: "time since the start" };
+const KINDS = [
+  ["GPUs", ["hw."]],
+  ["Hosts", ["system."]],
+  ["Processes", ["process.", "cgroup."]],
+];
+const STEP_TEXT =
+  "The step of a sample is the last one that the primary, or else the lowest rank, of its node had logged by then. " +
+  "Samples before the first step are left out.";
+const NO_SAMPLE =
+  "No sample of a GPU, a host or a process belongs to this run. The agent takes them, unless sampling is turned off.";
+// What a name counts, by its end, in the units of the agent; then the sizes of each unit from large to small.
+const UNITS = [
+  [/\.utilization$/, "share"],
+  [/\.(memory\.(usage|limit)|filesystem\.usage|io\.(read|write|receive|transmit))$/, "bytes"],
+  [/\.clock\.\w+$/, "hertz"],
+  [/^hw\.power/, "watts"],
+  [/^hw\.temperature/, "celsius"],
+  [/^hw\.energy$/, "joules"],
+  [/^system\.pressure\./, "seconds"],
+];
+const SIZES = {
+  share: [[0.01, "%"]],
+  bytes: [
+    [2 ** 40, "TiB"],
+    [2 ** 30, "GiB"],
+    [2 ** 20, "MiB"],
+    [2 ** 10, "KiB"],
+    [1, "B"],
+  ],
+  hertz: [
+    [1e9, "GHz"],
+    [1e6, "MHz"],
+    [1, "Hz"],
+  ],
+  watts: [[1, "W"]],
+  celsius: [[1, "°C"]],
+  joules: [[1, "J"]],
+  seconds: [[1, "s"]],
+};
+const RATES = { joules: [[1, "W"]], seconds: [[0.01, "% of the time"]] };
 
-export async function open(element, run, query) {
-  const path = `runs/${part(run)}/system`;
-  const aborted = new AbortController();
-  const { signal } = aborted;
-  const whole = (name) => (/^\d{1,16}$/.test(query.get(name) ?? "") ? Number(query.get(name)) : null);
-  let zoom = whole("first") !== null && whole("last") !== null ? [whole("first"), whole("last")] : null; // microseconds
-  let found = await ask(path, {}, { signal });
-  const panels = new Map(); // by name
-  if (!found.names.length) {
-    const why = "No sample of a GPU, a host or a process belongs to this run. The agent takes them, unless sampling is turned off.";
-    show(element, h("p", { class: "empty quiet" }, why));
-    return () => aborted.abort();
+export async function open(element, run, query, report) {
+  const view = new View(element, run, query, report);
+  await view.start();
+  return () => view.close();
+}
+
+class View {
+  constructor(element, run, query, report) {
+    Object.assign(this, { element, run });
+    this.path = `runs/${part(run)}/system`;
+    this.startMs = Date.parse(report.created_at);
+    this.x = query.get("x") in X_NAMES ? query.get("x") : "time";
+    const whole = (name) => (/^-?\d{1,16}$/.test(query.get(name) ?? "") ? Number(query.get(name)) : null);
+    this.zoom = whole("first") === null || whole("last") === null ? null : [whole("first"), whole("last")]; // µs, or steps
+    this.nodes = new Set(query.getAll("node"));
+    this.labels = new Set(query.getAll("label"));
+    this.panels = new Map(); // by name
+    this.abort = new AbortController();
   }
 
-  const range = h("span", { class: "quiet" });
-  const reset = h("button", { onclick: () => setZoom(null) }, "All times");
-  const marks = h("details", { class: "panel" });
-  const body = h("div");
-  show(element, h("div", { class: "bar" }, range, reset), marks, body);
-
-  const seen = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      const panel = panels.get(entry.target.dataset.name);
-      panel.isSeen = entry.isIntersecting;
-      if (panel.isSeen && panel.isStale) load([panel]).catch(fail);
+  async start() {
+    this.found = await ask(this.path, {}, { signal: this.abort.signal });
+    if (!this.found.names.length) {
+      show(this.element, h("p", { class: "empty quiet" }, NO_SAMPLE));
+      return;
     }
-  }, { rootMargin: "150px" });
+    if (!this.found.steps && this.x === "step") this.x = "time";
+    this.axis = h(
+      "select",
+      { "aria-label": "x axis", onchange: () => this.setX(this.axis.value) },
+      Object.entries(X_NAMES).map(([value, text]) => {
+        const isDisabled = value === "step" && !this.found.steps;
+        return h("option", { value, selected: value === this.x, disabled: isDisabled }, `x: ${text}`);
+      }),
+    );
+    this.range = h("span", { class: "quiet" });
+    this.reset = h("button", { onclick: () => this.setZoom(null) });
+    this.about = h("p", { class: "quiet small" }, STEP_TEXT);
+    this.chooser = deviceChooser({ nodes: this.nodes, labels: this.labels, onChange: () => this.choose() });
+    this.marks = h("details", { class: "panel" });
+    this.body = h("div");
+    const bar = h("div", { class: "bar" }, this.axis, this.range, this.reset);
+    show(this.element, bar, this.about, this.chooser.element, this.marks, this.body);
+    this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "150px" });
+    this.drawHead();
+    this.drawPanels();
+    this.live = liveRefresh(() => this.refresh(), { pauseMs: PAUSE_MS, isQuiet: true });
+  }
 
-  function bounds() {
-    if (zoom) return zoom;
-    const times = (name) => found.names.map((row) => Date.parse(row[name]) * 1000);
+  close() {
+    this.abort.abort();
+    this.live?.close();
+    this.seen?.disconnect();
+    for (const panel of this.panels.values()) panel.chart?.close();
+  }
+
+  /** Return the first and the last time in µs, or the steps. */
+  bounds() {
+    if (this.zoom) return this.zoom;
+    if (this.x === "step") return this.found.steps;
+    const times = (name) => this.found.names.map((row) => Date.parse(row[name]) * 1000);
     return [Math.min(...times("first")), Math.max(...times("last")) + 1_000_000];
   }
 
-  function drawPanels() {
-    for (const { name } of found.names) {
-      if (panels.has(name)) continue;
-      const box = h("div", { class: "curve-box" });
-      const legend = h("div", { class: "curve-legend" });
-      const title = h("h3", {}, name);
-      const panel = { name, box, legend, title, isStale: true, isSeen: false, chart: null };
-      panel.element = h("section", { class: "panel", "aria-label": name, "data-name": name }, title, box, legend);
-      panels.set(name, panel);
-    }
-    const groups = KINDS.map(([start, title]) => [title, found.names.filter(({ name }) => name.startsWith(start))]);
-    groups.push(["Others", found.names.filter(({ name }) => !KINDS.some(([start]) => name.startsWith(start)))]);
-    show(body, groups.filter(([, names]) => names.length).map(([title, names]) =>
-      h("section", { "aria-label": title }, h("h2", {}, title), h("div", { class: "panels" }, names.map(({ name }) => panels.get(name).element)))));
-    for (const panel of panels.values()) seen.observe(panel.element);
+  // -- controls --
+
+  setX(x) {
+    if ((x === "step") !== (this.x === "step")) this.zoom = null; // bounds of one are none of the other
+    this.x = x;
+    setParameters({ x: x === "time" ? null : x, first: this.zoom?.[0], last: this.zoom?.[1] });
+    this.drawHead();
+    this.reload();
   }
 
-  function drawHead() {
-    const [first, last] = bounds();
-    range.textContent = `${timeText(new Date(first / 1000).toISOString())} to ${timeText(new Date(last / 1000).toISOString())}`;
-    reset.hidden = !zoom;
-    marks.hidden = !found.marks.length;
-    const count = found.marks.length;
-    show(marks, h("summary", {}, `${count} ${count === 1 ? "mark" : "marks"}: throttling and events of GPUs`),
-      h("ul", {}, found.marks.slice(0, MARKS_SHOWN).map((mark) =>
-        h("li", {}, `${timeText(mark.ts)} `, h("strong", {}, mark.label ?? mark.node), ` ${mark.message}`, mark.xid === null ? null : ` (XID ${mark.xid})`))),
-      count > MARKS_SHOWN ? h("p", { class: "quiet" }, `The first ${MARKS_SHOWN} of ${count}.`) : null);
+  setZoom(zoom) {
+    this.zoom = zoom;
+    setParameters({ first: zoom?.[0], last: zoom?.[1] });
+    this.drawHead();
+    this.reload();
   }
 
-  async function load(chosen) {
-    if (!chosen.length) return;
-    for (const panel of chosen) panel.isStale = false;
-    const [first, last] = bounds();
-    for (let at = 0; at < chosen.length; at += 4) {
-      const some = chosen.slice(at, at + 4);
-      const curves = await ask(`${path}/curves`, { name: some.map(({ name }) => name), first, last, points: POINTS }, { signal });
-      some.forEach((panel, place) => drawCurve(panel, curves[place]));
+  /** Zoom to a part of an axis. */
+  zoomTo(least, most) {
+    if (this.x === "step") this.setZoom([Math.ceil(least), Math.max(Math.floor(most), Math.ceil(least))]);
+    else {
+      const start = this.x === "time" ? 0 : this.startMs * 1000;
+      this.setZoom([Math.floor(start + least * 1e6), Math.ceil(start + most * 1e6)]);
     }
   }
 
-  function drawCurve(panel, curve) {
-    panel.title.textContent = `${curve.key}${curve.is_rate ? ", per second" : ""}${curve.kind === "band" ? `, ${curve.n_labels} devices` : ""}`;
+  choose() {
+    setParameters({ node: [...this.nodes], label: [...this.labels] });
+    this.drawHead();
+    this.reload();
+  }
+
+  isChosen({ node, label }) {
+    return (!this.nodes.size && !this.labels.size) || this.nodes.has(node) || this.labels.has(label);
+  }
+
+  drawHead() {
+    const [first, last] = this.bounds();
+    const time = (us) => timeText(new Date(us / 1000).toISOString());
+    this.range.textContent =
+      this.x === "step" ? `steps ${wholeText(first)} to ${wholeText(last)}` : `${time(first)} to ${time(last)}`;
+    this.reset.hidden = !this.zoom;
+    this.reset.textContent = this.x === "step" ? "All steps" : "All times";
+    this.about.hidden = this.x !== "step";
+    this.chooser.draw(this.found.labels);
+    const marks = this.found.marks.filter((mark) => this.isChosen(mark));
+    this.marks.hidden = !marks.length;
+    show(
+      this.marks,
+      h("summary", {}, `${countText(marks.length, "mark")}: throttling and events of GPUs`),
+      h(
+        "ul",
+        {},
+        marks.slice(0, MARKS_SHOWN).map((mark) => {
+          const where = mark.step === null ? "" : `, step ${wholeText(mark.step)}`;
+          const code = mark.xid === null ? null : ` (XID ${mark.xid})`;
+          return h(
+            "li",
+            {},
+            `${timeText(mark.ts)}${where} `,
+            h("strong", {}, mark.label ?? mark.node),
+            ` ${mark.message}`,
+            code,
+          );
+        }),
+      ),
+      marks.length > MARKS_SHOWN ? h("p", { class: "quiet" }, `The first ${MARKS_SHOWN} of ${marks.length}.`) : null,
+    );
+  }
+
+  // -- panels --
+
+  drawPanels() {
+    for (const { name } of this.found.names) {
+      if (this.panels.has(name)) continue;
+      const panel = { name, version: 0, isStale: true, isSeen: false, chart: null };
+      panel.box = h("div", { class: "curve-box sampled" });
+      panel.legend = h("div", { class: "curve-legend" }, h("span", { class: "quiet" }, "Loading…"));
+      panel.title = h("h3", {}, name);
+      const attributes = { class: "panel", "aria-label": name, "data-name": name };
+      panel.element = h("section", attributes, panel.title, panel.box, panel.legend);
+      this.panels.set(name, panel);
+    }
+    const kindOf = (name) =>
+      KINDS.find(([, starts]) => starts.some((start) => name.startsWith(start)))?.[0] ?? "Others";
+    const groups = [...KINDS.map(([title]) => title), "Others"].map((title) => [
+      title,
+      this.found.names.filter(({ name }) => kindOf(name) === title),
+    ]);
+    show(
+      this.body,
+      groups
+        .filter(([, names]) => names.length)
+        .map(([title, names]) =>
+          h(
+            "section",
+            { "aria-label": title },
+            h("h2", {}, title),
+            h(
+              "div",
+              { class: "panels" },
+              names.map(({ name }) => this.panels.get(name).element),
+            ),
+          ),
+        ),
+    );
+    for (const panel of this.panels.values()) this.seen.observe(panel.element);
+  }
+
+  onSeen(entries) {
+    for (const { target, isIntersecting } of entries) this.panels.get(target.dataset.name).isSeen = isIntersecting;
+    this.load();
+  }
+
+  reload() {
+    for (const panel of this.panels.values()) panel.isStale = true;
+    this.load();
+  }
+
+  /** Ask for the curves that are visible and stale. */
+  async load() {
+    const chosen = [...this.panels.values()].filter((panel) => panel.isSeen && panel.isStale);
+    for (const panel of chosen) {
+      panel.isStale = false;
+      panel.version += 1;
+    }
+    const [first, last] = this.bounds();
+    const x = this.x === "step" ? "step" : null;
+    const query = { x, first, last, points: POINTS, node: [...this.nodes], label: [...this.labels] };
+    for (let at = 0; at < chosen.length; at += NAMES_AT_ONCE) {
+      const some = chosen.slice(at, at + NAMES_AT_ONCE);
+      const versions = some.map(({ version }) => version);
+      try {
+        const curves = await ask(
+          `${this.path}/curves`,
+          { name: some.map(({ name }) => name), ...query },
+          { signal: this.abort.signal },
+        );
+        some.forEach((panel, place) => panel.version === versions[place] && this.drawCurve(panel, curves[place]));
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        for (const panel of some) panel.legend.textContent = error.message;
+        notice(error.message, true);
+      }
+    }
+  }
+
+  drawCurve(panel, curve) {
+    const { unit, scaled } = inUnit(curve);
+    const devices = curve.kind === "band" ? `, ${curve.n_labels} devices` : "";
+    panel.title.textContent = `${curve.key}${unit ? ` (${unit})` : ""}${devices}`;
+    panel.box.hidden = curve.kind === "none";
     if (curve.kind === "none") {
-      panel.legend.textContent = "No sample in this time.";
-      if (!panel.chart) return;
+      panel.legend.textContent = `No sample ${this.x === "step" ? "in these steps" : "in this time"}.`;
+      return;
     }
     panel.chart ??= new Chart(panel.box, panel.legend, {
-      onZoom: (least, most) => setZoom([Math.floor(least * 1e6), Math.ceil(most * 1e6)]),
-      onReset: () => setZoom(null),
+      onZoom: (least, most) => this.zoomTo(least, most),
+      onReset: () => this.setZoom(null),
       label: `Curve of ${panel.name}`,
     });
-    const { model } = modelOf([{ name: run, curve, startMs: 0 }], { x: "time", isLog: false, weight: 0, range: null });
-    const isGpu = panel.name.startsWith("hw.");
-    panel.chart.draw({ ...model, marks: isGpu ? found.marks.map(({ ts, kind }) => ({ x: Date.parse(ts) / 1000, isBad: kind !== "throttled" })) : [] });
+    const runs = [{ name: this.run, curve: scaled, startMs: this.startMs }];
+    const range = this.x === "step" ? this.zoom : null;
+    const { model } = modelOf(runs, { x: this.x, isLog: false, weight: 0, range });
+    if (curve.width_s < JITTER_S) model.present = null;
+    panel.chart.draw({ ...model, noun: "devices", marks: panel.name.startsWith("hw.") ? this.marksOf() : [] });
   }
 
-  function setZoom(next) {
-    zoom = next;
-    setParameters({ first: next?.[0], last: next?.[1] });
-    drawHead();
-    for (const panel of panels.values()) panel.isStale = true;
-    load([...panels.values()].filter((panel) => panel.isSeen)).catch(fail);
+  marksOf() {
+    const places = {
+      time: ({ ts }) => Date.parse(ts) / 1000,
+      step: ({ step }) => step,
+      relative: ({ ts }) => (Date.parse(ts) - this.startMs) / 1000,
+    };
+    return this.found.marks
+      .filter((mark) => this.isChosen(mark) && places[this.x](mark) !== null)
+      .map((mark) => ({
+        x: places[this.x](mark),
+        isBad: mark.kind !== "throttled",
+        text: `${mark.label ?? mark.node} ${mark.words}`,
+      }));
   }
 
-  function fail(error) {
-    if (error.name !== "AbortError") notice(error.message, true);
-  }
+  // -- live --
 
-  async function refresh() {
+  async refresh() {
     try {
-      const last = JSON.stringify(found);
-      const next = await ask(path, {}, { signal });
+      const last = JSON.stringify(this.found);
+      const next = await ask(this.path, {}, { signal: this.abort.signal });
       if (JSON.stringify(next) !== last) {
-        const before = panels.size;
-        found = next;
-        drawHead();
-        if (found.names.some(({ name }) => !panels.has(name)) || !before) drawPanels();
-        for (const panel of panels.values()) panel.isStale = true;
-        if (!zoom) await load([...panels.values()].filter((panel) => panel.isSeen));
+        this.found = next;
+        this.drawHead();
+        if (next.names.some(({ name }) => !this.panels.has(name))) this.drawPanels();
+        for (const panel of this.panels.values()) panel.isStale = true;
+        if (!this.zoom) await this.load();
       }
     } catch (error) {
-      fail(error);
+      if (error.name !== "AbortError") notice(error.message, true);
     }
   }
-  drawHead();
-  drawPanels();
-  const live = liveRefresh(refresh, { pauseMs: PAUSE_MS, isQuiet: true });
-  return () => {
-    aborted.abort();
-    live.close();
-    seen.disconnect();
-    for (const panel of panels.values()) panel.chart?.close();
-  };
+}
+
+/** Return a curve in a unit for people: {unit, scaled}. */
+function inUnit(curve) {
+  const kind = UNITS.find(([pattern]) => pattern.test(curve.key))?.[1];
+  const sizes = (curve.is_rate ? RATES[kind] : null) ?? SIZES[kind];
+  const after = curve.is_rate && !RATES[kind] ? "per second" : "";
+  if (!sizes) return { unit: after, scaled: curve };
+  const columns = curve.kind === "band" ? [curve.max] : (curve.lines ?? []).map(({ max }) => max);
+  const most = columns.flat().reduce((a, b) => Math.max(a, Math.abs(b ?? 0)), 0);
+  const [size, unit] = sizes.find(([one]) => most >= one) ?? sizes.at(-1);
+  const scale = (values) => values?.map((value) => (value === null ? null : value / size));
+  const parts = (of, names) => Object.fromEntries(names.map((name) => [name, scale(of[name])]));
+  const scaled =
+    curve.kind === "band"
+      ? { ...curve, ...parts(curve, ["min", "median", "max"]) }
+      : { ...curve, lines: curve.lines?.map((line) => ({ ...line, ...parts(line, ["mean", "min", "max"]) })) };
+  return { unit: `${unit}${after ? ` ${after}` : ""}`, scaled };
 }
