@@ -101,7 +101,8 @@ async def get_timeline(request: Request) -> Response:
 
     first, last: steps; without `first` the last 20. columns: pixels of a row, at most 4,000: where a step has less than
     8 of them, a bar adds up several steps. rows: labels, at most 64. skip: labels before the first row. order: `rank`,
-    or `slow` for those first that worked longest. label: is among the rows.
+    or `slow` for those first that worked longest; if it is missing, `slow` where some labels have no row. label: is
+    among the rows.
 
     Times of phases are derived from their lengths and from when they were recorded: see docs/topics/page.md. `bars` has
     row, step, start and length in seconds since `begun_us`; `pieces` has for each bar phase and seconds in turn, with
@@ -115,7 +116,7 @@ async def get_timeline(request: Request) -> Response:
         integer(query, "columns", 1_000, 100, PIXELS_MAX),
         integer(query, "rows", LABELS_MAX, 1, LABELS_MAX),
         integer(query, "skip", 0, 0),
-        choice(query, "order", ("rank", "slow")),
+        choice(query, "order", ("auto", "rank", "slow")),
         query.get("label", ""),
     )
     return JsonResponse(await request.app.state.source.call(lambda client: read_timeline(client, asked)))

@@ -87,7 +87,8 @@ class TimelineRequest:
         columns: Pixels of a row.
         rows: Labels at most.
         skip: Labels before the first row.
-        order: `rank`, or `slow` for those first that worked longest beside the median.
+        order: `rank`, or `slow` for those first that worked longest beside the median; `auto` for `slow` where not
+            all labels have a row, else `rank`.
         label: Is among the rows.
     """
 
@@ -97,7 +98,7 @@ class TimelineRequest:
     columns: int = 1_000
     rows: int = ROWS_MAX
     skip: int = 0
-    order: str = "rank"
+    order: str = "auto"
     label: str = ""
 
 
@@ -105,7 +106,8 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
     """Return the phases of labels over wall time.
 
     Returns:
-        `phases`, in the order in which the database first saw them, `data` first; `labels` of the rows; `n_labels`;
+        `phases`, in the order in which the database first saw them, `data` first; `labels` of the rows, their `order`;
+        `n_labels`;
         `first`, `last`: steps; `width`: steps in a bar; `begun_us`, when the first bar begins; `span_s`; `bars`, each a
         list of its row, its first step, its start and its length in seconds; `pieces`: for each bar, phase and seconds
         in turn, with the phase -1 for time in none; `slowest`: row or None, step, label and seconds beyond the median's
@@ -127,7 +129,14 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
     names = {row["place"]: row["label"] for row in client.sql(_LABELS, {"run": request.run}).rows()}
     bounds = {"first": first, "last": last, "width": width}
     of_work = {"run": request.run, "work": work}
-    places = _rows(client, request, names, bounds, of_work)
+    order = request.order
+    if order == "auto":
+        order = "slow" if len(names) > request.rows else "rank"
+    places = list(names)
+    if order == "slow":
+        slow = [row["place"] for row in client.sql(_BY_WORK.format(chosen="", **bounds), of_work).rows()]
+        places = slow + [place for place in places if place not in set(slow)]
+    places = _shown(request, names, places)
     rows = client.sql(
         _PARTS.format(chosen=_CHOSEN, **bounds),
         {"run": request.run, "places": places, "shown": [row["id"] for row in shown], "whole": whole},
@@ -136,6 +145,7 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
     return {
         "phases": [row["name"] for row in shown],
         "labels": [names[place] for place in places],
+        "order": order,
         "n_labels": len(names),
         "first": first,
         "last": last,
@@ -153,14 +163,8 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
     }
 
 
-def _rows(
-    client: Client, request: TimelineRequest, names: dict[int, str], bounds: dict[str, int], of_work: dict[str, Any]
-) -> list[int]:
-    """Return the places of the labels to show."""
-    places = list(names)
-    if request.order == "slow":
-        slow = [row["place"] for row in client.sql(_BY_WORK.format(chosen="", **bounds), of_work).rows()]
-        places = slow + [place for place in places if place not in set(slow)]
+def _shown(request: TimelineRequest, names: dict[int, str], places: list[int]) -> list[int]:
+    """Return the places of the rows, the chosen label among them."""
     shown = places[request.skip : request.skip + request.rows]
     chosen = [place for place, label in names.items() if label == request.label and place not in shown]
     return (chosen + shown)[: request.rows]

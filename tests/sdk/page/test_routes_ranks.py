@@ -48,7 +48,7 @@ def test_the_phases_of_a_step_begin_with_the_chosen_label(slow: PageClient) -> N
 
 
 def test_the_timeline_has_bounds(slow: PageClient) -> None:
-    found = slow.get("runs/slow/timeline?first=398&last=401&rows=2&skip=4")
+    found = slow.get("runs/slow/timeline?first=398&last=401&rows=2&skip=4&order=rank")
     assert (found["labels"], found["n_labels"], len(found["bars"])) == (["rank4", "rank5"], 8, 8)
     answer = slow.ask("/api/runs/slow/timeline?rows=65")
     assert (answer.status, answer.json["error"]["message"]) == (400, "rows=65 is not within 1 and 64")

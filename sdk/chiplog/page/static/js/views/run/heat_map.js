@@ -12,7 +12,10 @@ export const RAMPS = {
   dark: [[22, 26, 33], [70, 32, 88], [170, 48, 92], [243, 122, 62], [255, 236, 150]],
 };
 export const NO_DATA = { light: [226, 230, 236], dark: [48, 55, 66] };
-const SCALE_MIN = 0.05; // of the median: an excess below is noise and stays close to the background
+const SCALE_MIN = 0.05; // of the median: the unit of the logarithmic scale
+const FLOOR_SHARE = 0.9; // of the cells have an excess that counts as noise and has the colour of the background …
+const FLOOR_MAX = 0.1; // … up to this share of the median
+const TICK_PX = 110;
 const SCALE_MAX_LEAST = 0.25; // of the median: where no label is slower than that, nothing has the strongest colour
 
 /**
@@ -140,12 +143,12 @@ export function heatMap({ onChoose, onRange }) {
       free = y + 14;
     }
     context.textBaseline = "bottom";
-    const ticks = Math.max(2, Math.min(8, Math.floor(width / 110)));
-    for (let tick = 0; tick < ticks; tick++) {
-      context.textAlign = tick === 0 ? "left" : tick === ticks - 1 ? "right" : "center";
-      const column = Math.round((tick / (ticks - 1)) * (data.n_columns - 1));
-      const x = LEFT + ((column + (tick === 0 ? 0 : tick === ticks - 1 ? 1 : 0.5)) / data.n_columns) * width;
-      context.fillText(wholeText(stepOf(column)), x, canvas.clientHeight);
+    const nSteps = data.n_columns * data.width;
+    const tick = Math.max(1, niceStep((nSteps * TICK_PX) / width));
+    for (let step = Math.ceil(data.start / tick) * tick; step < data.start + nSteps; step += tick) {
+      const x = LEFT + ((step - data.start + 0.5) / nSteps) * width;
+      context.textAlign = step === data.start ? "left" : "center";
+      if (x < canvas.clientWidth - 20) context.fillText(wholeText(step), step === data.start ? LEFT : x, canvas.clientHeight);
     }
     paintCursor();
   }
@@ -184,17 +187,17 @@ export function heatMap({ onChoose, onRange }) {
 
   /** Return 0 to 1. The scale is logarithmic: a first step of a minute leaves a straggler of a second visible. */
   function strength(value) {
-    if (!(data.largest > 0)) return 0;
-    return Math.log1p(value / data.noise) / Math.log1p(data.largest / data.noise);
+    if (!(data.largest > data.floor)) return 0;
+    return Math.log1p(Math.max(0, value - data.floor) / data.noise) / Math.log1p((data.largest - data.floor) / data.noise);
   }
 
   function drawLegend() {
     const theme = themeOf(element);
     const swatches = [0, 0.25, 0.5, 0.75, 1].map((share) => {
-      const value = share ? data.noise * Math.expm1(share * Math.log1p(data.largest / data.noise)) : 0;
+      const value = data.floor + data.noise * Math.expm1(share * Math.log1p((data.largest - data.floor) / data.noise));
       const swatch = h("span", { class: "heat-swatch" });
       swatch.style.background = `rgb(${colorOf(share, RAMPS[theme]).join(" ")})`;
-      return h("span", {}, swatch, share ? ` +${secondsText(value)}` : " median");
+      return h("span", {}, swatch, share ? ` +${secondsText(value)}` : data.floor > 0 ? ` less than +${secondsText(data.floor)}` : " median");
     });
     const none = h("span", { class: "heat-swatch" });
     none.style.background = `rgb(${NO_DATA[theme].join(" ")})`;
@@ -219,6 +222,8 @@ export function heatMap({ onChoose, onRange }) {
       data.largest = data.excess.reduce((most, value) => (value > most ? value : most), 0);
       const usual = data.typical_s.filter((value) => value !== null).sort((a, b) => a - b);
       const median = usual[usual.length >> 1] ?? 0;
+      const sorted = Float64Array.from(data.excess.filter((value) => value !== null)).sort();
+      data.floor = Math.min(sorted[Math.floor(sorted.length * FLOOR_SHARE)] ?? 0, FLOOR_MAX * median);
       data.noise = Math.max(SCALE_MIN * median, data.largest / 1000) || 1;
       data.largest = Math.max(data.largest, SCALE_MAX_LEAST * median);
       canvas.setAttribute(
@@ -240,6 +245,12 @@ export function heatMap({ onChoose, onRange }) {
       document.removeEventListener("themechange", onTheme);
     },
   };
+}
+
+/** Return the next 1, 2 or 5 with zeros that is not below a number. */
+export function niceStep(least) {
+  const size = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].map((by) => by * size).find((one) => one >= least);
 }
 
 /** Return a colour of a ramp, at a share from 0 to 1. */

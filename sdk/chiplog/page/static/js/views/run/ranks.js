@@ -4,7 +4,7 @@ import { addressOf, readAddress, setParameters } from "../../address.js";
 import { ask, objects, part } from "../../api.js";
 import { h, show } from "../../dom.js";
 import { liveRefresh } from "../../live.js";
-import { bytesText, countText, secondsText, timeText, wholeText } from "../../texts.js";
+import { bytesText, countText, durationText, secondsText, timeText, wholeText } from "../../texts.js";
 import { heatMap } from "./heat_map.js";
 import { timeline } from "./timeline.js";
 
@@ -17,6 +17,9 @@ const ROWS_SHOWN = 64; // of the table, until more are asked for
 /** The last sentence, so that a link within the view is drawn at once. */
 let known = null;
 
+/** Nothing here waits for the report of the run. */
+export const beginsWithOutline = true;
+
 export async function open(element, run, query) {
   const path = `runs/${part(run)}`;
   const aborted = new AbortController();
@@ -27,7 +30,6 @@ export async function open(element, run, query) {
   let turn = 0; // of the heat map: an answer for what is no longer chosen is not drawn
   let lanesTurn = 0; // of the timeline, likewise
   let lanesShown = null; // its last answer
-  let nLabels = 0; // with phases
 
   const sentence = h("section", { class: "verdict", "aria-label": "Who was slow" }, h("p", { class: "quiet" }, "Comparing the labels…"));
   const phases = h("select", { "aria-label": "Phase", onchange: () => go({ phase: phases.value }) });
@@ -133,7 +135,6 @@ export async function open(element, run, query) {
       return;
     }
     heat = inSeconds(answer);
-    nLabels = heat.labels.length;
     drawHeat();
   }
 
@@ -171,10 +172,16 @@ export async function open(element, run, query) {
 
   /** Return the steps of the timeline: the chosen range, else around the chosen step, else where a label began to be slow. */
   function lanesSteps() {
-    if (state.first !== null || state.last !== null) return { first: state.first, last: state.last };
-    const at = state.step ?? verdict?.culprit?.first;
-    return at === undefined || at === null ? {} : { first: Math.max(0, at - AROUND), last: at + AROUND };
+    const at = verdict?.culprit?.first;
+    return { ...(at === undefined ? {} : stepsAround(at)), ...chosenSteps() };
   }
+
+  function chosenSteps() {
+    if (state.first !== null || state.last !== null) return { first: state.first, last: state.last };
+    return state.step === null ? {} : stepsAround(state.step);
+  }
+
+  const stepsAround = (step) => ({ first: Math.max(0, step - AROUND), last: step + AROUND });
 
   /** Return true if the timeline stays as it is after changes: another phase, or a step and a label that it shows. */
   function isOnTimeline(changes) {
@@ -184,22 +191,22 @@ export async function open(element, run, query) {
   }
 
   async function loadTimeline() {
-    lanesPanel.hidden = !nLabels;
-    if (!nLabels) return;
     const mine = ++lanesTurn;
-    const order = state.lanes ?? (nLabels > LANES ? "slow" : "rank");
-    const query = { ...lanesSteps(), order, label: state.label, skip: state.skip || null, rows: LANES, columns: lanes.columns() };
+    const { lanes: order, label, skip } = state;
+    const query = { ...lanesSteps(), order, label, skip: skip || null, rows: LANES, columns: lanes.columns(element.clientWidth) };
     const answer = await ask(`${path}/timeline`, query, { signal });
     if (mine !== lanesTurn) return;
+    lanesPanel.hidden = !answer.n_labels;
+    if (!answer.n_labels) return;
     lanesShown = answer;
     lanes.draw(answer, state);
-    drawLanes(answer, order);
+    drawLanes(answer);
   }
 
-  function drawLanes(answer, order) {
+  function drawLanes(answer) {
     show(lanesRange, `steps ${wholeText(answer.first)} to ${wholeText(answer.last)}, from ${timeText(new Date(answer.begun_us / 1000).toISOString())}`,
       answer.width > 1 ? `; ${answer.width} steps in a bar are added up` : "");
-    show(lanesOrder, [["rank", "by rank"], ["slow", "slowest first"]].map(([value, text]) => h("option", { value, selected: value === order }, text)));
+    show(lanesOrder, [["rank", "by rank"], ["slow", "slowest first"]].map(([value, text]) => h("option", { value, selected: value === answer.order }, text)));
     lanesMore.hidden = answer.n_labels <= LANES;
     const move = (by, text, title) =>
       h("button", { "aria-label": title, disabled: state.skip + by < 0 || state.skip + by >= answer.n_labels, onclick: () => go({ skip: state.skip + by }) }, text);
@@ -232,7 +239,13 @@ export async function open(element, run, query) {
 
   if (verdict) drawVerdict();
   const tables = ask(`${path}/ranks`, {}, { signal }).then(table.draw, fail);
-  const pictures = (verdict ? Promise.resolve() : loadVerdict()).then(loadHeat).then(loadStep).then(loadTimeline).catch(fail);
+  // Without a choice, the sentence says which phase and steps to show.
+  const told = verdict ? Promise.resolve() : loadVerdict();
+  const pictures = Promise.all([
+    (state.phase ? Promise.resolve() : told).then(loadHeat).then(loadStep),
+    (Object.keys(chosenSteps()).length ? Promise.resolve() : told).then(loadTimeline),
+    told,
+  ]).catch(fail);
   Promise.allSettled([tables, pictures]).then(() => {
     if (!signal.aborted) live = liveRefresh(refresh);
   });
@@ -337,7 +350,7 @@ const COLUMNS = [
   ["gpu_memory_bytes", "GPU memory", (row) => bytesText(row.gpu_memory_bytes), "number"],
   ["memory_bytes", "Memory", (row) => bytesText(row.memory_bytes), "number"],
   ["node", "Node", (row) => row.node ?? "", null],
-  ["seen_s", "Last seen", (row) => (row.is_over ? `ended ${ago(row.ended_s)}` : ago(row.seen_s)), "number"],
+  ["seen_s", "Last seen", (row) => (row.is_over ? `ended ${agoOf(row.ended_s)}` : agoOf(row.seen_s)), "number"],
 ];
 
 /** Build the table of labels. Its order is in the address. */
@@ -399,9 +412,7 @@ function orDash(value) {
   return value === null || value === undefined ? "–" : wholeText(value);
 }
 
-function ago(value) {
-  if (value === null || value === undefined) return "–";
-  if (value < 90) return `${Math.round(value)} s ago`;
-  if (value < 5400) return `${Math.round(value / 60)} min ago`;
-  return value < 172800 ? `${Math.round(value / 3600)} h ago` : `${Math.round(value / 86400)} days ago`;
+function agoOf(seconds) {
+  if (seconds === null) return "–";
+  return seconds < 1 ? "just now" : `${durationText(Math.round(seconds))} ago`;
 }

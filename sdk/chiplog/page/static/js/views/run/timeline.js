@@ -3,6 +3,7 @@
 import { h, show } from "../../dom.js";
 import { countText, secondsText, wholeText } from "../../texts.js";
 import { dragRange } from "./drag.js";
+import { niceStep } from "./heat_map.js";
 
 const LEFT = 84; // room for names of labels, pixels
 const TOP = 16; // room for numbers of steps
@@ -16,7 +17,7 @@ const UNKNOWN = -1;
 /**
  * Draw a timeline.
  * @param {{onChoose: function(label, step), onRange: function(first, last)}} handlers
- * @returns {{element: Element, draw: function(data, names, chosen), mark: function(chosen), columns: function(): number,
+ * @returns {{element: Element, draw: function(data, names, chosen), mark: function(chosen), columns: function(room): number,
  *   close: function()}}
  */
 export function timeline({ onChoose, onRange }) {
@@ -253,7 +254,8 @@ export function timeline({ onChoose, onRange }) {
       chosen = next;
       paintCursor();
     },
-    columns: () => Math.max(100, Math.min(4000, Math.floor(width()) || 1000)),
+    /** Return the pixels of a row. room: of the view, for a timeline that is not visible yet. */
+    columns: (room) => Math.max(100, Math.min(4000, Math.floor(canvas.clientWidth ? width() : room - LEFT))),
     close() {
       observer.disconnect();
       document.removeEventListener("themechange", onTheme);
@@ -274,10 +276,4 @@ function barOf([row, step, begun, seconds], flat) {
     place += shown;
   }
   return { row, step, begun, seconds, pieces };
-}
-
-/** Return the next 1, 2 or 5 with zeros that is not below a number. */
-function niceStep(least) {
-  const size = 10 ** Math.floor(Math.log10(least));
-  return [1, 2, 5, 10].map((by) => by * size).find((one) => one >= least);
 }
