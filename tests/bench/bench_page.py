@@ -1,10 +1,11 @@
 """The page in headless Chromium: 4 runs of 8 ranks, 10 metrics and 2,000 steps, and the data of bench_store.
 
-From opening the signed-in page until the first curve is drawn, and until all panels of the first screen are; bytes on
-the wire, as compressed; the heap after a collection; bytes while nothing changes. See bench_store.py for
-`CHIPLOG_BENCH_ROOT`.
+From opening the signed-in page, with an empty cache, until the first curve is drawn, and until all panels of the first
+screen are; bytes on the wire, as compressed; the heap after a collection; bytes while nothing changes; a zoom; the
+frames while a chart is moved. See bench_store.py for `CHIPLOG_BENCH_ROOT`, and bench_live_page.py for runs that go on.
 """
 
+import gzip
 import statistics
 import tempfile
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from chiplog.page import app
 from chiplog.page.access import Access
 from chiplog.page.server import PageServer
 from chiplog.page.source import Source
@@ -22,7 +24,7 @@ from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.storage.segment_log import SegmentLog
 from tests.bench.bench_store import LOG_ID, store
-from tests.bench.figure import Figure, Node
+from tests.bench.figure import Figure, Node, percentile
 from tests.bench.large_store import BEGUN_US, Writer, write_large_run
 
 CHROMIUM = "/usr/bin/chromium"
@@ -31,6 +33,40 @@ IDLE_S = 10.0
 SETTLED_S = 0.5  # without a new byte the first screen is complete
 DRAWN = ".uplot canvas"
 SIZE: Any = {"width": 1440, "height": 900}
+WIDE: Any = {"width": 2560, "height": 1440}  # 15 panels of 8 × 400 points
+ZOOM = """
+async () => {
+  const seen = [...document.querySelectorAll(".panel.curve")]
+    .filter((panel) => panel.querySelector("canvas") && panel.getBoundingClientRect().top < innerHeight);
+  const texts = () => seen.map((panel) => panel.querySelector(".curve-notes").textContent);
+  const [first, last] = ["first step", "last step"].map((name) => document.querySelector(`[aria-label="${name}"]`));
+  const before = texts();
+  const begun = performance.now();
+  [first.value, last.value] = [800, 999];
+  last.dispatchEvent(new Event("change"));
+  while (texts().some((text, at) => text === before[at])) await new Promise(requestAnimationFrame);
+  return performance.now() - begun;
+}
+"""
+MOVE = """
+async () => {
+  const over = document.querySelector(".u-over");
+  const { left, top, width } = over.getBoundingClientRect();
+  const at = (share) => ({ clientX: left + share * width, clientY: top + 40, bubbles: true, shiftKey: true });
+  over.dispatchEvent(new MouseEvent("mousedown", at(0.5)));
+  const frames = [];
+  const begun = performance.now();
+  let before = begun;
+  while (before < begun + 2000) {
+    document.dispatchEvent(new MouseEvent("mousemove", at(0.5 + 0.3 * Math.sin((before - begun) / 300))));
+    const now = await new Promise(requestAnimationFrame);
+    frames.push(now - before);
+    before = now;
+  }
+  document.dispatchEvent(new MouseEvent("mouseup", at(0.5)));
+  return frames.slice(1);
+}
+"""
 
 
 def write_small_store(root: Path) -> None:
@@ -74,6 +110,7 @@ class Visit:
         self.last_at = time.perf_counter()
         self.wire = self.context.new_cdp_session(self.page)
         self.wire.send("Network.enable")
+        self.wire.send("Network.setCacheDisabled", {"cacheDisabled": True})
         self.wire.on("Network.dataReceived", self._on_data)
 
     def _on_data(self, event: dict[str, Any]) -> None:
@@ -91,6 +128,17 @@ class Visit:
         while time.perf_counter() - self.last_at < SETTLED_S:
             self.page.wait_for_timeout(50)
         return first, self.last_at - begun
+
+    def first_paint_s(self) -> float:
+        return float(self.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")) / 1e3
+
+    def zoom_s(self) -> float:
+        """Zoom to a tenth of the steps; return the seconds until all panels on the screen have finer buckets."""
+        return float(self.page.evaluate(ZOOM)) / 1e3
+
+    def frames_s(self) -> list[float]:
+        """Move the zoomed charts for two seconds; return the seconds between frames."""
+        return [frame / 1e3 for frame in self.page.evaluate(MOVE)]
 
     def heap_bytes(self) -> float:
         self.wire.send("HeapProfiler.collectGarbage")
@@ -113,36 +161,60 @@ def visits(browser: Browser, server: PageServer, fragment: str) -> tuple[list[fl
     return firsts, alls, visit
 
 
+def code_bytes() -> int:
+    """Return the size of all JavaScript and CSS, each file compressed as the server does."""
+    files = [path for path in Path(app.STATIC).rglob("*") if path.suffix in (".js", ".css")]
+    return sum(len(gzip.compress(path.read_bytes(), app.GZIP_LEVEL)) for path in files)
+
+
+def small(browser: Browser) -> list[Figure]:
+    with tempfile.TemporaryDirectory() as directory:
+        write_small_store(Path(directory))
+        with page_of(Path(directory)) as server:
+            time.sleep(6.0)  # the collector's parser of queries has warmed up
+            firsts, alls, visit = visits(browser, server, "#/run/run-1/curves")
+            n_bytes = visit.n_bytes
+            visit.page.wait_for_timeout(1000 * IDLE_S)
+            idle = visit.n_bytes - n_bytes
+            heap = visit.heap_bytes()
+            zoom = visit.zoom_s()
+            visit.page.set_viewport_size(WIDE)
+            visit.page.wait_for_timeout(2_000)
+            frames = visit.frames_s()
+            visit.close()
+    spread = f"{min(firsts):.2f} to {max(firsts):.2f} s of {REPEATS} visits"
+    moved = f"{len(frames)} frames of 15 charts, median {1e3 * statistics.median(frames):.0f} ms"
+    return [
+        Figure("first curve of a run of 8 ranks", statistics.median(firsts), "s", at_most=0.8, yardstick=spread),
+        Figure("its first screen", statistics.median(alls), "s", at_most=1.2),
+        Figure("bytes on the wire", n_bytes / 1e6, "MB", at_most=1.0, yardstick="compressed, nothing cached"),
+        Figure("heap", heap / 1e6, "MB", at_most=60),
+        Figure(f"bytes in {IDLE_S:.0f} s without changes", idle, "B", at_most=0),
+        Figure("a zoom of six panels", 1e3 * zoom, "ms", at_most=300),
+        Figure("a frame while charts move, p95", 1e3 * percentile(frames, 0.95), "ms", at_most=33, yardstick=moved),
+        Figure("JavaScript and CSS", code_bytes() / 1e3, "kB", at_most=150, yardstick="compressed as it is sent"),
+    ]
+
+
+def large(browser: Browser) -> list[Figure]:
+    with store() as (root, _), page_of(root) as server:
+        time.sleep(6.0)
+        firsts, alls, visit = visits(browser, server, "#/run/large-1/curves")
+        paint = visit.first_paint_s()
+        zoom = visit.zoom_s()
+        visit.close()
+    spread = f"{min(firsts):.2f} to {max(firsts):.2f} s of {REPEATS} visits"
+    return [
+        Figure("64 million points: first paint", paint, "s", at_most=1.0),
+        Figure("first curve of 50 metrics × 64 labels", statistics.median(firsts), "s", at_most=2.0, yardstick=spread),
+        Figure("its first screen", statistics.median(alls), "s", at_most=2.0),
+        Figure("a zoom of six panels of it", 1e3 * zoom, "ms", at_most=300),
+    ]
+
+
 def measure() -> list[Figure]:
-    figures: list[Figure] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        with tempfile.TemporaryDirectory() as directory:
-            write_small_store(Path(directory))
-            with page_of(Path(directory)) as server:
-                time.sleep(6.0)  # the collector's parser of queries has warmed up
-                firsts, alls, visit = visits(browser, server, "#/run/run-1/curves")
-                n_bytes = visit.n_bytes
-                before = visit.n_bytes
-                visit.page.wait_for_timeout(1000 * IDLE_S)
-                idle = visit.n_bytes - before
-                heap = visit.heap_bytes()
-                visit.close()
-        spread = f"{min(firsts):.2f} to {max(firsts):.2f} s of {REPEATS} visits"
-        figures += [
-            Figure("first curve of a run of 8 ranks", statistics.median(firsts), "s", at_most=0.8, yardstick=spread),
-            Figure("its first screen", statistics.median(alls), "s", at_most=1.2),
-            Figure("bytes on the wire", n_bytes / 1e6, "MB", at_most=1.0, yardstick="compressed, nothing cached"),
-            Figure("heap", heap / 1e6, "MB", at_most=60),
-            Figure(f"bytes in {IDLE_S:.0f} s without changes", idle, "B", at_most=0),
-        ]
-        with store() as (root, _), page_of(root) as server:
-            time.sleep(6.0)
-            firsts, alls, visit = visits(browser, server, "#/run/large-1/curves")
-            visit.close()
-            figures += [
-                Figure("first curve of 50 metrics × 64 labels", statistics.median(firsts), "s", at_most=2.0),
-                Figure("its first screen", statistics.median(alls), "s", at_most=2.0),
-            ]
+        figures = small(browser) + large(browser)
         browser.close()
     return figures

@@ -23,6 +23,7 @@ NAMES = (
     "store",
     "readers",
     "page",
+    "live_page",
     "views",
     "cluster",
     "size",

@@ -29,8 +29,9 @@ class Live:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._frames: OrderedDict[str, LiveRun] = OrderedDict()
-        self._listeners: set[asyncio.Queue[dict[str, object]]] = set()
+        self._listeners: set[asyncio.Queue[dict[str, object] | None]] = set()
         self._watch: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def frames(self, run: str) -> LiveRun:
         """Return what reads the frames of a run, with its memory of the earlier ones."""
@@ -41,23 +42,27 @@ class Live:
 
     async def changes(self) -> AsyncIterator[dict[str, object] | None]:
         """Yield the position whenever it has changed, or an error; None after ALIVE_S without either."""
-        queue: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+        queue: asyncio.Queue[dict[str, object] | None] = asyncio.Queue()
         self._listeners.add(queue)
         if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._look())
         try:
-            while True:
+            while not self._is_closed:
                 try:
-                    yield await asyncio.wait_for(queue.get(), ALIVE_S)
+                    if (state := await asyncio.wait_for(queue.get(), ALIVE_S)) is not None:
+                        yield state
                 except TimeoutError:
                     yield None
         finally:
             self._listeners.discard(queue)
 
     def close(self) -> None:
-        """End the watch."""
+        """End the watch and all streams."""
+        self._is_closed = True
         if self._watch is not None:
             self._watch.cancel()
+        for queue in self._listeners:
+            queue.put_nowait(None)
 
     async def _look(self) -> None:
         last: dict[str, object] = {}

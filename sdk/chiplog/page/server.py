@@ -17,6 +17,18 @@ DEFAULT_PORT = 8642
 END_WAIT_S = 5.0
 
 
+class _Server(uvicorn.Server):
+    """Ends the streams of open pages first: they would last until they are cancelled, each with a traceback."""
+
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._end_streams = end_streams
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._end_streams()
+        await super().shutdown(sockets)
+
+
 class PageServer:
     """Serves the page.
 
@@ -45,11 +57,10 @@ class PageServer:
         self.host, self.port = host, int(self._socket.getsockname()[1])
         app = build_app(source)
         gate = Gate(app, access, f"chiplog-{self.port}", lambda: on_token_used(self.new_address()))
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                gate, log_level="warning", access_log=False, ws="none", lifespan="on", timeout_graceful_shutdown=1
-            )
+        config = uvicorn.Config(
+            gate, log_level="warning", access_log=False, ws="none", lifespan="on", timeout_graceful_shutdown=1
         )
+        self._server = _Server(config, lambda: app.state.live.close())
         self._thread: threading.Thread | None = None
 
     def new_address(self) -> str:

@@ -28,6 +28,21 @@ def test_a_closed_server_has_no_thread_and_no_port(tmp_path: Path) -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
+def test_a_page_that_follows_changes_does_not_delay_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(tmp_path) as client:
+        client.sign_in()
+        stream = socket.create_connection(("127.0.0.1", client.server.port), timeout=30)
+        request = f"GET /api/live HTTP/1.1\r\nHost: 127.0.0.1:{client.server.port}\r\nCookie: {client.cookie}\r\n\r\n"
+        stream.sendall(request.encode())
+        received = b""
+        while b"retry: 2000" not in received:
+            received += stream.recv(4096)
+    with stream:
+        while stream.recv(4096):
+            pass
+    assert caplog.text == ""
+
+
 def test_an_address_names_the_host_as_a_browser_needs_it(tmp_path: Path) -> None:
     if not socket.has_ipv6:
         return

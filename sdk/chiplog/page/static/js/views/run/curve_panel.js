@@ -122,7 +122,7 @@ export class Panel {
     }
     this.chart ??= new Chart(this.box, this.legend, {
       onZoom: (least, most) => this.zoom(least, most),
-      onPan: (least, most, isOver) => (view.x === "step" ? view.pan(least, most, isOver) : null),
+      onPan: (least, most, isOver) => (view.x === "step" ? view.pan(this, least, most, isOver) : null),
       onReset: () => view.setZoom(null),
       onPick: (at) => view.pick(this.placeOf(this.chart.model.x[at])),
       onToggle: (id, isOthers) => view.toggle(id, isOthers && this.chart.model.lines.map((line) => line.id)),

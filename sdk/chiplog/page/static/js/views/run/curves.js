@@ -248,16 +248,34 @@ class View {
     this.reload();
   }
 
-  /** Move the part that all panels show; what is new in it is asked for when the movement rests. */
-  pan(least, most, isOver) {
+  /**
+   * Move the part that all panels show; what is new in it is asked for when the movement rests. The panel that is moved
+   * is drawn at once, one of the others in every second frame: all of them would take a tenth of a second.
+   */
+  pan(panel, least, most, isOver) {
     clearTimeout(this.panning);
-    const show = () => this.setZoom(Math.round(least), Math.round(most));
+    const rest = () => {
+      this.part = null;
+      this.setZoom(Math.round(least), Math.round(most));
+    };
     if (isOver) {
-      show();
+      rest();
       return;
     }
-    for (const panel of this.panels.values()) if (panel.isVisible) panel.chart?.showPart(least, most);
-    this.panning = setTimeout(show, PAN_REST_MS);
+    const isMoving = Boolean(this.part);
+    this.part = [least, most];
+    panel.chart.showPart(least, most);
+    this.panning = setTimeout(rest, PAN_REST_MS);
+    if (!isMoving) this.moveOthers(panel, 0);
+  }
+
+  moveOthers(panel, turn) {
+    requestAnimationFrame(() => {
+      if (!this.part || !this.isOpen) return;
+      const others = [...this.panels.values()].filter((other) => other !== panel && other.isVisible && other.chart);
+      if (turn % 2) others[(turn >> 1) % others.length]?.chart.showPart(...this.part);
+      this.moveOthers(panel, turn + 1);
+    });
   }
 
   /** Hide or show a line in all panels; with `others` all of these but it. */
