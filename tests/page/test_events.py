@@ -40,6 +40,16 @@ def test_events_are_filtered_by_kind(runs: Site, page: Page) -> None:
     assert "kind=alert" in page.url and "level" not in page.url
 
 
+def test_a_change_of_the_database_asks_for_what_is_new(runs: Site, page: Page) -> None:
+    change = "event: change\ndata: {}\n\n"
+    page.route("**/api/live", lambda route: route.fulfill(content_type="text/event-stream", body=change))
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/failures" in request.url else None)
+    with page.expect_request(lambda request: "/failures" in request.url and len(asked) > 1):
+        runs.visit(page, "#/run/slow/events")
+    expect(page.get_by_role("region", name="Failures").locator("tbody tr")).to_have_count(8)
+
+
 def test_a_run_without_events_says_so(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/even/events")
     expect(page.get_by_text("No event.")).to_be_visible()

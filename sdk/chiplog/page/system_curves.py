@@ -152,10 +152,15 @@ def read_names(client: Client, run: str) -> dict[str, Any]:
     }
 
 
+def throttle_text(reasons: int) -> str:
+    """Return why a GPU is throttled, from the bits of hw.gpu.throttle.reasons; "" if it is not."""
+    return ", ".join(text for bit, text in _REASONS.items() if reasons & bit)
+
+
 def _mark(row: dict[str, Any]) -> dict[str, Any]:
     reasons = row.pop("reasons")
     if reasons:
-        words = ", ".join(text for bit, text in _REASONS.items() if reasons & bit)
+        words = throttle_text(reasons)
         return {**row, "words": words, "message": f"{row['device']} is throttled: {words}"}
     xid = None if row["xid"] is None else f"XID {row['xid']}"
     what = _EVENTS.get(row["kind"], "" if xid else row["kind"].removeprefix("gpu."))
@@ -231,8 +236,3 @@ def _owner(row: dict[str, Any]) -> str:
     """Return the label of a GPU or a process; the node of what belongs to a host."""
     is_of_label = row["device"].startswith(("GPU-", "MIG-", "pid:"))
     return str(row["label"] if is_of_label else row["node"])
-
-
-def throttle_text(reasons: int) -> str:
-    """Return why a GPU is throttled, from the bits of hw.gpu.throttle.reasons; "" if it is not."""
-    return ", ".join(text for bit, text in _REASONS.items() if reasons & bit)

@@ -2,7 +2,7 @@
 
 The database has how long a phase took, and when its row was recorded: at the end of the step, or of a part of a long
 step. Starts are derived. A step begins its own length before its end, or without `run.step()` as long before as its
-phases took. Phases follow each other from there; those of a later part begin after the part before. `gc` runs inside
+phases took. Phases follow each other from there; those of a later part end after the part before. `gc` runs inside
 other phases and has no place. Where there are more steps than bars, a bar adds up several steps.
 """
 
@@ -203,11 +203,12 @@ def _pieces(begun_us: float, ended_us: float, parts: list[list[float]]) -> list[
     at, since = begun_us, begun_us
     for recorded in sorted({part[0] for part in parts}):
         group = [part for part in parts if part[0] == recorded]
-        start = max(at, min(since, recorded - sum(part[2] for part in group)))
+        length = sum(part[2] for part in group)
+        start = max(at, min(since - group[0][2], recorded - length))
         add(UNKNOWN, start - at)
-        for _, phase, length in group:
-            add(int(phase), length)
-        at, since = start + sum(part[2] for part in group), recorded
+        for _, phase, length_us in group:
+            add(int(phase), length_us)
+        at, since = start + length, recorded
     add(UNKNOWN, ended_us - at)
     return found
 

@@ -36,9 +36,9 @@ def test_phases_follow_each_other_from_the_start_of_the_step_and_the_rest_is_in_
 
 
 def test_a_phase_of_a_later_part_ended_after_the_part_before() -> None:
-    """By hand: phase 0 ended by second 3.2, phase 1 after that; a phase of 5 s until 10 began at 5 at the latest."""
-    assert lay_out([bar(7, 0, 10, (3.2, 0, 3), (10, 1, 1))])["pieces"] == [[0, 3, -1, 0.2, 1, 1, -1, 5.8]]
-    assert lay_out([bar(7, 0, 10, (6, 0, 3), (10, 1, 6))])["pieces"] == [[0, 3, -1, 1, 1, 6]]
+    """By hand: phase 0 takes 3 s of the first part; what is recorded at 10 s ended after it."""
+    assert lay_out([bar(7, 0, 10, (3.2, 0, 3), (10, 1, 1))])["pieces"] == [[0, 3, 1, 1, -1, 6]]
+    assert lay_out([bar(7, 0, 10, (6, 0, 3), (10, 1, 1))])["pieces"] == [[0, 3, -1, 2, 1, 1, -1, 4]]
 
 
 def test_bars_of_a_row_do_not_overlap() -> None:

@@ -131,6 +131,8 @@ export function heatMap({ onChoose, onRange }) {
     context.imageSmoothingEnabled = false;
     context.drawImage(small, LEFT, 0, width, height);
     const style = getComputedStyle(element);
+    context.strokeStyle = style.getPropertyValue("--line");
+    context.strokeRect(LEFT - 0.5, 0.5, width, height);
     context.fillStyle = style.color;
     context.font = `11px ${style.fontFamily}`;
     context.textBaseline = "middle";
@@ -144,11 +146,11 @@ export function heatMap({ onChoose, onRange }) {
     }
     context.textBaseline = "bottom";
     const nSteps = data.n_columns * data.width;
+    context.textAlign = "center";
     const tick = Math.max(1, niceStep((nSteps * TICK_PX) / width));
     for (let step = Math.ceil(data.start / tick) * tick; step < data.start + nSteps; step += tick) {
       const x = LEFT + ((step - data.start + 0.5) / nSteps) * width;
-      context.textAlign = step === data.start ? "left" : "center";
-      if (x < canvas.clientWidth - 20) context.fillText(wholeText(step), step === data.start ? LEFT : x, canvas.clientHeight);
+      if (x < canvas.clientWidth - 20) context.fillText(wholeText(step), x, canvas.clientHeight);
     }
     paintCursor();
   }
