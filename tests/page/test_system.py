@@ -42,6 +42,8 @@ def test_samples_are_aligned_with_steps_and_the_page_says_how(sampled: Site, pag
     page.get_by_label("x axis").select_option("step")
     expect(page.get_by_text("steps 0 to 499", exact=True)).to_be_visible()
     expect(page.get_by_text("The step of a sample is the last one that the primary")).to_be_visible()
+    assert "x=step" in page.url
+    page.reload()
     panel = page.get_by_role("region", name="hw.gpu.utilization")
     expect(panel).to_contain_text("hw.gpu.utilization (%)")
     expect(panel.locator("canvas")).to_be_visible()
@@ -50,7 +52,6 @@ def test_samples_are_aligned_with_steps_and_the_page_says_how(sampled: Site, pag
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * 248 / 499, box["y"] + 50)
     expect(panel).to_contain_text("rank1 too hot (hardware)")
-    assert "x=step" in page.url
 
 
 def test_devices_are_chosen_by_label_and_by_node(sampled: Site, page: Page) -> None:

@@ -12,7 +12,9 @@ from chiplog_schemas.sql import LEVELS
 ROWS_MAX = 400_000  # of (node, time, step); longer runs are read in buckets of 16 or 256 steps
 _LONGEST = """
 WITH {keepers}
-SELECT coalesce(sum(n), 0)::BIGINT AS n, min(first_step) AS first_step, max(last_step) AS last_step FROM best
+SELECT coalesce(sum(n), 0)::BIGINT AS n, min(first_step) AS first_step, max(last_step) AS last_step,
+       (epoch_us(max(last_ts)) - epoch_us(min(first_ts))) / 1e6 AS seconds
+FROM best
 """
 _KEEPERS = """
 keepers AS (
@@ -21,10 +23,11 @@ keepers AS (
     WHERE k.run_id = $run AND i.role = 'rank'
 ), series AS (
     SELECT k.node, k.producer, s.key, s.is_metric, sum(s.n) AS n, min(s.first_step) AS first_step,
-           max(s.last_step) AS last_step
+           max(s.last_step) AS last_step, min(s.first_ts) AS first_ts, max(s.last_ts) AS last_ts
     FROM keepers k JOIN (
-        SELECT producer, key, n, first_step, last_step, true AS is_metric FROM base.metric_series
-        UNION ALL SELECT producer, key, n, first_step, last_step, false FROM base.phase_series
+        SELECT producer, key, n, first_step, last_step, first_ts, last_ts, true AS is_metric FROM base.metric_series
+        UNION ALL
+        SELECT producer, key, n, first_step, last_step, first_ts, last_ts, false FROM base.phase_series
     ) s ON s.producer = k.producer GROUP BY ALL
 ), best AS (
     FROM series QUALIFY row_number() OVER (PARTITION BY producer ORDER BY is_metric DESC, n DESC, key) = 1
@@ -40,7 +43,7 @@ _PROGRESS = """, progress AS (
 
 
 def read_step_span(client: Client, run: str) -> dict[str, Any] | None:
-    """Return `first_step`, `last_step` and `n`, the values behind the steps of all nodes; None without a step.
+    """Return `first_step`, `last_step`, the `seconds` between them, and `n` values of all nodes; None without a step.
 
     Raises:
         QueryError: The query has no result.

@@ -1,18 +1,16 @@
 """Samples of the machines of a run."""
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.json_response import JsonResponse
 from chiplog.page.parameters import STEP_MAX, choice, integer
-from chiplog.page.system_curves import POINTS_MAX, SystemRequest, read_names, read_system_curve
-from chiplog.query.client import Client
+from chiplog.page.system_curves import LINES_MAX, POINTS_MAX, SystemRequest, read_names, read_system_curves
 
 NAMES_MAX = 20  # in one request
 CHOSEN_MAX = 256  # nodes, and labels
+WIDTH_MAX = 1 << 40
 
 
 async def get_names(request: Request) -> Response:
@@ -25,15 +23,16 @@ async def get_names(request: Request) -> Response:
 
 
 async def get_curves(request: Request) -> Response:
-    """GET api/runs/RUN/system/curves: samples in buckets, a line for each device, or a band above 16.
+    """GET api/runs/RUN/system/curves: samples in buckets, a line for each device, or a band.
 
     name: may be repeated, at most 20 times. x: `time` (the default) or `step`: the last step that the node's primary,
     else its lowest rank, had logged before the sample. first, last: microseconds since 1970, last is exclusive; or
     steps, last is inclusive. points: buckets, at most 400. node, label: only these nodes and labels, a label with its
-    host; may be repeated.
+    host; may be repeated. lines: above so many devices the answer is a band, 16 if missing.
+    width: seconds or steps of a bucket at least.
     """
     run, query = request.path_params["run"], request.query_params
-    names = list(dict.fromkeys(query.getlist("name")))
+    names = tuple(dict.fromkeys(query.getlist("name")))
     if not 0 < len(names) <= NAMES_MAX:
         raise ValueError(f"{len(names)} names; give 1 to {NAMES_MAX}")
     nodes, labels = (tuple(dict.fromkeys(query.getlist(name))) for name in ("node", "label"))
@@ -45,14 +44,11 @@ async def get_curves(request: Request) -> Response:
     if last < first or (last == first and not is_by_step):
         raise ValueError(f"last={last} is not after first={first}")
     points = integer(query, "points", POINTS_MAX, 10, POINTS_MAX)
+    lines = integer(query, "lines", LINES_MAX, 0, LINES_MAX)
+    width = integer(query, "width", 1, 1, WIDTH_MAX)
 
-    def read(client: Client) -> list[dict[str, Any]]:
-        return [
-            read_system_curve(client, SystemRequest(run, name, first, last, points, is_by_step, nodes, labels))
-            for name in names
-        ]
-
-    return JsonResponse(await request.app.state.source.call(read))
+    wanted = SystemRequest(run, names, first, last, points, is_by_step, nodes, labels, lines, width)
+    return JsonResponse(await request.app.state.source.call(lambda client: read_system_curves(client, wanted)))
 
 
 ROUTES = [Route("/runs/{run}/system", get_names), Route("/runs/{run}/system/curves", get_curves)]

@@ -11,13 +11,13 @@ from chiplog.query.client import Client
 LINES_MAX = 16  # above that a band over all devices
 POINTS_MAX = 400
 MARKS_MAX = 500
-# They count since the boot, or since the driver was loaded: the curve is their growth per second.
+# They count since the boot, or since the driver was loaded.
 COUNTERS = (
     *("system.paging.faults", "system.disk.io", "system.network", "system.pressure"),
     *("hw.energy", "hw.errors"),
 )
 _NAMES = """
-SELECT name, count(DISTINCT (node, device)) AS n_devices, min(ts) AS first, max(ts) AS last FROM system
+SELECT name, count(*) AS n, count(DISTINCT (node, device)) AS n_devices, min(ts) AS first, max(ts) AS last FROM system
 WHERE run_id = $run AND name <> 'hw.gpu.throttle.reasons' GROUP BY name ORDER BY name
 """
 _OWNED = "regexp_matches({}, '^(GPU-|MIG-|pid:)')"
@@ -29,7 +29,7 @@ FROM base.shares WHERE run_id = $run GROUP BY node, label ORDER BY min(rank) NUL
 """
 # What belongs to the chosen labels and nodes: a label's GPUs and process, a node's host.
 _CHOSEN = f"""
-run_id = $run AND name = $name AND (
+run_id = $run AND list_contains($names::VARCHAR[], name) AND (
     len($labels::VARCHAR[]) + len($nodes::VARCHAR[]) = 0 OR list_contains($nodes::VARCHAR[], node)
     OR {_OWNED.format("device")} AND list_contains($labels::VARCHAR[], label)
     OR NOT {_OWNED.format("device")} AND node IN (
@@ -51,29 +51,31 @@ WITH {{progress}}, chosen AS (
     WHERE p.step >= {{first}} AND p.step <= {{last}}
 )"""
 _SAMPLED = """, sampled AS MATERIALIZED (
-    SELECT node, device, place, avg(value) AS mean, min(value) AS min, max(value) AS max, min(label) AS label,
+    SELECT name, node, device, place, avg(value) AS mean, min(value) AS min, max(value) AS max, min(label) AS label,
            min(rank) AS rank, min(epoch_us(ts)) AS first_us, max(epoch_us(ts)) AS last_us
-    FROM placed GROUP BY node, device, place
+    FROM placed GROUP BY name, node, device, place
 )"""
-_LEVELS = ", buckets AS (FROM sampled)"
-_RATES = """, grown AS (
-    SELECT * EXCLUDE (mean, min, max),
-           (max - lag(max) OVER (PARTITION BY node, device ORDER BY place))
-               / (nullif(last_us - lag(last_us) OVER (PARTITION BY node, device ORDER BY place), 0) / 1e6) AS mean
-    FROM sampled
-), buckets AS (  -- a counter that falls began again
-    SELECT *, mean AS min, mean AS max FROM grown WHERE mean >= 0
+# A counter is shown as its growth per second; one that falls began again.
+_BUCKETS = """, grown AS (
+    SELECT *, (max - lag(max) OVER earlier) / (nullif(last_us - lag(last_us) OVER earlier, 0) / 1e6) AS growth,
+           list_contains($counters::VARCHAR[], name) AS is_rate
+    FROM sampled WINDOW earlier AS (PARTITION BY name, node, device ORDER BY place)
+), buckets AS MATERIALIZED (
+    SELECT name, node, device, label, rank, place, first_us, CASE WHEN is_rate THEN growth ELSE mean END AS mean,
+           CASE WHEN is_rate THEN growth ELSE min END AS min, CASE WHEN is_rate THEN growth ELSE max END AS max
+    FROM grown WHERE NOT is_rate OR growth >= 0
 )"""
 # One query: the number of devices decides which half has rows.
-_RESULT = f"""
-, counted AS (SELECT count(DISTINCT (node, device)) AS n FROM buckets)
-SELECT n, node, device, label, rank, place, first_us, mean, min, max, 1 AS n_present, '' AS min_label, '' AS max_label
-FROM buckets, counted WHERE n <= {LINES_MAX}
+_RESULT = """
+, counted AS (SELECT name, count(DISTINCT (node, device)) AS n FROM buckets GROUP BY name)
+SELECT b.name, n, node, device, label, rank, place, first_us, mean, min, max, 1 AS n_present, '' AS min_label,
+       '' AS max_label
+FROM buckets b JOIN counted c ON c.name = b.name WHERE n <= $lines_max
 UNION ALL
-SELECT any_value(n), '', '', '', 0, place, min(first_us), median(mean), min(min), max(max), count(*),
+SELECT b.name, any_value(n), '', '', '', 0, place, min(first_us), median(mean), min(min), max(max), count(*),
        arg_min(coalesce(label, node), min), arg_max(coalesce(label, node), max)
-FROM buckets, counted WHERE n > {LINES_MAX} GROUP BY place
-ORDER BY node, rank NULLS LAST, device, place
+FROM buckets b JOIN counted c ON c.name = b.name WHERE n > $lines_max GROUP BY b.name, place
+ORDER BY name, node, rank NULLS LAST, device, place
 """
 # A mark where throttling begins. Bits as in throttle_cost: an idle GPU and chosen clocks are no throttling.
 _MARKS = f"""
@@ -107,32 +109,36 @@ class SystemRequest:
 
     Attributes:
         run: ID of the run.
-        name: Such as hw.gpu.utilization.
+        names: Such as hw.gpu.utilization.
         first: The first time in µs since 1970, or the first step.
         last: The end in µs, exclusive, or the last step, inclusive.
         points: Buckets at most.
         is_by_step: Buckets of steps, not of time.
         nodes: Only of these, and of `labels`; all if both are empty.
         labels: Only their GPUs and processes, and the hosts that they run on.
+        lines_max: A band if there are more devices.
+        width: Seconds or steps of a bucket at least. A band needs buckets in which each device has a sample.
     """
 
     run: str
-    name: str
+    names: tuple[str, ...]
     first: int
     last: int
     points: int = POINTS_MAX
     is_by_step: bool = False
     nodes: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    lines_max: int = LINES_MAX
+    width: int = 1
 
 
 def read_names(client: Client, run: str) -> dict[str, Any]:
     """Return what there are samples of.
 
     Returns:
-        `names` with the number of devices and the span of each; `labels` with node, rank and GPUs; `steps`, the first
-        and the last one of the run, or None; `marks`: throttling and events of GPUs, each with the step of its
-        node and a few `words`.
+        `names` with the number of samples and of devices and the span of each; `labels` with node, rank and GPUs;
+        `steps`, as of `read_step_span`; `marks`: throttling and events of GPUs, each with the step of its node and a
+        few `words`.
 
     Raises:
         QueryError: A query has no result.
@@ -144,12 +150,7 @@ def read_names(client: Client, run: str) -> dict[str, Any]:
     text = _MARKS.format(progress=progress_sql(span["n"] if span else 0))
     marks = [_mark(row) for row in client.sql(text, {"run": run}).rows()]
     labels = client.sql(_LABELS, {"run": run}).rows()
-    return {
-        "names": names,
-        "labels": labels,
-        "steps": [span["first_step"], span["last_step"]] if span else None,
-        "marks": marks,
-    }
+    return {"names": names, "labels": labels, "steps": span, "marks": marks}
 
 
 def throttle_text(reasons: int) -> str:
@@ -167,41 +168,45 @@ def _mark(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "words": f"{what} {xid or ''}".strip()}
 
 
-def read_system_curve(client: Client, request: SystemRequest) -> dict[str, Any]:
-    """Return one name in buckets, in the form of `read_curves`, with a line for each device, or a band.
+def read_system_curves(client: Client, request: SystemRequest) -> list[dict[str, Any]]:
+    """Return names in buckets, in the form of `read_curves`, each with a line for each device, or a band.
 
     Raises:
         QueryError: A query has no result.
     """
-    named = {"run": request.run, "name": request.name, "nodes": list(request.nodes), "labels": list(request.labels)}
-    is_rate = request.name.startswith(COUNTERS)
-    head: dict[str, Any] = {"key": request.name, "is_rate": is_rate}
+    counters = [name for name in request.names if name.startswith(COUNTERS)]
+    named: dict[str, Any] = {"run": request.run, "names": list(request.names), "counters": counters}
+    named |= {"lines_max": request.lines_max, "nodes": list(request.nodes), "labels": list(request.labels)}
     points = max(request.points - 1, 1)
     if request.is_by_step:
         span = read_step_span(client, request.run)
-        if span is None:
-            return head | {"width": 1, "n_labels": 0, "kind": "none", "step": [], "ts": []}
-        first, last = max(request.first, span["first_step"]), min(request.last, span["last_step"])
-        width = bucket_width(max(last - first + 1, 1), points)
-        first -= first % width
-        text = _BY_STEP.format(
-            progress=progress_sql(span["n"]), width=width, first=first, last=last - last % width + width - 1
-        )
-        head |= {"width": width}
+        first, last = request.first, request.last
+        if span is not None:
+            first, last = max(first, span["first_step"]), min(last, span["last_step"])
+        width = max(bucket_width(max(last - first + 1, 1), points), bucket_width(request.width, 1))
+        bounds = {"width": width, "first": first - first % width, "last": last - last % width + width - 1}
+        text = _BY_STEP.format(progress=progress_sql(span["n"]), **bounds) if span is not None else ""
+        head = {"width": width}
     else:
-        width_s = bucket_width(max(1, -(-(request.last - request.first) // 1_000_000)), points)
+        seconds = -(-(request.last - request.first) // 1_000_000)
+        width_s = max(bucket_width(max(1, seconds), points), bucket_width(request.width, 1))
         width = width_s * 1_000_000
         text = _BY_TIME.format(width=width, first=request.first // width * width, last=request.last)
-        head |= {"width_s": width_s}
-    text += _SAMPLED + (_RATES if is_rate else _LEVELS) + _RESULT
-    rows = client.sql(text, named).rows()
-    if not rows:
-        return head | {"n_labels": 0, "kind": "none", "step": [], "ts": []}
-    head |= {"n_labels": rows[0]["n"]}
-    found = _band(rows) if rows[0]["n"] > LINES_MAX else _lines(rows)
-    if not request.is_by_step:  # buckets begin at whole widths
-        found["step"] = found["ts"] = [place / 1000 for place in found["step"]]
-    return head | found
+        head = {"width_s": width_s}
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for row in client.sql(text + _SAMPLED + _BUCKETS + _RESULT, named).rows() if text else ():
+        by_name.setdefault(row["name"], []).append(row)
+    curves = []
+    for name in request.names:
+        rows = by_name.get(name)
+        curve: dict[str, Any] = {"kind": "none", "n_labels": 0, "step": [], "ts": []}
+        if rows:
+            curve = _band(rows) if rows[0]["n"] > request.lines_max else _lines(rows)
+            curve["n_labels"] = rows[0]["n"]
+        if not request.is_by_step:  # buckets begin at whole widths
+            curve["step"] = curve["ts"] = [place / 1000 for place in curve["step"]]
+        curves.append({"key": name, "is_rate": name in counters, **head, **curve})
+    return curves
 
 
 def _band(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 def test_the_metric_with_the_most_values_has_the_steps(client: Client) -> None:
-    assert read_step_span(client, "sampled") == {"n": 1000, "first_step": 0, "last_step": 499}
+    assert read_step_span(client, "sampled") == {"n": 1000, "first_step": 0, "last_step": 499, "seconds": 1000}
     assert read_step_span(client, "many") is None
     text = f"WITH {progress_sql(1000)} SELECT node, count(*), max(step) FROM progress GROUP BY node ORDER BY node"
     assert client.sql(text, {"run": "sampled"}).tuples() == [("node-1-0", 500, 499), ("node-1-1", 500, 499)]
@@ -39,6 +39,6 @@ def test_a_run_with_phases_only_has_their_steps(tmp_path_factory: pytest.TempPat
     with hand_written(root) as database:
         fill_slow_ranks(database)
     with connect(dir=str(root), start=False) as client:
-        assert read_step_span(client, "even") == {"n": 100, "first_step": 0, "last_step": 99}
+        assert read_step_span(client, "even") == {"n": 100, "first_step": 0, "last_step": 99, "seconds": 99}
         text = f"WITH {progress_sql(100)} SELECT node, count(*) FROM progress GROUP BY node"
         assert client.sql(text, {"run": "even"}).tuples() == [("node0", 100)], "of rank0 alone"

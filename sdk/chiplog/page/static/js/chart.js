@@ -41,7 +41,7 @@ export function lineStyle(at) {
  *   range: [least, most] of x, or null; isLog: whether y is logarithmic
  *   lines: [{name, values, low, high, raw, colour, dash, isThin, tail}], colour: name of a CSS variable; low, high: the
  *     band of a line; raw: values that stay faint behind it; tail: a name at the right edge; isThin: not the line itself
- *     but a bound; isSilent: not in the legend
+ *     but a bound; isSilent: not in the legend; isOnRight: of the axis at the right
  *   marks: [{x, isBad, text}]: vertical lines, or nothing; text: a few words at the top where there is room, all of them
  *     near the crosshair
  *   fills: [[line, line, colour]]: what is filled between two lines
@@ -95,7 +95,7 @@ export class Chart {
     this.model = model;
     if (!this.element.clientWidth) return;
     const { data, series, bands } = this.columns(model);
-    const shape = JSON.stringify([model.kind, model.isLog, bands.length, series.map(({ label, dash }) => [label, dash])]);
+    const shape = JSON.stringify([model.kind, model.isLog, bands.length, series.map(({ label, dash, scale }) => [label, dash, scale])]);
     if (this.plot && shape === this.shape && !isNew) {
       this.range = model.range;
       this.plot.setData(data, true);
@@ -121,14 +121,15 @@ export class Chart {
     };
     for (const line of model.lines) {
       const stroke = css(line.colour);
+      const scale = line.isOnRight ? "right" : "y";
       if (line.low && line.high) {
-        const high = add(line.high, { label: "", width: 0, stroke: "transparent" });
-        const low = add(line.low, { label: "", width: 0, stroke: "transparent" });
+        const high = add(line.high, { label: "", width: 0, stroke: "transparent", scale });
+        const low = add(line.low, { label: "", width: 0, stroke: "transparent", scale });
         bands.push({ series: [high, low], fill: faint(stroke, 0.16) });
       }
-      if (line.raw) add(line.raw, { label: "", width: 1, stroke: faint(stroke, 0.3) });
+      if (line.raw) add(line.raw, { label: "", width: 1, stroke: faint(stroke, 0.3), scale });
       const width = line.isThin ? 1 : 1.5;
-      const place = add(line.values, { label: line.name, width, stroke, dash: line.dash ?? undefined });
+      const place = add(line.values, { label: line.name, width, stroke, dash: line.dash ?? undefined, scale });
       places.push(place);
     }
     for (const [upper, lower, colour] of model.fills ?? []) {
@@ -151,18 +152,20 @@ export class Chart {
     else if (model.kind === "time") x.values = (plot, splits, at, space, step) => splits.map((value) => clockText(value, step));
     else x.values = texts;
     const y = { ...axis, values: texts, space: 32, size: (plot, values) => axisSize(values) };
+    const right = { ...y, scale: "right", side: 1, grid: { show: false } };
+    const hasRight = series.some(({ scale }) => scale === "right");
     if (model.isLog) y.values = (plot, splits) => splits.map((value) => (value === null ? null : logText(value, splits)));
     return {
       width: this.element.clientWidth,
       height: HEIGHT,
-      padding: [8, 14, 0, 0],
+      padding: [8, hasRight ? 0 : 14, 0, 0],
       series,
       bands,
       scales: {
         x: { time: model.kind === "time", range: (plot, least, most) => this.range ?? spread(least, most) },
         y: { distr: model.isLog ? 3 : 1 },
       },
-      axes: [x, y],
+      axes: hasRight ? [x, y, right] : [x, y],
       legend: { show: false },
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
       cursor: {
@@ -351,7 +354,7 @@ export class Chart {
     const near = isInside ? this.nearMarks().map((text) => ` · ${text}`) : [];
     this.where.textContent = isInside ? placeText(x[at], kind) + missing + near.join("") : "last";
     lines.forEach((line, number) => {
-      const value = isInside ? line.values[at] : line.values.findLast((one) => one !== null && one !== undefined);
+      const value = isInside ? valueAt(line.values, at) : line.values.findLast((one) => one !== null && one !== undefined);
       this.values[number].textContent = valueText(value) || "–";
     });
   }
@@ -396,10 +399,16 @@ function isMove(type) {
   return type === "mousemove" || type === "mouseleave";
 }
 
+/** Return a value, or the one before it where a line has no place of its own but goes on. */
+function valueAt(values, at) {
+  if (values[at] !== undefined || values.findLastIndex((value) => value !== undefined) < at) return values[at];
+  return values.slice(0, at).findLast((value) => value !== undefined);
+}
+
 /** Return the places that have a dot: all of a few, else those without a neighbour, which no line shows. */
 function dots(plot, number) {
   const values = plot.data[number];
-  const isFew = values.length <= POINTS_MAX;
+  const isFew = values.length <= POINTS_MAX || values.reduce((n, value) => n + (value !== undefined), 0) <= POINTS_MAX;
   const places = [];
   let before = null;
   for (let at = 0; at < values.length; at++) {

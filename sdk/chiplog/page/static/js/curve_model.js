@@ -161,6 +161,28 @@ function join(tables) {
   return { places, columns };
 }
 
+/** Return a model with the lines of another one of the same kind of x: at all places that either has. */
+export function combined(model, other) {
+  const x = [...new Set([...model.x, ...other.x])].sort((a, b) => a - b);
+  const numbers = new Map(x.map((place, at) => [place, at]));
+  const spread = (places, values) => {
+    if (!values) return values;
+    const column = new Array(x.length).fill(undefined);
+    places.forEach((place, at) => (column[numbers.get(place)] = values[at]));
+    return column;
+  };
+  const linesOf = (one) =>
+    one.lines.map((line) => {
+      const columns = ["values", "raw", "low", "high"].map((name) => [name, spread(one.x, line[name])]);
+      return { ...line, ...Object.fromEntries(columns) };
+    });
+  let last = model.nLabels;
+  const present = spread(model.x, model.present)?.map((n) => (last = n ?? last));
+  const shifted = other.fills.map(([upper, lower, colour]) => [upper + model.lines.length, lower + model.lines.length, colour]);
+  const fills = [...model.fills, ...shifted];
+  return { ...model, x, present, lines: [...linesOf(model), ...linesOf(other)], fills };
+}
+
 /** Return a curve as CSV: a line per bucket. */
 export function csvOf(runs) {
   const cell = (value) => {

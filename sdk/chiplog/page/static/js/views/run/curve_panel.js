@@ -128,7 +128,9 @@ export class Panel {
       onToggle: (id, isOthers) => view.toggle(id, isOthers && this.chart.model.lines.map((line) => line.id)),
       label: `Curve of ${this.key}`,
     });
-    this.chart.draw({ ...model, marks: this.marks() });
+    const { startMs } = view.runs[0];
+    const marks = [...this.marks(), ...view.system.marks(view.x, startMs)];
+    this.chart.draw({ ...view.system.over(model, startMs), marks });
   }
 
   /** Return the step and the time at a value of the chart's x, of the first run that has one from there on. */

@@ -6,6 +6,7 @@ import { ask, follow, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
 import { timeText, wholeText } from "../../texts.js";
 import { Panel, X_NAMES } from "./curve_panel.js";
+import { SystemOverlay } from "./system_overlay.js";
 
 const KEYS_AT_ONCE = 6; // in one request: the first curves do not wait for the last
 const REQUESTS_AT_ONCE = 2; // as many queries as a collector runs at once
@@ -43,6 +44,14 @@ class View {
     if (this.zoom && !this.zoom.every(Number.isFinite)) this.zoom = null;
     this.hidden = new Set(query.getAll("hide"));
     this.picked = pickedOf(query);
+    this.system = new SystemOverlay(run, query.get("system") ?? "", {
+      onChange: () => {
+        setParameters({ system: this.system.name });
+        this.loadSystem();
+        this.redraw();
+      },
+      onCurve: () => this.redraw(),
+    });
     this.panels = new Map(); // by key
     this.closed = new Set(query.getAll("closed"));
     this.opened = new Set(query.getAll("open"));
@@ -75,6 +84,7 @@ class View {
     show(this.element, this.bar, this.overlay, this.place, this.body);
     this.drawGroups();
     this.loadVisible();
+    this.loadSystem();
     this.onReport = ({ detail }) => {
       const before = this.report;
       this.report = detail;
@@ -83,6 +93,7 @@ class View {
         this.drawLabels();
         show(this.overlay, this.overlaid());
         this.load(); // what had to wait for the labels
+        if (this.labels === "failed") this.loadSystem();
       } else if (detail.completeness.stored !== before.completeness.stored) {
         this.later(); // also the last values of a run that has ended since
       }
@@ -105,6 +116,7 @@ class View {
     clearTimeout(this.typing);
     clearTimeout(this.panning);
     this.seen?.disconnect();
+    this.system.close();
     this.unfollow?.();
     document.removeEventListener("visibilitychange", this.onVisible);
     this.element.removeEventListener("report", this.onReport);
@@ -173,6 +185,7 @@ class View {
         "log y",
       ),
       h("label", {}, "smoothing", smoothing, this.weightText),
+      this.system.element,
       h("span", { class: "zoom" }, "steps", this.first, "–", this.last, this.reset),
     );
   }
@@ -433,6 +446,12 @@ class View {
   reload() {
     this.version += 1;
     this.load();
+    this.loadSystem();
+  }
+
+  loadSystem() {
+    if (this.labels === "failed" && this.report.isOutline) return;
+    this.system.load(this.zoom, this.chosenLabels());
   }
 
   // -- requests --
@@ -502,6 +521,7 @@ class View {
 
   /** Ask for the last buckets of the visible curves. */
   async update() {
+    this.system.refresh(this.zoom, this.chosenLabels());
     const version = this.version;
     const panels = [...this.panels.values()].filter((panel) => panel.isVisible && panel.loaded === version);
     for (const [at, { run }] of this.runs.entries()) {

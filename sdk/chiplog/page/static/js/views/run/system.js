@@ -6,14 +6,14 @@ import { Chart } from "../../chart.js";
 import { modelOf } from "../../curve_model.js";
 import { h, notice, show } from "../../dom.js";
 import { liveRefresh } from "../../live.js";
+import { inUnit, leastWidth, marksAt } from "../../sample_units.js";
 import { countText, timeText, wholeText } from "../../texts.js";
 import { deviceChooser } from "./device_chooser.js";
 
 const PAUSE_MS = 5000; // between two requests for what is new: agents sample every few seconds
 const POINTS = 400;
-const NAMES_AT_ONCE = 4; // in one request
+const NAMES_AT_ONCE = 6; // in one request
 const MARKS_SHOWN = 100; // in the list
-const JITTER_S = 4; // in shorter buckets a device may have no sample
 const X_NAMES = { time: "wall time", step: "step", relative: "time since the start" };
 const KINDS = [
   ["GPUs", ["hw."]],
@@ -25,37 +25,6 @@ const STEP_TEXT =
   "Samples before the first step are left out.";
 const NO_SAMPLE =
   "No sample of a GPU, a host or a process belongs to this run. The agent takes them, unless sampling is turned off.";
-// What a name counts, by its end, in the units of the agent; then the sizes of each unit from large to small.
-const UNITS = [
-  [/\.utilization$/, "share"],
-  [/\.(memory\.(usage|limit)|filesystem\.usage|io\.(read|write|receive|transmit))$/, "bytes"],
-  [/\.clock\.\w+$/, "hertz"],
-  [/^hw\.power/, "watts"],
-  [/^hw\.temperature/, "celsius"],
-  [/^hw\.energy$/, "joules"],
-  [/^system\.pressure\./, "seconds"],
-];
-const SIZES = {
-  share: [[0.01, "%"]],
-  bytes: [
-    [2 ** 40, "TiB"],
-    [2 ** 30, "GiB"],
-    [2 ** 20, "MiB"],
-    [2 ** 10, "KiB"],
-    [1, "B"],
-  ],
-  hertz: [
-    [1e9, "GHz"],
-    [1e6, "MHz"],
-    [1, "Hz"],
-  ],
-  watts: [[1, "W"]],
-  celsius: [[1, "°C"]],
-  joules: [[1, "J"]],
-  seconds: [[1, "s"]],
-};
-const RATES = { joules: [[1, "W"]], seconds: [[0.01, "% of the time"]] };
-
 export async function open(element, run, query, report) {
   const view = new View(element, run, query, report);
   await view.start();
@@ -115,7 +84,7 @@ class View {
   /** Return the first and the last time in µs, or the steps. */
   bounds() {
     if (this.zoom) return this.zoom;
-    if (this.x === "step") return this.found.steps;
+    if (this.x === "step") return [this.found.steps.first_step, this.found.steps.last_step];
     const times = (name) => this.found.names.map((row) => Date.parse(row[name]) * 1000);
     return [Math.min(...times("first")), Math.max(...times("last")) + 1_000_000];
   }
@@ -249,21 +218,28 @@ class View {
     const [first, last] = this.bounds();
     const x = this.x === "step" ? "step" : null;
     const query = { x, first, last, points: POINTS, node: [...this.nodes], label: [...this.labels] };
-    for (let at = 0; at < chosen.length; at += NAMES_AT_ONCE) {
-      const some = chosen.slice(at, at + NAMES_AT_ONCE);
-      const versions = some.map(({ version }) => version);
-      try {
-        const curves = await ask(
-          `${this.path}/curves`,
-          { name: some.map(({ name }) => name), ...query },
-          { signal: this.abort.signal },
-        );
-        some.forEach((panel, place) => panel.version === versions[place] && this.drawCurve(panel, curves[place]));
-      } catch (error) {
-        if (error.name === "AbortError") return;
-        for (const panel of some) panel.legend.textContent = error.message;
-        notice(error.message, true);
+    const byWidth = new Map();
+    for (const panel of chosen) {
+      const width = leastWidth(this.found, panel.name, x !== null);
+      byWidth.set(width, [...(byWidth.get(width) ?? []), panel]);
+    }
+    for (const [width, panels] of byWidth) {
+      for (let at = 0; at < panels.length; at += NAMES_AT_ONCE) {
+        await this.request(panels.slice(at, at + NAMES_AT_ONCE), { ...query, width });
       }
+    }
+  }
+
+  async request(panels, query) {
+    const versions = panels.map(({ version }) => version);
+    const name = panels.map((panel) => panel.name);
+    try {
+      const curves = await ask(`${this.path}/curves`, { name, ...query }, { signal: this.abort.signal });
+      panels.forEach((panel, place) => panel.version === versions[place] && this.drawCurve(panel, curves[place]));
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      for (const panel of panels) panel.legend.textContent = error.message;
+      notice(error.message, true);
     }
   }
 
@@ -284,23 +260,15 @@ class View {
     const runs = [{ name: this.run, curve: scaled, startMs: this.startMs }];
     const range = this.x === "step" ? this.zoom : null;
     const { model } = modelOf(runs, { x: this.x, isLog: false, weight: 0, range });
-    if (curve.width_s < JITTER_S) model.present = null;
     panel.chart.draw({ ...model, noun: "devices", marks: panel.name.startsWith("hw.") ? this.marksOf() : [] });
   }
 
   marksOf() {
-    const places = {
-      time: ({ ts }) => Date.parse(ts) / 1000,
-      step: ({ step }) => step,
-      relative: ({ ts }) => (Date.parse(ts) - this.startMs) / 1000,
-    };
-    return this.found.marks
-      .filter((mark) => this.isChosen(mark) && places[this.x](mark) !== null)
-      .map((mark) => ({
-        x: places[this.x](mark),
-        isBad: mark.kind !== "throttled",
-        text: `${mark.label ?? mark.node} ${mark.words}`,
-      }));
+    return marksAt(
+      this.found.marks.filter((mark) => this.isChosen(mark)),
+      this.x,
+      this.startMs,
+    );
   }
 
   // -- live --
@@ -320,22 +288,4 @@ class View {
       if (error.name !== "AbortError") notice(error.message, true);
     }
   }
-}
-
-/** Return a curve in a unit for people: {unit, scaled}. */
-function inUnit(curve) {
-  const kind = UNITS.find(([pattern]) => pattern.test(curve.key))?.[1];
-  const sizes = (curve.is_rate ? RATES[kind] : null) ?? SIZES[kind];
-  const after = curve.is_rate && !RATES[kind] ? "per second" : "";
-  if (!sizes) return { unit: after, scaled: curve };
-  const columns = curve.kind === "band" ? [curve.max] : (curve.lines ?? []).map(({ max }) => max);
-  const most = columns.flat().reduce((a, b) => Math.max(a, Math.abs(b ?? 0)), 0);
-  const [size, unit] = sizes.find(([one]) => most >= one) ?? sizes.at(-1);
-  const scale = (values) => values?.map((value) => (value === null ? null : value / size));
-  const parts = (of, names) => Object.fromEntries(names.map((name) => [name, scale(of[name])]));
-  const scaled =
-    curve.kind === "band"
-      ? { ...curve, ...parts(curve, ["min", "median", "max"]) }
-      : { ...curve, lines: curve.lines?.map((line) => ({ ...line, ...parts(line, ["mean", "min", "max"]) })) };
-  return { unit: `${unit}${after ? ` ${after}` : ""}`, scaled };
 }

@@ -1,0 +1,80 @@
+// Samples of machines as people read them: in units, and with the words of what went wrong.
+
+// What a name counts, by its end, in the units of the agent; then the sizes of each unit from large to small.
+const UNITS = [
+  [/\.utilization$/, "share"],
+  [/\.(memory\.(usage|limit)|filesystem\.usage|io\.(read|write|receive|transmit))$/, "bytes"],
+  [/\.clock\.\w+$/, "hertz"],
+  [/^hw\.power/, "watts"],
+  [/^hw\.temperature/, "celsius"],
+  [/^hw\.energy$/, "joules"],
+  [/^system\.pressure\./, "seconds"],
+];
+const SAMPLES_MIN = 2; // of each device in a bucket: they are not sampled at the same time
+const SIZES = {
+  share: [[0.01, "%"]],
+  bytes: [
+    [2 ** 40, "TiB"],
+    [2 ** 30, "GiB"],
+    [2 ** 20, "MiB"],
+    [2 ** 10, "KiB"],
+    [1, "B"],
+  ],
+  hertz: [
+    [1e9, "GHz"],
+    [1e6, "MHz"],
+    [1, "Hz"],
+  ],
+  watts: [[1, "W"]],
+  celsius: [[1, "°C"]],
+  joules: [[1, "J"]],
+  seconds: [[1, "s"]],
+};
+const RATES = { joules: [[1, "W"]], seconds: [[0.01, "% of the time"]] };
+
+/** Return a curve in a unit for people: {unit, scaled}. */
+export function inUnit(curve) {
+  const kind = UNITS.find(([pattern]) => pattern.test(curve.key))?.[1];
+  const sizes = (curve.is_rate ? RATES[kind] : null) ?? SIZES[kind];
+  const after = curve.is_rate && !RATES[kind] ? "per second" : "";
+  if (!sizes) return { unit: after, scaled: curve };
+  const columns = curve.kind === "band" ? [curve.max] : (curve.lines ?? []).map(({ max }) => max);
+  const most = columns.flat().reduce((a, b) => Math.max(a, Math.abs(b ?? 0)), 0);
+  const [size, unit] = sizes.find(([one]) => most >= one) ?? sizes.at(-1);
+  const scale = (values) => values?.map((value) => (value === null ? null : value / size));
+  const parts = (of, names) => Object.fromEntries(names.map((name) => [name, scale(of[name])]));
+  const scaled =
+    curve.kind === "band"
+      ? { ...curve, ...parts(curve, ["min", "median", "max"]) }
+      : { ...curve, lines: curve.lines?.map((line) => ({ ...line, ...parts(line, ["mean", "min", "max"]) })) };
+  return { unit: `${unit}${after ? ` ${after}` : ""}`, scaled };
+}
+
+/**
+ * Return the least width of a bucket, in seconds or steps, in which each device has a sample: else a band would be one of
+ * other devices in each of its buckets.
+ * @param {{names: Array, steps: ?Object}} found an answer of api/runs/RUN/system
+ */
+export function leastWidth({ names, steps }, name, isByStep) {
+  const row = names.find((one) => one.name === name);
+  if (!row || row.n <= row.n_devices) return 1;
+  const apartS = ((Date.parse(row.last) - Date.parse(row.first)) / 1000) * (row.n_devices / row.n);
+  const perS = isByStep && steps?.seconds > 0 ? (steps.last_step - steps.first_step) / steps.seconds : 1;
+  return Math.max(1, Math.ceil(SAMPLES_MIN * apartS * perS));
+}
+
+/** Return marks of GPUs for a chart. x: "step", "time" or "relative"; marks without a place there are left out. */
+export function marksAt(marks, x, startMs) {
+  const placeOf = {
+    time: ({ ts }) => Date.parse(ts) / 1000,
+    step: ({ step }) => step,
+    relative: ({ ts }) => (Date.parse(ts) - startMs) / 1000,
+  }[x];
+  if (!placeOf) return [];
+  const found = marks.map((mark) => ({
+    x: placeOf(mark),
+    isBad: mark.kind !== "throttled",
+    text: `${mark.label ?? mark.node} ${mark.words}`,
+  }));
+  return found.filter((mark) => mark.x !== null);
+}

@@ -1,0 +1,32 @@
+"""A system metric over the curves of a run, in the browser."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.page_site import Site
+from tests.support.sampled_run import fill_sampled_run
+
+
+@pytest.fixture(scope="module")
+def sampled(site_of: Callable[..., Site]) -> Site:
+    return site_of(fill_sampled_run)
+
+
+def test_a_system_metric_is_added_on_a_second_axis(sampled: Site, page: Page) -> None:
+    sampled.visit(page, "#/run/sampled/curves")
+    panel = page.locator('[data-key="loss"]')
+    expect(panel).to_contain_text("rank1")
+    chooser = page.get_by_label("system metric")
+    chooser.focus()
+    expect(chooser.locator("option")).to_have_count(3)
+    chooser.select_option("hw.gpu.utilization")
+    expect(panel).to_contain_text("hw.gpu.utilization (%), median of 2, right axis70")
+    assert "system=hw.gpu.utilization" in page.url
+    page.get_by_label("labels").select_option("=rank1")
+    expect(panel).to_contain_text("hw.gpu.utilization (%), right axis50")
+    page.get_by_label("x axis").select_option("time")
+    expect(panel).to_contain_text("right axis50")
+    chooser.select_option("")
+    expect(panel).not_to_contain_text("right axis")
