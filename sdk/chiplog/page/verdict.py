@@ -8,6 +8,7 @@ from typing import Any
 
 SLOW_SHARE = 0.02  # of the time of the steps; differences of 1 % between equal GPUs are usual
 WAIT_SHARE = 0.5  # of the culprit's excess, as in straggler_windows
+MERGED_SHARE = 0.25  # of the largest excess per step: a slower step by chance does not make a slow time longer
 OTHERS_MAX = 5
 OTHERS_SHARE = 0.1  # of the most expensive spell: cheaper ones would only distract from it
 
@@ -74,9 +75,14 @@ def _base_seconds(rows: Iterable[dict[str, Any]], whole: str | None) -> dict[tup
 
 
 def _merged(spells: list[Spell]) -> list[Spell]:
-    """Merge the spells of one label and phase that touch, or that a gap separates which is shorter than one of them."""
+    """Merge the spells of one label and phase that touch, or that a gap separates which is shorter than one of them.
+
+    Spells with a much smaller excess per step stay apart.
+    """
+    least = MERGED_SHARE * max(spell.excess_s / _length(spell) for spell in spells)
+    strong = [spell for spell in spells if spell.excess_s / _length(spell) >= least]
     merged: list[Spell] = []
-    for spell in sorted(spells, key=lambda spell: spell.first_step):
+    for spell in sorted(strong, key=lambda spell: spell.first_step):
         last = merged[-1] if merged else None
         if last is None or spell.first_step - last.last_step > max(_length(spell), _length(last)):
             merged.append(spell)
@@ -89,7 +95,7 @@ def _merged(spells: list[Spell]) -> list[Spell]:
                 last.excess_s + spell.excess_s,
                 last.base_s + spell.base_s,
             )
-    return merged
+    return merged + [spell for spell in spells if spell not in strong]
 
 
 def _length(spell: Spell) -> int:

@@ -81,6 +81,15 @@ def test_windows_of_one_spell_are_added_and_the_last_hundred_steps_are_not_count
     assert "".join(part["text"] for part in others[0]) == "rank1 cost about 5.0 s in data between steps 900 and 999"
 
 
+def test_a_step_that_was_slower_by_chance_does_not_make_a_spell_longer() -> None:
+    windows = [
+        window(1, "rank1", "data", 0.1, 0.1, since_step=1, until_step=1) | {"role": "culprit"},
+        window(2, "rank1", "data", 0.1, 60.0),
+        window(3, "rank1", "data", 0.1, 50.0),
+    ]
+    assert [(spell.first_step, spell.last_step) for spell in slow_spells(windows)] == [(100, 299), (1, 1)]
+
+
 def test_whole_steps_count_only_without_other_phases() -> None:
     step = window(5, "rank1", "step", 1.0, 50.0)
     assert slow_spells([step])[0].phase == "step"
