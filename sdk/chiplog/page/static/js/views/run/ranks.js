@@ -218,23 +218,25 @@ export async function open(element, run, query) {
   let verdictTimer = null;
   async function refresh() {
     const now = performance.now();
+    const isTold = now - verdictAt > VERDICT_PAUSE_MS;
+    const pictures = async () => {
+      if (isTold) await loadVerdict();
+      if (heat && !isTold && state.last === null) await growHeat();
+      else if (!heat || isTold) await loadHeat();
+    };
     try {
-      table.draw(await ask(`${path}/ranks`, {}, { signal }));
-      if (heat && state.last === null) await growHeat();
-      else if (!heat) await loadHeat();
-      if (now - verdictAt > VERDICT_PAUSE_MS) {
-        await loadVerdict();
-        await loadHeat();
-        verdictAt = now;
-      } else {
-        // Also after the last change of the run.
-        clearTimeout(verdictTimer);
-        verdictTimer = setTimeout(live.changed, VERDICT_PAUSE_MS - (now - verdictAt) + 1);
-      }
-      if (state.last === null) await loadTimeline();
+      await Promise.all([
+        ask(`${path}/ranks`, {}, { signal }).then(table.draw),
+        pictures(),
+        state.last === null ? loadTimeline() : null,
+      ]);
     } catch (error) {
       fail(error);
     }
+    clearTimeout(verdictTimer);
+    if (isTold) verdictAt = now;
+    // Also after the last change of the run.
+    else verdictTimer = setTimeout(live.changed, VERDICT_PAUSE_MS - (now - verdictAt) + 1);
   }
 
   if (verdict) drawVerdict();
