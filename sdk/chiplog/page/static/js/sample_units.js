@@ -51,13 +51,17 @@ export function inUnit(curve) {
 }
 
 /**
- * Return the least width of a bucket, in seconds or steps, in which each device has a sample: else a band would be one of
- * other devices in each of its buckets.
- * @param {{names: Array, steps: ?Object}} found an answer of api/runs/RUN/system
+ * Return the least width of a bucket, in seconds or steps. In a band each device needs a sample in each bucket: else it
+ * is one of other devices in each of them. Lines need no such width.
+ * @param {{names: Array, labels: Array, steps: ?Object}} found an answer of api/runs/RUN/system
+ * @param {{isByStep: boolean, linesMax: number, isChosen: ?function(row): boolean}} view isChosen: null for all devices
  */
-export function leastWidth({ names, steps }, name, isByStep) {
+export function leastWidth({ names, labels, steps }, name, { isByStep, linesMax, isChosen }) {
   const row = names.find((one) => one.name === name);
   if (!row || row.n <= row.n_devices) return 1;
+  const chosen = isChosen ? labels.filter(isChosen) : [];
+  const n = name.startsWith("hw.") ? chosen.flatMap(({ gpus }) => gpus ?? []).length : chosen.length;
+  if (Math.min(isChosen ? n : Infinity, row.n_devices) <= linesMax) return 1;
   const apartS = ((Date.parse(row.last) - Date.parse(row.first)) / 1000) * (row.n_devices / row.n);
   const perS = isByStep && steps?.seconds > 0 ? (steps.last_step - steps.first_step) / steps.seconds : 1;
   return Math.max(1, Math.ceil(SAMPLES_MIN * apartS * perS));

@@ -358,7 +358,9 @@ class View {
       const media = await ask(`runs/${part(this.run)}/media`, {}, { signal: this.abort.signal });
       const isNew = JSON.stringify(media) !== JSON.stringify(this.media);
       this.media = media;
-      if (isNew && this.isOpen) this.redrawAll();
+      if (!isNew || !this.isOpen) return;
+      this.redrawAll();
+      await Promise.all([...this.panels.values()].map((panel) => panel.loading)); // the pause is by all requests
     } catch (error) {
       this.fail(error);
     }
@@ -403,9 +405,13 @@ class Panel {
     if (this.isSeen) this.loadIfStale();
   }
 
-  async loadIfStale() {
+  loadIfStale() {
     if (!this.isStale) return;
     this.isStale = false;
+    this.loading = this.reload();
+  }
+
+  async reload() {
     this.abort.abort();
     this.abort = new AbortController();
     const { signal } = this.abort;

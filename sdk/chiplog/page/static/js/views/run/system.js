@@ -13,6 +13,7 @@ import { deviceChooser } from "./device_chooser.js";
 const PAUSE_MS = 5000; // between two requests for what is new: agents sample every few seconds
 const POINTS = 400;
 const NAMES_AT_ONCE = 6; // in one request
+const LINES_MAX = 16; // of a panel; above that a band
 const MARKS_SHOWN = 100; // in the list
 const X_NAMES = { time: "wall time", step: "step", relative: "time since the start" };
 const KINDS = [
@@ -217,10 +218,11 @@ class View {
     }
     const [first, last] = this.bounds();
     const x = this.x === "step" ? "step" : null;
-    const query = { x, first, last, points: POINTS, node: [...this.nodes], label: [...this.labels] };
+    const query = { x, first, last, points: POINTS, lines: LINES_MAX, node: [...this.nodes], label: [...this.labels] };
+    const isChosen = this.nodes.size || this.labels.size ? (row) => this.isChosen(row) : null;
     const byWidth = new Map();
     for (const panel of chosen) {
-      const width = leastWidth(this.found, panel.name, x !== null);
+      const width = leastWidth(this.found, panel.name, { isByStep: x !== null, linesMax: LINES_MAX, isChosen });
       byWidth.set(width, [...(byWidth.get(width) ?? []), panel]);
     }
     for (const [width, panels] of byWidth) {

@@ -7,6 +7,8 @@ import { inUnit, leastWidth, marksAt } from "../../sample_units.js";
 
 const POINTS = 400;
 const PAUSE_MS = 5000; // between two requests while the run goes on: agents sample every few seconds
+const PAUSE_FACTOR = 10; // an answer that takes long is asked for less often
+const LINES_MAX = 1; // several devices are a band, so that curves stay readable
 const COLOUR = "--quiet";
 
 /** The metric `name` of a run, "" for none; onChange() after one was chosen, onCurve() after its curve has arrived. */
@@ -67,11 +69,15 @@ export class SystemOverlay {
     if (!this.name) return;
     this.asked = new AbortController();
     const { signal } = this.asked;
-    this.notBefore = performance.now() + PAUSE_MS;
+    const began = performance.now();
+    this.notBefore = Infinity; // until there is an answer
     await this.loadNames();
-    if (signal.aborted || !this.found) return;
+    if (signal.aborted) return;
+    this.notBefore = began + PAUSE_MS;
+    if (!this.found) return;
     this.labels = new Set(labels);
-    const width = leastWidth(this.found, this.name, true);
+    const isChosen = this.labels.size ? ({ label }) => this.labels.has(label) : null;
+    const width = leastWidth(this.found, this.name, { isByStep: true, linesMax: LINES_MAX, isChosen });
     const query = {
       name: this.name,
       x: "step",
@@ -79,11 +85,12 @@ export class SystemOverlay {
       last: zoom?.[1],
       points: POINTS,
       width,
-      lines: 1,
+      lines: LINES_MAX,
       label: labels,
     };
     try {
       [this.curve] = await ask(`${this.path}/curves`, query, { signal });
+      this.notBefore = performance.now() + Math.max(PAUSE_MS, PAUSE_FACTOR * (performance.now() - began));
       this.onCurve();
     } catch (error) {
       if (error.name !== "AbortError") notice(`${this.name}: ${error.message}`, true);
