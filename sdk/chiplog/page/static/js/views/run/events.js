@@ -133,7 +133,7 @@ function roundPanel({ first, labels }, choice, consoleOf, nShown, onMore) {
     h("div", { class: "bar" }, h("h2", {}, [`${first.label} failed first`, ...counts].join("; ")), choice),
     h("p", { class: "quiet" }, `Time zero is ${timeText(first.ts)}. `, doubt.join(" ")),
     h("div", { class: "scroll" }, h("table", { class: "grid ends" },
-      h("thead", {}, h("tr", {}, [["After", "number"], ["", "wide"], ["Label"], ["Role"], ["State"], ["Last step", "number"], ["Node"], ["GPU then"], ["Reason and last line"]]
+      h("thead", {}, h("tr", {}, [["After", "number"], ["Over time", "wide"], ["Label"], ["Role"], ["State"], ["Last step", "number"], ["Node"], ["GPU then"], ["Reason and last line"]]
         .map(([title, kind]) => h("th", { class: kind, scope: "col" }, title)))),
       h("tbody", {}, labels.slice(0, nShown).map((row) => endRow(row, (row.after_s - least) / (most - least), consoleOf))))),
     labels.length > nShown ? h("button", { onclick: onMore }, `Show all ${countText(labels.length, "label")}`) : null);
@@ -179,7 +179,8 @@ function tracebackPanel(rows, consoleOf) {
   const oldest = [...rows].reverse();
   return h("section", { class: "panel", "aria-label": "Tracebacks" }, h("h2", {}, "Tracebacks"),
     oldest.map((row, at) => h("details", { open: at === 0 },
-      h("summary", {}, h("a", { href: consoleOf(row.label, row.ts) }, row.label ?? row.node ?? "?"), ` ${timeText(row.ts)} `, h("span", { class: "error" }, row.message)),
+      h("summary", {}, h("strong", {}, row.label ?? row.node ?? "?"), ` ${timeText(row.ts)} `, h("span", { class: "error" }, row.message)),
+      row.label ? h("p", {}, h("a", { href: consoleOf(row.label, row.ts) }, "Its console at that time")) : null,
       h("pre", {}, row.body?.traceback ?? JSON.stringify(row.body, null, 2)))),
     rows.length === TRACEBACKS_MAX ? h("p", { class: "quiet" }, `The newest ${TRACEBACKS_MAX}.`) : null);
 }
