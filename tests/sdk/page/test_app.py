@@ -38,7 +38,7 @@ def test_without_any_run_the_page_is_there_and_says_what_to_do(tmp_path: Path) -
 
 
 def test_large_answers_are_compressed(reader: PageClient) -> None:
-    answer = reader.ask("/static/vendor/uPlot.esm.js", Accept_Encoding="gzip")
+    answer = reader.ask("/static/vendor/uPlot.iife.min.js", Accept_Encoding="gzip")
     assert answer.headers["content-encoding"] == "gzip"
     assert len(answer.body) < 50_000
 

@@ -3,7 +3,7 @@
 
 import { h, show } from "./dom.js";
 import { durationText, timeText, valueText } from "./texts.js";
-import uPlot from "../vendor/uPlot.esm.js";
+import uPlot from "./uplot.js";
 
 const COLOURS = 8; // --series-1 … --series-8; further lines are dashed
 const DASH = [6, 3];

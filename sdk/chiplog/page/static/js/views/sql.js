@@ -188,7 +188,7 @@ export async function open(content, rest, query) {
     drawChart = () => {};
     show(chart);
     if (chart.hidden) return;
-    const { default: Plot } = await import("../../vendor/uPlot.esm.js");
+    const { default: Plot } = await import("../uplot.js");
     if (mine !== turn) return;
     const place = (row) => (x.isTime ? Date.parse(row[x.at]) / 1000 : row[x.at]);
     const rows = result.rows.filter((row) => row[x.at] !== null).sort((a, b) => place(a) - place(b));
