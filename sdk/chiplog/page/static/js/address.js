@@ -3,7 +3,16 @@
 /** Return {path: ["run", "RUN", "curves"], query: URLSearchParams} of the address. */
 export function readAddress() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
-  return { path: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query) };
+  return { path: path.split("/").filter(Boolean).map(decoded), query: new URLSearchParams(query) };
+}
+
+/** Return a decoded part; as it is if a person has cut or mistyped it. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 /** Return parameters of an address or a request. Values may be arrays; null, undefined and "" are left out. */

@@ -33,8 +33,16 @@ function fill(element, attributes, children) {
 function append(element, children) {
   for (const child of children) {
     if (Array.isArray(child)) append(element, child);
-    else if (child !== null && child !== undefined && child !== false) element.append(child);
+    else if (child instanceof Node) element.append(child);
+    else if (child !== null && child !== undefined && child !== false) element.append(withoutOverrides(String(child)));
   }
+}
+
+const OVERRIDES = /[\u202d\u202e]/g;
+
+/** Return a text whose direction overrides are visible: they would turn the words after them, which are not theirs. */
+function withoutOverrides(text) {
+  return text.replace(OVERRIDES, (found) => `[U+${found.codePointAt(0).toString(16).toUpperCase()}]`);
 }
 
 /** Replace the children of an element. */
@@ -46,6 +54,6 @@ export function show(element, ...children) {
 /** Say something in the line at the bottom; an empty text clears it. */
 export function notice(text, isError = false) {
   const line = document.getElementById("notice");
-  line.textContent = text;
+  line.textContent = withoutOverrides(text);
   line.classList.toggle("error", isError);
 }
