@@ -54,7 +54,7 @@ def test_tables_have_rows_and_json_is_indented(media: Site, page: Page) -> None:
     page.get_by_role("button", name="settings.json").click()
     expect(preview.locator("pre")).to_contain_text('  "lr": 0.1,')
     page.get_by_label("Filter paths").fill("SAMPLES 03")
-    expect(page.get_by_role("region", name="Files").get_by_role("row")).to_have_count(2)
+    expect(page.get_by_role("region", name="List of files").get_by_role("row")).to_have_count(2)
     assert "filter=SAMPLES" in page.url
 
 

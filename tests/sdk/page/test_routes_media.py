@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.hand_written import hand_written
-from tests.support.media_run import fill_media_run
+from tests.support.media_run import FILES, fill_media_run, store_media_files
 from tests.support.page_client import PageClient, serving
 
 
@@ -14,6 +14,7 @@ def media(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
     root = tmp_path_factory.mktemp("media")
     with hand_written(root) as database:
         fill_media_run(database)
+    store_media_files(root)
     with serving(root) as client:
         yield client.sign_in()
 
@@ -31,6 +32,16 @@ def test_histograms_and_texts_are_asked_for_by_key(media: PageClient) -> None:
     assert (found["n_labels"], len(found["edges"]), found["edges"][0]) == (1, 21, 8)
     assert media.get("runs/media/texts?key=sample")["step"] == 400
     assert media.get("runs/media/texts?key=sample&search=img")["rows"][0]["label"] == "rank1"
+
+
+def test_the_start_of_a_saved_file_is_sent_alone(media: PageClient) -> None:
+    path = "/api/runs/media/files/predictions.csv"
+    answer = media.ask(f"{path}?bytes=20")
+    assert (answer.status, answer.body) == (200, FILES["predictions.csv"][:20])
+    assert answer.headers["content-disposition"] == 'attachment; filename="predictions.csv"'
+    assert media.ask(path).body == FILES["predictions.csv"]
+    assert media.ask(f"{path}?bytes=0").body == b""
+    assert media.ask(f"{path}?bytes=-1").json["error"]["message"].startswith("bytes=-1 is not within 0 and ")
 
 
 @pytest.mark.parametrize(

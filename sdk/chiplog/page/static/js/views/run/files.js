@@ -29,7 +29,7 @@ export async function open(element, run, query, report) {
   let filter = query.get("filter") ?? "";
   let nShown = ROWS_SHOWN;
   let typing = null;
-  const list = h("section", { class: "panel", "aria-label": "Files" });
+  const list = h("section", { class: "panel", "aria-label": "List of files" });
   const preview = h("section", { class: "panel preview", hidden: true, "aria-label": "Preview" });
   const search = h("input", {
     ...{ type: "search", class: "grow", placeholder: "Filter paths", "aria-label": "Filter paths", value: filter },
@@ -55,7 +55,13 @@ export async function open(element, run, query, report) {
     const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
     const found = files.filter(({ path }) => words.every((word) => path.toLowerCase().includes(word)));
     const total = found.reduce((sum, file) => sum + file.bytes, 0);
-    const heads = [["Path"], ["Size", "number"], ["Saved"], ["SHA-256"], [""]];
+    const heads = [
+      ["Path"],
+      ["Size", "number"],
+      ["Saved"],
+      ["SHA-256"],
+      [h("span", { class: "hidden-text" }, "Download")],
+    ];
     show(
       list,
       h("h2", {}, `${countText(found.length, "file")}, ${bytesText(total)}`),

@@ -19,7 +19,7 @@ const GAP = 1.5; // typical distances between steps; a column ends there if no n
  * @returns {Object} element; draw(data, {isLog, step}); mark(step); size(): {rows, columns}; close()
  */
 export function histogramMap({ onStep, onZoom }) {
-  const canvas = h("canvas", { tabindex: 0, class: "heat histogram", role: "img" });
+  const canvas = h("canvas", { tabindex: 0, class: "heat histogram", role: "img", "aria-label": "Histograms" });
   const brush = h("div", { class: "heat-brush", hidden: true });
   const line = h("p", { class: "quiet heat-line small", "aria-live": "polite" });
   const legend = h("span", { class: "heat-legend quiet small" });

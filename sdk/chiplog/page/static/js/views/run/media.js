@@ -280,7 +280,13 @@ class View {
     if (!sections.some(([, , n]) => n)) {
       show(
         this.body,
-        h("section", { class: "empty" }, h("h2", {}, "No media yet"), h("p", {}, NOTHING), h("pre", {}, EXAMPLE)),
+        h(
+          "section",
+          { class: "empty" },
+          h("h2", {}, "No media yet"),
+          h("p", {}, NOTHING),
+          h("pre", { tabindex: 0 }, EXAMPLE),
+        ),
       );
     } else if (!known.size) {
       show(this.body, h("p", { class: "empty" }, `No name matches “${this.filter}”.`));
@@ -583,6 +589,7 @@ class ImagePanel extends FilePanel {
       return;
     }
     const url = await this.view.urlOf(file, signal);
+    if (signal.aborted) return;
     if (url) show(this.content, h("img", { src: url, alt: file.path, class: "media-image" }));
     else show(this.content, h("p", { class: "quiet" }, "Its content is no PNG, JPEG, GIF or WebP image."));
   }
@@ -591,6 +598,7 @@ class ImagePanel extends FilePanel {
 class TablePanel extends FilePanel {
   async draw(file, signal) {
     const content = await readStart(this.view.run, file.path, TEXT_BYTES_MAX, signal);
+    if (signal.aborted) return;
     const table = tableOf(file.path, new TextDecoder().decode(content), TABLE_ROWS, file.bytes > content.length);
     if (!table)
       show(
