@@ -24,6 +24,7 @@ NAMES = (
     "readers",
     "page",
     "live_page",
+    "page_peers",
     "views",
     "cluster",
     "size",
