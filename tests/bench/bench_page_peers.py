@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy
 from PIL import Image
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Error, sync_playwright
 
 from tests.bench.bench_page import CHROMIUM, SIZE, page_of, write_small_store
 from tests.bench.figure import Figure
@@ -148,7 +148,11 @@ def look(
     page.goto(address, wait_until="commit")
     took = LIMIT_S
     while time.perf_counter() - begun < LIMIT_S:
-        if has_curve(page.screenshot(clip=area, animations="allow", caret="initial")):
+        try:
+            screen = page.screenshot(clip=area, animations="allow", caret="initial")
+        except Error:  # the browser is too busy with the page
+            continue
+        if has_curve(screen):
             took = time.perf_counter() - begun
             break
     page.wait_for_timeout(1000 * SETTLED_S)

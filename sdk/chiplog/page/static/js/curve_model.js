@@ -107,6 +107,9 @@ function tableOf({ run, name, curve, startMs }, x, number) {
     return { x: places, order, lines, fills: [] };
   }
   const style = single ?? lineStyle(0);
+  if (number === null && curve.max.every((value, at) => value === curve.min[at])) {
+    return { x: places, order, lines: [{ name: `all ${curve.n_labels} labels`, values: curve.median, ...style }], fills: [] };
+  }
   const most = commonest(curve.max_label);
   const least = commonest(curve.min_label);
   const tail = (text, isAbove) => (number === null && text ? { text, isAbove } : null);

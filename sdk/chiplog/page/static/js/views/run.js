@@ -39,6 +39,7 @@ export async function open(content, rest, query) {
   details.addEventListener("toggle", () => drawDetails(details, report));
   drawDetails(details, report);
   show(content, header, tabBar(run, tab), element, details);
+  show(element, h("p", { class: "quiet" }, "Loading…"));
 
   let isOpen = true;
   let isAsking = false;

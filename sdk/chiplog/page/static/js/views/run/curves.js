@@ -382,7 +382,7 @@ class View {
     more.hidden ||= !isOpen;
     const group = h(
       "details",
-      { class: "curve-group", open: isOpen },
+      { class: `curve-group${keys.length < 3 ? ` of-${keys.length}` : ""}`, open: isOpen },
       h("summary", {}, h("b", {}, name || "metrics"), h("span", { class: "quiet" }, ` ${wholeText(keys.length)}`)),
       panels,
       more,
