@@ -130,7 +130,7 @@ export class Panel {
     });
     const { startMs } = view.runs[0];
     const marks = [...this.marks(), ...view.system.marks(view.x, startMs)];
-    this.chart.draw({ ...view.system.over(model, startMs), marks });
+    this.chart.draw({ ...view.system.over(model, view.runs), marks });
   }
 
   /** Return the step and the time at a value of the chart's x, of the first run that has one from there on. */

@@ -19,16 +19,18 @@ export class SystemOverlay {
     this.found = null; // names and marks
     this.curve = null;
     this.asked = new AbortController();
-    this.element = h("select", {
+    this.select = h("select", {
       "aria-label": "system metric",
       onpointerdown: () => this.loadNames(),
       onfocus: () => this.loadNames(),
       onchange: () => {
-        this.name = this.element.value;
+        this.name = this.select.value;
         this.curve = null;
         this.onChange();
       },
     });
+    this.why = h("span", { class: "quiet", role: "status" }); // nothing is drawn
+    this.element = h("span", { class: "zoom" }, this.select, this.why);
     this.drawNames();
   }
 
@@ -42,7 +44,7 @@ export class SystemOverlay {
     const option = (value, text) => h("option", { value, selected: value === this.name }, text);
     const none = this.found && !names.length ? "no system metric was sampled" : "add system metric";
     show(
-      this.element,
+      this.select,
       option("", this.name ? "no system metric" : none),
       names.map((name) => option(name, name)),
     );
@@ -102,14 +104,27 @@ export class SystemOverlay {
     if (this.name && performance.now() > this.notBefore) this.load(zoom, labels);
   }
 
-  /** Return a chart's model with the metric in it. x: "step", "time" or "relative"; other axes have no place for it. */
-  over(model, startMs) {
-    if (!this.name || !this.curve?.step.length || !["step", "time", "relative"].includes(model.kind)) return model;
+  /**
+   * Return a chart's model with the metric in it. Other axes than "step", "time" and "relative" have no place for it.
+   * @param {Array<{name: string, startMs: number}>} runs those of the chart; the metric is of the first one
+   */
+  over(model, runs) {
+    const [{ name: runName, startMs }] = runs;
+    const isKnown = ["step", "time", "relative"].includes(model.kind);
+    const hasCurve = Boolean(this.name && this.curve?.step.length);
+    if (!this.name || (isKnown && !this.curve)) this.why.textContent = "";
+    else
+      this.why.textContent = !isKnown
+        ? "is drawn over steps and times only"
+        : hasCurve
+          ? ""
+          : "has no sample in these steps";
+    if (!hasCurve || !isKnown) return model;
     const { unit, scaled } = inUnit(this.curve);
-    const runs = [{ run: this.run, name: this.run, curve: scaled, startMs }];
-    const other = modelOf(runs, { x: model.kind, isLog: false, weight: 0, range: null }).model;
+    const tables = [{ run: this.run, name: runName, curve: scaled, startMs }];
+    const other = modelOf(tables, { x: model.kind, isLog: false, weight: 0, range: null }).model;
     const of = this.curve.n_labels > 1 ? `, median of ${this.curve.n_labels}` : "";
-    const name = `${this.name}${unit ? ` (${unit})` : ""}${of}, right axis`;
+    const name = `${runs.length > 1 ? `${runName} ` : ""}${this.name}${unit ? ` (${unit})` : ""}${of}, right axis`;
     const lines = other.lines.map((line) => {
       const bounds = { isOnRight: true, id: null, tail: null, colour: COLOUR, dash: null, isSilent: line.isThin };
       return { ...line, ...bounds, name };
