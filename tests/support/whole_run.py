@@ -104,7 +104,11 @@ def _fill(database: duckdb.DuckDBPyConnection, dress: Dress) -> None:
         "UPDATE base.producers SET state = 'crashed', exit_code = NULL, exit_signal = 15, ended_at = "
         f"{BEGUN} + to_seconds({CRASH_S + 2}) WHERE producer = 106"
     )
-    database.execute(f"INSERT INTO base.intervals SELECT producer, 0, 99999, {BEGUN} FROM base.producers")
+    database.execute(
+        f"INSERT INTO base.intervals SELECT producer, 0, 39999, {BEGUN} FROM base.producers "
+        f"UNION ALL SELECT producer, CASE producer WHEN 101 THEN 40005 ELSE 40000 END, 99999, {BEGUN} "
+        "FROM base.producers"
+    )
     names = dict(enumerate(("step", "data", "forward", "backward"), 1))
     names |= dict(enumerate(("train/loss", "train/accuracy", "lr"), 10))
     names |= {20: "weights", 21: "sample", 30: "hw.gpu.utilization", 31: "hw.gpu.throttle.reasons"}

@@ -130,7 +130,13 @@ function tabBar(run, current) {
   const links = Object.entries(TABS).map(([name, title]) =>
     h("a", { href: addressOf(["run", run, name]), "aria-current": name === current ? "page" : null }, title),
   );
-  return h("nav", { class: "tabs", "aria-label": "Parts of the run" }, links);
+  const bar = h("nav", { class: "tabs", "aria-label": "Parts of the run" }, links);
+  // On a phone the bar scrolls: the current tab is in its visible part.
+  requestAnimationFrame(() => {
+    const { offsetLeft: left, offsetWidth: width } = links.find((link) => link.hasAttribute("aria-current"));
+    bar.scrollLeft = left - bar.offsetLeft + width / 2 - bar.clientWidth / 2;
+  });
+  return bar;
 }
 
 function drawHeader(header, report) {

@@ -383,7 +383,7 @@ class View {
     const group = h(
       "details",
       { class: `curve-group${keys.length < 3 ? ` of-${keys.length}` : ""}`, open: isOpen },
-      h("summary", {}, h("b", {}, name || "metrics"), h("span", { class: "quiet" }, ` ${wholeText(keys.length)}`)),
+      h("summary", {}, h("h2", {}, name || "metrics"), h("span", { class: "quiet" }, ` ${wholeText(keys.length)}`)),
       panels,
       more,
     );

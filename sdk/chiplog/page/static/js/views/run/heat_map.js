@@ -24,7 +24,7 @@ const SCALE_MAX_LEAST = 0.25; // of the median: where no label is slower than th
  * @returns {{element: Element, draw: function(data, chosen), size: function(): {columns, rows}, close: function()}}
  */
 export function heatMap({ onChoose, onRange }) {
-  const canvas = h("canvas", { tabindex: 0, class: "heat", role: "img" });
+  const canvas = h("canvas", { tabindex: 0, class: "heat", role: "img", "aria-label": "Heat map" });
   const line = h("p", { class: "quiet heat-line", "aria-live": "polite" });
   const legend = h("span", { class: "heat-legend quiet small" });
   let data = null;

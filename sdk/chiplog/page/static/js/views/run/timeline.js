@@ -21,7 +21,7 @@ const UNKNOWN = -1;
  *   close: function()}}
  */
 export function timeline({ onChoose, onRange }) {
-  const canvas = h("canvas", { tabindex: 0, class: "heat timeline", role: "img" });
+  const canvas = h("canvas", { tabindex: 0, class: "heat timeline", role: "img", "aria-label": "Phases over time" });
   const line = h("p", { class: "quiet heat-line", "aria-live": "polite" });
   const legend = h("span", { class: "heat-legend quiet small" });
   let data = null;
