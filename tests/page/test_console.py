@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.support.page_run import MARKUP, fill_page_run
 from tests.support.page_site import Site
@@ -23,6 +23,19 @@ def test_the_console_is_at_its_end_and_loads_older_lines_at_the_top(runs: Site, 
     expect(lines).to_have_count(1000)
     expect(lines.first).to_contain_text("line 0 of rank4")
     expect(page.get_by_text("line 500 of rank4")).to_be_in_viewport()  # what was at the top stays there
+
+
+def test_a_scroll_to_the_top_while_new_lines_are_loading_loads_older_ones(runs: Site, page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/console?*direction=after*", lambda route: held.append(route))
+    change = "event: change\ndata: {}\n\n"
+    page.route("**/api/live", lambda route: route.fulfill(content_type="text/event-stream", body=change))
+    with page.expect_request("**/console?*direction=after*"):
+        runs.visit(page, "#/run/slow/console?label=rank4")
+    page.get_by_role("log").evaluate("element => { element.scrollTop = 0; }")
+    page.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")  # it is handled
+    held[0].continue_()
+    expect(page.locator(".line")).to_have_count(1000)
 
 
 def test_a_search_finds_a_line_and_its_markup_and_colours_are_harmless(runs: Site, page: Page) -> None:

@@ -27,20 +27,37 @@ export async function open(element, run, query, report) {
   let turn = 0;
   let isLoading = false;
 
-  const names = [...new Set(report.labels.map((row) => row.label))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  const names = [...new Set(report.labels.map((row) => row.label))].sort((a, b) =>
+    a.localeCompare(b, "en", { numeric: true }),
+  );
   if (state.label && !names.includes(state.label)) names.unshift(state.label);
-  const label = h("select", { "aria-label": "Label", onchange: () => restart({ label: label.value }) },
+  const label = h(
+    "select",
+    { "aria-label": "Label", onchange: () => restart({ label: label.value }) },
     h("option", { value: "" }, `all ${names.length} labels`),
-    names.map((name) => h("option", { value: name, selected: name === state.label }, name)));
+    names.map((name) => h("option", { value: name, selected: name === state.label }, name)),
+  );
   let searchTimer = null;
-  const search = h("input", { type: "search", class: "grow", placeholder: "Search the lines", "aria-label": "Search the lines", value: state.search,
+  const search = h("input", {
+    type: "search",
+    class: "grow",
+    placeholder: "Search the lines",
+    "aria-label": "Search the lines",
+    value: state.search,
     oninput: () => {
       clearTimeout(searchTimer);
       searchTimer = setTimeout(() => restart({ search: search.value }), SEARCH_WAIT_MS);
-    } });
+    },
+  });
   const end = h("button", { onclick: () => restart({}) }, "To the end");
   const count = h("span", { class: "quiet small", role: "status" });
-  const body = h("div", { class: "lines", role: "log", "aria-live": "off", tabindex: 0, "aria-label": "Printed lines" });
+  const body = h("div", {
+    class: "lines",
+    role: "log",
+    "aria-live": "off",
+    tabindex: 0,
+    "aria-label": "Printed lines",
+  });
   show(element, h("div", { class: "bar" }, label, search, end, count), body);
 
   // The lines fill the rest of the window.
@@ -111,12 +128,22 @@ export async function open(element, run, query, report) {
   }
 
   function drawLine(row) {
-    const time = row.ts.slice(11, 23).replace("Z", "").padEnd(12, row.ts.includes(".") ? "0" : ".000"); // UTC
+    const time = row.ts
+      .slice(11, 23)
+      .replace("Z", "")
+      .padEnd(12, row.ts.includes(".") ? "0" : ".000"); // UTC
     const link = addressOf(["run", run, "console"], { label: state.label, search: state.search, at: row.ts });
-    return h("div", { class: row.stream === "stderr" ? "line stderr" : "line" },
+    return h(
+      "div",
+      { class: row.stream === "stderr" ? "line stderr" : "line" },
       h("a", { class: "time", href: link, title: `${row.ts}, line ${row.line_no} of ${row.stream}` }, time),
       state.label ? null : h("span", { class: "of clip", title: row.label }, row.label),
-      h("span", { class: "text" }, ansiPieces(row.line).map(({ text, classes }) => (classes ? h("span", { class: classes }, text) : text))));
+      h(
+        "span",
+        { class: "text" },
+        ansiPieces(row.line).map(({ text, classes }) => (classes ? h("span", { class: classes }, text) : text)),
+      ),
+    );
   }
 
   function trim(isFromTop) {
@@ -136,7 +163,19 @@ export async function open(element, run, query, report) {
     end.disabled = isAtEnd();
     const old = body.querySelector(".empty");
     if (lines.length) old?.remove();
-    else if (!old) show(body, h("p", { class: "empty quiet" }, state.search ? "No line has this text." : state.label ? `${state.label} printed nothing that was recorded.` : "Nothing was printed yet, or the console was not recorded."));
+    else if (!old)
+      show(
+        body,
+        h(
+          "p",
+          { class: "empty quiet" },
+          state.search
+            ? "No line has this text."
+            : state.label
+              ? `${state.label} printed nothing that was recorded.`
+              : "Nothing was printed yet, or the console was not recorded.",
+        ),
+      );
   }
 
   async function loadOlder() {
@@ -162,27 +201,33 @@ export async function open(element, run, query, report) {
     } catch (error) {
       fail(error);
     } finally {
-      isLoading = false;
+      if (mine === turn) isLoading = false;
     }
   }
 
   const asked = () => ({ label: state.label, search: state.search });
 
-  /** Load lines after the last one. Returns true if there may be more. */
+  /** Load lines after the last one. */
   async function loadNewer(overlapMs) {
-    if (isLoading) return false;
+    if (isLoading) return;
     isLoading = true;
     const mine = turn;
+    let isDone = false;
     try {
       const last = lines.at(-1)?.ts;
-      const wasAtEnd = isAtEnd();
       const since = last && new Date(Date.parse(last) - overlapMs).toISOString();
       const at = overlapMs ? since : last;
-      let answer = await ask(path, { ...asked(), at, direction: at ? "after" : null, limit: NEW_LINES_MAX }, { signal });
-      if (mine !== turn) return false;
+      let answer = await ask(
+        path,
+        { ...asked(), at, direction: at ? "after" : null, limit: NEW_LINES_MAX },
+        { signal },
+      );
+      if (mine !== turn) return;
       const isFull = answer.rows.length === NEW_LINES_MAX;
-      if (isFull && overlapMs) answer = await ask(path, { ...asked(), at: last, direction: "after", limit: NEW_LINES_MAX }, { signal });
-      if (mine !== turn) return false;
+      if (isFull && overlapMs)
+        answer = await ask(path, { ...asked(), at: last, direction: "after", limit: NEW_LINES_MAX }, { signal });
+      if (mine !== turn) return;
+      const wasAtEnd = isAtEnd(); // now: the reader may have scrolled since
       const added = add(objects(answer));
       hasNewer = answer.rows.length === NEW_LINES_MAX;
       if (added) {
@@ -192,18 +237,22 @@ export async function open(element, run, query, report) {
         else body.scrollTop -= height - body.scrollHeight;
       }
       drawCount();
-      return hasNewer;
+      isDone = true;
     } catch (error) {
       fail(error);
-      return false;
     } finally {
-      isLoading = false;
+      if (mine === turn) isLoading = false;
     }
+    if (isDone) loadAtEdges(); // a scroll in the meantime has loaded nothing
+  }
+
+  function loadAtEdges() {
+    if (body.scrollTop < EDGE_PX) loadOlder();
+    if (hasNewer && body.scrollHeight - body.scrollTop - body.clientHeight < EDGE_PX) loadNewer(0);
   }
 
   const onScroll = () => {
-    if (body.scrollTop < EDGE_PX) loadOlder();
-    if (hasNewer && body.scrollHeight - body.scrollTop - body.clientHeight < EDGE_PX) loadNewer(0);
+    loadAtEdges();
     end.disabled = isAtEnd();
   };
   body.addEventListener("scroll", onScroll, { passive: true });
