@@ -7,10 +7,13 @@ import { follow } from "./api.js";
  * @param {function(): Promise} refresh asks for what is new; reports its errors itself
  * @param {{pauseMs: number, pauseFactor: number, canRefresh: function(): boolean, isQuiet: boolean}} options
  *   isQuiet: the view has just been drawn, so the first call comes after a pause, too
- * @returns {{changed: function(), later: function(), close: function()}} changed: as if the database had changed; later:
- *   to be called when canRefresh() may have become true
+ * @returns {{changed: function(), later: function(), close: function()}} changed: as if the database had changed;
+ *   later: when canRefresh() may have become true
  */
-export function liveRefresh(refresh, { pauseMs = 1000, pauseFactor = 5, canRefresh = () => true, isQuiet = false } = {}) {
+export function liveRefresh(
+  refresh,
+  { pauseMs = 1000, pauseFactor = 5, canRefresh = () => true, isQuiet = false } = {},
+) {
   let timer = null;
   let isBusy = false;
   let isStale = false;

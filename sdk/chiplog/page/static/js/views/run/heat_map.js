@@ -1,5 +1,5 @@
-// A heat map on a canvas: rows are labels, columns are steps. The server has reduced both by the maximum; here a cell is
-// never smaller than a pixel, so nothing of it is lost.
+// A heat map on a canvas: rows are labels, columns are steps. The server has reduced both by the maximum; here a cell
+// is never smaller than a pixel, so nothing of it is lost.
 
 import { h, show } from "../../dom.js";
 import { countText, secondsText, wholeText } from "../../texts.js";
@@ -8,8 +8,20 @@ import { dragRange } from "./drag.js";
 const LEFT = 84; // room for names of labels, pixels
 const BOTTOM = 18;
 export const RAMPS = {
-  light: [[255, 255, 255], [253, 232, 190], [247, 165, 84], [211, 72, 38], [110, 8, 28]],
-  dark: [[22, 26, 33], [70, 32, 88], [170, 48, 92], [243, 122, 62], [255, 236, 150]],
+  light: [
+    [255, 255, 255],
+    [253, 232, 190],
+    [247, 165, 84],
+    [211, 72, 38],
+    [110, 8, 28],
+  ],
+  dark: [
+    [22, 26, 33],
+    [70, 32, 88],
+    [170, 48, 92],
+    [243, 122, 62],
+    [255, 236, 150],
+  ],
 };
 export const NO_DATA = { light: [226, 230, 236], dark: [48, 55, 66] };
 const SCALE_MIN = 0.05; // of the median: the unit of the logarithmic scale
@@ -50,10 +62,17 @@ export function heatMap({ onChoose, onRange }) {
     if (excess === null) {
       const last = Math.min((cell.row + 1) * data.per_row, data.labels.length) - 1;
       const names = data.per_row > 1 ? `${data.labels[cell.row * data.per_row]} to ${data.labels[last]}` : label;
-      return { label, step: stepOf(cell.column), text: `${names}: nothing to compare at step ${wholeText(stepOf(cell.column))}` };
+      return {
+        label,
+        step: stepOf(cell.column),
+        text: `${names}: nothing to compare at step ${wholeText(stepOf(cell.column))}`,
+      };
     }
     const usual = data.typical_s[cell.column];
-    const more = excess > 0 ? `${secondsText(excess)} more than the median of ${secondsText(usual)}` : `not above the median of ${secondsText(usual)}`;
+    const more =
+      excess > 0
+        ? `${secondsText(excess)} more than the median of ${secondsText(usual)}`
+        : `not above the median of ${secondsText(usual)}`;
     return { label, step, text: `${label}, step ${wholeText(step)}: ${more}` };
   }
 
@@ -81,7 +100,12 @@ export function heatMap({ onChoose, onRange }) {
       onRange(stepOf(columnAt(from)), Math.min(stepOf(last + 1) - 1, data.last_step));
     },
   });
-  const element = h("div", { class: "heat-box" }, h("div", { class: "heat-canvas" }, canvas, brush), h("div", { class: "bar" }, line, legend));
+  const element = h(
+    "div",
+    { class: "heat-box" },
+    h("div", { class: "heat-canvas" }, canvas, brush),
+    h("div", { class: "bar" }, line, legend),
+  );
 
   canvas.addEventListener("keydown", (event) => {
     const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
@@ -190,7 +214,9 @@ export function heatMap({ onChoose, onRange }) {
   /** Return 0 to 1. The scale is logarithmic: a first step of a minute leaves a straggler of a second visible. */
   function strength(value) {
     if (!(data.largest > data.floor)) return 0;
-    return Math.log1p(Math.max(0, value - data.floor) / data.noise) / Math.log1p((data.largest - data.floor) / data.noise);
+    return (
+      Math.log1p(Math.max(0, value - data.floor) / data.noise) / Math.log1p((data.largest - data.floor) / data.noise)
+    );
   }
 
   function drawLegend() {
@@ -199,11 +225,20 @@ export function heatMap({ onChoose, onRange }) {
       const value = data.floor + data.noise * Math.expm1(share * Math.log1p((data.largest - data.floor) / data.noise));
       const swatch = h("span", { class: "heat-swatch" });
       swatch.style.background = `rgb(${colorOf(share, RAMPS[theme]).join(" ")})`;
-      return h("span", {}, swatch, share ? ` +${secondsText(value)}` : data.floor > 0 ? ` less than +${secondsText(data.floor)}` : " median");
+      return h(
+        "span",
+        {},
+        swatch,
+        share ? ` +${secondsText(value)}` : data.floor > 0 ? ` less than +${secondsText(data.floor)}` : " median",
+      );
     });
     const none = h("span", { class: "heat-swatch" });
     none.style.background = `rgb(${NO_DATA[theme].join(" ")})`;
-    show(legend, data.largest > 0 ? swatches : swatches[0], data.excess.includes(null) ? h("span", {}, none, " no data") : null);
+    show(
+      legend,
+      data.largest > 0 ? swatches : swatches[0],
+      data.excess.includes(null) ? h("span", {}, none, " no data") : null,
+    );
   }
 
   const onTheme = () => {
@@ -230,7 +265,8 @@ export function heatMap({ onChoose, onRange }) {
       data.largest = Math.max(data.largest, SCALE_MAX_LEAST * median);
       canvas.setAttribute(
         "aria-label",
-        `Heat map of ${countText(data.labels.length, "label")} by step, phase ${data.phase}: the excess over the median of each step`,
+        `Heat map of ${countText(data.labels.length, "label")} by step, phase ${data.phase}: ` +
+          "the excess over the median of each step",
       );
       cursor = cursor && cursor.row < data.n_rows && cursor.column < data.n_columns ? cursor : null;
       if (!cursor) line.textContent = hint();

@@ -6,6 +6,7 @@ import { h, show } from "../../dom.js";
 import { liveRefresh } from "../../live.js";
 import { bytesText, countText, durationText, secondsText, timeText, wholeText } from "../../texts.js";
 import { heatMap } from "./heat_map.js";
+import { stepPhases } from "./step_phases.js";
 import { timeline } from "./timeline.js";
 
 const VERDICT_PAUSE_MS = 10000; // it reads all phases of the run
@@ -28,6 +29,7 @@ export async function open(element, run, query) {
   let verdict = known?.run === run ? known.verdict : null;
   let heat = null;
   let turn = 0; // of the heat map: an answer for what is no longer chosen is not drawn
+  let phaseNames = []; // in the order of their colours
   let lanesTurn = 0; // of the timeline, likewise
   let lanesShown = null; // its last answer
 
@@ -55,9 +57,13 @@ export async function open(element, run, query) {
   const lanesMore = h("span", { hidden: true });
   const lanesPanel = h("section", { class: "panel", hidden: true, "aria-label": "Phases over time" },
     h("div", { class: "bar" }, h("h2", {}, "Phases over time"), h("label", {}, "Order ", lanesOrder), lanesMore, lanesRange), lanes.element);
-  const stepPanel = h("section", { class: "panel step", hidden: true, "aria-label": "Phases of a step" });
+  const stepBars = stepPhases({
+    onStep: (step) => go({ step }),
+    onClose: () => go({ step: null, label: null }),
+    consoleOf: (label, at) => addressOf(["run", run, "console"], { label, at }),
+  });
   const table = labelTable(run, state);
-  show(element, sentence, mapPanel, stepPanel, lanesPanel, table.element);
+  show(element, sentence, mapPanel, lanesPanel, stepBars.element, table.element);
 
   function go(changes) {
     Object.assign(state, changes);
@@ -67,7 +73,7 @@ export async function open(element, run, query) {
     if ("step" in changes || "label" in changes) {
       map.mark(state);
       lanes.mark(state);
-      loadStep().catch(fail);
+      loadStep().then(stepBars.reveal).catch(fail);
     }
     if (!isOnTimeline(changes)) loadTimeline().catch(fail);
   }
@@ -151,6 +157,7 @@ export async function open(element, run, query) {
   }
 
   function drawHeat() {
+    phaseNames = heat.phases;
     show(phases, heat.phases.map((name) => h("option", { value: name, selected: name === heat.phase }, name)));
     const isZoomed = state.first !== null || state.last !== null;
     whole.hidden = !isZoomed;
@@ -163,11 +170,11 @@ export async function open(element, run, query) {
   }
 
   async function loadStep() {
-    stepPanel.hidden = state.step === null;
+    stepBars.element.hidden = state.step === null;
     if (state.step === null) return;
     const { step, label } = state;
     const answer = await ask(`${path}/step`, { step, label }, { signal });
-    if (state.step === step && state.label === label) drawStep(stepPanel, run, answer, state, heat?.phases ?? [], () => go({ step: null, label: null }));
+    if (state.step === step && state.label === label) stepBars.draw(answer, label, phaseNames);
   }
 
   /** Return the steps of the timeline: the chosen range, else around the chosen step, else where a label began to be slow. */
@@ -289,56 +296,6 @@ function joined(old, next) {
   };
   const typical = [...old.typical_s.slice(0, keep), ...next.typical_s];
   return { ...next, start: old.start, n_columns: n, excess: rows("excess"), label: rows("label"), step: rows("step"), typical_s: typical };
-}
-
-/** Draw the phases of one step, a bar for each label, the chosen label first. */
-function drawStep(panel, run, answer, state, phases, onClose) {
-  const bars = new Map();
-  for (const row of objects(answer)) {
-    if (!bars.has(row.label)) bars.set(row.label, []);
-    bars.get(row.label).push(row);
-  }
-  // Work first, then what may be waiting: a slow phase moves the others to the right.
-  // `gc` runs inside the others.
-  const isPart = (row) => row.phase !== "step" && row.phase !== "gc";
-  const isWait = new Map(objects(answer).filter(isPart).map((row) => [row.phase, row.may_wait]));
-  const names = [...isWait.keys()].sort((a, b) => isWait.get(a) - isWait.get(b) || (a < b ? -1 : 1));
-  // Colours as on the timeline.
-  const places = phases.filter((phase) => isPart({ phase }));
-  const swatch = (name) => `series-${(Math.max(0, places.indexOf(name)) % 8) + 1}`;
-  const total = (rows) => rows.filter(isPart).reduce((sum, row) => sum + row.seconds, 0);
-  const longest = Math.max(...[...bars.values()].map(total), ...objects(answer).filter((row) => row.phase === "step").map((row) => row.seconds), 1e-9);
-  const move = (by) => h("a", { class: "button", href: addressOf(["run", run, "ranks"], { ...state, step: state.step + by }), "aria-label": by < 0 ? "Step before" : "Step after" }, by < 0 ? "‹" : "›");
-  const consoleLink = (label, rows, text = label) => {
-    const at = rows.map((row) => row.ts).sort().at(-1);
-    return h("a", { href: addressOf(["run", run, "console"], { label, at }), title: `console of ${label} at this step` }, text);
-  };
-  const own = state.label ? bars.get(state.label) : null;
-  show(
-    panel,
-    h("div", { class: "bar" }, h("h2", {}, `Phases of step ${wholeText(answer.step)}`), move(-1), move(1),
-      names.map((name) => h("span", { class: "small" }, h("span", { class: `heat-swatch ${swatch(name)}` }), ` ${name}`)),
-      h("button", { onclick: onClose }, "Close")),
-    own
-      ? h("p", {}, h("strong", {}, state.label), ": ",
-          own.filter((row) => row.phase !== "step").sort((a, b) => b.seconds - b.typical_s - (a.seconds - a.typical_s)).map((row, at) => [at ? ", " : "", h("span", { class: row.seconds > 1.2 * row.typical_s ? "error" : "" }, `${row.phase} ${secondsText(row.seconds)}`), ` (median ${secondsText(row.typical_s)})`]),
-          ". ", consoleLink(state.label, own, "Its console at that time"))
-      : state.label ? h("p", { class: "quiet" }, `${state.label} has no phases at this step.`) : null,
-    bars.size
-      ? h("div", { class: "phase-bars" }, [...bars].map(([label, rows]) =>
-          h("div", { class: label === state.label ? "phase-row chosen" : "phase-row" },
-            h("span", { class: "clip" }, consoleLink(label, rows)),
-            h("span", { class: "phase-bar" }, names.map((name) => {
-              const row = rows.find((one) => one.phase === name);
-              if (!row) return null;
-              const piece = h("span", { class: swatch(name), title: `${label} ${name}: ${secondsText(row.seconds)}, median ${secondsText(row.typical_s)}` });
-              piece.style.width = `${(row.seconds / longest) * 100}%`;
-              return piece;
-            })),
-            h("span", { class: "number" }, secondsText(total(rows) || rows[0].seconds)))))
-      : h("p", { class: "quiet" }, "No label has phases at this step."),
-    bars.size < answer.n_labels ? h("p", { class: "quiet" }, `${bars.size} of ${answer.n_labels} labels: those that worked longest.`) : null,
-  );
 }
 
 const COLUMNS = [

@@ -8,7 +8,12 @@ import { niceStep } from "./heat_map.js";
 const LEFT = 84; // room for names of labels, pixels
 const TOP = 16; // room for numbers of steps
 const BOTTOM = 18; // room for times
-const ROW_HEIGHTS = [[8, 22], [16, 18], [32, 14], [Infinity, 10]]; // up to so many rows
+const ROW_HEIGHTS = [
+  [8, 22],
+  [16, 18],
+  [32, 14],
+  [Infinity, 10],
+]; // up to so many rows
 const SPLIT_PX = 12; // narrower bars touch each other, and have a frame only above and below
 const STEP_TICK_PX = 56;
 const TIME_TICK_PX = 90;
@@ -17,8 +22,8 @@ const UNKNOWN = -1;
 /**
  * Draw a timeline.
  * @param {{onChoose: function(label, step), onRange: function(first, last)}} handlers
- * @returns {{element: Element, draw: function(data, names, chosen), mark: function(chosen), columns: function(room): number,
- *   close: function()}}
+ * @returns {{element: Element, draw: function(data, chosen), mark: function(chosen),
+ *   columns: function(room): number, close: function()}}
  */
 export function timeline({ onChoose, onRange }) {
   const canvas = h("canvas", { tabindex: 0, class: "heat timeline", role: "img", "aria-label": "Phases over time" });
@@ -44,11 +49,18 @@ export function timeline({ onChoose, onRange }) {
       if (place) choose(place);
     },
     onSpan(from, to) {
-      const inside = (data?.bars ?? []).filter((bar) => bar.begun < secondsAt(to) && bar.begun + bar.seconds > secondsAt(from));
+      const inside = (data?.bars ?? []).filter(
+        (bar) => bar.begun < secondsAt(to) && bar.begun + bar.seconds > secondsAt(from),
+      );
       if (inside.length) onRange(Math.min(...inside.map((bar) => bar.step)), Math.max(...inside.map(lastStep)));
     },
   });
-  const element = h("div", { class: "heat-box" }, h("div", { class: "heat-canvas" }, canvas, brush), h("div", { class: "bar" }, line, legend));
+  const element = h(
+    "div",
+    { class: "heat-box" },
+    h("div", { class: "heat-canvas" }, canvas, brush),
+    h("div", { class: "bar" }, line, legend),
+  );
 
   const lastStep = (bar) => Math.min((Math.floor(bar.step / data.width) + 1) * data.width - 1, data.last);
 
@@ -64,11 +76,16 @@ export function timeline({ onChoose, onRange }) {
   function describe({ bar, piece }) {
     const at = bar.pieces[piece];
     const last = lastStep(bar);
-    const steps = last > bar.step ? `steps ${wholeText(bar.step)} to ${wholeText(last)}` : `step ${wholeText(bar.step)}`;
+    const steps =
+      last > bar.step ? `steps ${wholeText(bar.step)} to ${wholeText(last)}` : `step ${wholeText(bar.step)}`;
     const what = !at || at.phase === UNKNOWN ? "in no phase" : data.phases[at.phase];
     const slow = slowest.get(bar);
-    const most = slow ? `; the slowest${last > bar.step ? ` in step ${wholeText(slow.step)}` : ""}: ${secondsText(slow.excess_s)} more work than the median` : "";
-    return `${data.labels[bar.row]}, ${steps}: ${what} ${secondsText(at?.seconds ?? bar.seconds)} of ${secondsText(bar.seconds)}${most}`;
+    const where = slow && last > bar.step ? ` in step ${wholeText(slow.step)}` : "";
+    const most = slow
+      ? `; the slowest${where}: ${secondsText(slow.excess_s)} more work than the median`
+      : "";
+    const took = secondsText(at?.seconds ?? bar.seconds);
+    return `${data.labels[bar.row]}, ${steps}: ${what} ${took} of ${secondsText(bar.seconds)}${most}`;
   }
 
   function point(place) {
@@ -136,7 +153,8 @@ export function timeline({ onChoose, onRange }) {
     context.fillStyle = color("--surface");
     for (const bar of data.bars) {
       const { top, tall } = lane(bar.row);
-      if (xOf(bar.begun + bar.seconds) - xOf(bar.begun) >= SPLIT_PX) context.fillRect(xOf(bar.begun) - 0.5, top, 1, tall);
+      if (xOf(bar.begun + bar.seconds) - xOf(bar.begun) >= SPLIT_PX)
+        context.fillRect(xOf(bar.begun) - 0.5, top, 1, tall);
     }
     context.strokeStyle = style.color;
     context.lineWidth = 1.5;
@@ -202,7 +220,9 @@ export function timeline({ onChoose, onRange }) {
     const ratio = devicePixelRatio || 1;
     context.scale(ratio, ratio);
     const style = getComputedStyle(element);
-    const own = data.bars.find((bar) => data.labels[bar.row] === chosen?.label && chosen.step >= bar.step && chosen.step <= lastStep(bar));
+    const own = data.bars.find(
+      (bar) => data.labels[bar.row] === chosen?.label && chosen.step >= bar.step && chosen.step <= lastStep(bar),
+    );
     if (own && chosen.step !== null) {
       context.strokeStyle = style.getPropertyValue("--accent");
       context.lineWidth = 2.5;
@@ -213,15 +233,24 @@ export function timeline({ onChoose, onRange }) {
       const piece = cursor.bar.pieces[cursor.piece] ?? { begun: cursor.bar.begun, shown: cursor.bar.seconds };
       context.strokeStyle = style.color;
       context.lineWidth = 1;
-      context.strokeRect(xOf(piece.begun) - 1, top - 1, Math.max(xOf(piece.begun + piece.shown) - xOf(piece.begun), 2) + 2, tall + 2);
+      context.strokeRect(
+        xOf(piece.begun) - 1,
+        top - 1,
+        Math.max(xOf(piece.begun + piece.shown) - xOf(piece.begun), 2) + 2,
+        tall + 2,
+      );
     }
   }
 
   function drawLegend() {
     const swatch = (name, text) => h("span", {}, h("span", { class: `heat-swatch ${name}` }), ` ${text}`);
     const hasNone = data.bars.some((bar) => bar.pieces.some(({ phase }) => phase === UNKNOWN));
-    show(legend, data.phases.map((name, at) => swatch(`series-${(at % 8) + 1}`, name)),
-      hasNone ? swatch("no-phase", "in no phase") : null, slowest.size ? swatch("slowest", "slowest of its step") : null);
+    show(
+      legend,
+      data.phases.map((name, at) => swatch(`series-${(at % 8) + 1}`, name)),
+      hasNone ? swatch("no-phase", "in no phase") : null,
+      slowest.size ? swatch("slowest", "slowest of its step") : null,
+    );
   }
 
   const onTheme = () => paint();
@@ -234,16 +263,25 @@ export function timeline({ onChoose, onRange }) {
     /** Draw an answer of api/runs/RUN/timeline. mark: {label, step} to mark. */
     draw(answer, mark) {
       const held = cursor && { row: cursor.bar.row, step: cursor.bar.step, piece: cursor.piece };
-      data = { ...answer, span_s: answer.span_s || 1, bars: answer.bars.map((bar, at) => barOf(bar, answer.pieces[at])) };
+      data = {
+        ...answer,
+        span_s: answer.span_s || 1,
+        bars: answer.bars.map((bar, at) => barOf(bar, answer.pieces[at])),
+      };
       rows = data.labels.map(() => []);
       for (const bar of data.bars) rows[bar.row].push(bar);
       slowest = new Map();
       for (const one of answer.slowest) {
-        const bar = rows[one.row]?.find(({ step }) => Math.floor(step / data.width) === Math.floor(one.step / data.width));
+        const bar = rows[one.row]?.find(
+          ({ step }) => Math.floor(step / data.width) === Math.floor(one.step / data.width),
+        );
         if (bar) slowest.set(bar, one);
       }
       chosen = mark;
-      canvas.setAttribute("aria-label", `Phases of ${countText(data.labels.length, "label")} over time, steps ${data.first} to ${data.last}`);
+      canvas.setAttribute(
+        "aria-label",
+        `Phases of ${countText(data.labels.length, "label")} over time, steps ${data.first} to ${data.last}`,
+      );
       const bar = held && rows[held.row]?.find(({ step }) => step === held.step);
       cursor = bar ? { bar, piece: Math.min(held.piece, bar.pieces.length - 1) } : null;
       if (!cursor) line.textContent = hint();
@@ -263,7 +301,7 @@ export function timeline({ onChoose, onRange }) {
   };
 }
 
-/** Return a bar with its pieces after each other: {phase, seconds, begun, shown}. Phases that overlap are drawn shorter. */
+/** Return a bar with its pieces after each other: {phase, seconds, begun, shown}. Overlapping ones are drawn shorter. */
 function barOf([row, step, begun, seconds], flat) {
   const pieces = [];
   let total = 0;
