@@ -10,7 +10,7 @@ def fill_sampled_run(database: duckdb.DuckDBPyConnection) -> None:
 
     - `sampled`: rank0 and rank1 on a node each. GPU-1-1 is 50 % busy and GPU-1-0 90 %; GPU-1-1 is too hot from second
       500 to 600, and lost at second 800. Each host receives 1,000 bytes per second.
-      A step takes 2 s; rank0 logs the loss at its end, and rank1 2 s later.
+      A step takes 2 s; rank0 logs the loss in its middle, a second before the next sample, and rank1 2 s later.
     - `many`: 20 ranks with a GPU each, of which that of rank7 is idle.
     """
     database.execute(
@@ -32,7 +32,7 @@ def fill_sampled_run(database: duckdb.DuckDBPyConnection) -> None:
         "(3, 'system.network.receive'), (4, ''), (5, 'loss')"
     )
     database.execute(
-        f"INSERT INTO base.metrics SELECT 100 + r, 5, s, s, {BEGUN} + to_seconds(2 * s + 2 + 2 * r), 1 / (s + 1) "
+        f"INSERT INTO base.metrics SELECT 100 + r, 5, s, s, {BEGUN} + to_seconds(2 * s + 1 + 2 * r), 1 / (s + 1) "
         "FROM range(500) t(s), range(2) u(r)"
     )
     database.execute(

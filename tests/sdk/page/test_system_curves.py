@@ -83,7 +83,7 @@ def test_throttling_and_lost_gpus_are_marks_in_the_order_of_time(client: Client)
 def test_a_sample_has_the_last_step_that_its_node_had_logged(client: Client) -> None:
     by_step = SystemRequest("sampled", ("hw.gpu.utilization",), 100, 119, 100, is_by_step=True)
     found = read_system_curve(client, by_step)
-    # A step is logged at its end: at second 210 step 104 by rank0, and step 103 by rank1.
+    # A second before the sample of second 210 rank0 has logged step 104, and rank1 step 103.
     assert (found["width"], found["step"]) == (1, [103, 104, 108, 109, 113, 114, 118, 119])
     assert {line["label"] for line in found["lines"]} == {"rank0", "rank1"}
     pairs = SystemRequest("sampled", ("hw.gpu.utilization",), 100, 119, 100, is_by_step=True, lines_max=1, width=10)
