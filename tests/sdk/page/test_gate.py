@@ -103,3 +103,19 @@ def test_every_answer_forbids_foreign_and_inline_code(reader: PageClient, locked
 )
 def test_no_path_leads_out_of_the_static_files(reader: PageClient, path: str) -> None:
     assert reader.ask(path).status == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["../../../etc/passwd", "%2e%2e/%2e%2e/config.toml", "/etc/passwd", "..%2f..%2fcollector%2fhost", "a%00b"]
+)
+def test_no_path_of_a_saved_file_leads_to_another_file(reader: PageClient, path: str) -> None:
+    answer = reader.ask(f"/api/runs/healthy/files/{path}")
+    assert answer.status == 404 and answer.json["error"]["kind"] == "not_found"
+
+
+def test_headers_of_a_proxy_do_not_replace_the_host_nor_a_session(reader: PageClient, locked: PageClient) -> None:
+    forged = {"X_Forwarded_Host": "127.0.0.1", "X_Forwarded_For": "127.0.0.1", "Forwarded": "host=127.0.0.1"}
+    assert reader.ask("/api/runs", Host="evil.example", **forged).status == 400
+    assert locked.ask("/api/runs", **forged).status == 401
+    token = locked.server.new_address().partition("?")[2]
+    assert locked.ask(f"/api/runs?{token}").status == 401, "a token opens the page, and nothing else"
