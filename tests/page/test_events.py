@@ -50,6 +50,18 @@ def test_a_change_of_the_database_asks_for_what_is_new(runs: Site, page: Page) -
     expect(page.get_by_role("region", name="Failures").locator("tbody tr")).to_have_count(8)
 
 
+def test_events_of_failed_labels(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/slow/events?labels=failed")
+    rows = page.get_by_role("region", name="All events").locator("tbody tr")
+    expect(rows).to_have_count(2)  # the traceback and the alert of rank2
+    expect(page.get_by_role("region", name="Tracebacks").locator("details")).to_have_count(1)
+    page.get_by_role("combobox", name="labels").select_option("primary")
+    expect(rows.get_by_role("link")).to_have_text(["rank0"] * 4)
+    assert "labels=primary" in page.url
+    runs.visit(page, "#/run/even/events?labels=failed")
+    expect(page.get_by_text("None of 4 labels has failed.")).to_be_visible()
+
+
 def test_a_run_without_events_says_so(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/even/events")
     expect(page.get_by_text("No event.")).to_be_visible()

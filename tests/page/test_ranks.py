@@ -136,3 +136,12 @@ def test_a_run_without_phases_says_what_records_them(runs: Site, page: Page) -> 
     runs.visit(page, "#/run/alone/ranks")
     expect(page.get_by_text("nothing to compare")).to_be_visible()
     expect(page.get_by_label("Phase", exact=True)).to_be_hidden()
+
+
+def test_the_table_has_the_chosen_labels(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/slow/ranks?labels=primary")
+    labels = page.get_by_role("region", name="Labels", exact=True).locator("tbody th")
+    expect(labels).to_have_text(["rank0"])
+    page.get_by_role("combobox", name="labels").select_option("=rank3")
+    expect(labels).to_have_text(["rank3"])
+    assert "labels=%3Drank3" in page.url

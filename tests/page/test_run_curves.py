@@ -174,3 +174,17 @@ def test_a_chart_is_moved_and_zoomed_by_keys_and_by_dragging_with_shift(curved: 
     expect(first).to_have_value(re.compile("^4[45][0-9]$"))
     chart.press("Escape")
     expect(first).to_have_value("")
+
+
+def test_only_the_chosen_labels_have_curves(curved: Site, page: Page) -> None:
+    visit(curved, page, "#/run/lines/curves?labels=failed")
+    lines = panel(page, "train/loss").locator(".curve-line")
+    expect(lines).to_have_count(1)
+    expect(lines).to_contain_text("rank3")
+    page.get_by_label("labels").select_option("primary")
+    expect(lines).to_contain_text("rank0")
+    assert "labels=primary" in page.url
+    visit(curved, page, "#/run/band/curves?labels=failed")
+    expect(page.get_by_text("None of 20 labels has failed.")).to_be_visible()
+    page.get_by_label("labels").select_option("")
+    expect(panel(page, "train/loss").locator("canvas")).to_be_visible()

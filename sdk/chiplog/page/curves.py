@@ -14,7 +14,7 @@ from chiplog.query.client import Client
 from chiplog_schemas.sql import LEVELS
 
 POINTS_MAX = 2_000
-LABELS_MAX = 64  # curves in one panel
+LINES_MAX = 64  # in one panel
 WIDTH_MAX = 1 << 62  # of a bucket; sums of two such numbers are still 64-bit integers
 STEP_MIN, STEP_MAX = -(1 << 63), (1 << 63) - 1
 BEHIND_SHOWN = 5  # labels that are named because they have not sent the newest step

@@ -3,7 +3,10 @@
 import math
 from collections.abc import Mapping
 
+from starlette.datastructures import QueryParams
+
 STEP_MAX = (1 << 63) - 1
+LABELS_MAX = 1_024  # in one request
 
 
 def integer(query: Mapping[str, str], name: str, default: int, least: int = -STEP_MAX, most: int = STEP_MAX) -> int:
@@ -40,3 +43,11 @@ def choice(query: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
     if text not in known:
         raise ValueError(f"{name}={text!r:.80} is none of {', '.join(known)}")
     return text
+
+
+def repeated(query: QueryParams, name: str, most: int, least: int = 0) -> list[str]:
+    """Return the values of a parameter that may be repeated, each once, in their order."""
+    values = list(dict.fromkeys(query.getlist(name)))
+    if not least <= len(values) <= most:
+        raise ValueError(f"{len(values)} values of {name}; give {f'{least} to' if least else 'at most'} {most}")
+    return values

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.json_response import JsonResponse
+from chiplog.page.parameters import repeated
 from chiplog.query.json_texts import decoded
 
 RUNS_MIN = 2
@@ -31,9 +32,7 @@ async def compare(request: Request) -> Response:
 
     run: repeated. `is_same`: all runs have this value. At most 2,000 keys of each kind.
     """
-    runs = list(dict.fromkeys(request.query_params.getlist("run")))
-    if not RUNS_MIN <= len(runs) <= RUNS_MAX:
-        raise ValueError(f"{len(runs)} runs; give {RUNS_MIN} to {RUNS_MAX} as run")
+    runs = repeated(request.query_params, "run", RUNS_MAX, least=RUNS_MIN)
     source = request.app.state.source
     found = {row["run_id"]: row for row in await source.rows(_RUNS, runs=runs)}
     missing = [run for run in runs if run not in found]

@@ -4,9 +4,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from chiplog.page.curves import LABELS_MAX, POINTS_MAX, WIDTH_MAX, CurvesRequest, read_curves
+from chiplog.page.curves import LINES_MAX, POINTS_MAX, WIDTH_MAX, CurvesRequest, read_curves
 from chiplog.page.json_response import JsonResponse
-from chiplog.page.parameters import integer
+from chiplog.page.parameters import LABELS_MAX, integer, repeated
 
 KEYS_MAX = 50  # in one request
 
@@ -19,21 +19,15 @@ async def get_curves(request: Request) -> Response:
     answer is a band over all of them, 16 if missing. x: a metric whose mean in each bucket is added as `x`.
     """
     query = request.query_params
-    keys = tuple(dict.fromkeys(query.getlist("key")))
-    if not 0 < len(keys) <= KEYS_MAX:
-        raise ValueError(f"{len(keys)} keys; give 1 to {KEYS_MAX}")
-    labels = tuple(dict.fromkeys(query.getlist("label")))
-    if len(labels) > LABELS_MAX:
-        raise ValueError(f"{len(labels)} labels are more than {LABELS_MAX}; give fewer, or none for all")
     wanted = CurvesRequest(
         run=request.path_params["run"],
-        keys=keys,
+        keys=tuple(repeated(query, "key", KEYS_MAX, least=1)),
         points=integer(query, "points", 400, 10, POINTS_MAX),
         first=integer(query, "first", 0) if query.get("first") else None,
         last=integer(query, "last", 0) if query.get("last") else None,
         width=integer(query, "width", 1, 1, WIDTH_MAX),
-        labels=labels,
-        lines_max=integer(query, "lines", 16, 0, LABELS_MAX),
+        labels=tuple(repeated(query, "label", LABELS_MAX)),
+        lines_max=integer(query, "lines", 16, 0, LINES_MAX),
         x=query.get("x", ""),
     )
     return JsonResponse(await request.app.state.source.call(lambda client: read_curves(client, wanted)))

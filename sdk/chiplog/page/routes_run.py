@@ -13,7 +13,7 @@ from starlette.routing import Route
 from chiplog.page.body import json_object
 from chiplog.page.failures import read_failures
 from chiplog.page.json_response import JsonResponse, columns_of
-from chiplog.page.parameters import choice, integer
+from chiplog.page.parameters import LABELS_MAX, choice, integer, repeated
 from chiplog.query.client import Client
 from chiplog.query.rank_states import ROW_COLUMNS, row_values
 from chiplog.query.run_report import KEYS_MAX, read_run
@@ -38,9 +38,14 @@ _EVENT_COLUMNS = ["ts", "label", "attempt", "node", "kind", "level", "message", 
 _EVENTS = f"""
 SELECT {", ".join(_EVENT_COLUMNS)} FROM events
 WHERE run_id = $run AND ($kind = '' OR kind = $kind) AND ($level = '' OR level = $level)
+  AND (len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[], label))
 ORDER BY ts DESC, seq DESC LIMIT $limit
 """
-_KINDS = "SELECT kind, level, count(*) AS n FROM events WHERE run_id = $run GROUP BY kind, level ORDER BY kind, level"
+_KINDS = """
+SELECT kind, level, count(*) AS n FROM events
+WHERE run_id = $run AND (len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[], label))
+GROUP BY kind, level ORDER BY kind, level
+"""
 _FILE = "SELECT path, bytes, sha256 FROM files WHERE run_id = $run AND path = $path"
 
 
@@ -101,12 +106,14 @@ async def get_console(request: Request) -> Response:
 async def get_events(request: Request) -> Response:
     """GET api/runs/RUN/events: the newest events first, and the number of each kind.
 
-    kind, level: only events of it. limit: events, at most 2,000.
+    kind, level, label: only events of it; label may be repeated. limit: events, at most 2,000.
     """
     run, source, query = request.path_params["run"], request.app.state.source, request.query_params
     limit = integer(query, "limit", 500, 1, EVENTS_MAX)
-    rows = await source.rows(_EVENTS, run=run, limit=limit, kind=query.get("kind", ""), level=query.get("level", ""))
-    kinds = await source.rows(_KINDS, run=run)
+    labels = repeated(query, "label", LABELS_MAX)
+    kind, level = query.get("kind", ""), query.get("level", "")
+    rows = await source.rows(_EVENTS, run=run, limit=limit, kind=kind, level=level, labels=labels)
+    kinds = await source.rows(_KINDS, run=run, labels=labels)
     for row in rows:
         row["body"] = orjson.loads(row["body"]) if row["body"] else None
     return JsonResponse({**columns_of(rows, _EVENT_COLUMNS), "kinds": kinds})

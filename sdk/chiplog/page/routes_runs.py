@@ -5,6 +5,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.json_response import JsonResponse
+from chiplog.page.parameters import repeated
 
 KEYS_MAX = 20  # chosen columns of config, and of the summary
 NAMES_MAX = 2_000
@@ -19,11 +20,8 @@ async def list_runs(request: Request) -> Response:
     that have changed, and the IDs of those that were deleted.
     """
     query = request.query_params
-    chosen = {name: list(dict.fromkeys(query.getlist(name))) for name in ("config", "summary")}
-    for name, keys in chosen.items():
-        if len(keys) > KEYS_MAX:
-            raise ValueError(f"{len(keys)} {name} columns are more than {KEYS_MAX}")
-    table = request.app.state.run_tables.table(chosen["config"], chosen["summary"])
+    config, summary = (repeated(query, name, KEYS_MAX) for name in ("config", "summary"))
+    table = request.app.state.run_tables.table(config, summary)
     return JsonResponse(await table.read(query.get("since", "")))
 
 

@@ -1,8 +1,9 @@
 """Parameters of requests: each error names the parameter, its value and what it may be."""
 
 import pytest
+from starlette.datastructures import QueryParams
 
-from chiplog.page.parameters import choice, integer, number
+from chiplog.page.parameters import choice, integer, number, repeated
 
 
 def test_numbers_and_words() -> None:
@@ -24,3 +25,11 @@ def test_a_bad_number_is_named(value: str, message: str) -> None:
 def test_an_unknown_word_is_named() -> None:
     with pytest.raises(ValueError, match="x='y' is none of step, time"):
         choice({"x": "y"}, "x", ("step", "time"))
+
+
+def test_repeated_values_are_counted_once() -> None:
+    query = QueryParams("run=b&run=a&run=b")
+    assert repeated(query, "run", 2) == ["b", "a"]
+    for bounds, message in (((1, 0), "give at most 1"), ((9, 3), "give 3 to 9")):
+        with pytest.raises(ValueError, match=f"2 values of run; {message}"):
+            repeated(query, "run", *bounds)

@@ -34,6 +34,6 @@ def test_values_are_in_the_order_of_the_runs(client: PageClient) -> None:
 
 def test_two_to_ten_runs_that_are_there(client: PageClient) -> None:
     one = client.ask("/api/compare?run=run-1&run=run-1")
-    assert (one.status, one.json["error"]["message"]) == (400, "1 runs; give 2 to 10 as run")
+    assert (one.status, one.json["error"]["message"]) == (400, "1 values of run; give 2 to 10")
     gone = client.ask("/api/compare?run=run-1&run=gone")
     assert (gone.status, gone.json["error"]["message"]) == (404, "there is no run 'gone'")

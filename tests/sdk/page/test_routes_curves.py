@@ -17,7 +17,7 @@ def test_several_keys_in_one_request(reader: PageClient) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("", "0 keys; give 1 to 50"),
+        ("", "0 values of key; give 1 to 50"),
         ("key=loss&points=5", "points=5 is not within 10 and 2000"),
         ("key=loss&first=x", "first='x' is no integer"),
     ],

@@ -19,7 +19,7 @@ def test_all_runs_with_chosen_columns(reader: PageClient) -> None:
 
 def test_too_many_columns_are_refused(reader: PageClient) -> None:
     answer = reader.ask("/api/runs?" + "&".join(f"config=k{n}" for n in range(KEYS_MAX + 1)))
-    assert (answer.status, answer.json["error"]["message"]) == (400, "21 config columns are more than 20")
+    assert (answer.status, answer.json["error"]["message"]) == (400, "21 values of config; give at most 20")
 
 
 def test_names_to_choose_from(reader: PageClient) -> None:

@@ -4,6 +4,7 @@
 import { addressOf, setParameters } from "../../address.js";
 import { ask, follow, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
+import { chosenLabels, labelsSelect, noLabelsText } from "../../labels.js";
 import { timeText, wholeText } from "../../texts.js";
 import { Panel, X_NAMES } from "./curve_panel.js";
 import { SystemOverlay } from "./system_overlay.js";
@@ -18,7 +19,6 @@ const RUNS_MAX = 10; // overlaid
 const MARGIN_PX = 150; // panels that are so near to the screen load, too
 const PAN_REST_MS = 150;
 const TYPING_MS = 200;
-const LABELS_SHOWN = 1024; // to choose from
 
 /** The first curves do not wait for the report. */
 export const beginsWithOutline = true;
@@ -86,9 +86,10 @@ class View {
     this.loadVisible();
     this.loadSystem();
     this.onReport = ({ detail }) => {
-      const before = this.report;
+      const [before, labels] = [this.report, String(this.chosenLabels())];
       this.report = detail;
-      if (detail.keys.length !== before.keys.length) this.drawGroups();
+      if (labels !== String(this.chosenLabels())) this.changeLabels();
+      else if (detail.keys.length !== before.keys.length) this.drawGroups();
       if (before.isOutline) {
         this.drawLabels();
         show(this.overlay, this.overlaid());
@@ -135,10 +136,7 @@ class View {
       Object.entries(X_NAMES).map(([value, text]) => h("option", chosen(value, this.x), `x: ${text}`)),
       h("optgroup", { label: "a metric" }, known.slice(0, 1000).map((key) => h("option", chosen(key, this.x), key))),
     );
-    this.chooser = h("select", {
-      onchange: (event) => this.change({ labels: event.target.value }),
-      "aria-label": "labels",
-    });
+    this.chooser = h("span");
     this.drawLabels();
     this.weightText = h("output", { class: "number" }, this.weight.toFixed(2));
     const smoothing = h("input", {
@@ -191,17 +189,7 @@ class View {
   }
 
   drawLabels() {
-    const option = (value, text) => h("option", { value, selected: value === this.labels }, text);
-    const newest = this.report.labels.filter(({ is_newest: isNewest }) => isNewest).map(({ label }) => label);
-    const names = newest.slice(0, LABELS_SHOWN);
-    if (this.labels.startsWith("=") && !names.includes(this.labels.slice(1))) names.unshift(this.labels.slice(1));
-    show(
-      this.chooser,
-      option("", "all labels"),
-      option("primary", "primary only"),
-      option("failed", "failed labels"),
-      names.map((label) => option(`=${label}`, label)),
-    );
+    show(this.chooser, labelsSelect(this.report, this.labels, (labels) => this.change({ labels })));
   }
 
   /** Return the runs that are overlaid, with their colours and how their configs differ. */
@@ -244,6 +232,12 @@ class View {
   change(parameters) {
     Object.assign(this, parameters);
     setParameters({ x: this.x === "step" ? null : this.x, labels: this.labels });
+    this.changeLabels();
+  }
+
+  changeLabels() {
+    const isNone = this.chosenLabels()?.length === 0;
+    if (isNone || !this.body.querySelector(".panel")) this.drawGroups();
     this.reload();
   }
 
@@ -355,6 +349,10 @@ class View {
     }
     if (!found.length) {
       show(this.body, this.none(keys.length));
+      return;
+    }
+    if (this.chosenLabels()?.length === 0) {
+      show(this.body, h("p", { class: "empty" }, noLabelsText(this.report, this.labels)));
       return;
     }
     let nPanels = 0;
@@ -494,12 +492,7 @@ class View {
   }
 
   chosenLabels() {
-    if (this.labels.startsWith("=")) return [this.labels.slice(1)];
-    if (this.labels === "primary") return [this.report.primary_label ?? ""].filter(Boolean);
-    if (this.labels !== "failed") return [];
-    const ends = ["failed", "crashed", "lost"];
-    const failed = this.report.labels.filter(({ state, is_newest: isNewest }) => isNewest && ends.includes(state));
-    return failed.length ? failed.slice(0, 64).map(({ label }) => label) : ["no label failed"];
+    return chosenLabels(this.report, this.labels);
   }
 
   // -- live --

@@ -4,6 +4,7 @@ import { addressOf, setParameters } from "../../address.js";
 import { ansiPieces } from "../../ansi.js";
 import { ask, objects, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
+import { chosenLabels, labelsSelect, noLabelsText } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
 import { countText, secondsText, timeText, wholeText } from "../../texts.js";
 
@@ -21,10 +22,11 @@ export async function open(element, run, query, firstReport) {
   const path = `runs/${part(run)}`;
   const aborted = new AbortController();
   const { signal } = aborted;
-  const state = { kind: query.get("kind") ?? "", level: query.get("level") ?? "", attempt: query.get("attempt") ?? "" };
+  const state = Object.fromEntries(["kind", "level", "attempt", "labels"].map((name) => [name, query.get(name) ?? ""]));
   let report = firstReport;
   let answer = null;
   let tracebacks = [];
+  let isNone = false;
   let round = null;
   let labelsShown = LABELS_SHOWN;
 
@@ -39,14 +41,17 @@ export async function open(element, run, query, firstReport) {
   show(element, rounds, top, table);
 
   async function load() {
-    const { kind, level, attempt } = state;
+    const { kind, level, attempt, labels } = state;
+    const label = chosenLabels(report, labels);
     const [events, found, failures] = await Promise.all([
-      ask(`${path}/events`, { kind, level, limit: EVENTS_MAX }, { signal }),
-      ask(`${path}/events`, { kind: "traceback", limit: TRACEBACKS_MAX }, { signal }),
+      ask(`${path}/events`, { kind, level, label, limit: EVENTS_MAX }, { signal }),
+      ask(`${path}/events`, { kind: "traceback", label, limit: TRACEBACKS_MAX }, { signal }),
       ask(`${path}/failures`, { attempt }, { signal }),
     ]);
+    // Without a label of this choice the answer is about all of them.
+    isNone = label?.length === 0;
     answer = events;
-    tracebacks = objects(found);
+    tracebacks = isNone ? [] : objects(found);
     if (JSON.stringify(failures) !== JSON.stringify(round)) {
       round = failures;
       drawRound();
@@ -68,11 +73,12 @@ export async function open(element, run, query, firstReport) {
   function draw() {
     show(top, tracebackPanel(tracebacks, consoleOf), alertPanel(report.alerts, consoleOf), lossPanel(report));
     drawFilters();
-    const rows = objects(answer);
+    const rows = isNone ? [] : objects(answer);
     show(body, rows.map((row) => eventRow(row, consoleOf)));
     const total = answer.kinds.filter((one) => (!state.kind || one.kind === state.kind) && (!state.level || one.level === state.level))
       .reduce((sum, one) => sum + one.n, 0);
-    more.textContent = !rows.length ? "No event." : total > rows.length ? `The newest ${rows.length} of ${wholeText(total)}.` : "";
+    if (isNone) more.textContent = noLabelsText(report, state.labels);
+    else more.textContent = !rows.length ? "No event." : total > rows.length ? `The newest ${rows.length} of ${wholeText(total)}.` : "";
   }
 
   function drawFilters() {
@@ -90,7 +96,7 @@ export async function open(element, run, query, firstReport) {
       return h("label", {}, `${title[0].toUpperCase()}${title.slice(1)} `, select);
     };
     if (filters.contains(document.activeElement)) return; // an open list stays as it is
-    show(filters, choice("kind", "kind", (found) => [...found.keys()].sort()), choice("level", "level", (found) => LEVELS.filter((level) => found.has(level))));
+    show(filters, labelsSelect(report, state.labels, (labels) => choose({ labels })), choice("kind", "kind", (found) => [...found.keys()].sort()), choice("level", "level", (found) => LEVELS.filter((level) => found.has(level))));
   }
 
   function choose(changes) {
@@ -106,8 +112,10 @@ export async function open(element, run, query, firstReport) {
   }
 
   const onReport = (event) => {
+    const labels = String(chosenLabels(report, state.labels));
     report = event.detail;
-    if (answer) draw();
+    if (labels !== String(chosenLabels(report, state.labels))) load().catch(fail);
+    else if (answer) draw();
   };
   element.addEventListener("report", onReport);
   await load();

@@ -3,6 +3,7 @@
 import { addressOf, readAddress, setParameters } from "../../address.js";
 import { ask, objects, part } from "../../api.js";
 import { h, show } from "../../dom.js";
+import { chosenLabels, labelsSelect, noLabelsText } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
 import { bytesText, countText, durationText, secondsText, timeText, wholeText } from "../../texts.js";
 import { heatMap } from "./heat_map.js";
@@ -21,7 +22,7 @@ let known = null;
 /** Nothing here waits for the report of the run. */
 export const beginsWithOutline = true;
 
-export async function open(element, run, query) {
+export async function open(element, run, query, report) {
   const path = `runs/${part(run)}`;
   const aborted = new AbortController();
   const { signal } = aborted;
@@ -62,7 +63,9 @@ export async function open(element, run, query) {
     onClose: () => go({ step: null, label: null }),
     consoleOf: (label, at) => addressOf(["run", run, "console"], { label, at }),
   });
-  const table = labelTable(run, state);
+  const table = labelTable(run, state, report);
+  const onReport = ({ detail }) => table.setReport(detail);
+  element.addEventListener("report", onReport);
   show(element, sentence, mapPanel, lanesPanel, stepBars.element, table.element);
 
   function go(changes) {
@@ -265,6 +268,7 @@ export async function open(element, run, query) {
     live?.close();
     map.close();
     lanes.close();
+    element.removeEventListener("report", onReport);
   };
 }
 
@@ -313,16 +317,26 @@ const COLUMNS = [
 ];
 
 /** Build the table of labels. Its order is in the address. */
-function labelTable(run, state) {
+function labelTable(run, state, report) {
   const { query } = readAddress();
-  let [sort, isDown] = [query.get("sort"), query.get("order") === "down"];
+  let [sort, isDown, labels] = [query.get("sort"), query.get("order") === "down", query.get("labels") ?? ""];
   let shown = ROWS_SHOWN;
   let rows = [];
   const head = h("tr");
   const body = h("tbody");
   const more = h("button", { hidden: true, onclick: () => { shown = rows.length; fill(); } });
-  const element = h("section", { class: "panel", "aria-label": "Labels" }, h("h2", {}, "Labels"),
-    h("div", { class: "scroll" }, h("table", { class: "grid" }, h("thead", {}, head), body)), more);
+  const none = h("p", { class: "quiet", hidden: true });
+  const choice = h("span");
+  const drawChoice = () => choice.contains(document.activeElement) || show(choice, labelsSelect(report, labels, choose));
+  drawChoice();
+  const element = h("section", { class: "panel", "aria-label": "Labels" }, h("div", { class: "bar" }, h("h2", {}, "Labels"), choice),
+    h("div", { class: "scroll" }, h("table", { class: "grid" }, h("thead", {}, head), body)), none, more);
+
+  function choose(chosen) {
+    labels = chosen;
+    setParameters({ labels });
+    fill();
+  }
 
   function order(name) {
     isDown = sort === name ? !isDown : false;
@@ -340,7 +354,10 @@ function labelTable(run, state) {
 
   function fill() {
     const column = COLUMNS.find(([name]) => name === sort)?.[0];
-    const sorted = [...rows];
+    const chosen = chosenLabels(report, labels);
+    const sorted = rows.filter(({ label }) => chosen === null || chosen.includes(label));
+    none.hidden = chosen === null || chosen.length > 0;
+    none.textContent = none.hidden ? "" : noLabelsText(report, labels);
     if (column) sorted.sort((a, b) => compare(a[column], b[column], isDown) || compare(a.place, b.place));
     show(body, sorted.slice(0, shown).map((row) =>
       h("tr", { class: row.label === state.label ? "chosen" : null }, COLUMNS.map(([name, , cell, kind]) =>
@@ -354,6 +371,11 @@ function labelTable(run, state) {
   drawHead();
   return {
     element,
+    setReport(newReport) {
+      report = newReport;
+      drawChoice();
+      fill();
+    },
     draw(answer) {
       rows = objects(answer).map((row, place) => ({ ...row, place, is_over: row.ended_s !== null }));
       fill();
