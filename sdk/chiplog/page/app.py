@@ -24,6 +24,7 @@ from chiplog.page import (
     routes_runs,
     routes_sql,
     routes_system,
+    routes_views,
 )
 from chiplog.page.json_response import JsonResponse, error_response, query_error_response
 from chiplog.page.run_table import RunTables
@@ -58,6 +59,7 @@ def build_app(source: Source) -> Starlette:
         *routes_curves.ROUTES,
         *routes_compare.ROUTES,
         *routes_sql.ROUTES,
+        *routes_views.ROUTES,
         *routes_live.ROUTES,
     ]
     return Starlette(

@@ -1,7 +1,6 @@
-"""SQL, and the views that people save."""
+"""SQL."""
 
 import itertools
-import json
 from typing import Any
 
 from starlette.requests import Request
@@ -13,7 +12,6 @@ from chiplog.page.json_response import JsonResponse
 from chiplog.query.client import Client
 
 ROWS_MAX = 10_000
-VIEW_BYTES_MAX = 32 << 10
 
 
 async def run_sql(request: Request) -> Response:
@@ -40,31 +38,7 @@ async def list_words(request: Request) -> Response:
     return JsonResponse({row["view"]: row["columns"] for row in rows})
 
 
-async def list_views(request: Request) -> Response:
-    """GET api/views: what people keep under a name."""
-    rows = await request.app.state.source.rows("SELECT name, view, ts FROM saved_views ORDER BY name")
-    return JsonResponse([{**row, "view": json.loads(row["view"])} for row in rows])
-
-
-async def save_view(request: Request) -> Response:
-    """PUT api/views/NAME: keep the JSON object of the body under a name."""
-    text = json.dumps(await json_object(request))
-    if len(text) > VIEW_BYTES_MAX:
-        raise ValueError(f"a view of {len(text)} bytes is larger than {VIEW_BYTES_MAX}")
-    name = request.path_params["name"]
-    return JsonResponse(await request.app.state.source.call(lambda client: client.save_view(name, text)))
-
-
-async def remove_view(request: Request) -> Response:
-    """DELETE api/views/NAME: forget it."""
-    name = request.path_params["name"]
-    return JsonResponse(await request.app.state.source.call(lambda client: client.save_view(name, None)))
-
-
 ROUTES = [
     Route("/sql", run_sql, methods=["POST"]),
     Route("/words", list_words),
-    Route("/views", list_views),
-    Route("/views/{name:path}", save_view, methods=["PUT"]),
-    Route("/views/{name:path}", remove_view, methods=["DELETE"]),
 ]

@@ -1,12 +1,9 @@
-"""SQL and saved views over HTTP."""
+"""SQL over HTTP."""
 
 import itertools
-from pathlib import Path
 
 from chiplog.page.routes_sql import ROWS_MAX
-from tests.support.collector_log import whole
-from tests.support.kept_log import finished, kept_log
-from tests.support.page_client import PageClient, serving
+from tests.support.page_client import PageClient
 
 
 def test_a_select_is_answered_and_a_long_one_is_cut(reader: PageClient) -> None:
@@ -33,16 +30,3 @@ def test_words_for_completion_are_the_views_with_their_columns(reader: PageClien
     words = reader.get("words")
     assert words["runs"][:2] == ["run_id", "project"]
     assert "metrics" in words and not any(name.startswith("base") for name in itertools.chain(words))
-
-
-def test_a_view_is_kept_listed_replaced_and_removed(tmp_path: Path) -> None:
-    with kept_log(tmp_path, [whole(finished(1, "run-1"))]) as place, serving(place.root) as client:
-        client.sign_in()
-        for body in ({"keys": ["a"]}, {"keys": ["b"]}):
-            assert client.ask("/api/views/over%20view", "PUT", body).status == 200
-        [view] = client.get("views")
-        assert (view["name"], view["view"]) == ("over view", {"keys": ["b"]})
-        assert client.ask("/api/views/over%20view", "DELETE").status == 200
-        assert client.get("views") == []
-        large = client.ask("/api/views/x", "PUT", {"text": "x" * 40_000})
-        assert (large.status, large.json["error"]["kind"]) == (400, "refused")

@@ -17,6 +17,7 @@ function decoded(text) {
 
 /** Return parameters of an address or a request. Values may be arrays; null, undefined and "" are left out. */
 export function parametersOf(query) {
+  if (query instanceof URLSearchParams) return query;
   const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
     for (const item of Array.isArray(value) ? value : [value]) {

@@ -1,14 +1,17 @@
 // One run: its header, its tabs, and what it was started with. A tab is a module in run/, loaded when it is needed.
 
-import { addressOf } from "../address.js";
+import { addressOf, readAddress } from "../address.js";
 import { ask, follow, part } from "../api.js";
 import { h, notice, show } from "../dom.js";
+import { failedLabels } from "../labels.js";
+import { savedViews } from "../saved_views.js";
 import { countText, durationText, timeText, valueText, wholeText } from "../texts.js";
 
 const TABS = {
   ...{ curves: "Curves", ranks: "Ranks", console: "Console", events: "Events", media: "Media", files: "Files" },
   system: "System",
 };
+const BY_LABEL = ["curves", "ranks", "events"]; // tabs whose labels can be chosen
 const PAUSE_MS = 2000; // between two reports of a run that changes
 const PAUSE_QUIET_MS = 30000; // of a run that has ended and is complete
 const PAUSE_FACTOR = 10; // an answer that takes long is asked for less often
@@ -38,7 +41,8 @@ export async function open(content, rest, query) {
   drawHeader(header, report);
   details.addEventListener("toggle", () => drawDetails(details, report));
   drawDetails(details, report);
-  show(content, header, tabBar(run, tab), element, details);
+  const line = h("div", { class: "tab-line" }, tabBar(run, tab), viewsMenu(run, tab, () => report));
+  show(content, header, line, element, details);
   show(element, h("p", { class: "quiet" }, "Loading…"));
 
   let isOpen = true;
@@ -137,6 +141,33 @@ function tabBar(run, current) {
     bar.scrollLeft = left - bar.offsetLeft + width / 2 - bar.clientWidth / 2;
   });
   return bar;
+}
+
+/** Return the menu of saved views: a tab and what is chosen in it, for all runs of a project. */
+function viewsMenu(run, tab, report) {
+  const { project } = report();
+  const labelled = (labels) => {
+    const query = BY_LABEL.includes(tab) ? readAddress().query : new URLSearchParams();
+    query.delete("labels");
+    if (labels) query.set("labels", labels);
+    return addressOf(["run", run, BY_LABEL.includes(tab) ? tab : "curves"], query);
+  };
+  return savedViews({
+    title: "Views",
+    noun: "view",
+    folder: `run/${(project ?? "").replaceAll(/[%/]/g, encodeURIComponent)}/`,
+    shipped() {
+      const { n_labels: nLabels, primary_label: primary } = report();
+      const nFailed = failedLabels(report()).length;
+      return [
+        { name: "All ranks", href: labelled(""), note: countText(nLabels, "label") },
+        { name: "Primary only", href: labelled("primary"), note: primary ?? "not known yet" },
+        { name: "Crashed workers", href: nFailed ? labelled("failed") : null, note: nFailed ? countText(nFailed, "label") : "none" },
+      ];
+    },
+    current: () => ({ tab, query: readAddress().query.toString() }),
+    hrefOf: (view) => (view.tab in TABS ? addressOf(["run", run, view.tab], new URLSearchParams(String(view.query))) : null),
+  });
 }
 
 function drawHeader(header, report) {

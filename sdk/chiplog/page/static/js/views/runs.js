@@ -1,10 +1,11 @@
 // The table of runs: filter, sort, group, choose columns, select to compare, edit and delete. It follows the database.
 
 import { ask, follow, objects, part } from "../api.js";
-import { addressOf, setParameters } from "../address.js";
+import { addressOf, readAddress, setParameters } from "../address.js";
 import { field, openDialog } from "../dialog.js";
 import { h, notice, show } from "../dom.js";
 import { parseFilter } from "../filter.js";
+import { savedViews } from "../saved_views.js";
 import { createTable } from "../table.js";
 import { agoText, durationText, timeText, valueText, wholeText } from "../texts.js";
 
@@ -40,6 +41,11 @@ const COLUMNS = {
   n_attempts: { title: "Attempts", width: 98, isNumber: true, isOff: true, cell: (run) => valueText(run.n_attempts) },
   notes: { title: "Notes", width: 200, grows: 2, isOff: true, cell: (run) => run.notes },
 };
+const SHIPPED = [
+  ["All runs", ""],
+  ["Running", "state:running"],
+  ["With failures", "failures>0"],
+];
 const DOWN_FIRST = new Set(["created_at", "n_failed", "duration"]);
 const ALIASES = {
   id: "run_id",
@@ -433,6 +439,14 @@ export async function open(content, rest, query) {
 
   const empty = h("section", { class: "empty", hidden: true });
   const columns = h("button", { onclick: onColumns }, "Columns…");
+  const views = savedViews({
+    title: "Views",
+    noun: "view",
+    folder: "runs/",
+    shipped: () => SHIPPED.map(([name, filter]) => ({ name, href: addressOf(["runs"], { filter }), note: filter })),
+    current: () => ({ query: readAddress().query.toString() }),
+    hrefOf: (view) => addressOf(["runs"], new URLSearchParams(String(view.query))),
+  });
   const hasKeys = ask("keys", {}, { signal: ending.signal }).then((found) => {
     keys = found;
     readFilter();
@@ -446,7 +460,7 @@ export async function open(content, rest, query) {
       "section",
       { class: "full" },
       h("h1", { class: "hidden-text" }, "Runs"),
-      h("div", { class: "bar" }, input, grouping, columns, marked, count),
+      h("div", { class: "bar" }, input, grouping, columns, views, marked, count),
       error,
       table.element,
       empty,

@@ -1,13 +1,12 @@
 // SQL: an editor with completion, the result as a table and a chart, saved queries. The query is in the address.
 
-import { ask, part } from "../api.js";
-import { setParameters } from "../address.js";
-import { field, openDialog } from "../dialog.js";
+import { ask } from "../api.js";
+import { addressOf, setParameters } from "../address.js";
 import { h, notice, show } from "../dom.js";
+import { savedViews } from "../saved_views.js";
 import { createTable } from "../table.js";
 import { valueText, wholeText } from "../texts.js";
 
-const PREFIX = "sql/"; // of the names of saved queries
 const SUGGESTED_MAX = 10;
 const CURVES_MAX = 8;
 const CHART_HEIGHT = 200;
@@ -18,7 +17,6 @@ const FIRST = "SELECT run_id, state, created_at, n_labels, n_failed\nFROM runs O
 
 export async function open(content, rest, query) {
   let words = {};
-  let saved = [];
   let result = null; // {columns, rows, n_rows}
   let sort = null;
   let suggested = [];
@@ -43,8 +41,17 @@ export async function open(content, rest, query) {
   const status = h("span", { class: "quiet", role: "status" });
   const error = h("pre", { class: "error", role: "alert", hidden: true });
   const download = h("button", { onclick: onDownload, disabled: true, title: "The rows of the table" }, "Download CSV");
-  const choice = h("select", { "aria-label": "Saved queries", onchange: onChoose });
-  const forget = h("button", { onclick: onForget, hidden: true }, "Forget");
+  const queries = savedViews({
+    title: "Saved queries",
+    noun: "query",
+    folder: "sql/",
+    current() {
+      const text = editor.value.trim();
+      setParameters({ q: text });
+      return { query: text };
+    },
+    hrefOf: ({ query: text }) => (typeof text === "string" ? addressOf(["sql"], { q: text }) : null),
+  });
   const chart = h("div", { class: "panel chart", hidden: true });
   const table = createTable({ label: "Result", onSort });
   table.element.hidden = true;
@@ -62,10 +69,7 @@ export async function open(content, rest, query) {
         { class: "bar" },
         runButton,
         download,
-        h("button", { onclick: onCopy }, "Copy link"),
-        choice,
-        h("button", { onclick: onSave }, "Save…"),
-        forget,
+        queries,
         status,
       ),
       h("p", { id: "sql-help", class: "quiet small" }, "One SELECT. Ctrl+Enter runs it, Tab completes a word, Escape hides completions."),
@@ -228,68 +232,10 @@ export async function open(content, rest, query) {
     setTimeout(() => URL.revokeObjectURL(url), 10_000);
   }
 
-  async function onCopy() {
-    setParameters({ q: editor.value.trim() });
-    try {
-      await navigator.clipboard.writeText(location.href);
-      notice("Copied the address, which has the query");
-    } catch {
-      notice("The browser does not allow to copy; the address above has the query", true);
-    }
-  }
-
-  async function loadSaved(name = "") {
-    saved = (await ask("views")).filter((view) => view.name.startsWith(PREFIX));
-    show(
-      choice,
-      h("option", { value: "" }, saved.length ? "Saved queries" : "No saved queries"),
-      saved.map((view) =>
-        h("option", { value: view.name, selected: view.name === name }, view.name.slice(PREFIX.length)),
-      ),
-    );
-    choice.disabled = !saved.length;
-    forget.hidden = !choice.value;
-  }
-
-  function onChoose() {
-    const view = saved.find(({ name }) => name === choice.value);
-    forget.hidden = !view;
-    if (!view || typeof view.view.query !== "string") return;
-    editor.value = view.view.query;
-    run();
-  }
-
-  function onSave() {
-    const old = choice.value.slice(PREFIX.length);
-    openDialog("Save the query", [field("Name", h("input", { name: "name", required: true, value: old, autofocus: true }))], {
-      action: "Save",
-      onSubmit: async (data) => {
-        const name = PREFIX + data.get("name").trim();
-        if (name === PREFIX) throw new Error("the name is empty");
-        await ask(`views/${part(name)}`, {}, { method: "PUT", body: { query: editor.value.trim() } });
-        await loadSaved(name);
-        notice(`Saved ${name.slice(PREFIX.length)}`);
-      },
-    });
-  }
-
-  function onForget() {
-    const name = choice.value;
-    openDialog(`Forget the query ${name.slice(PREFIX.length)}?`, [h("p", {}, "All readers lose it.")], {
-      action: "Forget",
-      isDanger: true,
-      onSubmit: async () => {
-        await ask(`views/${part(name)}`, {}, { method: "DELETE" });
-        await loadSaved();
-      },
-    });
-  }
-
   const onResize = () => drawChart();
   addEventListener("resize", onResize);
   document.addEventListener("themechange", onResize);
   ask("words").then((found) => (words = found), report);
-  loadSaved().catch(report);
   if (query.get("q")) run();
 
   function report(reason) {
