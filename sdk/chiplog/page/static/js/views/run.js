@@ -162,7 +162,7 @@ function viewsMenu(run, tab, report) {
       return [
         { name: "All ranks", href: labelled(""), note: countText(nLabels, "label") },
         { name: "Primary only", href: labelled("primary"), note: primary ?? "not known yet" },
-        { name: "Crashed workers", href: nFailed ? labelled("failed") : null, note: nFailed ? countText(nFailed, "label") : "none" },
+        { name: "Crashed workers", href: nFailed ? labelled("failed") : null, note: nFailed ? countText(nFailed, "label") : report().isOutline ? "…" : "none" },
       ];
     },
     current: () => ({ tab, query: readAddress().query.toString() }),
