@@ -38,6 +38,7 @@ def test_a_layout_of_a_run_is_opened_on_another_run_of_its_project(changing: Sit
     save_as(page, "a/b <i>")
     expect(page.get_by_text("Saved a/b <i>")).to_be_visible()
     changing.visit(page, "#/run/run-2/console")
+    expect(page.get_by_text("Nothing was printed yet")).to_be_visible()  # it has the report of the run by now
     open_menu(page)
     expect(page.get_by_role("link", name="a/b <i>")).to_be_visible()
     page.keyboard.press("ArrowDown")
@@ -88,12 +89,12 @@ def test_a_readers_key_is_told_what_it_cannot_do(site: Site, page: Page, errors:
 def test_views_that_ship_filter_the_labels_and_keep_the_rest(site: Site, page: Page) -> None:
     site.visit(page, "#/run/gpt-20260103-11aa22/curves?log=1")
     open_menu(page)
-    page.get_by_role("link", name="Primary only rank0").click()
+    page.get_by_role("link", name="Primary only").click()
     expect(page).to_have_url(re.compile(r"curves\?log=1&labels=primary$"))
     expect(page.get_by_label("labels")).to_have_value("primary")
     open_menu(page)
-    page.get_by_role("link", name="Crashed workers 4 labels").click()
+    page.get_by_role("link", name="Crashed workers").click()
     expect(page.get_by_label("labels")).to_have_value("failed")
     open_menu(page)
-    page.get_by_role("link", name="All ranks 4 labels").click()
+    page.get_by_role("link", name="All ranks").click()
     expect(page).to_have_url(re.compile(r"curves\?log=1$"))

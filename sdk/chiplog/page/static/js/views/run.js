@@ -157,12 +157,13 @@ function viewsMenu(run, tab, report) {
     noun: "view",
     folder: `run/${(project ?? "").replaceAll(/[%/]/g, encodeURIComponent)}/`,
     shipped() {
-      const { n_labels: nLabels, primary_label: primary } = report();
+      const { n_labels: nLabels, primary_label: primary, isOutline } = report();
       const nFailed = failedLabels(report()).length;
+      const failed = isOutline ? "" : nFailed ? countText(nFailed, "label") : "none";
       return [
         { name: "All ranks", href: labelled(""), note: countText(nLabels, "label") },
         { name: "Primary only", href: labelled("primary"), note: primary ?? "not known yet" },
-        { name: "Crashed workers", href: nFailed ? labelled("failed") : null, note: nFailed ? countText(nFailed, "label") : report().isOutline ? "…" : "none" },
+        { name: "Crashed workers", href: nFailed || isOutline ? labelled("failed") : null, note: failed },
       ];
     },
     current: () => ({ tab, query: readAddress().query.toString() }),
