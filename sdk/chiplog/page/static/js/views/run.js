@@ -47,6 +47,7 @@ export async function open(content, rest, query) {
 
   let isOpen = true;
   let isAsking = false;
+  let hasFailed = false;
   let timer = null;
   let lastAt = -Infinity;
   let lastMs = 0;
@@ -57,6 +58,7 @@ export async function open(content, rest, query) {
     try {
       report = known = await ask(path);
     } catch (error) {
+      hasFailed = isOpen;
       if (isOpen) notice(error.message, true);
       return;
     } finally {
@@ -65,7 +67,8 @@ export async function open(content, rest, query) {
       lastMs = lastAt - began;
     }
     if (!isOpen) return;
-    notice("");
+    if (hasFailed) notice("");
+    hasFailed = false;
     drawHeader(header, report);
     if (details.open || details.hidden) drawDetails(details, report);
     // A tab that shows parts of the report listens to this.
