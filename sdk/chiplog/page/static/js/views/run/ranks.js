@@ -327,7 +327,7 @@ function labelTable(run, state, report) {
   const more = h("button", { hidden: true, onclick: () => { shown = rows.length; fill(); } });
   const none = h("p", { class: "quiet", hidden: true });
   const choice = h("span");
-  const drawChoice = () => choice.contains(document.activeElement) || show(choice, labelsSelect(report, labels, choose));
+  const drawChoice = () => show(choice, labelsSelect(report, labels, choose));
   drawChoice();
   const element = h("section", { class: "panel", "aria-label": "Labels" }, h("div", { class: "bar" }, h("h2", {}, "Labels"), choice),
     h("div", { class: "scroll" }, h("table", { class: "grid" }, h("thead", {}, head), body)), none, more);
@@ -372,8 +372,9 @@ function labelTable(run, state, report) {
   return {
     element,
     setReport(newReport) {
+      const isFirst = report.isOutline; // it has no labels
       report = newReport;
-      drawChoice();
+      if (isFirst || !choice.contains(document.activeElement)) drawChoice(); // an open list stays as it is
       fill();
     },
     draw(answer) {
