@@ -142,6 +142,6 @@ def test_the_table_has_the_chosen_labels(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/slow/ranks?labels=primary")
     labels = page.get_by_role("region", name="Labels", exact=True).locator("tbody th")
     expect(labels).to_have_text(["rank0"])
-    page.get_by_role("combobox", name="labels").select_option("=rank3")
+    page.get_by_role("combobox", name="labels", exact=True).select_option("=rank3")
     expect(labels).to_have_text(["rank3"])
     assert "labels=%3Drank3" in page.url
