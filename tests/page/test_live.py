@@ -1,0 +1,104 @@
+"""A training beside the page: each open view shows what it logs, without a reload."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from chiplog_schemas.paths import paths_for_root
+from tests.support.command_line import environment
+from tests.support.node import end_daemons
+from tests.support.page_site import Site
+from tests.support.waiting import WAIT_S
+
+MARKUP = "<img src=x onerror=alert(1)>"
+# Logs a step for each number that it reads. Its names are full of markup, as far as the SDK lets them in.
+TRAINING = f"""
+import sys
+import chiplog
+
+markup = "{MARKUP}"
+words = {{"name": markup, "group": markup, "tags": [markup], "notes": markup, "config": {{markup: markup}}}}
+run = chiplog.init(markup, run_id="live", **words)
+print("begun", file=sys.__stderr__, flush=True)
+for line in sys.stdin:
+    with run.step(), run.phase("data"):
+        run.log({{"train/loss": float(line), f"train/{{markup}}": 1.0}})
+    print("\\033[31mprinted\\033[0m", line.strip(), markup, flush=True)
+run.finish()
+"""
+
+
+@dataclass
+class Training:
+    """A rank that logs when it is asked to."""
+
+    process: "subprocess.Popen[str]"
+
+    def log(self, value: float) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{value}\n")
+        self.process.stdin.flush()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    root = tmp_path_factory.mktemp("live")
+    yield root
+    end_daemons(paths_for_root(root))
+
+
+@pytest.fixture(scope="module")
+def training(root: Path) -> Iterator[Training]:
+    command = [sys.executable, "-c", TRAINING]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment(root, PYTHONWARNINGS=""), text=True, **streams) as process:
+        assert process.stderr is not None and process.stdin is not None
+        for line in process.stderr:
+            if line == "begun\n":
+                break
+        yield Training(process)
+        process.stdin.close()
+        process.wait(WAIT_S)
+
+
+@pytest.fixture(scope="module")
+def site(root: Path, training: Training) -> Iterator[Site]:
+    training.log(1.5)
+    with Site(root).running() as site:
+        yield site
+
+
+def test_each_view_shows_a_new_value_without_a_reload(site: Site, training: Training, page: Page) -> None:
+    site.visit(page, "#/run/live/curves")
+    panel = page.locator(".panel").filter(has=page.get_by_role("heading", name="train/loss"))
+    expect(panel).to_contain_text("1.5")
+    page.evaluate("window.isTheSame = true")
+    training.log(202.25)
+    expect(panel).to_contain_text("202.25")
+    expect(page.get_by_role("heading", name=MARKUP).first).to_be_visible()
+    tabs = page.get_by_role("navigation", name="Parts of the run")
+
+    tabs.get_by_role("link", name="Ranks").click()
+    labels = page.get_by_role("region", name="Labels")
+    expect(labels.get_by_role("row").nth(1).get_by_role("cell").nth(1)).to_have_text("1")  # the step
+    training.log(303.25)
+    expect(labels.get_by_role("row").nth(1).get_by_role("cell").nth(1)).to_have_text("2")
+
+    tabs.get_by_role("link", name="Console").click()
+    console = page.locator(".tab-console")
+    expect(console).to_contain_text("printed 303.25")
+    training.log(404.25)
+    expect(console).to_contain_text(f"printed 404.25 {MARKUP}")
+
+    page.evaluate("location.hash = '#/runs?summary=train/loss'")
+    row = page.get_by_role("row", name=MARKUP)
+    expect(row).to_contain_text("404.25")
+    training.log(505.25)
+    expect(row).to_contain_text("505.25")
+    assert page.evaluate("window.isTheSame"), "the document was not loaded again"
+    assert page.locator("img").count() == 0
