@@ -86,6 +86,21 @@ def test_the_timeline_shows_a_range_of_steps_and_its_phases_are_reached_by_keys(
     assert "first=399" in page.url and "last=400" in page.url and "step=400" in page.url
 
 
+def test_an_hour_without_a_step_is_cut_short_on_the_timeline(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/even/ranks")
+    found = page.evaluate(
+        """async () => {
+            const { timeScale } = await import("./static/js/views/run/time_scale.js");
+            const bars = [[0, 10], [11, 4], [3600, 5]].map(([begun, seconds]) => ({ begun, seconds }));
+            const scale = timeScale(bars);
+            const places = [0, 10.5, 15, 3600, 3605].map((seconds) => scale.toLength(seconds));
+            return [places, places.map((at) => scale.toSeconds(at))];
+        }"""
+    )
+    assert found[0] == pytest.approx([0, 10.5, 15, 15.95, 20.95])  # 5 % of the 19 s with bars
+    assert found[1] == pytest.approx([0, 10.5, 15, 3600, 3605])
+
+
 def test_a_drag_over_the_heat_map_chooses_the_steps_and_the_slowest_of_many_labels_come_first(
     runs: Site, page: Page
 ) -> None:

@@ -1,9 +1,10 @@
 // Phases of labels over wall time on a canvas: one row per label, a bar for each step, in it a piece for each phase.
 
 import { h, show } from "../../dom.js";
-import { countText, secondsText, wholeText } from "../../texts.js";
+import { countText, durationText, secondsText, wholeText } from "../../texts.js";
 import { dragRange } from "./drag.js";
 import { niceStep } from "./heat_map.js";
+import { timeScale } from "./time_scale.js";
 
 const LEFT = 84; // room for names of labels, pixels
 const TOP = 16; // room for numbers of steps
@@ -30,6 +31,7 @@ export function timeline({ onChoose, onRange }) {
   const line = h("p", { class: "quiet heat-line", "aria-live": "polite" });
   const legend = h("span", { class: "heat-legend quiet small" });
   let data = null;
+  let scale = null; // of its times
   let chosen = null;
   let rows = []; // bars of each row
   let slowest = new Map(); // by bar
@@ -37,8 +39,8 @@ export function timeline({ onChoose, onRange }) {
 
   const width = () => canvas.clientWidth - LEFT;
   const height = () => canvas.clientHeight - TOP - BOTTOM;
-  const xOf = (seconds) => LEFT + (seconds / data.span_s) * width();
-  const secondsAt = (x) => ((x - LEFT) / width()) * data.span_s;
+  const xOf = (seconds) => LEFT + (scale.toLength(seconds) / scale.length) * width();
+  const secondsAt = (x) => scale.toSeconds(((x - LEFT) / width()) * scale.length);
 
   const brush = dragRange(canvas, {
     left: LEFT,
@@ -81,9 +83,7 @@ export function timeline({ onChoose, onRange }) {
     const what = !at || at.phase === UNKNOWN ? "in no phase" : data.phases[at.phase];
     const slow = slowest.get(bar);
     const where = slow && last > bar.step ? ` in step ${wholeText(slow.step)}` : "";
-    const most = slow
-      ? `; the slowest${where}: ${secondsText(slow.excess_s)} more work than the median`
-      : "";
+    const most = slow ? `; the slowest${where}: ${secondsText(slow.excess_s)} more work than the median` : "";
     const took = secondsText(at?.seconds ?? bar.seconds);
     return `${data.labels[bar.row]}, ${steps}: ${what} ${took} of ${secondsText(bar.seconds)}${most}`;
   }
@@ -203,11 +203,22 @@ export function timeline({ onChoose, onRange }) {
       free = x + STEP_TICK_PX;
     }
     context.textBaseline = "bottom";
-    const tick = niceStep((data.span_s / width()) * TIME_TICK_PX);
-    for (let seconds = 0; seconds <= data.span_s; seconds += tick) {
-      context.textAlign = seconds ? "center" : "left";
-      if (xOf(seconds) > canvas.clientWidth - 24) break;
-      context.fillText(secondsText(Number(seconds.toPrecision(6)), 4), xOf(seconds), canvas.clientHeight);
+    const tick = niceStep((scale.length / width()) * TIME_TICK_PX);
+    context.textAlign = "center";
+    for (const { from, to, isCut } of scale.parts) {
+      if (isCut) {
+        const middle = xOf((from + to) / 2);
+        context.fillText(`${durationText(to - from)} later`, middle, canvas.clientHeight);
+        for (let y = TOP; y < TOP + height(); y += 6) context.fillRect(middle - 0.5, y, 1, 3);
+      }
+      for (let at = Math.ceil(from / tick); !isCut && at * tick <= to; at++) {
+        const x = xOf(at * tick);
+        const isFree = scale.parts.every(
+          (one) => !one.isCut || Math.abs(xOf((one.from + one.to) / 2) - x) > TIME_TICK_PX,
+        );
+        if (isFree && x < canvas.clientWidth - 24)
+          context.fillText(timeOf(at * tick), Math.max(x, LEFT + 8), canvas.clientHeight);
+      }
     }
   }
 
@@ -265,9 +276,9 @@ export function timeline({ onChoose, onRange }) {
       const held = cursor && { row: cursor.bar.row, step: cursor.bar.step, piece: cursor.piece };
       data = {
         ...answer,
-        span_s: answer.span_s || 1,
         bars: answer.bars.map((bar, at) => barOf(bar, answer.pieces[at])),
       };
+      scale = timeScale(data.bars);
       rows = data.labels.map(() => []);
       for (const bar of data.bars) rows[bar.row].push(bar);
       slowest = new Map();
@@ -301,7 +312,7 @@ export function timeline({ onChoose, onRange }) {
   };
 }
 
-/** Return a bar with its pieces after each other: {phase, seconds, begun, shown}. Overlapping ones are drawn shorter. */
+/** Return a bar with its pieces after each other: {phase, seconds, begun, shown}. Phases that overlap are shortened. */
 function barOf([row, step, begun, seconds], flat) {
   const pieces = [];
   let total = 0;
@@ -314,4 +325,9 @@ function barOf([row, step, begun, seconds], flat) {
     place += shown;
   }
   return { row, step, begun, seconds, pieces };
+}
+
+/** Return seconds since the start: "0.5 s", "1 min 30 s". */
+function timeOf(seconds) {
+  return seconds < 60 ? secondsText(Number(seconds.toPrecision(6)), 4) : durationText(seconds);
 }
