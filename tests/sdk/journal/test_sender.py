@@ -252,5 +252,7 @@ def test_a_sender_without_a_descriptor_to_be_woken_by_works_all_the_same(begin, 
         ran = begin(online=online)
     ran.until_ticked()
     ran.thread.wake()
+    if online:  # on a busy machine that may take longer than stop() waits
+        wait_until(lambda: ran.journal.acked == 1, f"the acknowledgement; said {ran.said}", 30.0)
     assert ran.thread.stop() is online, ran.said
     assert (agent() == 1) is online
