@@ -14,7 +14,6 @@ from chiplog.cli.plain_table import Column
 from chiplog.cli.runs_query import (
     COLUMNS,
     SPARK_BUCKETS,
-    SPARKLINES,
     Selection,
     build_query,
     keyed,
@@ -28,6 +27,7 @@ from chiplog.query.client import Client
 from chiplog.query.json_texts import decoded
 from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
 from chiplog.query.result import unique_names
+from chiplog.query.run_sparklines import read_sparklines
 from chiplog.query.sparkline import sparkline
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _require_values(client: Client, rows: list[dict[str, Any]], column: str) -> 
 
 
 class Curve(NamedTuple):
-    """A metric of each run: the values of `SPARKLINES`, None for a run that did not log it."""
+    """A metric of each run, as of `read_sparklines`; None for a run that did not log it."""
 
     key: str
     values: "list[list[float | None] | None]"
@@ -195,9 +195,7 @@ class Curve(NamedTuple):
 
 def _curve(client: Client, rows: list[dict[str, Any]], key: str) -> Curve:
     """Return the curve of a metric. Raises UsageError if no run logged it."""
-    found: dict[str, list[float | None]] = {}
-    for point in client.sql(SPARKLINES, {"key": key, "runs": [row["run_id"] for row in rows]}):
-        found.setdefault(point["run_id"], [None] * SPARK_BUCKETS)[point["bucket"]] = point["value"]
+    found = read_sparklines(client, key, [row["run_id"] for row in rows], SPARK_BUCKETS)
     if rows and not found:
         known = [str(row["key"]) for row in client.sql(f"SELECT DISTINCT key FROM keys ORDER BY key LIMIT {KNOWN_MAX}")]
         if key not in known:

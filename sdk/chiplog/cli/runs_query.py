@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from chiplog.cli.suggestions import require_known
-from chiplog_schemas.sql import LEVELS
 
 SPARK_BUCKETS = 24  # as many characters as a column of a table may take
 # Columns of a run, with their expressions over the view `runs`.
@@ -183,34 +182,3 @@ def _conditions(selection: Selection, params: dict[str, Any]) -> list[str]:
         conditions.append(f"contains(lower(concat_ws(' ', {searched})), lower($text{number}))")
         params[f"text{number}"] = text
     return conditions
-
-
-# The mean over all labels in each of SPARK_BUCKETS equal parts of a run's steps, without NaN; NaN if a part has nothing
-# else. A part without points is missing. Of long runs the curves at lower resolution are read: their buckets are at
-# most an eighth of a part.
-SPARKLINES = f"""
-WITH wanted AS MATERIALIZED (
-    SELECT i.run_id, s.producer, s.key, min(s.first_step) AS first_step, max(s.last_step) AS last_step
-    FROM base.metric_series s JOIN base.identified i ON i.producer = s.producer JOIN base.names n ON n.id = s.key
-    WHERE n.name = $key AND list_contains($runs::VARCHAR[], i.run_id) GROUP BY i.run_id, s.producer, s.key
-), spans AS (
-    SELECT run_id, min(first_step) AS least, max(last_step)::HUGEINT - min(first_step) + 1 AS steps,
-           CASE WHEN steps >= {SPARK_BUCKETS * 8 * LEVELS[1]} THEN {LEVELS[1]}
-                WHEN steps >= {SPARK_BUCKETS * 8 * LEVELS[0]} THEN {LEVELS[0]} ELSE 1 END AS level
-    FROM wanted GROUP BY run_id
-), series AS MATERIALIZED (
-    SELECT * FROM wanted JOIN spans USING (run_id)
-), parts AS (
-    SELECT w.run_id, w.least, w.steps, f.step, (NOT isnan(f.value))::BIGINT AS n, nullif(f.value, 'nan') AS sum
-    FROM base.metrics f JOIN (FROM series WHERE level = 1) w ON w.producer = f.producer AND w.key = f.key
-    UNION ALL
-    SELECT w.run_id, w.least, w.steps, f.step, (NOT isnan(f.value))::BIGINT, nullif(f.value, 'nan')
-    FROM base.metrics_recent f JOIN series w ON w.producer = f.producer AND w.key = f.key
-    UNION ALL
-    SELECT w.run_id, w.least, w.steps, l.step, l.n_numbers, l.sum
-    FROM base.metric_levels l JOIN series w ON w.producer = l.producer AND w.key = l.key AND w.level = l.width
-)
-SELECT run_id, ((greatest(step, least)::HUGEINT - least) * {SPARK_BUCKETS} // steps)::INTEGER AS bucket,
-       coalesce(sum(sum) / nullif(sum(n), 0), 'nan') AS value
-FROM parts GROUP BY ALL
-"""
