@@ -33,6 +33,11 @@ def fill_many(database: duckdb.DuckDBPyConnection) -> None:
     database.execute(
         "INSERT INTO base.config SELECT producer, 0, now()::TIMESTAMP, 'lr', (run * 1e-3)::VARCHAR FROM base.producers"
     )
+    database.execute("INSERT INTO base.names VALUES (1, 'loss')")
+    database.execute(
+        "INSERT INTO base.metrics SELECT producer, 1, s, s, now()::TIMESTAMP, 100 - s FROM base.producers, "
+        "range(80) t(s) WHERE run <= 200"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +101,40 @@ def test_runs_are_sorted_and_grouped_by_keyboard(many: Site, page: Page) -> None
     expect(head).to_have_attribute("aria-sort", "ascending")
     expect(page).to_have_url(re.compile("sort=duration"))
     page.get_by_label("Group by").select_option("project")
-    expect(rows(page).first).to_have_text(re.compile("^(gpt|vision) · 100 runs$"))
+    expect(rows(page).first).to_have_text(re.compile("^▾ (gpt · 100 runs|vision · 100 runs, 100 failed)$"))
+
+
+def test_groups_are_folded_by_keyboard_and_stay_so(many: Site, page: Page) -> None:
+    many.visit(page, "#/runs?group=project")
+    expect(rows(page).first).to_have_text("▾ vision · 5,000 runs, 1,000 failed")
+    page.get_by_role("grid").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    expect(rows(page).nth(0)).to_have_text(re.compile("^▸ vision"))
+    expect(rows(page).nth(1)).to_have_text(re.compile("^▾ gpt"))
+    page.get_by_role("button", name="Fold all").click()
+    expect(rows(page)).to_have_count(2)
+    page.get_by_text("gpt · 5,000 runs").click()
+    page.reload()
+    expect(rows(page).nth(0)).to_have_text(re.compile("^▸ vision"))
+    expect(rows(page).nth(1)).to_have_text(re.compile("^▾ gpt"))
+    expect(page.get_by_role("link", name="run-2", exact=True)).to_be_visible()
+
+
+def test_small_curves_are_asked_for_the_visible_rows_only(many: Site, page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "api/sparklines" in request.url else None)
+    many.visit(page, "#/runs?curve=loss")
+    curve = page.get_by_role("img", name="loss: from 99.5 to 21.5, least 21.5, most 99.5").first
+    expect(curve.locator("path")).to_have_attribute("d", re.compile("^M1.3 2.0L"))
+    assert len(asked) == 1 and 0 < asked[0].count("run=") < 60
+    grid = page.get_by_role("grid")
+    grid.focus()
+    page.keyboard.press("End")
+    expect(page.get_by_role("img", name="loss was not logged").first).to_be_attached()
+    assert sum(url.count("run=") for url in asked) < 150
+    page.get_by_role("button", name="Columns…").click()
+    expect(page.get_by_role("dialog").get_by_label("curve.loss")).to_be_checked()
 
 
 def test_chosen_columns_come_from_config(many: Site, page: Page) -> None:

@@ -5,12 +5,21 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.json_response import JsonResponse
-from chiplog.page.parameters import repeated
+from chiplog.page.parameters import integer, repeated
+from chiplog.query.run_sparklines import read_sparklines
 
 KEYS_MAX = 20  # chosen columns of config, and of the summary
 NAMES_MAX = 2_000
+SPARKLINES_MAX = 100  # runs in one request: as many rows as a screen shows
+POINTS_MAX = 200
 # Names of columns to choose from: those of most runs first.
 _NAMES = f"SELECT key, count(*) AS n FROM {{view}} GROUP BY key ORDER BY n DESC, key LIMIT {NAMES_MAX}"
+_METRICS = f"""
+SELECT n.name AS key FROM base.names n JOIN (
+    SELECT s.key, count(DISTINCT i.run_id) AS n
+    FROM base.metric_series s JOIN base.identified i ON i.producer = s.producer GROUP BY s.key
+) s ON s.key = n.id ORDER BY s.n DESC, key LIMIT {NAMES_MAX}
+"""
 
 
 async def list_runs(request: Request) -> Response:
@@ -26,13 +35,27 @@ async def list_runs(request: Request) -> Response:
 
 
 async def list_keys(request: Request) -> Response:
-    """GET api/keys: names of config and of the summary, for the choice of columns."""
+    """GET api/keys: names of config, of the summary and of metrics (`curve`), for the choice of columns."""
     source = request.app.state.source
-    found = {
-        name: [row["key"] for row in await source.rows(_NAMES.format(view=view))]
-        for name, view in (("config", "config"), ("summary", "run_summary"))
+    queries = {
+        "config": _NAMES.format(view="config"),
+        "summary": _NAMES.format(view="run_summary"),
+        "curve": _METRICS,
     }
-    return JsonResponse(found)
+    return JsonResponse({name: [row["key"] for row in await source.rows(query)] for name, query in queries.items()})
 
 
-ROUTES = [Route("/runs", list_runs), Route("/keys", list_keys)]
+async def get_sparklines(request: Request) -> Response:
+    """GET api/sparklines: a metric of some runs in a few points each, the mean over their labels.
+
+    key: the metric. run: repeated, at most 100. points: parts of a run's steps, at most 200, 40 if missing. The answer
+    has a list for each run that logged it; null for a part without a number.
+    """
+    query = request.query_params
+    [key], runs = repeated(query, "key", 1, least=1), repeated(query, "run", SPARKLINES_MAX, least=1)
+    points = integer(query, "points", 40, 2, POINTS_MAX)
+    source = request.app.state.source
+    return JsonResponse(await source.call(lambda client: read_sparklines(client, key, runs, points)))
+
+
+ROUTES = [Route("/runs", list_runs), Route("/keys", list_keys), Route("/sparklines", get_sparklines)]

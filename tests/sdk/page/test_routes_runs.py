@@ -23,4 +23,11 @@ def test_too_many_columns_are_refused(reader: PageClient) -> None:
 
 
 def test_names_to_choose_from(reader: PageClient) -> None:
-    assert reader.get("keys") == {"config": ["lr"], "summary": ["loss"]}
+    assert reader.get("keys") == {"config": ["lr"], "summary": ["loss"], "curve": ["loss"]}
+
+
+def test_small_curves_of_runs_that_logged_a_metric(reader: PageClient) -> None:
+    found = reader.get("sparklines?key=loss&run=healthy&run=gone&points=4")
+    assert found.keys() == {"healthy"} and len(found["healthy"]) == 4
+    answer = reader.ask("/api/sparklines?key=loss")
+    assert (answer.status, answer.json["error"]["message"]) == (400, "0 values of run; give 1 to 100")

@@ -10,12 +10,13 @@ let tables = 0;
  * Return a table: {element, set, redraw, close}.
  *
  * set(columns, rows, sort, keepsPlace): columns are {name, title, width (px), grows, isNumber, cell(data), isSortable}; rows are
- * {key, data}, or {key, heading} for a line over a group; sort is {name, isDown} or null. Rows with the same key and the
+ * {key, data}, or {key, heading, isFolded} for a line over a group; sort is {name, isDown} or null. Rows with the same key and the
  * same `data` keep their elements. keepsPlace: the first visible row stays where it is, although rows come above it; else
  * the table begins at its top again.
- * @param {Object} options label; onSort(name), onOpen(row), onMark(row): called by mouse and keyboard; isMarked(row)
+ * @param {Object} options label; onSort(name), onOpen(row), onMark(row), onFold(row): called by mouse and keyboard, the
+ *   last one for a line over a group; isMarked(row)
  */
-export function createTable({ label, onSort, onOpen, onMark, isMarked = () => false }) {
+export function createTable({ label, onSort, onOpen, onMark, onFold, isMarked = () => false }) {
   const id = `table${++tables}`;
   let columns = [];
   let rows = [];
@@ -107,8 +108,8 @@ export function createTable({ label, onSort, onOpen, onMark, isMarked = () => fa
       const row = rows[at];
       const isChosen = isMarked(row);
       let old = drawn.get(row.key);
-      if (!old || old.data !== row.data || old.heading !== row.heading || old.isChosen !== isChosen) {
-        old = { data: row.data, heading: row.heading, isChosen, element: rowOf(row, isChosen) };
+      if (!old || old.data !== row.data || old.heading !== row.heading || old.isFolded !== row.isFolded || old.isChosen !== isChosen) {
+        old = { data: row.data, heading: row.heading, isFolded: row.isFolded, isChosen, element: rowOf(row, isChosen) };
       }
       next.set(row.key, old);
       old.element.id = `${id}-${at}`;
@@ -132,7 +133,13 @@ export function createTable({ label, onSort, onOpen, onMark, isMarked = () => fa
     const index = () => rows.findIndex(({ key }) => key === row.key);
     const attributes = { class: "row", role: "row", onclick: () => activate(index()) };
     if (row.heading) {
-      return h("div", { ...attributes, class: "row heading" }, h("div", { role: "gridcell" }, row.heading));
+      const onclick = () => {
+        activate(index());
+        onFold?.(row);
+      };
+      const arrow = h("span", { "aria-hidden": "true" }, row.isFolded ? "▸ " : "▾ ");
+      const cell = h("div", { role: "gridcell", class: "clip", "aria-expanded": String(!row.isFolded) }, arrow, row.heading);
+      return h("div", { ...attributes, class: "row heading", onclick }, cell);
     }
     if (onMark) attributes["aria-selected"] = String(isChosen);
     if (onOpen) attributes.ondblclick = () => onOpen(row);
@@ -161,7 +168,8 @@ export function createTable({ label, onSort, onOpen, onMark, isMarked = () => fa
       if (rows.length * height <= PX_MAX) element.scrollTop = Math.min(above, Math.max(below, element.scrollTop));
       else element.scrollTop = (active / rows.length) * PX_MAX;
       redraw();
-    } else if (event.key === "Enter" && rows[active]) onOpen?.(rows[active]);
+    } else if ((event.key === "Enter" || event.key === " ") && rows[active]?.heading) onFold?.(rows[active]);
+    else if (event.key === "Enter" && rows[active]) onOpen?.(rows[active]);
     else if (event.key === " " && rows[active]) onMark?.(rows[active]);
     else return;
     event.preventDefault();

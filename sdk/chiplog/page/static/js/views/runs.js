@@ -1,20 +1,23 @@
 // The table of runs: filter, sort, group, choose columns, select to compare, edit and delete. It follows the database.
 
-import { ask, follow, objects, part } from "../api.js";
+import { ask, objects, part } from "../api.js";
 import { addressOf, readAddress, setParameters } from "../address.js";
 import { field, openDialog } from "../dialog.js";
 import { h, notice, show } from "../dom.js";
 import { parseFilter } from "../filter.js";
+import { liveRefresh } from "../live.js";
 import { savedViews } from "../saved_views.js";
+import { Sparklines } from "../sparklines.js";
 import { createTable } from "../table.js";
-import { agoText, durationText, timeText, valueText, wholeText } from "../texts.js";
+import { agoText, countText, durationText, timeText, valueText, wholeText } from "../texts.js";
 
 const CHOSEN_MAX = 20; // columns of config, and of the summary: a bound of the server
 const COMPARED_MAX = 10;
 const LISTED_MAX = 200; // keys in the dialog of columns
-const REFRESH_MS = 1_000;
+const CURVES_MAX = 4; // columns of small curves
+const KINDS = ["config", "summary", "curve"]; // of columns that have a key
 const TICK_MS = 30_000; // "5 min ago" is right for this long
-const GROUPS = { project: "project", run_group: "group", state: "state" };
+const GROUPS = { project: "project", run_group: "group", job_type: "job type", state: "state" };
 
 const COLUMNS = {
   name: { title: "Name", width: 210, grows: 3, cell: nameCell },
@@ -94,12 +97,15 @@ export async function open(content, rest, query) {
     group: query.get("group") in GROUPS ? query.get("group") : "",
     config: query.getAll("config").slice(0, CHOSEN_MAX),
     summary: query.getAll("summary").slice(0, CHOSEN_MAX),
+    curve: query.getAll("curve").slice(0, CURVES_MAX),
+    isFolded: query.get("fold") === "1", // whether groups are folded, except those in `turned`
+    turned: new Set(query.getAll("turned")),
     columns: query.getAll("column").filter((name) => name in COLUMNS),
     selected: new Set(query.getAll("run")),
   };
   if (!state.columns.length) state.columns = Object.keys(COLUMNS).filter((name) => !COLUMNS[name].isOff);
   let runs = new Map();
-  let keys = { config: [], summary: [] };
+  let keys = { config: [], summary: [], curve: [] };
   let version = "";
   let asked = ""; // the columns of `version`
   let filter = parseFilter("", null, valueOf, textOf);
@@ -124,12 +130,13 @@ export async function open(content, rest, query) {
   const remove = h("button", { onclick: () => onDelete(false) }, "Delete");
   const grouping = h(
     "select",
-    { "aria-label": "Group by", onchange: () => change({ group: grouping.value }) },
+    { "aria-label": "Group by", onchange: () => change({ group: grouping.value, isFolded: false, turned: new Set() }) },
     h("option", { value: "" }, "No groups"),
     Object.entries(GROUPS).map(([name, title]) =>
       h("option", { value: name, selected: name === state.group }, `By ${title}`),
     ),
   );
+  const fold = h("button", { onclick: () => change({ isFolded: !state.isFolded, turned: new Set() }) });
   const marked = h("span", { class: "bar" }, compare, edit, remove);
   const table = createTable({
     label: "Runs",
@@ -138,6 +145,10 @@ export async function open(content, rest, query) {
       const turned = name === old ? !isDown : DOWN_FIRST.has(name);
       change({ sort: (turned ? "-" : "") + name });
     },
+    onFold: ({ name }) => {
+      if (!state.turned.delete(name)) state.turned.add(name);
+      change({}, true);
+    },
     onOpen: ({ data }) => (location.hash = addressOf(["run", data.run_id])),
     onMark: ({ data }) => mark(data.run_id),
     isMarked: ({ data }) => Boolean(data) && state.selected.has(data.run_id),
@@ -145,11 +156,18 @@ export async function open(content, rest, query) {
 
   // Columns are made once, so that the table keeps the rows that did not change.
   const made = new Map();
+  const curves = [];
+  function curveColumn(name, key) {
+    const lines = new Sparklines(key, report);
+    curves.push(lines);
+    return { name, title: key, help: `curve of ${key}`, width: 120, grows: 1, cell: (run) => lines.cell(run) };
+  }
   function columnOf(name) {
     if (!made.has(name)) {
       const key = name.slice(name.indexOf(".") + 1);
       const ofKey = { title: key, help: name, width: Math.min(220, 60 + key.length * 7), grows: 1, isNumber: true };
-      made.set(name, { name, isSortable: true, ...(COLUMNS[name] ?? { ...ofKey, cell: (run) => valueText(run[name]) }) });
+      if (name.startsWith("curve.")) made.set(name, curveColumn(name, key));
+      else made.set(name, { name, isSortable: true, ...(COLUMNS[name] ?? { ...ofKey, cell: (run) => valueText(run[name]) }) });
     }
     return made.get(name);
   }
@@ -169,7 +187,7 @@ export async function open(content, rest, query) {
   };
 
   const sortOf = () => (state.sort.startsWith("-") ? [true, state.sort.slice(1)] : [false, state.sort]);
-  const keyColumns = () => [...state.config.map((key) => `config.${key}`), ...state.summary.map((key) => `summary.${key}`)];
+  const keyColumns = () => KINDS.flatMap((kind) => state[kind].map((key) => `${kind}.${key}`));
 
   /** Return the column that a name in the filter means. */
   function resolve(name) {
@@ -219,6 +237,8 @@ export async function open(content, rest, query) {
     table.set([choice, ...names.map(columnOf)], grouped(shown), { name: by, isDown }, keepsPlace);
     count.textContent = `${shown.length === runs.size ? "" : `${wholeText(shown.length)} of `}${wholeText(runs.size)} runs`;
     drawMarked();
+    fold.hidden = !state.group;
+    fold.textContent = state.isFolded ? "Open all" : "Fold all";
     const isEmpty = !shown.length;
     empty.hidden = !isEmpty;
     table.element.classList.toggle("none", isEmpty);
@@ -239,10 +259,13 @@ export async function open(content, rest, query) {
       if (!groups.has(name)) groups.set(name, []);
       groups.get(name).push(run);
     }
-    return [...groups].flatMap(([name, members]) => [
-      { key: `group ${name}`, heading: `${name || `no ${GROUPS[state.group]}`} · ${wholeText(members.length)} runs` },
-      ...members.map((run) => ({ key: run.run_id, data: run })),
-    ]);
+    return [...groups].flatMap(([value, members]) => {
+      const name = value || " "; // a parameter of the address is not empty
+      const isFolded = state.isFolded !== state.turned.has(name);
+      const heading = `${value || `no ${GROUPS[state.group]}`} · ${countsText(members, state.group !== "state")}`;
+      const rows = isFolded ? [] : members.map((run) => ({ key: run.run_id, data: run }));
+      return [{ key: `group ${name}`, name, heading, isFolded }, ...rows];
+    });
   }
 
   function drawMarked() {
@@ -262,20 +285,23 @@ export async function open(content, rest, query) {
     table.redraw();
   }
 
-  /** Change the state, the address and the table. */
-  function change(changes) {
+  /** Change the state, the address and the table. keepsPlace: the table does not begin at its top again. */
+  function change(changes, keepsPlace = false) {
     Object.assign(state, changes);
     const isUsual = state.columns.join() === Object.keys(COLUMNS).filter((name) => !COLUMNS[name].isOff).join();
     setParameters({
       filter: state.filter,
       sort: state.sort === "-created_at" ? "" : state.sort,
       group: state.group,
+      fold: state.isFolded ? 1 : null,
+      turned: [...state.turned],
+      curve: state.curve,
       config: state.config,
       summary: state.summary,
       column: isUsual ? [] : state.columns,
     });
     readFilter();
-    draw(false);
+    draw(keepsPlace);
     const needed = [...filter.names, ...keyColumns(), sortOf()[1]].filter((name) => /^(config|summary)\./.test(name));
     const has = JSON.parse(asked || "null");
     if (needed.some((name) => !has?.[name.slice(0, name.indexOf("."))]?.includes(name.slice(name.indexOf(".") + 1)))) {
@@ -373,7 +399,7 @@ export async function open(content, rest, query) {
     const chosen = new Set([...state.columns, ...keyColumns()]);
     const all = [
       ...Object.keys(COLUMNS).map((name) => [name, COLUMNS[name].title]),
-      ...["config", "summary"].flatMap((kind) => [...new Set([...state[kind], ...keys[kind]])].map((key) => [`${kind}.${key}`, `${kind}.${key}`])),
+      ...KINDS.flatMap((kind) => [...new Set([...state[kind], ...keys[kind]])].map((key) => [`${kind}.${key}`, `${kind}.${key}`])),
     ];
     const list = h("div", { class: "choices" });
     const search = h("input", { type: "search", placeholder: "Find a column", "aria-label": "Find a column", autofocus: true, oninput: draw });
@@ -396,35 +422,14 @@ export async function open(content, rest, query) {
       action: "Show",
       onSubmit: async () => {
         const ofKind = (kind) => [...chosen].filter((name) => name.startsWith(`${kind}.`)).map((name) => name.slice(kind.length + 1));
-        const [config, summary] = [ofKind("config"), ofKind("summary")];
+        const [config, summary, curve] = KINDS.map(ofKind);
         const most = Math.max(config.length, summary.length);
         if (most > CHOSEN_MAX) throw new Error(`${most} columns of a kind are more than ${CHOSEN_MAX}`);
+        if (curve.length > CURVES_MAX) throw new Error(`${curve.length} columns of curves are more than ${CURVES_MAX}`);
         const columns = Object.keys(COLUMNS).filter((name) => chosen.has(name));
-        change({ columns: columns.length ? columns : ["name"], config, summary });
+        change({ columns: columns.length ? columns : ["name"], config, summary, curve });
       },
     });
-  }
-
-  // One request at a time, at most once a second, and five times as rarely as a request takes.
-  let timer = 0;
-  let isLoading = false;
-  let isStale = false;
-  async function refresh() {
-    isStale = true;
-    if (isLoading || timer || document.hidden) return;
-    [isLoading, isStale] = [true, false];
-    const began = performance.now();
-    try {
-      await load();
-    } catch (reason) {
-      report(reason);
-    }
-    isLoading = false;
-    if (isOver) return;
-    timer = setTimeout(() => {
-      timer = 0;
-      if (isStale) refresh();
-    }, Math.max(REFRESH_MS, 5 * (performance.now() - began)));
   }
 
   function report(reason) {
@@ -460,35 +465,36 @@ export async function open(content, rest, query) {
       "section",
       { class: "full" },
       h("h1", { class: "hidden-text" }, "Runs"),
-      h("div", { class: "bar" }, input, grouping, columns, views, marked, count),
+      h("div", { class: "bar" }, input, grouping, fold, columns, views, marked, count),
       error,
       table.element,
       empty,
     ),
   );
 
-  let position = null;
-  const unfollow = follow((changed) => {
-    if (changed.error) return;
-    if (position !== null && changed.position !== position) refresh();
-    else if (position === null) refresh(); // what came between the request and the stream
-    position = changed.position;
+  const live = liveRefresh(async () => {
+    await load().catch(report);
+    for (const lines of curves) lines.changed();
   });
   const tick = setInterval(() => !document.hidden && table.refresh(), TICK_MS);
-  const onVisible = () => !document.hidden && isStale && refresh();
-  document.addEventListener("visibilitychange", onVisible);
   return () => {
     isOver = true;
     ending.abort();
     clearInterval(tick);
-    clearTimeout(timer);
     clearTimeout(typing);
-    document.removeEventListener("visibilitychange", onVisible);
-    unfollow();
+    live.close();
+    for (const lines of curves) lines.close();
     table.close();
   };
 }
 
+/** Return "12 runs, 3 running, 1 failed". */
+function countsText(members, hasStates) {
+  const counts = new Map();
+  for (const { state } of members) counts.set(state, (counts.get(state) ?? 0) + 1);
+  const states = [...counts].filter(([state]) => hasStates && state !== "finished").map(([state, n]) => `${wholeText(n)} ${state}`);
+  return [countText(members.length, "run"), ...states.sort()].join(", ");
+}
 
 function sortable(value) {
   if (value === null || value === undefined || value === "" || Number.isNaN(value)) return null;
