@@ -35,9 +35,31 @@ export async function open(element, run, query, firstReport) {
   const filters = h("div", { class: "bar" });
   const body = h("tbody");
   const more = h("p", { class: "quiet" });
-  const table = h("section", { class: "panel", "aria-label": "All events" }, h("h2", {}, "All events"), filters,
-    h("div", { class: "scroll" }, h("table", { class: "grid" },
-      h("thead", {}, h("tr", {}, ["Time", "Level", "Kind", "Label", "Message"].map((title) => h("th", { scope: "col" }, title)))), body)), more);
+  const table = h(
+    "section",
+    { class: "panel", "aria-label": "All events" },
+    h("h2", {}, "All events"),
+    filters,
+    h(
+      "div",
+      { class: "scroll" },
+      h(
+        "table",
+        { class: "grid" },
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            ["Time", "Level", "Kind", "Label", "Message"].map((title) => h("th", { scope: "col" }, title)),
+          ),
+        ),
+        body,
+      ),
+    ),
+    more,
+  );
   show(element, rounds, top, table);
 
   async function load() {
@@ -62,23 +84,42 @@ export async function open(element, run, query, firstReport) {
   const consoleOf = (label, at) => addressOf(["run", run, "console"], { label, at });
 
   function drawRound() {
-    const choice = h("select", { "aria-label": "Round", onchange: () => choose({ attempt: choice.value }) },
-      round.rounds.map((number) => h("option", { value: number, selected: number === round.first?.attempt }, `round ${number}`)));
-    show(rounds, round.first ? roundPanel(round, round.rounds.length > 1 ? choice : null, consoleOf, labelsShown, () => {
-      labelsShown = Infinity;
-      drawRound();
-    }) : null);
+    const choice = h(
+      "select",
+      { "aria-label": "Round", onchange: () => choose({ attempt: choice.value }) },
+      round.rounds.map((number) =>
+        h("option", { value: number, selected: number === round.first?.attempt }, `round ${number}`),
+      ),
+    );
+    show(
+      rounds,
+      round.first
+        ? roundPanel(round, round.rounds.length > 1 ? choice : null, consoleOf, labelsShown, () => {
+            labelsShown = Infinity;
+            drawRound();
+          })
+        : null,
+    );
   }
 
   function draw() {
     show(top, tracebackPanel(tracebacks, consoleOf), alertPanel(report.alerts, consoleOf), lossPanel(report));
     drawFilters();
     const rows = isNone ? [] : objects(answer);
-    show(body, rows.map((row) => eventRow(row, consoleOf)));
-    const total = answer.kinds.filter((one) => (!state.kind || one.kind === state.kind) && (!state.level || one.level === state.level))
+    show(
+      body,
+      rows.map((row) => eventRow(row, consoleOf)),
+    );
+    const total = answer.kinds
+      .filter((one) => (!state.kind || one.kind === state.kind) && (!state.level || one.level === state.level))
       .reduce((sum, one) => sum + one.n, 0);
     if (isNone) more.textContent = noLabelsText(report, state.labels);
-    else more.textContent = !rows.length ? "No event." : total > rows.length ? `The newest ${rows.length} of ${wholeText(total)}.` : "";
+    else
+      more.textContent = !rows.length
+        ? "No event."
+        : total > rows.length
+          ? `The newest ${rows.length} of ${wholeText(total)}.`
+          : "";
   }
 
   function drawFilters() {
@@ -89,14 +130,25 @@ export async function open(element, run, query, firstReport) {
     };
     const choice = (name, title, values) => {
       const found = counts(name);
-      const select = h("select", { onchange: () => choose({ [name]: select.value }) },
+      const select = h(
+        "select",
+        { onchange: () => choose({ [name]: select.value }) },
         h("option", { value: "" }, `all ${title}s`),
-        [...new Set([...values(found), state[name]])].filter(Boolean)
-          .map((value) => h("option", { value, selected: value === state[name] }, `${value} (${found.get(value) ?? 0})`)));
+        [...new Set([...values(found), state[name]])]
+          .filter(Boolean)
+          .map((value) =>
+            h("option", { value, selected: value === state[name] }, `${value} (${found.get(value) ?? 0})`),
+          ),
+      );
       return h("label", {}, `${title[0].toUpperCase()}${title.slice(1)} `, select);
     };
     if (filters.contains(document.activeElement)) return; // an open list stays as it is
-    show(filters, labelsSelect(report, state.labels, (labels) => choose({ labels })), choice("kind", "kind", (found) => [...found.keys()].sort()), choice("level", "level", (found) => LEVELS.filter((level) => found.has(level))));
+    show(
+      filters,
+      labelsSelect(report, state.labels, (labels) => choose({ labels })),
+      choice("kind", "kind", (found) => [...found.keys()].sort()),
+      choice("level", "level", (found) => LEVELS.filter((level) => found.has(level))),
+    );
   }
 
   function choose(changes) {
@@ -133,36 +185,99 @@ function roundPanel({ first, labels }, choice, consoleOf, nShown, onMore) {
   const [least, most] = [Math.min(0, ...times), Math.max(0.001, ...times)];
   const doubt = [];
   if (!first.is_cause) doubt.push("Only echoes are known: something outside ended the labels.");
-  if (!first.is_certain) doubt.push(`Another label may have failed before it: times are exact to ${secondsText(first.uncertainty_s)}.`);
-  const counts = [["echo", "echo", "echoes"], ["cause", "other failure", "other failures"]]
-    .map(([role, one, many]) => [labels.filter((row) => row.role === role).length, one, many]).filter(([n]) => n)
+  if (!first.is_certain)
+    doubt.push(`Another label may have failed before it: times are exact to ${secondsText(first.uncertainty_s)}.`);
+  const counts = [
+    ["echo", "echo", "echoes"],
+    ["cause", "other failure", "other failures"],
+  ]
+    .map(([role, one, many]) => [labels.filter((row) => row.role === role).length, one, many])
+    .filter(([n]) => n)
     .map(([n, one, many]) => `${wholeText(n)} ${n === 1 ? one : many}`);
-  return h("section", { class: "panel", "aria-label": "Failures" },
+  return h(
+    "section",
+    { class: "panel", "aria-label": "Failures" },
     h("div", { class: "bar" }, h("h2", {}, [`${first.label} failed first`, ...counts].join("; ")), choice),
     h("p", { class: "quiet" }, `Time zero is ${timeText(first.ts)}. `, doubt.join(" ")),
-    h("div", { class: "scroll" }, h("table", { class: "grid ends" },
-      h("thead", {}, h("tr", {}, [["After", "number"], ["Over time", "wide"], ["Label"], ["Role"], ["State"], ["Last step", "number"], ["Node"], ["GPU then"], ["Reason and last line"]]
-        .map(([title, kind]) => h("th", { class: kind, scope: "col" }, title)))),
-      h("tbody", {}, labels.slice(0, nShown).map((row) => endRow(row, (row.after_s - least) / (most - least), consoleOf))))),
-    labels.length > nShown ? h("button", { onclick: onMore }, `Show all ${countText(labels.length, "label")}`) : null);
+    h(
+      "div",
+      { class: "scroll" },
+      h(
+        "table",
+        { class: "grid ends" },
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            [
+              ["After", "number"],
+              ["Over time", "wide"],
+              ["Label"],
+              ["Role"],
+              ["State"],
+              ["Last step", "number"],
+              ["Node"],
+              ["GPU then"],
+              ["Reason and last line"],
+            ].map(([title, kind]) => h("th", { class: kind, scope: "col" }, title)),
+          ),
+        ),
+        h(
+          "tbody",
+          {},
+          labels.slice(0, nShown).map((row) => endRow(row, (row.after_s - least) / (most - least), consoleOf)),
+        ),
+      ),
+    ),
+    labels.length > nShown ? h("button", { onclick: onMore }, `Show all ${countText(labels.length, "label")}`) : null,
+  );
 }
 
 function endRow(row, share, consoleOf) {
   const [kind, text] = ROLES[row.role] ?? [];
   const dot = h("i", { class: row.role === "first" || row.role === "cause" ? null : "echo" });
   dot.style.left = `${share * 100}%`;
-  const line = row.last_line === null ? "" : ansiPieces(row.last_line).map((piece) => piece.text).join("");
-  return h("tr", { class: row.role === "first" ? "chosen" : null },
+  const line =
+    row.last_line === null
+      ? ""
+      : ansiPieces(row.last_line)
+          .map((piece) => piece.text)
+          .join("");
+  return h(
+    "tr",
+    { class: row.role === "first" ? "chosen" : null },
     h("td", { class: "number" }, row.after_s === null ? "" : afterText(row.after_s)),
     h("td", { class: "wide" }, row.after_s === null ? null : h("div", { class: "failure-line" }, dot)),
-    h("th", { scope: "row" }, h("a", { href: consoleOf(row.label, row.ts), title: "its console at that time" }, row.attempt ? `${row.label}, attempt ${row.attempt}` : row.label)),
+    h(
+      "th",
+      { scope: "row" },
+      h(
+        "a",
+        { href: consoleOf(row.label, row.ts), title: "its console at that time" },
+        row.attempt ? `${row.label}, attempt ${row.attempt}` : row.label,
+      ),
+    ),
     h("td", {}, text ? h("span", { class: `chip ${kind}` }, text) : ""),
     h("td", {}, h("span", { class: `chip ${row.state}` }, row.state), ` ${exitText(row)}`),
     h("td", { class: "number" }, row.last_step === null ? "–" : wholeText(row.last_step)),
     h("td", {}, row.node ?? ""),
-    h("td", { class: "message gpu" }, gpuTexts(row.gpu).map(([isBad, words], at) => [at ? ", " : "", h("span", { class: isBad ? "error" : null }, words)])),
-    h("td", { class: "message last-line" }, row.reason ? h("div", {}, row.reason) : null,
-      line && line !== row.reason ? h("div", { class: "line-text clip", title: line }, line) : null));
+    h(
+      "td",
+      { class: "message gpu" },
+      gpuTexts(row.gpu).map(([isBad, words], at) => [
+        at ? ", " : "",
+        h("span", { class: isBad ? "error" : null }, words),
+      ]),
+    ),
+    h(
+      "td",
+      { class: "message last-line" },
+      row.reason ? h("div", {}, row.reason) : null,
+      line && line !== row.reason ? h("div", { class: "line-text clip", title: line }, line) : null,
+    ),
+  );
 }
 
 function afterText(seconds) {
@@ -185,44 +300,139 @@ function tracebackPanel(rows, consoleOf) {
   if (!rows.length) return null;
   // The first one happened first; it is open, the others follow from it or are many.
   const oldest = [...rows].reverse();
-  return h("section", { class: "panel", "aria-label": "Tracebacks" }, h("h2", {}, "Tracebacks"),
-    oldest.map((row, at) => h("details", { open: at === 0 },
-      h("summary", {}, h("strong", {}, row.label ?? row.node ?? "?"), ` ${timeText(row.ts)} `, h("span", { class: "error" }, row.message)),
-      row.label ? h("p", {}, h("a", { href: consoleOf(row.label, row.ts) }, "Its console at that time")) : null,
-      h("pre", {}, row.body?.traceback ?? JSON.stringify(row.body, null, 2)))),
-    rows.length === TRACEBACKS_MAX ? h("p", { class: "quiet" }, `The newest ${TRACEBACKS_MAX}.`) : null);
+  return h(
+    "section",
+    { class: "panel", "aria-label": "Tracebacks" },
+    h("h2", {}, "Tracebacks"),
+    oldest.map((row, at) =>
+      h(
+        "details",
+        { open: at === 0 },
+        h(
+          "summary",
+          {},
+          h("strong", {}, row.label ?? row.node ?? "?"),
+          ` ${timeText(row.ts)} `,
+          h("span", { class: "error" }, row.message),
+        ),
+        row.label ? h("p", {}, h("a", { href: consoleOf(row.label, row.ts) }, "Its console at that time")) : null,
+        h("pre", {}, row.body?.traceback ?? JSON.stringify(row.body, null, 2)),
+      ),
+    ),
+    rows.length === TRACEBACKS_MAX ? h("p", { class: "quiet" }, `The newest ${TRACEBACKS_MAX}.`) : null,
+  );
 }
 
 function alertPanel(alerts, consoleOf) {
   if (!alerts?.length) return null;
-  return h("section", { class: "panel", "aria-label": "Alerts" }, h("h2", {}, "Alerts"),
-    h("div", { class: "scroll" }, h("table", { class: "grid" },
-      h("thead", {}, h("tr", {}, [["Level"], ["Alert"], ["Times", "number"], ["Last"], ["Label"], ["Text"]].map(([title, kind]) => h("th", { class: kind, scope: "col" }, title)))),
-      h("tbody", {}, alerts.map((alert) => h("tr", {},
-        h("td", {}, levelChip(alert.level)), h("td", { class: "message" }, alert.title), h("td", { class: "number" }, wholeText(alert.times)),
-        h("td", {}, timeText(alert.last_at)), h("td", {}, h("a", { href: consoleOf(alert.label, alert.last_at) }, alert.label ?? "")),
-        h("td", { class: "message" }, alert.text ?? "")))))));
+  return h(
+    "section",
+    { class: "panel", "aria-label": "Alerts" },
+    h("h2", {}, "Alerts"),
+    h(
+      "div",
+      { class: "scroll" },
+      h(
+        "table",
+        { class: "grid" },
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            [["Level"], ["Alert"], ["Times", "number"], ["Last"], ["Label"], ["Text"]].map(([title, kind]) =>
+              h("th", { class: kind, scope: "col" }, title),
+            ),
+          ),
+        ),
+        h(
+          "tbody",
+          {},
+          alerts.map((alert) =>
+            h(
+              "tr",
+              {},
+              h("td", {}, levelChip(alert.level)),
+              h("td", { class: "message" }, alert.title),
+              h("td", { class: "number" }, wholeText(alert.times)),
+              h("td", {}, timeText(alert.last_at)),
+              h("td", {}, h("a", { href: consoleOf(alert.label, alert.last_at) }, alert.label ?? "")),
+              h("td", { class: "message" }, alert.text ?? ""),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 function lossPanel(report) {
   const lossy = report.labels.filter((row) => row.lost || row.pending === null);
   if (!lossy.length) return null;
-  return h("section", { class: "panel", "aria-label": "Losses" }, h("h2", {}, "Losses"),
-    h("div", { class: "scroll" }, h("table", { class: "grid" },
-      h("thead", {}, h("tr", {}, [["Label"], ["Lost", "number"], ["Of", "number"], ["Reasons"]].map(([title, kind]) => h("th", { class: kind, scope: "col" }, title)))),
-      h("tbody", {}, lossy.map((row) => h("tr", {},
-        h("th", { scope: "row" }, row.attempt ? `${row.label}, attempt ${row.attempt}` : row.label),
-        h("td", { class: "number" }, wholeText(row.lost ?? 0)),
-        h("td", { class: "number" }, row.produced === null ? "unknown" : wholeText(row.produced)), h("td", { class: "message" }, row.reasons ?? "")))))));
+  return h(
+    "section",
+    { class: "panel", "aria-label": "Losses" },
+    h("h2", {}, "Losses"),
+    h(
+      "div",
+      { class: "scroll" },
+      h(
+        "table",
+        { class: "grid" },
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            [["Label"], ["Lost", "number"], ["Of", "number"], ["Reasons"]].map(([title, kind]) =>
+              h("th", { class: kind, scope: "col" }, title),
+            ),
+          ),
+        ),
+        h(
+          "tbody",
+          {},
+          lossy.map((row) =>
+            h(
+              "tr",
+              {},
+              h("th", { scope: "row" }, row.attempt ? `${row.label}, attempt ${row.attempt}` : row.label),
+              h("td", { class: "number" }, wholeText(row.lost ?? 0)),
+              h("td", { class: "number" }, row.produced === null ? "unknown" : wholeText(row.produced)),
+              h("td", { class: "message" }, row.reasons ?? ""),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 function eventRow(row, consoleOf) {
   const who = row.label ?? row.node ?? "";
-  return h("tr", {}, h("td", {}, timeText(row.ts)), h("td", {}, levelChip(row.level)), h("td", {}, row.kind),
+  return h(
+    "tr",
+    {},
+    h("td", {}, timeText(row.ts)),
+    h("td", {}, levelChip(row.level)),
+    h("td", {}, row.kind),
     h("td", {}, row.label ? h("a", { href: consoleOf(row.label, row.ts) }, who) : who),
-    h("td", { class: "message" }, row.message,
+    h(
+      "td",
+      { class: "message" },
+      row.message,
       row.body && Object.keys(row.body).length
-        ? h("details", {}, h("summary", { class: "quiet small" }, "details"), h("pre", {}, row.body.traceback ?? JSON.stringify(row.body, null, 2))) : null));
+        ? h(
+            "details",
+            {},
+            h("summary", { class: "quiet small" }, "details"),
+            h("pre", {}, row.body.traceback ?? JSON.stringify(row.body, null, 2)),
+          )
+        : null,
+    ),
+  );
 }
 
 function levelChip(level) {

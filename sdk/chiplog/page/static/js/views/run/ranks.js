@@ -34,30 +34,65 @@ export async function open(element, run, query, report) {
   let lanesTurn = 0; // of the timeline, likewise
   let lanesShown = null; // its last answer
 
-  const sentence = h("section", { class: "verdict", "aria-label": "Who was slow" }, h("p", { class: "quiet" }, "Comparing the labels…"));
+  const sentence = h(
+    "section",
+    { class: "verdict", "aria-label": "Who was slow" },
+    h("p", { class: "quiet" }, "Comparing the labels…"),
+  );
   const phases = h("select", { "aria-label": "Phase", onchange: () => go({ phase: phases.value }) });
   const whole = h("button", { onclick: () => go({ first: null, last: null }) }, "All steps");
   const range = h("span", { class: "quiet" });
   const bound = (name, title) =>
-    h("input", { type: "number", min: 0, step: 1, class: "step-bound", "aria-label": title, onchange: ({ target }) => choose(name, target) });
+    h("input", {
+      type: "number",
+      min: 0,
+      step: 1,
+      class: "step-bound",
+      "aria-label": title,
+      onchange: ({ target }) => choose(name, target),
+    });
   const bounds = { first: bound("first", "First step"), last: bound("last", "Last step") };
   const map = heatMap({
     onChoose: (label, step) => go({ label, step }),
     onRange: (first, last) => go({ first, last }),
   });
-  const mapPanel = h("section", { class: "panel", hidden: true, "aria-label": "Excess over the median" },
-    h("div", { class: "bar" }, h("h2", {}, "Excess over the median of each step"), h("label", {}, "Phase ", phases),
-      h("span", {}, "Steps ", bounds.first, " to ", bounds.last), whole, range),
-    map.element);
+  const mapPanel = h(
+    "section",
+    { class: "panel", hidden: true, "aria-label": "Excess over the median" },
+    h(
+      "div",
+      { class: "bar" },
+      h("h2", {}, "Excess over the median of each step"),
+      h("label", {}, "Phase ", phases),
+      h("span", {}, "Steps ", bounds.first, " to ", bounds.last),
+      whole,
+      range,
+    ),
+    map.element,
+  );
   const lanes = timeline({
     onChoose: (label, step) => go({ label, step }),
     onRange: (first, last) => go({ first, last }),
   });
   const lanesRange = h("span", { class: "quiet" });
-  const lanesOrder = h("select", { "aria-label": "Order of labels", onchange: () => go({ lanes: lanesOrder.value, skip: 0 }) });
+  const lanesOrder = h("select", {
+    "aria-label": "Order of labels",
+    onchange: () => go({ lanes: lanesOrder.value, skip: 0 }),
+  });
   const lanesMore = h("span", { hidden: true });
-  const lanesPanel = h("section", { class: "panel", hidden: true, "aria-label": "Phases over time" },
-    h("div", { class: "bar" }, h("h2", {}, "Phases over time"), h("label", {}, "Order ", lanesOrder), lanesMore, lanesRange), lanes.element);
+  const lanesPanel = h(
+    "section",
+    { class: "panel", hidden: true, "aria-label": "Phases over time" },
+    h(
+      "div",
+      { class: "bar" },
+      h("h2", {}, "Phases over time"),
+      h("label", {}, "Order ", lanesOrder),
+      lanesMore,
+      lanesRange,
+    ),
+    lanes.element,
+  );
   const stepBars = stepPhases({
     onStep: (step) => go({ step }),
     onClose: () => go({ step: null, label: null }),
@@ -99,15 +134,30 @@ export async function open(element, run, query, report) {
   function drawVerdict() {
     const linked = (parts) =>
       parts.map(({ text, link }) =>
-        link ? h("a", { href: addressOf(["run", run, "ranks"], link), onclick: (event) => follows(event, link) }, text) : text,
+        link
+          ? h("a", { href: addressOf(["run", run, "ranks"], link), onclick: (event) => follows(event, link) }, text)
+          : text,
       );
     show(
       sentence,
       verdict.parts.length
         ? h("p", { class: verdict.is_slow ? "slow" : "even" }, linked(verdict.parts))
-        : h("p", { class: "quiet" }, "No phases of two labels at the same step: nothing to compare. ",
-            h("code", {}, "run.step()"), " and ", h("code", {}, "run.phase(\"data\")"), " record them."),
-      verdict.others.length ? h("ul", { class: "quiet" }, verdict.others.map((parts) => h("li", {}, linked(parts)))) : null,
+        : h(
+            "p",
+            { class: "quiet" },
+            "No phases of two labels at the same step: nothing to compare. ",
+            h("code", {}, "run.step()"),
+            " and ",
+            h("code", {}, 'run.phase("data")'),
+            " record them.",
+          ),
+      verdict.others.length
+        ? h(
+            "ul",
+            { class: "quiet" },
+            verdict.others.map((parts) => h("li", {}, linked(parts))),
+          )
+        : null,
     );
   }
 
@@ -161,11 +211,17 @@ export async function open(element, run, query, report) {
 
   function drawHeat() {
     phaseNames = heat.phases;
-    show(phases, heat.phases.map((name) => h("option", { value: name, selected: name === heat.phase }, name)));
+    show(
+      phases,
+      heat.phases.map((name) => h("option", { value: name, selected: name === heat.phase }, name)),
+    );
     const isZoomed = state.first !== null || state.last !== null;
     whole.hidden = !isZoomed;
     const last = Math.min(heat.start + heat.n_columns * heat.width, heat.last_step + 1) - 1;
-    const sizes = [heat.width > 1 ? `${heat.width} steps in a column` : null, heat.per_row > 1 ? `${heat.per_row} labels in a row` : null].filter(Boolean);
+    const sizes = [
+      heat.width > 1 ? `${heat.width} steps in a column` : null,
+      heat.per_row > 1 ? `${heat.per_row} labels in a row` : null,
+    ].filter(Boolean);
     show(range, sizes.length ? `${sizes.join(", ")}: the largest is shown` : "");
     const shown = { first: state.first ?? Math.max(heat.start, heat.first_step), last: state.last ?? last };
     for (const [name, input] of Object.entries(bounds)) if (document.activeElement !== input) input.value = shown[name];
@@ -180,7 +236,7 @@ export async function open(element, run, query, report) {
     if (state.step === step && state.label === label) stepBars.draw(answer, label, phaseNames);
   }
 
-  /** Return the steps of the timeline: the chosen range, else around the chosen step, else where a label began to be slow. */
+  /** Return the steps of the timeline: the chosen ones, else around the step in which a label began to be slow. */
   function lanesSteps() {
     const at = verdict?.culprit?.first;
     return { ...(at === undefined ? {} : stepsAround(at)), ...chosenSteps() };
@@ -197,13 +253,23 @@ export async function open(element, run, query, report) {
   function isOnTimeline(changes) {
     if (["first", "last", "lanes", "skip"].some((name) => name in changes) || !lanesShown) return false;
     const { first, last, labels } = lanesShown;
-    return (state.step === null || (state.step >= first && state.step <= last)) && (!state.label || labels.includes(state.label));
+    return (
+      (state.step === null || (state.step >= first && state.step <= last)) &&
+      (!state.label || labels.includes(state.label))
+    );
   }
 
   async function loadTimeline() {
     const mine = ++lanesTurn;
     const { lanes: order, label, skip } = state;
-    const query = { ...lanesSteps(), order, label, skip: skip || null, rows: LANES, columns: lanes.columns(element.clientWidth) };
+    const query = {
+      ...lanesSteps(),
+      order,
+      label,
+      skip: skip || null,
+      rows: LANES,
+      columns: lanes.columns(element.clientWidth),
+    };
     const answer = await ask(`${path}/timeline`, query, { signal });
     if (mine !== lanesTurn) return;
     lanesPanel.hidden = !answer.n_labels;
@@ -214,13 +280,36 @@ export async function open(element, run, query, report) {
   }
 
   function drawLanes(answer) {
-    show(lanesRange, `steps ${wholeText(answer.first)} to ${wholeText(answer.last)}, from ${timeText(new Date(answer.begun_us / 1000).toISOString())}`,
-      answer.width > 1 ? `; ${answer.width} steps in a bar are added up` : "");
-    show(lanesOrder, [["rank", "by rank"], ["slow", "slowest first"]].map(([value, text]) => h("option", { value, selected: value === answer.order }, text)));
+    const begun = new Date(answer.begun_us / 1000);
+    show(
+      lanesRange,
+      `steps ${wholeText(answer.first)} to ${wholeText(answer.last)}, from ${timeText(begun.toISOString())}`,
+      answer.width > 1 ? `; ${answer.width} steps in a bar are added up` : "",
+    );
+    show(
+      lanesOrder,
+      [
+        ["rank", "by rank"],
+        ["slow", "slowest first"],
+      ].map(([value, text]) => h("option", { value, selected: value === answer.order }, text)),
+    );
     lanesMore.hidden = answer.n_labels <= LANES;
     const move = (by, text, title) =>
-      h("button", { "aria-label": title, disabled: state.skip + by < 0 || state.skip + by >= answer.n_labels, onclick: () => go({ skip: state.skip + by }) }, text);
-    show(lanesMore, move(-LANES, "‹", "Labels before"), ` ${answer.labels.length} of ${countText(answer.n_labels, "label")} `, move(LANES, "›", "Labels after"));
+      h(
+        "button",
+        {
+          "aria-label": title,
+          disabled: state.skip + by < 0 || state.skip + by >= answer.n_labels,
+          onclick: () => go({ skip: state.skip + by }),
+        },
+        text,
+      );
+    show(
+      lanesMore,
+      move(-LANES, "‹", "Labels before"),
+      ` ${answer.labels.length} of ${countText(answer.n_labels, "label")} `,
+      move(LANES, "›", "Labels after"),
+    );
   }
 
   let live = null;
@@ -275,8 +364,13 @@ export async function open(element, run, query, report) {
 function readState(query) {
   const whole = (name) => (/^-?\d{1,15}$/.test(query.get(name) ?? "") ? Number(query.get(name)) : null);
   return {
-    phase: query.get("phase"), label: query.get("label"), step: whole("step"), first: whole("first"), last: whole("last"),
-    lanes: query.get("lanes"), skip: whole("skip") ?? 0,
+    phase: query.get("phase"),
+    label: query.get("label"),
+    step: whole("step"),
+    first: whole("first"),
+    last: whole("last"),
+    lanes: query.get("lanes"),
+    skip: whole("skip") ?? 0,
   };
 }
 
@@ -299,7 +393,15 @@ function joined(old, next) {
     return values;
   };
   const typical = [...old.typical_s.slice(0, keep), ...next.typical_s];
-  return { ...next, start: old.start, n_columns: n, excess: rows("excess"), label: rows("label"), step: rows("step"), typical_s: typical };
+  return {
+    ...next,
+    start: old.start,
+    n_columns: n,
+    excess: rows("excess"),
+    label: rows("label"),
+    step: rows("step"),
+    typical_s: typical,
+  };
 }
 
 const COLUMNS = [
@@ -308,8 +410,18 @@ const COLUMNS = [
   ["step", "Step", (row) => orDash(row.step), "number"],
   ["steps_behind", "Behind", (row) => orDash(row.steps_behind), "number"],
   ["step_time_s", "Step time", (row) => secondsText(row.step_time_s), "number"],
-  ["phase", "Phase", (row) => (row.open_phase ? `${row.open_phase} for ${secondsText(row.open_s)}` : row.phase ?? ""), null],
-  ["gpu_utilization", "GPU", (row) => (row.gpu_utilization === null ? "–" : `${Math.round(row.gpu_utilization * 100)} %`), "number"],
+  [
+    "phase",
+    "Phase",
+    (row) => (row.open_phase ? `${row.open_phase} for ${secondsText(row.open_s)}` : (row.phase ?? "")),
+    null,
+  ],
+  [
+    "gpu_utilization",
+    "GPU",
+    (row) => (row.gpu_utilization === null ? "–" : `${Math.round(row.gpu_utilization * 100)} %`),
+    "number",
+  ],
   ["gpu_memory_bytes", "GPU memory", (row) => bytesText(row.gpu_memory_bytes), "number"],
   ["memory_bytes", "Memory", (row) => bytesText(row.memory_bytes), "number"],
   ["node", "Node", (row) => row.node ?? "", null],
@@ -324,13 +436,25 @@ function labelTable(run, state, report) {
   let rows = [];
   const head = h("tr");
   const body = h("tbody");
-  const more = h("button", { hidden: true, onclick: () => { shown = rows.length; fill(); } });
+  const more = h("button", {
+    hidden: true,
+    onclick: () => {
+      shown = rows.length;
+      fill();
+    },
+  });
   const none = h("p", { class: "quiet", hidden: true });
   const choice = h("span");
   const drawChoice = () => show(choice, labelsSelect(report, labels, choose));
   drawChoice();
-  const element = h("section", { class: "panel", "aria-label": "Labels" }, h("div", { class: "bar" }, h("h2", {}, "Labels"), choice),
-    h("div", { class: "scroll" }, h("table", { class: "grid" }, h("thead", {}, head), body)), none, more);
+  const element = h(
+    "section",
+    { class: "panel", "aria-label": "Labels" },
+    h("div", { class: "bar" }, h("h2", {}, "Labels"), choice),
+    h("div", { class: "scroll" }, h("table", { class: "grid" }, h("thead", {}, head), body)),
+    none,
+    more,
+  );
 
   function choose(chosen) {
     labels = chosen;
@@ -347,9 +471,21 @@ function labelTable(run, state, report) {
   }
 
   function drawHead() {
-    show(head, COLUMNS.map(([name, title, , kind]) =>
-      h("th", { class: kind, scope: "col", "aria-sort": sort === name ? (isDown ? "descending" : "ascending") : null },
-        h("button", { class: "bare", onclick: () => order(name) }, title, sort === name ? (isDown ? " ▾" : " ▴") : ""))));
+    show(
+      head,
+      COLUMNS.map(([name, title, , kind]) =>
+        h(
+          "th",
+          { class: kind, scope: "col", "aria-sort": sort === name ? (isDown ? "descending" : "ascending") : null },
+          h(
+            "button",
+            { class: "bare", onclick: () => order(name) },
+            title,
+            sort === name ? (isDown ? " ▾" : " ▴") : "",
+          ),
+        ),
+      ),
+    );
   }
 
   function fill() {
@@ -359,11 +495,28 @@ function labelTable(run, state, report) {
     none.hidden = chosen === null || chosen.length > 0;
     none.textContent = none.hidden ? "" : noLabelsText(report, labels);
     if (column) sorted.sort((a, b) => compare(a[column], b[column], isDown) || compare(a.place, b.place));
-    show(body, sorted.slice(0, shown).map((row) =>
-      h("tr", { class: row.label === state.label ? "chosen" : null }, COLUMNS.map(([name, , cell, kind]) =>
-        name === "label"
-          ? h("th", { scope: "row" }, h("a", { href: addressOf(["run", run, "console"], { label: row.label }), title: "its console" }, row.label))
-          : h("td", { class: kind }, cell(row))))));
+    show(
+      body,
+      sorted.slice(0, shown).map((row) =>
+        h(
+          "tr",
+          { class: row.label === state.label ? "chosen" : null },
+          COLUMNS.map(([name, , cell, kind]) =>
+            name === "label"
+              ? h(
+                  "th",
+                  { scope: "row" },
+                  h(
+                    "a",
+                    { href: addressOf(["run", run, "console"], { label: row.label }), title: "its console" },
+                    row.label,
+                  ),
+                )
+              : h("td", { class: kind }, cell(row)),
+          ),
+        ),
+      ),
+    );
     more.hidden = sorted.length <= shown;
     more.textContent = `Show all ${countText(sorted.length, "label")}`;
   }
