@@ -37,7 +37,8 @@ SELECT m.* EXCLUDE (producer, at_us), (m.at_us - first(m.at_us ORDER BY m.label 
        s.last_step, l.last_line
 FROM members m LEFT JOIN steps s ON s.producer = m.producer
 LEFT JOIN lines l ON l.label = m.label AND l.attempt = m.attempt
-ORDER BY after_s NULLS LAST, m.label <> $first, m.rank NULLS LAST, m.label LIMIT {LABELS_MAX}
+ORDER BY m.label <> $first, CASE WHEN after_s >= 0 THEN 0 WHEN after_s IS NULL THEN 1 ELSE 2 END, after_s,
+         m.rank NULLS LAST, m.label LIMIT {LABELS_MAX}
 """
 _WHEN = "(SELECT unnest($labels::VARCHAR[]) AS label, make_timestamp(unnest($times::BIGINT[])) AS at)"
 _SAMPLES = f"""
@@ -55,7 +56,7 @@ WHERE e.run_id = $run AND e.ts > make_timestamp($since) - to_seconds({_BEFORE_S}
 
 
 def read_failures(client: Client, run: str, attempt: int | None) -> dict[str, Any]:
-    """Return the labels of a round, in the order in which they went.
+    """Return the labels of a round: the first failure, what ended after it, what runs on, what ended before.
 
     Args:
         client: The collector.

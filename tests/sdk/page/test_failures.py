@@ -12,7 +12,10 @@ from tests.support.sampled_run import BEGUN, fill_sampled_run
 
 
 def fill(database: duckdb.DuckDBPyConnection) -> None:
-    """Fail `sampled`: rank1 loses its GPU at second 800 and fails at 805, rank0 is ended 2 s later and starts again."""
+    """Fail `sampled`: rank1 loses its GPU at second 800 and fails at 805, rank0 is ended 2 s later and starts again.
+
+    rank2 has finished before, rank3 runs on.
+    """
     fill_sampled_run(database)
     database.execute("INSERT INTO base.names VALUES (6, 'hw.temperature.core')")
     database.execute("DELETE FROM base.metrics WHERE step > 400 - producer % 100")
@@ -27,6 +30,11 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
     database.execute(
         "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, "
         f"produced) VALUES (190, 'rank', 1, 'rank0', 1, true, 0, 'node-1-0', {BEGUN} + to_seconds(900), 1)"
+    )
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, state, "
+        f"exit_code, ended_at) VALUES (191, 'rank', 1, 'rank2', 0, false, 2, 'node-1-0', {BEGUN}, 'finished', 0, "
+        f"{BEGUN} + to_seconds(700)), (192, 'rank', 1, 'rank3', 0, false, 3, 'node-1-0', {BEGUN}, NULL, NULL, NULL)"
     )
     database.execute(
         f"INSERT INTO base.console SELECT 101, 'stderr', n, n, {BEGUN} + to_seconds(800 + n), 'line ' || n "
@@ -45,19 +53,24 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         yield client
 
 
-def test_labels_are_in_the_order_in_which_they_went(client: Client) -> None:
+def test_the_first_failure_comes_first_then_what_ended_after_it_what_runs_and_what_ended_before(client: Client) -> None:
     found = read_failures(client, "sampled", None)
     assert (found["rounds"], found["first"]["label"]) == ([0], "rank1")
     told = [
         (row["label"], row["after_s"], row["role"], row["exit_code"], row["exit_signal"], row["last_step"])
         for row in found["labels"]
     ]
-    assert told == [("rank1", 0.0, "first", 1, None, 399), ("rank0", 2.0, "echo", None, 15, 400)]
-    assert [row["last_line"] for row in found["labels"]] == ["line 3", None]
+    assert told == [
+        ("rank1", 0.0, "first", 1, None, 399),
+        ("rank0", 2.0, "echo", None, 15, 400),
+        ("rank3", None, None, None, None, None),
+        ("rank2", -105.0, None, 0, None, None),
+    ]
+    assert [row["last_line"] for row in found["labels"]] == ["line 3", None, None, None]
 
 
 def test_the_gpu_of_a_label_is_described_at_its_end(client: Client) -> None:
-    [rank1, rank0] = read_failures(client, "sampled", 0)["labels"]
+    [rank1, rank0, *_] = read_failures(client, "sampled", 0)["labels"]
     assert rank1["gpu"] == {
         "temperature_c": 91,
         "memory_share": None,
