@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.compared_runs import fill_compared_runs
+from tests.support.curved_runs import fill_curved_runs
 from tests.support.page_site import Site
 
 
@@ -23,8 +24,10 @@ def test_what_differs_is_beside_each_other(two: Site, page: Page) -> None:
     expect(page.get_by_role("region", name="Summary").get_by_role("row")).to_have_text(
         [re.compile("^Keyrun-1<b>second</b>$"), re.compile("^loss32 -33 %$")]
     )
-    phases = page.get_by_role("region", name="Seconds per step and phase")
+    phases = page.get_by_role("region", name="Seconds per step and phase", exact=True)
     expect(phases.get_by_role("row", name="data 100 ms 400 ms")).to_be_visible()
+    shares = page.get_by_role("region", name="Share of each phase in the step")
+    expect(shares.get_by_text("No run has a phase and the length of its steps.")).to_be_visible()
     page.get_by_label("Also equal values").check()
     expect(config.get_by_role("row", name="model gpt2 gpt2")).to_be_visible()
     expect(page).to_have_url(re.compile("all=1"))
@@ -42,3 +45,13 @@ def test_a_run_that_is_not_there_is_named(two: Site, page: Page, errors: list[st
     two.visit(page, "#/compare?run=run-1&run=gone")
     expect(page.get_by_text("there is no run 'gone'")).to_be_visible()
     errors.clear()  # its status is 404
+
+
+def test_metrics_are_compared_at_a_chosen_step(site_of: Callable[..., Site], page: Page) -> None:
+    site_of(fill_curved_runs).visit(page, "#/compare?run=band&run=other")
+    metrics = page.get_by_role("region", name="Metrics at the same step")
+    expect(metrics.get_by_role("row", name="train/loss step 999 1.146 1.001")).to_be_visible()
+    page.get_by_label("Step of the metrics").fill("500")
+    page.get_by_label("Step of the metrics").press("Enter")
+    expect(metrics.get_by_role("row", name="train/loss step 500")).to_be_visible()
+    assert "step=500" in page.url

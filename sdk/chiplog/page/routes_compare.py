@@ -1,4 +1,4 @@
-"""Runs beside each other: config, summary, time per phase."""
+"""Runs beside each other: config, summary, metrics at the same step, time per phase."""
 
 import asyncio
 from typing import Any
@@ -9,7 +9,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.json_response import JsonResponse
-from chiplog.page.parameters import repeated
+from chiplog.page.parameters import STEP_MAX, integer, repeated
+from chiplog.page.same_step import read_same_step
 from chiplog.query.json_texts import decoded
 
 RUNS_MIN = 2
@@ -20,9 +21,10 @@ _RUNS = f"SELECT run_id, name, state, created_at, ended_at, n_labels, n_failed F
 _CONFIG = f"SELECT run_id, key, value FROM config {_OF_RUNS} ORDER BY key"
 # Keys of chiplog itself come last.
 _SUMMARY = f"SELECT run_id, key, value FROM run_summary {_OF_RUNS} ORDER BY starts_with(key, 'chiplog/'), key"
-# Seconds per step of the mean label, and in the whole run of one label.
+# Seconds per step of the mean label and of the median one, in the whole run of one label, and the share of the steps.
 _PHASES = f"""
-SELECT run_id, phase AS key, sum(seconds) / sum(n_steps) AS step_s, sum(seconds) / count(DISTINCT label) AS label_s
+SELECT run_id, phase AS key, sum(seconds) / sum(n_steps) AS step_s, sum(seconds) / count(DISTINCT label) AS label_s,
+       median(mean_s) AS median_s, CASE WHEN phase <> 'step' THEN avg(share) END AS share
 FROM phase_times {_OF_RUNS} GROUP BY run_id, phase ORDER BY sum(seconds) DESC
 """
 
@@ -30,7 +32,9 @@ FROM phase_times {_OF_RUNS} GROUP BY run_id, phase ORDER BY sum(seconds) DESC
 async def compare(request: Request) -> Response:
     """GET api/compare: config, summary and seconds per phase of 2 to 10 runs, with one value per run in their order.
 
-    run: repeated. `is_same`: all runs have this value. At most 2,000 keys of each kind.
+    run: repeated. `is_same`: all runs have this value. At most 2,000 keys of each kind. `phases`, `phase_medians`:
+    seconds per step of the mean and of the median label; `phase_shares`: parts of the step; `phase_totals`: seconds of
+    a label.
     """
     runs = repeated(request.query_params, "run", RUNS_MAX, least=RUNS_MIN)
     source = request.app.state.source
@@ -49,9 +53,23 @@ async def compare(request: Request) -> Response:
             "config": _beside(config, runs, "value"),
             "summary": _beside(summary, runs, "value"),
             "phases": _beside(phases, runs, "step_s"),
+            "phase_medians": _beside(phases, runs, "median_s"),
+            "phase_shares": _beside([row for row in phases if row["share"] is not None], runs, "share"),
             "phase_totals": _beside(phases, runs, "label_s"),
         }
     )
+
+
+async def compare_metrics(request: Request) -> Response:
+    """GET api/compare/metrics: metrics of 2 to 10 runs at the same step, the mean over the labels of each run.
+
+    run: repeated. step: of each metric the last common step until this one counts, without it the last of all. A
+    metric that fewer than two runs logged is left out. At most 2,000 metrics.
+    """
+    query = request.query_params
+    runs, step = repeated(query, "run", RUNS_MAX, least=RUNS_MIN), integer(query, "step", STEP_MAX)
+    found = await request.app.state.source.call(lambda client: read_same_step(client, runs, step))
+    return JsonResponse(found)
 
 
 def _beside(rows: list[dict[str, Any]], runs: list[str], name: str) -> list[dict[str, Any]]:
@@ -69,4 +87,4 @@ def _beside(rows: list[dict[str, Any]], runs: list[str], name: str) -> list[dict
     ]
 
 
-ROUTES = [Route("/compare", compare)]
+ROUTES = [Route("/compare", compare), Route("/compare/metrics", compare_metrics)]

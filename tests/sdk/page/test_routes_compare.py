@@ -28,6 +28,8 @@ def test_values_are_in_the_order_of_the_runs(client: PageClient) -> None:
     assert found["summary"] == [{"key": "loss", "values": [2, 3], "is_same": False}]
     steps = {row["key"]: row["values"] for row in found["phases"]}
     assert steps["data"] == pytest.approx([0.4, 0.1]) and steps["forward"] == pytest.approx([0.25, 0.25])
+    medians = {row["key"]: row["values"] for row in found["phase_medians"]}
+    assert medians["data"] == pytest.approx([0.4, 0.1]) and found["phase_shares"] == []
     totals = {row["key"]: row["values"] for row in found["phase_totals"]}
     assert totals["data"] == pytest.approx([1.6, 0.4])
 
@@ -37,3 +39,9 @@ def test_two_to_ten_runs_that_are_there(client: PageClient) -> None:
     assert (one.status, one.json["error"]["message"]) == (400, "1 values of run; give 2 to 10")
     gone = client.ask("/api/compare?run=run-1&run=gone")
     assert (gone.status, gone.json["error"]["message"]) == (404, "there is no run 'gone'")
+
+
+def test_metrics_at_the_same_step_need_two_runs(client: PageClient) -> None:
+    assert client.get("compare/metrics?run=run-1&run=run-2&step=3") == []
+    wrong = client.ask("/api/compare/metrics?run=run-1")
+    assert (wrong.status, wrong.json["error"]["message"]) == (400, "1 values of run; give 2 to 10")

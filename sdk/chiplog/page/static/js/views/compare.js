@@ -1,9 +1,10 @@
-// Runs beside each other: what differs in their config, their summary, and the seconds per phase.
+// Runs beside each other: what differs in their config, their summary, their metrics at the same step, and their phases.
 
-import { ask, follow } from "../api.js";
+import { ask } from "../api.js";
 import { addressOf, setParameters } from "../address.js";
 import { h, notice, show } from "../dom.js";
-import { agoText, durationText, timeText, valueText } from "../texts.js";
+import { liveRefresh } from "../live.js";
+import { agoText, durationText, timeText, valueText, wholeText } from "../texts.js";
 
 const RUNS_MAX = 10;
 const REFRESH_MS = 2_000;
@@ -27,7 +28,14 @@ export async function open(content, rest, query) {
   let isOver = false;
   let filter = query.get("filter") ?? "";
   let showsAll = query.get("all") === "1";
-  let found = await ask("compare", { run: runs }, { signal: ending.signal });
+  let step = /^-?\d{1,15}$/.test(query.get("step") ?? "") ? query.get("step") : "";
+  let turn = 0;
+  const load = () =>
+    Promise.all([
+      ask("compare", { run: runs }, { signal: ending.signal }),
+      ask("compare/metrics", { run: runs, step }, { signal: ending.signal }),
+    ]).then(([answer, metrics]) => ({ ...answer, metrics }));
+  let found = await load();
 
   const body = h("div", { class: "stack" });
   const all = h("input", { type: "checkbox", checked: showsAll, onchange: () => change() });
@@ -39,6 +47,10 @@ export async function open(content, rest, query) {
     "aria-label": "Filter keys",
     oninput: () => change(),
   });
+  const stepInput = h("input", {
+    ...{ type: "number", class: "step-bound", value: step, placeholder: "last", "aria-label": "Step of the metrics" },
+    onchange: onStep,
+  });
   show(
     content,
     h(
@@ -46,6 +58,7 @@ export async function open(content, rest, query) {
       { class: "bar" },
       h("h1", {}, `Compare ${runs.length} runs`),
       search,
+      h("label", {}, "Metrics at step", stepInput),
       h("label", {}, all, "Also equal values"),
       h("a", { href: addressOf(["runs"], { run: runs }) }, "Change the selection"),
     ),
@@ -57,6 +70,20 @@ export async function open(content, rest, query) {
     [filter, showsAll] = [search.value.trim(), all.checked];
     setParameters({ filter, all: showsAll ? "1" : "" });
     draw();
+  }
+
+  async function onStep() {
+    step = stepInput.value;
+    setParameters({ step });
+    const mine = ++turn;
+    try {
+      const answer = await load();
+      if (isOver || mine !== turn) return;
+      found = answer;
+      draw();
+    } catch (reason) {
+      if (!isOver) notice(reason.message, true);
+    }
   }
 
   function draw() {
@@ -73,6 +100,25 @@ export async function open(content, rest, query) {
         withChange: true,
         nothing: "No value of the summary differs.",
         none: "These runs have no summary.",
+      }),
+      section("Metrics at the same step", found.metrics, {
+        text: valueText,
+        withChange: true,
+        nothing: "No metric differs.",
+        none: "No metric was logged by two of these runs.",
+      }),
+      section("Share of each phase in the step", found.phase_shares, {
+        text: (share) => `${(100 * share).toFixed(1)} %`,
+        withBars: true,
+        nothing: "No share differs.",
+        none: "No run has a phase and the length of its steps.",
+      }),
+      section("Seconds per step and phase, median label", found.phase_medians, {
+        text: secondsText,
+        withChange: true,
+        withBars: true,
+        nothing: "No phase differs.",
+        none: "These runs have no phases.",
       }),
       section("Seconds per step and phase", found.phases, {
         text: secondsText,
@@ -146,11 +192,11 @@ export async function open(content, rest, query) {
             h(
               "tbody",
               {},
-              shown.map(({ key, values }) =>
+              shown.map(({ key, values, step: at }) =>
                 h(
                   "tr",
                   {},
-                  h("th", { scope: "row" }, key),
+                  h("th", { scope: "row" }, key, stepNote(at)),
                   values.map((value, at) =>
                     h(
                       "td",
@@ -169,48 +215,33 @@ export async function open(content, rest, query) {
     );
   }
 
-  let timer = 0;
-  let isStale = false;
-  let isLoading = false;
   async function refresh() {
-    isStale = true;
-    if (timer || isLoading || isOver || document.hidden) return;
-    [isStale, isLoading] = [false, true];
-    const began = performance.now();
+    const mine = ++turn;
     try {
-      const answer = await ask("compare", { run: runs }, { signal: ending.signal });
-      if (isOver) return;
+      const answer = await load();
+      if (isOver || mine !== turn) return;
       const isNew = JSON.stringify(answer) !== JSON.stringify(found);
       found = answer;
       if (isNew) draw();
     } catch (reason) {
       if (!isOver) notice(reason.message, true);
     }
-    isLoading = false;
-    timer = setTimeout(() => {
-      timer = 0;
-      if (isStale) refresh();
-    }, Math.max(REFRESH_MS, 5 * (performance.now() - began)));
   }
 
   // Runs that are over change only when a person edits them: not worth a request for each change of others.
   const lives = found.runs.some((run) => run.state === "running");
-  let position = null;
-  const unfollow = lives
-    ? follow((state) => {
-        if (!state.error && position !== null && state.position !== position) refresh();
-        position = state.position ?? position;
-      })
-    : () => {};
-  const onVisible = () => !document.hidden && isStale && refresh();
-  document.addEventListener("visibilitychange", onVisible);
+  const live = lives ? liveRefresh(refresh, { pauseMs: REFRESH_MS, isQuiet: true }) : null;
   return () => {
     isOver = true;
     ending.abort();
-    clearTimeout(timer);
-    document.removeEventListener("visibilitychange", onVisible);
-    unfollow();
+    live?.close();
   };
+}
+
+/** Return the step of a metric; nothing for other values. */
+function stepNote(step) {
+  if (step === undefined) return null;
+  return h("span", { class: "quiet small" }, step === null ? " no common step" : ` step ${wholeText(step)}`);
 }
 
 /** Return a number of seconds with three digits that matter. */
