@@ -23,11 +23,12 @@ class Site:
     Args:
         root: The CHIPLOG_DIR that it shows.
         may_start: Whether it may start daemons for waiting journals.
+        url: The address of a collector, which it then asks, and not the files of the directory.
     """
 
-    def __init__(self, root: Path, *, may_start: bool = False) -> None:
+    def __init__(self, root: Path, *, may_start: bool = False, url: str | None = None) -> None:
         self.root = root
-        self.server = PageServer(Source(dir=str(root), may_start=may_start), Access(), port=0)
+        self.server = PageServer(Source(url, None if url else str(root), may_start=may_start), Access(), port=0)
         self.base = f"http://127.0.0.1:{self.server.port}/"
         self._signed_in: set[Page] = set()
 

@@ -32,6 +32,7 @@ class Live:
         self._listeners: set[asyncio.Queue[dict[str, object] | None]] = set()
         self._watch: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._last: dict[str, object] = {}
 
     def frames(self, run: str) -> LiveRun:
         """Return what reads the frames of a run, with its memory of the earlier ones."""
@@ -41,11 +42,13 @@ class Live:
         return self._frames[run]
 
     async def changes(self) -> AsyncIterator[dict[str, object] | None]:
-        """Yield the position whenever it has changed, or an error; None after ALIVE_S without either."""
+        """Yield the position now and whenever it has changed, or an error; None after ALIVE_S without either."""
         queue: asyncio.Queue[dict[str, object] | None] = asyncio.Queue()
         self._listeners.add(queue)
         if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._look())
+        elif self._last:
+            queue.put_nowait(self._last)
         try:
             while not self._is_closed:
                 try:
@@ -65,14 +68,14 @@ class Live:
             queue.put_nowait(None)
 
     async def _look(self) -> None:
-        last: dict[str, object] = {}
+        self._last = {}
         while self._listeners:
             try:
                 state: dict[str, object] = {"position": await self._source.position()}
             except (QueryError, NoDataError) as error:
                 state = {"error": str(error)}
-            if state != last:
-                last = state
+            if state != self._last:
+                self._last = state
                 for queue in self._listeners:
                     queue.put_nowait(state)
             await asyncio.sleep(LOOK_S)

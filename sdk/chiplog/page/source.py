@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from chiplog.query.client import Client, connect
+from chiplog.query.result import QueryError
 
 CLIENTS = 4  # a collector runs two queries at once; more requests wait here, in their order
+POSITION_TIMEOUT_S = 10.0  # as long as a peer may be silent: the page then reports that there is no answer
 _POSITION = "SELECT coalesce(max(next_number), 0) AS position FROM base.position"
 _Value = TypeVar("_Value")
 
@@ -32,7 +34,7 @@ class Source:
 
     async def position(self) -> int:
         """Return a number that grows whenever the database changes."""
-        [row] = await self.rows(_POSITION)
+        [row] = await self.call(lambda client: client.sql(_POSITION, timeout_s=POSITION_TIMEOUT_S).rows())
         return int(row["position"])
 
     async def call(self, action: Callable[[Client], _Value]) -> _Value:
@@ -59,6 +61,13 @@ class Source:
                 if client is None:
                     client = await asyncio.to_thread(self._open)
                 yield client
+            except QueryError as error:
+                if error.kind == "unreachable" and client is not None:
+                    # A silent collector costs an open client a whole timeout, and a new one 5 s.
+                    await asyncio.to_thread(client.close)
+                    client = None
+                    await self.close()
+                raise
             finally:
                 self._idle.append(client)
 

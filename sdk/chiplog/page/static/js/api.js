@@ -53,8 +53,11 @@ export function follow(onChange) {
   listeners.add(onChange);
   if (!events) {
     events = new EventSource("api/live");
+    events.addEventListener("error", onBroken);
     events.addEventListener("change", (event) => {
       const state = JSON.parse(event.data);
+      clearTimeout(breaking);
+      breaking = null;
       if (state.error) notice(`The database does not answer: ${state.error}`, true);
       else if (wasDown) notice("");
       wasDown = Boolean(state.error);
@@ -64,12 +67,29 @@ export function follow(onChange) {
   return () => {
     listeners.delete(onChange);
     if (!listeners.size && events) {
+      clearTimeout(breaking);
+      breaking = null;
       events.close();
       events = null;
     }
   };
 }
 
+const BROKEN_MS = 3000; // a stream may end and begin again
 const listeners = new Set();
 let events = null;
 let wasDown = false;
+let breaking = null;
+
+/** The stream has broken. The browser connects again by itself, unless the server has answered and refused. */
+function onBroken() {
+  if (events.readyState === EventSource.CLOSED) {
+    notice("This browser is signed out; open the address that chiplog ui prints.", true);
+    events = null;
+    return;
+  }
+  breaking ??= setTimeout(() => {
+    notice("chiplog ui does not answer; is it still running?", true);
+    wasDown = true;
+  }, BROKEN_MS);
+}

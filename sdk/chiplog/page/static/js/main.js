@@ -1,10 +1,11 @@
 // The router: the first part of the address names a view, which is a module in views/ and is loaded when it is needed.
 
-import { ask } from "./api.js";
+import { follow } from "./api.js";
 import { addressOf, readAddress } from "./address.js";
 import { h, notice, show } from "./dom.js";
 
 const VIEWS = { runs: "Runs", run: null, compare: null, sql: "SQL" }; // with a title: in the header
+const AGAIN_MS = 1000; // until a view that failed is opened again
 let close = () => {};
 let turn = 0;
 
@@ -43,6 +44,17 @@ async function route() {
 }
 
 function showError(content, error) {
+  // These end by themselves: as soon as the database answers, the view is opened.
+  if (["no_data", "unreachable"].includes(error.kind)) {
+    let timer = null;
+    const unfollow = follow((state) => {
+      if (!state.error) timer ??= setTimeout(route, AGAIN_MS);
+    });
+    close = () => {
+      clearTimeout(timer);
+      unfollow();
+    };
+  }
   if (error.kind === "no_data") {
     show(content, ...firstRun(error.message));
     return;

@@ -1,0 +1,126 @@
+"""States in which there is little or nothing to show: each says what is the matter and what helps."""
+
+from collections.abc import Callable, Iterator
+
+import duckdb
+import pytest
+from playwright.sync_api import Page, expect
+
+from chiplog_schemas.paths import paths_for_root
+from tests.support.node import Node
+from tests.support.page_site import Site
+
+KEYS = 10_000
+BEGUN = "TIMESTAMP '2026-01-02 03:00:00'"
+
+
+def fill_odd_runs(database: duckdb.DuckDBPyConnection) -> None:
+    """Write the runs `talk`, which only printed, and `keys` with KEYS keys of 2 steps."""
+    database.execute("INSERT INTO base.position (next_number) VALUES (1)")
+    database.execute(
+        "INSERT INTO base.runs (run, run_id, tags, primary_label) "
+        "VALUES (1, 'talk', [], 'rank0'), (2, 'keys', [], 'rank0')"
+    )
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, "
+        "produced, state, ended_at, exit_code) "
+        f"SELECT run, 'rank', run, 'rank0', 0, true, 0, 'node', {BEGUN}, 100000, 'finished', "
+        f"{BEGUN} + to_seconds(10), 0 FROM base.runs"
+    )
+    database.execute(f"INSERT INTO base.intervals SELECT producer, 0, 99999, {BEGUN} FROM base.producers")
+    database.execute(
+        f"INSERT INTO base.console SELECT 1, 'stdout', n, n, {BEGUN} + to_seconds(n), 'line ' || n FROM range(5) t(n)"
+    )
+    database.execute(
+        f"INSERT INTO base.names SELECT n + 1, 'layer' || n // 100 || '/weight' || n FROM range({KEYS}) t(n)"
+    )
+    database.execute(
+        f"INSERT INTO base.metrics SELECT 2, id, s, id * 2 + s, {BEGUN} + to_seconds(s), id + s / 4 "
+        "FROM base.names, range(2) t(s)"
+    )
+
+
+@pytest.fixture(scope="module")
+def odd(site_of: Callable[..., Site]) -> Site:
+    return site_of(fill_odd_runs)
+
+
+def test_a_run_that_only_printed_says_so_in_each_tab(odd: Site, page: Page) -> None:
+    odd.visit(page, "#/run/talk")
+    expect(page.get_by_text("No metrics yet")).to_be_visible()
+    page.locator(".empty").get_by_role("link", name="Console").click()
+    expect(page.locator(".tab-console")).to_contain_text("line 4")
+    for tab, words in (
+        ("ranks", "nothing to compare"),
+        ("media", "chiplog.Histogram"),
+        ("files", "No file was saved."),
+        ("system", "No sample"),
+    ):
+        page.evaluate("(tab) => { location.hash = `#/run/talk/${tab}`; }", tab)
+        expect(page.locator(f".tab-{tab}")).to_contain_text(words)
+
+
+def test_of_ten_thousand_keys_few_are_drawn_and_a_filter_finds_one(odd: Site, page: Page) -> None:
+    odd.visit(page, "#/run/keys")
+    expect(page.get_by_role("heading", name="layer0", exact=True)).to_be_visible()
+    assert page.locator(".panel.curve").count() <= 200
+    page.get_by_role("searchbox", name="Filter metrics").fill("weight9876")
+    panel = page.locator(".panel.curve")
+    expect(panel).to_have_count(1)
+    expect(panel).to_contain_text("9877.25")
+    page.get_by_role("searchbox", name="Filter metrics").fill("no-such-key")
+    expect(page.get_by_text("No metric matches “no-such-key”")).to_be_visible()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node whose collector is started and killed."""
+    root = tmp_path_factory.mktemp("node")
+    node = Node(root)
+    yield node
+    node.stop_collector()
+
+
+def test_a_page_recovers_when_its_collector_does(node: Node, page: Page, errors: list[str]) -> None:
+    node.start_collector()
+    node.until("SELECT 1")
+    with Site(node.root, url=paths_for_root(node.root).collector_address).running() as site:
+        site.visit(page, "#/runs")
+        expect(page.get_by_role("heading", name="No run yet")).to_be_visible()
+        assert node.collector is not None
+        node.collector.kill()
+        node.collector.wait()
+        expect(page.locator("#notice")).to_contain_text("The database does not answer")
+        page.reload()
+        expect(page.get_by_role("heading", name="No answer")).to_be_visible()
+        node.start_collector()
+        expect(page.get_by_role("heading", name="No run yet")).to_be_visible()
+        expect(page.locator("#notice")).to_be_hidden()
+    expect(page.locator("#notice")).to_contain_text("chiplog ui does not answer")  # it has ended, too
+    page.goto("about:blank")
+    errors.clear()  # answers of 503, and none
+
+
+def test_a_session_that_has_ended_is_explained(odd: Site, page: Page, errors: list[str]) -> None:
+    odd.visit(page, "#/runs")
+    expect(page.get_by_role("link", name="talk")).to_be_visible()
+    page.context.clear_cookies()
+    page.evaluate("location.hash = '#/run/keys'")
+    expect(page.get_by_role("heading", name="This browser is signed out")).to_be_visible()
+    expect(page.get_by_text("chiplog ui prints a new address")).to_be_visible()
+    errors.clear()  # answers of 401
+    page.goto(odd.server.new_address())
+    expect(page.get_by_role("link", name="talk")).to_be_visible()
+
+
+def test_a_query_that_takes_too_long_says_what_helps(odd: Site, page: Page, errors: list[str]) -> None:
+    answer = {"error": {"kind": "timeout", "message": "the query was ended after 30 s"}}
+    page.route("**/api/runs?*", lambda route: route.fulfill(status=504, json=answer))
+    page.route("**/api/runs", lambda route: route.fulfill(status=504, json=answer))
+    odd.visit(page, "#/runs")
+    expect(page.get_by_role("heading", name="The query took too long")).to_be_visible()
+    expect(page.get_by_text("Fewer columns, runs or steps help.")).to_be_visible()
+    page.unroute_all()
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("link", name="talk")).to_be_visible()
+    errors.clear()  # answers of 504
