@@ -79,6 +79,7 @@ def _merged(spells: list[Spell]) -> list[Spell]:
 
     Spells with a much smaller excess per step stay apart.
     """
+    spells = _streaks(spells)
     least = MERGED_SHARE * max(spell.excess_s / _length(spell) for spell in spells)
     strong = [spell for spell in spells if spell.excess_s / _length(spell) >= least]
     merged: list[Spell] = []
@@ -87,15 +88,28 @@ def _merged(spells: list[Spell]) -> list[Spell]:
         if last is None or spell.first_step - last.last_step > max(_length(spell), _length(last)):
             merged.append(spell)
         else:
-            merged[-1] = Spell(
-                spell.label,
-                spell.phase,
-                last.first_step,
-                max(last.last_step, spell.last_step),
-                last.excess_s + spell.excess_s,
-                last.base_s + spell.base_s,
-            )
+            merged[-1] = _sum(last, spell)
     return merged + [spell for spell in spells if spell not in strong]
+
+
+def _streaks(spells: list[Spell]) -> list[Spell]:
+    """Add up the windows of each streak: each window has the steps of the streak, and only its part of the excess."""
+    streaks: dict[tuple[int, int], Spell] = {}
+    for spell in spells:
+        steps = spell.first_step, spell.last_step
+        streaks[steps] = _sum(streaks[steps], spell) if steps in streaks else spell
+    return list(streaks.values())
+
+
+def _sum(first: Spell, second: Spell) -> Spell:
+    return Spell(
+        first.label,
+        first.phase,
+        first.first_step,
+        max(first.last_step, second.last_step),
+        first.excess_s + second.excess_s,
+        first.base_s + second.base_s,
+    )
 
 
 def _length(spell: Spell) -> int:

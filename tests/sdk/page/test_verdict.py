@@ -90,6 +90,18 @@ def test_a_step_that_was_slower_by_chance_does_not_make_a_spell_longer() -> None
     assert [(spell.first_step, spell.last_step) for spell in slow_spells(windows)] == [(100, 299), (1, 1)]
 
 
+def test_windows_of_one_streak_are_added_before_a_slower_step_by_chance_is_compared_with_it() -> None:
+    streak = {"since_step": 90, "until_step": 310, "n_steps": 100}
+    windows = [
+        window(1, "rank1", "data", 0.1, 6.0, **streak),
+        window(2, "rank1", "data", 0.1, 60.0, **streak),
+        window(3, "rank1", "data", 0.1, 60.0, **streak),
+        window(5, "rank1", "data", 0.1, 0.1, since_step=450, until_step=450) | {"role": "culprit"},
+    ]
+    found = [(spell.first_step, spell.last_step, spell.excess_s) for spell in slow_spells(windows)]
+    assert found == [(90, 310, 126.0), (450, 450, 0.1)]
+
+
 def test_whole_steps_count_only_without_other_phases() -> None:
     step = window(5, "rank1", "step", 1.0, 50.0)
     assert slow_spells([step])[0].phase == "step"
