@@ -48,6 +48,20 @@ def test_a_search_finds_a_line_and_its_markup_and_colours_are_harmless(runs: Sit
     assert "search=error" in page.url
 
 
+def test_lines_do_not_wait_for_the_report_of_the_run(runs: Site, page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/api/runs/slow", lambda route: held.append(route))
+    runs.visit(page, "#/run/slow/console?label=rank4")
+    expect(page.get_by_text("line 999 of rank4")).to_be_in_viewport()
+    label = page.get_by_label("Label", exact=True)
+    expect(label).to_have_value("rank4")
+    expect(label.locator("option")).to_have_count(2)
+    held[0].continue_()
+    expect(label.locator("option").first).to_have_text("all 8 labels")
+    expect(label).to_have_value("rank4")
+    expect(page.get_by_text("line 999 of rank4")).to_be_in_viewport()
+
+
 def test_a_time_in_the_address_is_jumped_to(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/slow/console?label=rank0&at=2026-01-02T03:08:20Z")
     expect(page.locator(".line.chosen")).to_contain_text("line 500 of rank0")

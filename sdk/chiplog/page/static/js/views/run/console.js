@@ -6,7 +6,7 @@ import { ansiPieces } from "../../ansi.js";
 import { ask, objects, part } from "../../api.js";
 import { h, show } from "../../dom.js";
 import { liveRefresh } from "../../live.js";
-import { wholeText } from "../../texts.js";
+import { countText, wholeText } from "../../texts.js";
 
 const LOAD_LINES = 500;
 const LINES_MAX = 3000; // in the document
@@ -15,6 +15,9 @@ const OVERLAP_MS = 5000; // lines of another label may arrive later than newer o
 const SEARCH_WAIT_MS = 250;
 const HEIGHT_MIN_PX = 260;
 const EDGE_PX = 400; // closer to the top than this loads older lines
+
+/** Lines do not wait for the report of the run; the names of its labels follow. */
+export const beginsWithOutline = true;
 
 export async function open(element, run, query, report) {
   const path = `runs/${part(run)}/console`;
@@ -27,16 +30,29 @@ export async function open(element, run, query, report) {
   let turn = 0;
   let isLoading = false;
 
-  const names = [...new Set(report.labels.map((row) => row.label))].sort((a, b) =>
-    a.localeCompare(b, "en", { numeric: true }),
-  );
-  if (state.label && !names.includes(state.label)) names.unshift(state.label);
-  const label = h(
-    "select",
-    { "aria-label": "Label", onchange: () => restart({ label: label.value }) },
-    h("option", { value: "" }, `all ${names.length} labels`),
-    names.map((name) => h("option", { value: name, selected: name === state.label }, name)),
-  );
+  const label = h("select", { "aria-label": "Label", onchange: () => restart({ label: label.value }) });
+  let names = null;
+  const drawLabels = (labels) => {
+    const known = [...new Set(labels.map((row) => row.label))].sort((a, b) =>
+      a.localeCompare(b, "en", { numeric: true }),
+    );
+    if (names && known.join() === names.join()) return; // an open list stays as it is
+    names = known;
+    const shown = state.label && !known.includes(state.label) ? [state.label, ...known] : known;
+    show(
+      label,
+      h("option", { value: "" }, known.length ? `all ${countText(known.length, "label")}` : "all labels"),
+      shown.map((name) => h("option", { value: name, selected: name === state.label }, name)),
+    );
+  };
+  drawLabels(report.labels);
+  const onReport = ({ detail }) => {
+    drawLabels(detail.labels);
+    const wasAtEnd = isAtEnd();
+    fit(); // the header may have grown
+    if (wasAtEnd) body.scrollTop = body.scrollHeight;
+  };
+  element.addEventListener("report", onReport);
   let searchTimer = null;
   const search = h("input", {
     type: "search",
@@ -267,6 +283,7 @@ export async function open(element, run, query, report) {
     clearTimeout(searchTimer);
     live.close();
     removeEventListener("resize", fit);
+    element.removeEventListener("report", onReport);
   };
 }
 

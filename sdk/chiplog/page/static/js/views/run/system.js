@@ -26,6 +26,10 @@ const STEP_TEXT =
   "Samples before the first step are left out.";
 const NO_SAMPLE =
   "No sample of a GPU, a host or a process belongs to this run. The agent takes them, unless sampling is turned off.";
+
+/** Nothing here waits for the report of the run. */
+export const beginsWithOutline = true;
+
 export async function open(element, run, query, report) {
   const view = new View(element, run, query, report);
   await view.start();
