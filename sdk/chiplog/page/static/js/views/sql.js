@@ -153,7 +153,7 @@ export async function open(content, rest, query) {
   }
 
   function fail(message) {
-    status.textContent = "";
+    status.textContent = result ? "The result below is that of the query before." : "";
     error.textContent = message;
     error.hidden = false;
   }
