@@ -158,7 +158,7 @@ export class Chart {
     return {
       width: this.element.clientWidth,
       height: HEIGHT,
-      padding: [8, hasRight ? 0 : 14, 0, 0],
+      padding: [8, hasRight ? 0 : model.kind === "time" || model.kind === "relative" ? 28 : 14, 0, 0], // half of the last text
       series,
       bands,
       scales: {
