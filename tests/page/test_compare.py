@@ -24,7 +24,7 @@ def test_what_differs_is_beside_each_other(two: Site, page: Page) -> None:
     expect(page.get_by_role("region", name="Summary").get_by_role("row")).to_have_text(
         [re.compile("^Keyrun-1<b>second</b>$"), re.compile("^loss32 -33 %$")]
     )
-    phases = page.get_by_role("region", name="Seconds per step and phase", exact=True)
+    phases = page.get_by_role("region", name="Seconds per step and phase, mean label")
     expect(phases.get_by_role("row", name="data 100 ms 400 ms")).to_be_visible()
     shares = page.get_by_role("region", name="Share of each phase in the step")
     expect(shares.get_by_text("No run has a phase and the length of its steps.")).to_be_visible()

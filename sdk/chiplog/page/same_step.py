@@ -57,7 +57,7 @@ def read_same_step(client: Client, runs: list[str], step: int) -> list[_Row]:
         _fill(client, runs, [row for row in apart if row["step"] is not None])
     return [
         {name: row[name] for name in ("key", "step", "values")}
-        | {"is_same": None not in row["values"] and len(set(row["values"])) == 1}
+        | {"is_same": None not in row["values"] and len({repr(value) for value in row["values"]}) == 1}  # NaN as well
         for row in rows
     ]
 

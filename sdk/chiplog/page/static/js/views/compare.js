@@ -120,7 +120,7 @@ export async function open(content, rest, query) {
         nothing: "No phase differs.",
         none: "These runs have no phases.",
       }),
-      section("Seconds per step and phase", found.phases, {
+      section("Seconds per step and phase, mean label", found.phases, {
         text: secondsText,
         withChange: true,
         withBars: true,
@@ -252,6 +252,7 @@ function secondsText(value) {
 function changeOf(first, value) {
   if (typeof first !== "number" || typeof value !== "number" || !first || first === value) return null;
   const percent = ((value - first) / Math.abs(first)) * 100;
+  if (Math.abs(percent) < 0.05) return null; // it would be 0.0 %
   const digits = Math.abs(percent) < 10 ? 1 : 0;
   const text = Math.abs(percent) > 999 ? `×${Number((value / first).toPrecision(3))}` : `${percent.toFixed(digits)} %`;
   return h("span", { class: "quiet small", title: "compared with the first run" }, ` ${percent > 0 && !text.startsWith("×") ? "+" : ""}${text}`);
