@@ -168,7 +168,10 @@ export async function open(element, run, query, report) {
     if (link.label) changes.step ??= Math.floor((link.first + link.last) / 2);
     // Some steps before and after, so that the difference is seen.
     const room = Math.max(10, Math.round((link.last - link.first + 1) / 4));
-    if ("first" in link) Object.assign(changes, { first: Math.max(link.first - room, 0), last: link.last + room });
+    const end = Math.max(heat?.last_step ?? Infinity, link.last); // a run has no data after its last step
+    if ("first" in link) {
+      Object.assign(changes, { first: Math.max(link.first - room, 0), last: Math.min(link.last + room, end) });
+    }
     go(changes);
     mapPanel.scrollIntoView({ block: "nearest" });
   }
