@@ -32,6 +32,8 @@ def test_what_differs_is_beside_each_other(two: Site, page: Page) -> None:
     expect(config.get_by_role("row", name="model gpt2 gpt2")).to_be_visible()
     expect(page).to_have_url(re.compile("all=1"))
     expect(config.get_by_role("link", name="<b>second</b>")).to_have_attribute("href", "#/run/run-2")
+    overlay = page.get_by_role("link", name="Overlay their curves")
+    expect(overlay).to_have_attribute("href", "#/run/run-1/curves?with=run-2")
 
 
 def test_one_run_is_too_few(two: Site, page: Page) -> None:

@@ -165,6 +165,9 @@ def test_selected_runs_are_compared(many: Site, page: Page, errors: list[str]) -
     page.keyboard.press("Space")
     page.get_by_role("button", name="Compare 3").click()
     expect(page).to_have_url(re.compile(r"#/compare\?run=run-2&run=run-3&run=run-1"))
+    page.go_back()
+    page.get_by_role("button", name="Overlay").click()
+    expect(page).to_have_url(re.compile(r"#/run/run-2/curves\?with=run-3&with=run-1"))
     errors.clear()  # of another view
 
 

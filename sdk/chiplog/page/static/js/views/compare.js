@@ -60,6 +60,7 @@ export async function open(content, rest, query) {
       search,
       h("label", {}, "Metrics at step", stepInput),
       h("label", {}, all, "Also equal values"),
+      h("a", { href: addressOf(["run", runs[0], "curves"], { with: runs.slice(1) }) }, "Overlay their curves"),
       h("a", { href: addressOf(["runs"], { run: runs }) }, "Change the selection"),
     ),
     body,

@@ -126,6 +126,7 @@ export async function open(content, rest, query) {
   const error = h("p", { id: "filter-error", class: "error small", role: "status", hidden: true });
   const count = h("span", { class: "quiet", role: "status" });
   const compare = h("button", { onclick: onCompare }, "Compare");
+  const overlay = h("button", { onclick: onOverlay }, "Overlay");
   const edit = h("button", { onclick: onEdit }, "Edit");
   const remove = h("button", { onclick: () => onDelete(false) }, "Delete");
   const grouping = h(
@@ -137,7 +138,7 @@ export async function open(content, rest, query) {
     ),
   );
   const fold = h("button", { onclick: () => change({ isFolded: !state.isFolded, turned: new Set() }) });
-  const marked = h("span", { class: "bar" }, compare, edit, remove);
+  const marked = h("span", { class: "bar" }, compare, overlay, edit, remove);
   const table = createTable({
     label: "Runs",
     onSort: (name) => {
@@ -271,8 +272,9 @@ export async function open(content, rest, query) {
   function drawMarked() {
     const n = state.selected.size;
     marked.hidden = !n;
-    compare.disabled = n < 2 || n > COMPARED_MAX;
+    compare.disabled = overlay.disabled = n < 2 || n > COMPARED_MAX;
     compare.title = compare.disabled ? `Select 2 to ${COMPARED_MAX} runs` : "";
+    overlay.title = compare.title || "Their curves in the same panels";
     compare.textContent = `Compare ${n}`;
     edit.disabled = n !== 1;
     remove.textContent = n === 1 ? "Delete" : `Delete ${n}`;
@@ -321,6 +323,11 @@ export async function open(content, rest, query) {
 
   function onCompare() {
     location.hash = addressOf(["compare"], { run: [...state.selected] });
+  }
+
+  function onOverlay() {
+    const [run, ...others] = state.selected;
+    location.hash = addressOf(["run", run, "curves"], { with: others });
   }
 
   function onEdit() {
