@@ -131,7 +131,7 @@ def tell(spells: Sequence[Spell], sums: Iterable[dict[str, Any]], victims: Itera
     """
     slow = [spell for spell in spells if spell.is_slow]
     if not slow:
-        return {"is_slow": False, "parts": _nobody(spells), "others": []}
+        return {"is_slow": False, "parts": _without_culprit(spells), "others": []}
     spell, rows = slow[0], list(sums)
     own = [row for row in rows if row["label"] == spell.label and row["phase"] == spell.phase]
     seconds, typical = sum(row["seconds"] for row in own), sum(row["typical_s"] for row in own)
@@ -157,7 +157,7 @@ def tell(spells: Sequence[Spell], sums: Iterable[dict[str, Any]], victims: Itera
     return {"is_slow": True, "parts": parts, "culprit": culprit, "others": _others(slow)}
 
 
-def _nobody(spells: Sequence[Spell]) -> list[dict[str, Any]]:
+def _without_culprit(spells: Sequence[Spell]) -> list[dict[str, Any]]:
     if not spells:
         return [_part("No rank was slow.")]
     spell = spells[0]
