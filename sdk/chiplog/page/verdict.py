@@ -175,15 +175,22 @@ def _steps(span: dict[str, int]) -> list[dict[str, Any]]:
 
 
 def _others(slow: Sequence[Spell]) -> list[list[dict[str, Any]]]:
+    # A weaker spell within the steps of a stronger one of the same label and phase says nothing new.
+    new = [spell for at, spell in enumerate(slow) if not any(_contains(stronger, spell) for stronger in slow[:at])]
     return [
         [
             _part(spell.label, label=spell.label, phase=spell.phase, first=spell.first_step, last=spell.last_step),
             _part(f" cost about {duration(spell.excess_s)} in {spell.phase}"),
             *_steps({"first": spell.first_step, "last": spell.last_step}),
         ]
-        for spell in slow[1 : OTHERS_MAX + 1]
+        for spell in new[1 : OTHERS_MAX + 1]
         if spell.excess_s >= OTHERS_SHARE * slow[0].excess_s
     ]
+
+
+def _contains(spell: Spell, other: Spell) -> bool:
+    is_within = spell.first_step <= other.first_step and other.last_step <= spell.last_step
+    return is_within and (spell.label, spell.phase) == (other.label, other.phase)
 
 
 def _waiting(

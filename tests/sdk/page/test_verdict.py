@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from chiplog.page.verdict import duration, slow_spells, tell, times
+from chiplog.page.verdict import Spell, duration, slow_spells, tell, times
 
 
 def window(span: int, label: str, phase: str, typical_s: float, excess_s: float, **given: Any) -> dict[str, Any]:
@@ -53,6 +53,21 @@ def test_the_sentence_names_the_culprit_its_phase_and_those_who_waited() -> None
     links = [part["link"] for part in found["parts"] if "link" in part]
     assert links[0] == {"label": "rank1", "phase": "data", "first": 400, "last": 499}
     assert links[-1]["phase"] == "backward", "the proof of those who waited"
+
+
+def test_a_weaker_spell_within_a_stronger_one_of_the_same_label_and_phase_is_not_told() -> None:
+    spells = [
+        Spell("rank1", "data", 100, 199, 9.0, 10.0),
+        Spell("rank1", "data", 100, 199, 8.0, 10.0),
+        Spell("rank1", "data", 150, 160, 7.0, 10.0),
+        Spell("rank1", "forward", 100, 199, 6.0, 10.0),
+        Spell("rank2", "data", 100, 199, 5.0, 10.0),
+    ]
+    told = ["".join(part["text"] for part in other) for other in tell(spells, [], [])["others"]]
+    assert told == [
+        "rank1 cost about 6.0 s in forward between steps 100 and 199",
+        "rank2 cost about 5.0 s in data between steps 100 and 199",
+    ]
 
 
 def test_a_victim_of_the_view_waited_and_is_no_culprit() -> None:

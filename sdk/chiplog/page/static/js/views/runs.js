@@ -236,7 +236,7 @@ export async function open(content, rest, query) {
     shown = found.map(({ run }) => run);
     const names = [...state.columns, ...keyColumns()];
     table.set([choice, ...names.map(columnOf)], grouped(shown), { name: by, isDown }, keepsPlace);
-    count.textContent = `${shown.length === runs.size ? "" : `${wholeText(shown.length)} of `}${wholeText(runs.size)} runs`;
+    count.textContent = `${shown.length === runs.size ? "" : `${wholeText(shown.length)} of `}${countText(runs.size, "run")}`;
     drawMarked();
     fold.hidden = !state.group;
     fold.textContent = state.isFolded ? "Open all" : "Fold all";

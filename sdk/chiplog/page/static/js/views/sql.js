@@ -188,13 +188,13 @@ export async function open(content, rest, query) {
     const isStep = ({ isNumber, at }) => isNumber && result.columns[at] === "step";
     const x = numbers.find(isStep) ?? numbers.find((kind) => kind.isTime) ?? numbers[0];
     const ys = numbers.filter((kind) => kind.isNumber && kind !== x).slice(0, CURVES_MAX);
-    chart.hidden = !x || !ys.length || result.rows.length < 2;
+    const place = (row) => (x.isTime ? Date.parse(row[x.at]) / 1000 : row[x.at]);
+    chart.hidden = !x || !ys.length || new Set(result.rows.map(place)).size < 2;
     drawChart = () => {};
     show(chart);
     if (chart.hidden) return;
     const { default: Plot } = await import("../uplot.js");
     if (mine !== turn) return;
-    const place = (row) => (x.isTime ? Date.parse(row[x.at]) / 1000 : row[x.at]);
     const rows = result.rows.filter((row) => row[x.at] !== null).sort((a, b) => place(a) - place(b));
     const data = [rows.map(place), ...ys.map(({ at }) => rows.map((row) => row[at]))];
     let plot = null;
