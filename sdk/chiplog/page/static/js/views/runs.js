@@ -459,9 +459,11 @@ export async function open(content, rest, query) {
     current: () => ({ query: readAddress().query.toString() }),
     hrefOf: (view) => addressOf(["runs"], new URLSearchParams(String(view.query))),
   });
+  let isDrawn = false;
   const hasKeys = ask("keys", {}, { signal: ending.signal }).then((found) => {
     keys = found;
-    readFilter();
+    if (isDrawn) change({}, true); // what was typed before may name one of them
+    else readFilter();
   });
   if (state.filter) await hasKeys;
   else hasKeys.catch(report);
@@ -478,6 +480,7 @@ export async function open(content, rest, query) {
       empty,
     ),
   );
+  isDrawn = true;
 
   const live = liveRefresh(async () => {
     await load().catch(report);
