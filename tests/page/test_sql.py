@@ -83,3 +83,12 @@ def test_queries_are_saved_under_a_name(changing: Site, page: Page) -> None:
     page.get_by_role("button", name="Saved queries").click()
     page.get_by_role("link", name="a/b <i>").click()
     expect(page.get_by_role("gridcell", name="kept")).to_be_visible()
+
+
+def test_the_views_and_their_columns_are_listed_and_a_click_reads_one(site: Site, page: Page) -> None:
+    site.visit(page, "#/sql")
+    page.get_by_text("Views: ").click()
+    listed = page.locator(".views-list")
+    expect(listed).to_contain_text("run_id")
+    listed.get_by_role("link", name="stragglers", exact=True).click()
+    expect(page.get_by_label("SQL query")).to_have_value("FROM stragglers LIMIT 100")

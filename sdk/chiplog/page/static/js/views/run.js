@@ -274,16 +274,16 @@ function drawDetails(details, report) {
     h(
       "div",
       { class: "panels" },
-      valuesPanel("Config", report.config, "no config was set"),
+      valuesPanel("Config", flat(report.config), "no config was set"),
       valuesPanel("Summary", report.summary, "no summary yet"),
       valuesPanel("Environment", flat(told), "no environment was reported"),
-      packages ? valuesPanel("Packages", packages, "none") : null,
+      packages ? valuesPanel("Packages", packages, "none", 0) : null,
     ),
     report.notes ? h("section", { class: "panel" }, h("h2", {}, "Notes"), h("p", {}, report.notes)) : null,
   );
 }
 
-function valuesPanel(title, values, none) {
+function valuesPanel(title, values, none, nShown = ROWS_SHOWN) {
   const entries = Object.entries(values);
   const body = h("tbody");
   const more = h("button", { onclick: () => fill(entries.length) });
@@ -295,7 +295,7 @@ function valuesPanel(title, values, none) {
     more.hidden = n >= entries.length;
     more.textContent = `Show all ${entries.length}`;
   };
-  fill(ROWS_SHOWN);
+  fill(nShown);
   const table = entries.length ? h("table", { class: "grid values" }, body) : h("p", { class: "quiet" }, none);
   return h("section", { class: "panel" }, h("h2", {}, title), table, more);
 }

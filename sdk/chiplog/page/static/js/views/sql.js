@@ -52,6 +52,7 @@ export async function open(content, rest, query) {
     },
     hrefOf: ({ query: text }) => (typeof text === "string" ? addressOf(["sql"], { q: text }) : null),
   });
+  const views = h("details", { class: "panel", hidden: true });
   const chart = h("div", { class: "panel chart", hidden: true });
   const table = createTable({ label: "Result", onSort });
   table.element.hidden = true;
@@ -73,6 +74,7 @@ export async function open(content, rest, query) {
         status,
       ),
       h("p", { id: "sql-help", class: "quiet small" }, "One SELECT. Ctrl+Enter runs it, Tab completes a word, Escape hides completions."),
+      views,
       error,
       chart,
       table.element,
@@ -97,6 +99,23 @@ export async function open(content, rest, query) {
     show(
       suggestions,
       suggested.map((name) => h("button", { class: "bare", tabindex: -1, onclick: () => complete(name) }, h("code", {}, name))),
+    );
+  }
+
+  function drawViews() {
+    const names = Object.keys(words).sort();
+    views.hidden = !names.length;
+    show(
+      views,
+      h("summary", {}, `Views: ${names.length}`),
+      h(
+        "dl",
+        { class: "views-list" },
+        names.map((name) => [
+          h("dt", {}, h("a", { href: addressOf(["sql"], { q: `FROM ${name} LIMIT 100` }) }, name)),
+          h("dd", { class: "quiet" }, words[name].join(", ")),
+        ]),
+      ),
     );
   }
 
@@ -235,7 +254,10 @@ export async function open(content, rest, query) {
   const onResize = () => drawChart();
   addEventListener("resize", onResize);
   document.addEventListener("themechange", onResize);
-  ask("words").then((found) => (words = found), report);
+  ask("words").then((found) => {
+    words = found;
+    drawViews();
+  }, report);
   if (query.get("q")) run();
 
   function report(reason) {
