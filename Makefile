@@ -15,13 +15,14 @@ BOOTSTRAP := scripts/bootstrap.py
 # Tests start thousands of processes, and each would compile the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo lint check test docs matrix bench soak switch-off clean python
+.PHONY: help demo lint check test docs screenshots matrix bench soak switch-off clean python
 
 help:
 	@echo "make demo              train a small model on two ranks, then ask chiplog what happened (two minutes)"
 	@echo "make check             lint, types, imports, links and the tests of pure modules, within a minute"
 	@echo "make test              lint, types and all tests; the last line is pytest's summary"
 	@echo "make docs              build the documentation site into build/site; fails on any warning"
+	@echo "make screenshots       pictures of all views of the page in build/screenshots, of 64 ranks and of the demo"
 	@echo "make matrix            start a training with every launcher, and print what arrived as a table"
 	@echo "make bench             measure: cost of log(), rates, latencies"
 	@echo "make soak MINUTES=n    kill, cut, damage and fuzz for n minutes (default 10), and print the counts reached"
@@ -70,6 +71,11 @@ docs: python
 	@PYTHONPATH=scripts $(PY) -m cogapp -r --verbosity=1 $$(git ls-files 'docs/*.md')
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
 	@echo "built build/site/index.html"
+
+screenshots: python
+	@$(PYTHON) $(BOOTSTRAP) dev
+	@$(PY) scripts/screenshots.py build/screenshots $(ARGS)
+	@echo "pictures are in build/screenshots"
 
 matrix: python
 	@$(PYTHON) $(BOOTSTRAP) dev

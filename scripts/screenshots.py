@@ -72,7 +72,7 @@ def train(rank: int, begin: float) -> None:
 
 def play(root: Path) -> None:
     """Play the run of 64 ranks."""
-    environ = os.environ | {"CHIPLOG_DIR": str(root)}
+    environ = os.environ | {"CHIPLOG_DIR": str(root), "WORLD_SIZE": str(RANKS)}
     begin = str(time.monotonic() + START_S)  # for all together
     ranks = [
         subprocess.Popen(

@@ -47,7 +47,7 @@ def test_many_labels_are_a_band_whose_extremes_are_named(curved: Site, page: Pag
 def test_dragging_zooms_all_panels_to_finer_buckets_and_a_double_click_resets(curved: Site, page: Page) -> None:
     visit(curved, page, "#/run/lines/curves")
     loss = panel(page, "train/loss")
-    expect(loss.locator(".curve-notes")).to_contain_text("4 steps a point")
+    expect(loss.locator(".curve-notes")).to_contain_text("each point covers 4 steps")
     over = loss.locator(".u-over")
     over.scroll_into_view_if_needed()
     box = over.bounding_box()
@@ -56,12 +56,12 @@ def test_dragging_zooms_all_panels_to_finer_buckets_and_a_double_click_resets(cu
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 60, steps=3)
     page.mouse.up()
-    expect(loss.locator(".curve-notes")).not_to_contain_text("steps a point")
-    expect(panel(page, "epoch").locator(".curve-notes")).not_to_contain_text("steps a point")
+    expect(loss.locator(".curve-notes")).not_to_contain_text("each point covers")
+    expect(panel(page, "epoch").locator(".curve-notes")).not_to_contain_text("each point covers")
     first = int(page.get_by_label("first step").input_value())
     assert 480 <= first <= 520 and f"first={first}" in page.url
     over.dblclick()
-    expect(loss.locator(".curve-notes")).to_contain_text("4 steps a point")
+    expect(loss.locator(".curve-notes")).to_contain_text("each point covers 4 steps")
     assert "first" not in page.url
 
 

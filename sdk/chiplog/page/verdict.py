@@ -135,6 +135,10 @@ def tell(spells: Sequence[Spell], sums: Iterable[dict[str, Any]], victims: Itera
     spell, rows = slow[0], list(sums)
     own = [row for row in rows if row["label"] == spell.label and row["phase"] == spell.phase]
     seconds, typical = sum(row["seconds"] for row in own), sum(row["typical_s"] for row in own)
+    other = _only_other(spell, rows)
+    if other is not None:  # of two labels the median lies halfway
+        typical = other["seconds"]
+    usual = "the median" if other is None else f"in {other['label']}"
     excess = seconds - typical if own else spell.excess_s
     span = {"first": spell.first_step, "last": spell.last_step}
     here = {"phase": spell.phase, **span}
@@ -145,7 +149,7 @@ def tell(spells: Sequence[Spell], sums: Iterable[dict[str, Any]], victims: Itera
         *_steps(span),
         _part(": its "),
         _part(f"{spell.phase} phase", **here),
-        _part(f" took {times(seconds, typical)}"),
+        _part(f" took {times(seconds, typical, usual)}"),
     ]
     waiting = _waiting(spell.label, excess, rows, victims)
     if waiting:
@@ -155,6 +159,12 @@ def tell(spells: Sequence[Spell], sums: Iterable[dict[str, Any]], victims: Itera
     parts.append(_part("."))
     culprit = {"label": spell.label, "phase": spell.phase, "excess_s": excess, "typical_s": typical, **span}
     return {"is_slow": True, "parts": parts, "culprit": culprit, "others": _others(slow)}
+
+
+def _only_other(spell: Spell, sums: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the row of the same phase of the other label, if there are two labels."""
+    others = [row for row in sums if row["phase"] == spell.phase and row["label"] != spell.label]
+    return others[0] if len(others) == 1 and len({row["label"] for row in sums}) == 2 else None
 
 
 def _without_culprit(spells: Sequence[Spell]) -> list[dict[str, Any]]:
@@ -226,15 +236,15 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
 
 
-def times(seconds: float, typical: float) -> str:
-    """Return how long something took beside the usual time: 4 times as long, 30 % longer."""
+def times(seconds: float, typical: float, usual: str = "the median") -> str:
+    """Return how long something took beside the usual time: 4 times as long, 30 % longer. usual: what took that."""
     if typical <= 0:
         return "much longer than in the other labels"
     ratio = seconds / typical
     if ratio < 1.8:
-        return f"{(ratio - 1) * 100:.0f} % longer than the median"
+        return f"{(ratio - 1) * 100:.0f} % longer than {usual}"
     text = f"{ratio:.1f}".removesuffix(".0") if ratio < 3 else f"{ratio:.0f}"
-    return f"{text} times as long as the median"
+    return f"{text} times as long as {usual}"
 
 
 def _part(text: str, **link: Any) -> dict[str, Any]:

@@ -70,6 +70,14 @@ def test_a_weaker_spell_within_a_stronger_one_of_the_same_label_and_phase_is_not
     ]
 
 
+def test_of_two_labels_one_is_compared_with_the_other() -> None:
+    sums = [total("rank1", "data", 35.0, 18.0), total("rank0", "data", 1.0, 18.0)]
+    found = tell([Spell("rank1", "data", 0, 799, 17.0, 60.0)], sums, [])
+    assert text_of(found) == (
+        "rank1 cost 34 s between steps 0 and 799: its data phase took 35 times as long as in rank0."
+    )
+
+
 def test_a_victim_of_the_view_waited_and_is_no_culprit() -> None:
     windows = [
         window(5, "rank1", "data", 0.1, 30.0),

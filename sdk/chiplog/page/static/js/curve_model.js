@@ -89,15 +89,17 @@ function tableOf({ run, name, curve, startMs }, x, number) {
   const single = number === null ? null : lineStyle(number);
   const prefix = number === null ? "" : `${name} `;
   if (curve.kind === "lines") {
-    const lines = curve.lines.map((line, at) => {
+    const same = number === null && allEqual(curve.lines);
+    const shown = same ? curve.lines.slice(0, 1) : curve.lines;
+    const lines = shown.map((line, at) => {
       const gaps = new Set(line.gaps);
       // A label without a value at a step of others is bridged; NaN and infinities interrupt the line.
       const numbers = (values) => values.map((value, place) => (value ?? (gaps.has(place) ? null : undefined)));
       const values = numbers(line.mean);
       const isOne = number !== null && curve.lines.length === 1;
       return {
-        id: number === null ? line.label : run,
-        name: isOne ? name : prefix + line.label,
+        id: same ? null : number === null ? line.label : run,
+        name: same ? `all ${curve.lines.length} labels` : isOne ? name : prefix + line.label,
         values,
         low: line.min ? numbers(line.min) : null,
         high: line.max ? numbers(line.max) : null,
@@ -122,6 +124,12 @@ function tableOf({ run, name, curve, startMs }, x, number) {
     { name: `${prefix}min${least ? ` (mostly ${least})` : ""}`, values: curve.min, isThin: true, isSilent, id, tail: tail(least, false), ...style },
   ];
   return { x: places, order, lines, fills: [[0, 2, style.colour]] };
+}
+
+/** Return whether several labels have the same values everywhere: one line of them would hide the others. */
+function allEqual([first, ...others]) {
+  const isEqual = (a, b) => a === b || Boolean(a && b && a.every((value, at) => value === b[at]));
+  return others.length > 0 && others.every((line) => ["mean", "min", "max"].every((name) => isEqual(line[name], first[name])));
 }
 
 /** Return the label that is named in the most buckets. */

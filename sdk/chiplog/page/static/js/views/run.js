@@ -244,7 +244,7 @@ function failureLine(run, failure) {
   }
   const echoes = (failure.others ?? []).filter((other) => other.is_echo).length;
   const words = [
-    failure.is_cause ? "failed first" : "ended first, from outside",
+    `${failure.is_cause ? "failed" : "ended"}${failure.others?.length ? " first" : ""}${failure.is_cause ? "" : ", from outside"}`,
     failure.is_certain ? "" : " (uncertain)",
     `: ${failure.reason || failure.state}`,
     echoes ? ` (${countText(echoes, "echo").replace("echos", "echoes")})` : "",

@@ -6,7 +6,7 @@ import { ansiPieces } from "../../ansi.js";
 import { ask, objects, part } from "../../api.js";
 import { h, show } from "../../dom.js";
 import { liveRefresh } from "../../live.js";
-import { countText, wholeText } from "../../texts.js";
+import { wholeText } from "../../texts.js";
 
 const LOAD_LINES = 500;
 const LINES_MAX = 3000; // in the document
@@ -41,7 +41,7 @@ export async function open(element, run, query, report) {
     const shown = state.label && !known.includes(state.label) ? [state.label, ...known] : known;
     show(
       label,
-      h("option", { value: "" }, known.length ? `all ${countText(known.length, "label")}` : "all labels"),
+      h("option", { value: "" }, known.length ? `all labels (${wholeText(known.length)})` : "all labels"),
       shown.map((name) => h("option", { value: name, selected: name === state.label }, name)),
     );
   };

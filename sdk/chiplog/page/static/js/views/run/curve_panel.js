@@ -181,7 +181,7 @@ export class Panel {
       if (curve.kind === "band" && runs.length === 1 && !curve.n_behind) notes.push(countText(curve.n_labels, "label"));
       if (curve.n_nan) notes.push(`${where}${wholeText(curve.n_nan)} NaN`);
       if (curve.n_infinite) notes.push(`${where}${countText(curve.n_infinite, "point")} with infinities`);
-      if (curve.width > 1 && runs.length === 1) notes.push(`${valueText(curve.width)} steps a point`);
+      if (curve.width > 1 && runs.length === 1) notes.push(`each point covers ${wholeText(curve.width)} steps`);
     }
     if (nHidden) notes.push(`${countText(nHidden, "value")} not above 0`);
     show(this.notes, notes.map((note, at) => [at ? " · " : null, typeof note === "string" ? h("span", { class: "quiet" }, note) : note]));

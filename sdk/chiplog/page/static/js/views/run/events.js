@@ -197,7 +197,7 @@ function roundPanel({ first, labels }, choice, consoleOf, nShown, onMore) {
   return h(
     "section",
     { class: "panel", "aria-label": "Failures" },
-    h("div", { class: "bar" }, h("h2", {}, [`${first.label} failed first`, ...counts].join("; ")), choice),
+    h("div", { class: "bar" }, h("h2", {}, [`${first.label} failed${counts.length ? " first" : ""}`, ...counts].join("; ")), choice),
     h("p", { class: "quiet" }, `Time zero is ${timeText(first.ts)}. `, doubt.join(" ")),
     h(
       "div",

@@ -49,7 +49,7 @@ export async function open(element, run, query, report) {
     bar.hidden = files.length < 2;
     if (!files.length) {
       const call = h("code", {}, 'run.save("config.yaml")');
-      show(list, h("p", { class: "empty quiet" }, "No file was saved. ", call, " saves one."));
+      show(list, h("p", { class: "quiet" }, "No file was saved. ", call, " in the training saves one."));
       return;
     }
     const words = filter.toLowerCase().split(/\s+/).filter(Boolean);

@@ -201,6 +201,7 @@ class View {
     [this.slider.min, this.slider.max] = bounds;
     const step = this.step ?? bounds[1];
     this.slider.value = step;
+    this.slider.disabled = bounds[0] === bounds[1];
     if (document.activeElement !== this.number) this.number.value = step;
     this.newest.disabled = this.step === null;
     this.reset.hidden = !this.zoom && !this.ranges.size;
@@ -494,7 +495,7 @@ class TextPanel extends Panel {
     const where = view.search
       ? `${found.is_cut ? "The newest " : ""}${countText(rows.length, "text")} with “${view.search}”`
       : nSteps
-        ? `step ${wholeText(step)} · ${countText(nSteps, "step")} with texts`
+        ? `step ${wholeText(step)} · logged at ${countText(nSteps, "step")}`
         : `No text of ${view.label || "any label"}.`;
     show(this.notes, where, found.is_cut && !view.search ? ` · the first ${rows.length} labels` : null);
     show(

@@ -416,7 +416,7 @@ const COLUMNS = [
   [
     "phase",
     "Phase",
-    (row) => (row.open_phase ? `${row.open_phase} for ${secondsText(row.open_s)}` : (row.phase ?? "")),
+    (row) => (row.open_phase ? `${row.open_phase} for ${secondsText(row.open_s)}` : row.is_over ? "–" : (row.phase ?? "")),
     null,
   ],
   [
