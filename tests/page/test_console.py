@@ -57,7 +57,7 @@ def test_lines_do_not_wait_for_the_report_of_the_run(runs: Site, page: Page) -> 
     expect(label).to_have_value("rank4")
     expect(label.locator("option")).to_have_count(2)
     held[0].continue_()
-    expect(label.locator("option").first).to_have_text("all 8 labels")
+    expect(label.locator("option").first).to_have_text("all labels (8)")
     expect(label).to_have_value("rank4")
     expect(page.get_by_text("line 999 of rank4")).to_be_in_viewport()
 

@@ -24,7 +24,7 @@ def test_the_header_has_state_primary_failure_and_completeness(curved: Site, pag
     expect(header).to_contain_text("4 labels, 1 failed")
     expect(header).to_contain_text("all 20,000 events stored")
     expect(header).to_contain_text("20 min")
-    expect(header.locator(".run-failure")).to_have_text(f"rank3 failed first: ValueError: {MARKUP}")
+    expect(header.locator(".run-failure")).to_have_text(f"rank3 failed: ValueError: {MARKUP}")
     expect(header.locator(".run-failure a")).to_have_attribute("href", "#/run/lines/events")
     assert page.locator("img").count() == 0
 

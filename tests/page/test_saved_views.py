@@ -38,7 +38,7 @@ def test_a_layout_of_a_run_is_opened_on_another_run_of_its_project(changing: Sit
     save_as(page, "a/b <i>")
     expect(page.get_by_text("Saved a/b <i>")).to_be_visible()
     changing.visit(page, "#/run/run-2/console")
-    expect(page.get_by_text("Nothing was printed yet")).to_be_visible()  # it has the report of the run by now
+    expect(page.get_by_text("Nothing was printed yet")).to_be_visible()
     open_menu(page)
     expect(page.get_by_role("link", name="a/b <i>")).to_be_visible()
     page.keyboard.press("ArrowDown")

@@ -17,7 +17,7 @@ def sampled(site_of: Callable[..., Site]) -> Site:
 def test_a_system_metric_is_added_on_a_second_axis(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/sampled/curves")
     panel = page.locator('[data-key="loss"]')
-    expect(panel).to_contain_text("rank1")
+    expect(panel).to_contain_text("all 2 labels")
     chooser = page.get_by_label("system metric")
     chooser.focus()
     expect(chooser.locator("option")).to_have_count(3)

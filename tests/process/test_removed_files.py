@@ -259,7 +259,7 @@ def test_a_stopped_rank_without_a_locks_file_is_not_adopted(
     training.process.send_signal(signal.SIGSTOP)
     (directory / LOCK_NAME).unlink()
     training.end()
-    assert len(adoption.scan({})) == 1
+    wait_until(lambda: len(adoption.scan({})) == 1, "the adoption of the journal")
 
 
 @pytest.mark.parametrize("removed", ["journals", "journal", HEAD_NAME, "segments", "CHIPLOG_DIR"])

@@ -1,3 +1,4 @@
+import gc
 import inspect
 import sys
 from collections.abc import Callable
@@ -22,18 +23,23 @@ def run(offline: Any) -> Any:
 
 
 def python_functions_called(call: Callable[[], object]) -> list[str]:
-    """Return the names of the Python functions that run in a call, without the call itself."""
+    """Return the names of the Python functions that run in a call, without the call itself.
+
+    No collection runs in it: other libraries have callbacks in Python, and step() reports the pause.
+    """
     found: list[str] = []
 
     def note(frame: Any, event: str, argument: object) -> None:
         if event == "call":
             found.append(frame.f_code.co_name)
 
+    gc.disable()
     sys.setprofile(note)
     try:
         call()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return found[1:]
 
 

@@ -160,13 +160,12 @@ function viewsMenu(run, tab, report) {
     noun: "view",
     folder: `run/${(project ?? "").replaceAll(/[%/]/g, encodeURIComponent)}/`,
     shipped() {
-      const { n_labels: nLabels, primary_label: primary, isOutline } = report();
-      const nFailed = failedLabels(report()).length;
-      const failed = isOutline ? "" : nFailed ? countText(nFailed, "label") : "none";
+      const { n_labels: nLabels, n_failed: nFailedKnown, primary_label: primary, isOutline } = report();
+      const nFailed = isOutline ? nFailedKnown : failedLabels(report()).length;
       return [
         { name: "All ranks", href: labelled(""), note: countText(nLabels, "label") },
         { name: "Primary only", href: labelled("primary"), note: primary ?? "not known yet" },
-        { name: "Crashed workers", href: nFailed || isOutline ? labelled("failed") : null, note: failed },
+        { name: "Crashed workers", href: nFailed ? labelled("failed") : null, note: nFailed ? countText(nFailed, "label") : "none" },
       ];
     },
     current: () => ({ tab, query: readAddress().query.toString() }),
