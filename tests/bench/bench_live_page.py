@@ -14,6 +14,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
+import chiplog
 from chiplog.page.access import Access
 from chiplog.page.server import PageServer
 from chiplog.page.source import Source
@@ -94,6 +95,12 @@ def follow(browser: Browser, server: PageServer, node: Node) -> list[Figure]:
     ]
 
 
+def wait_for_values(node: Node, run: str) -> None:
+    with chiplog.connect(dir=node.place.root) as client:
+        while not client.sql("SELECT 1 FROM keys WHERE run_id = $run LIMIT 1", {"run": run}).rows():
+            time.sleep(0.2)
+
+
 def p99_us(node: Node, run: str) -> float:
     """Return the p99 of log() of two ranks, 100 calls a second each."""
     ranks = [start_rank(node, run, number, PAIR_S, 100) for number in range(2)]
@@ -107,7 +114,7 @@ def beside(browser: Browser, server: PageServer, node: Node) -> list[Figure]:
         alone.append(p99_us(node, f"alone-{number}"))
         run = f"watched-{number}"
         first = start_rank(node, run, 9, PAIR_S + 12, 10)  # a run to open
-        time.sleep(3.0)
+        wait_for_values(node, run)
         open_pages = [Visit(browser, server) for _ in range(PAGES)]
         for visit in open_pages:
             visit.page.goto(f"{visit.origin}#/run/{run}/curves")

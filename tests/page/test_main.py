@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.support.page_site import Site
 
@@ -43,3 +43,18 @@ def test_an_empty_directory_shows_the_lines_to_run(tmp_path: Path, page: Page, e
         expect(page.get_by_role("heading", name="No run yet")).to_be_visible()
         expect(page.locator("pre")).to_contain_text("run = chiplog.init(")
     errors.clear()  # answers of 404
+
+
+def test_a_view_that_is_ready_late_does_not_replace_the_one_that_was_opened_after_it(site: Site, page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/api/runs", lambda route: held.append(route))
+    page.route("**/api/runs?*", lambda route: held.append(route))
+    site.visit(page, "#/runs")
+    page.evaluate("location.hash = '#/sql'")
+    expect(page.get_by_label("SQL query")).to_be_visible()
+    for route in held:
+        route.continue_()
+    with page.expect_response("**/api/words"):
+        page.evaluate("fetch('api/words')")  # after the answers that were held
+    expect(page.get_by_label("Filter runs")).to_have_count(0)
+    expect(page.get_by_label("SQL query")).to_be_visible()

@@ -17,7 +17,7 @@ async function route() {
   close = () => {};
   notice("");
   drawHeader(name);
-  const content = document.getElementById("content");
+  const content = newPlace(() => mine === turn);
   if (!Object.hasOwn(VIEWS, name)) {
     const all = h("a", { href: addressOf(["runs"]) }, "All runs");
     show(content, h("section", { class: "empty" }, h("h1", {}, `There is no view ${name}`), h("p", {}, all)));
@@ -25,9 +25,8 @@ async function route() {
   }
   const words = [VIEWS[name] ?? rest[0] ?? "Compare", "chiplog"];
   document.title = words.join(" · ");
-  const before = content.firstChild;
   const loading = setTimeout(() => {
-    if (mine === turn && content.firstChild === before) show(content, h("p", { class: "quiet" }, "Loading…"));
+    if (!content.firstChild) show(content, h("p", { class: "quiet" }, "Loading…"));
   }, 300);
   try {
     const view = await import(`./views/${name}.js`);
@@ -41,6 +40,26 @@ async function route() {
   } finally {
     clearTimeout(loading);
   }
+}
+
+let place = null;
+
+/**
+ * Return an element for a view. The view before stays until this one draws; a view that draws after another one was
+ * opened draws into an element that is not in the document any more.
+ */
+function newPlace(isCurrent) {
+  if (!place?.firstChild) place?.remove();
+  const content = document.getElementById("content");
+  const former = [...content.childNodes];
+  const mine = (place = h("div", { class: "view" }));
+  content.append(mine);
+  const drawn = new MutationObserver(() => {
+    drawn.disconnect();
+    if (isCurrent()) for (const node of former) node.remove();
+  });
+  drawn.observe(mine, { childList: true });
+  return mine;
 }
 
 function showError(content, error) {
