@@ -6,16 +6,15 @@ from typing import Any
 
 from chiplog.page.system_curves import throttle_text
 from chiplog.query.client import Client
+from chiplog.query.run_report import RANK_ROUNDS_FIRST
 
 LABELS_MAX = 2_048
 EVENTS_MAX = 3  # of GPUs, named per label
 _SAMPLE_AGE_S = 60  # an older sample says nothing about the GPU at its label's end
 _BEFORE_S, _AFTER_S = 600, 60  # events of GPUs this long before the first failure, and after the end of their label
-# Rounds in which a rank failed come first, the newest of them first.
-_ROUNDS = """
+_ROUNDS = f"""
 SELECT attempt, label, ts, state, reason, is_cause, is_certain, uncertainty_s, others FROM first_failure
-WHERE run_id = $run
-ORDER BY rank IS NOT NULL OR len(list_filter(others, lambda other: other.rank IS NOT NULL)) > 0 DESC, attempt DESC
+WHERE run_id = $run ORDER BY {RANK_ROUNDS_FIRST}
 """
 _LABELS = f"""
 WITH members AS (

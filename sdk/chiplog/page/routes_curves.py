@@ -6,7 +6,7 @@ from starlette.routing import Route
 
 from chiplog.page.curves import LINES_MAX, POINTS_MAX, WIDTH_MAX, CurvesRequest, read_curves
 from chiplog.page.json_response import JsonResponse
-from chiplog.page.parameters import LABELS_MAX, integer, repeated
+from chiplog.page.parameters import LABELS_MAX, integer, optional_integer, repeated
 
 KEYS_MAX = 50  # in one request
 
@@ -23,8 +23,8 @@ async def get_curves(request: Request) -> Response:
         run=request.path_params["run"],
         keys=tuple(repeated(query, "key", KEYS_MAX, least=1)),
         points=integer(query, "points", 400, 10, POINTS_MAX),
-        first=integer(query, "first", 0) if query.get("first") else None,
-        last=integer(query, "last", 0) if query.get("last") else None,
+        first=optional_integer(query, "first"),
+        last=optional_integer(query, "last"),
         width=integer(query, "width", 1, 1, WIDTH_MAX),
         labels=tuple(repeated(query, "label", LABELS_MAX)),
         lines_max=integer(query, "lines", 16, 0, LINES_MAX),

@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from chiplog.page.histograms import COLUMNS_MAX, ROWS_MAX, HistogramsRequest, read_histograms
 from chiplog.page.json_response import JsonResponse
-from chiplog.page.parameters import STEP_MAX, integer, number
+from chiplog.page.parameters import STEP_MAX, integer, number, optional_integer
 from chiplog.page.texts import read_texts
 from chiplog.query.client import Client
 
@@ -50,8 +50,8 @@ async def get_histograms(request: Request) -> Response:
         run=request.path_params["run"],
         key=_key_of(query.get("key", "")),
         label=query.get("label", ""),
-        first=integer(query, "first", 0) if query.get("first") else None,
-        last=integer(query, "last", 0) if query.get("last") else None,
+        first=optional_integer(query, "first"),
+        last=optional_integer(query, "last"),
         low=low,
         high=high,
         rows=integer(query, "rows", 100, 1, ROWS_MAX),

@@ -1,6 +1,5 @@
 """Ranks of a run beside each other: who is slow, in a sentence and as a heat map, and their phases over time."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -9,7 +8,7 @@ from starlette.routing import Route
 
 from chiplog.page.heat import COLUMNS_MAX, ROWS_MAX, HeatRequest, read_heat
 from chiplog.page.json_response import JsonResponse, columns_of
-from chiplog.page.parameters import choice, integer
+from chiplog.page.parameters import choice, integer, optional_integer
 from chiplog.page.timeline import COLUMNS_MAX as PIXELS_MAX
 from chiplog.page.timeline import ROWS_MAX as LABELS_MAX
 from chiplog.page.timeline import TimelineRequest, read_timeline
@@ -75,9 +74,9 @@ async def get_heat(request: Request) -> Response:
     asked = HeatRequest(
         request.path_params["run"],
         query.get("phase") or None,
-        _step(query, "first"),
-        _step(query, "last"),
-        _step(query, "since"),
+        optional_integer(query, "first"),
+        optional_integer(query, "last"),
+        optional_integer(query, "since"),
         integer(query, "rows", ROWS_MAX, 1, ROWS_MAX),
         integer(query, "columns", COLUMNS_MAX, 10, COLUMNS_MAX),
     )
@@ -111,8 +110,8 @@ async def get_timeline(request: Request) -> Response:
     query = request.query_params
     asked = TimelineRequest(
         request.path_params["run"],
-        _step(query, "first"),
-        _step(query, "last"),
+        optional_integer(query, "first"),
+        optional_integer(query, "last"),
         integer(query, "columns", 1_000, 100, PIXELS_MAX),
         integer(query, "rows", LABELS_MAX, 1, LABELS_MAX),
         integer(query, "skip", 0, 0),
@@ -120,10 +119,6 @@ async def get_timeline(request: Request) -> Response:
         query.get("label", ""),
     )
     return JsonResponse(await request.app.state.source.call(lambda client: read_timeline(client, asked)))
-
-
-def _step(query: Mapping[str, str], name: str) -> int | None:
-    return integer(query, name, 0) if query.get(name) else None
 
 
 ROUTES = [

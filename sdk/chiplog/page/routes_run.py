@@ -13,7 +13,7 @@ from starlette.routing import Route
 from chiplog.page.body import json_object
 from chiplog.page.failures import read_failures
 from chiplog.page.json_response import JsonResponse, columns_of
-from chiplog.page.parameters import LABELS_MAX, choice, integer, repeated
+from chiplog.page.parameters import LABELS_MAX, choice, integer, optional_integer, repeated
 from chiplog.query.client import Client
 from chiplog.query.rank_states import ROW_COLUMNS, row_values
 from chiplog.query.run_report import KEYS_MAX, read_run
@@ -127,7 +127,7 @@ async def get_failures(request: Request) -> Response:
     At most 2,048 labels.
     """
     run, query = request.path_params["run"], request.query_params
-    attempt = integer(query, "attempt", 0, 0) if query.get("attempt") else None
+    attempt = optional_integer(query, "attempt", 0)
     return JsonResponse(await request.app.state.source.call(lambda client: read_failures(client, run, attempt)))
 
 

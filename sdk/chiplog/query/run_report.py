@@ -69,16 +69,19 @@ SELECT e.body
 FROM events e JOIN labels l ON l.run_id = e.run_id AND l.label = e.label AND l.attempt = e.attempt
 WHERE e.run_id = $run AND e.kind = 'environment' ORDER BY l.is_primary, e.attempt, e.seq, e.label
 """
-# The newest round in which a rank failed, else the newest: a label that is no rank counts its own attempts.
+# An order of first_failure: the rounds in which a rank failed come first, the newest of them first. A label that is no
+# rank counts its own attempts.
+RANK_ROUNDS_FIRST = (
+    "rank IS NOT NULL OR len(list_filter(others, lambda other: other.rank IS NOT NULL)) > 0 DESC, attempt DESC"
+)
 # Also whether Ctrl-C ended it: shells report SIGINT as 130.
-_FIRST_FAILURE = """
+_FIRST_FAILURE = f"""
 SELECT *, NOT is_cause AND (exit_signal IS NOT DISTINCT FROM 2 OR exit_code IS NOT DISTINCT FROM 130 OR EXISTS (
     FROM events e WHERE e.run_id = $run AND e.label = f.label AND e.ts = f.ts AND e.kind = 'traceback'
     AND e.body->>'exception' = 'KeyboardInterrupt'
 )) AS is_interrupted
 FROM first_failure f WHERE run_id = $run
-ORDER BY rank IS NOT NULL OR len(list_filter(others, lambda other: other.rank IS NOT NULL)) > 0 DESC, attempt DESC
-LIMIT 1
+ORDER BY {RANK_ROUNDS_FIRST} LIMIT 1
 """
 
 
