@@ -3,7 +3,8 @@
 
 import { part } from "./api.js";
 import { h } from "./dom.js";
-import { wholeText } from "./texts.js";
+import { grid } from "./grid.js";
+import { countText, wholeText } from "./texts.js";
 
 export const IMAGE_BYTES_MAX = 16 << 20;
 export const TEXT_BYTES_MAX = 256 << 10;
@@ -118,48 +119,19 @@ export function tableElement({ head, rows }) {
   );
   const text = (value = "") => (value.length > CELL_CHARS_MAX ? `${value.slice(0, CELL_CHARS_MAX)}…` : value);
   const shown = head.slice(0, COLUMNS_MAX);
-  return h(
-    "div",
-    { class: "scroll saved-table", tabindex: 0, role: "group", "aria-label": "Rows" },
-    h(
-      "table",
-      { class: "grid" },
-      h(
-        "thead",
-        {},
-        h(
-          "tr",
-          {},
-          shown.map((name, at) => h("th", { scope: "col", class: isNumber[at] ? "number" : null }, text(name))),
-        ),
-      ),
-      h(
-        "tbody",
-        {},
-        rows.map((row) =>
-          h(
-            "tr",
-            {},
-            shown.map((_, at) => h("td", { class: isNumber[at] ? "number" : null }, text(row[at]))),
-          ),
-        ),
-      ),
-    ),
+  const kinds = isNumber.map((is) => (is ? "number" : null));
+  const cells = (row) => shown.map((_, at) => h("td", { class: kinds[at] }, text(row[at])));
+  return grid(
+    shown.map((name, at) => [text(name), kinds[at]]),
+    h("tbody", {}, rows.map((row) => h("tr", {}, cells(row)))),
+    { box: { class: "scroll saved-table", tabindex: 0, role: "group", "aria-label": "Rows" } },
   );
 }
 
 /** Return what of a table is shown, in words. */
 export function tableText({ head, rows, isCut }) {
-  const columns = `${wholeText(head.length)} column${head.length === 1 ? "" : "s"}`;
   const more = head.length > COLUMNS_MAX ? `, of which the first ${COLUMNS_MAX} are shown` : "";
-  return `${isCut ? "The first " : ""}${wholeText(rows.length)} row${rows.length === 1 ? "" : "s"}, ${columns}${more}.`;
-}
-
-/** Return a size as text: "312.5 KiB". */
-export function bytesText(value) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  const at = value < 1 ? 0 : Math.min(Math.floor(Math.log2(value) / 10), 4);
-  return `${(value / 1024 ** at).toFixed(at ? 1 : 0)} ${units[at]}`;
+  return `${isCut ? "The first " : ""}${countText(rows.length, "row")}, ${countText(head.length, "column")}${more}.`;
 }
 
 /**

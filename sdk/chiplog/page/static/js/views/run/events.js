@@ -4,6 +4,7 @@ import { addressOf, setParameters } from "../../address.js";
 import { ansiPieces } from "../../ansi.js";
 import { ask, objects, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
+import { grid } from "../../grid.js";
 import { chosenLabels, labelsSelect, noLabelsText } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
 import { countText, secondsText, timeText, wholeText } from "../../texts.js";
@@ -17,6 +18,18 @@ const ROLES = {
   echo: ["", "echo"],
   cause: ["failed", "own cause"],
 };
+
+const ROUND_HEADS = [
+  ["After", "number"],
+  ["Over time", "wide"],
+  ["Label"],
+  ["Role"],
+  ["State"],
+  ["Last step", "number"],
+  ["Node"],
+  ["GPU then"],
+  ["Reason and last line"],
+];
 
 export async function open(element, run, query, firstReport) {
   const path = `runs/${part(run)}`;
@@ -40,24 +53,7 @@ export async function open(element, run, query, firstReport) {
     { class: "panel", "aria-label": "All events" },
     h("h2", {}, "All events"),
     filters,
-    h(
-      "div",
-      { class: "scroll" },
-      h(
-        "table",
-        { class: "grid" },
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            ["Time", "Level", "Kind", "Label", "Message"].map((title) => h("th", { scope: "col" }, title)),
-          ),
-        ),
-        body,
-      ),
-    ),
+    grid([["Time"], ["Level"], ["Kind"], ["Label"], ["Message"]], body),
     more,
   );
   show(element, rounds, top, table);
@@ -199,37 +195,14 @@ function roundPanel({ first, labels }, choice, consoleOf, nShown, onMore) {
     { class: "panel", "aria-label": "Failures" },
     h("div", { class: "bar" }, h("h2", {}, [`${first.label} failed${counts.length ? " first" : ""}`, ...counts].join("; ")), choice),
     h("p", { class: "quiet" }, `Time zero is ${timeText(first.ts)}. `, doubt.join(" ")),
-    h(
-      "div",
-      { class: "scroll" },
+    grid(
+      ROUND_HEADS,
       h(
-        "table",
-        { class: "grid ends" },
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            [
-              ["After", "number"],
-              ["Over time", "wide"],
-              ["Label"],
-              ["Role"],
-              ["State"],
-              ["Last step", "number"],
-              ["Node"],
-              ["GPU then"],
-              ["Reason and last line"],
-            ].map(([title, kind]) => h("th", { class: kind, scope: "col" }, title)),
-          ),
-        ),
-        h(
-          "tbody",
-          {},
-          labels.slice(0, nShown).map((row) => endRow(row, (row.after_s - least) / (most - least), consoleOf)),
-        ),
+        "tbody",
+        {},
+        labels.slice(0, nShown).map((row) => endRow(row, (row.after_s - least) / (most - least), consoleOf)),
       ),
+      { table: { class: "grid ends" } },
     ),
     labels.length > nShown ? h("button", { onclick: onMore }, `Show all ${countText(labels.length, "label")}`) : null,
   );
@@ -329,37 +302,21 @@ function alertPanel(alerts, consoleOf) {
     "section",
     { class: "panel", "aria-label": "Alerts" },
     h("h2", {}, "Alerts"),
-    h(
-      "div",
-      { class: "scroll" },
+    grid(
+      [["Level"], ["Alert"], ["Times", "number"], ["Last"], ["Label"], ["Text"]],
       h(
-        "table",
-        { class: "grid" },
-        h(
-          "thead",
-          {},
+        "tbody",
+        {},
+        alerts.map((alert) =>
           h(
             "tr",
             {},
-            [["Level"], ["Alert"], ["Times", "number"], ["Last"], ["Label"], ["Text"]].map(([title, kind]) =>
-              h("th", { class: kind, scope: "col" }, title),
-            ),
-          ),
-        ),
-        h(
-          "tbody",
-          {},
-          alerts.map((alert) =>
-            h(
-              "tr",
-              {},
-              h("td", {}, levelChip(alert.level)),
-              h("td", { class: "message" }, alert.title),
-              h("td", { class: "number" }, wholeText(alert.times)),
-              h("td", {}, timeText(alert.last_at)),
-              h("td", {}, h("a", { href: consoleOf(alert.label, alert.last_at) }, alert.label ?? "")),
-              h("td", { class: "message" }, alert.text ?? ""),
-            ),
+            h("td", {}, levelChip(alert.level)),
+            h("td", { class: "message" }, alert.title),
+            h("td", { class: "number" }, wholeText(alert.times)),
+            h("td", {}, timeText(alert.last_at)),
+            h("td", {}, h("a", { href: consoleOf(alert.label, alert.last_at) }, alert.label ?? "")),
+            h("td", { class: "message" }, alert.text ?? ""),
           ),
         ),
       ),
@@ -374,35 +331,19 @@ function lossPanel(report) {
     "section",
     { class: "panel", "aria-label": "Losses" },
     h("h2", {}, "Losses"),
-    h(
-      "div",
-      { class: "scroll" },
+    grid(
+      [["Label"], ["Lost", "number"], ["Of", "number"], ["Reasons"]],
       h(
-        "table",
-        { class: "grid" },
-        h(
-          "thead",
-          {},
+        "tbody",
+        {},
+        lossy.map((row) =>
           h(
             "tr",
             {},
-            [["Label"], ["Lost", "number"], ["Of", "number"], ["Reasons"]].map(([title, kind]) =>
-              h("th", { class: kind, scope: "col" }, title),
-            ),
-          ),
-        ),
-        h(
-          "tbody",
-          {},
-          lossy.map((row) =>
-            h(
-              "tr",
-              {},
-              h("th", { scope: "row" }, row.attempt ? `${row.label}, attempt ${row.attempt}` : row.label),
-              h("td", { class: "number" }, wholeText(row.lost ?? 0)),
-              h("td", { class: "number" }, row.produced === null ? "unknown" : wholeText(row.produced)),
-              h("td", { class: "message" }, row.reasons ?? ""),
-            ),
+            h("th", { scope: "row" }, row.attempt ? `${row.label}, attempt ${row.attempt}` : row.label),
+            h("td", { class: "number" }, wholeText(row.lost ?? 0)),
+            h("td", { class: "number" }, row.produced === null ? "unknown" : wholeText(row.produced)),
+            h("td", { class: "message" }, row.reasons ?? ""),
           ),
         ),
       ),

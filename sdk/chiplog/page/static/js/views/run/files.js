@@ -2,10 +2,10 @@
 
 import { setParameters } from "../../address.js";
 import { h, show } from "../../dom.js";
+import { grid } from "../../grid.js";
 import {
   IMAGE_BYTES_MAX,
   TEXT_BYTES_MAX,
-  bytesText,
   fileAddress,
   imageOf,
   kindOf,
@@ -14,7 +14,7 @@ import {
   tableOf,
   tableText,
 } from "../../saved_files.js";
-import { countText, timeText, wholeText } from "../../texts.js";
+import { bytesText, countText, timeText, wholeText } from "../../texts.js";
 
 const ROWS_SHOWN = 200; // files, until more are asked for; and rows of a table
 const TYPING_MS = 200;
@@ -65,24 +65,7 @@ export async function open(element, run, query, report) {
     show(
       list,
       h("h2", {}, `${countText(found.length, "file")}, ${bytesText(total)}`),
-      h(
-        "div",
-        { class: "scroll" },
-        h(
-          "table",
-          { class: "grid" },
-          h(
-            "thead",
-            {},
-            h(
-              "tr",
-              {},
-              heads.map(([title, kind]) => h("th", { class: kind, scope: "col" }, title)),
-            ),
-          ),
-          h("tbody", {}, found.slice(0, nShown).map(rowOf)),
-        ),
-      ),
+      grid(heads, h("tbody", {}, found.slice(0, nShown).map(rowOf))),
       found.length > nShown
         ? h("button", { onclick: () => ((nShown = Infinity), drawList()) }, `Show all ${wholeText(found.length)}`)
         : null,

@@ -8,7 +8,6 @@ import { liveRefresh } from "../../live.js";
 import {
   IMAGE_BYTES_MAX,
   TEXT_BYTES_MAX,
-  bytesText,
   imageOf,
   kindOf,
   readStart,
@@ -17,7 +16,7 @@ import {
   tableOf,
   tableText,
 } from "../../saved_files.js";
-import { countText, wholeText } from "../../texts.js";
+import { bytesText, countText, wholeText } from "../../texts.js";
 import { histogramMap } from "./histogram_map.js";
 
 const PAUSE_MS = 2000; // between two requests for what is new
