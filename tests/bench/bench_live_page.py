@@ -67,7 +67,7 @@ def start_rank(node: Node, run: str, number: int, seconds: float, per_second: fl
 
 
 def follow(browser: Browser, server: PageServer, node: Node) -> list[Figure]:
-    """Watch a run that goes on: the age of each value when its curve has it, and the heap at the end."""
+    """Watch a run while it logs: the age of each value when its curve shows it, and the heap at the end."""
     run = "followed"
     rank = start_rank(node, run, 0, max(LIVE_S, LATENCY_S) + 20, 20)
     assert rank.stdout is not None

@@ -603,7 +603,7 @@ class TablePanel extends FilePanel {
     if (!table)
       show(
         this.content,
-        h("p", { class: "quiet" }, "Its content is no table, or one that is too large for a preview."),
+        h("p", { class: "quiet" }, "This is not a table, or it is too large for a preview."),
       );
     else show(this.content, tableElement(table), h("p", { class: "quiet small" }, tableText(table)));
   }

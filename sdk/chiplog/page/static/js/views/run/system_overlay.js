@@ -6,7 +6,7 @@ import { h, notice, show } from "../../dom.js";
 import { inUnit, leastWidth, marksAt } from "../../sample_units.js";
 
 const POINTS = 400;
-const PAUSE_MS = 5000; // between two requests while the run goes on: agents sample every few seconds
+const PAUSE_MS = 5000; // between two requests of a run that has not ended: agents sample every few seconds
 const PAUSE_FACTOR = 10; // an answer that takes long is asked for less often
 const LINES_MAX = 1; // several devices are a band, so that curves stay readable
 const COLOUR = "--quiet";
