@@ -3,6 +3,7 @@
 
 import { h, show } from "./dom.js";
 import { durationText, timeText, valueText } from "./texts.js";
+import { onTheme } from "./theme.js";
 import uPlot from "./uplot.js";
 
 const COLOURS = 8; // --series-1 … --series-8; further lines are dashed
@@ -67,18 +68,14 @@ export class Chart {
     this.plot = null;
     this.shape = "";
     this.model = null;
-    this.again = () => this.draw(this.model, true);
     this.resizes = new ResizeObserver(() => this.resize());
     this.resizes.observe(element);
-    this.scheme = matchMedia("(prefers-color-scheme: dark)");
-    this.scheme.addEventListener("change", this.again);
-    document.addEventListener("themechange", this.again);
+    this.endTheme = onTheme(() => this.draw(this.model, true));
   }
 
   close() {
     this.resizes.disconnect();
-    this.scheme.removeEventListener("change", this.again);
-    document.removeEventListener("themechange", this.again);
+    this.endTheme();
     this.plot?.destroy();
     this.plot = null;
   }
@@ -399,7 +396,7 @@ function isMove(type) {
   return type === "mousemove" || type === "mouseleave";
 }
 
-/** Return a value, or the one before it where a line has no place of its own but goes on. */
+/** Return the value at a place of x, or the one before it where the line has no point at this place. */
 function valueAt(values, at) {
   if (values[at] !== undefined || values.findLastIndex((value) => value !== undefined) < at) return values[at];
   return values.slice(0, at).findLast((value) => value !== undefined);

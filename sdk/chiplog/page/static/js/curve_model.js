@@ -194,14 +194,8 @@ export function combined(model, other) {
   return { ...model, x, present, lines: [...linesOf(model), ...linesOf(other)], fills };
 }
 
-/** Return a curve as CSV: a line per bucket. */
-export function csvOf(runs) {
-  const cell = (value) => {
-    const text = value === null || value === undefined ? "" : String(value);
-    // A leading sign of a formula in a name would be computed by a spreadsheet.
-    const safe = typeof value === "string" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
-    return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
-  };
+/** Return curves as rows of a table, after its head: a row per bucket. */
+export function rowsOf(runs) {
   const rows = [["run", "label", "step", "time", "mean", "min", "max"]];
   for (const { run, curve } of runs) {
     const time = (at) => new Date(curve.ts[at]).toISOString();
@@ -220,5 +214,5 @@ export function csvOf(runs) {
       });
     }
   }
-  return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
+  return rows;
 }

@@ -3,6 +3,7 @@
 import { follow } from "./api.js";
 import { addressOf, readAddress } from "./address.js";
 import { h, notice, show } from "./dom.js";
+import { restoreTheme, turnTheme } from "./theme.js";
 
 const VIEWS = { runs: "Runs", run: null, compare: null, sql: "SQL" }; // with a title: in the header
 const AGAIN_MS = 1000; // until a view that failed is opened again
@@ -140,17 +141,6 @@ function drawHeader(current) {
   );
 }
 
-function turnTheme() {
-  const root = document.documentElement;
-  const isDark = root.dataset.theme
-    ? root.dataset.theme === "dark"
-    : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = isDark ? "light" : "dark";
-  localStorage.setItem("chiplog-theme", root.dataset.theme);
-  document.dispatchEvent(new Event("themechange"));
-}
-
-const theme = localStorage.getItem("chiplog-theme");
-if (theme) document.documentElement.dataset.theme = theme;
+restoreTheme();
 addEventListener("hashchange", route);
 route();

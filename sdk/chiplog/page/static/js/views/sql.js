@@ -3,9 +3,11 @@
 import { ask } from "../api.js";
 import { addressOf, setParameters } from "../address.js";
 import { h, notice, show } from "../dom.js";
+import { csvOf, save } from "../download.js";
 import { savedViews } from "../saved_views.js";
 import { createTable } from "../table.js";
 import { valueText, wholeText } from "../texts.js";
+import { onTheme } from "../theme.js";
 
 const SUGGESTED_MAX = 10;
 const CURVES_MAX = 8;
@@ -245,15 +247,12 @@ export async function open(content, rest, query) {
   }
 
   function onDownload() {
-    const lines = [result.columns, ...result.rows].map((row) => row.map(csvText).join(","));
-    const url = URL.createObjectURL(new Blob([lines.join("\r\n") + "\r\n"], { type: "text/csv" }));
-    h("a", { href: url, download: "chiplog.csv" }).click();
-    setTimeout(() => URL.revokeObjectURL(url), 10_000);
+    save(new Blob([csvOf([result.columns, ...result.rows])], { type: "text/csv" }), "chiplog.csv");
   }
 
   const onResize = () => drawChart();
   addEventListener("resize", onResize);
-  document.addEventListener("themechange", onResize);
+  const endTheme = onTheme(onResize);
   ask("words").then((found) => {
     words = found;
     drawViews();
@@ -268,7 +267,7 @@ export async function open(content, rest, query) {
     turn++;
     running?.abort();
     removeEventListener("resize", onResize);
-    document.removeEventListener("themechange", onResize);
+    endTheme();
     table.close();
   };
 }
@@ -297,13 +296,4 @@ function compareCells(a, b, turn) {
   if (a === null || b === null) return (a === null) - (b === null);
   const [first, second] = [a, b].map((value) => (typeof value === "object" ? JSON.stringify(value) : value));
   return first === second ? 0 : first < second ? -turn : turn;
-}
-
-/** Return a cell of a CSV file. A text that a spreadsheet would take for a formula gets an apostrophe. */
-function csvText(value) {
-  if (value === null || value === undefined) return "";
-  if (typeof value === "number" || typeof value === "boolean") return String(value);
-  const text = typeof value === "object" ? JSON.stringify(value) : String(value);
-  const safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
-  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }

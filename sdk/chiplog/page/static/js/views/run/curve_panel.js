@@ -1,8 +1,9 @@
 // A panel of the Curves tab: the curve of one metric with its notes, its legend and its downloads.
 
 import { Chart } from "../../chart.js";
-import { csvOf, merge, modelOf, placesOf } from "../../curve_model.js";
+import { merge, modelOf, placesOf, rowsOf } from "../../curve_model.js";
 import { h, show } from "../../dom.js";
+import { csvOf, save } from "../../download.js";
 import { countText, valueText, wholeText } from "../../texts.js";
 
 const POINTS = 400;
@@ -214,16 +215,10 @@ export class Panel {
 
   saveCsv() {
     const runs = this.view.runs.map(({ run }, at) => ({ run, curve: this.curves[at] })).filter(({ curve }) => curve);
-    save(new Blob([csvOf(runs)], { type: "text/csv" }), `${fileName(this.key)}.csv`);
+    save(new Blob([csvOf(rowsOf(runs))], { type: "text/csv" }), `${fileName(this.key)}.csv`);
   }
 }
 
 function fileName(key) {
   return key.replaceAll(/[^\w.-]+/g, "_").slice(0, 100) || "curve";
-}
-
-function save(blob, name) {
-  const address = URL.createObjectURL(blob);
-  h("a", { href: address, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }

@@ -3,27 +3,12 @@
 
 import { h, show } from "../../dom.js";
 import { countText, secondsText, wholeText } from "../../texts.js";
+import { onTheme } from "../../theme.js";
+import { NO_DATA, RAMPS, colorOf, copyPicture, niceStep, themeOf } from "./canvas.js";
 import { dragRange } from "./drag.js";
 
 const LEFT = 84; // room for names of labels, pixels
 const BOTTOM = 18;
-export const RAMPS = {
-  light: [
-    [255, 255, 255],
-    [253, 232, 190],
-    [247, 165, 84],
-    [211, 72, 38],
-    [110, 8, 28],
-  ],
-  dark: [
-    [22, 26, 33],
-    [70, 32, 88],
-    [170, 48, 92],
-    [243, 122, 62],
-    [255, 236, 150],
-  ],
-};
-export const NO_DATA = { light: [226, 230, 236], dark: [48, 55, 66] };
 const SCALE_MIN = 0.05; // of the median: the unit of the logarithmic scale
 const FLOOR_SHARE = 0.9; // of the cells have an excess that counts as noise and has the colour of the background …
 const FLOOR_MAX = 0.1; // … up to this share of the median
@@ -180,13 +165,8 @@ export function heatMap({ onChoose, onRange }) {
   }
 
   function paintCursor() {
-    const context = canvas.getContext("2d");
-    context.setTransform(1, 0, 0, 1, 0, 0);
-    context.clearRect(0, 0, canvas.width, canvas.height);
-    if (!data?.n_columns || !picture.width) return;
-    context.drawImage(picture, 0, 0);
-    const ratio = devicePixelRatio || 1;
-    context.scale(ratio, ratio);
+    const context = copyPicture(canvas, data?.n_columns ? picture : null);
+    if (!context) return;
     const { width, height } = box();
     const frame = (cell, color, lineWidth) => {
       const w = Math.max(width / data.n_columns, 5);
@@ -241,14 +221,13 @@ export function heatMap({ onChoose, onRange }) {
     );
   }
 
-  const onTheme = () => {
+  const endTheme = onTheme(() => {
     if (!data) return;
     drawLegend();
     paint();
-  };
+  });
   const observer = new ResizeObserver(() => paint());
   observer.observe(canvas);
-  document.addEventListener("themechange", onTheme);
 
   return {
     element,
@@ -280,26 +259,7 @@ export function heatMap({ onChoose, onRange }) {
     columns: () => Math.max(10, Math.min(600, Math.floor(box().width * (devicePixelRatio || 1)) || 600)),
     close() {
       observer.disconnect();
-      document.removeEventListener("themechange", onTheme);
+      endTheme();
     },
   };
-}
-
-/** Return the next 1, 2 or 5 with zeros that is not below a number. */
-export function niceStep(least) {
-  const size = 10 ** Math.floor(Math.log10(least));
-  return [1, 2, 5, 10].map((by) => by * size).find((one) => one >= least);
-}
-
-/** Return a colour of a ramp, at a share from 0 to 1. */
-export function colorOf(share, ramp) {
-  const place = Math.min(Math.max(share, 0), 1) * (ramp.length - 1);
-  const at = Math.min(Math.floor(place), ramp.length - 2);
-  return ramp[at].map((from, channel) => Math.round(from + (ramp[at + 1][channel] - from) * (place - at)));
-}
-
-/** Return "dark" or "light": how an element looks. */
-export function themeOf(element) {
-  const [red, green, blue] = getComputedStyle(element).color.match(/\d+/g).map(Number);
-  return red + green + blue > 384 ? "dark" : "light"; // light text is on a dark surface
 }

@@ -3,7 +3,8 @@
 
 import { h, show } from "../../dom.js";
 import { valueText, wholeText } from "../../texts.js";
-import { NO_DATA, RAMPS, colorOf, themeOf } from "./heat_map.js";
+import { onTheme } from "../../theme.js";
+import { NO_DATA, RAMPS, colorOf, copyPicture, themeOf } from "./canvas.js";
 
 const LEFT = 66; // room for values, pixels
 const BOTTOM = 18;
@@ -195,13 +196,8 @@ export function histogramMap({ onStep, onZoom }) {
   }
 
   function paintCursor() {
-    const context = canvas.getContext("2d");
-    context.setTransform(1, 0, 0, 1, 0, 0);
-    context.clearRect(0, 0, canvas.width, canvas.height);
-    if (!data?.n || !picture.width) return;
-    context.drawImage(picture, 0, 0);
-    const ratio = devicePixelRatio || 1;
-    context.scale(ratio, ratio);
+    const context = copyPicture(canvas, data?.n ? picture : null);
+    if (!context) return;
     const { height } = box();
     const style = getComputedStyle(element);
     if (view.step !== null && view.step >= first() && view.step <= ends.at(-1)) {
@@ -243,9 +239,7 @@ export function histogramMap({ onStep, onZoom }) {
   };
   const observer = new ResizeObserver(() => paint());
   observer.observe(canvas);
-  const scheme = matchMedia("(prefers-color-scheme: dark)");
-  scheme.addEventListener("change", again);
-  document.addEventListener("themechange", again);
+  const endTheme = onTheme(again);
 
   return {
     element,
@@ -283,8 +277,7 @@ export function histogramMap({ onStep, onZoom }) {
     },
     close() {
       observer.disconnect();
-      scheme.removeEventListener("change", again);
-      document.removeEventListener("themechange", again);
+      endTheme();
     },
   };
 }

@@ -2,8 +2,9 @@
 
 import { h, show } from "../../dom.js";
 import { countText, durationText, secondsText, wholeText } from "../../texts.js";
+import { onTheme } from "../../theme.js";
+import { copyPicture, niceStep } from "./canvas.js";
 import { dragRange } from "./drag.js";
-import { niceStep } from "./heat_map.js";
 import { timeScale } from "./time_scale.js";
 
 const LEFT = 84; // room for names of labels, pixels
@@ -223,13 +224,8 @@ export function timeline({ onChoose, onRange }) {
   }
 
   function paintCursor() {
-    const context = canvas.getContext("2d");
-    context.setTransform(1, 0, 0, 1, 0, 0);
-    context.clearRect(0, 0, canvas.width, canvas.height);
-    if (!data || !picture.width) return;
-    context.drawImage(picture, 0, 0);
-    const ratio = devicePixelRatio || 1;
-    context.scale(ratio, ratio);
+    const context = copyPicture(canvas, data ? picture : null);
+    if (!context) return;
     const style = getComputedStyle(element);
     const own = data.bars.find(
       (bar) => data.labels[bar.row] === chosen?.label && chosen.step >= bar.step && chosen.step <= lastStep(bar),
@@ -264,10 +260,9 @@ export function timeline({ onChoose, onRange }) {
     );
   }
 
-  const onTheme = () => paint();
+  const endTheme = onTheme(() => paint());
   const observer = new ResizeObserver(() => paint());
   observer.observe(canvas);
-  document.addEventListener("themechange", onTheme);
 
   return {
     element,
@@ -307,7 +302,7 @@ export function timeline({ onChoose, onRange }) {
     columns: (room) => Math.max(100, Math.min(4000, Math.floor(canvas.clientWidth ? width() : room - LEFT))),
     close() {
       observer.disconnect();
-      document.removeEventListener("themechange", onTheme);
+      endTheme();
     },
   };
 }

@@ -1,0 +1,53 @@
+// What the pictures on a canvas share: colours, ticks, and a cursor that costs one copy of the picture.
+
+export const RAMPS = {
+  light: [
+    [255, 255, 255],
+    [253, 232, 190],
+    [247, 165, 84],
+    [211, 72, 38],
+    [110, 8, 28],
+  ],
+  dark: [
+    [22, 26, 33],
+    [70, 32, 88],
+    [170, 48, 92],
+    [243, 122, 62],
+    [255, 236, 150],
+  ],
+};
+export const NO_DATA = { light: [226, 230, 236], dark: [48, 55, 66] };
+
+/** Return the next 1, 2 or 5 with zeros that is not below a number. */
+export function niceStep(least) {
+  const size = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].map((by) => by * size).find((one) => one >= least);
+}
+
+/** Return a colour of a ramp, at a share from 0 to 1. */
+export function colorOf(share, ramp) {
+  const place = Math.min(Math.max(share, 0), 1) * (ramp.length - 1);
+  const at = Math.min(Math.floor(place), ramp.length - 2);
+  return ramp[at].map((from, channel) => Math.round(from + (ramp[at + 1][channel] - from) * (place - at)));
+}
+
+/** Return "dark" or "light": how an element looks. */
+export function themeOf(element) {
+  const [red, green, blue] = getComputedStyle(element).color.match(/\d+/g).map(Number);
+  return red + green + blue > 384 ? "dark" : "light"; // light text is on a dark surface
+}
+
+/**
+ * Draw a picture onto a canvas of its size, in place of what is there; null leaves it empty.
+ * @returns {?CanvasRenderingContext2D} what draws over it, in pixels of CSS; null without a picture
+ */
+export function copyPicture(canvas, picture) {
+  const context = canvas.getContext("2d");
+  context.setTransform(1, 0, 0, 1, 0, 0);
+  context.clearRect(0, 0, canvas.width, canvas.height);
+  if (!picture?.width) return null;
+  context.drawImage(picture, 0, 0);
+  const ratio = devicePixelRatio || 1;
+  context.scale(ratio, ratio);
+  return context;
+}
