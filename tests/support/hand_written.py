@@ -1,11 +1,12 @@
 """Databases that tests write by hand: the tables of the index, and its rollups after the rows."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
 
+from chiplog.query.client import Client, connect
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.sql import rollups_sql, tables_sql, views_sql
 
@@ -21,6 +22,15 @@ def hand_written(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             create_tables(database)
         yield database
         compute_rollups(database)
+
+
+@contextlib.contextmanager
+def filled(root: Path, fill: Callable[[duckdb.DuckDBPyConnection], None]) -> Iterator[Client]:
+    """Let a function fill the database of a data directory, and connect to it."""
+    with hand_written(root) as database:
+        fill(database)
+    with connect(dir=root, start=False) as client:
+        yield client
 
 
 def create_tables(database: duckdb.DuckDBPyConnection) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from chiplog.cli.comparison import compare_runs
 from chiplog.query.client import Client, connect
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import filled, hand_written
 from tests.support.plotted_runs import STEPS, fill_plotted_runs
 from tests.support.safeguard import Safeguard
 
@@ -25,10 +25,7 @@ SAFEGUARDS = [
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    root = tmp_path_factory.mktemp("compared")
-    with hand_written(root) as database:
-        fill_plotted_runs(database)
-    with connect(dir=root, start=False) as client:
+    with filled(tmp_path_factory.mktemp("compared"), fill_plotted_runs) as client:
         yield client
 
 

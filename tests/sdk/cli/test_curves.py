@@ -7,8 +7,8 @@ import click
 import pytest
 
 from chiplog.cli.curves import Panel, PlotRequest, read_panels, smoothed
-from chiplog.query.client import Client, connect
-from tests.support.hand_written import hand_written
+from chiplog.query.client import Client
+from tests.support.hand_written import filled
 from tests.support.plotted_runs import SPIKE, SPIKE_STEP, STEPS, fill_plotted_runs
 from tests.support.safeguard import Safeguard
 
@@ -25,10 +25,7 @@ SAFEGUARDS = [
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    root = tmp_path_factory.mktemp("plotted")
-    with hand_written(root) as database:
-        fill_plotted_runs(database)
-    with connect(dir=root, start=False) as client:
+    with filled(tmp_path_factory.mktemp("plotted"), fill_plotted_runs) as client:
         yield client
 
 

@@ -17,8 +17,8 @@ import duckdb
 import pytest
 
 from chiplog.page.curves import CurvesRequest, bucket_width, read_curves
-from chiplog.query.client import Client, connect
-from tests.support.hand_written import hand_written
+from chiplog.query.client import Client
+from tests.support.hand_written import filled
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
@@ -82,9 +82,7 @@ def values() -> list[Value]:
 @pytest.fixture(scope="module")
 def client(values: list[Value], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     root: Path = tmp_path_factory.mktemp("curves")
-    with hand_written(root) as database:
-        fill(database, values)
-    with connect(dir=str(root), start=False) as client:
+    with filled(root, lambda database: fill(database, values)) as client:
         yield client
 
 

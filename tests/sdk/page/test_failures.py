@@ -6,8 +6,8 @@ import duckdb
 import pytest
 
 from chiplog.page.failures import read_failures
-from chiplog.query.client import Client, connect
-from tests.support.hand_written import hand_written
+from chiplog.query.client import Client
+from tests.support.hand_written import filled
 from tests.support.sampled_run import BEGUN, fill_sampled_run
 
 
@@ -46,10 +46,7 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    root = tmp_path_factory.mktemp("failures")
-    with hand_written(root) as database:
-        fill(database)
-    with connect(dir=str(root), start=False) as client:
+    with filled(tmp_path_factory.mktemp("failures"), fill) as client:
         yield client
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from chiplog.page.heat import HeatRequest, read_heat
-from chiplog.query.client import Client, connect
-from tests.support.hand_written import hand_written
+from chiplog.query.client import Client
+from tests.support.hand_written import filled
 from tests.support.safeguard import Safeguard
 from tests.support.slow_ranks import WIDE_RANKS, fill_slow_ranks
 
@@ -23,10 +23,7 @@ SAFEGUARDS = [
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    root = tmp_path_factory.mktemp("slow")
-    with hand_written(root) as database:
-        fill_slow_ranks(database)
-    with connect(dir=str(root), start=False) as client:
+    with filled(tmp_path_factory.mktemp("slow"), fill_slow_ranks) as client:
         yield client
 
 

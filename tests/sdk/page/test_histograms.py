@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
+import duckdb
 import pytest
 
 from chiplog.page.histograms import HistogramsRequest, read_histograms
-from chiplog.query.client import Client, connect
-from tests.support.hand_written import hand_written
+from chiplog.query.client import Client
+from tests.support.hand_written import filled
 from tests.support.media_run import SPIKE, fill_media_run
 from tests.support.safeguard import Safeguard
 
@@ -21,18 +22,19 @@ SAFEGUARDS = [
 ]
 
 
+def fill(database: duckdb.DuckDBPyConnection) -> None:
+    fill_media_run(database)
+    database.execute(
+        "INSERT INTO base.histograms SELECT 200, 1, s, s, TIMESTAMP '2026-01-02 03:00:00', "
+        "CASE s WHEN 0 THEN ['-inf'::DOUBLE, -1, 1, 'inf'::DOUBLE] WHEN 1 THEN [-1e308, 1e308] WHEN 2 THEN [3, 3] "
+        "ELSE ['-inf'::DOUBLE, 'inf'::DOUBLE] END, CASE s WHEN 0 THEN [1, 'nan'::DOUBLE, 2] ELSE [4] END "
+        "FROM range(4) t(s)"
+    )
+
+
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    root = tmp_path_factory.mktemp("media")
-    with hand_written(root) as database:
-        fill_media_run(database)
-        database.execute(
-            "INSERT INTO base.histograms SELECT 200, 1, s, s, TIMESTAMP '2026-01-02 03:00:00', "
-            "CASE s WHEN 0 THEN ['-inf'::DOUBLE, -1, 1, 'inf'::DOUBLE] WHEN 1 THEN [-1e308, 1e308] WHEN 2 THEN [3, 3] "
-            "ELSE ['-inf'::DOUBLE, 'inf'::DOUBLE] END, CASE s WHEN 0 THEN [1, 'nan'::DOUBLE, 2] ELSE [4] END "
-            "FROM range(4) t(s)"
-        )
-    with connect(dir=str(root), start=False) as client:
+    with filled(tmp_path_factory.mktemp("media"), fill) as client:
         yield client
 
 

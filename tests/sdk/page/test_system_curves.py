@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from chiplog.page.system_curves import SystemRequest, read_names, read_system_curves
-from chiplog.query.client import Client, connect
-from tests.support.hand_written import hand_written
+from chiplog.query.client import Client
+from tests.support.hand_written import filled
 from tests.support.safeguard import Safeguard
 from tests.support.sampled_run import fill_sampled_run
 
@@ -27,10 +27,7 @@ LAST = FIRST + 1_001_000_000
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    root = tmp_path_factory.mktemp("sampled")
-    with hand_written(root) as database:
-        fill_sampled_run(database)
-    with connect(dir=str(root), start=False) as client:
+    with filled(tmp_path_factory.mktemp("sampled"), fill_sampled_run) as client:
         yield client
 
 

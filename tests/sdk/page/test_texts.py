@@ -2,24 +2,26 @@
 
 from collections.abc import Iterator
 
+import duckdb
 import pytest
 
 from chiplog.page.texts import CHARS_MAX, read_texts
-from chiplog.query.client import Client, connect
-from tests.support.hand_written import hand_written
+from chiplog.query.client import Client
+from tests.support.hand_written import filled
 from tests.support.media_run import MARKUP, fill_media_run
+
+
+def fill(database: duckdb.DuckDBPyConnection) -> None:
+    fill_media_run(database)
+    database.execute(
+        "INSERT INTO base.texts SELECT 200, 3, 5, 1, now()::TIMESTAMP, "
+        "repeat('a', 20000) || 'Needle' || repeat('b', 9000)"
+    )
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    root = tmp_path_factory.mktemp("media")
-    with hand_written(root) as database:
-        fill_media_run(database)
-        database.execute(
-            "INSERT INTO base.texts SELECT 200, 3, 5, 1, now()::TIMESTAMP, "
-            "repeat('a', 20000) || 'Needle' || repeat('b', 9000)"
-        )
-    with connect(dir=str(root), start=False) as client:
+    with filled(tmp_path_factory.mktemp("media"), fill) as client:
         yield client
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from chiplog.page.timeline import TimelineRequest, lay_out, read_timeline
-from chiplog.query.client import Client, connect
-from tests.support.hand_written import hand_written
+from chiplog.query.client import Client
+from tests.support.hand_written import filled
 from tests.support.slow_ranks import fill_slow_ranks
 
 S = 1_000_000
@@ -15,10 +15,7 @@ S = 1_000_000
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    root = tmp_path_factory.mktemp("slow")
-    with hand_written(root) as database:
-        fill_slow_ranks(database)
-    with connect(dir=str(root), start=False) as client:
+    with filled(tmp_path_factory.mktemp("slow"), fill_slow_ranks) as client:
         yield client
 
 

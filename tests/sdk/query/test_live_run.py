@@ -8,7 +8,7 @@ import pytest
 from chiplog.query.client import Client, connect
 from chiplog.query.live_run import LiveRun
 from chiplog.query.rank_states import Severity
-from tests.support.hand_written import hand_written
+from tests.support.hand_written import filled, hand_written
 from tests.support.live_runs import fill_live_runs
 from tests.support.safeguard import Safeguard
 
@@ -30,10 +30,7 @@ SAFEGUARDS = [
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    root = tmp_path_factory.mktemp("live")
-    with hand_written(root) as database:
-        fill_live_runs(database)
-    with connect(dir=root, start=False) as client:
+    with filled(tmp_path_factory.mktemp("live"), fill_live_runs) as client:
         yield client
 
 
