@@ -16,12 +16,19 @@ def sampled(site_of: Callable[..., Site]) -> Site:
 
 def test_devices_have_curves_and_marks(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/sampled/system")
-    panel = page.get_by_role("region", name="hw.gpu.utilization")
+    panel = page.get_by_role("region", name="GPU utilization")
     expect(panel.locator("canvas")).to_be_visible()
     expect(panel).to_contain_text("rank1")
     expect(page.get_by_role("region", name="system.network.receive")).to_contain_text("per second")
     page.get_by_text("2 marks: throttling and events of GPUs").click()
     expect(page.get_by_text("GPU-1-1 is lost: fell off the bus (XID 79)")).to_be_visible()
+
+
+def test_what_never_changes_is_a_row_of_a_table(sampled: Site, page: Page) -> None:
+    sampled.visit(page, "#/run/sampled/system")
+    rows = page.get_by_role("region", name="Does not change").locator("tbody tr")
+    expect(rows).to_have_text(["GPU power limit700 W2hw.power.limit"])
+    expect(page.get_by_role("region", name="GPU power limit")).to_have_count(0)
 
 
 def test_a_time_in_the_address_is_shown_and_left(sampled: Site, page: Page) -> None:
@@ -44,8 +51,8 @@ def test_samples_are_aligned_with_steps_and_the_page_says_how(sampled: Site, pag
     expect(page.get_by_text("The step of a sample is the last one that the primary")).to_be_visible()
     assert "x=step" in page.url
     page.reload()
-    panel = page.get_by_role("region", name="hw.gpu.utilization")
-    expect(panel).to_contain_text("hw.gpu.utilization (%)")
+    panel = page.get_by_role("region", name="GPU utilization")
+    expect(panel).to_contain_text("GPU utilization, %hw.gpu.utilization")
     expect(panel.locator("canvas")).to_be_visible()
     # The crosshair on the mark of the throttling has its words.
     box = panel.locator(".u-over").bounding_box()
@@ -56,7 +63,7 @@ def test_samples_are_aligned_with_steps_and_the_page_says_how(sampled: Site, pag
 
 def test_devices_are_chosen_by_label_and_by_node(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/many/system")
-    panel = page.get_by_role("region", name="hw.gpu.utilization")
+    panel = page.get_by_role("region", name="GPU utilization")
     expect(panel).to_contain_text("20 devices")
     page.get_by_text("of 20 nodes, 20 labels, 20 GPUs").click()
     page.get_by_role("searchbox", name="Search nodes, labels, GPUs").fill("rank7")

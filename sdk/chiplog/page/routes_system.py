@@ -16,6 +16,7 @@ WIDTH_MAX = 1 << 40
 async def get_names(request: Request) -> Response:
     """GET api/runs/RUN/system: names of samples, labels with their nodes and GPUs, the span of steps, and marks.
 
+    A name has a title in plain words, the quantity that its values count, and `flat`, its value if that never changes.
     Marks are throttling and events of GPUs, at most 500, each with the step of its node.
     """
     run = request.path_params["run"]

@@ -6,6 +6,7 @@ from typing import Any
 
 from chiplog.page.curves import bucket_width
 from chiplog.page.node_steps import progress_sql, read_step_span
+from chiplog.page.sample_names import sample_name, sample_place
 from chiplog.query.client import Client
 
 LINES_MAX = 16  # above that a band over all devices
@@ -16,9 +17,15 @@ COUNTERS = (
     *("system.paging.faults", "system.disk.io", "system.network", "system.pressure"),
     *("hw.energy", "hw.errors"),
 )
+# A counter that does not grow has the value 0, as a rate.
 _NAMES = """
-SELECT name, count(*) AS n, count(DISTINCT (node, device)) AS n_devices, min(ts) AS first, max(ts) AS last FROM system
-WHERE run_id = $run AND name <> 'hw.gpu.throttle.reasons' GROUP BY name ORDER BY name
+WITH devices AS (
+    SELECT name, count(*) AS n, min(ts) AS first, max(ts) AS last, min(value) AS least, max(value) AS most
+    FROM system WHERE run_id = $run AND name <> 'hw.gpu.throttle.reasons' GROUP BY name, node, device
+)
+SELECT name, sum(n)::BIGINT AS n, count(*) AS n_devices, min(first) AS first, max(last) AS last,
+       max(most) AS most, bool_and(n > 1 AND least = most) AS is_still, min(least) = max(most) AS is_same
+FROM devices GROUP BY name
 """
 _OWNED = "regexp_matches({}, '^(GPU-|MIG-|pid:)')"
 # Each label with its nodes and GPUs. A label that moved to another node is there twice.
@@ -136,14 +143,16 @@ def read_names(client: Client, run: str) -> dict[str, Any]:
     """Return what there are samples of.
 
     Returns:
-        `names` with the number of samples and of devices and the span of each; `labels` with node, rank and GPUs;
-        `steps`, as of `read_step_span`; `marks`: throttling and events of GPUs, each with the step of its node and a
-        few `words`.
+        `names` with the number of samples and of devices and the span of each, `title` and `quantity` as of
+        `SampleName`, and `flat`, the value if all samples of all devices have the same one, else None; `labels` with
+        node, rank and GPUs; `steps`, as of `read_step_span`; `marks`: throttling and events of GPUs, each with the step
+        of its node and a few `words`.
 
     Raises:
         QueryError: A query has no result.
     """
-    names = client.sql(_NAMES, {"run": run}).rows()
+    names = [_named(row) for row in client.sql(_NAMES, {"run": run}).rows()]
+    names.sort(key=lambda row: sample_place(row["name"]))
     span = read_step_span(client, run)
     if not names and span is None:
         return {"names": [], "labels": [], "steps": None, "marks": []}
@@ -156,6 +165,13 @@ def read_names(client: Client, run: str) -> dict[str, Any]:
 def throttle_text(reasons: int) -> str:
     """Return why a GPU is throttled, from the bits of hw.gpu.throttle.reasons; "" if it is not."""
     return ", ".join(text for bit, text in _REASONS.items() if reasons & bit)
+
+
+def _named(row: dict[str, Any]) -> dict[str, Any]:
+    name, value = row["name"], row.pop("most")
+    is_still, is_same, is_rate = row.pop("is_still"), row.pop("is_same"), name.startswith(COUNTERS)
+    flat = None if not is_still else 0.0 if is_rate else value if is_same else None
+    return {**row, **sample_name(name)._asdict(), "is_rate": is_rate, "flat": flat}
 
 
 def _mark(row: dict[str, Any]) -> dict[str, Any]:
@@ -205,7 +221,8 @@ def read_system_curves(client: Client, request: SystemRequest) -> list[dict[str,
             curve["n_labels"] = rows[0]["n"]
         if not request.is_by_step:  # buckets begin at whole widths
             curve["step"] = curve["ts"] = [place / 1000 for place in curve["step"]]
-        curves.append({"key": name, "is_rate": name in counters, **head, **curve})
+        about = {"key": name, **sample_name(name)._asdict(), "is_rate": name in counters}
+        curves.append({**about, **head, **curve})
     return curves
 
 

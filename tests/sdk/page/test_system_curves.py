@@ -61,8 +61,8 @@ def test_many_devices_are_a_band_that_names_its_extremes(client: Client) -> None
 
 def test_throttling_and_lost_gpus_are_marks_in_the_order_of_time(client: Client) -> None:
     found = read_names(client, "sampled")
-    assert [(row["name"], row["n_devices"]) for row in found["names"]] == [
-        *(("hw.gpu.utilization", 2), ("system.network.receive", 2))
+    assert [(row["title"], row["n_devices"], row["flat"]) for row in found["names"]] == [
+        *(("GPU utilization", 2, None), ("GPU power limit", 2, 700.0), ("system.network.receive", 2, None))
     ]
     assert [(mark["kind"], mark["label"], mark["xid"], mark["message"]) for mark in found["marks"]] == [
         ("throttled", "rank1", None, "GPU-1-1 is throttled: too hot (hardware)"),

@@ -1,16 +1,9 @@
 // Samples of machines as people read them: in units, and with the words of what went wrong.
 
-// What a name counts, by its end, in the units of the agent; then the sizes of each unit from large to small.
-const UNITS = [
-  [/\.utilization$/, "share"],
-  [/\.(memory\.(usage|limit)|filesystem\.usage|io\.(read|write|receive|transmit))$/, "bytes"],
-  [/\.clock\.\w+$/, "hertz"],
-  [/^hw\.power/, "watts"],
-  [/^hw\.temperature/, "celsius"],
-  [/^hw\.energy$/, "joules"],
-  [/^system\.pressure\./, "seconds"],
-];
+import { valueText } from "./texts.js";
+
 const SAMPLES_MIN = 2; // of each device in a bucket: they are not sampled at the same time
+// The sizes of each unit from large to small, by quantity: see sample_names.py of the server.
 const SIZES = {
   share: [[0.01, "%"]],
   bytes: [
@@ -32,22 +25,32 @@ const SIZES = {
 };
 const RATES = { joules: [[1, "W"]], seconds: [[0.01, "% of the time"]] };
 
-/** Return a curve in a unit for people: {unit, scaled}. */
+/** Return the unit for values up to `most`, and its size: {unit, size}. row: quantity and is_rate of a name. */
+function unitOf({ quantity, is_rate: isRate }, most) {
+  const sizes = (isRate ? RATES[quantity] : null) ?? SIZES[quantity] ?? [[1, ""]];
+  const [size, unit] = sizes.find(([one]) => most >= one) ?? sizes.at(-1);
+  const after = isRate && !RATES[quantity] ? "per second" : "";
+  return { unit: [unit, after].filter(Boolean).join(" "), size };
+}
+
+/** Return a value of a name as "79.6 GiB". */
+export function sampleText(row, value) {
+  const { unit, size } = unitOf(row, Math.abs(value));
+  return `${valueText(Number((value / size).toPrecision(4)))} ${unit}`;
+}
+
+/** Return a curve in a unit for people: {title, scaled}; the title is that of its name with the unit. */
 export function inUnit(curve) {
-  const kind = UNITS.find(([pattern]) => pattern.test(curve.key))?.[1];
-  const sizes = (curve.is_rate ? RATES[kind] : null) ?? SIZES[kind];
-  const after = curve.is_rate && !RATES[kind] ? "per second" : "";
-  if (!sizes) return { unit: after, scaled: curve };
   const columns = curve.kind === "band" ? [curve.max] : (curve.lines ?? []).map(({ max }) => max);
   const most = columns.flat().reduce((a, b) => Math.max(a, Math.abs(b ?? 0)), 0);
-  const [size, unit] = sizes.find(([one]) => most >= one) ?? sizes.at(-1);
+  const { unit, size } = unitOf(curve, most);
   const scale = (values) => values?.map((value) => (value === null ? null : value / size));
   const parts = (of, names) => Object.fromEntries(names.map((name) => [name, scale(of[name])]));
   const scaled =
     curve.kind === "band"
       ? { ...curve, ...parts(curve, ["min", "median", "max"]) }
       : { ...curve, lines: curve.lines?.map((line) => ({ ...line, ...parts(line, ["mean", "min", "max"]) })) };
-  return { unit: `${unit}${after ? ` ${after}` : ""}`, scaled };
+  return { title: unit ? `${curve.title}, ${unit}` : curve.title, scaled };
 }
 
 /**

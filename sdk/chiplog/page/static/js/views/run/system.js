@@ -5,8 +5,9 @@ import { ask, part } from "../../api.js";
 import { Chart } from "../../chart.js";
 import { modelOf } from "../../curve_model.js";
 import { h, notice, show } from "../../dom.js";
+import { grid } from "../../grid.js";
 import { liveRefresh } from "../../live.js";
-import { inUnit, leastWidth, marksAt } from "../../sample_units.js";
+import { inUnit, leastWidth, marksAt, sampleText } from "../../sample_units.js";
 import { countText, timeText, wholeText } from "../../texts.js";
 import { deviceChooser } from "./device_chooser.js";
 
@@ -167,21 +168,23 @@ class View {
   // -- panels --
 
   drawPanels() {
-    for (const { name } of this.found.names) {
+    const { names } = this.found;
+    for (const { name, title } of names) {
       if (this.panels.has(name)) continue;
       const panel = { name, version: 0, isStale: true, isSeen: false, chart: null };
       panel.box = h("div", { class: "curve-box sampled" });
       panel.legend = h("div", { class: "curve-legend" }, h("span", { class: "quiet" }, "Loading…"));
-      panel.title = h("h3", {}, name);
-      const attributes = { class: "panel", "aria-label": name, "data-name": name };
-      panel.element = h("section", attributes, panel.title, panel.box, panel.legend);
+      panel.title = h("h3", {}, title);
+      const raw = title === name ? null : h("span", { class: "quiet small clip", title: name }, name);
+      const attributes = { class: "panel", "aria-label": title, "data-name": name };
+      panel.element = h("section", attributes, h("header", {}, panel.title, raw), panel.box, panel.legend);
       this.panels.set(name, panel);
     }
     const kindOf = (name) =>
       KINDS.find(([, starts]) => starts.some((start) => name.startsWith(start)))?.[0] ?? "Others";
     const groups = [...KINDS.map(([title]) => title), "Others"].map((title) => [
       title,
-      this.found.names.filter(({ name }) => kindOf(name) === title),
+      names.filter(({ name, flat }) => flat === null && kindOf(name) === title),
     ]);
     show(
       this.body,
@@ -199,6 +202,7 @@ class View {
             ),
           ),
         ),
+      flatTable(names.filter(({ flat }) => flat !== null)),
     );
     for (const panel of this.panels.values()) this.seen.observe(panel.element);
   }
@@ -250,9 +254,8 @@ class View {
   }
 
   drawCurve(panel, curve) {
-    const { unit, scaled } = inUnit(curve);
-    const devices = curve.kind === "band" ? `, ${curve.n_labels} devices` : "";
-    panel.title.textContent = `${curve.key}${unit ? ` (${unit})` : ""}${devices}`;
+    const { title, scaled } = inUnit(curve);
+    panel.title.textContent = title + (curve.kind === "band" ? `, ${curve.n_labels} devices` : "");
     panel.box.hidden = curve.kind === "none";
     if (curve.kind === "none") {
       panel.legend.textContent = `No sample ${this.x === "step" ? "in these steps" : "in this time"}.`;
@@ -261,7 +264,7 @@ class View {
     panel.chart ??= new Chart(panel.box, panel.legend, {
       onZoom: (least, most) => this.zoomTo(least, most),
       onReset: () => this.setZoom(null),
-      label: `Curve of ${panel.name}`,
+      label: `Curve of ${curve.title}`,
     });
     const runs = [{ name: this.run, curve: scaled, startMs: this.startMs }];
     const range = this.x === "step" ? this.zoom : null;
@@ -281,12 +284,12 @@ class View {
 
   async refresh() {
     try {
-      const last = JSON.stringify(this.found);
+      const before = this.found;
       const next = await ask(this.path, {}, { signal: this.abort.signal });
-      if (JSON.stringify(next) !== last) {
+      if (JSON.stringify(next) !== JSON.stringify(before)) {
         this.found = next;
         this.drawHead();
-        if (next.names.some(({ name }) => !this.panels.has(name))) this.drawPanels();
+        if (shapeOf(next) !== shapeOf(before)) this.drawPanels();
         for (const panel of this.panels.values()) panel.isStale = true;
         if (!this.zoom) await this.load();
       }
@@ -294,4 +297,30 @@ class View {
       if (error.name !== "AbortError") notice(error.message, true);
     }
   }
+}
+
+/** Return what decides which panels there are, and what is in the table below them. */
+function shapeOf({ names }) {
+  return JSON.stringify(names.map(({ name, flat, n_devices: n }) => (flat === null ? name : [name, flat, n])));
+}
+
+/** Return a table of names with one value at all times and on all devices; null without any. */
+function flatTable(names) {
+  if (!names.length) return null;
+  const rows = names.map((row) =>
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, row.title),
+      h("td", { class: "number" }, sampleText(row, row.flat)),
+      h("td", { class: "number" }, wholeText(row.n_devices)),
+      h("td", { class: "quiet small" }, row.title === row.name ? "" : row.name),
+    ),
+  );
+  return h(
+    "section",
+    { class: "panel flat", "aria-label": "Does not change" },
+    h("h2", {}, "Does not change"),
+    grid([["Name"], ["Value on all devices", "number"], ["Devices", "number"], [""]], h("tbody", {}, rows)),
+  );
 }

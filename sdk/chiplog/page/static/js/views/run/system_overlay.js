@@ -39,14 +39,14 @@ export class SystemOverlay {
   }
 
   drawNames() {
-    const names = (this.found?.names ?? []).map(({ name }) => name);
-    if (this.name && !names.includes(this.name)) names.unshift(this.name);
+    const names = [...(this.found?.names ?? [])];
+    if (this.name && !names.some(({ name }) => name === this.name)) names.unshift({ name: this.name, title: this.name });
     const option = (value, text) => h("option", { value, selected: value === this.name }, text);
     const none = this.found && !names.length ? "no system metric was sampled" : "add system metric";
     show(
       this.select,
       option("", this.name ? "no system metric" : none),
-      names.map((name) => option(name, name)),
+      names.map(({ name, title }) => option(name, title)),
     );
   }
 
@@ -120,11 +120,11 @@ export class SystemOverlay {
           ? ""
           : "has no sample in these steps";
     if (!hasCurve || !isKnown) return model;
-    const { unit, scaled } = inUnit(this.curve);
+    const { title, scaled } = inUnit(this.curve);
     const tables = [{ run: this.run, name: runName, curve: scaled, startMs }];
     const other = modelOf(tables, { x: model.kind, isLog: false, weight: 0, range: null }).model;
     const of = this.curve.n_labels > 1 ? `, median of ${this.curve.n_labels}` : "";
-    const name = `${runs.length > 1 ? `${runName} ` : ""}${this.name}${unit ? ` (${unit})` : ""}${of}, right axis`;
+    const name = `${runs.length > 1 ? `${runName} ` : ""}${title}${of}, right axis`;
     const lines = other.lines.map((line) => {
       const bounds = { isOnRight: true, id: null, tail: null, colour: COLOUR, dash: null, isSilent: line.isThin };
       return { ...line, ...bounds, name };

@@ -1,0 +1,65 @@
+"""Names of samples as people read them: a title, and what the values count; in the order of the page."""
+
+from typing import NamedTuple
+
+
+class SampleName(NamedTuple):
+    """What a name of a sample means.
+
+    Attributes:
+        title: A few plain words.
+        quantity: What the values count, which decides about units: share, bytes, hertz, watts, celsius, joules, seconds
+            or "" for plain numbers.
+    """
+
+    title: str
+    quantity: str = ""
+
+
+# The names of agent/chiplog_agent/stats: gpu.py, host.py and process_tree.py say how each is measured.
+SAMPLE_NAMES = {
+    "hw.gpu.utilization": SampleName("GPU utilization", "share"),
+    "hw.gpu.memory.usage": SampleName("GPU memory used", "bytes"),
+    "hw.gpu.memory.limit": SampleName("GPU memory in total", "bytes"),
+    "hw.power": SampleName("GPU power", "watts"),
+    "hw.power.limit": SampleName("GPU power limit", "watts"),
+    "hw.energy": SampleName("GPU power, by its energy counter", "joules"),
+    "hw.temperature.core": SampleName("GPU temperature", "celsius"),
+    "hw.temperature.memory": SampleName("GPU memory temperature", "celsius"),
+    "hw.gpu.clock.sm": SampleName("GPU clock", "hertz"),
+    "hw.gpu.clock.mem": SampleName("GPU memory clock", "hertz"),
+    "hw.errors.ecc_corrected": SampleName("GPU memory errors, corrected"),
+    "hw.errors.ecc_uncorrected": SampleName("GPU memory errors, not corrected"),
+    "system.cpu.utilization": SampleName("Host CPU utilization", "share"),
+    "system.cpu.load_average.1m": SampleName("Host load, mean of a minute"),
+    "system.memory.usage": SampleName("Host memory used", "bytes"),
+    "system.memory.limit": SampleName("Host memory in total", "bytes"),
+    "system.disk.io.read": SampleName("Disk read", "bytes"),
+    "system.disk.io.write": SampleName("Disk written", "bytes"),
+    "system.filesystem.usage": SampleName("Root file system used", "bytes"),
+    "system.network.io.receive": SampleName("Network received", "bytes"),
+    "system.network.io.transmit": SampleName("Network sent", "bytes"),
+    "system.network.errors": SampleName("Network errors"),
+    "system.network.dropped": SampleName("Network packets dropped"),
+    "system.paging.faults": SampleName("Page faults"),
+    "system.pressure.cpu": SampleName("Some task waited for a CPU", "seconds"),
+    "system.pressure.memory": SampleName("Some task waited for memory", "seconds"),
+    "system.pressure.io": SampleName("Some task waited for a disk", "seconds"),
+    "process.cpu.utilization": SampleName("CPU of the rank, 100 % is one core", "share"),
+    "process.memory.usage": SampleName("Memory of the rank", "bytes"),
+    "process.threads": SampleName("Threads of the rank"),
+    "process.open_file_descriptors": SampleName("Open files and sockets of the rank"),
+    "cgroup.memory.usage": SampleName("Memory of the rank's container", "bytes"),
+    "cgroup.memory.limit": SampleName("Memory limit of the rank's container", "bytes"),
+}
+_PLACES = {name: place for place, name in enumerate(SAMPLE_NAMES)}
+
+
+def sample_name(name: str) -> SampleName:
+    """Return what a name means; a name of another agent is its own title."""
+    return SAMPLE_NAMES.get(name) or SampleName(name)
+
+
+def sample_place(name: str) -> tuple[int, str]:
+    """Return a key that sorts names in the order of the page, those of other agents last."""
+    return _PLACES.get(name, len(_PLACES)), name
