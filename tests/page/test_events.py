@@ -18,7 +18,7 @@ def test_all_labels_are_aligned_to_the_first_failure(runs: Site, page: Page) -> 
     runs.visit(page, "#/run/slow/events")
     ends = page.get_by_role("region", name="Failures").locator("tbody tr")
     expect(ends).to_have_count(8)
-    expect(ends.nth(0)).to_contain_text("0 srank2firstfailed exit 1999node0–ValueError: boomline 999 of rank2")
+    expect(ends.nth(0)).to_contain_text("0 srank2failed firstfailed exit 1999node0ValueError: boomline 999 of rank2")
     expect(ends.nth(1)).to_contain_text("+2 srank6echocrashed signal 15999")
     expect(ends.nth(2)).to_contain_text("+10 srank0finished exit 0")
     expect(page.get_by_role("region", name="Tracebacks").locator("pre")).to_contain_text(f"ValueError: {MARKUP}")
@@ -38,6 +38,8 @@ def test_events_are_filtered_by_kind(runs: Site, page: Page) -> None:
     page.get_by_label("Kind").select_option("alert")
     expect(rows).to_have_count(3)
     assert "kind=alert" in page.url and "level" not in page.url
+    page.get_by_label("Kind").select_option(label="file arrived (3)")  # in plain words, the kind itself as the title
+    expect(rows.first.get_by_title("file_stored")).to_have_text("file arrived")
 
 
 def test_a_change_of_the_database_asks_for_what_is_new(runs: Site, page: Page) -> None:

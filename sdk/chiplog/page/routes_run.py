@@ -11,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from chiplog.page.body import json_object
+from chiplog.page.event_kinds import kind_title
 from chiplog.page.failures import read_failures
 from chiplog.page.json_response import JsonResponse, columns_of
 from chiplog.page.parameters import LABELS_MAX, choice, integer, optional_integer, repeated
@@ -104,7 +105,7 @@ async def get_console(request: Request) -> Response:
 
 
 async def get_events(request: Request) -> Response:
-    """GET api/runs/RUN/events: the newest events first, and the number of each kind.
+    """GET api/runs/RUN/events: the newest events first, and the number of each kind, with a title in plain words.
 
     kind, level, label: only events of it; label may be repeated. limit: events, at most 2,000.
     """
@@ -114,6 +115,8 @@ async def get_events(request: Request) -> Response:
     kind, level = query.get("kind", ""), query.get("level", "")
     rows = await source.rows(_EVENTS, run=run, limit=limit, kind=kind, level=level, labels=labels)
     kinds = await source.rows(_KINDS, run=run, labels=labels)
+    for row in kinds:
+        row["title"] = kind_title(row["kind"])
     for row in rows:
         row["body"] = orjson.loads(row["body"]) if row["body"] else None
     return JsonResponse({**columns_of(rows, _EVENT_COLUMNS), "kinds": kinds})

@@ -93,8 +93,8 @@ def test_a_file_that_was_not_saved_is_not_found(reader: PageClient) -> None:
 def test_events_are_filtered_and_counted_by_kind(reader: PageClient) -> None:
     found = reader.get("runs/even/events?kind=phase_open&level=info")
     assert len(found["rows"]) == 4
-    assert found["kinds"] == [{"kind": "phase_open", "level": "info", "n": 4}]
+    assert found["kinds"] == [{"kind": "phase_open", "level": "info", "n": 4, "title": "long phase"}]
     assert reader.get("runs/even/events?kind=phase_open&level=error")["rows"] == []
     found = reader.get("runs/even/events?kind=phase_open&label=rank1&label=rank2")
     assert {row[found["columns"].index("label")] for row in found["rows"]} == {"rank1", "rank2"}
-    assert found["kinds"] == [{"kind": "phase_open", "level": "info", "n": 2}]
+    assert found["kinds"] == [{"kind": "phase_open", "level": "info", "n": 2, "title": "long phase"}]

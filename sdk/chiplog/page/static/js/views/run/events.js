@@ -14,21 +14,22 @@ const TRACEBACKS_MAX = 50;
 const LABELS_SHOWN = 64; // of a round, until more are asked for
 const LEVELS = ["error", "warning", "info", "debug"];
 const ROLES = {
-  first: ["failed", "first"],
-  echo: ["", "echo"],
-  cause: ["failed", "own cause"],
+  first: ["failed", "failed first", "The first failure of this round that follows from no other"],
+  echo: ["", "echo", "It ended because another label had failed"],
+  cause: ["failed", "failed too", "It failed on its own, not because of another label"],
 };
 
+const GPU_HEAD = "GPU at its end"; // a column only if something is known of one
 const ROUND_HEADS = [
-  ["After", "number"],
+  ["Time", "number"],
   ["Over time", "wide"],
   ["Label"],
   ["Role"],
-  ["State"],
+  ["How it ended"],
   ["Last step", "number"],
   ["Node"],
-  ["GPU then"],
-  ["Reason and last line"],
+  [GPU_HEAD],
+  ["Reason, and last line of its console"],
 ];
 
 export async function open(element, run, query, firstReport) {
@@ -98,13 +99,15 @@ export async function open(element, run, query, firstReport) {
     );
   }
 
+  const titleOf = (kind) => answer.kinds.find((one) => one.kind === kind)?.title ?? kind;
+
   function draw() {
     show(top, tracebackPanel(tracebacks, consoleOf), alertPanel(report.alerts, consoleOf), lossPanel(report));
     drawFilters();
     const rows = isNone ? [] : objects(answer);
     show(
       body,
-      rows.map((row) => eventRow(row, consoleOf)),
+      rows.map((row) => eventRow(row, titleOf(row.kind), consoleOf)),
     );
     const total = answer.kinds
       .filter((one) => (!state.kind || one.kind === state.kind) && (!state.level || one.level === state.level))
@@ -124,7 +127,7 @@ export async function open(element, run, query, firstReport) {
       for (const row of answer.kinds) found.set(row[name], (found.get(row[name]) ?? 0) + row.n);
       return found;
     };
-    const choice = (name, title, values) => {
+    const choice = (name, title, values, textOf = (value) => value) => {
       const found = counts(name);
       const select = h(
         "select",
@@ -133,7 +136,7 @@ export async function open(element, run, query, firstReport) {
         [...new Set([...values(found), state[name]])]
           .filter(Boolean)
           .map((value) =>
-            h("option", { value, selected: value === state[name] }, `${value} (${found.get(value) ?? 0})`),
+            h("option", { value, selected: value === state[name] }, `${textOf(value)} (${found.get(value) ?? 0})`),
           ),
       );
       return h("label", {}, `${title[0].toUpperCase()}${title.slice(1)} `, select);
@@ -142,7 +145,7 @@ export async function open(element, run, query, firstReport) {
     show(
       filters,
       labelsSelect(report, state.labels, (labels) => choose({ labels })),
-      choice("kind", "kind", (found) => [...found.keys()].sort()),
+      choice("kind", "kind", (found) => [...found.keys()].sort(), titleOf),
       choice("level", "level", (found) => LEVELS.filter((level) => found.has(level))),
     );
   }
@@ -180,27 +183,29 @@ function roundPanel({ first, labels }, choice, consoleOf, nShown, onMore) {
   const times = labels.map((row) => row.after_s).filter((after) => after !== null);
   const [least, most] = [Math.min(0, ...times), Math.max(0.001, ...times)];
   const doubt = [];
-  if (!first.is_cause) doubt.push("Only echoes are known: something outside ended the labels.");
+  if (labels.some(({ role }) => role === "echo")) doubt.push("An echo ended because another label had failed.");
+  if (!first.is_cause) doubt.push("No label failed on its own: something outside ended them.");
   if (!first.is_certain)
     doubt.push(`Another label may have failed before it: times are exact to ${secondsText(first.uncertainty_s)}.`);
   const counts = [
-    ["echo", "echo", "echoes"],
-    ["cause", "other failure", "other failures"],
+    ["cause", "failed, too"],
+    ["echo", "ended because of it"],
   ]
-    .map(([role, one, many]) => [labels.filter((row) => row.role === role).length, one, many])
+    .map(([role, words]) => [labels.filter((row) => row.role === role).length, words])
     .filter(([n]) => n)
-    .map(([n, one, many]) => `${wholeText(n)} ${n === 1 ? one : many}`);
+    .map(([n, words]) => `${wholeText(n)} ${n === 1 ? "other" : "others"} ${words}`);
+  const hasGpus = labels.some(({ gpu }) => gpu);
   return h(
     "section",
     { class: "panel", "aria-label": "Failures" },
     h("div", { class: "bar" }, h("h2", {}, [`${first.label} failed${counts.length ? " first" : ""}`, ...counts].join("; ")), choice),
-    h("p", { class: "quiet" }, `Time zero is ${timeText(first.ts)}. `, doubt.join(" ")),
+    h("p", { class: "quiet" }, `Times are counted from the first failure, at ${timeText(first.ts)}. `, doubt.join(" ")),
     grid(
-      ROUND_HEADS,
+      hasGpus ? ROUND_HEADS : ROUND_HEADS.filter(([title]) => title !== GPU_HEAD),
       h(
         "tbody",
         {},
-        labels.slice(0, nShown).map((row) => endRow(row, (row.after_s - least) / (most - least), consoleOf)),
+        labels.slice(0, nShown).map((row) => endRow(row, (row.after_s - least) / (most - least), hasGpus, consoleOf)),
       ),
       { table: { class: "grid ends" } },
     ),
@@ -208,8 +213,8 @@ function roundPanel({ first, labels }, choice, consoleOf, nShown, onMore) {
   );
 }
 
-function endRow(row, share, consoleOf) {
-  const [kind, text] = ROLES[row.role] ?? [];
+function endRow(row, share, hasGpus, consoleOf) {
+  const [kind, text, title] = ROLES[row.role] ?? [];
   const dot = h("i", { class: row.role === "first" || row.role === "cause" ? null : "echo" });
   dot.style.left = `${share * 100}%`;
   const line =
@@ -232,11 +237,11 @@ function endRow(row, share, consoleOf) {
         row.attempt ? `${row.label}, attempt ${row.attempt}` : row.label,
       ),
     ),
-    h("td", {}, text ? h("span", { class: `chip ${kind}` }, text) : ""),
+    h("td", {}, text ? h("span", { class: `chip ${kind}`, title }, text) : ""),
     h("td", {}, h("span", { class: `chip ${row.state}` }, row.state), ` ${exitText(row)}`),
     h("td", { class: "number" }, row.last_step === null ? "–" : wholeText(row.last_step)),
     h("td", {}, row.node ?? ""),
-    h(
+    hasGpus && h(
       "td",
       { class: "message gpu" },
       gpuTexts(row.gpu).map(([isBad, words], at) => [
@@ -303,7 +308,7 @@ function alertPanel(alerts, consoleOf) {
     { class: "panel", "aria-label": "Alerts" },
     h("h2", {}, "Alerts"),
     grid(
-      [["Level"], ["Alert"], ["Times", "number"], ["Last"], ["Label"], ["Text"]],
+      [["Level"], ["Alert"], ["How often", "number"], ["Last"], ["Label"], ["Text"]],
       h(
         "tbody",
         {},
@@ -330,9 +335,9 @@ function lossPanel(report) {
   return h(
     "section",
     { class: "panel", "aria-label": "Losses" },
-    h("h2", {}, "Losses"),
+    h("h2", {}, "Data that is lost"),
     grid(
-      [["Label"], ["Lost", "number"], ["Of", "number"], ["Reasons"]],
+      [["Label"], ["Events lost", "number"], ["Of", "number"], ["Why"]],
       h(
         "tbody",
         {},
@@ -351,14 +356,14 @@ function lossPanel(report) {
   );
 }
 
-function eventRow(row, consoleOf) {
+function eventRow(row, title, consoleOf) {
   const who = row.label ?? row.node ?? "";
   return h(
     "tr",
     {},
     h("td", {}, timeText(row.ts)),
     h("td", {}, levelChip(row.level)),
-    h("td", {}, row.kind),
+    h("td", { title: row.kind }, title),
     h("td", {}, row.label ? h("a", { href: consoleOf(row.label, row.ts) }, who) : who),
     h(
       "td",

@@ -1,0 +1,58 @@
+"""Kinds of events in plain words, for people who read them for the first time in a night on call."""
+
+# The kinds of the view `events`: docs/sql/runs.md lists them.
+EVENT_KINDS = {
+    "alert": "alert",
+    "bad_value": "bad value",
+    "bad_values": "bad values, in total",
+    "nonfinite_values": "NaN and infinities, in total",
+    "lost": "events lost",
+    "failed": "process failed",
+    "crashed": "process crashed",
+    "primary_refused": "second primary refused",
+    "primary_moved": "primary changed",
+    "no_primary": "no primary",
+    "label_twice": "label used twice",
+    "run_merged": "runs merged",
+    "merge_refused": "runs not merged",
+    "resume_refused": "resume refused",
+    "config_refused": "config refused",
+    "config_drift": "config differs",
+    "environment": "environment",
+    "file_refused": "file refused",
+    "file_stored": "file arrived",
+    "file_waits": "file is waiting",
+    "file_damaged": "file damaged",
+    "refused_node": "node refused",
+    "accepted_node": "node accepted",
+    "refused": "events refused",
+    "quarantined": "data unreadable",
+    "gap": "data missing at the collector",
+    "console_lost": "console lines lost",
+    "console_helper": "console recorder ended",
+    "journal_memory": "no disk for events",
+    "journal_unreadable": "events unreadable",
+    "device_stale": "GPU does not answer",
+    "gpu.lost": "GPU lost",
+    "gpu.back": "GPU is back",
+    "no_collector": "collector out of reach",
+    "found": "lost events arrived",
+    "phase_open": "long phase",
+    "sampler": "sampling",
+    "samples_dropped": "samples dropped",
+    "canary": "test of the pipeline",
+    "alerts_suppressed": "alerts left out",
+    "traceback": "traceback",
+    "thread_failed": "thread failed",
+    "node_lost": "node lost",
+    "node_back": "node is back",
+    "run_edited": "run edited",
+    "run_deleted": "run deleted",
+    "run_restored": "run restored",
+    "view_saved": "view saved",
+}
+
+
+def kind_title(kind: str) -> str:
+    """Return a kind in words; an unknown one as it is."""
+    return EVENT_KINDS.get(kind, kind)
