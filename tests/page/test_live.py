@@ -102,3 +102,28 @@ def test_each_view_shows_a_new_value_without_a_reload(site: Site, training: Trai
     expect(row).to_contain_text("505.25")
     assert page.evaluate("window.isTheSame"), "the document was not loaded again"
     assert page.locator("img").count() == 0
+
+
+def test_more_windows_than_a_browser_has_connections_all_load(site: Site, page: Page) -> None:
+    # A browser opens six connections to a server, and each window that is seen holds one.
+    site.visit(page, "#/run/live/curves")
+    expect(page.locator(".uplot canvas").first).to_be_visible()
+    windows = [page.context.new_page() for _ in range(7)]
+    for window in windows:
+        window.add_init_script("Object.defineProperty(document, 'hidden', {get: () => window.isHidden ?? true})")
+        window.goto(site.base + "#/run/live/curves")
+        expect(window.locator(".uplot canvas").first).to_be_visible()
+    for window in windows[1:]:
+        window.close()
+
+
+def test_a_window_that_is_seen_again_shows_what_it_missed(site: Site, training: Training, page: Page) -> None:
+    page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => window.isHidden ?? false})")
+    site.visit(page, "#/run/live/curves")
+    panel = page.locator(".panel").filter(has=page.get_by_role("heading", name="train/loss"))
+    expect(panel.locator(".uplot canvas")).to_be_visible()
+    show = "isHidden => { window.isHidden = isHidden; document.dispatchEvent(new Event('visibilitychange')); }"
+    page.evaluate(show, True)
+    training.log(606.25)
+    page.evaluate(show, False)
+    expect(panel).to_contain_text("606.25")

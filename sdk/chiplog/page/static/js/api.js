@@ -47,11 +47,21 @@ export function objects({ columns, rows }) {
 
 /**
  * Call a function whenever the database has changed, or with an error; return a function that ends this.
- * One connection serves the whole page.
+ * One connection serves the whole page, and only while it can be seen: a browser opens six to a server, for all its
+ * windows together. A page that is seen again hears of the newest change.
  */
 export function follow(onChange) {
   listeners.add(onChange);
-  if (!events) {
+  connect();
+  return () => {
+    listeners.delete(onChange);
+    connect();
+  };
+}
+
+function connect() {
+  const isWanted = listeners.size > 0 && !document.hidden;
+  if (isWanted && !events) {
     events = new EventSource("api/live");
     events.addEventListener("error", onBroken);
     events.addEventListener("change", (event) => {
@@ -63,17 +73,15 @@ export function follow(onChange) {
       wasDown = Boolean(state.error);
       for (const listener of listeners) listener(state);
     });
+  } else if (!isWanted && events) {
+    clearTimeout(breaking);
+    breaking = null;
+    events.close();
+    events = null;
   }
-  return () => {
-    listeners.delete(onChange);
-    if (!listeners.size && events) {
-      clearTimeout(breaking);
-      breaking = null;
-      events.close();
-      events = null;
-    }
-  };
 }
+
+document.addEventListener("visibilitychange", connect);
 
 const BROKEN_MS = 3000; // a stream may end and begin again
 const listeners = new Set();
