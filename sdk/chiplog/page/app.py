@@ -28,6 +28,7 @@ from chiplog.page import (
 )
 from chiplog.page.json_response import JsonResponse, error_response, query_error_response
 from chiplog.page.run_table import RunTables
+from chiplog.page.shared_answers import SharedAnswers
 from chiplog.page.source import Source
 from chiplog.query.client import NoDataError
 from chiplog.query.result import QueryError
@@ -43,7 +44,8 @@ def build_app(source: Source) -> Starlette:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.source = source
-        app.state.live = routes_live.Live(source)
+        app.state.live = live = routes_live.Live(source)
+        app.state.shared_answers = SharedAnswers(lambda: live.position)
         app.state.run_tables = RunTables(source)
         yield
         app.state.live.close()

@@ -7,10 +7,12 @@ from starlette.routing import Route
 from chiplog.page.curves import LINES_MAX, POINTS_MAX, WIDTH_MAX, CurvesRequest, read_curves
 from chiplog.page.json_response import JsonResponse
 from chiplog.page.parameters import LABELS_MAX, integer, optional_integer, repeated
+from chiplog.page.shared_answers import shared
 
 KEYS_MAX = 50  # in one request
 
 
+@shared
 async def get_curves(request: Request) -> Response:
     """GET api/runs/RUN/curves: values of metrics in buckets of equally many steps.
 

@@ -34,6 +34,12 @@ class Live:
         self._is_closed = False
         self._last: dict[str, object] = {}
 
+    @property
+    def position(self) -> int | None:
+        """The newest position that the watch has seen; None while no page listens, or without an answer."""
+        position = self._last.get("position") if self._listeners else None
+        return position if isinstance(position, int) else None
+
     def frames(self, run: str) -> LiveRun:
         """Return what reads the frames of a run, with its memory of the earlier ones."""
         self._frames[run] = self._frames.pop(run) if run in self._frames else LiveRun(run)

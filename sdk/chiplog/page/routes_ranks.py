@@ -9,6 +9,7 @@ from starlette.routing import Route
 from chiplog.page.heat import COLUMNS_MAX, ROWS_MAX, HeatRequest, read_heat
 from chiplog.page.json_response import JsonResponse, columns_of
 from chiplog.page.parameters import choice, integer, optional_integer
+from chiplog.page.shared_answers import shared
 from chiplog.page.timeline import COLUMNS_MAX as PIXELS_MAX
 from chiplog.page.timeline import ROWS_MAX as LABELS_MAX
 from chiplog.page.timeline import TimelineRequest, read_timeline
@@ -45,6 +46,7 @@ ORDER BY t.label <> $label, s.work DESC, t.label, t.phase
 _N_LABELS = "SELECT count(DISTINCT label) AS n FROM phases WHERE run_id = $run AND step = $step"
 
 
+@shared
 async def get_verdict(request: Request) -> Response:
     """GET api/runs/RUN/verdict: which rank was slow, and who waited for it, as a sentence in parts with links."""
     run = request.path_params["run"]
@@ -63,6 +65,7 @@ async def get_verdict(request: Request) -> Response:
     return JsonResponse(await request.app.state.source.call(read))
 
 
+@shared
 async def get_heat(request: Request) -> Response:
     """GET api/runs/RUN/heat: the excess of each label over the median of each step, in one phase.
 
@@ -95,6 +98,7 @@ async def get_step(request: Request) -> Response:
     return JsonResponse({"step": step, "n_labels": counted["n"], **columns_of(rows, _STEP_COLUMNS)})
 
 
+@shared
 async def get_timeline(request: Request) -> Response:
     """GET api/runs/RUN/timeline: the phases of each label over wall time, for a range of steps.
 

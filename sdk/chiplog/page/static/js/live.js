@@ -2,17 +2,20 @@
 
 import { follow } from "./api.js";
 
+const PAUSE_MOST_MS = 5000; // one slow answer does not stop a view for long
+
 /**
  * Call a function after changes. It is called again only after a pause: longer where its answers take long.
  * @param {function(): Promise} refresh asks for what is new; reports its errors itself
- * @param {{pauseMs: number, pauseFactor: number, canRefresh: function(): boolean, isQuiet: boolean}} options
- *   isQuiet: the view has just been drawn, so the first call comes after a pause, too
+ * @param {{pauseMs: number, pauseFactor: number, canRefresh: function(): boolean, concerns: function(): boolean,
+ *   isQuiet: boolean}} options concerns: whether a change of the database now can change the view; isQuiet: the view has
+ *   just been drawn, so the first call comes after a pause, too
  * @returns {{changed: function(), later: function(), close: function()}} changed: as if the database had changed;
  *   later: when canRefresh() may have become true
  */
 export function liveRefresh(
   refresh,
-  { pauseMs = 1000, pauseFactor = 5, canRefresh = () => true, isQuiet = false } = {},
+  { pauseMs = 1000, pauseFactor = 5, canRefresh = () => true, concerns = () => true, isQuiet = false } = {},
 ) {
   let timer = null;
   let isBusy = false;
@@ -26,10 +29,14 @@ export function liveRefresh(
     isBusy = true;
     isStale = false;
     const began = performance.now();
-    await refresh();
-    isBusy = false;
-    notBefore = performance.now() + Math.max(pauseMs, pauseFactor * (performance.now() - began));
-    later();
+    try {
+      await refresh();
+    } finally {
+      isBusy = false;
+      const now = performance.now();
+      notBefore = now + Math.max(pauseMs, Math.min(PAUSE_MOST_MS, pauseFactor * (now - began)));
+      later();
+    }
   }
 
   function later() {
@@ -43,7 +50,7 @@ export function liveRefresh(
   }
 
   document.addEventListener("visibilitychange", later);
-  const unfollow = follow((change) => change.error || changed());
+  const unfollow = follow((change) => change.error || !concerns() || changed());
   return {
     changed,
     later,

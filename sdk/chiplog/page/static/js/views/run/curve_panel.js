@@ -9,6 +9,7 @@ import { countText, valueText, wholeText } from "../../texts.js";
 const POINTS = 400;
 const POINTS_WIDE = 1500;
 const BUCKETS_BACK_MAX = 32; // how far back a live request looks for labels that are late
+const BUCKETS_ALIGNED = 8; // pages that show the same then ask the same, and share the answer
 export const X_NAMES = { step: "step", time: "wall time", relative: "time since the start" };
 
 /** One metric of the runs that a view shows. The view loads and zooms all panels together. */
@@ -88,7 +89,9 @@ export class Panel {
     const { width, step, least_step: least } = curve;
     const last = step[step.length - 1];
     const floor = last - BUCKETS_BACK_MAX * width;
-    const from = Math.max(Math.min(last, least - (((least % width) + width) % width)), floor, step[0]);
+    const late = Math.max(Math.min(last, least), floor);
+    const span = BUCKETS_ALIGNED * width;
+    const from = Math.max(late - (((late % span) + span) % span), step[0]);
     return this.view.zoom && from > this.view.zoom[1] ? null : from;
   }
 

@@ -2,9 +2,10 @@
 // visible, several in one request; while the run changes, only their last buckets are asked for again.
 
 import { addressOf, setParameters } from "../../address.js";
-import { ask, follow, part } from "../../api.js";
+import { ask, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
 import { chosenLabels, labelsSelect, noLabelsText } from "../../labels.js";
+import { liveRefresh } from "../../live.js";
 import { timeText, wholeText } from "../../texts.js";
 import { Panel, X_NAMES } from "./curve_panel.js";
 import { SystemOverlay } from "./system_overlay.js";
@@ -96,13 +97,12 @@ class View {
         this.load(); // what had to wait for the labels
         if (this.labels === "failed") this.loadSystem();
       } else if (detail.completeness.stored !== before.completeness.stored) {
-        this.later(); // also the last values of a run that has ended since
+        this.live.changed(); // also the last values of a run that has ended since
       }
     };
     this.element.addEventListener("report", this.onReport);
-    this.unfollow = follow((state) => (state.error || !this.isActive() ? null : this.later()));
-    this.onVisible = () => (this.isActive() ? this.later() : null);
-    document.addEventListener("visibilitychange", this.onVisible);
+    const concerns = () => this.isActive();
+    this.live = liveRefresh(() => this.update(), { pauseMs: PAUSE_MS, pauseFactor: PAUSE_FACTOR, concerns });
   }
 
   /** Return True while more values may come: other runs change the database, too. */
@@ -113,13 +113,11 @@ class View {
   close() {
     this.isOpen = false;
     this.abort.abort();
-    clearTimeout(this.timer);
     clearTimeout(this.typing);
     clearTimeout(this.panning);
     this.seen?.disconnect();
     this.system.close();
-    this.unfollow?.();
-    document.removeEventListener("visibilitychange", this.onVisible);
+    this.live?.close();
     this.element.removeEventListener("report", this.onReport);
     for (const panel of this.panels.values()) panel.close();
   }
@@ -424,7 +422,7 @@ class View {
       if (isIntersecting && panel.isStale) panel.draw();
     }
     this.load();
-    if (this.isActive()) this.later(); // panels that were not visible while the run went on
+    if (this.isActive()) this.live?.changed(); // panels that were not visible while the run went on
   }
 
   /** Ask for what is on the screen now; the observer would say it only after the browser has drawn the empty panels. */
@@ -496,21 +494,6 @@ class View {
   }
 
   // -- live --
-
-  later() {
-    if (this.timer || document.hidden || !this.isOpen) return;
-    const pause = Math.max(PAUSE_MS, PAUSE_FACTOR * (this.lastMs ?? 0));
-    this.timer = setTimeout(
-      async () => {
-        const began = performance.now();
-        await this.update();
-        this.lastMs = performance.now() - began;
-        this.lastAt = performance.now();
-        this.timer = null;
-      },
-      Math.max(0, (this.lastAt ?? -Infinity) + pause - performance.now()),
-    );
-  }
 
   /** Ask for the last buckets of the visible curves. */
   async update() {

@@ -1,0 +1,98 @@
+"""Equal requests of several pages are computed once, until the database changes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from starlette.responses import Response
+
+from chiplog.page.shared_answers import SharedAnswers
+
+pytestmark = pytest.mark.pure
+
+
+class Counting:
+    """Answers with the number of calls so far."""
+
+    def __init__(self) -> None:
+        self.n_calls = 0
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+
+    async def __call__(self) -> Response:
+        self.n_calls += 1
+        number = self.n_calls
+        await self.may_end.wait()
+        return Response(str(number))
+
+
+async def body(answer: Awaitable[Response]) -> str:
+    return bytes((await answer).body).decode()
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def within_a_loop() -> None:
+        await test()
+
+    asyncio.run(within_a_loop())
+
+
+def test_pages_share_an_answer_even_while_it_is_computed() -> None:
+    async def test() -> None:
+        shared, answer = SharedAnswers(lambda: 7), Counting()
+        answer.may_end.clear()
+        waiting = [asyncio.create_task(body(shared.get("/curves?a", answer))) for _ in range(3)]
+        await asyncio.sleep(0)
+        answer.may_end.set()
+        assert await asyncio.gather(*waiting) == ["1", "1", "1"]
+        assert await body(shared.get("/curves?a", answer)) == "1"
+        assert await body(shared.get("/curves?b", answer)) == "2"
+
+    run(test)
+
+
+def test_a_change_of_the_database_ends_the_sharing() -> None:
+    async def test() -> None:
+        position = 7
+        shared, answer = SharedAnswers(lambda: position), Counting()
+        assert await body(shared.get("/curves", answer)) == "1"
+        position = 8
+        assert await body(shared.get("/curves", answer)) == "2"
+
+    run(test)
+
+
+def test_without_a_known_position_nothing_is_shared() -> None:
+    async def test() -> None:
+        shared, answer = SharedAnswers(lambda: None), Counting()
+        assert await body(shared.get("/curves", answer)) == "1"
+        assert await body(shared.get("/curves", answer)) == "2"
+
+    run(test)
+
+
+def test_a_page_that_leaves_does_not_take_the_answer_from_the_others() -> None:
+    async def test() -> None:
+        shared, answer = SharedAnswers(lambda: 7), Counting()
+        answer.may_end.clear()
+        leaving, staying = (asyncio.create_task(body(shared.get("/curves", answer))) for _ in range(2))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        answer.may_end.set()
+        assert await staying == "1"
+
+    run(test)
+
+
+def test_an_error_is_not_kept() -> None:
+    async def test() -> None:
+        shared, answer = SharedAnswers(lambda: 7), Counting()
+
+        async def failing() -> Response:
+            raise ValueError("no such key")
+
+        with pytest.raises(ValueError, match="no such key"):
+            await shared.get("/curves", failing)
+        assert await body(shared.get("/curves", answer)) == "1"
+
+    run(test)
