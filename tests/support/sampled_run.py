@@ -9,8 +9,8 @@ def fill_sampled_run(database: duckdb.DuckDBPyConnection) -> None:
     """Write two runs with a sample each ten seconds for 1,000 s.
 
     - `sampled`: rank0 and rank1 on a node each. GPU-1-1 is 50 % busy and GPU-1-0 90 %; GPU-1-1 is too hot from second
-      500 to 600, and lost at second 800. Each host receives 1,000 bytes per second. Each GPU may
-      use 700 W.
+      500 to 600, and lost at second 800. Each host receives 1,000 bytes per second. Each GPU may use
+      700 W.
       A step takes 2 s; rank0 logs the loss in its middle, a second before the next sample, and rank1 2 s later.
     - `many`: 20 ranks with a GPU each, of which that of rank7 is idle.
     """
@@ -30,7 +30,7 @@ def fill_sampled_run(database: duckdb.DuckDBPyConnection) -> None:
     )
     database.execute(
         "INSERT INTO base.names VALUES (1, 'hw.gpu.utilization'), (2, 'hw.gpu.throttle.reasons'), "
-        "(3, 'system.network.receive'), (4, ''), (5, 'loss'), (6, 'hw.power.limit')"
+        "(3, 'system.network.receive'), (4, ''), (5, 'loss'), (900, 'hw.power.limit')"
     )
     database.execute(
         f"INSERT INTO base.metrics SELECT 100 + r, 5, s, s, {BEGUN} + to_seconds(2 * s + 1 + 2 * r), 1 / (s + 1) "
@@ -41,10 +41,10 @@ def fill_sampled_run(database: duckdb.DuckDBPyConnection) -> None:
     )
     database.execute(
         "INSERT INTO base.system SELECT 10000 + producer, CASE WHEN key = 3 THEN 4 ELSE 1000 + producer END, key, "
-        f"{BEGUN} + to_seconds(s * 10), CASE key WHEN 3 THEN s * 10000 WHEN 6 THEN 700 "
+        f"{BEGUN} + to_seconds(s * 10), CASE key WHEN 3 THEN s * 10000 WHEN 900 THEN 700 "
         "WHEN 2 THEN CASE WHEN run = 1 AND rank = 1 AND s BETWEEN 50 AND 59 THEN 64 ELSE 1 END "
         "WHEN 1 THEN CASE WHEN run = 1 AND rank = 1 THEN 0.5 WHEN run = 2 AND rank = 7 THEN 0 ELSE 0.9 END END "
-        "FROM base.producers, (VALUES (1), (2), (3), (6)) t(key), range(101) u(s) WHERE role = 'rank' AND run <> 3"
+        "FROM base.producers, (VALUES (1), (2), (3), (900)) t(key), range(101) u(s) WHERE role = 'rank' AND run <> 3"
     )
     database.execute(
         f"INSERT INTO base.events (producer, seq, ts, kind, level, message, body) VALUES (10101, 1, {BEGUN} + "
