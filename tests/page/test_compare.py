@@ -25,7 +25,7 @@ def test_what_differs_is_beside_each_other(two: Site, page: Page) -> None:
         [re.compile("^Keyrun-1<b>second</b>$"), re.compile("^loss32 -33 %$")]
     )
     phases = page.get_by_role("region", name="Seconds per step and phase, mean label")
-    expect(phases.get_by_role("row", name="data 100 ms 400 ms")).to_be_visible()
+    expect(phases.get_by_role("row", name="data 0.1 s 0.4 s")).to_be_visible()
     shares = page.get_by_role("region", name="Share of each phase in the step")
     expect(shares.get_by_text("No run has a phase and the length of its steps.")).to_be_visible()
     page.get_by_label("Also equal values").check()

@@ -58,6 +58,7 @@ def test_dragging_zooms_all_panels_to_finer_buckets_and_a_double_click_resets(cu
     page.mouse.up()
     expect(loss.locator(".curve-notes")).not_to_contain_text("each point covers")
     expect(panel(page, "epoch").locator(".curve-notes")).not_to_contain_text("each point covers")
+    expect(loss.locator(".curve-legend")).to_contain_text("y begins at 1.")  # a small range looks large
     first = int(page.get_by_label("first step").input_value())
     assert 480 <= first <= 520 and f"first={first}" in page.url
     over.dblclick()

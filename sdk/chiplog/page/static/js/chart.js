@@ -15,6 +15,7 @@ const DRAG_PX = 4; // a shorter way is a click
 const STRIP = 3; // pixels
 const MARK_NEAR = 6; // pixels from the crosshair
 const MARKS_NEAR = 4; // of which the words are shown at once
+const FLOOR_SHARE = 0.5; // of the end of the axis: where it begins above that, the legend has a note
 const NAME_GAP = 3; // pixels between a line and its name
 
 /** Return the values at places of x; undefined where there is none, which lines bridge; null interrupts a line. */
@@ -184,7 +185,7 @@ export class Chart {
       hooks: {
         setCursor: [(plot) => this.drawValues(plot.cursor.idx)],
         setSelect: [(plot) => this.choose(plot)],
-        draw: [(plot) => this.drawMarks(plot), (plot) => this.drawNames(plot)],
+        draw: [(plot) => this.drawMarks(plot), (plot) => this.drawNames(plot), (plot) => this.drawFloor(plot)],
       },
     };
   }
@@ -316,12 +317,19 @@ export class Chart {
     ctx.restore();
   }
 
+  /** Write where the axis of y begins, if small differences look large because of it. */
+  drawFloor({ scales: { y } }) {
+    const isHigh = !this.model.isLog && y.min > FLOOR_SHARE * y.max && y.max > 0;
+    this.floor.textContent = isHigh ? ` · y begins at ${valueText(Number(y.min.toPrecision(4)))}` : "";
+  }
+
   drawLegend(model) {
     this.values = model.lines.map(() => h("b", {}));
-    this.where = h("span", { class: "curve-where quiet" });
+    this.where = h("span", {});
+    this.floor = h("span", {});
     show(
       this.legend,
-      this.where,
+      h("span", { class: "curve-where quiet" }, this.where, this.floor),
       model.lines.map((line, at) => (line.isSilent ? null : this.legendEntry(line, this.values[at]))),
     );
     this.drawValues(this.plot.cursor.idx);
@@ -446,7 +454,8 @@ function clockText(seconds, step) {
   return step >= 60 ? text.slice(11, 16) : text.slice(11, step < 1 ? 23 : 19);
 }
 
-function axisText(value, splits) {
+/** Return a value of an axis, with so many digits that those beside it differ. */
+export function axisText(value, splits) {
   if (value === null || value === undefined) return null;
   const most = Math.max(...splits.map(Math.abs));
   const apart = splits.length > 1 ? Math.abs(splits[1] - splits[0]) : most || 1;

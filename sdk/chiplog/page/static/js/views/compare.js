@@ -4,7 +4,7 @@ import { ask } from "../api.js";
 import { addressOf, setParameters } from "../address.js";
 import { h, notice, show } from "../dom.js";
 import { liveRefresh } from "../live.js";
-import { agoText, durationText, timeText, valueText, wholeText } from "../texts.js";
+import { agoText, durationText, secondsText, timeText, valueText, wholeText } from "../texts.js";
 
 const RUNS_MAX = 10;
 const REFRESH_MS = 2_000;
@@ -115,14 +115,14 @@ export async function open(content, rest, query) {
         none: "No run has a phase and the length of its steps.",
       }),
       section("Seconds per step and phase, median label", found.phase_medians, {
-        text: secondsText,
+        text: (seconds) => secondsText(seconds, 3),
         withChange: true,
         withBars: true,
         nothing: "No phase differs.",
         none: "These runs have no phases.",
       }),
       section("Seconds per step and phase, mean label", found.phases, {
-        text: secondsText,
+        text: (seconds) => secondsText(seconds, 3),
         withChange: true,
         withBars: true,
         nothing: "No phase differs.",
@@ -243,11 +243,6 @@ export async function open(content, rest, query) {
 function stepNote(step) {
   if (step === undefined) return null;
   return h("span", { class: "quiet small" }, step === null ? " no common step" : ` step ${wholeText(step)}`);
-}
-
-/** Return a number of seconds with three digits that matter. */
-function secondsText(value) {
-  return value < 1 ? `${Number((value * 1000).toPrecision(3))} ms` : `${Number(value.toPrecision(4))} s`;
 }
 
 function changeOf(first, value) {

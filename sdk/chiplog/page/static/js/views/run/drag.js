@@ -1,45 +1,56 @@
-// A canvas on which a click chooses and a horizontal drag spans a range.
+// A canvas on which a click chooses, and a drag spans a range, or a box.
 
 import { h } from "../../dom.js";
 
 const CLICK_PX = 5; // a shorter drag is a click
 
 /**
- * Listen to a canvas. Positions are pixels from its left edge.
+ * Listen to a canvas. Positions are pixels from its left and upper edge.
  * @param {HTMLCanvasElement} canvas
  * @param {{left: number, height: function(): number, onPoint: function(event), onClick: function(event),
- *   onSpan: function(from, to)}} options left: where the picture begins; onPoint: with null when the pointer leaves
+ *   onSpan: function(from, to), onBox: function({x, y})}} options left: where the picture begins; onPoint: with null when
+ *   the pointer leaves; onBox, in place of onSpan: both directions count; x, y: [from, to], null if the drag was short in
+ *   this direction
  * @returns {Element} what shows the range, to be put beside the canvas
  */
-export function dragRange(canvas, { left, height, onPoint, onClick, onSpan }) {
+export function dragRange(canvas, { left, height, onPoint, onClick, onSpan, onBox }) {
   const brush = h("div", { class: "heat-brush", hidden: true });
   let pressed = null;
   const end = () => {
     pressed = null;
     brush.hidden = true;
   };
+  const spanned = (from, to, least, most) => {
+    if (Math.abs(to - from) < CLICK_PX) return null;
+    return [Math.min(from, to), Math.max(from, to)].map((at) => Math.min(Math.max(at, least), most));
+  };
+  const boxTo = (event) => ({
+    x: spanned(pressed.x, event.offsetX, left, canvas.clientWidth),
+    y: onBox ? spanned(pressed.y, event.offsetY, 0, height()) : null,
+  });
   canvas.addEventListener("pointermove", (event) => {
-    if (pressed !== null) {
-      const from = Math.max(Math.min(pressed, event.offsetX), left);
-      brush.hidden = Math.abs(event.offsetX - pressed) < CLICK_PX;
-      brush.style.left = `${from}px`;
-      brush.style.width = `${Math.max(0, Math.max(pressed, event.offsetX) - from)}px`;
-      brush.style.height = `${height()}px`;
+    if (pressed) {
+      const { x, y } = boxTo(event);
+      const [[fromX, toX], [fromY, toY]] = [x ?? [left, canvas.clientWidth], y ?? [0, height()]];
+      const style = { left: fromX, width: toX - fromX, top: fromY, height: toY - fromY };
+      brush.hidden = !x && !y;
+      for (const [name, px] of Object.entries(style)) brush.style[name] = `${px}px`;
     }
     onPoint(event);
   });
-  canvas.addEventListener("pointerleave", () => pressed === null && onPoint(null));
+  canvas.addEventListener("pointerleave", () => pressed || onPoint(null));
   canvas.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
-    pressed = event.offsetX;
+    pressed = { x: event.offsetX, y: event.offsetY };
     canvas.setPointerCapture(event.pointerId);
   });
   canvas.addEventListener("pointerup", (event) => {
-    const from = pressed;
+    if (!pressed) return;
+    const box = boxTo(event);
     end();
-    if (from === null) return;
-    if (Math.abs(event.offsetX - from) < CLICK_PX) onClick(event);
-    else onSpan(Math.max(Math.min(from, event.offsetX), left), Math.max(from, event.offsetX, left));
+    if (!box.x && !box.y) onClick(event);
+    else if (onBox) onBox(box);
+    else onSpan(...box.x);
   });
   canvas.addEventListener("pointercancel", end);
   return brush;

@@ -2,16 +2,19 @@
 // here a column is never narrower than a pixel.
 
 import { h, show } from "../../dom.js";
+import { axisText } from "../../chart.js";
 import { valueText, wholeText } from "../../texts.js";
 import { onTheme } from "../../theme.js";
-import { NO_DATA, RAMPS, colorOf, copyPicture, themeOf } from "./canvas.js";
+import { NO_DATA, RAMPS, colorOf, copyPicture, niceStep, themeOf } from "./canvas.js";
+import { dragRange } from "./drag.js";
 
 const LEFT = 66; // room for values, pixels
 const BOTTOM = 18;
 const HEIGHT = 210;
 const ROW = 2; // pixels of a row at least
 const LEAST = 0.14; // of the colours: one value among millions is not the background
-const DRAG = 5; // pixels; less is a click
+const TICK_X = 110; // pixels between two steps of the axis at least
+const TICK_Y = 30; // and between two values
 const GAP = 1.5; // typical distances between steps; a column ends there if no next one does
 
 /**
@@ -21,39 +24,29 @@ const GAP = 1.5; // typical distances between steps; a column ends there if no n
  */
 export function histogramMap({ onStep, onZoom }) {
   const canvas = h("canvas", { tabindex: 0, class: "heat histogram", role: "img", "aria-label": "Histograms" });
-  const brush = h("div", { class: "heat-brush", hidden: true });
   const line = h("p", { class: "quiet heat-line small", "aria-live": "polite" });
   const legend = h("span", { class: "heat-legend quiet small" });
-  const element = h(
-    "div",
-    { class: "heat-box" },
-    h("div", { class: "heat-canvas" }, canvas, brush),
-    h("div", { class: "bar" }, line, legend),
-  );
   const picture = document.createElement("canvas");
   let data = null;
   let view = { isLog: false, step: null };
   let ends = []; // of columns, as steps
   let cursor = null; // {row, column}
-  let pressed = null;
 
   const box = () => ({ width: Math.max(canvas.clientWidth - LEFT, 1), height: canvas.clientHeight - BOTTOM });
   const nRows = () => data.edges.length - 1;
   const first = () => data.step[0];
   const span = () => Math.max(ends.at(-1) - first(), 1);
   const xOf = (step) => ((step - first()) / span()) * box().width;
-  const place = (event) => {
-    const { left, top } = canvas.getBoundingClientRect();
+  const place = (atX, atY) => {
     const { width, height } = box();
-    const x = Math.min(Math.max(event.clientX - left - LEFT, 0), width - 0.01);
-    const y = Math.min(Math.max(event.clientY - top, 0), height - 0.01);
-    return { x, y, step: first() + (x / width) * span(), row: nRows() - 1 - Math.floor((y / height) * nRows()) };
+    const x = Math.min(Math.max(atX - LEFT, 0), width - 0.01);
+    const y = Math.min(Math.max(atY, 0), height - 0.01);
+    return { step: first() + (x / width) * span(), row: nRows() - 1 - Math.floor((y / height) * nRows()) };
   };
 
-  function cellAt(event) {
-    const { left, top } = canvas.getBoundingClientRect();
-    if (!data?.n || event.clientX < left + LEFT || event.clientY - top > box().height) return null;
-    const { step, row } = place(event);
+  function cellAt({ offsetX, offsetY }) {
+    if (!data?.n || offsetX < LEFT || offsetY > box().height) return null;
+    const { step, row } = place(offsetX, offsetY);
     const column = data.step.findLastIndex((start) => start <= step);
     return column < 0 || step > ends[column] ? null : { row, column };
   }
@@ -76,50 +69,33 @@ export function histogramMap({ onStep, onZoom }) {
     paintCursor();
   }
 
-  canvas.addEventListener("pointermove", (event) => {
-    if (pressed && data?.n) {
-      const from = place(pressed.event);
-      const to = place(event);
-      const isWide = Math.abs(from.x - to.x) >= DRAG;
-      const isHigh = Math.abs(from.y - to.y) >= DRAG;
-      brush.hidden = !isWide && !isHigh;
-      brush.style.left = `${LEFT + (isWide ? Math.min(from.x, to.x) : 0)}px`;
-      brush.style.width = `${isWide ? Math.abs(from.x - to.x) : box().width}px`;
-      brush.style.top = `${isHigh ? Math.min(from.y, to.y) : 0}px`;
-      brush.style.height = `${isHigh ? Math.abs(from.y - to.y) : box().height}px`;
-    }
-    const cell = cellAt(event);
-    if (cell?.row !== cursor?.row || cell?.column !== cursor?.column) point(cell);
-  });
-  canvas.addEventListener("pointerleave", () => !pressed && point(null));
-  canvas.addEventListener("pointerdown", (event) => {
-    if (event.button !== 0 || !data?.n) return;
-    pressed = { event, cell: cellAt(event) };
-    canvas.setPointerCapture(event.pointerId);
-  });
-  canvas.addEventListener("pointerup", (event) => {
-    if (!pressed) return;
-    const [from, to] = [place(pressed.event), place(event)];
-    const { cell } = pressed;
-    pressed = null;
-    brush.hidden = true;
-    const isWide = Math.abs(from.x - to.x) >= DRAG;
-    const isHigh = Math.abs(from.y - to.y) >= DRAG;
-    if (!isWide && !isHigh) {
+  const brush = dragRange(canvas, {
+    left: LEFT,
+    height: () => box().height,
+    onPoint(event) {
+      const cell = event && cellAt(event);
+      if (cell?.row !== cursor?.row || cell?.column !== cursor?.column) point(cell);
+    },
+    onClick(event) {
+      const cell = cellAt(event);
       if (cell) onStep(describe(cell).step);
-      return;
-    }
-    const steps = [from.step, to.step].sort((a, b) => a - b);
-    const rows = [from.row, to.row].sort((a, b) => a - b);
-    onZoom({
-      ...(isWide ? { first: Math.floor(steps[0]), last: Math.ceil(steps[1]) } : {}),
-      ...(isHigh ? { low: data.edges[rows[0]], high: data.edges[rows[1] + 1] } : {}),
-    });
+    },
+    onBox({ x, y }) {
+      if (!data?.n) return;
+      const [least, most] = [place(x?.[0] ?? 0, y?.[1] ?? 0), place(x?.[1] ?? 0, y?.[0] ?? 0)];
+      onZoom({
+        ...(x && { first: Math.floor(least.step), last: Math.ceil(most.step) }),
+        ...(y && { low: data.edges[least.row], high: data.edges[most.row + 1] }),
+      });
+    },
   });
-  canvas.addEventListener("pointercancel", () => {
-    pressed = null;
-    brush.hidden = true;
-  });
+  const element = h(
+    "div",
+    { class: "heat-box" },
+    h("div", { class: "heat-canvas" }, canvas, brush),
+    h("div", { class: "bar" }, line, legend),
+  );
+
   canvas.addEventListener("keydown", (event) => {
     const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [1, 0], ArrowDown: [-1, 0] };
     if (!data?.n) return;
@@ -179,19 +155,14 @@ export function histogramMap({ onStep, onZoom }) {
     context.font = `11px ${style.fontFamily}`;
     context.textAlign = "right";
     context.textBaseline = "middle";
-    const nLabels = Math.min(nRows(), 6);
-    for (let label = 0; label <= nLabels; label++) {
-      const edge = Math.round((label / nLabels) * nRows());
-      const y = Math.min(Math.max(height - (edge / nRows()) * height, 6), height - 5);
-      context.fillText(edgeText(data.edges[edge], data.edges), LEFT - 6, y);
+    for (const { text, share } of valueTicks(data.edges, height)) {
+      context.fillText(text, LEFT - 6, Math.min(Math.max(height * (1 - share), 6), height - 5));
     }
     context.textBaseline = "bottom";
-    const last = data.step.at(-1);
-    const ticks = last === first() ? 1 : Math.max(2, Math.min(8, Math.floor(width / 110)));
-    for (let tick = 0; tick < ticks; tick++) {
-      const step = Math.round(first() + (tick / Math.max(ticks - 1, 1)) * (last - first()));
-      context.textAlign = tick === 0 ? "left" : tick === ticks - 1 ? "right" : "center";
-      context.fillText(wholeText(step), LEFT + (tick && tick === ticks - 1 ? width : xOf(step)), canvas.clientHeight);
+    context.textAlign = "center";
+    const tick = Math.max(1, niceStep((span() * TICK_X) / width));
+    for (let step = Math.ceil(first() / tick) * tick; step <= ends.at(-1); step += tick) {
+      context.fillText(wholeText(step), Math.min(LEFT + xOf(step), canvas.clientWidth - 16), canvas.clientHeight);
     }
   }
 
@@ -282,12 +253,18 @@ export function histogramMap({ onStep, onZoom }) {
   };
 }
 
-/** Return an edge with so many digits that edges differ. */
-function edgeText(value, edges) {
-  const apart = Math.abs(edges.at(-1) - edges[0]) / 6;
-  const size = Math.max(Math.abs(edges[0]), Math.abs(edges.at(-1)));
-  if (Math.abs(value) < size * 1e-9) return "0";
-  const digits = Math.min(6, Math.max(2, Math.ceil(Math.log10(size / apart)) + 1));
-  const rounded = Number(value.toPrecision(digits));
-  return size >= 1e5 || size < 1e-3 ? rounded.toExponential(Math.min(digits - 1, 2)) : String(rounded);
+/** Return round values with their shares of the height; some edges if the rows differ in size. */
+function valueTicks(edges, height) {
+  const [low, high] = [edges[0], edges.at(-1)];
+  const n = edges.length - 1;
+  const isEven = edges.every((edge, at) => Math.abs(edge - low - (at / n) * (high - low)) < 1e-6 * (high - low));
+  if (!isEven) {
+    const every = Math.ceil((n * TICK_Y) / height);
+    const kept = [...edges.keys()].filter((at) => at % every === 0);
+    return kept.map((at) => ({ text: valueText(Number(edges[at].toPrecision(3))), share: at / n }));
+  }
+  const tick = niceStep(((high - low) * TICK_Y) / height);
+  const values = [];
+  for (let at = Math.ceil(low / tick); at * tick <= high; at++) values.push(at * tick + 0); // no -0
+  return values.map((value) => ({ text: axisText(value, values), share: (value - low) / (high - low) }));
 }
