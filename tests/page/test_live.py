@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ import chiplog
 
 markup = "{MARKUP}"
 words = {{"name": markup, "group": markup, "tags": [markup], "notes": markup, "config": {{markup: markup}}}}
-run = chiplog.init(markup, run_id="live", **words)
+run = chiplog.init(markup, run_id=sys.argv[1], **words)
 print("begun", file=sys.__stderr__, flush=True)
 for line in sys.stdin:
     with run.step(), run.phase("data"):
@@ -52,9 +53,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     end_daemons(paths_for_root(root))
 
 
-@pytest.fixture(scope="module")
-def training(root: Path) -> Iterator[Training]:
-    command = [sys.executable, "-c", TRAINING]
+@contextmanager
+def begun(root: Path, run_id: str) -> Iterator[Training]:
+    command = [sys.executable, "-c", TRAINING, run_id]
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, env=environment(root, PYTHONWARNINGS=""), text=True, **streams) as process:
         assert process.stderr is not None and process.stdin is not None
@@ -64,6 +65,12 @@ def training(root: Path) -> Iterator[Training]:
         yield Training(process)
         process.stdin.close()
         process.wait(WAIT_S)
+
+
+@pytest.fixture(scope="module")
+def training(root: Path) -> Iterator[Training]:
+    with begun(root, "live") as training:
+        yield training
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +134,18 @@ def test_a_window_that_is_seen_again_shows_what_it_missed(site: Site, training: 
     training.log(606.25)
     page.evaluate(show, False)
     expect(panel).to_contain_text("606.25")
+
+
+def test_a_run_is_opened_once_it_is_stored_and_left_once_it_is_deleted(
+    root: Path, site: Site, page: Page, errors: list[str]
+) -> None:
+    site.visit(page, "#/run/later/curves")
+    expect(page.get_by_role("heading", name="No such run yet")).to_be_visible()
+    with begun(root, "later") as training:
+        expect(page.get_by_role("heading", name="No metrics yet")).to_be_visible()
+        training.log(202.25)
+        expect(page.locator(".curve-groups")).to_contain_text("202.25")
+    expect(page.locator(".chip.finished")).to_be_visible()
+    page.evaluate("fetch('api/runs/later', { method: 'DELETE' })")
+    expect(page.get_by_role("heading", name="This run was deleted")).to_be_visible()
+    errors.clear()  # answers of 404

@@ -40,6 +40,6 @@ def test_the_details_show_config_and_summary_as_text(curved: Site, page: Page) -
 
 def test_an_unknown_run_links_to_the_runs(curved: Site, page: Page, errors: list[str]) -> None:
     curved.visit(page, "#/run/nothing")
-    expect(page.get_by_role("heading", name="No such run")).to_be_visible()
+    expect(page.get_by_role("heading", name="No such run yet")).to_be_visible()
     expect(page.get_by_role("link", name="All runs")).to_be_visible()
     errors.clear()  # its status is 404

@@ -20,7 +20,7 @@ RUNS_MAX = 64  # whose frames are remembered
 
 
 class Live:
-    """Watches the position of the database while a page listens, and remembers frames of runs.
+    """Watches the state of the database while a page listens, and remembers frames of runs.
 
     Args:
         source: The data.
@@ -48,7 +48,7 @@ class Live:
         return self._frames[run]
 
     async def changes(self) -> AsyncIterator[dict[str, object] | None]:
-        """Yield the position now and whenever it has changed, or an error; None after ALIVE_S without either."""
+        """Yield the state now and whenever it has changed, or an error; None after ALIVE_S without either."""
         queue: asyncio.Queue[dict[str, object] | None] = asyncio.Queue()
         self._listeners.add(queue)
         if self._watch is None or self._watch.done():
@@ -77,7 +77,7 @@ class Live:
         self._last = {}
         while self._listeners:
             try:
-                state: dict[str, object] = {"position": await self._source.position()}
+                state = await self._source.state()
             except (QueryError, NoDataError) as error:
                 state = {"error": str(error)}
             if state != self._last:
@@ -88,7 +88,10 @@ class Live:
 
 
 async def follow(request: Request) -> Response:
-    """GET api/live: server-sent events. `change` has the position of the database, or an error."""
+    """GET api/live: server-sent events. `change` has the position of the database and `n_deleted`, or an error.
+
+    The position grows with each change, `n_deleted` with each deletion.
+    """
 
     async def events() -> AsyncIterator[bytes]:
         yield b"retry: 2000\n\n"

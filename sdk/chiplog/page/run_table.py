@@ -31,7 +31,7 @@ class RunTable:
         self._chosen = chosen
         self._id = secrets.token_hex(4)  # of another server: another table
         self._lock = asyncio.Lock()
-        self._position: int | None = None
+        self._state: dict[str, object] | None = None
         self._version = 0
         self._rows: dict[str, list[Any]] = {}
         self._changed: dict[str, int] = {}
@@ -41,10 +41,10 @@ class RunTable:
     async def read(self, since: str) -> dict[str, Any]:
         """Return what has changed since a version; everything if it is unknown."""
         async with self._lock:  # pages that ask at the same time cost one query
-            position = await self._source.position()
-            if position != self._position:
+            state = await self._source.state()
+            if state != self._state:
                 self._keep(await self._read_rows())
-                self._position = position
+                self._state = state
             table, _, version = since.partition(".")
             is_known = table == self._id and version.isdecimal()
             first = int(version) if is_known else -1

@@ -9,8 +9,11 @@ from chiplog.query.client import Client, connect
 from chiplog.query.result import QueryError
 
 CLIENTS = 4  # a collector runs two queries at once; more requests wait here, in their order
-POSITION_TIMEOUT_S = 10.0  # as long as a peer may be silent: the page then reports that there is no answer
-_POSITION = "SELECT coalesce(max(next_number), 0) AS position FROM base.position"
+STATE_TIMEOUT_S = 10.0  # as long as a peer may be silent: the page then reports that there is no answer
+_STATE = """
+SELECT coalesce(max(next_number), 0)::BIGINT AS position, (SELECT count(*) FROM base.deleted) AS n_deleted
+FROM base.position
+"""
 _Value = TypeVar("_Value")
 
 
@@ -32,10 +35,10 @@ class Source:
         """Run one SELECT and return its rows. Raises QueryError; NoDataError and ValueError as `chiplog.connect`."""
         return await self.call(lambda client: client.sql(query, params or None).rows())
 
-    async def position(self) -> int:
-        """Return a number that grows whenever the database changes."""
-        [row] = await self.call(lambda client: client.sql(_POSITION, timeout_s=POSITION_TIMEOUT_S).rows())
-        return int(row["position"])
+    async def state(self) -> dict[str, object]:
+        """Return `position`, which grows whenever the database changes, and `n_deleted`, with each deletion."""
+        [row] = await self.call(lambda client: client.sql(_STATE, timeout_s=STATE_TIMEOUT_S).rows())
+        return row
 
     async def call(self, action: Callable[[Client], _Value]) -> _Value:
         """Run a function with a client, in a thread."""

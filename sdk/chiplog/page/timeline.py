@@ -135,7 +135,8 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
     places = list(names)
     if order == "slow":
         slow = [row["place"] for row in client.sql(_BY_WORK.format(chosen="", **bounds), of_work).rows()]
-        places = slow + [place for place in places if place not in set(slow)]
+        # A label that came after the names were read has no row yet.
+        places = [place for place in slow if place in names] + [place for place in places if place not in set(slow)]
     places = _shown(request, names, places)
     rows = client.sql(
         _PARTS.format(chosen=_CHOSEN, **bounds),
@@ -159,6 +160,7 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
                 "excess_s": _short(row["excess_s"]),
             }
             for row in slowest
+            if row["place"] in names
         ],
     }
 

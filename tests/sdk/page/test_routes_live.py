@@ -21,10 +21,10 @@ def test_a_page_hears_of_each_change(tmp_path: Path) -> None:
         connection.request("GET", "/api/live", headers={"Cookie": client.cookie})
         response = connection.getresponse()
         assert response.headers["content-type"].startswith("text/event-stream")
-        assert next_change(response) == {"position": 5}
+        assert next_change(response) == {"position": 5, "n_deleted": 0}
         with hand_written(tmp_path) as database:
             database.execute("UPDATE base.position SET next_number = 6")
-        assert next_change(response) == {"position": 6}
+        assert next_change(response) == {"position": 6, "n_deleted": 0}
         connection.close()
 
 

@@ -1,9 +1,10 @@
 // One run: its header, its tabs, and what it was started with. A tab is a module in run/, loaded when it is needed.
 
 import { addressOf, readAddress } from "../address.js";
-import { ask, follow, part } from "../api.js";
+import { ask, part } from "../api.js";
 import { h, notice, show } from "../dom.js";
 import { failedLabels } from "../labels.js";
+import { liveRefresh } from "../live.js";
 import { savedViews } from "../saved_views.js";
 import { countText, durationText, timeText, valueText, wholeText } from "../texts.js";
 
@@ -31,8 +32,12 @@ export async function open(content, rest, query) {
   const loading = import(`./run/${tab}.js`); // beside the report
   loading.catch(() => null); // reported below
   let report = known?.run_id === run ? known : null;
-  report ??= await readOutline(path, run, content);
-  if (!report) return () => {};
+  try {
+    report ??= { ...(await ask(`${path}/outline`)), isOutline: true }; // its row and keys; the report takes longer
+  } catch (error) {
+    if (error.kind !== "not_found") throw error;
+    return waitFor(content, run, "No such run yet");
+  }
   document.title = `${report.name || run} · chiplog`;
 
   const header = h("header", { class: "run-header" });
@@ -46,41 +51,40 @@ export async function open(content, rest, query) {
   show(element, h("p", { class: "quiet" }, "Loading…"));
 
   let isOpen = true;
-  let isAsking = false;
+  let isFresh = false;
   let hasFailed = false;
-  let timer = null;
-  let lastAt = -Infinity;
-  let lastMs = 0;
+  let [clock, live, closeTab] = [null, null, () => {}];
+  let close = () => {
+    isOpen = false;
+    clearInterval(clock);
+    live?.close();
+    closeTab();
+  };
   const refresh = async () => {
-    timer = null;
-    isAsking = true;
-    const began = performance.now();
     try {
       report = known = await ask(path);
     } catch (error) {
-      hasFailed = isOpen;
-      if (isOpen) notice(error.message, true);
+      if (!isOpen) return;
+      if (error.kind === "not_found") {
+        known = null;
+        close();
+        close = waitFor(content, run, "This run was deleted");
+        return;
+      }
+      hasFailed = true;
+      notice(error.message, true);
       return;
-    } finally {
-      isAsking = false;
-      lastAt = performance.now();
-      lastMs = lastAt - began;
     }
     if (!isOpen) return;
     if (hasFailed) notice("");
     hasFailed = false;
+    isFresh = true;
     drawHeader(header, report);
     if (details.open || details.hidden) drawDetails(details, report);
     // A tab that shows parts of the report listens to this.
     element.dispatchEvent(new CustomEvent("report", { detail: report }));
   };
-  const later = () => {
-    if (isAsking || timer !== null || document.hidden) return;
-    const pause = Math.max(isActive(report) ? PAUSE_MS : PAUSE_QUIET_MS, PAUSE_FACTOR * lastMs);
-    timer = setTimeout(refresh, Math.max(0, lastAt + pause - performance.now()));
-  };
 
-  let closeTab = () => {};
   try {
     const view = await loading;
     if (report.isOutline && !view.beginsWithOutline) await refresh();
@@ -90,38 +94,40 @@ export async function open(content, rest, query) {
   } catch (error) {
     show(element, h("p", { class: "error" }, error.message));
   }
-  // From here on: the tab listens to reports.
-  const unfollow = follow((state) => (state.error ? notice(state.error, true) : later()));
-  const clock = setInterval(() => report.ended_at ?? drawDuration(header, report), 1000);
-  document.addEventListener("visibilitychange", later);
-  if (report.isOutline) refresh(); // after the tab has asked for what it shows
-  else later();
-  return () => {
-    isOpen = false;
-    document.removeEventListener("visibilitychange", later);
-    clearTimeout(timer);
-    clearInterval(clock);
-    unfollow();
-    closeTab();
-  };
+  if (!isOpen) return () => close(); // the run is not there any more
+  // From here on: the tab listens to reports, and has asked for what it shows.
+  let nDeleted = null;
+  live = liveRefresh(refresh, {
+    pauseMs: () => (isActive(report) ? PAUSE_MS : PAUSE_QUIET_MS),
+    pauseFactor: PAUSE_FACTOR,
+    isQuiet: isFresh,
+    isUrgent({ n_deleted: n }) {
+      const before = nDeleted ?? n;
+      nDeleted = n;
+      return n !== before; // this run, perhaps
+    },
+  });
+  if (!isFresh) live.changed();
+  clock = setInterval(() => report.ended_at ?? drawDuration(header, report), 1000);
+  return () => close();
 }
 
-/** Return what is known of a run at once: its row and its keys. The report, which takes longer, follows. */
-async function readOutline(path, run, content) {
-  try {
-    return { ...(await ask(`${path}/outline`)), isOutline: true };
-  } catch (error) {
-    if (error.kind !== "not_found") throw error;
-    show(
-      content,
-      h("section", { class: "empty" }, h("h1", {}, "No such run"), h("p", {}, `There is no run ${run}. `), allRuns()),
-    );
-    return null;
-  }
+/** Explain that a run is not stored, and open it as soon as it is. Return a function that ends this. */
+function waitFor(content, run, title) {
+  const again = " is stored; this page looks again when something new arrives, and opens it as soon as it is there.";
+  const words = h("p", {}, "No run ", h("code", {}, run), again);
+  show(content, h("section", { class: "empty" }, h("h1", {}, title), words, allRuns()));
+  const look = () =>
+    ask(`runs/${part(run)}/outline`).then(reopen, (error) => error.kind === "not_found" || notice(error.message, true));
+  return liveRefresh(look, { isQuiet: true }).close;
+}
+
+function reopen() {
+  dispatchEvent(new HashChangeEvent("hashchange"));
 }
 
 function retryButton() {
-  return h("button", { onclick: () => dispatchEvent(new HashChangeEvent("hashchange")) }, "Try again");
+  return h("button", { onclick: reopen }, "Try again");
 }
 
 function allRuns() {

@@ -2,7 +2,7 @@
 
 import { addressOf, readAddress, setParameters } from "../../address.js";
 import { ask, objects, part } from "../../api.js";
-import { h, show } from "../../dom.js";
+import { h, notice, show } from "../../dom.js";
 import { chosenLabels, labelsSelect, noLabelsText } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
 import { bytesText, countText, durationText, secondsText, timeText, wholeText } from "../../texts.js";
@@ -122,7 +122,9 @@ export async function open(element, run, query, report) {
   }
 
   function fail(error) {
-    if (error.name !== "AbortError") show(sentence, h("p", { class: "error" }, error.message));
+    if (error.name === "AbortError") return;
+    if (verdict) notice(error.message, true);
+    else show(sentence, h("p", { class: "error" }, error.message));
   }
 
   async function loadVerdict() {
@@ -320,7 +322,8 @@ export async function open(element, run, query, report) {
   let verdictTimer = null;
   async function refresh() {
     const now = performance.now();
-    const isTold = now - verdictAt > VERDICT_PAUSE_MS;
+    const isFirst = heat?.labels.length > 1 && !verdict?.parts.length; // there was nothing to compare before
+    const isTold = isFirst || now - verdictAt > VERDICT_PAUSE_MS;
     const pictures = async () => {
       if (isTold) await loadVerdict();
       if (heat && !isTold && state.last === null) await growHeat();

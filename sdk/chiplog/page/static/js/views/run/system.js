@@ -53,8 +53,10 @@ class View {
 
   async start() {
     this.found = await ask(this.path, {}, { signal: this.abort.signal });
+    this.live?.close();
     if (!this.found.names.length) {
       show(this.element, h("p", { class: "empty quiet" }, NO_SAMPLE));
+      this.live = liveRefresh(() => this.start().catch(fail), { pauseMs: PAUSE_MS, isQuiet: true });
       return;
     }
     if (!this.found.steps && this.x === "step") this.x = "time";
@@ -294,7 +296,7 @@ class View {
         if (!this.zoom) await this.load();
       }
     } catch (error) {
-      if (error.name !== "AbortError") notice(error.message, true);
+      fail(error);
     }
   }
 }
@@ -323,4 +325,8 @@ function flatTable(names) {
     h("h2", {}, "Does not change"),
     grid([["Name"], ["Value on all devices", "number"], ["Devices", "number"], [""]], h("tbody", {}, rows)),
   );
+}
+
+function fail(error) {
+  if (error.name !== "AbortError") notice(error.message, true);
 }
