@@ -69,6 +69,73 @@ FROM added a JOIN (
     FROM added GROUP BY run_id, key, step HAVING count(*) > 1
 ) s USING (run_id, key, step);
 
+-- Per producer and phase of a run: what the phase is for `base.outside`. A phase is shared if half of the run's labels
+-- have it. Where shared phases have less than half of the time of the steps, whole steps count in their place. Steps from
+-- the first one of a later attempt of the label on do not count, and one producer counts for an attempt. A run with a
+-- phase of its own that is called `outside` has none of this.
+CREATE OR REPLACE VIEW base.phase_kinds AS
+SELECT run_id, place, producer, key, until_step, name = 'step' AS is_step, is_shared,
+       CASE WHEN name = 'step' THEN NOT are_covered ELSE is_shared AND are_covered END AS counts,
+       CASE WHEN counts THEN 1::UBIGINT << (dense_rank() OVER (PARTITION BY run_id ORDER BY key) % 63)::UBIGINT
+            ELSE 0 END AS bit
+FROM (
+    SELECT *, coalesce(sum(seconds) FILTER (is_shared) OVER of_run, 0)
+              >= 0.5 * coalesce(sum(seconds) FILTER (name = 'step') OVER of_run, 0) AS are_covered
+    FROM (
+        SELECT *, name <> 'step' AND 2 * count(DISTINCT place) OVER (PARTITION BY run_id, key)
+                  >= count(DISTINCT place) OVER (PARTITION BY run_id) AS is_shared,
+               min(begins) OVER (PARTITION BY run_id, place ORDER BY attempt
+                                 RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS until_step,
+               sum(n) OVER (PARTITION BY run_id, place, attempt, producer) AS n_rows,
+               bool_or(name = 'outside') OVER (PARTITION BY run_id) AS has_own
+        FROM (
+            SELECT p.run_id, p.place, p.attempt, s.producer, s.key, n.name, sum(s.n) AS n, sum(s.sum) AS seconds,
+                   min(s.first_step) AS begins
+            FROM base.phase_series s JOIN base.label_places p ON p.producer = s.producer
+            JOIN base.names n ON n.id = s.key WHERE n.name <> 'gc' GROUP BY ALL
+        )
+    ) WHERE NOT has_own WINDOW of_run AS (PARTITION BY run_id)
+    QUALIFY producer = first_value(producer) OVER (PARTITION BY run_id, place, attempt ORDER BY n_rows DESC, producer)
+);
+
+-- Per run, step and label: its seconds outside of the phases that labels share, from the end of its step before to the
+-- end of this one; beside them the median and the maximum of the labels, and the median length of these steps. A label
+-- is compared with those that have the same step before and the same shared phases: a row of the others is not there
+-- yet, or they do something else. On a GPU, phases may take longer than the step on the host, which then waits for them
+-- in the next step: what they take too long is subtracted there.
+-- A range reads 1,000 steps before it: its first step needs the one before.
+CREATE OR REPLACE MACRO base.outside(first_step, last_step) AS TABLE
+WITH spent AS (
+    SELECT k.run_id, k.place, f.step, epoch_us(max(f.ts)) AS ended_us, bit_or(k.bit) AS phases,
+           coalesce(sum(f.value) FILTER (k.counts), 0) AS shared, k.producer
+    FROM base.phase_facts f JOIN base.phase_kinds k ON k.producer = f.producer AND k.key = f.key
+    WHERE f.step BETWEEN greatest(first_step, -9223372036854774808) - 1000 AND last_step
+      AND (k.until_step IS NULL OR f.step < k.until_step)
+    GROUP BY k.run_id, k.place, k.producer, f.step
+), timed AS (
+    SELECT run_id, place, step, phases, lag(step) OVER of_label AS previous,
+           (ended_us - lag(ended_us) OVER of_label) / 1e6 AS took,
+           (lag(ended_us) OVER of_label - lag(ended_us, 2) OVER of_label) / 1e6 - lag(shared) OVER of_label AS rest_before,
+           greatest(took - shared + least(coalesce(rest_before, 0), 0), 0) AS seconds
+    FROM spent WINDOW of_label AS (PARTITION BY run_id, producer ORDER BY step)
+)
+SELECT run_id, step, previous, member.place AS place, member.seconds AS seconds, typical, longest, usual
+FROM (
+    SELECT run_id, step, previous, median(seconds) AS typical, max(seconds) AS longest, median(took) AS usual,
+           unnest(list({'place': place, 'seconds': seconds})) AS member
+    FROM timed WHERE previous IS NOT NULL AND phases <> 0 AND step >= first_step
+    GROUP BY run_id, step, previous, phases HAVING count(*) > 1 AND max(seconds) > 0
+);
+
+-- Both: of phases, and outside of them. `usual` is what an excess is compared with: for a phase its median. The time
+-- outside often has a median of almost nothing, so there it is the median length of the step.
+CREATE OR REPLACE MACRO base.compared_with_outside(first_step, last_step) AS TABLE
+SELECT run_id, key, step, place, seconds, typical, longest, typical AS usual FROM base.compared(first_step, last_step)
+UNION ALL
+SELECT run_id, -1 AS key, step, place, seconds, typical, longest, usual FROM base.outside(first_step, last_step);
+
+CREATE OR REPLACE VIEW base.phase_names AS SELECT id, name FROM base.names UNION ALL SELECT -1, 'outside';
+
 -- The name and the newest rank of each label of `label_places`.
 CREATE OR REPLACE VIEW base.labels_by_place AS
 SELECT run_id, place, min(label) AS label, arg_max(rank, attempt) AS rank FROM base.label_places GROUP BY run_id, place;
@@ -99,7 +166,7 @@ FROM (
 );
 
 -- Per run, window of steps, phase and label: how slow it was, by the other labels and by its own past, since when, and
--- whether it is a culprit or waited for one. Windows are the tenths of the run and its last 100 steps. They are added up
+-- whether it is a culprit or waited for one. The phase `outside` is the time outside of shared phases. Windows are the tenths of the run and its last 100 steps. They are added up
 -- from hundredths of the run, which also show since when a label is slow. A label is slow with a share of 0.05 or more.
 -- Each query block is read once, by the next one: DuckDB would not leave out other runs in a block that two read.
 CREATE OR REPLACE VIEW straggler_windows AS
@@ -107,14 +174,15 @@ WITH parts AS (
     SELECT c.run_id, c.key, c.place, least(floor((c.step::DOUBLE - r.first_step) * 100 / r.n), 99)::INTEGER AS hundredth,
            c.step >= r.last_from AS is_last,
            count(*) AS n, min(c.step) AS first_step, max(c.step) AS last_step,
-           sum(c.seconds) AS seconds, sum(c.typical) AS typical,
-           min(c.step) FILTER (c.seconds > 1.05 * c.typical) AS first_slow,
-           max(c.step) FILTER (c.seconds > 1.05 * c.typical) AS last_slow
-    FROM base.compared(-9223372036854775808, 9223372036854775807) c JOIN base.step_ranges r ON r.run_id = c.run_id
+           sum(c.seconds) AS seconds, sum(c.typical) AS typical, sum(c.usual) AS usual,
+           min(c.step) FILTER (c.seconds > c.typical + 0.05 * c.usual) AS first_slow,
+           max(c.step) FILTER (c.seconds > c.typical + 0.05 * c.usual) AS last_slow
+    FROM base.compared_with_outside(-9223372036854775808, 9223372036854775807) c
+    JOIN base.step_ranges r ON r.run_id = c.run_id
     GROUP BY c.run_id, c.key, c.place, hundredth, is_last
 ), judged AS (  -- a hundredth with the first of the last 100 steps has two rows
     SELECT *, sum(seconds) OVER same - sum(typical) OVER same AS excess,
-           excess >= 0.05 * sum(typical) OVER same AND excess > 0 AS is_slow
+           excess >= 0.05 * sum(usual) OVER same AND excess > 0 AS is_slow
     FROM parts WINDOW same AS (PARTITION BY run_id, key, place, hundredth)
 ), spells AS (
     SELECT *, CASE WHEN is_slow THEN min(first_slow) FILTER (is_slow) OVER spell END AS since_step,
@@ -127,7 +195,7 @@ WITH parts AS (
     ) WINDOW spell AS (PARTITION BY run_id, key, place, n_before)
 ), spans AS (
     SELECT run_id, key, place, span, min(first_step) AS first_step, max(last_step) AS last_step,
-           sum(n) AS n, sum(seconds) AS seconds, sum(typical) AS typical,
+           sum(n) AS n, sum(seconds) AS seconds, sum(typical) AS typical, sum(usual) AS usual,
            arg_max(since_step, (excess, -hundredth)) FILTER (is_slow) AS since_step,
            arg_max(until_step, (excess, -hundredth)) FILTER (is_slow) AS until_step,
            any_value(past) / any_value(n_past) AS before_last_s
@@ -137,22 +205,31 @@ WITH parts AS (
         FROM (SELECT *, hundredth // 10 + 1 AS tenth FROM spells)
     ) GROUP BY run_id, key, place, span
 ), scored AS (
-    SELECT s.*, n.name AS phase, s.seconds - s.typical AS excess_s, excess_s / nullif(s.typical, 0) AS share,
+    SELECT s.*, n.name AS phase, s.seconds - s.typical AS excess_s, excess_s / nullif(s.usual, 0) AS share,
            s.seconds / s.n AS mean_s, s.typical / s.n AS typical_s, base.may_wait(n.name) AS may_wait,
            CASE WHEN s.span <= 10 THEN sum(s.seconds) OVER past / sum(s.n) OVER past ELSE s.before_last_s END AS past_s
-    FROM spans s JOIN base.names n ON n.id = s.key
+    FROM spans s JOIN base.phase_names n ON n.id = s.key
     WINDOW past AS (PARTITION BY s.run_id, s.key, s.place ORDER BY s.span
                     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ), worked AS (
-    SELECT *, coalesce(sum(seconds) FILTER (NOT may_wait AND phase <> 'step') OVER (
-               PARTITION BY run_id, span, place ORDER BY phase ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
-           ), 0) AS work_s
-    FROM scored
+    SELECT *, coalesce(sum(seconds) FILTER (NOT may_wait AND phase <> 'step' AND key >= 0) OVER of_label, 0) AS named_s,
+           coalesce(sum(excess_s) FILTER (key < 0) OVER of_label, 0) AS outside_s,
+           named_s + greatest(outside_s, 0) AS work_s
+    FROM scored WINDOW of_label AS (
+        PARTITION BY run_id, span, place ORDER BY phase ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
+    )
 ), named AS (
-    SELECT *, first_value(place) OVER (of_span ORDER BY work_s DESC, place) AS busiest,
+    SELECT *, CASE WHEN key < 0 THEN first_value(place) OVER (of_span ORDER BY named_s DESC, place)
+                   WHEN may_wait THEN first_value(place) OVER (of_span ORDER BY work_s DESC, place)
+                   ELSE first_value(place) OVER (of_span ORDER BY outside_s DESC, place) END AS busiest,
            CASE WHEN share < 0.05 OR share IS NULL THEN NULL
                 -- safeguard: waiting-is-no-fault
                 WHEN may_wait AND max(work_s) OVER of_span - work_s >= 0.5 * excess_s
+                  -- A step has all waiting in it.
+                  OR phase = 'step' AND max(outside_s) OVER of_span - outside_s >= 0.5 * excess_s
+                  -- The time outside may be a wait that has no phase, if a label with more work was outside for less time.
+                  OR key < 0 AND max(named_s) OVER of_span - named_s >= 0.5 * excess_s
+                     AND first_value(outside_s) OVER (of_span ORDER BY named_s DESC, place) <= -0.5 * excess_s
                 THEN 'victim' ELSE 'culprit' END AS role
     FROM worked WINDOW of_span AS (PARTITION BY run_id, span)
 )

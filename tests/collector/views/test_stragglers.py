@@ -80,7 +80,7 @@ GROUP BY s.run_id, s.label, s.attempt, s.rank, s.phase WINDOW of_attempt AS (PAR
 """
 WINDOWS = """
 SELECT run_id, span, phase, label, first_step, last_step, n_steps, mean_s, typical_s, excess_s, share, past_share
-FROM straggler_windows
+FROM straggler_windows WHERE phase <> 'outside'
 """
 
 
