@@ -45,3 +45,34 @@ def fill_slow_ranks(database: duckdb.DuckDBPyConnection) -> None:
         ), range(1, 5) u(key)
         """
     )
+
+
+def add_rank_outside(database: duckdb.DuckDBPyConnection) -> None:
+    """Write the run `apart` beside those: 4 ranks and 100 steps of 1 s, of which 0.9 s is in phases.
+
+    Before step 60 rank0 writes for 10 s in no phase, and the others wait in `backward` of this step. Before step 80 it
+    does so for 4 s in the phase `checkpoint`. The phase `step` has the step alone.
+    """
+    database.execute(
+        "INSERT INTO base.runs (run, run_id, project, tags, primary_label) VALUES (5, 'apart', 'gpt', [], 'rank0')"
+    )
+    database.execute("INSERT INTO base.names VALUES (5, 'checkpoint')")
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, "
+        "produced, state, ended_at, exit_code) SELECT 50000 + r, 'rank', 5, 'rank' || r, 0, r = 0, r, 'node0', "
+        f"{BEGUN}, 10, 'finished', {BEGUN} + to_seconds(114), 0 FROM range(4) u(r)"
+    )
+    database.execute(f"INSERT INTO base.intervals SELECT producer, 0, 9, {BEGUN} FROM base.producers WHERE run = 5")
+    database.execute(
+        f"""
+        INSERT INTO base.phases
+        SELECT producer, key, s, s, {BEGUN} + to_milliseconds(1000 * (s + 1 + CASE WHEN s >= 80 THEN 14
+            WHEN s >= 60 THEN 10 ELSE 0 END)), CASE key WHEN 1 THEN 1 + waited WHEN 2 THEN 0.1 WHEN 3 THEN 0.3
+            WHEN 4 THEN 0.5 + waited ELSE 4 END
+        FROM (
+            SELECT producer, s, rank,
+                   CASE WHEN rank = 0 THEN 0 WHEN s = 60 THEN 10 WHEN s = 80 THEN 4 ELSE 0 END AS waited
+            FROM base.producers, range(100) t(s) WHERE run = 5
+        ), range(1, 6) u(key) WHERE key < 5 OR s = 80 AND rank = 0
+        """
+    )

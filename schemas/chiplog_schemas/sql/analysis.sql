@@ -69,8 +69,8 @@ FROM added a JOIN (
     FROM added GROUP BY run_id, key, step HAVING count(*) > 1
 ) s USING (run_id, key, step);
 
--- Per producer and phase of a run: what the phase is for `base.outside`. A phase is shared if half of the run's labels
--- have it. Where shared phases have less than half of the time of the steps, whole steps count in their place. Steps from
+-- Per producer and phase of a run: what the phase is for `base.outside`. A phase is shared if more than half of the
+-- run's labels have it. Where shared phases have less than half of the time of the steps, whole steps count in their place. Steps from
 -- the first one of a later attempt of the label on do not count, and one producer counts for an attempt. A run with a
 -- phase of its own that is called `outside` has none of this.
 CREATE OR REPLACE VIEW base.phase_kinds AS
@@ -83,7 +83,7 @@ FROM (
               >= 0.5 * coalesce(sum(seconds) FILTER (name = 'step') OVER of_run, 0) AS are_covered
     FROM (
         SELECT *, name <> 'step' AND 2 * count(DISTINCT place) OVER (PARTITION BY run_id, key)
-                  >= count(DISTINCT place) OVER (PARTITION BY run_id) AS is_shared,
+                  > count(DISTINCT place) OVER (PARTITION BY run_id) AS is_shared,
                min(begins) OVER (PARTITION BY run_id, place ORDER BY attempt
                                  RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS until_step,
                sum(n) OVER (PARTITION BY run_id, place, attempt, producer) AS n_rows,

@@ -13,7 +13,7 @@ from chiplog.page.shared_answers import shared
 from chiplog.page.timeline import COLUMNS_MAX as PIXELS_MAX
 from chiplog.page.timeline import ROWS_MAX as LABELS_MAX
 from chiplog.page.timeline import TimelineRequest, read_timeline
-from chiplog.page.verdict import slow_spells, tell
+from chiplog.page.verdict import OUTSIDE, Outside, Spell, slow_spells, tell
 from chiplog.query.client import Client
 
 STEP_LABELS_MAX = 64  # bars in one picture
@@ -27,6 +27,26 @@ SELECT n.name AS phase, base.may_wait(n.name) AS may_wait, l.label, count(*) AS 
 FROM base.compared({first}, {last}) c JOIN base.names n ON n.id = c.key
 JOIN base.labels_by_place l ON l.run_id = c.run_id AND l.place = c.place
 WHERE c.run_id = $run AND n.name <> 'step' GROUP BY ALL
+"""
+# The next step has the waiting for what a label did at the end of the last one.
+_SUMS_OUTSIDE = """
+SELECT n.name AS phase, base.may_wait(n.name) OR n.name = 'step' AS may_wait, l.label,
+       count(*) FILTER (c.step <= {last}) AS n_steps, coalesce(sum(c.seconds) FILTER (c.step <= {last}), 0) AS seconds,
+       coalesce(sum(c.typical) FILTER (c.step <= {last}), 0) AS typical_s, sum(c.seconds) AS waited_s
+FROM base.compared_with_outside({first}, {until}) c JOIN base.phase_names n ON n.id = c.key
+JOIN base.labels_by_place l ON l.run_id = c.run_id AND l.place = c.place
+WHERE c.run_id = $run GROUP BY ALL
+"""
+_PREVIOUS = """
+SELECT min(o.previous) AS step FROM base.outside({first}, {first}) o
+JOIN base.labels_by_place l ON l.run_id = o.run_id AND l.place = o.place WHERE o.run_id = $run AND l.label = $label
+"""
+_ALONE = """
+SELECT n.name AS phase, sum(f.value) AS seconds
+FROM base.phase_facts f JOIN base.phase_kinds k ON k.producer = f.producer AND k.key = f.key
+JOIN base.labels_by_place l ON l.run_id = k.run_id AND l.place = k.place JOIN base.names n ON n.id = f.key
+WHERE k.run_id = $run AND l.label = $label AND f.step BETWEEN $first AND $last AND NOT k.is_shared AND NOT k.is_step
+GROUP BY ALL ORDER BY seconds DESC, phase
 """
 _STEP_COLUMNS = ["label", "phase", "may_wait", "seconds", "typical_s", "ts"]
 # The chosen label first, then those that took longest without waiting. The newest attempt of a step counts.
@@ -56,13 +76,24 @@ async def get_verdict(request: Request) -> Response:
         spells = slow_spells(windows)
         if not windows:
             return {"is_slow": False, "parts": [], "others": []}
-        sums = []
-        if spells and spells[0].is_slow:
-            text = _SUMS.format(first=spells[0].first_step, last=spells[0].last_step)
-            sums = client.sql(text, {"run": run}).rows()
-        return tell(spells, sums, (row for row in windows if row["role"] == "victim"))
+        sums, outside = _read_sums(client, run, spells[0]) if spells and spells[0].is_slow else ([], None)
+        return tell(spells, sums, (row for row in windows if row["role"] == "victim"), outside)
 
     return JsonResponse(await request.app.state.source.call(read))
+
+
+def _read_sums(client: Client, run: str, spell: Spell) -> tuple[list[dict[str, Any]], Outside | None]:
+    """Return the sums of the steps of a spell, and of a spell outside of phases more about it."""
+    first, last = spell.first_step, spell.last_step
+    if spell.phase != OUTSIDE:
+        return client.sql(_SUMS.format(first=first, last=last), {"run": run}).rows(), None
+    named = {"run": run, "label": spell.label}
+    [found] = client.sql(_PREVIOUS.format(first=first), named).rows()
+    previous = found["step"] if found["step"] is not None else first
+    until = last + first - previous
+    sums = client.sql(_SUMS_OUTSIDE.format(first=first, last=last, until=until), {"run": run}).rows()
+    alone = client.sql(_ALONE, {**named, "first": first, "last": last}).rows()
+    return sums, Outside(previous, tuple((row["phase"], row["seconds"]) for row in alone))
 
 
 @shared

@@ -11,6 +11,8 @@ WAIT_SHARE = 0.5  # of the culprit's excess, as in straggler_windows
 MERGED_SHARE = 0.25  # of the largest excess per step: a slower step by chance does not make a slow time longer
 OTHERS_MAX = 5
 OTHERS_SHARE = 0.1  # of the most expensive spell: cheaper ones would only distract from it
+OUTSIDE = "outside"  # the phase of straggler_windows with the time in no phase that labels share
+ALONE_SHARE = 0.5  # of the excess outside: then the sentence names the phase that most labels do not have
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,19 @@ class Spell:
         return self.excess_s >= SLOW_SHARE * self.base_s
 
 
+@dataclass(frozen=True)
+class Outside:
+    """More about a spell outside of phases.
+
+    Attributes:
+        previous: The step of the label before the first one: the spell may have begun at its end.
+        alone: Seconds of the label in phases that most labels do not have, the longest first.
+    """
+
+    previous: int
+    alone: tuple[tuple[str, float], ...] = ()
+
+
 def slow_spells(windows: Iterable[dict[str, Any]]) -> list[Spell]:
     """Return the times in which culprits were slow, the most expensive first.
 
@@ -45,7 +60,7 @@ def slow_spells(windows: Iterable[dict[str, Any]]) -> list[Spell]:
             phase `step` counts only where there is no other phase, because all ranks wait in it.
     """
     tenths = [row for row in windows if row["span"] != "last"]
-    phases = {row["phase"] for row in tenths}
+    phases = {row["phase"] for row in tenths} - {OUTSIDE}
     base = _base_seconds(tenths, "step" if "step" in phases else None)
     found: dict[tuple[str, str], list[Spell]] = defaultdict(list)
     for row in tenths:
@@ -116,14 +131,21 @@ def _length(spell: Spell) -> int:
     return spell.last_step - spell.first_step + 1
 
 
-def tell(spells: Sequence[Spell], sums: Iterable[dict[str, Any]], victims: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def tell(
+    spells: Sequence[Spell],
+    sums: Iterable[dict[str, Any]],
+    victims: Iterable[dict[str, Any]],
+    outside: Outside | None = None,
+) -> dict[str, Any]:
     """Return the sentence on the most expensive spell.
 
     Args:
         spells: As of `slow_spells`.
         sums: Of the steps of the first spell, for each phase and label: `phase`, `label`, `may_wait`, `n_steps`,
-            `seconds`, and `typical_s`, the seconds of the median.
+            `seconds`, and `typical_s`, the seconds of the median. Of a spell outside of phases also `waited_s`, the
+            seconds until the end of the next step.
         victims: Rows of straggler_windows with the role `victim`.
+        outside: Of a spell outside of phases.
 
     Returns:
         `is_slow`; `parts`, each with `text` and with `link` if it has a proof: parameters of the view of ranks. With
@@ -142,19 +164,18 @@ def tell(spells: Sequence[Spell], sums: Iterable[dict[str, Any]], victims: Itera
     excess = seconds - typical if own else spell.excess_s
     span = {"first": spell.first_step, "last": spell.last_step}
     here = {"phase": spell.phase, **span}
-    parts = [
-        _part(spell.label, label=spell.label, **here),
-        _part(" cost "),
-        _part(duration(excess), **here),
-        *_steps(span),
-        _part(": its "),
-        _part(f"{spell.phase} phase", **here),
-        _part(f" took {times(seconds, typical, usual)}"),
-    ]
+    parts = [_part(spell.label, label=spell.label, **here), _part(" cost "), _part(duration(excess), **here)]
+    if spell.phase == OUTSIDE:
+        outside = outside or Outside(spell.first_step)
+        parts += [*_steps(span, outside.previous), _part(": it spent ")]
+        parts += _spent_outside(seconds or spell.excess_s, excess, here, outside.alone)
+    else:
+        parts += [*_steps(span), _part(": its "), _part(f"{spell.phase} phase", **here)]
+        parts.append(_part(f" took {times(seconds, typical, usual)}"))
     waiting = _waiting(spell.label, excess, rows, victims)
     if waiting:
         phase, labels = waiting
-        n = f"{len(labels):,} other label{'' if len(labels) == 1 else 's'} waited in {phase}"
+        n = f"{len(labels):,} other label{'' if len(labels) == 1 else 's'} waited {_place(phase)}"
         parts += [_part("; "), _part(n, phase=phase, label=spell.label, **span)]
     parts.append(_part("."))
     culprit = {"label": spell.label, "phase": spell.phase, "excess_s": excess, "typical_s": typical, **span}
@@ -174,14 +195,29 @@ def _without_culprit(spells: Sequence[Spell]) -> list[dict[str, Any]]:
     return [
         _part("No rank was slow: the largest difference is "),
         _part(duration(spell.excess_s), phase=spell.phase, first=spell.first_step, last=spell.last_step),
-        _part(f" of {spell.label} in {spell.phase}, less than {SLOW_SHARE:.0%} of its steps."),
+        _part(f" of {spell.label} {_place(spell.phase)}, less than {SLOW_SHARE:.0%} of its steps."),
     ]
 
 
-def _steps(span: dict[str, int]) -> list[dict[str, Any]]:
-    if span["first"] == span["last"]:
-        return [_part(" in "), _part(f"step {span['first']:,}", **span)]
-    return [_part(" between "), _part(f"steps {span['first']:,} and {span['last']:,}", **span)]
+def _steps(span: dict[str, int], previous: int | None = None) -> list[dict[str, Any]]:
+    """Return the steps of a spell. previous: the step at whose end it may have begun."""
+    first = span["first"] if previous is None else previous
+    if first == span["last"]:
+        return [_part(" in "), _part(f"step {first:,}", **span)]
+    return [_part(" between "), _part(f"steps {first:,} and {span['last']:,}", **span)]
+
+
+def _spent_outside(
+    seconds: float, excess: float, here: dict[str, Any], alone: Sequence[tuple[str, float]]
+) -> list[dict[str, Any]]:
+    if alone and alone[0][1] >= ALONE_SHARE * excess:
+        phase, spent = alone[0]
+        return [_part(duration(spent), **here), _part(f" in {phase}, a phase that most labels do not have")]
+    return [_part(duration(seconds), **here), _part(" outside of all phases")]
+
+
+def _place(phase: str) -> str:
+    return "outside of phases" if phase == OUTSIDE else f"in {phase}"
 
 
 def _others(slow: Sequence[Spell]) -> list[list[dict[str, Any]]]:
@@ -190,7 +226,7 @@ def _others(slow: Sequence[Spell]) -> list[list[dict[str, Any]]]:
     return [
         [
             _part(spell.label, label=spell.label, phase=spell.phase, first=spell.first_step, last=spell.last_step),
-            _part(f" cost about {duration(spell.excess_s)} in {spell.phase}"),
+            _part(f" cost about {duration(spell.excess_s)} {_place(spell.phase)}"),
             *_steps({"first": spell.first_step, "last": spell.last_step}),
         ]
         for spell in new[1 : OTHERS_MAX + 1]
@@ -209,7 +245,8 @@ def _waiting(
     """Return the phase in which most labels waited for the culprit, and these labels.
 
     Where most ranks wait, the median waits too, so that none of them has an excess. They waited if they spent more time
-    in a phase than the culprit did, by half of its excess or more: the culprit came last, and waited least.
+    in a phase than the culprit did, by half of its excess or more: the culprit came last, and waited least. Who is
+    outside of phases after the last collective of a step makes the others wait in the next step, so that one counts.
     """
     found: dict[str, set[str]] = defaultdict(set)
     of_phase: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -217,14 +254,15 @@ def _waiting(
         if row["may_wait"]:
             of_phase[row["phase"]].append(row)
     for phase, rows in of_phase.items():
-        own = sum(row["seconds"] for row in rows if row["label"] == culprit)
-        found[phase] |= {
-            row["label"] for row in rows if row["label"] != culprit and row["seconds"] - own >= WAIT_SHARE * excess
-        }
+        waited = {row["label"]: row.get("waited_s", row["seconds"]) for row in rows}
+        own = waited.pop(culprit, 0.0)
+        found[phase] |= {label for label, seconds in waited.items() if seconds - own >= WAIT_SHARE * excess}
     for row in victims:
         if row["waits_for"] == culprit:
             found[row["phase"]].add(row["label"])
     found = {phase: labels for phase, labels in found.items() if labels}
+    if len(found) > 1:
+        found.pop("step", None)  # it contains the others
     return max(found.items(), key=lambda item: len(item[1])) if found else None
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.hand_written import hand_written
 from tests.support.page_client import PageClient, serving
-from tests.support.slow_ranks import fill_slow_ranks
+from tests.support.slow_ranks import add_rank_outside, fill_slow_ranks
 
 
 @pytest.fixture(scope="module")
@@ -14,6 +14,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
     root = tmp_path_factory.mktemp("slow")
     with hand_written(root) as database:
         fill_slow_ranks(database)
+        add_rank_outside(database)
     with serving(root) as client:
         yield client.sign_in()
 
@@ -27,6 +28,18 @@ def test_the_verdict_is_computed_from_the_views(slow: PageClient) -> None:
     found = slow.get("runs/even/verdict")
     assert (found["is_slow"], found["parts"]) == (False, [{"text": "No rank was slow."}])
     assert slow.get("runs/alone/verdict")["parts"] == []
+
+
+def test_the_verdict_names_a_rank_that_was_outside_of_phases_and_those_who_waited(slow: PageClient) -> None:
+    found = slow.get("runs/apart/verdict")
+    assert "".join(part["text"] for part in found["parts"]) == (
+        "rank0 cost 10 s between steps 59 and 60: it spent 10 s outside of all phases; "
+        "3 other labels waited in backward."
+    )
+    assert [found["culprit"][name] for name in ("label", "phase", "first", "last")] == ["rank0", "outside", 60, 60]
+    assert ["".join(part["text"] for part in other) for other in found["others"]] == [
+        "rank0 cost about 4.0 s outside of phases in step 80"
+    ]
 
 
 def test_the_heat_map_has_bounds(slow: PageClient) -> None:

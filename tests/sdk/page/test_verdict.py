@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from chiplog.page.verdict import Spell, duration, slow_spells, tell, times
+from chiplog.page.verdict import Outside, Spell, duration, slow_spells, tell, times
 
 
 def window(span: int, label: str, phase: str, typical_s: float, excess_s: float, **given: Any) -> dict[str, Any]:
@@ -129,6 +129,35 @@ def test_whole_steps_count_only_without_other_phases() -> None:
     step = window(5, "rank1", "step", 1.0, 50.0)
     assert slow_spells([step])[0].phase == "step"
     assert slow_spells([step, window(5, "rank1", "data", 0.1, 0.0)]) == []
+
+
+def test_time_outside_is_told_with_the_step_before_and_with_those_who_waited_in_the_next_one() -> None:
+    spells = [Spell("rank0", "outside", 101, 101, 10.0, 30.0), Spell("rank2", "outside", 301, 301, 5.0, 30.0)]
+    sums = [
+        total("rank0", "outside", 10.1, 0.1),
+        total("rank1", "outside", 0.1, 0.1),
+        total("rank0", "backward", 0.5, 0.5, may_wait=True) | {"waited_s": 1.0},
+        total("rank1", "backward", 0.5, 0.5, may_wait=True) | {"waited_s": 11.0},
+        total("rank2", "backward", 0.5, 0.5, may_wait=True) | {"waited_s": 11.0},
+        total("rank1", "step", 1.0, 1.0, may_wait=True) | {"waited_s": 12.0},
+    ]
+    found = tell(spells, sums, [], Outside(100, (("log", 0.2),)))
+    assert text_of(found) == (
+        "rank0 cost 10 s between steps 100 and 101: it spent 10 s outside of all phases; "
+        "2 other labels waited in backward."
+    )
+    assert found["parts"][0]["link"] == {"label": "rank0", "phase": "outside", "first": 101, "last": 101}
+    assert (
+        "".join(part["text"] for part in found["others"][0]) == "rank2 cost about 5.0 s outside of phases in step 301"
+    )
+    marked = tell(spells, sums, [], Outside(100, (("checkpoint", 9.5), ("log", 0.2))))
+    assert ": it spent 9.5 s in checkpoint, a phase that most labels do not have;" in text_of(marked)
+
+
+def test_time_outside_is_no_phase_that_hides_the_steps_of_a_run_without_phases() -> None:
+    windows = [window(5, "rank1", "step", 1.0, 50.0), window(5, "rank1", "outside", 0.1, 0.0)]
+    assert [spell.phase for spell in slow_spells(windows)] == ["step"]
+    assert [spell.phase for spell in slow_spells([window(5, "rank0", "outside", 0.1, 60.0)])] == ["outside"]
 
 
 def test_a_small_difference_is_named_and_no_rank_is_blamed() -> None:
