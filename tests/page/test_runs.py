@@ -236,3 +236,16 @@ def test_deleting_names_the_run_and_asks_twice_while_it_runs(changing: Site, pag
     expect(page.get_by_text("2 runs")).to_be_visible()
     assert errors and all("400" in error for error in errors)
     errors.clear()  # the refusal
+
+
+def test_a_run_is_edited_and_deleted_on_its_own_page(changing: Site, page: Page, errors: list[str]) -> None:
+    changing.visit(page, "#/run/run-2/files")
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("dialog").get_by_label("Name").fill("the best")
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    expect(page.get_by_role("heading", name="the best")).to_be_visible()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog", name="Delete the best?").get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("1 run", exact=True)).to_be_visible()
+    expect(page).to_have_url(re.compile("#/runs$"))
+    errors.clear()  # its page may have asked for it once more

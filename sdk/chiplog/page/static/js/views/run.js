@@ -5,6 +5,7 @@ import { ask, part } from "../api.js";
 import { h, notice, show } from "../dom.js";
 import { failedLabels } from "../labels.js";
 import { liveRefresh } from "../live.js";
+import { deleteRuns, editRun } from "../run_edits.js";
 import { savedViews } from "../saved_views.js";
 import { countText, durationText, timeText, valueText, wholeText } from "../texts.js";
 
@@ -40,14 +41,26 @@ export async function open(content, rest, query) {
   }
   document.title = `${report.name || run} · chiplog`;
 
-  const header = h("header", { class: "run-header" });
+  const header = h("div");
+  const onDeleted = ([gone]) => {
+    if (!gone) return;
+    known = null;
+    location.hash = addressOf(["runs"]);
+  };
+  const buttons = h(
+    "div",
+    {},
+    h("button", { onclick: () => editRun(report, refresh) }, "Edit"),
+    " ",
+    h("button", { onclick: () => deleteRuns([report], onDeleted) }, "Delete"),
+  );
   const details = h("details", { class: "run-details" });
   const element = h("section", { class: `run-tab tab-${tab}`, "aria-label": TABS[tab] });
   drawHeader(header, report);
   details.addEventListener("toggle", () => drawDetails(details, report));
   drawDetails(details, report);
   const line = h("div", { class: "tab-line" }, tabBar(run, tab), viewsMenu(run, tab, () => report));
-  show(content, header, line, element, details);
+  show(content, h("header", { class: "run-header" }, header, buttons), line, element, details);
   show(element, h("p", { class: "quiet" }, "Loading…"));
 
   let isOpen = true;

@@ -1,11 +1,12 @@
 // The table of runs: filter, sort, group, choose columns, select to compare, edit and delete. It follows the database.
 
-import { ask, objects, part } from "../api.js";
+import { ask, objects } from "../api.js";
 import { addressOf, readAddress, setParameters } from "../address.js";
-import { field, openDialog } from "../dialog.js";
+import { openDialog } from "../dialog.js";
 import { h, notice, show } from "../dom.js";
 import { parseFilter } from "../filter.js";
 import { liveRefresh } from "../live.js";
+import { deleteRuns, editRun } from "../run_edits.js";
 import { savedViews } from "../saved_views.js";
 import { Sparklines } from "../sparklines.js";
 import { createTable } from "../table.js";
@@ -128,7 +129,7 @@ export async function open(content, rest, query) {
   const compare = h("button", { onclick: onCompare }, "Compare");
   const overlay = h("button", { onclick: onOverlay }, "Overlay");
   const edit = h("button", { onclick: onEdit }, "Edit");
-  const remove = h("button", { onclick: () => onDelete(false) }, "Delete");
+  const remove = h("button", { onclick: onDelete }, "Delete");
   const grouping = h(
     "select",
     { "aria-label": "Group by", onchange: () => change({ group: grouping.value, isFolded: false, turned: new Set() }) },
@@ -332,73 +333,17 @@ export async function open(content, rest, query) {
 
   function onEdit() {
     const run = runs.get([...state.selected][0]);
-    if (!run) return;
-    const old = { name: run.name ?? "", tags: (run.tags ?? []).join(", "), notes: run.notes ?? "" };
-    openDialog(
-      `Edit ${run.run_id}`,
-      [
-        field("Name", h("input", { name: "name", value: old.name, autofocus: true })),
-        field("Tags, with commas between them", h("input", { name: "tags", value: old.tags })),
-        field("Notes", h("textarea", { name: "notes", rows: 5 }, old.notes)),
-      ],
-      {
-        action: "Save",
-        onSubmit: async (data) => {
-          const body = {};
-          for (const name of ["name", "tags", "notes"]) {
-            const value = data.get(name).replaceAll("\r\n", "\n").trim();
-            if (value === old[name]) continue;
-            body[name] = name === "tags" ? value.split(",").map((tag) => tag.trim()).filter(Boolean) : value || null;
-          }
-          if (!Object.keys(body).length) return;
-          await ask(`runs/${part(run.run_id)}`, {}, { method: "PATCH", body });
-          notice(`Saved ${run.run_id}`);
-          await load();
-        },
-      },
-    );
+    if (run) editRun(run, load);
   }
 
-  /** Delete the selected runs, each of which the dialog names. force: also those that run. */
-  function onDelete(force, reason = "") {
+  function onDelete() {
     const chosen = [...state.selected].map((id) => runs.get(id)).filter(Boolean);
     if (!chosen.length) return;
-    const names = chosen.map((run) => h("li", {}, run.name ? `${run.name} (${run.run_id})` : run.run_id));
-    const title = chosen.length === 1 ? `Delete ${chosen[0].name || chosen[0].run_id}?` : `Delete ${chosen.length} runs?`;
-    openDialog(
-      title,
-      [
-        reason && h("p", { class: "error" }, reason),
-        h("ul", { class: "names" }, names),
-        h("p", {}, "All data goes, for every reader. This cannot be undone."),
-        force && h("p", { class: "error" }, "It still runs: what its processes send from now on is discarded."),
-      ],
-      {
-        action: force ? "Delete although it runs" : "Delete",
-        isDanger: true,
-        onSubmit: async () => {
-          for (const run of chosen) {
-            try {
-              await ask(`runs/${part(run.run_id)}`, { force: force ? 1 : null }, { method: "DELETE" });
-            } catch (reason) {
-              // The server refuses a run that has not ended; a second confirmation may force it.
-              if (force || reason.kind !== "refused" || !run.n_running) {
-                await load(); // those before it are gone
-                throw reason;
-              }
-              state.selected = new Set([run.run_id]);
-              await load();
-              setTimeout(() => onDelete(true, reason.message));
-              return;
-            }
-            state.selected.delete(run.run_id);
-          }
-          setParameters({ run: [...state.selected] });
-          notice(chosen.length === 1 ? `Deleted ${chosen[0].run_id}` : `Deleted ${chosen.length} runs`);
-          await load();
-        },
-      },
-    );
+    deleteRuns(chosen, async (gone) => {
+      for (const id of gone) state.selected.delete(id);
+      setParameters({ run: [...state.selected] });
+      await load();
+    });
   }
 
   async function onColumns() {
