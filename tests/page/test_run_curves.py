@@ -75,6 +75,18 @@ def test_the_crosshair_shows_the_values_of_all_panels(curved: Site, page: Page) 
     expect(panel(page, "train/loss").locator(".curve-where")).to_have_text(here.inner_text())
 
 
+def test_metrics_are_found_by_an_expression_and_a_bad_one_says_so(curved: Site, page: Page) -> None:
+    visit(curved, page, "#/run/lines/curves?filter=/^(bad|EPOCH)/")
+    panels = page.locator(".panel.curve")
+    expect(panels).to_have_count(2)
+    page.get_by_label("Filter metrics").fill("/(/")
+    expect(page.get_by_text("Invalid regular expression: /(/i: Unterminated group")).to_be_visible()
+    expect(panels).to_have_count(2)
+    page.get_by_label("Filter metrics").fill("train/")
+    expect(panels).to_have_count(1)
+    expect(page.get_by_text("Invalid regular expression")).to_be_hidden()
+
+
 def test_filter_axes_and_smoothing_are_in_the_address(curved: Site, page: Page) -> None:
     visit(curved, page, "#/run/lines/curves")
     expect(page.locator(".panel.curve")).to_have_count(4)

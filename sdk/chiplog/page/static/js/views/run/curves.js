@@ -6,6 +6,7 @@ import { ask, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
 import { chosenLabels, labelsSelect, noLabelsText } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
+import { nameFilter } from "../../name_filter.js";
 import { timeText, wholeText } from "../../texts.js";
 import { Panel, X_NAMES } from "./curve_panel.js";
 import { SystemOverlay } from "./system_overlay.js";
@@ -82,7 +83,7 @@ class View {
     this.body = h("div", { class: "curve-groups" });
     this.overlay = h("div", {});
     show(this.overlay, this.overlaid());
-    show(this.element, this.bar, this.overlay, this.place, this.body);
+    show(this.element, this.bar, this.filterError, this.overlay, this.place, this.body);
     this.drawGroups();
     this.loadVisible();
     this.loadSystem();
@@ -158,20 +159,23 @@ class View {
     this.last = bound("last");
     this.reset = h("button", { onclick: () => this.setZoom(null) }, "Reset zoom");
     this.drawZoom();
+    this.filterError = h("p", { id: "metric-filter-error", class: "error small", role: "status", hidden: true });
+    this.filterInput = h("input", {
+      ...{ type: "search", class: "grow", placeholder: "Filter metrics: words or /regex/", "aria-label": "Filter metrics" },
+      ...{ value: this.filter, spellcheck: "false", "aria-describedby": "metric-filter-error" },
+      oninput: (event) => {
+        clearTimeout(this.typing);
+        this.filter = event.target.value;
+        this.typing = setTimeout(() => {
+          setParameters({ filter: this.filter });
+          this.drawGroups();
+        }, TYPING_MS);
+      },
+    });
     return h(
       "div",
       { class: "bar" },
-      h("input", {
-        ...{ type: "search", class: "grow", placeholder: "Filter metrics", "aria-label": "Filter metrics", value: this.filter },
-        oninput: (event) => {
-          clearTimeout(this.typing);
-          this.filter = event.target.value;
-          this.typing = setTimeout(() => {
-            setParameters({ filter: this.filter });
-            this.drawGroups();
-          }, TYPING_MS);
-        },
-      }),
+      this.filterInput,
       axis,
       this.chooser,
       h(
@@ -331,16 +335,22 @@ class View {
   // -- panels --
 
   drawGroups() {
-    const words = this.filter.toLowerCase().split(/\s+/).filter(Boolean);
+    const filter = nameFilter(this.filter);
+    this.filterError.textContent = filter.error ?? "";
+    this.filterError.hidden = !filter.error;
+    this.filterInput.setAttribute("aria-invalid", String(Boolean(filter.error)));
+    if (filter.error && this.body.firstChild) return; // the panels stay
     const keys = this.report.keys.map(({ key }) => key);
-    const found = keys.filter((key) => words.every((word) => key.toLowerCase().includes(word)));
+    const found = filter.error ? [] : keys.filter(filter.test);
+    const isFound = new Set(found);
     const groups = new Map(found.some((key) => !key.includes("/")) ? [["", []]] : []);
     for (const key of found) {
       const group = key.includes("/") ? key.slice(0, key.indexOf("/")) : "";
-      groups.set(group, [...(groups.get(group) ?? []), key]);
+      if (!groups.has(group)) groups.set(group, []);
+      groups.get(group).push(key);
     }
     for (const [key, panel] of this.panels) {
-      if (!found.includes(key)) {
+      if (!isFound.has(key)) {
         panel.close();
         this.panels.delete(key);
       }
@@ -359,7 +369,7 @@ class View {
       [...groups].map(([name, of]) => {
         nPanels += of.length;
         const isOpen = this.opened.has(name) || (!this.closed.has(name) && (nPanels <= OPEN_PANELS || of.length === nPanels));
-        return this.drawGroup(name, of, isOpen || words.length > 0);
+        return this.drawGroup(name, of, isOpen || !filter.isEmpty);
       }),
     );
   }

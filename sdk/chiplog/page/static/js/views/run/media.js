@@ -5,6 +5,7 @@ import { addressOf, setParameters } from "../../address.js";
 import { ask, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
 import { liveRefresh } from "../../live.js";
+import { nameFilter } from "../../name_filter.js";
 import {
   IMAGE_BYTES_MAX,
   TEXT_BYTES_MAX,
@@ -263,11 +264,14 @@ class View {
   // -- panels --
 
   drawSections() {
-    const words = this.filter.toLowerCase().split(/\s+/).filter(Boolean);
-    const isShown = ([name]) => words.every((word) => name.toLowerCase().includes(word));
+    const { test, error } = nameFilter(this.filter);
+    if (error) {
+      show(this.body, h("p", { class: "error" }, error));
+      return;
+    }
     const sections = Object.entries(this.sections()).map(([kind, found]) => [
       kind,
-      found.filter(isShown),
+      found.filter(([name]) => test(name)),
       found.length,
     ]);
     const known = new Set(sections.flatMap(([kind, found]) => found.map(([name]) => `${kind}:${name}`)));
