@@ -17,7 +17,7 @@ def media(site_of: Callable[..., Site]) -> Site:
 
 
 def test_a_cell_of_a_histogram_is_read_by_pointer_and_by_keys(media: Site, page: Page) -> None:
-    media.visit(page, "#/run/media/media?label=*")
+    media.visit(page, "#/run/media/media")
     panel = page.get_by_role("region", name="weights")
     expect(panel).to_contain_text("1,000 histograms · sum of 2 labels")
     picture = panel.get_by_role("img")
@@ -35,7 +35,7 @@ def test_a_cell_of_a_histogram_is_read_by_pointer_and_by_keys(media: Site, page:
 
 
 def test_dragging_zooms_into_steps_and_values(media: Site, page: Page) -> None:
-    media.visit(page, "#/run/media/media?filter=weights")
+    media.visit(page, "#/run/media/media?filter=weights&labels=primary")
     panel = page.get_by_role("region", name="weights")
     expect(panel).to_contain_text("500 histograms")
     box = panel.get_by_role("img").bounding_box()
@@ -53,7 +53,7 @@ def test_dragging_zooms_into_steps_and_values(media: Site, page: Page) -> None:
 
 
 def test_texts_and_images_follow_the_step(media: Site, page: Page) -> None:
-    media.visit(page, "#/run/media/media?label=*&filter=samp")
+    media.visit(page, "#/run/media/media?filter=samp")
     texts = page.get_by_role("group", name="Texts of sample")
     expect(texts).to_contain_text(f"{MARKUP} at 400")
     expect(page.get_by_role("img", name="samples/step_0400.png")).to_be_visible()
@@ -68,7 +68,7 @@ def test_texts_and_images_follow_the_step(media: Site, page: Page) -> None:
 
 
 def test_a_search_marks_its_words_in_all_steps(media: Site, page: Page) -> None:
-    media.visit(page, "#/run/media/media?label=*")
+    media.visit(page, "#/run/media/media")
     page.get_by_role("searchbox", name="Search texts").fill("ONERROR")
     panel = page.get_by_role("region", name="sample", exact=True)
     expect(panel).to_contain_text("5 texts with “ONERROR”")

@@ -134,7 +134,7 @@ def test_a_cell_is_reached_by_keys_and_opens_the_step_and_the_console(runs: Site
     expect(page.get_by_role("heading", name="Phases of step 98")).to_be_visible()
     expect(page.get_by_role("button", name="Step before")).to_be_focused()
     page.get_by_role("link", name="Its console at that time").click()
-    expect(page.get_by_label("Label", exact=True)).to_have_value("rank0")
+    expect(page.get_by_label("labels")).to_have_value("=rank0")
     assert "at=2026-01-02T03" in page.url
 
 
@@ -153,10 +153,16 @@ def test_a_run_without_phases_says_what_records_them(runs: Site, page: Page) -> 
     expect(page.get_by_label("Phase", exact=True)).to_be_hidden()
 
 
-def test_the_table_has_the_chosen_labels(runs: Site, page: Page) -> None:
-    runs.visit(page, "#/run/slow/ranks?labels=primary")
+def test_only_the_chosen_labels_have_rows(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/slow/ranks?labels=primary&step=499")
     labels = page.get_by_role("region", name="Labels", exact=True).locator("tbody th")
     expect(labels).to_have_text(["rank0"])
-    page.get_by_role("combobox", name="labels", exact=True).select_option("=rank3")
-    expect(labels).to_have_text(["rank3"])
-    assert "labels=%3Drank3" in page.url
+    expect(page.get_by_role("img", name="Heat map of 1 label")).to_be_visible()
+    expect(page.get_by_role("img", name="Phases of 1 label")).to_be_visible()
+    expect(page.get_by_text("the median is that of all labels")).to_be_visible()
+    expect(page.locator(".phase-row")).to_have_count(1)
+    page.get_by_role("combobox", name="labels", exact=True).select_option("failed")
+    expect(labels).to_have_text(["rank2", "rank6"])
+    expect(page.get_by_role("img", name="Heat map of 2 labels")).to_be_visible()
+    expect(page.get_by_role("img", name="Phases of 2 labels")).to_be_visible()
+    expect(page.locator(".phase-row")).to_have_count(2)

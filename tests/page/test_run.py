@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.curved_runs import fill_curved_runs
+from tests.support.page_run import fill_page_run
 from tests.support.page_site import Site
 
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -43,3 +44,24 @@ def test_an_unknown_run_links_to_the_runs(curved: Site, page: Page, errors: list
     expect(page.get_by_role("heading", name="No such run yet")).to_be_visible()
     expect(page.get_by_role("link", name="All runs")).to_be_visible()
     errors.clear()  # its status is 404
+
+
+def test_the_chosen_labels_are_those_of_each_tab(site_of: Callable[..., Site], page: Page) -> None:
+    site_of(fill_page_run).visit(page, "#/run/slow/console")
+    labels = page.get_by_role("combobox", name="labels", exact=True)
+    labels.select_option("failed")
+    expect(page.locator(".line .of").filter(has_text="rank0")).to_have_count(0)
+    expect(page.get_by_text("line 999 of rank6")).to_be_in_viewport()
+    tabs = page.get_by_role("navigation", name="Parts of the run")
+    for tab, words in (
+        ("Files", "The chosen labels saved no file."),
+        ("Media", "No media yet"),
+        ("Ranks", "the median is that of all labels"),
+    ):
+        tabs.get_by_role("link", name=tab).click()
+        expect(page.locator(".run-tab")).to_contain_text(words)
+        expect(labels).to_have_value("failed")
+    labels.select_option("primary")
+    tabs.get_by_role("link", name="Files").click()
+    expect(page.get_by_role("button", name="plots/red.png")).to_be_visible()
+    assert page.url.endswith("files?labels=primary")

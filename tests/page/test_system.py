@@ -70,9 +70,14 @@ def test_devices_are_chosen_by_label_and_by_node(sampled: Site, page: Page) -> N
     page.get_by_role("checkbox", name="rank7 · GPU-2-7").check()
     expect(panel).to_contain_text("rank7")
     expect(panel).not_to_contain_text("devices")
-    assert "label=rank7" in page.url
+    assert "labels=%3Drank7" in page.url
     page.reload()
     expect(panel).to_contain_text("rank7")
+    labels = page.get_by_role("combobox", name="labels")
+    expect(labels).to_have_value("=rank7")
+    labels.select_option("=rank8")
+    expect(panel).to_contain_text("rank8")
+    labels.select_option("=rank7")
     page.get_by_text("rank7 of 20 nodes").click()
     page.get_by_role("button", name="All devices").click()
     expect(panel).to_contain_text("20 devices")

@@ -32,7 +32,8 @@ _CELLS = """
 WITH cells AS (
     SELECT list_position($places::INTEGER[], c.place) - 1 AS number, c.step, c.typical,
            greatest(c.seconds - c.typical, 0) AS excess
-    FROM base.compared({first}, {last}) c WHERE c.run_id = $run AND c.key = {key}
+    FROM base.compared({first}, {last}) c
+    WHERE c.run_id = $run AND c.key = {key} AND list_contains($places::INTEGER[], c.place)
 )
 SELECT number // {per_row} AS row, (step - {start}) // {width} AS column,
        max(excess) AS excess,
@@ -44,7 +45,10 @@ FROM cells GROUP BY ALL
 
 @dataclass(frozen=True)
 class HeatRequest:
-    """What to read. phase: None for `step`. first, last: bounds of steps; None for those of the phase."""
+    """What to read. phase: None for `step`. first, last: bounds of steps; None for those of the phase.
+
+    labels: only their rows, all if empty; the median is that of all labels.
+    """
 
     run: str
     phase: str | None = None
@@ -53,6 +57,7 @@ class HeatRequest:
     since: int | None = None  # only columns from this step on, in the columns of the whole
     rows: int = ROWS_MAX
     columns: int = COLUMNS_MAX
+    labels: tuple[str, ...] = ()
 
 
 def read_heat(client: Client, request: HeatRequest) -> dict[str, Any]:
@@ -80,6 +85,10 @@ def read_heat(client: Client, request: HeatRequest) -> dict[str, Any]:
     first = found["first_step"] if request.first is None else request.first
     last = max(first, found["last_step"] if request.last is None else request.last)
     labels = client.sql(_LABELS, {**named, "key": found["id"]}).rows()
+    if request.labels:
+        labels = [row for row in labels if row["label"] in request.labels]
+    if not labels:
+        return head | {"labels": [], "n_rows": 0, "n_columns": 0}
     width = bucket_width(last - first + 1, request.columns)
     if width > 1 and -(-(last // width * width - first // width * width + width) // width) > request.columns:
         width *= 2  # the bounds are within a column each

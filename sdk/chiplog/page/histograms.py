@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from chiplog.page.curves import STEP_MAX, STEP_MIN, bucket_width
+from chiplog.page.parameters import CHOSEN_LABELS
 from chiplog.query.client import Client
 
 ROWS_MAX = 256
 COLUMNS_MAX = 600
 # Of several attempts of a label the newest one counts.
-_FOUND = """
+_FOUND = f"""
 WITH found AS MATERIALIZED (
     SELECT label, step, edges, counts FROM histograms
-    WHERE run_id = $run AND key = $key AND ($label = '' OR label = $label) AND step BETWEEN $first AND $last
+    WHERE run_id = $run AND key = $key AND {CHOSEN_LABELS} AND step BETWEEN $first AND $last
     QUALIFY row_number() OVER (PARTITION BY label, step ORDER BY attempt DESC, seq DESC) = 1
 )"""
 _SPAN = (
@@ -80,11 +81,11 @@ FROM found GROUP BY place ORDER BY place
 
 @dataclass(frozen=True)
 class HistogramsRequest:
-    """What to read. label: "" for the sum over all. first, last: bounds of steps. low, high: bounds of values."""
+    """What to read. labels: only these, all if empty; several are summed. Bounds: of steps, and of values."""
 
     run: str
     key: str
-    label: str = ""
+    labels: tuple[str, ...] = ()
     first: int | None = None
     last: int | None = None
     low: float | None = None
@@ -108,7 +109,7 @@ def read_histograms(client: Client, request: HistogramsRequest) -> dict[str, Any
     named: dict[str, Any] = {
         "run": request.run,
         "key": request.key,
-        "label": request.label,
+        "labels": list(request.labels),
         "first": STEP_MIN if request.first is None else request.first,
         "last": STEP_MAX if request.last is None else request.last,
     }

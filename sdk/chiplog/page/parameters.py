@@ -7,6 +7,8 @@ from starlette.datastructures import QueryParams
 
 STEP_MAX = (1 << 63) - 1
 LABELS_MAX = 1_024  # in one request
+# Part of a condition: `label` is one of the parameter `labels` of a query; any one if that is empty.
+CHOSEN_LABELS = "(len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[], label))"
 
 
 def integer(query: Mapping[str, str], name: str, default: int, least: int = -STEP_MAX, most: int = STEP_MAX) -> int:

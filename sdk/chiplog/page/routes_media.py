@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from chiplog.page.histograms import COLUMNS_MAX, ROWS_MAX, HistogramsRequest, read_histograms
 from chiplog.page.json_response import JsonResponse
-from chiplog.page.parameters import STEP_MAX, integer, number, optional_integer
+from chiplog.page.parameters import LABELS_MAX, STEP_MAX, integer, number, optional_integer, repeated
 from chiplog.page.texts import read_texts
 from chiplog.query.client import Client
 
@@ -17,21 +17,14 @@ _KEYS = """
 SELECT key, count(*) AS n, count(DISTINCT label) AS n_labels, min(step) AS first_step, max(step) AS last_step
 FROM {kind} WHERE run_id = $run GROUP BY key ORDER BY key
 """
-_LABELS = """
-SELECT label FROM (
-    SELECT label, rank FROM histograms WHERE run_id = $run UNION SELECT label, rank FROM texts WHERE run_id = $run
-) GROUP BY label ORDER BY min(rank) NULLS LAST, length(label), label
-"""
 
 
 async def get_media(request: Request) -> Response:
-    """GET api/runs/RUN/media: keys of histograms and of texts, their number and steps; labels that logged one."""
+    """GET api/runs/RUN/media: keys of histograms and of texts, their number and steps."""
     named = {"run": request.path_params["run"]}
 
     def read(client: Client) -> dict[str, Any]:
-        found: dict[str, Any] = {kind: client.sql(_KEYS.format(kind=kind), named).rows() for kind in _KINDS}
-        has_any = any(found.values())
-        return found | {"labels": [label for (label,) in client.sql(_LABELS, named).tuples()] if has_any else []}
+        return {kind: client.sql(_KEYS.format(kind=kind), named).rows() for kind in _KINDS}
 
     return JsonResponse(await request.app.state.source.call(read))
 
@@ -39,8 +32,9 @@ async def get_media(request: Request) -> Response:
 async def get_histograms(request: Request) -> Response:
     """GET api/runs/RUN/histograms: histograms of a key as counts in rows of values and columns of steps.
 
-    key: the name. label: only of it; all labels are summed if missing. first, last: bounds of steps. low, high: bounds
-    of values. rows: at most 256. columns: at most 600. A column of several steps has the largest count of each row.
+    key: the name. label: only these, else all; may be repeated: several are summed. first, last: bounds of steps. low,
+    high: bounds of values. rows: at most 256. columns: at most 600. A column of several steps has the largest count of
+    each row.
     """
     query = request.query_params
     low, high = number(query, "low"), number(query, "high")
@@ -49,7 +43,7 @@ async def get_histograms(request: Request) -> Response:
     wanted = HistogramsRequest(
         run=request.path_params["run"],
         key=_key_of(query.get("key", "")),
-        label=query.get("label", ""),
+        labels=tuple(repeated(query, "label", LABELS_MAX)),
         first=optional_integer(query, "first"),
         last=optional_integer(query, "last"),
         low=low,
@@ -63,14 +57,14 @@ async def get_histograms(request: Request) -> Response:
 async def get_texts(request: Request) -> Response:
     """GET api/runs/RUN/texts: the texts of a key at one step, or those with some words at any step.
 
-    key: the name. step: the last step with texts up to this one; the newest if missing. label: only of it, and then
-    whole; texts of all labels are cut after 4,000 characters. search: only texts that contain it, the newest first. At
-    most 100 texts.
+    key: the name. step: the last step with texts up to this one; the newest if missing. label: only these; may be
+    repeated. Texts of a single label are whole, those of several are cut after 4,000 characters. search: only texts
+    that contain it, the newest first. At most 100 texts.
     """
     query, run = request.query_params, request.path_params["run"]
     key, step = _key_of(query.get("key", "")), integer(query, "step", STEP_MAX)
-    label, search = query.get("label", ""), query.get("search", "")
-    found = await request.app.state.source.call(lambda client: read_texts(client, run, key, step, label, search))
+    labels, search = repeated(query, "label", LABELS_MAX), query.get("search", "")
+    found = await request.app.state.source.call(lambda client: read_texts(client, run, key, step, labels, search))
     return JsonResponse(found)
 
 

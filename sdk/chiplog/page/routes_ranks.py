@@ -8,10 +8,10 @@ from starlette.routing import Route
 
 from chiplog.page.heat import COLUMNS_MAX, ROWS_MAX, HeatRequest, read_heat
 from chiplog.page.json_response import JsonResponse, columns_of
-from chiplog.page.parameters import choice, integer, optional_integer
+from chiplog.page.parameters import CHOSEN_LABELS, LABELS_MAX, choice, integer, optional_integer, repeated
 from chiplog.page.shared_answers import shared
 from chiplog.page.timeline import COLUMNS_MAX as PIXELS_MAX
-from chiplog.page.timeline import ROWS_MAX as LABELS_MAX
+from chiplog.page.timeline import ROWS_MAX as LANES_MAX
 from chiplog.page.timeline import TimelineRequest, read_timeline
 from chiplog.page.verdict import OUTSIDE, Outside, Spell, slow_spells, tell
 from chiplog.query.client import Client
@@ -49,7 +49,7 @@ WHERE k.run_id = $run AND l.label = $label AND f.step BETWEEN $first AND $last A
 GROUP BY ALL ORDER BY seconds DESC, phase
 """
 _STEP_COLUMNS = ["label", "phase", "may_wait", "seconds", "typical_s", "ts"]
-# The chosen label first, then those that took longest without waiting. The newest attempt of a step counts.
+# The marked label first, then those that took longest without waiting. The newest attempt of a step counts.
 _STEP = f"""
 WITH times AS MATERIALIZED (
     SELECT label, phase, sum(seconds) AS seconds, max(ts) AS ts, base.may_wait(phase) AS may_wait FROM (
@@ -57,13 +57,13 @@ WITH times AS MATERIALIZED (
     ) GROUP BY label, phase
 ), shown AS (
     SELECT label, coalesce(sum(seconds) FILTER (NOT may_wait AND phase NOT IN ('step', 'gc')), 0) AS work
-    FROM times GROUP BY label ORDER BY label <> $label, work DESC, label LIMIT {STEP_LABELS_MAX}
+    FROM times WHERE {CHOSEN_LABELS} GROUP BY label ORDER BY label <> $mark, work DESC, label LIMIT {STEP_LABELS_MAX}
 )
 SELECT t.label, t.phase, t.may_wait, t.seconds, m.typical_s, t.ts FROM times t JOIN shown s ON s.label = t.label
 JOIN (SELECT phase, median(seconds) AS typical_s FROM times GROUP BY phase) m ON m.phase = t.phase
-ORDER BY t.label <> $label, s.work DESC, t.label, t.phase
+ORDER BY t.label <> $mark, s.work DESC, t.label, t.phase
 """
-_N_LABELS = "SELECT count(DISTINCT label) AS n FROM phases WHERE run_id = $run AND step = $step"
+_N_LABELS = f"SELECT count(DISTINCT label) AS n FROM phases WHERE run_id = $run AND step = $step AND {CHOSEN_LABELS}"
 
 
 @shared
@@ -101,7 +101,8 @@ async def get_heat(request: Request) -> Response:
     """GET api/runs/RUN/heat: the excess of each label over the median of each step, in one phase.
 
     phase: `step` if it is missing. first, last: steps. rows, columns: of cells, at most 256 and 600. since: only the
-    columns from this step on. A cell has the maximum of its labels and steps.
+    columns from this step on. label: only these rows; may be repeated. A cell has the maximum of its labels and steps,
+    beside the median of all labels.
     """
     query = request.query_params
 
@@ -113,19 +114,22 @@ async def get_heat(request: Request) -> Response:
         optional_integer(query, "since"),
         integer(query, "rows", ROWS_MAX, 1, ROWS_MAX),
         integer(query, "columns", COLUMNS_MAX, 10, COLUMNS_MAX),
+        tuple(repeated(query, "label", LABELS_MAX)),
     )
     return JsonResponse(await request.app.state.source.call(lambda client: read_heat(client, asked)))
 
 
 async def get_step(request: Request) -> Response:
-    """GET api/runs/RUN/step: the phases of one step, of one label and of those that worked longest, at most 64.
+    """GET api/runs/RUN/step: the phases of one step, of the labels that worked longest, at most 64.
 
-    step: the step. label: comes first. `n_labels` counts all labels with phases at this step.
+    step: the step. mark: a label that comes first. label: only these; may be repeated. The medians are those of all
+    labels. `n_labels` counts the labels with phases at this step.
     """
     run, query, source = request.path_params["run"], request.query_params, request.app.state.source
     step = integer(query, "step", 0)
-    rows = await source.rows(_STEP, run=run, step=step, label=query.get("label", ""))
-    [counted] = await source.rows(_N_LABELS, run=run, step=step)
+    labels = repeated(query, "label", LABELS_MAX)
+    rows = await source.rows(_STEP, run=run, step=step, mark=query.get("mark", ""), labels=labels)
+    [counted] = await source.rows(_N_LABELS, run=run, step=step, labels=labels)
     return JsonResponse({"step": step, "n_labels": counted["n"], **columns_of(rows, _STEP_COLUMNS)})
 
 
@@ -135,8 +139,8 @@ async def get_timeline(request: Request) -> Response:
 
     first, last: steps; without `first` the last 20. columns: pixels of a row, at most 4,000: where a step has less than
     8 of them, a bar adds up several steps. rows: labels, at most 64. skip: labels before the first row. order: `rank`,
-    or `slow` for those first that worked longest; if it is missing, `slow` where some labels have no row. label: is
-    among the rows.
+    or `slow` for those first that worked longest; if it is missing, `slow` where some labels have no row. mark: a
+    label that is among the rows. label: only these; may be repeated.
 
     Times of phases are derived from their lengths and from when they were recorded: see docs/topics/page.md. `bars` has
     row, step, start and length in seconds since `begun_us`; `pieces` has for each bar phase and seconds in turn, with
@@ -148,10 +152,11 @@ async def get_timeline(request: Request) -> Response:
         optional_integer(query, "first"),
         optional_integer(query, "last"),
         integer(query, "columns", 1_000, 100, PIXELS_MAX),
-        integer(query, "rows", LABELS_MAX, 1, LABELS_MAX),
+        integer(query, "rows", LANES_MAX, 1, LANES_MAX),
         integer(query, "skip", 0, 0),
         choice(query, "order", ("auto", "rank", "slow")),
-        query.get("label", ""),
+        query.get("mark", ""),
+        tuple(repeated(query, "label", LABELS_MAX)),
     )
     return JsonResponse(await request.app.state.source.call(lambda client: read_timeline(client, asked)))
 

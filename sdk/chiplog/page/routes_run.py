@@ -14,7 +14,7 @@ from chiplog.page.body import json_object
 from chiplog.page.event_kinds import kind_title
 from chiplog.page.failures import read_failures
 from chiplog.page.json_response import JsonResponse, columns_of
-from chiplog.page.parameters import LABELS_MAX, choice, integer, optional_integer, repeated
+from chiplog.page.parameters import CHOSEN_LABELS, LABELS_MAX, choice, integer, optional_integer, repeated
 from chiplog.query.client import Client
 from chiplog.query.rank_states import ROW_COLUMNS, row_values
 from chiplog.query.run_report import KEYS_MAX, read_run
@@ -30,7 +30,7 @@ FROM runs WHERE run_id = $run
 _LINE_COLUMNS = ["label", "attempt", "stream", "line_no", "ts", "line"]
 _LINES = f"""
 SELECT {", ".join(_LINE_COLUMNS)} FROM console
-WHERE run_id = $run AND ($label = '' OR label = $label)
+WHERE run_id = $run AND {CHOSEN_LABELS}
   AND ($search = '' OR contains(lower(line), lower($search)))
   AND ($at::TIMESTAMP IS NULL OR {{bound}})
 ORDER BY ts {{order}}, label {{order}}, attempt {{order}}, line_no {{order}} LIMIT $limit
@@ -39,12 +39,12 @@ _EVENT_COLUMNS = ["ts", "label", "attempt", "node", "kind", "level", "message", 
 _EVENTS = f"""
 SELECT {", ".join(_EVENT_COLUMNS)} FROM events
 WHERE run_id = $run AND ($kind = '' OR kind = $kind) AND ($level = '' OR level = $level)
-  AND (len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[], label))
+  AND {CHOSEN_LABELS}
 ORDER BY ts DESC, seq DESC LIMIT $limit
 """
-_KINDS = """
+_KINDS = f"""
 SELECT kind, level, count(*) AS n FROM events
-WHERE run_id = $run AND (len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[], label))
+WHERE run_id = $run AND {CHOSEN_LABELS}
 GROUP BY kind, level ORDER BY kind, level
 """
 _FILE = "SELECT path, bytes, sha256 FROM files WHERE run_id = $run AND path = $path"
@@ -86,8 +86,8 @@ async def get_ranks(request: Request) -> Response:
 async def get_console(request: Request) -> Response:
     """GET api/runs/RUN/console: printed lines in the order of their times.
 
-    label, search: only lines of it, or with it. at: a time; direction: `before` (lines until then, the default) or
-    `after`. Without `at` the last lines. limit: lines, at most 2,000.
+    label: only these; may be repeated. search: only lines with it. at: a time; direction: `before` (lines until then,
+    the default) or `after`. Without `at` the last lines. limit: lines, at most 2,000.
     """
     query = request.query_params
     limit = integer(query, "limit", 500, 1, LINES_MAX)
@@ -96,7 +96,7 @@ async def get_console(request: Request) -> Response:
     rows = await request.app.state.source.rows(
         text,
         run=request.path_params["run"],
-        label=query.get("label", ""),
+        labels=repeated(query, "label", LABELS_MAX),
         search=query.get("search", ""),
         at=query.get("at") or None,
         limit=limit,

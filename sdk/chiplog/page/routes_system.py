@@ -5,11 +5,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.json_response import JsonResponse
-from chiplog.page.parameters import STEP_MAX, choice, integer, repeated
+from chiplog.page.parameters import LABELS_MAX, STEP_MAX, choice, integer, repeated
 from chiplog.page.system_curves import LINES_MAX, POINTS_MAX, SystemRequest, read_names, read_system_curves
 
 NAMES_MAX = 20  # in one request
-CHOSEN_MAX = 256  # nodes, and labels
+NODES_MAX = 256  # in one request
 WIDTH_MAX = 1 << 40
 
 
@@ -36,7 +36,7 @@ async def get_curves(request: Request) -> Response:
     names = tuple(dict.fromkeys(query.getlist("name")))
     if not 0 < len(names) <= NAMES_MAX:
         raise ValueError(f"{len(names)} names; give 1 to {NAMES_MAX}")
-    nodes, labels = (tuple(repeated(query, name, CHOSEN_MAX)) for name in ("node", "label"))
+    nodes, labels = tuple(repeated(query, "node", NODES_MAX)), tuple(repeated(query, "label", LABELS_MAX))
     is_by_step = choice(query, "x", ("time", "step")) == "step"
     least, most = (-STEP_MAX, STEP_MAX) if is_by_step else (0, 1 << 52)
     first, last = integer(query, "first", least, least, most), integer(query, "last", most, least, most)

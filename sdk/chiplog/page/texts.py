@@ -1,16 +1,18 @@
 """Texts of a run: those of a step, or those that contain some words."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from chiplog.page.parameters import CHOSEN_LABELS
 from chiplog.query.client import Client
 
 CHARS_MAX = 4_000  # of a text among others; a single label's text is sent whole
 ROWS_MAX = 100
 # Of several attempts of a label the newest one counts.
-_TEXTS = """
+_TEXTS = f"""
 WITH found AS (
     SELECT label, attempt, rank, step, ts, value FROM texts
-    WHERE run_id = $run AND key = $key AND ($label = '' OR label = $label)
+    WHERE run_id = $run AND key = $key AND {CHOSEN_LABELS}
       AND ($search = '' OR contains(lower(value), lower($search)))
     QUALIFY row_number() OVER (PARTITION BY label, step ORDER BY attempt DESC, seq DESC) = 1
 )
@@ -38,7 +40,9 @@ FROM (
 )
 
 
-def read_texts(client: Client, run: str, key: str, step: int, label: str = "", search: str = "") -> dict[str, Any]:
+def read_texts(
+    client: Client, run: str, key: str, step: int, labels: Sequence[str] = (), search: str = ""
+) -> dict[str, Any]:
     """Return the texts of a key at one step, or with a search those of all steps, the newest first.
 
     Args:
@@ -46,7 +50,7 @@ def read_texts(client: Client, run: str, key: str, step: int, label: str = "", s
         run: ID of the run.
         key: Name of the texts.
         step: The last step with texts up to this one is chosen; the first one if there is none.
-        label: Only of this label; "" for all.
+        labels: Only of these; of all if empty. The texts of a single one are whole.
         search: Only texts with these words, in any case; "" for those of the step.
 
     Returns:
@@ -57,11 +61,11 @@ def read_texts(client: Client, run: str, key: str, step: int, label: str = "", s
     Raises:
         QueryError: A query has no result.
     """
-    named = {"run": run, "key": key, "label": label, "search": search}
+    named = {"run": run, "key": key, "labels": list(labels), "search": search}
     [steps] = client.sql(_STEPS, {**named, "step": step}).rows()
     chosen = None if search else steps["step"]
     if not steps["n_steps"]:
         return {**steps, "rows": [], "is_cut": False}
-    chars = CHARS_MAX if search or not label else 1 << 20
+    chars = CHARS_MAX if search or len(labels) != 1 else 1 << 20
     rows = client.sql(_ROWS, {**named, "step": chosen, "chars": chars}).rows()
     return {**steps, "rows": rows[:ROWS_MAX], "is_cut": len(rows) > ROWS_MAX}

@@ -89,7 +89,8 @@ class TimelineRequest:
         skip: Labels before the first row.
         order: `rank`, or `slow` for those first that worked longest beside the median; `auto` for `slow` where not
             all labels have a row, else `rank`.
-        label: Is among the rows.
+        mark: A label that is among the rows.
+        labels: Only these; all if empty. `slowest` compares all labels.
     """
 
     run: str
@@ -99,7 +100,8 @@ class TimelineRequest:
     rows: int = ROWS_MAX
     skip: int = 0
     order: str = "auto"
-    label: str = ""
+    mark: str = ""
+    labels: tuple[str, ...] = ()
 
 
 def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
@@ -126,7 +128,8 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
     work = [row["id"] for row in shown if not row["may_wait"]] or [row["id"] for row in phases if row["name"] == "step"]
     whole = next((row["id"] for row in phases if row["name"] == "step"), -1)
     width = bucket_width(last - first + 1, max(1, request.columns // BAR_PX))
-    names = {row["place"]: row["label"] for row in client.sql(_LABELS, {"run": request.run}).rows()}
+    found = {row["place"]: row["label"] for row in client.sql(_LABELS, {"run": request.run}).rows()}
+    names = {place: label for place, label in found.items() if not request.labels or label in request.labels}
     bounds = {"first": first, "last": last, "width": width}
     of_work = {"run": request.run, "work": work}
     order = request.order
@@ -135,7 +138,7 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
     places = list(names)
     if order == "slow":
         slow = [row["place"] for row in client.sql(_BY_WORK.format(chosen="", **bounds), of_work).rows()]
-        # A label that came after the names were read has no row yet.
+        # A label that is not chosen, or that came after the names were read, has no row.
         places = [place for place in slow if place in names] + [place for place in places if place not in set(slow)]
     places = _shown(request, names, places)
     rows = client.sql(
@@ -155,12 +158,12 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
         "slowest": [
             {
                 "row": places.index(row["place"]) if row["place"] in places else None,
-                "label": names[row["place"]],
+                "label": found[row["place"]],
                 "step": row["step"],
                 "excess_s": _short(row["excess_s"]),
             }
             for row in slowest
-            if row["place"] in names
+            if row["place"] in found
         ],
     }
 
@@ -168,7 +171,7 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
 def _shown(request: TimelineRequest, names: dict[int, str], places: list[int]) -> list[int]:
     """Return the places of the rows, the chosen label among them."""
     shown = places[request.skip : request.skip + request.rows]
-    chosen = [place for place, label in names.items() if label == request.label and place not in shown]
+    chosen = [place for place, label in names.items() if label == request.mark and place not in shown]
     return (chosen + shown)[: request.rows]
 
 

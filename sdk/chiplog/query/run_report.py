@@ -61,7 +61,10 @@ WHERE run_id = $run AND kind <> 'alert' ORDER BY ts DESC, seq DESC LIMIT {EVENTS
 _FILES = """
 SELECT path, bytes, sha256, ts, sha256 IN (
     SELECT body->>'sha256' FROM events WHERE run_id = $run AND kind = 'file_stored'
-) AS stored FROM files WHERE run_id = $run ORDER BY path
+) AS stored, (
+    SELECT min(s.label) FROM base.saves s WHERE s.run_id = f.run_id AND s.path = f.path AND s.ts = f.ts
+) AS label
+FROM files f WHERE run_id = $run ORDER BY path
 """
 # The last row is the one that counts: the primary's, because a launcher knows less than rank 0.
 _ENVIRONMENTS = """

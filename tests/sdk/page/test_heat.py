@@ -47,6 +47,14 @@ def test_a_cell_is_the_difference_from_the_median_of_its_step(client: Client) ->
     assert found["phases"] == ["step", "data", "forward", "backward"]
 
 
+def test_chosen_labels_are_beside_the_median_of_all(client: Client) -> None:
+    whole = read_heat(client, HeatRequest("slow", "data", first=398, last=401))
+    found = read_heat(client, HeatRequest("slow", "data", first=398, last=401, labels=("rank5", "rank9")))
+    assert (found["labels"], found["typical_s"]) == (["rank5"], whole["typical_s"])
+    assert found["excess"] == whole["excess"][5 * 4 : 6 * 4]
+    assert read_heat(client, HeatRequest("slow", "data", labels=("rank9",)))["n_columns"] == 0
+
+
 def test_new_columns_fit_those_of_the_whole(client: Client) -> None:
     whole = read_heat(client, HeatRequest("slow", "data", columns=100))
     end = read_heat(client, HeatRequest("slow", "data", columns=100, since=903))

@@ -55,11 +55,11 @@ def test_values_in_a_single_step_are_in_the_smallest_picture(client: Client) -> 
 
 
 def test_a_bin_counts_in_each_row_by_its_share(client: Client) -> None:
-    request = HistogramsRequest("media", "weights", "rank0", first=100, last=100, low=-2.0, high=2.0, rows=10)
+    request = HistogramsRequest("media", "weights", ("rank0",), first=100, last=100, low=-2.0, high=2.0, rows=10)
     found = read_histograms(client, request)
     assert (found["step"], found["at"], len(found["edges"])) == ([100], None, 11)
     assert found["counts"] == [1.6] * 10
-    part = read_histograms(client, HistogramsRequest("media", "weights", "rank0", 100, 100, 1.0, 5.0, rows=4))
+    part = read_histograms(client, HistogramsRequest("media", "weights", ("rank0",), 100, 100, 1.0, 5.0, rows=4))
     assert part["counts"] == [4, 0, 0, 0], "values from 1 to 2 are four bins"
 
 

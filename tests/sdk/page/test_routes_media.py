@@ -23,8 +23,7 @@ def test_what_a_run_holds_is_told_by_key(media: PageClient) -> None:
     found = media.get("runs/media/media")
     assert [row["key"] for row in found["histograms"]] == ["grads", "weights"]
     assert found["texts"] == [{"key": "sample", "n": 10, "n_labels": 2, "first_step": 0, "last_step": 400}]
-    assert found["labels"] == ["rank0", "rank1"]
-    assert media.get("runs/plain/media") == {"histograms": [], "texts": [], "labels": []}
+    assert media.get("runs/plain/media") == {"histograms": [], "texts": []}
 
 
 def test_histograms_and_texts_are_asked_for_by_key(media: PageClient) -> None:

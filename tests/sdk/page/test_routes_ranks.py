@@ -51,13 +51,16 @@ def test_the_heat_map_has_bounds(slow: PageClient) -> None:
 
 
 def test_the_phases_of_a_step_begin_with_the_chosen_label(slow: PageClient) -> None:
-    found = slow.get("runs/wide/step?step=17&label=rank3")
+    found = slow.get("runs/wide/step?step=17&mark=rank3")
     at = {name: place for place, name in enumerate(found["columns"])}
     labels = list(dict.fromkeys(row[at["label"]] for row in found["rows"]))
     assert (labels[:2], len(labels), found["n_labels"]) == (["rank3", "rank777"], 64, 1024)
     [row] = [row for row in found["rows"] if row[at["label"]] == "rank777" and row[at["phase"]] == "forward"]
     assert row[at["seconds"]] == pytest.approx(3.4) and row[at["typical_s"]] == pytest.approx(0.4)
     assert slow.ask("/api/runs/wide/step?step=x").status == 400
+    found = slow.get("runs/wide/step?step=17&label=rank777&label=rank3")
+    assert (found["rows"][0][at["label"]], found["n_labels"]) == ("rank777", 2)
+    assert row in found["rows"], "the median is that of all labels"
 
 
 def test_the_timeline_has_bounds(slow: PageClient) -> None:

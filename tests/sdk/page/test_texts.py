@@ -33,7 +33,7 @@ def test_the_last_step_up_to_the_chosen_one_is_shown(client: Client) -> None:
     assert [row["label"] for row in found["rows"]] == ["rank0", "rank1"]
     assert found["rows"][1]["value"] == f"{MARKUP} at 200"
     assert read_texts(client, "media", "sample", -5)["step"] == 0
-    assert [row["label"] for row in read_texts(client, "media", "sample", 0, "rank1")["rows"]] == ["rank1"]
+    assert [row["label"] for row in read_texts(client, "media", "sample", 0, ["rank1"])["rows"]] == ["rank1"]
 
 
 def test_a_search_finds_texts_of_all_steps_in_any_case(client: Client) -> None:
@@ -47,5 +47,5 @@ def test_a_long_text_is_cut_around_what_was_found_and_whole_for_its_label(client
     assert (len(row["value"]), row["n_chars"], row["n_before"]) == (CHARS_MAX, 29_006, 0)
     [row] = read_texts(client, "plain", "sample", 5, search="needle")["rows"]
     assert "Needle" in row["value"] and row["n_before"] == 20_001 - CHARS_MAX // 4
-    [row] = read_texts(client, "plain", "sample", 5, "rank0")["rows"]
+    [row] = read_texts(client, "plain", "sample", 5, ["rank0"])["rows"]
     assert len(row["value"]) == 29_006

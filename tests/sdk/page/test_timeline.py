@@ -63,7 +63,10 @@ def test_without_a_range_the_last_steps_are_shown_and_many_labels_in_part(client
     found = read_timeline(client, TimelineRequest("wide", rows=16))
     assert (found["first"], found["last"], found["n_labels"]) == (4, 23, 1024)
     assert (found["labels"][0], len(found["labels"])) == ("rank777", 16)
-    found = read_timeline(client, TimelineRequest("wide", rows=16, skip=16, order="rank", label="rank3"))
+    found = read_timeline(client, TimelineRequest("wide", rows=16, skip=16, order="rank", mark="rank3"))
     assert found["labels"] == ["rank3", *(f"rank{rank}" for rank in range(16, 31))]
     assert found["slowest"] == [{"row": None, "label": "rank777", "step": 17, "excess_s": 3.0}]
+    found = read_timeline(client, TimelineRequest("wide", order="slow", labels=("rank2", "rank1")))
+    assert (found["labels"], found["n_labels"]) == (["rank1", "rank2"], 2)
+    assert found["slowest"][0]["label"] == "rank777", "all labels are compared"
     assert read_timeline(client, TimelineRequest("alone"))["bars"] == []

@@ -1,16 +1,42 @@
-// Which labels of a run a view shows. In the address it is `labels`: "" for all, "primary", "failed", or "=LABEL".
+// Which labels of a run its tabs show. In the address it is `labels`, with one meaning in all tabs: nothing for all,
+// "primary", "failed", or "=LABEL", which may be repeated.
 
+import { readAddress, setParameters } from "./address.js";
 import { h } from "./dom.js";
 import { countText, wholeText } from "./texts.js";
 
 const ENDS = new Set(["failed", "crashed", "lost"]);
 const LABELS_MAX = 1_024; // in the list, and in one request: a bound of the server
 
-/** Return the labels of a choice; an empty list if the run has none such, null for all, and while they are not known. */
-export function chosenLabels(report, choice) {
-  if (choice.startsWith("=")) return [choice.slice(1)];
-  if (choice === "primary") return [report.primary_label].filter(Boolean);
-  return choice === "failed" && !report.isOutline ? failedLabels(report).slice(0, LABELS_MAX) : null;
+/** Return what the address has: a list, empty for all labels. */
+export function labelsChoice() {
+  return readAddress().query.getAll("labels");
+}
+
+/** Return the chosen labels; an empty list if the run has none such, null for all, and while they are not known. */
+export function chosenLabels(report) {
+  const choice = labelsChoice();
+  const names = choice.filter((one) => one.startsWith("=")).map((one) => one.slice(1));
+  if (names.length) return names.slice(0, LABELS_MAX);
+  if (choice.includes("primary")) return [report.primary_label].filter(Boolean);
+  return areLabelsKnown(report) && choice.includes("failed") ? failedLabels(report).slice(0, LABELS_MAX) : null;
+}
+
+/** Return False while a choice waits for the whole report. */
+export function areLabelsKnown(report) {
+  return !report.isOutline || !labelsChoice().includes("failed");
+}
+
+/** Return what calls a function with a report only if other labels are chosen than at the call before. */
+export function onOtherLabels(report, onChange) {
+  let shown = String(chosenLabels(report));
+  return (next) => {
+    const now = String(chosenLabels(next));
+    if (now === shown) return false;
+    shown = now;
+    onChange();
+    return true;
+  };
 }
 
 /** Return the labels whose newest attempt failed, crashed or was lost. */
@@ -19,14 +45,22 @@ export function failedLabels(report) {
 }
 
 /** Return a list to choose labels from. */
-export function labelsSelect(report, choice, onChoose) {
-  const option = (value, text) => h("option", { value, selected: value === choice }, text);
+export function labelsSelect(report, onChoose) {
+  const choice = labelsChoice();
+  const option = (value, text) => h("option", { value, selected: value === choice[0] && choice.length < 2 }, text);
   const nFailed = failedLabels(report).length;
   const names = newest(report).slice(0, LABELS_MAX).map(({ label }) => label);
-  if (choice.startsWith("=") && !names.includes(choice.slice(1))) names.unshift(choice.slice(1));
+  for (const name of choice.length < 2 ? choice : []) {
+    if (name.startsWith("=") && !names.includes(name.slice(1))) names.unshift(name.slice(1));
+  }
+  const onchange = ({ target }) => {
+    setParameters({ labels: target.value });
+    onChoose();
+  };
   return h(
     "select",
-    { onchange: (event) => onChoose(event.target.value), "aria-label": "labels" },
+    { onchange, "aria-label": "labels", hidden: report.n_labels < 2 && !choice.length },
+    choice.length > 1 ? h("option", { selected: true, disabled: true }, countText(choice.length, "label")) : null,
     option("", "all labels"),
     option("primary", "primary only"),
     option("failed", `failed labels${report.isOutline ? "" : ` (${wholeText(nFailed)}${nFailed > LABELS_MAX ? `, the first ${wholeText(LABELS_MAX)}` : ""})`}`),
@@ -35,8 +69,8 @@ export function labelsSelect(report, choice, onChoose) {
 }
 
 /** Return why a choice has no label. */
-export function noLabelsText(report, choice) {
-  if (choice === "primary") return "The primary of this run is not known yet.";
+export function noLabelsText(report) {
+  if (labelsChoice().includes("primary")) return "The primary of this run is not known yet.";
   return `None of ${countText(newest(report).length, "label")} has failed.`;
 }
 

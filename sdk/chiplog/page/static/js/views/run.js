@@ -3,7 +3,7 @@
 import { addressOf, readAddress } from "../address.js";
 import { ask, part } from "../api.js";
 import { h, notice, show } from "../dom.js";
-import { failedLabels } from "../labels.js";
+import { areLabelsKnown, failedLabels, labelsChoice, labelsSelect } from "../labels.js";
 import { liveRefresh } from "../live.js";
 import { deleteRuns, editRun } from "../run_edits.js";
 import { savedViews } from "../saved_views.js";
@@ -13,7 +13,6 @@ const TABS = {
   ...{ curves: "Curves", ranks: "Ranks", console: "Console", events: "Events", media: "Media", files: "Files" },
   system: "System",
 };
-const BY_LABEL = ["curves", "ranks", "events"]; // tabs whose labels can be chosen
 const PAUSE_MS = 2000; // between two reports of a run that changes
 const PAUSE_QUIET_MS = 30000; // of a run that has ended and is complete
 const PAUSE_FACTOR = 10; // an answer that takes long is asked for less often
@@ -59,7 +58,18 @@ export async function open(content, rest, query) {
   drawHeader(header, report);
   details.addEventListener("toggle", () => drawDetails(details, report));
   drawDetails(details, report);
-  const line = h("div", { class: "tab-line" }, tabBar(run, tab), viewsMenu(run, tab, () => report));
+  const tabs = tabBar(run, tab);
+  const choice = h("span");
+  const drawChoice = () => show(choice, labelsSelect(report, onLabels));
+  // A tab that shows parts of the report, or of the labels, listens to this.
+  const tellTab = () => element.dispatchEvent(new CustomEvent("report", { detail: report }));
+  const onLabels = () => {
+    tabs.setLinks();
+    tellTab();
+  };
+  element.addEventListener("labels", () => (drawChoice(), onLabels())); // a tab has changed the choice
+  drawChoice();
+  const line = h("div", { class: "tab-line" }, tabs.bar, choice, viewsMenu(run, tab, () => report));
   show(content, h("header", { class: "run-header" }, header, buttons), line, element, details);
   show(element, h("p", { class: "quiet" }, "Loading…"));
 
@@ -74,6 +84,7 @@ export async function open(content, rest, query) {
     closeTab();
   };
   const refresh = async () => {
+    const { isOutline } = report;
     try {
       report = known = await ask(path);
     } catch (error) {
@@ -94,15 +105,15 @@ export async function open(content, rest, query) {
     isFresh = true;
     drawHeader(header, report);
     if (details.open || details.hidden) drawDetails(details, report);
-    // A tab that shows parts of the report listens to this.
-    element.dispatchEvent(new CustomEvent("report", { detail: report }));
+    if (isOutline || !choice.contains(document.activeElement)) drawChoice(); // an open list stays as it is
+    tellTab();
   };
 
   try {
     const view = await loading;
-    if (report.isOutline && !view.beginsWithOutline) await refresh();
-    const isReady = view.beginsWithOutline || !report.isOutline;
-    if (isReady) closeTab = (await view.open(element, run, query, report)) ?? closeTab;
+    const isReady = () => !report.isOutline || (view.beginsWithOutline && areLabelsKnown(report));
+    if (!isReady()) await refresh();
+    if (isReady()) closeTab = (await view.open(element, run, query, report)) ?? closeTab;
     else show(element, h("p", { class: "error" }, "The report of this run did not arrive."), retryButton());
   } catch (error) {
     show(element, h("p", { class: "error" }, error.message));
@@ -154,25 +165,30 @@ function isActive(report) {
 
 function tabBar(run, current) {
   const links = Object.entries(TABS).map(([name, title]) =>
-    h("a", { href: addressOf(["run", run, name]), "aria-current": name === current ? "page" : null }, title),
+    h("a", { "data-tab": name, "aria-current": name === current ? "page" : null }, title),
   );
+  const setLinks = () => {
+    const kept = { labels: labelsChoice() };
+    for (const link of links) link.href = addressOf(["run", run, link.dataset.tab], kept);
+  };
+  setLinks();
   const bar = h("nav", { class: "tabs", "aria-label": "Parts of the run" }, links);
   // On a phone the bar scrolls: the current tab is in its visible part.
   requestAnimationFrame(() => {
     const { offsetLeft: left, offsetWidth: width } = links.find((link) => link.hasAttribute("aria-current"));
     bar.scrollLeft = left - bar.offsetLeft + width / 2 - bar.clientWidth / 2;
   });
-  return bar;
+  return { bar, setLinks };
 }
 
 /** Return the menu of saved views: a tab and what is chosen in it, for all runs of a project. */
 function viewsMenu(run, tab, report) {
   const { project } = report();
   const labelled = (labels) => {
-    const query = BY_LABEL.includes(tab) ? readAddress().query : new URLSearchParams();
+    const { query } = readAddress();
     query.delete("labels");
     if (labels) query.set("labels", labels);
-    return addressOf(["run", run, BY_LABEL.includes(tab) ? tab : "curves"], query);
+    return addressOf(["run", run, tab], query);
   };
   return savedViews({
     title: "Views",

@@ -5,6 +5,7 @@ import { addressOf, setParameters } from "../../address.js";
 import { ansiPieces } from "../../ansi.js";
 import { ask, objects, part } from "../../api.js";
 import { h, show } from "../../dom.js";
+import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
 import { wholeText } from "../../texts.js";
 
@@ -16,41 +17,30 @@ const SEARCH_WAIT_MS = 250;
 const HEIGHT_MIN_PX = 260;
 const EDGE_PX = 400; // closer to the top than this loads older lines
 
-/** Lines do not wait for the report of the run; the names of its labels follow. */
+/** Lines do not wait for the report of the run. */
 export const beginsWithOutline = true;
 
-export async function open(element, run, query, report) {
+export async function open(element, run, query, firstReport) {
+  let report = firstReport;
   const path = `runs/${part(run)}/console`;
   const aborted = new AbortController();
   const { signal } = aborted;
-  const state = { label: query.get("label") ?? "", search: query.get("search") ?? "", at: query.get("at") };
+  const state = { search: query.get("search") ?? "", at: query.get("at") };
   let lines = []; // {key, ts, row, element}, in the order of the document
   let hasOlder = true;
   let hasNewer = false; // the end was dropped, or a time was asked for
   let turn = 0;
   let isLoading = false;
 
-  const label = h("select", { "aria-label": "Label", onchange: () => restart({ label: label.value }) });
-  let names = null;
-  const drawLabels = (labels) => {
-    const known = [...new Set(labels.map((row) => row.label))].sort((a, b) =>
-      a.localeCompare(b, "en", { numeric: true }),
-    );
-    if (names && known.join() === names.join()) return; // an open list stays as it is
-    names = known;
-    const shown = state.label && !known.includes(state.label) ? [state.label, ...known] : known;
-    show(
-      label,
-      h("option", { value: "" }, known.length ? `all labels (${wholeText(known.length)})` : "all labels"),
-      shown.map((name) => h("option", { value: name, selected: name === state.label }, name)),
-    );
-  };
-  drawLabels(report.labels);
+  const labels = () => chosenLabels(report);
+  const isNone = () => labels()?.length === 0;
+  const changeLabels = onOtherLabels(report, () => restart({ at: state.at }));
   const onReport = ({ detail }) => {
-    drawLabels(detail.labels);
+    report = detail;
     const wasAtEnd = isAtEnd();
     fit(); // the header may have grown
     if (wasAtEnd) body.scrollTop = body.scrollHeight;
+    changeLabels(detail);
   };
   element.addEventListener("report", onReport);
   let searchTimer = null;
@@ -74,7 +64,7 @@ export async function open(element, run, query, report) {
     tabindex: 0,
     "aria-label": "Printed lines",
   });
-  show(element, h("div", { class: "bar" }, label, search, end, count), body);
+  show(element, h("div", { class: "bar" }, search, end, count), body);
 
   // The lines fill the rest of the window.
   const fit = () => {
@@ -88,19 +78,18 @@ export async function open(element, run, query, report) {
 
   async function restart(changes) {
     Object.assign(state, { at: null }, changes);
-    setParameters({ label: state.label, search: state.search, at: state.at });
+    setParameters(state);
     await load().catch(fail);
   }
 
   async function load() {
     const mine = ++turn;
     isLoading = true;
-    const asked = { label: state.label, search: state.search };
+    const { at } = state;
+    const read = async (direction) =>
+      isNone() ? { columns: [], rows: [] } : ask(path, { ...asked(), at, direction, limit: LOAD_LINES }, { signal });
     try {
-      const [before, after] = await Promise.all([
-        ask(path, { ...asked, at: state.at, limit: LOAD_LINES }, { signal }),
-        state.at ? ask(path, { ...asked, at: state.at, direction: "after", limit: LOAD_LINES }, { signal }) : null,
-      ]);
+      const [before, after] = await Promise.all([read(), at ? read("after") : null]);
       if (mine !== turn) return;
       lines = [];
       body.replaceChildren();
@@ -148,12 +137,12 @@ export async function open(element, run, query, report) {
       .slice(11, 23)
       .replace("Z", "")
       .padEnd(12, row.ts.includes(".") ? "0" : ".000"); // UTC
-    const link = addressOf(["run", run, "console"], { label: state.label, search: state.search, at: row.ts });
+    const link = addressOf(["run", run, "console"], { labels: labelsChoice(), search: state.search, at: row.ts });
     return h(
       "div",
       { class: row.stream === "stderr" ? "line stderr" : "line" },
       h("a", { class: "time", href: link, title: `${row.ts}, line ${row.line_no} of ${row.stream}` }, time),
-      state.label ? null : h("span", { class: "of clip", title: row.label }, row.label),
+      labels()?.length === 1 ? null : h("span", { class: "of clip", title: row.label }, row.label),
       h(
         "span",
         { class: "text" },
@@ -185,11 +174,13 @@ export async function open(element, run, query, report) {
         h(
           "p",
           { class: "empty quiet" },
-          state.search
-            ? "No line has this text."
-            : state.label
-              ? `${state.label} printed nothing that was recorded.`
-              : "Nothing was printed yet, or the console was not recorded.",
+          isNone()
+            ? noLabelsText(report)
+            : state.search
+              ? "No line has this text."
+              : labels()
+                ? "The chosen labels printed nothing that was recorded."
+                : "Nothing was printed yet, or the console was not recorded.",
         ),
       );
   }
@@ -221,7 +212,7 @@ export async function open(element, run, query, report) {
     }
   }
 
-  const asked = () => ({ label: state.label, search: state.search });
+  const asked = () => ({ label: labels(), search: state.search });
 
   /** Load lines after the last one. */
   async function loadNewer(overlapMs) {
@@ -274,7 +265,7 @@ export async function open(element, run, query, report) {
   body.addEventListener("scroll", onScroll, { passive: true });
 
   // Follow only at the end: a reader further up asks for nothing.
-  const live = liveRefresh(() => loadNewer(OVERLAP_MS), { pauseFactor: 0, canRefresh: () => !hasNewer && isAtEnd() });
+  const live = liveRefresh(() => loadNewer(OVERLAP_MS), { pauseFactor: 0, canRefresh: () => !isNone() && !hasNewer && isAtEnd() });
   body.addEventListener("scroll", live.later, { passive: true });
 
   load().catch(fail);

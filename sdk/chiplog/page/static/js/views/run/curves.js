@@ -4,7 +4,7 @@
 import { addressOf, setParameters } from "../../address.js";
 import { ask, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
-import { chosenLabels, labelsSelect, noLabelsText } from "../../labels.js";
+import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
 import { nameFilter } from "../../name_filter.js";
 import { timeText, wholeText } from "../../texts.js";
@@ -41,7 +41,6 @@ class View {
     this.x = query.get("x") || "step";
     this.isLog = query.get("log") === "1";
     this.weight = Math.min(0.99, Math.max(0, Number(query.get("smooth")) || 0));
-    this.labels = query.get("labels") ?? "";
     this.zoom = query.get("first") && query.get("last") ? [Number(query.get("first")), Number(query.get("last"))] : null;
     if (this.zoom && !this.zoom.every(Number.isFinite)) this.zoom = null;
     this.hidden = new Set(query.getAll("hide"));
@@ -87,16 +86,16 @@ class View {
     this.drawGroups();
     this.loadVisible();
     this.loadSystem();
+    const changeLabels = onOtherLabels(this.report, () => {
+      this.drawGroups();
+      this.reload();
+    });
     this.onReport = ({ detail }) => {
-      const [before, labels] = [this.report, String(this.chosenLabels())];
+      const before = this.report;
       this.report = detail;
-      if (labels !== String(this.chosenLabels())) this.changeLabels();
-      else if (detail.keys.length !== before.keys.length) this.drawGroups();
+      if (!changeLabels(detail) && detail.keys.length !== before.keys.length) this.drawGroups();
       if (before.isOutline) {
-        this.drawLabels();
         show(this.overlay, this.overlaid());
-        this.load(); // what had to wait for the labels
-        if (this.labels === "failed") this.loadSystem();
       } else if (detail.completeness.stored !== before.completeness.stored) {
         this.live.changed(); // also the last values of a run that has ended since
       }
@@ -131,12 +130,10 @@ class View {
     const chosen = (value, current) => ({ value, selected: value === current });
     const axis = h(
       "select",
-      { onchange: (event) => this.change({ x: event.target.value }), "aria-label": "x axis" },
+      { onchange: (event) => this.setX(event.target.value), "aria-label": "x axis" },
       Object.entries(X_NAMES).map(([value, text]) => h("option", chosen(value, this.x), `x: ${text}`)),
       h("optgroup", { label: "a metric" }, known.slice(0, 1000).map((key) => h("option", chosen(key, this.x), key))),
     );
-    this.chooser = h("span");
-    this.drawLabels();
     this.weightText = h("output", { class: "number" }, this.weight.toFixed(2));
     const smoothing = h("input", {
       ...{ type: "range", min: 0, max: 0.99, step: 0.01, value: this.weight, "aria-label": "smoothing" },
@@ -177,7 +174,6 @@ class View {
       { class: "bar" },
       this.filterInput,
       axis,
-      this.chooser,
       h(
         "label",
         {},
@@ -188,10 +184,6 @@ class View {
       this.system.element,
       h("span", { class: "zoom" }, "steps", this.first, "–", this.last, this.reset),
     );
-  }
-
-  drawLabels() {
-    show(this.chooser, labelsSelect(this.report, this.labels, (labels) => this.change({ labels })));
   }
 
   /** Return the runs that are overlaid, with their colours and how their configs differ. */
@@ -231,15 +223,9 @@ class View {
     dispatchEvent(new HashChangeEvent("hashchange"));
   }
 
-  change(parameters) {
-    Object.assign(this, parameters);
-    setParameters({ x: this.x === "step" ? null : this.x, labels: this.labels });
-    this.changeLabels();
-  }
-
-  changeLabels() {
-    const isNone = this.chosenLabels()?.length === 0;
-    if (isNone || !this.body.querySelector(".panel")) this.drawGroups();
+  setX(x) {
+    this.x = x;
+    setParameters({ x: x === "step" ? null : x });
     this.reload();
   }
 
@@ -318,9 +304,9 @@ class View {
       this.place,
       h("b", {}, `Step ${wholeText(step)}`),
       ` at ${timeText(at)}: `,
-      h("a", { href: addressOf(["run", run, "console"], { at }) }, "console at that time"),
+      h("a", { href: addressOf(["run", run, "console"], { at, labels: labelsChoice() }) }, "console at that time"),
       " · ",
-      h("a", { href: addressOf(["run", run, "ranks"], { step }) }, "ranks at that step"),
+      h("a", { href: addressOf(["run", run, "ranks"], { step, labels: labelsChoice() }) }, "ranks at that step"),
       " ",
       h("button", { class: "bare", onclick: () => this.pick(null), "aria-label": "Forget the step" }, "✕"),
     );
@@ -360,7 +346,7 @@ class View {
       return;
     }
     if (this.chosenLabels()?.length === 0) {
-      show(this.body, h("p", { class: "empty" }, noLabelsText(this.report, this.labels)));
+      show(this.body, h("p", { class: "empty" }, noLabelsText(this.report)));
       return;
     }
     let nPanels = 0;
@@ -456,14 +442,12 @@ class View {
   }
 
   loadSystem() {
-    if (this.labels === "failed" && this.report.isOutline) return;
     this.system.load(this.zoom, this.chosenLabels());
   }
 
   // -- requests --
 
   load() {
-    if (this.labels === "failed" && this.report.isOutline) return; // which they are is not known yet
     const waiting = [...this.panels.values()].filter((panel) => panel.isVisible && panel.needs(this.version));
     const byPoints = Map.groupBy ? Map.groupBy(waiting, (panel) => panel.points) : grouped(waiting);
     for (const [points, panels] of byPoints) {
@@ -500,7 +484,7 @@ class View {
   }
 
   chosenLabels() {
-    return chosenLabels(this.report, this.labels);
+    return chosenLabels(this.report);
   }
 
   // -- live --

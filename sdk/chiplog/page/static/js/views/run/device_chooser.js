@@ -13,6 +13,7 @@ const CHOSEN_MAX = 256; // as many as the server takes
  */
 export function deviceChooser({ nodes, labels, onChange }) {
   let known = [];
+  let drawn = "";
   let search = "";
   const summary = h("summary", {});
   const list = h("div", { class: "device-list" });
@@ -102,10 +103,11 @@ export function deviceChooser({ nodes, labels, onChange }) {
     element,
     /** labels: rows of node, label, rank and gpus. */
     draw(rows) {
-      const isSame = JSON.stringify(rows) === JSON.stringify(known);
+      const before = drawn;
+      drawn = JSON.stringify([rows, ...nodes, ...labels]);
       known = rows;
       drawSummary();
-      if (!isSame && element.open) drawList();
+      if (drawn !== before && element.open) drawList();
     },
   };
 }

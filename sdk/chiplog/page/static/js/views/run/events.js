@@ -5,7 +5,7 @@ import { ansiPieces } from "../../ansi.js";
 import { ask, objects, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
 import { grid } from "../../grid.js";
-import { chosenLabels, labelsSelect, noLabelsText } from "../../labels.js";
+import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
 import { countText, secondsText, timeText, wholeText } from "../../texts.js";
 
@@ -36,7 +36,7 @@ export async function open(element, run, query, firstReport) {
   const path = `runs/${part(run)}`;
   const aborted = new AbortController();
   const { signal } = aborted;
-  const state = Object.fromEntries(["kind", "level", "attempt", "labels"].map((name) => [name, query.get(name) ?? ""]));
+  const state = Object.fromEntries(["kind", "level", "attempt"].map((name) => [name, query.get(name) ?? ""]));
   let report = firstReport;
   let answer = null;
   let tracebacks = [];
@@ -60,8 +60,8 @@ export async function open(element, run, query, firstReport) {
   show(element, rounds, top, table);
 
   async function load() {
-    const { kind, level, attempt, labels } = state;
-    const label = chosenLabels(report, labels);
+    const { kind, level, attempt } = state;
+    const label = chosenLabels(report);
     const [events, found, failures] = await Promise.all([
       ask(`${path}/events`, { kind, level, label, limit: EVENTS_MAX }, { signal }),
       ask(`${path}/events`, { kind: "traceback", label, limit: TRACEBACKS_MAX }, { signal }),
@@ -78,7 +78,7 @@ export async function open(element, run, query, firstReport) {
     draw();
   }
 
-  const consoleOf = (label, at) => addressOf(["run", run, "console"], { label, at });
+  const consoleOf = (label, at) => addressOf(["run", run, "console"], { labels: `=${label}`, at });
 
   function drawRound() {
     const choice = h(
@@ -112,7 +112,7 @@ export async function open(element, run, query, firstReport) {
     const total = answer.kinds
       .filter((one) => (!state.kind || one.kind === state.kind) && (!state.level || one.level === state.level))
       .reduce((sum, one) => sum + one.n, 0);
-    if (isNone) more.textContent = noLabelsText(report, state.labels);
+    if (isNone) more.textContent = noLabelsText(report);
     else
       more.textContent = !rows.length
         ? "No event."
@@ -144,7 +144,6 @@ export async function open(element, run, query, firstReport) {
     if (filters.contains(document.activeElement)) return; // an open list stays as it is
     show(
       filters,
-      labelsSelect(report, state.labels, (labels) => choose({ labels })),
       choice("kind", "kind", (found) => [...found.keys()].sort(), titleOf),
       choice("level", "level", (found) => LEVELS.filter((level) => found.has(level))),
     );
@@ -162,11 +161,10 @@ export async function open(element, run, query, firstReport) {
     else show(top, h("p", { class: "error" }, error.message));
   }
 
+  const changeLabels = onOtherLabels(report, () => load().catch(fail));
   const onReport = (event) => {
-    const labels = String(chosenLabels(report, state.labels));
     report = event.detail;
-    if (labels !== String(chosenLabels(report, state.labels))) load().catch(fail);
-    else if (answer) draw();
+    if (!changeLabels(report) && answer) draw();
   };
   element.addEventListener("report", onReport);
   await load();

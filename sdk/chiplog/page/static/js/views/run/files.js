@@ -3,6 +3,7 @@
 import { setParameters } from "../../address.js";
 import { h, show } from "../../dom.js";
 import { grid } from "../../grid.js";
+import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
 import {
   IMAGE_BYTES_MAX,
   TEXT_BYTES_MAX,
@@ -20,7 +21,8 @@ const ROWS_SHOWN = 200; // files, until more are asked for; and rows of a table
 const TYPING_MS = 200;
 const BINARY_BYTES = 4096; // a zero byte among the first so many is in no text
 
-export async function open(element, run, query, report) {
+export async function open(element, run, query, firstReport) {
+  let report = firstReport;
   let aborted = new AbortController();
   let image = null;
   let chosen = query.get("file");
@@ -46,14 +48,21 @@ export async function open(element, run, query, report) {
   show(element, bar, list, preview);
 
   function drawList() {
-    bar.hidden = files.length < 2;
+    const labels = chosenLabels(report);
+    const ofLabels = files.filter(({ label }) => !labels || labels.includes(label));
+    bar.hidden = ofLabels.length < 2;
+    if (files.length && !ofLabels.length) {
+      const none = labels.length ? "The chosen labels saved no file." : noLabelsText(report);
+      show(list, h("p", { class: "quiet" }, none));
+      return;
+    }
     if (!files.length) {
       const call = h("code", {}, 'run.save("config.yaml")');
       show(list, h("p", { class: "quiet" }, "No file was saved. ", call, " in the training saves one."));
       return;
     }
     const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = files.filter(({ path }) => words.every((word) => path.toLowerCase().includes(word)));
+    const found = ofLabels.filter(({ path }) => words.every((word) => path.toLowerCase().includes(word)));
     const total = found.reduce((sum, file) => sum + file.bytes, 0);
     const heads = [
       ["Path"],
@@ -180,9 +189,12 @@ export async function open(element, run, query, report) {
     ];
   }
 
+  const changeLabels = onOtherLabels(report, drawList);
   const onReport = (event) => {
+    report = event.detail;
+    changeLabels(report);
     const before = JSON.stringify(files);
-    files = event.detail.files;
+    files = report.files;
     if (JSON.stringify(files) === before) return;
     drawList();
     const old = JSON.parse(before).find(({ path }) => path === chosen);

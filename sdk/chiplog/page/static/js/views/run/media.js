@@ -4,6 +4,7 @@
 import { addressOf, setParameters } from "../../address.js";
 import { ask, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
+import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
 import { nameFilter } from "../../name_filter.js";
 import {
@@ -44,7 +45,6 @@ class View {
     Object.assign(this, { element, run, report });
     this.filter = query.get("filter") ?? "";
     this.search = query.get("search") ?? "";
-    this.label = query.get("label") ?? report.primary_label ?? ""; // "*": all
     this.isLog = query.get("log") === "1";
     this.step = wholeOf(query.get("step"));
     const [first, last] = [wholeOf(query.get("first")), wholeOf(query.get("last"))];
@@ -64,17 +64,21 @@ class View {
   async start() {
     this.media = await ask(`runs/${part(this.run)}/media`, {}, { signal: this.abort.signal });
     if (!this.isOpen) return;
-    if (!this.media.labels.includes(this.label)) this.label = "";
     this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "150px" });
     this.bar = h("div", { class: "bar" });
     this.body = h("div");
     show(this.element, this.bar, this.body);
     this.drawBar();
     this.drawSections();
+    const changeLabels = onOtherLabels(this.report, () => {
+      this.redrawAll();
+      this.reload("histograms");
+      this.reload("texts");
+    });
     this.onReport = ({ detail }) => {
       const before = JSON.stringify(this.report.files);
       this.report = detail;
-      if (JSON.stringify(detail.files) !== before) this.redrawAll();
+      if (!changeLabels(detail) && JSON.stringify(detail.files) !== before) this.redrawAll();
     };
     this.element.addEventListener("report", this.onReport);
     this.live = liveRefresh(() => this.refresh(), { pauseMs: PAUSE_MS, pauseFactor: PAUSE_FACTOR, isQuiet: true });
@@ -95,7 +99,9 @@ class View {
 
   /** Return {histograms, texts, images, tables}: names with what is known of each. */
   sections() {
-    const files = this.report.files;
+    const labels = this.labels();
+    if (labels?.length === 0) return { histograms: [], texts: [], images: [], tables: [] };
+    const files = this.report.files.filter(({ label }) => !labels || labels.includes(label));
     const series = (kind) => seriesOf(files.filter(({ path }) => kindOf(path) === kind)).map((one) => [one.name, one]);
     const keys = (rows) => rows.map((row) => [row.key, row]);
     return {
@@ -104,6 +110,10 @@ class View {
       images: series("image"),
       tables: series("table"),
     };
+  }
+
+  labels() {
+    return chosenLabels(this.report);
   }
 
   /** Return the first and the last step with anything; null without steps. */
@@ -143,19 +153,13 @@ class View {
           }, TYPING_MS);
         },
       });
-    const label = h(
-      "select",
-      { "aria-label": "label", onchange: (event) => this.change({ label: event.target.value }) },
-      h("option", { value: "", selected: this.label === "" }, "all labels"),
-      this.media.labels.slice(0, 2000).map((name) => h("option", { value: name, selected: name === this.label }, name)),
-    );
     const log = h(
       "label",
       {},
       h("input", {
         type: "checkbox",
         checked: this.isLog,
-        onchange: (event) => this.change({ isLog: event.target.checked }),
+        onchange: (event) => this.setLog(event.target.checked),
       }),
       "log colours",
     );
@@ -176,7 +180,6 @@ class View {
     show(
       this.bar,
       typed("filter", "Filter names", () => this.drawSections()),
-      hasKeys ? label : null,
       this.media.histograms.length ? log : null,
       this.media.texts.length ? typed("search", "Search texts", () => this.reload("texts")) : null,
       bounds &&
@@ -234,14 +237,10 @@ class View {
     if (steps.length) this.setStep(by < 0 ? Math.max(...steps) : Math.min(...steps));
   }
 
-  change(changes) {
-    Object.assign(this, changes);
-    // The primary is what an address without a label means.
-    const isUsual = this.label === (this.report.primary_label ?? "") && this.label !== "";
-    const all = this.label === "" ? "*" : this.label;
-    setParameters({ label: isUsual ? null : all, log: this.isLog ? 1 : null });
+  setLog(isLog) {
+    this.isLog = isLog;
+    setParameters({ log: isLog ? 1 : null });
     this.reload("histograms");
-    this.reload("texts");
   }
 
   setZoom(zoom, key) {
@@ -281,7 +280,9 @@ class View {
       panel.close();
       this.panels.delete(id);
     }
-    if (!sections.some(([, , n]) => n)) {
+    if (this.labels()?.length === 0) {
+      show(this.body, h("p", { class: "empty" }, noLabelsText(this.report)));
+    } else if (!sections.some(([, , n]) => n)) {
       show(
         this.body,
         h(
@@ -459,12 +460,12 @@ class HistogramPanel extends Panel {
   async load(signal) {
     const { view, name } = this;
     const [low, high] = view.ranges.get(name) ?? [];
-    const query = { key: name, label: view.label, ...view.zoom, low, high, ...this.map.size() };
+    const query = { key: name, label: view.labels(), ...view.zoom, low, high, ...this.map.size() };
     const data = await ask(`runs/${part(view.run)}/histograms`, query, { signal });
     this.content.hidden = !data.n;
     const most = data.n ? Math.max(...data.n_steps) : 0;
     const notes = [
-      data.n ? countText(data.n, "histogram") : `No histogram of ${view.label || "any label"} in these steps.`,
+      data.n ? countText(data.n, "histogram") : `No histogram of ${view.labels() ? "the chosen labels" : "any label"} in these steps.`,
       data.n_labels > 1 ? `sum of ${wholeText(data.n_labels)} labels` : null,
       most > 1 ? `a column has up to ${most} steps` : null,
       data.n && data.is_exact ? "rows are the bins" : null,
@@ -491,7 +492,7 @@ class HistogramPanel extends Panel {
 class TextPanel extends Panel {
   async load(signal) {
     const { view, name } = this;
-    const query = { key: name, label: view.label, step: view.step, search: view.search };
+    const query = { key: name, label: view.labels(), step: view.step, search: view.search };
     const found = await ask(`runs/${part(view.run)}/texts`, query, { signal });
     this.steps = found;
     const { step, n_steps: nSteps, rows } = found;
@@ -499,7 +500,7 @@ class TextPanel extends Panel {
       ? `${found.is_cut ? "The newest " : ""}${countText(rows.length, "text")} with “${view.search}”`
       : nSteps
         ? `step ${wholeText(step)} · logged at ${countText(nSteps, "step")}`
-        : `No text of ${view.label || "any label"}.`;
+        : `No text of ${view.labels() ? "the chosen labels" : "any label"}.`;
     show(this.notes, where, found.is_cut && !view.search ? ` · the first ${rows.length} labels` : null);
     show(
       this.content,

@@ -3,7 +3,7 @@
 import { addressOf, readAddress, setParameters } from "../../address.js";
 import { ask, objects, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
-import { chosenLabels, labelsSelect, noLabelsText } from "../../labels.js";
+import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
 import { bytesText, countText, durationText, secondsText, timeText, wholeText } from "../../texts.js";
 import { heatMap } from "./heat_map.js";
@@ -22,7 +22,8 @@ let known = null;
 /** Nothing here waits for the report of the run. */
 export const beginsWithOutline = true;
 
-export async function open(element, run, query, report) {
+export async function open(element, run, query, firstReport) {
+  let report = firstReport;
   const path = `runs/${part(run)}`;
   const aborted = new AbortController();
   const { signal } = aborted;
@@ -96,10 +97,18 @@ export async function open(element, run, query, report) {
   const stepBars = stepPhases({
     onStep: (step) => go({ step }),
     onClose: () => go({ step: null, label: null }),
-    consoleOf: (label, at) => addressOf(["run", run, "console"], { label, at }),
+    consoleOf: (label, at) => addressOf(["run", run, "console"], { labels: `=${label}`, at }),
   });
   const table = labelTable(run, state, report);
-  const onReport = ({ detail }) => table.setReport(detail);
+  const changeLabels = onOtherLabels(report, () => {
+    heat = null;
+    for (const load of [loadHeat, loadStep, loadTimeline]) load().catch(fail);
+  });
+  const onReport = ({ detail }) => {
+    report = detail;
+    table.setReport(detail);
+    changeLabels(detail);
+  };
   element.addEventListener("report", onReport);
   show(element, sentence, mapPanel, lanesPanel, stepBars.element, table.element);
 
@@ -179,11 +188,20 @@ export async function open(element, run, query, report) {
   }
 
   const chosenPhase = () => state.phase ?? verdict?.culprit?.phase ?? null;
-  const asked = () => ({ phase: chosenPhase(), first: state.first, last: state.last, columns: map.columns() });
+  const labels = () => chosenLabels(report);
+  const isNone = () => labels()?.length === 0; // the table says why
+  const asked = () => ({
+    phase: chosenPhase(),
+    first: state.first,
+    last: state.last,
+    columns: map.columns(),
+    label: labels(),
+  });
 
   async function loadHeat() {
     const mine = ++turn;
-    mapPanel.hidden = false;
+    mapPanel.hidden = isNone();
+    if (isNone()) return;
     if (!heat) show(range, "Reading the phases…");
     let answer;
     try {
@@ -227,17 +245,19 @@ export async function open(element, run, query, report) {
       heat.width > 1 ? `${heat.width} steps in a column` : null,
       heat.per_row > 1 ? `${heat.per_row} labels in a row` : null,
     ].filter(Boolean);
-    show(range, sizes.length ? `${sizes.join(", ")}: the largest is shown` : "");
+    const words = [sizes.length ? `${sizes.join(", ")}: the largest is shown` : null];
+    if (labels()) words.push("the median is that of all labels");
+    show(range, words.filter(Boolean).join("; "));
     const shown = { first: state.first ?? Math.max(heat.start, heat.first_step), last: state.last ?? last };
     for (const [name, input] of Object.entries(bounds)) if (document.activeElement !== input) input.value = shown[name];
     map.draw(heat, state);
   }
 
   async function loadStep() {
-    stepBars.element.hidden = state.step === null;
-    if (state.step === null) return;
+    stepBars.element.hidden = state.step === null || isNone();
+    if (stepBars.element.hidden) return;
     const { step, label } = state;
-    const answer = await ask(`${path}/step`, { step, label }, { signal });
+    const answer = await ask(`${path}/step`, { step, mark: label, label: labels() }, { signal });
     if (state.step === step && state.label === label) stepBars.draw(answer, label, phaseNames);
   }
 
@@ -266,11 +286,14 @@ export async function open(element, run, query, report) {
 
   async function loadTimeline() {
     const mine = ++lanesTurn;
-    const { lanes: order, label, skip } = state;
+    const { lanes: order, label: mark, skip } = state;
+    lanesPanel.hidden = isNone();
+    if (isNone()) return;
     const query = {
       ...lanesSteps(),
       order,
-      label,
+      mark,
+      label: labels(),
       skip: skip || null,
       rows: LANES,
       columns: lanes.columns(element.clientWidth),
@@ -437,7 +460,7 @@ const COLUMNS = [
 /** Build the table of labels. Its order is in the address. */
 function labelTable(run, state, report) {
   const { query } = readAddress();
-  let [sort, isDown, labels] = [query.get("sort"), query.get("order") === "down", query.get("labels") ?? ""];
+  let [sort, isDown] = [query.get("sort"), query.get("order") === "down"];
   let shown = ROWS_SHOWN;
   let rows = [];
   const head = h("tr");
@@ -450,23 +473,14 @@ function labelTable(run, state, report) {
     },
   });
   const none = h("p", { class: "quiet", hidden: true });
-  const choice = h("span");
-  const drawChoice = () => show(choice, labelsSelect(report, labels, choose));
-  drawChoice();
   const element = h(
     "section",
     { class: "panel", "aria-label": "Labels" },
-    h("div", { class: "bar" }, h("h2", {}, "Labels"), choice),
+    h("h2", {}, "Labels"),
     h("div", { class: "scroll" }, h("table", { class: "grid" }, h("thead", {}, head), body)),
     none,
     more,
   );
-
-  function choose(chosen) {
-    labels = chosen;
-    setParameters({ labels });
-    fill();
-  }
 
   function order(name) {
     isDown = sort === name ? !isDown : false;
@@ -496,10 +510,10 @@ function labelTable(run, state, report) {
 
   function fill() {
     const column = COLUMNS.find(([name]) => name === sort)?.[0];
-    const chosen = chosenLabels(report, labels);
+    const chosen = chosenLabels(report);
     const sorted = rows.filter(({ label }) => chosen === null || chosen.includes(label));
     none.hidden = chosen === null || chosen.length > 0;
-    none.textContent = none.hidden ? "" : noLabelsText(report, labels);
+    none.textContent = none.hidden ? "" : noLabelsText(report);
     if (column) sorted.sort((a, b) => compare(a[column], b[column], isDown) || compare(a.place, b.place));
     show(
       body,
@@ -514,7 +528,7 @@ function labelTable(run, state, report) {
                   { scope: "row" },
                   h(
                     "a",
-                    { href: addressOf(["run", run, "console"], { label: row.label }), title: "its console" },
+                    { href: addressOf(["run", run, "console"], { labels: `=${row.label}` }), title: "its console" },
                     row.label,
                   ),
                 )
@@ -531,9 +545,7 @@ function labelTable(run, state, report) {
   return {
     element,
     setReport(newReport) {
-      const isFirst = report.isOutline; // it has no labels
       report = newReport;
-      if (isFirst || !choice.contains(document.activeElement)) drawChoice(); // an open list stays as it is
       fill();
     },
     draw(answer) {

@@ -6,6 +6,7 @@ import { Chart } from "../../chart.js";
 import { modelOf } from "../../curve_model.js";
 import { h, notice, show } from "../../dom.js";
 import { grid } from "../../grid.js";
+import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
 import { inUnit, leastWidth, marksAt, sampleText } from "../../sample_units.js";
 import { countText, timeText, wholeText } from "../../texts.js";
@@ -39,19 +40,20 @@ export async function open(element, run, query, report) {
 
 class View {
   constructor(element, run, query, report) {
-    Object.assign(this, { element, run });
+    Object.assign(this, { element, run, report });
     this.path = `runs/${part(run)}/system`;
     this.startMs = Date.parse(report.created_at);
     this.x = query.get("x") in X_NAMES ? query.get("x") : "time";
     const whole = (name) => (/^-?\d{1,16}$/.test(query.get(name) ?? "") ? Number(query.get(name)) : null);
     this.zoom = whole("first") === null || whole("last") === null ? null : [whole("first"), whole("last")]; // µs, or steps
     this.nodes = new Set(query.getAll("node"));
-    this.labels = new Set(query.getAll("label"));
+    this.labels = new Set(); // chosen for all tabs
     this.panels = new Map(); // by name
     this.abort = new AbortController();
   }
 
   async start() {
+    this.onReport ??= this.hearReports();
     this.found = await ask(this.path, {}, { signal: this.abort.signal });
     this.live?.close();
     if (!this.found.names.length) {
@@ -73,17 +75,42 @@ class View {
     this.about = h("p", { class: "quiet small" }, STEP_TEXT);
     this.chooser = deviceChooser({ nodes: this.nodes, labels: this.labels, onChange: () => this.choose() });
     this.marks = h("details", { class: "panel" });
+    this.none = h("p", { class: "empty" });
     this.body = h("div");
     const bar = h("div", { class: "bar" }, this.axis, this.range, this.reset);
-    show(this.element, bar, this.about, this.chooser.element, this.marks, this.body);
+    show(this.element, bar, this.about, this.chooser.element, this.marks, this.none, this.body);
     this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "150px" });
     this.drawHead();
     this.drawPanels();
     this.live = liveRefresh(() => this.refresh(), { pauseMs: PAUSE_MS, isQuiet: true });
   }
 
+  /** Take the labels that are chosen, now and whenever they change. */
+  hearReports() {
+    const take = () => {
+      const labels = chosenLabels(this.report);
+      const isNone = labels?.length === 0;
+      if (isNone === this.isNone && String(labels ?? "") === String([...this.labels])) return; // chosen in this tab
+      this.isNone = isNone;
+      this.labels.clear();
+      for (const label of labels ?? []) this.labels.add(label);
+      if (!this.body) return;
+      this.drawHead();
+      this.reload();
+    };
+    take();
+    const changeLabels = onOtherLabels(this.report, take);
+    const onReport = ({ detail }) => {
+      this.report = detail;
+      changeLabels(detail);
+    };
+    this.element.addEventListener("report", onReport);
+    return onReport;
+  }
+
   close() {
     this.abort.abort();
+    this.element.removeEventListener("report", this.onReport);
     this.live?.close();
     this.seen?.disconnect();
     for (const panel of this.panels.values()) panel.chart?.close();
@@ -124,7 +151,12 @@ class View {
   }
 
   choose() {
-    setParameters({ node: [...this.nodes], label: [...this.labels] });
+    setParameters({ node: [...this.nodes] });
+    if (String([...this.labels]) !== String(chosenLabels(this.report) ?? "")) {
+      this.isNone = false;
+      setParameters({ labels: [...this.labels].map((label) => `=${label}`) });
+      this.element.dispatchEvent(new Event("labels"));
+    }
     this.drawHead();
     this.reload();
   }
@@ -142,6 +174,9 @@ class View {
     this.reset.textContent = this.x === "step" ? "All steps" : "All times";
     this.about.hidden = this.x !== "step";
     this.chooser.draw(this.found.labels);
+    this.body.hidden = this.isNone && !this.nodes.size;
+    this.none.hidden = !this.body.hidden;
+    this.none.textContent = this.body.hidden ? noLabelsText(this.report) : "";
     const marks = this.found.marks.filter((mark) => this.isChosen(mark));
     this.marks.hidden = !marks.length;
     show(
@@ -221,6 +256,7 @@ class View {
 
   /** Ask for the curves that are visible and stale. */
   async load() {
+    if (this.body.hidden) return;
     const chosen = [...this.panels.values()].filter((panel) => panel.isSeen && panel.isStale);
     for (const panel of chosen) {
       panel.isStale = false;
