@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.support.page_site import Site
+from tests.support.page_site import Site, watch
 
 
 def test_the_page_loads_without_an_error(site: Site, page: Page) -> None:
@@ -21,6 +21,21 @@ def test_the_theme_is_kept(site: Site, page: Page) -> None:
     page.reload()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != before
+
+
+def test_times_are_in_utc_or_in_the_zone_of_the_browser(site: Site, browser: Browser, errors: list[str]) -> None:
+    context = browser.new_context(timezone_id="Asia/Kolkata")
+    page = context.new_page()
+    watch(page, errors)
+    site.visit(page, "#/run/gpt-20260102-7f3a91/console")
+    expect(page.locator(".facts")).to_contain_text("2026-01-02 03:04:05 UTC")
+    page.get_by_role("button", name="Times in UTC").press("Enter")
+    expect(page.locator(".facts")).to_contain_text("2026-01-02 08:34:05 UTC+5:30")
+    expect(page.get_by_role("button", name="Times in UTC+5:30")).to_be_focused()
+    page.reload()
+    expect(page.locator(".line .time").first).to_have_text("08:34:05.000")
+    context.close()
+    assert errors == []
 
 
 def test_without_a_session_the_page_says_how_to_open_it(site: Site, page: Page, errors: list[str]) -> None:

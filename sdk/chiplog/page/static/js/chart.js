@@ -2,7 +2,7 @@
 // values at the crosshair as a legend. Colours are those of the style sheet, so that a change of the theme draws again.
 
 import { h, show } from "./dom.js";
-import { durationText, timeText, valueText } from "./texts.js";
+import { clockText, durationText, timeText, valueText, zoneName } from "./texts.js";
 import { onTheme } from "./theme.js";
 import uPlot from "./uplot.js";
 
@@ -49,7 +49,7 @@ export function lineStyle(at) {
  *   fills: [[line, line, colour]]: what is filled between two lines
  *   present, nLabels: how many of the labels are at each place of x, or null; a strip marks where some are missing; noun:
  *     what they are, if not labels
- * What a reader does with it (all but onZoom and onReset may be missing):
+ * isUtc: its times are in UTC, whatever the reader has chosen. What a reader does with it (all but onZoom and onReset may be missing):
  *   onZoom(least, most): a part was chosen, by dragging or by + and -
  *   onPan(least, most, isOver): it was moved, by dragging with Shift or by Shift and an arrow; all charts follow
  *   onReset(): a double click, or Escape
@@ -57,10 +57,11 @@ export function lineStyle(at) {
  *   onToggle(line): a click on a name in the legend
  */
 export class Chart {
-  constructor(element, legend, { label, ...calls }) {
+  constructor(element, legend, { label, isUtc, ...calls }) {
     this.element = element;
     this.legend = legend;
     this.calls = calls; // onZoom, onPan, …
+    this.local = isUtc ? false : undefined; // undefined: as the reader has chosen
     element.setAttribute("role", "group");
     element.setAttribute("aria-roledescription", "chart");
     element.setAttribute("aria-label", label);
@@ -147,7 +148,7 @@ export class Chart {
     const texts = (plot, splits) => splits.map((value) => axisText(value, splits));
     const x = { ...axis, space: 70, size: 30 };
     if (model.kind === "relative") x.values = (plot, splits) => splits.map((value) => durationText(value));
-    else if (model.kind === "time") x.values = (plot, splits, at, space, step) => splits.map((value) => clockText(value, step));
+    else if (model.kind === "time") x.values = (plot, splits, at, space, step) => splits.map((value) => tickText(value, step, this.local));
     else x.values = texts;
     const y = { ...axis, values: texts, space: 32, size: (plot, values) => axisSize(values) };
     const right = { ...y, scale: "right", side: 1, grid: { show: false } };
@@ -165,7 +166,7 @@ export class Chart {
       },
       axes: hasRight ? [x, y, right] : [x, y],
       legend: { show: false },
-      tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+      tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), zoneName(this.local)),
       cursor: {
         y: false,
         points: { size: 6 },
@@ -357,7 +358,7 @@ export class Chart {
     const isInside = at !== null && at !== undefined && at < x.length;
     const missing = isInside && present?.[at] < nLabels ? ` · ${present[at]} of ${nLabels} ${noun}` : "";
     const near = isInside ? this.nearMarks().map((text) => ` · ${text}`) : [];
-    this.where.textContent = isInside ? placeText(x[at], kind) + missing + near.join("") : "last";
+    this.where.textContent = isInside ? placeText(x[at], kind, this.local) + missing + near.join("") : "last";
     lines.forEach((line, number) => {
       const value = isInside ? valueAt(line.values, at) : line.values.findLast((one) => one !== null && one !== undefined);
       this.values[number].textContent = valueText(value) || "–";
@@ -447,9 +448,9 @@ function faint(colour, share) {
     .padStart(2, "0")}`;
 }
 
-/** Return a time of an axis, UTC: the day for long steps, seconds for short ones. */
-function clockText(seconds, step) {
-  const text = new Date(seconds * 1000).toISOString();
+/** Return a time of an axis: the day for long steps, seconds for short ones. */
+function tickText(seconds, step, local) {
+  const text = clockText(new Date(seconds * 1000).toISOString(), local);
   if (step >= 86400) return text.slice(5, 10);
   return step >= 60 ? text.slice(11, 16) : text.slice(11, step < 1 ? 23 : 19);
 }
@@ -477,8 +478,8 @@ function axisSize(values) {
   return 14 + 6.5 * Math.max(3, ...(values ?? []).map((text) => (text ?? "").length));
 }
 
-function placeText(value, kind) {
-  if (kind === "time") return timeText(new Date(value * 1000).toISOString());
+function placeText(value, kind, local) {
+  if (kind === "time") return timeText(new Date(value * 1000).toISOString(), local);
   if (kind === "relative") return durationText(value);
   return kind === "step" ? `step ${valueText(value)}` : valueText(value);
 }

@@ -3,6 +3,7 @@
 import { follow } from "./api.js";
 import { addressOf, readAddress } from "./address.js";
 import { h, notice, show } from "./dom.js";
+import { turnZone, zoneText } from "./texts.js";
 import { restoreTheme, turnTheme } from "./theme.js";
 
 const VIEWS = { runs: "Runs", run: null, compare: null, sql: "SQL" }; // with a title: in the header
@@ -137,8 +138,17 @@ function drawHeader(current) {
     document.getElementById("header"),
     h("a", { class: "logo", href: addressOf(["runs"]) }, "chiplog"),
     h("nav", { "aria-label": "Views" }, links),
+    h("button", { class: "theme zone", onclick: onZone, "aria-label": `Times in ${zoneText()}`, title: "Times: UTC or local" }, zoneText()),
     h("button", { class: "theme", onclick: turnTheme, "aria-label": "Dark or light" }, "◐"),
   );
+}
+
+function onZone() {
+  turnZone();
+  const [name] = readAddress().path;
+  if (name === "sql") drawHeader(name); // its times are data, and what is typed there is not in the address
+  else route();
+  document.querySelector(".zone").focus();
 }
 
 restoreTheme();

@@ -3,6 +3,7 @@
 import { ask, part } from "./api.js";
 import { field, openDialog } from "./dialog.js";
 import { h, notice, show } from "./dom.js";
+import { timeText } from "./texts.js";
 
 const NAME_MAX = 128; // characters, with the folder: a bound of the collector
 const GAP = 4; // pixels between the button and the menu
@@ -71,7 +72,7 @@ export function savedViews({ title, noun, folder, shipped = () => [], current, h
     const href = hrefOf(view);
     return h("div", { class: "item" },
       href
-        ? h("a", { href, class: "clip", title: ts && `saved ${ts.slice(0, 10)}`, "data-name": `open ${name}`, onclick: close }, short)
+        ? h("a", { href, class: "clip", title: ts && `saved ${timeText(ts)}`, "data-name": `open ${name}`, onclick: close }, short)
         : h("p", { class: "quiet clip", title: "another version of chiplog saved it" }, short),
       h("button", { class: "bare", "data-name": name, "aria-label": `Delete ${short}`, onclick: () => onDelete(name) }, "✕"));
   }

@@ -41,9 +41,41 @@ export function agoText(ts, now = Date.now()) {
   return `${Math.floor(seconds / size)} ${unit} ago`;
 }
 
+// Times are in UTC, as in SQL and in the sentences of the server, or in the zone of the browser: its reader chooses, and
+// with `local` a caller.
+const TIMES = "chiplog-times";
+let isLocal = localStorage.getItem(TIMES) === "local";
+
+/** Change between UTC and the zone of the browser, for this browser. */
+export function turnZone() {
+  isLocal = !isLocal;
+  localStorage.setItem(TIMES, isLocal ? "local" : "utc");
+}
+
+/** Return the zone of times for people, which has an offset that may change in a year: "UTC", "UTC+5:30". */
+export function zoneText(ms = Date.now(), local = isLocal) {
+  if (!local) return "UTC";
+  const minutes = -new Date(ms).getTimezoneOffset();
+  const size = Math.abs(minutes);
+  const rest = size % 60 ? `:${String(size % 60).padStart(2, "0")}` : "";
+  return `UTC${minutes < 0 ? "−" : "+"}${Math.floor(size / 60)}${rest}`;
+}
+
+/** Return the zone of times as a name of the IANA database. */
+export function zoneName(local = isLocal) {
+  return local ? Intl.DateTimeFormat().resolvedOptions().timeZone : "Etc/UTC";
+}
+
+/** Return an ISO time in the chosen zone, without its "Z". */
+export function clockText(ts, local = isLocal) {
+  const ms = Date.parse(ts);
+  if (!local || Number.isNaN(ms)) return ts.replace("Z", "");
+  return new Date(ms - new Date(ms).getTimezoneOffset() * 60_000).toISOString().replace("Z", "");
+}
+
 /** Return a time as "2026-01-02 03:04:05 UTC". */
-export function timeText(ts) {
-  return ts ? `${ts.slice(0, 19).replace("T", " ")} UTC` : "";
+export function timeText(ts, local = isLocal) {
+  return ts ? `${clockText(ts, local).slice(0, 19).replace("T", " ")} ${zoneText(Date.parse(ts), local)}` : "";
 }
 
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });

@@ -7,7 +7,7 @@ import { ask, objects, part } from "../../api.js";
 import { h, show } from "../../dom.js";
 import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
-import { wholeText } from "../../texts.js";
+import { clockText, wholeText } from "../../texts.js";
 
 const LOAD_LINES = 500;
 const LINES_MAX = 3000; // in the document
@@ -133,10 +133,7 @@ export async function open(element, run, query, firstReport) {
   }
 
   function drawLine(row) {
-    const time = row.ts
-      .slice(11, 23)
-      .replace("Z", "")
-      .padEnd(12, row.ts.includes(".") ? "0" : ".000"); // UTC
+    const time = clockText(row.ts).slice(11, 23).padEnd(12, row.ts.includes(".") ? "0" : ".000");
     const link = addressOf(["run", run, "console"], { labels: labelsChoice(), search: state.search, at: row.ts });
     return h(
       "div",
