@@ -21,6 +21,7 @@ def test_a_link_runs_its_query_and_draws_a_chart(site: Site, page: Page) -> None
     expect(page.get_by_text(re.compile("^3,000 rows · "))).to_be_visible()
     assert page.locator(".table .rows .row").count() < 60
     expect(page.locator(".chart canvas")).to_be_visible()
+    expect(page.locator(".chart .curve-legend")).to_contain_text("loss7497.5")
     head = page.get_by_role("columnheader", name="loss")
     head.get_by_role("button").click()
     head.get_by_role("button").click()

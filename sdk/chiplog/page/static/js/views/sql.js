@@ -7,11 +7,9 @@ import { csvOf, save } from "../download.js";
 import { savedViews } from "../saved_views.js";
 import { createTable } from "../table.js";
 import { valueText, wholeText } from "../texts.js";
-import { onTheme } from "../theme.js";
 
 const SUGGESTED_MAX = 10;
 const CURVES_MAX = 8;
-const CHART_HEIGHT = 200;
 const LOOKED_AT = 200; // rows that decide about kind and width of a column
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d/;
 const KEYWORDS = ["SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "HAVING", "JOIN", "USING", "count(*)", "DESC"];
@@ -22,7 +20,7 @@ export async function open(content, rest, query) {
   let result = null; // {columns, rows, n_rows}
   let sort = null;
   let suggested = [];
-  let drawChart = () => {};
+  let plot = null;
   let running = null;
   let turn = 0;
 
@@ -55,7 +53,9 @@ export async function open(content, rest, query) {
     hrefOf: ({ query: text }) => (typeof text === "string" ? addressOf(["sql"], { q: text }) : null),
   });
   const views = h("details", { class: "panel", hidden: true });
-  const chart = h("div", { class: "panel chart", hidden: true });
+  const curves = h("div");
+  const legend = h("div", { class: "curve-legend" });
+  const chart = h("div", { class: "panel chart", hidden: true }, curves, legend);
   const table = createTable({ label: "Result", onSort });
   table.element.hidden = true;
 
@@ -211,48 +211,26 @@ export async function open(content, rest, query) {
     const ys = numbers.filter((kind) => kind.isNumber && kind !== x).slice(0, CURVES_MAX);
     const place = (row) => (x.isTime ? Date.parse(row[x.at]) / 1000 : row[x.at]);
     chart.hidden = !x || !ys.length || new Set(result.rows.map(place)).size < 2;
-    drawChart = () => {};
-    show(chart);
     if (chart.hidden) return;
-    const { default: Plot } = await import("../uplot.js");
+    const { Chart, lineStyle } = await import("../chart.js");
     if (mine !== turn) return;
     const rows = result.rows.filter((row) => row[x.at] !== null).sort((a, b) => place(a) - place(b));
-    const data = [rows.map(place), ...ys.map(({ at }) => rows.map((row) => row[at]))];
-    let plot = null;
-    drawChart = () => {
-      plot?.destroy();
-      show(chart);
-      const colour = (name) => getComputedStyle(chart).getPropertyValue(name).trim();
-      const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid") } };
-      const isLine = rows.length > 60;
-      const series = ys.map(({ at }, index) => ({
-        label: result.columns[at],
-        stroke: colour(`--series-${index + 1}`),
-        width: 1.5,
-        points: { show: !isLine, fill: colour("--surface") },
-      }));
-      plot = new Plot(
-        {
-          width: Math.max(200, chart.clientWidth - 26),
-          height: CHART_HEIGHT,
-          scales: { x: { time: Boolean(x.isTime) } },
-          axes: [axis, { ...axis, size: 64 }],
-          series: [{ label: result.columns[x.at] }, ...series],
-        },
-        data,
-        chart,
-      );
-    };
-    drawChart();
+    const places = rows.map(place);
+    plot ??= new Chart(curves, legend, {
+      label: "Chart of the result",
+      isUtc: true, // like the table
+      onZoom: (least, most) => plot.showPart(least, most),
+      onReset: () => plot.showPart(plot.model.x[0], plot.model.x.at(-1)),
+    });
+    const kind = x.isTime ? "time" : isStep(x) ? "step" : "value";
+    const lines = ys.map(({ at }, index) => ({ name: result.columns[at], values: rows.map((row) => row[at]), ...lineStyle(index) }));
+    plot.draw({ x: places, kind, lines, range: null, isLog: false });
   }
 
   function onDownload() {
     save(new Blob([csvOf([result.columns, ...result.rows])], { type: "text/csv" }), "chiplog.csv");
   }
 
-  const onResize = () => drawChart();
-  addEventListener("resize", onResize);
-  const endTheme = onTheme(onResize);
   ask("words").then((found) => {
     words = found;
     drawViews();
@@ -266,8 +244,7 @@ export async function open(content, rest, query) {
   return () => {
     turn++;
     running?.abort();
-    removeEventListener("resize", onResize);
-    endTheme();
+    plot?.close();
     table.close();
   };
 }
