@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -18,7 +19,10 @@ END_WAIT_S = 5.0
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams of open pages first: they would last until they are cancelled, each with a traceback."""
+    """Ends the streams of open pages first, which would last until they are cancelled.
+
+    uvicorn logs a traceback for each request that it cancels. At the end of a server that helps no one.
+    """
 
     def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
         super().__init__(config)
@@ -26,7 +30,13 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._end_streams()
-        await super().shutdown(sockets)
+        log = logging.getLogger("uvicorn.error")
+        level = log.level
+        log.setLevel(logging.CRITICAL)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            log.setLevel(level)
 
 
 class PageServer:

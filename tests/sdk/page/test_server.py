@@ -1,15 +1,18 @@
 """The server: where it listens, and that it ends."""
 
+import asyncio
 import socket
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from chiplog.page.access import Access
 from chiplog.page.server import PageServer
 from chiplog.page.source import Source
-from tests.support.page_client import serving
+from tests.support.page_client import PageClient, serving
+from tests.support.waiting import WAIT_S
 
 
 def test_an_address_that_is_in_use_is_an_error_at_once(tmp_path: Path) -> None:
@@ -28,7 +31,9 @@ def test_a_closed_server_has_no_thread_and_no_port(tmp_path: Path) -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
-def test_a_page_that_follows_changes_does_not_delay_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_page_that_follows_changes_does_not_delay_the_end(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with serving(tmp_path) as client:
         client.sign_in()
         stream = socket.create_connection(("127.0.0.1", client.server.port), timeout=30)
@@ -40,7 +45,30 @@ def test_a_page_that_follows_changes_does_not_delay_the_end(tmp_path: Path, capl
     with stream:
         while stream.recv(4096):
             pass
-    assert caplog.text == ""
+    assert capfd.readouterr().err == ""
+
+
+def test_a_request_without_an_answer_ends_with_the_server_and_prints_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = threading.Event()
+
+    class Silent(Source):
+        async def call(self, action: object) -> NoReturn:
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    access = Access()
+    server = PageServer(Silent(dir=str(tmp_path)), access, port=0)
+    server.start()
+    client = PageClient(server, access).sign_in()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as request:
+        text = f"GET /api/info HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nCookie: {client.cookie}\r\n\r\n"
+        request.sendall(text.encode())
+        assert asked.wait(WAIT_S)
+        server.close()
+    assert capfd.readouterr().err == ""
 
 
 def test_an_address_names_the_host_as_a_browser_needs_it(tmp_path: Path) -> None:
