@@ -16,10 +16,10 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from chiplog.page import app
 from chiplog.page.access import Access
 from chiplog.page.server import PageServer
 from chiplog.page.source import Source
+from chiplog.page.static_files import LEVEL, STATIC
 from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.storage.segment_log import SegmentLog
@@ -174,8 +174,8 @@ def visits(browser: Browser, server: PageServer, fragment: str) -> tuple[list[fl
 
 def code_bytes() -> int:
     """Return the size of all JavaScript and CSS, each file compressed as the server does."""
-    files = [path for path in Path(app.STATIC).rglob("*") if path.suffix in (".js", ".css")]
-    return sum(len(gzip.compress(path.read_bytes(), app.GZIP_LEVEL)) for path in files)
+    files = [path for path in Path(STATIC).rglob("*") if path.suffix in (".js", ".css")]
+    return sum(len(gzip.compress(path.read_bytes(), LEVEL)) for path in files)
 
 
 def small(browser: Browser) -> list[Figure]:

@@ -12,7 +12,6 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
 
 from chiplog.page import (
     routes_compare,
@@ -30,10 +29,10 @@ from chiplog.page.json_response import JsonResponse, error_response, query_error
 from chiplog.page.run_table import RunTables
 from chiplog.page.shared_answers import SharedAnswers
 from chiplog.page.source import Source
+from chiplog.page.static_files import STATIC, CompressedFiles
 from chiplog.query.client import NoDataError
 from chiplog.query.result import QueryError
 
-STATIC = os.path.join(os.path.dirname(__file__), "static")
 GZIP_BYTES_MIN = 1_000
 GZIP_LEVEL = 4  # curves are 2 % larger than at level 9, and need a quarter of the time
 
@@ -65,7 +64,7 @@ def build_app(source: Source) -> Starlette:
         *routes_live.ROUTES,
     ]
     return Starlette(
-        routes=[Route("/", index), Mount("/api", routes=api), Mount("/static", StaticFiles(directory=STATIC))],
+        routes=[Route("/", index), Mount("/api", routes=api), Mount("/static", CompressedFiles())],
         middleware=[Middleware(GZipMiddleware, minimum_size=GZIP_BYTES_MIN, compresslevel=GZIP_LEVEL)],
         exception_handlers={
             QueryError: _on_query_error,

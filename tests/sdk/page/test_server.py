@@ -31,9 +31,7 @@ def test_a_closed_server_has_no_thread_and_no_port(tmp_path: Path) -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
-def test_a_page_that_follows_changes_does_not_delay_the_end(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_that_follows_changes_does_not_delay_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with serving(tmp_path) as client:
         client.sign_in()
         stream = socket.create_connection(("127.0.0.1", client.server.port), timeout=30)

@@ -465,7 +465,16 @@ export function axisText(value, splits) {
   }
   let digits = Math.max(0, Math.min(8, -Math.floor(Math.log10(apart) + 1e-9)));
   if (Math.abs(apart * 10 ** digits - Math.round(apart * 10 ** digits)) > 1e-6) digits += 1; // 0.25
-  return value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  return formatOf(digits).format(value);
+}
+
+const formats = new Map(); // by digits: to make one takes longer than to use it
+
+function formatOf(digits) {
+  if (!formats.has(digits)) {
+    formats.set(digits, new Intl.NumberFormat("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+  }
+  return formats.get(digits);
 }
 
 function logText(value, splits) {

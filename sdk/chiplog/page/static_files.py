@@ -1,0 +1,44 @@
+"""The files that a browser loads, each compressed once."""
+
+import functools
+import gzip
+import os
+
+from starlette.datastructures import Headers
+from starlette.responses import FileResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+STATIC = os.path.join(os.path.dirname(__file__), "static")
+LEVEL = 9
+COMPRESSED = (".js", ".css", ".html", ".svg")
+
+
+class CompressedFiles(StaticFiles):
+    """Serves the files of the page, compressed where the browser takes it."""
+
+    def __init__(self) -> None:
+        super().__init__(directory=STATIC)
+
+    def file_response(
+        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        """Return a file, or that the browser has it already."""
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        is_text = os.fspath(full_path).endswith(COMPRESSED)
+        if (
+            not is_text
+            or not isinstance(response, FileResponse)
+            or "gzip" not in Headers(scope=scope).get("accept-encoding", "")
+        ):
+            return response
+        headers = {name: value for name, value in response.headers.items() if name != "content-length"}
+        headers |= {"content-encoding": "gzip", "vary": "accept-encoding"}
+        return Response(compressed(os.fspath(full_path), stat_result.st_mtime_ns), status_code, headers)
+
+
+@functools.cache
+def compressed(path: str, written_at: int) -> bytes:
+    """Return a file, compressed. written_at: when it was written, in ns: a newer one is read again."""
+    with open(path, "rb") as file:
+        return gzip.compress(file.read(), LEVEL, mtime=0)
