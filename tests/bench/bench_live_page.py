@@ -1,6 +1,10 @@
 """Pages that are open while ranks log: how soon a curve has a value, the page's memory, and what pages cost the ranks.
 
-`CHIPLOG_BENCH_LIVE_S` is how long the page stays open for its memory, 600 s if not set.
+Pages are compared twice: with their browsers on this machine, which need more of it than all of chiplog, and without:
+then a process sends what the pages send, as if their browsers were elsewhere.
+
+`CHIPLOG_BENCH_LIVE_S` is how long the page stays open for its memory, 600 s if not set; `CHIPLOG_BENCH_PAIRS` is the
+number of pairs, 10 if not set.
 """
 
 import itertools
@@ -10,6 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
@@ -19,10 +26,11 @@ from chiplog.page.access import Access
 from chiplog.page.server import PageServer
 from chiplog.page.source import Source
 from tests.bench.bench_page import CHROMIUM, DRAWN, Visit
+from tests.bench.bench_readers import visible
 from tests.bench.figure import Figure, Node, percentile
 
 PAGES = 8
-PAIRS = 10
+PAIRS = int(os.environ.get("CHIPLOG_BENCH_PAIRS", "10"))
 PAIR_S = 8.0
 LATENCY_S = 30.0
 LIVE_S = float(os.environ.get("CHIPLOG_BENCH_LIVE_S", "600"))
@@ -101,36 +109,115 @@ def wait_for_values(node: Node, run: str) -> None:
             time.sleep(0.2)
 
 
-def p99_us(node: Node, run: str) -> float:
-    """Return the p99 of log() of two ranks, 100 calls a second each."""
+# Sends what open pages send: for each of them a stream of changes and, after a change, the request for new buckets.
+PAGES_ELSEWHERE = """
+import http.client, sys, threading, time
+port, cookie, *paths = sys.argv[1:]
+
+def follow(path):
+    def connect():
+        return http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
+    stream, requests = connect(), connect()
+    stream.request("GET", "/api/live", headers={"Cookie": cookie})
+    for line in stream.getresponse():
+        if line.startswith(b"data: "):
+            begun = time.monotonic()
+            requests.request("GET", path, headers={"Cookie": cookie, "Accept-Encoding": "gzip"})
+            requests.getresponse().read()
+            time.sleep(max(0.5, 4 * (time.monotonic() - begun)))
+
+for path in paths:
+    threading.Thread(target=follow, args=(path,), daemon=True).start()
+sys.stdin.read()
+"""
+LIVE_REQUEST = "performance.getEntriesByType('resource').find(({name}) => /curves.*first=/.test(name))?.name"
+
+
+@dataclass
+class Ingest:
+    """What ranks see: p99 of log() in µs, and p99 of the seconds from log() until SQL has a value."""
+
+    log_us: float
+    visible_s: float
+
+    def over(self, before: "Ingest") -> "Ingest":
+        return Ingest(self.log_us / before.log_us, self.visible_s / before.visible_s)
+
+
+def ingest(node: Node, run: str) -> Ingest:
+    """Measure two ranks that call log() 100 times a second, and a third one whose values a client waits for."""
     ranks = [start_rank(node, run, number, PAIR_S, 100) for number in range(2)]
-    return max(float(rank.communicate()[0].splitlines()[-1]) / 1e3 for rank in ranks)
+    latencies = visible(node.place.root, run, PAIR_S)
+    return Ingest(
+        max(float(rank.communicate()[0].splitlines()[-1]) / 1e3 for rank in ranks),
+        percentile(latencies, 0.99),
+    )
+
+
+def open_pages(browser: Browser, server: PageServer, run: str) -> list[Visit]:
+    visits = [Visit(browser, server) for _ in range(PAGES)]
+    for visit in visits:
+        visit.page.goto(f"{visit.origin}#/run/{run}/curves")
+    for visit in visits:
+        visit.page.wait_for_selector(DRAWN)
+    return visits
+
+
+@contextmanager
+def pages_elsewhere(browser: Browser, server: PageServer, run: str) -> Iterator[None]:
+    """Open pages, note their live requests and the cookie of one, close them, and repeat the requests."""
+    visits = open_pages(browser, server, run)
+    found = [str(visit.page.wait_for_function(LIVE_REQUEST, timeout=60_000).json_value()) for visit in visits]
+    paths = ["/" + address.removeprefix(visit.origin) for visit, address in zip(visits, found, strict=True)]
+    cookies = visits[0].context.cookies()
+    cookie = "; ".join(f"{one.get('name')}={one.get('value')}" for one in cookies)
+    for visit in visits:
+        visit.close()
+    command = [sys.executable, "-P", "-c", PAGES_ELSEWHERE, str(server.port), cookie, *paths]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as pages:
+        try:
+            yield
+        finally:
+            pages.terminate()
+
+
+@contextmanager
+def pages_here(browser: Browser, server: PageServer, run: str) -> Iterator[None]:
+    visits = open_pages(browser, server, run)
+    try:
+        yield
+    finally:
+        for visit in visits:
+            visit.close()
 
 
 def beside(browser: Browser, server: PageServer, node: Node) -> list[Figure]:
     """Compare ranks alone with ranks beside open pages of their run, in pairs."""
-    alone, watched = [], []
-    for number in range(PAIRS):
-        alone.append(p99_us(node, f"alone-{number}"))
-        run = f"watched-{number}"
-        first = start_rank(node, run, 9, PAIR_S + 12, 10)  # a run to open
-        wait_for_values(node, run)
-        open_pages = [Visit(browser, server) for _ in range(PAGES)]
-        for visit in open_pages:
-            visit.page.goto(f"{visit.origin}#/run/{run}/curves")
-        for visit in open_pages:
-            visit.page.wait_for_selector(DRAWN)
-        watched.append(p99_us(node, run))
-        for visit in open_pages:
-            visit.close()
-        first.wait()
-    ratios = [after / before for before, after in zip(alone, watched, strict=True)]
-    medians = f"median {statistics.median(alone):.0f} µs alone, {statistics.median(watched):.0f} beside {PAGES} pages"
-    return [
-        Figure(f"p99 of log() beside {PAGES} pages, median of {PAIRS}", statistics.median(ratios), "times",
-               at_most=1.25, yardstick=medians),
-        Figure("and the largest of them", max(ratios), "times", at_most=1.25),
-    ]  # fmt: skip
+    figures = []
+    for where, pages in (("elsewhere", pages_elsewhere), ("here", pages_here)):
+        alone, watched = [], []
+        for number in range(PAIRS):
+            alone.append(ingest(node, f"alone-{where}-{number}"))
+            run = f"watched-{where}-{number}"
+            first = start_rank(node, run, 9, PAIR_S + 20, 10)  # a run to open
+            wait_for_values(node, run)
+            with pages(browser, server, run):
+                watched.append(ingest(node, run))
+            first.wait()
+        ratios = [after.over(before) for before, after in zip(alone, watched, strict=True)]
+        figures += [
+            ratio_figure(f"log(), {PAGES} browsers {where}", [ratio.log_us for ratio in ratios],
+                         [one.log_us for one in alone], [one.log_us for one in watched], "µs"),
+            ratio_figure(f"log() to SQL, {PAGES} browsers {where}", [ratio.visible_s for ratio in ratios],
+                         [1e3 * one.visible_s for one in alone], [1e3 * one.visible_s for one in watched], "ms"),
+        ]  # fmt: skip
+    return figures
+
+
+def ratio_figure(name: str, ratios: list[float], alone: list[float], watched: list[float], unit: str) -> Figure:
+    medians = f"median {statistics.median(alone):.0f} {unit} alone, {statistics.median(watched):.0f} beside them"
+    spread = f"{medians}; ratio {min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} pairs"
+    return Figure(f"p99 of {name}", statistics.median(ratios), "times", at_most=1.25, yardstick=spread)
 
 
 def measure() -> list[Figure]:
