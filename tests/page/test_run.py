@@ -36,6 +36,10 @@ def test_the_details_show_config_and_summary_as_text(curved: Site, page: Page) -
     config = page.locator(".run-details .panel", has_text="Config")
     expect(config).to_contain_text(MARKUP)
     expect(page.locator(".run-details .panel", has_text="Summary")).to_contain_text("epoch")
+    page.get_by_role("link", name="Console").click()  # they stay open in each tab, and by their address
+    expect(page.locator(".tab-console")).to_be_visible()
+    page.reload()
+    expect(config).to_contain_text(MARKUP)
     assert page.locator("img").count() == 0
 
 

@@ -26,6 +26,10 @@ def test_a_link_runs_its_query_and_draws_a_chart(site: Site, page: Page) -> None
     head.get_by_role("button").click()
     head.get_by_role("button").click()
     expect(page.get_by_role("gridcell", name="7497.5")).to_be_in_viewport()
+    assert page.url.endswith("&sort=loss&order=down")
+    page.reload()
+    expect(page.get_by_role("columnheader", name="loss ↓")).to_be_visible()
+    expect(page.get_by_role("gridcell", name="7497.5")).to_be_in_viewport()
 
 
 def test_words_are_completed_and_ctrl_enter_runs(site: Site, page: Page) -> None:

@@ -1,6 +1,6 @@
 // One run: its header, its tabs, and what it was started with. A tab is a module in run/, loaded when it is needed.
 
-import { addressOf, readAddress } from "../address.js";
+import { addressOf, readAddress, setParameters } from "../address.js";
 import { ask, part } from "../api.js";
 import { h, notice, show } from "../dom.js";
 import { areLabelsKnown, failedLabels, labelsChoice, labelsSelect } from "../labels.js";
@@ -53,10 +53,14 @@ export async function open(content, rest, query) {
     " ",
     h("button", { onclick: () => deleteRuns([report], onDeleted) }, "Delete"),
   );
-  const details = h("details", { class: "run-details" });
+  const details = h("details", { class: "run-details", open: query.get("details") === "1" });
   const element = h("section", { class: `run-tab tab-${tab}`, "aria-label": TABS[tab] });
   drawHeader(header, report);
-  details.addEventListener("toggle", () => drawDetails(details, report));
+  details.addEventListener("toggle", () => {
+    setParameters({ details: details.open ? 1 : null });
+    tabs.setLinks();
+    drawDetails(details, report);
+  });
   drawDetails(details, report);
   const tabs = tabBar(run, tab);
   const choice = h("span");
@@ -168,7 +172,7 @@ function tabBar(run, current) {
     h("a", { "data-tab": name, "aria-current": name === current ? "page" : null }, title),
   );
   const setLinks = () => {
-    const kept = { labels: labelsChoice() };
+    const kept = { labels: labelsChoice(), details: readAddress().query.get("details") };
     for (const link of links) link.href = addressOf(["run", run, link.dataset.tab], kept);
   };
   setLinks();

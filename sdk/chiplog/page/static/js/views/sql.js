@@ -1,7 +1,7 @@
 // SQL: an editor with completion, the result as a table and a chart, saved queries. The query is in the address.
 
 import { ask } from "../api.js";
-import { addressOf, setParameters } from "../address.js";
+import { addressOf, readAddress, setParameters } from "../address.js";
 import { h, notice, show } from "../dom.js";
 import { csvOf, save } from "../download.js";
 import { savedViews } from "../saved_views.js";
@@ -153,14 +153,17 @@ export async function open(content, rest, query) {
     running?.abort();
     running = new AbortController();
     const mine = ++turn;
-    setParameters({ q: text });
+    if (text !== readAddress().query.get("q")) setParameters({ q: text, sort: null, order: null });
     status.textContent = "Running…";
     const began = performance.now();
     try {
       const answer = await ask("sql", {}, { method: "POST", body: { query: text }, signal: running.signal });
       if (mine !== turn) return;
       error.hidden = true;
-      [result, sort] = [answer, null];
+      result = answer;
+      const { query: now } = readAddress();
+      const at = result.columns.indexOf(now.get("sort"));
+      sort = at < 0 ? null : { name: String(at), isDown: now.get("order") === "down" };
       result.kinds = result.columns.map((_, at) => kindOf(result.rows, at));
       const part = result.rows.length < result.n_rows ? `the first ${wholeText(result.rows.length)} of ` : "";
       const seconds = ((performance.now() - began) / 1000).toFixed(2);
@@ -200,6 +203,7 @@ export async function open(content, rest, query) {
 
   function onSort(name) {
     sort = { name, isDown: sort?.name === name ? !sort.isDown : false };
+    setParameters({ sort: result.columns[name], order: sort.isDown ? "down" : null });
     draw();
   }
 
