@@ -92,9 +92,9 @@ def test_each_view_shows_a_new_value_without_a_reload(site: Site, training: Trai
 
     tabs.get_by_role("link", name="Ranks").click()
     labels = page.get_by_role("region", name="Labels")
-    expect(labels.get_by_role("row").nth(1).get_by_role("cell").nth(1)).to_have_text("1")  # the step
+    expect(labels.get_by_role("row").nth(1).get_by_role("cell").nth(2)).to_have_text("1")  # the step
     training.log(303.25)
-    expect(labels.get_by_role("row").nth(1).get_by_role("cell").nth(1)).to_have_text("2")
+    expect(labels.get_by_role("row").nth(1).get_by_role("cell").nth(2)).to_have_text("2")
 
     tabs.get_by_role("link", name="Console").click()
     console = page.locator(".tab-console")

@@ -163,6 +163,8 @@ def test_only_the_chosen_labels_have_rows(runs: Site, page: Page) -> None:
     expect(page.locator(".phase-row")).to_have_count(1)
     page.get_by_role("combobox", name="labels", exact=True).select_option("failed")
     expect(labels).to_have_text(["rank2", "rank6"])
+    exits = page.get_by_role("region", name="Labels", exact=True).locator("tbody td:nth-child(3)")
+    expect(exits).to_have_text(["exit 1", "signal 15"])
     expect(page.get_by_role("img", name="Heat map of 2 labels")).to_be_visible()
     expect(page.get_by_role("img", name="Phases of 2 labels")).to_be_visible()
     expect(page.locator(".phase-row")).to_have_count(2)

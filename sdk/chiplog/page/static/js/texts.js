@@ -108,3 +108,9 @@ export function bytesText(value) {
   const at = value < 1 ? 0 : Math.min(Math.floor(Math.log2(value) / 10), units.length - 1);
   return `${(value / 1024 ** at).toFixed(at ? 1 : 0)} ${units[at]}`;
 }
+
+/** Return by which code or signal a label ended; "" if it has not. */
+export function exitText(row) {
+  if (row.exit_signal !== null) return `signal ${row.exit_signal}`;
+  return row.exit_code === null ? "" : `exit ${row.exit_code}`;
+}

@@ -7,7 +7,7 @@ import { h, notice, show } from "../../dom.js";
 import { grid } from "../../grid.js";
 import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
-import { countText, secondsText, timeText, wholeText } from "../../texts.js";
+import { countText, exitText, secondsText, timeText, wholeText } from "../../texts.js";
 
 const EVENTS_MAX = 500;
 const TRACEBACKS_MAX = 50;
@@ -381,9 +381,4 @@ function eventRow(row, title, consoleOf) {
 
 function levelChip(level) {
   return h("span", { class: `chip ${level === "error" ? "failed" : level === "warning" ? "warn" : ""}` }, level);
-}
-
-function exitText(row) {
-  if (row.exit_signal !== null) return `signal ${row.exit_signal}`;
-  return row.exit_code === null ? "" : `exit ${row.exit_code}`;
 }

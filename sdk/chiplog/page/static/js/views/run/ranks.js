@@ -5,7 +5,7 @@ import { ask, objects, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
 import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
-import { bytesText, countText, durationText, secondsText, timeText, wholeText } from "../../texts.js";
+import { bytesText, countText, durationText, exitText, secondsText, timeText, wholeText } from "../../texts.js";
 import { heatMap } from "./heat_map.js";
 import { stepPhases } from "./step_phases.js";
 import { timeline } from "./timeline.js";
@@ -436,6 +436,7 @@ function joined(old, next) {
 const COLUMNS = [
   ["label", "Label", (row) => row.label, null],
   ["status", "State", (row) => h("span", { class: `chip ${row.status}`, title: row.reason }, row.status), null],
+  ["exit", "Exit", (row) => row.exit ?? "–", null],
   ["step", "Step", (row) => orDash(row.step), "number"],
   ["steps_behind", "Behind", (row) => orDash(row.steps_behind), "number"],
   ["step_time_s", "Step time", (row) => secondsText(row.step_time_s), "number"],
@@ -511,6 +512,9 @@ function labelTable(run, state, report) {
   function fill() {
     const column = COLUMNS.find(([name]) => name === sort)?.[0];
     const chosen = chosenLabels(report);
+    // Later attempts of a label come after earlier ones.
+    const exits = new Map(report.labels.map((row) => [row.label, exitText(row)]));
+    for (const row of rows) row.exit = exits.get(row.label) || null;
     const sorted = rows.filter(({ label }) => chosen === null || chosen.includes(label));
     none.hidden = chosen === null || chosen.length > 0;
     none.textContent = none.hidden ? "" : noLabelsText(report);
