@@ -1,4 +1,5 @@
-// What people type to choose runs: words, and `name:value`, `name=value`, `name<number`. A leading "-" turns one around.
+// What people type to choose names: words, or /expression/; and runs: words, and `name:value`, `name=value`,
+// `name<number`. A leading "-" turns one around.
 
 /**
  * Return {test, names, error}: test(run) is true for runs that match; names are those of the columns that it needs.
@@ -64,4 +65,22 @@ function numberOf(value) {
   if (typeof value !== "string" || value.trim() === "") return NaN;
   const number = Number(value);
   return Number.isNaN(number) && /^\d{4}-\d\d/.test(value) ? Date.parse(value) : number;
+}
+
+/**
+ * Return {test, isEmpty, error}: test(name) is true for names with all words, in any case, or with a match of /expression/.
+ * error: why an expression is not valid, in one line; then test is null.
+ */
+export function nameFilter(text) {
+  const expression = /^\s*\/(.+)\/\s*$/.exec(text)?.[1];
+  if (expression) {
+    try {
+      const pattern = new RegExp(expression, "i");
+      return { test: (name) => pattern.test(name) };
+    } catch (error) {
+      return { test: null, error: error.message };
+    }
+  }
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  return { test: (name) => words.every((word) => name.toLowerCase().includes(word)), isEmpty: !words.length };
 }

@@ -24,6 +24,14 @@ export function niceStep(least) {
   return [1, 2, 5, 10].map((by) => by * size).find((one) => one >= least);
 }
 
+/** Return round numbers from low to high, so far apart at least. */
+export function ticksOf(low, high, least) {
+  const tick = niceStep(least);
+  const ticks = [];
+  for (let at = Math.ceil(low / tick); at * tick <= high; at++) ticks.push(at * tick + 0); // no -0
+  return ticks;
+}
+
 /** Return a colour of a ramp, at a share from 0 to 1. */
 export function colorOf(share, ramp) {
   const place = Math.min(Math.max(share, 0), 1) * (ramp.length - 1);

@@ -4,9 +4,9 @@
 import { addressOf, setParameters } from "../../address.js";
 import { ask, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
+import { nameFilter } from "../../filter.js";
 import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
-import { nameFilter } from "../../name_filter.js";
 import { timeText, wholeText } from "../../texts.js";
 import { Panel, X_NAMES } from "./curve_panel.js";
 import { SystemOverlay } from "./system_overlay.js";
@@ -449,7 +449,7 @@ class View {
 
   load() {
     const waiting = [...this.panels.values()].filter((panel) => panel.isVisible && panel.needs(this.version));
-    const byPoints = Map.groupBy ? Map.groupBy(waiting, (panel) => panel.points) : grouped(waiting);
+    const byPoints = grouped(waiting);
     for (const [points, panels] of byPoints) {
       for (let at = 0; at < panels.length && this.nRequests < REQUESTS_AT_ONCE; at += KEYS_AT_ONCE) {
         this.request(panels.slice(at, at + KEYS_AT_ONCE), points);

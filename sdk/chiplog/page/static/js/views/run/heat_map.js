@@ -4,7 +4,7 @@
 import { h, show } from "../../dom.js";
 import { countText, secondsText, wholeText } from "../../texts.js";
 import { onTheme } from "../../theme.js";
-import { NO_DATA, RAMPS, colorOf, copyPicture, niceStep, themeOf } from "./canvas.js";
+import { NO_DATA, RAMPS, colorOf, copyPicture, themeOf, ticksOf } from "./canvas.js";
 import { dragRange } from "./drag.js";
 
 const LEFT = 84; // room for names of labels, pixels
@@ -156,8 +156,7 @@ export function heatMap({ onChoose, onRange }) {
     context.textBaseline = "bottom";
     const nSteps = data.n_columns * data.width;
     context.textAlign = "center";
-    const tick = Math.max(1, niceStep((nSteps * TICK_PX) / width));
-    for (let step = Math.ceil(data.start / tick) * tick; step < data.start + nSteps; step += tick) {
+    for (const step of ticksOf(data.start, data.start + nSteps - 1, Math.max(1, (nSteps * TICK_PX) / width))) {
       const x = LEFT + ((step - data.start + 0.5) / nSteps) * width;
       if (x < canvas.clientWidth - 20) context.fillText(wholeText(step), x, canvas.clientHeight);
     }

@@ -5,7 +5,7 @@ import { h, show } from "../../dom.js";
 import { axisText } from "../../chart.js";
 import { valueText, wholeText } from "../../texts.js";
 import { onTheme } from "../../theme.js";
-import { NO_DATA, RAMPS, colorOf, copyPicture, niceStep, themeOf } from "./canvas.js";
+import { NO_DATA, RAMPS, colorOf, copyPicture, themeOf, ticksOf } from "./canvas.js";
 import { dragRange } from "./drag.js";
 
 const LEFT = 66; // room for values, pixels
@@ -37,15 +37,13 @@ export function histogramMap({ onStep, onZoom }) {
   const first = () => data.step[0];
   const span = () => Math.max(ends.at(-1) - first(), 1);
   const xOf = (step) => ((step - first()) / span()) * box().width;
-  const place = (atX, atY) => {
-    const { width, height } = box();
-    const x = Math.min(Math.max(atX - LEFT, 0), width - 0.01);
-    const y = Math.min(Math.max(atY, 0), height - 0.01);
-    return { step: first() + (x / width) * span(), row: nRows() - 1 - Math.floor((y / height) * nRows()) };
-  };
+  const place = (x, y) => ({
+    step: first() + ((x - LEFT) / box().width) * span(),
+    row: Math.max(0, nRows() - 1 - Math.floor((y / box().height) * nRows())),
+  });
 
   function cellAt({ offsetX, offsetY }) {
-    if (!data?.n || offsetX < LEFT || offsetY > box().height) return null;
+    if (!data?.n || offsetX < LEFT || offsetY < 0 || offsetY > box().height) return null;
     const { step, row } = place(offsetX, offsetY);
     const column = data.step.findLastIndex((start) => start <= step);
     return column < 0 || step > ends[column] ? null : { row, column };
@@ -160,8 +158,7 @@ export function histogramMap({ onStep, onZoom }) {
     }
     context.textBaseline = "bottom";
     context.textAlign = "center";
-    const tick = Math.max(1, niceStep((span() * TICK_X) / width));
-    for (let step = Math.ceil(first() / tick) * tick; step <= ends.at(-1); step += tick) {
+    for (const step of ticksOf(first(), ends.at(-1), Math.max(1, (span() * TICK_X) / width))) {
       context.fillText(wholeText(step), Math.min(LEFT + xOf(step), canvas.clientWidth - 16), canvas.clientHeight);
     }
   }
@@ -263,8 +260,6 @@ function valueTicks(edges, height) {
     const kept = [...edges.keys()].filter((at) => at % every === 0);
     return kept.map((at) => ({ text: valueText(Number(edges[at].toPrecision(3))), share: at / n }));
   }
-  const tick = niceStep(((high - low) * TICK_Y) / height);
-  const values = [];
-  for (let at = Math.ceil(low / tick); at * tick <= high; at++) values.push(at * tick + 0); // no -0
+  const values = ticksOf(low, high, ((high - low) * TICK_Y) / height);
   return values.map((value) => ({ text: axisText(value, values), share: (value - low) / (high - low) }));
 }

@@ -4,9 +4,9 @@
 import { addressOf, setParameters } from "../../address.js";
 import { ask, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
+import { nameFilter } from "../../filter.js";
 import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
-import { nameFilter } from "../../name_filter.js";
 import {
   IMAGE_BYTES_MAX,
   TEXT_BYTES_MAX,
