@@ -22,7 +22,7 @@ help:
 	@echo "make check             lint, types, imports, links and the tests of pure modules, within a minute"
 	@echo "make test              lint, types and all tests; the last line is pytest's summary"
 	@echo "make docs              build the documentation site into build/site; fails on any warning"
-	@echo "make screenshots       pictures of all views of the page in build/screenshots, of 64 ranks and of the demo"
+	@echo "make screenshots       pictures of all views of the page, of 64 ranks and of the demo, for the next make docs"
 	@echo "make matrix            start a training with every launcher, and print what arrived as a table"
 	@echo "make bench             measure: cost of log(), rates, latencies"
 	@echo "make soak MINUTES=n    kill, cut, damage and fuzz for n minutes (default 10), and print the counts reached"
@@ -75,7 +75,7 @@ docs: python
 screenshots: python
 	@$(PYTHON) $(BOOTSTRAP) dev
 	@$(PY) scripts/screenshots.py build/screenshots $(ARGS)
-	@echo "pictures are in build/screenshots"
+	@echo "pictures are in build/screenshots; make docs shows them"
 
 matrix: python
 	@$(PYTHON) $(BOOTSTRAP) dev
