@@ -40,6 +40,22 @@ def test_the_sentence_links_to_its_proof(runs: Site, page: Page) -> None:
     expect(page.get_by_role("heading", name="Phases of step 499")).to_be_visible()
     expect(page.get_by_text("data 0.4 s (median 0.1 s)")).to_be_visible()
     assert "phase=backward" in page.url and "first=350" in page.url and "label=rank5" in page.url
+    for words, panel in (
+        ("rank5", "Phases of a step"),
+        ("60 s", "Excess over the median"),
+        ("data phase", "Phases over time"),
+    ):
+        verdict.get_by_role("link", name=words).press("Enter")
+        expect(page.get_by_role("region", name=panel)).to_be_focused()
+        expect(page.get_by_role("region", name=panel)).to_be_in_viewport()
+    expect(page.get_by_role("region", name="Phases over time")).to_contain_text("steps 350 to 649")
+    page.reload()
+    expect(page.get_by_role("region", name="Phases over time")).to_be_focused()
+    page.get_by_role("combobox", name="labels", exact=True).select_option("primary")
+    expect(page.get_by_role("img", name="Heat map of 1 label")).to_be_visible()
+    verdict.get_by_role("link", name="60 s").click()  # the label that was slow is not chosen
+    expect(page.get_by_role("img", name="Heat map of 8 labels")).to_be_visible()
+    expect(page.get_by_role("region", name="Excess over the median")).to_be_focused()
 
 
 def test_a_late_answer_does_not_replace_what_was_chosen_after_it(runs: Site, page: Page) -> None:

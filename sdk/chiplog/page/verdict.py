@@ -148,7 +148,8 @@ def tell(
         outside: Of a spell outside of phases.
 
     Returns:
-        `is_slow`; `parts`, each with `text` and with `link` if it has a proof: parameters of the view of ranks. With
+        `is_slow`; `parts`, each with `text` and with `link` if it has a proof: parameters of the view of ranks, among
+        them the `panel` that shows it: `step`, `heat` or `timeline`. With
         `is_slow` also `culprit` and `others`, shorter sentences on further spells.
     """
     slow = [spell for spell in spells if spell.is_slow]
@@ -164,19 +165,23 @@ def tell(
     excess = seconds - typical if own else spell.excess_s
     span = {"first": spell.first_step, "last": spell.last_step}
     here = {"phase": spell.phase, **span}
-    parts = [_part(spell.label, label=spell.label, **here), _part(" cost "), _part(duration(excess), **here)]
+    parts = [
+        _part(spell.label, "step", label=spell.label, **here),
+        _part(" cost "),
+        _part(duration(excess), "heat", **here),
+    ]
     if spell.phase == OUTSIDE:
         outside = outside or Outside(spell.first_step)
         parts += [*_steps(span, outside.previous), _part(": it spent ")]
         parts += _spent_outside(seconds or spell.excess_s, excess, here, outside.alone)
     else:
-        parts += [*_steps(span), _part(": its "), _part(f"{spell.phase} phase", **here)]
+        parts += [*_steps(span), _part(": its "), _part(f"{spell.phase} phase", "timeline", **here)]
         parts.append(_part(f" took {times(seconds, typical, usual)}"))
     waiting = _waiting(spell.label, excess, rows, victims)
     if waiting:
         phase, labels = waiting
         n = f"{len(labels):,} other label{'' if len(labels) == 1 else 's'} waited {_place(phase)}"
-        parts += [_part("; "), _part(n, phase=phase, label=spell.label, **span)]
+        parts += [_part("; "), _part(n, "heat", phase=phase, label=spell.label, **span)]
     parts.append(_part("."))
     culprit = {"label": spell.label, "phase": spell.phase, "excess_s": excess, "typical_s": typical, **span}
     return {"is_slow": True, "parts": parts, "culprit": culprit, "others": _others(slow)}
@@ -194,7 +199,7 @@ def _without_culprit(spells: Sequence[Spell]) -> list[dict[str, Any]]:
     spell = spells[0]
     return [
         _part("No rank was slow: the largest difference is "),
-        _part(duration(spell.excess_s), phase=spell.phase, first=spell.first_step, last=spell.last_step),
+        _part(duration(spell.excess_s), "heat", phase=spell.phase, first=spell.first_step, last=spell.last_step),
         _part(f" of {spell.label} {_place(spell.phase)}, less than {SLOW_SHARE:.0%} of its steps."),
     ]
 
@@ -203,8 +208,8 @@ def _steps(span: dict[str, int], previous: int | None = None) -> list[dict[str, 
     """Return the steps of a spell. previous: the step at whose end it may have begun."""
     first = span["first"] if previous is None else previous
     if first == span["last"]:
-        return [_part(" in "), _part(f"step {first:,}", **span)]
-    return [_part(" between "), _part(f"steps {first:,} and {span['last']:,}", **span)]
+        return [_part(" in "), _part(f"step {first:,}", "heat", **span)]
+    return [_part(" between "), _part(f"steps {first:,} and {span['last']:,}", "heat", **span)]
 
 
 def _spent_outside(
@@ -212,8 +217,8 @@ def _spent_outside(
 ) -> list[dict[str, Any]]:
     if alone and alone[0][1] >= ALONE_SHARE * excess:
         phase, spent = alone[0]
-        return [_part(duration(spent), **here), _part(f" in {phase}, a phase that most labels do not have")]
-    return [_part(duration(seconds), **here), _part(" outside of all phases")]
+        return [_part(duration(spent), "timeline", **here), _part(f" in {phase}, a phase that most labels do not have")]
+    return [_part(duration(seconds), "timeline", **here), _part(" outside of all phases")]
 
 
 def _place(phase: str) -> str:
@@ -225,7 +230,9 @@ def _others(slow: Sequence[Spell]) -> list[list[dict[str, Any]]]:
     new = [spell for at, spell in enumerate(slow) if not any(_contains(stronger, spell) for stronger in slow[:at])]
     return [
         [
-            _part(spell.label, label=spell.label, phase=spell.phase, first=spell.first_step, last=spell.last_step),
+            _part(
+                spell.label, "step", label=spell.label, phase=spell.phase, first=spell.first_step, last=spell.last_step
+            ),
             _part(f" cost about {duration(spell.excess_s)} {_place(spell.phase)}"),
             *_steps({"first": spell.first_step, "last": spell.last_step}),
         ]
@@ -285,5 +292,5 @@ def times(seconds: float, typical: float, usual: str = "the median") -> str:
     return f"{text} times as long as {usual}"
 
 
-def _part(text: str, **link: Any) -> dict[str, Any]:
-    return {"text": text, "link": link} if link else {"text": text}
+def _part(text: str, panel: str = "", **link: Any) -> dict[str, Any]:
+    return {"text": text, "link": {"panel": panel, **link}} if panel else {"text": text}

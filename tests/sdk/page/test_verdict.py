@@ -51,7 +51,8 @@ def test_the_sentence_names_the_culprit_its_phase_and_those_who_waited() -> None
     )
     assert found["culprit"]["phase"] == "data"
     links = [part["link"] for part in found["parts"] if "link" in part]
-    assert links[0] == {"label": "rank1", "phase": "data", "first": 400, "last": 499}
+    assert links[0] == {"panel": "step", "label": "rank1", "phase": "data", "first": 400, "last": 499}
+    assert [link["panel"] for link in links] == ["step", "heat", "heat", "timeline", "heat"]
     assert links[-1]["phase"] == "backward", "the proof of those who waited"
 
 
@@ -146,7 +147,9 @@ def test_time_outside_is_told_with_the_step_before_and_with_those_who_waited_in_
         "rank0 cost 10 s between steps 100 and 101: it spent 10 s outside of all phases; "
         "2 other labels waited in backward."
     )
-    assert found["parts"][0]["link"] == {"label": "rank0", "phase": "outside", "first": 101, "last": 101}
+    assert found["parts"][0]["link"] == {
+        **{"panel": "step", "label": "rank0", "phase": "outside", "first": 101, "last": 101}
+    }
     assert (
         "".join(part["text"] for part in found["others"][0]) == "rank2 cost about 5.0 s outside of phases in step 301"
     )

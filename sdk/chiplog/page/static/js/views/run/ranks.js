@@ -112,17 +112,29 @@ export async function open(element, run, query, firstReport) {
   element.addEventListener("report", onReport);
   show(element, sentence, mapPanel, lanesPanel, stepBars.element, table.element);
 
-  function go(changes) {
+  function go(given) {
+    const changes = { panel: null, ...given };
     Object.assign(state, changes);
     setParameters(changes);
+    const loads = [];
     if ("phase" in changes || "first" in changes || "last" in changes) heat = null;
-    if (!heat) loadHeat().catch(fail);
+    if (!heat) loads.push(loadHeat());
     if ("step" in changes || "label" in changes) {
       map.mark(state);
       lanes.mark(state);
-      loadStep().then(stepBars.reveal).catch(fail);
+      loads.push(loadStep());
     }
-    if (!isOnTimeline(changes)) loadTimeline().catch(fail);
+    if (!isOnTimeline(changes)) loads.push(loadTimeline());
+    Promise.all(loads).then(state.step === given.step ? stepBars.reveal : null).then(reveal, fail);
+  }
+
+  /** Go to the panel that a part of the sentence has its proof in. */
+  function reveal() {
+    const panel = { heat: mapPanel, timeline: lanesPanel, step: stepBars.element }[state.panel];
+    if (!panel || panel.hidden) return;
+    panel.tabIndex = -1;
+    panel.focus({ preventScroll: true });
+    panel.scrollIntoView({ block: "nearest" });
   }
 
   function choose(name, input) {
@@ -183,8 +195,8 @@ export async function open(element, run, query, firstReport) {
     if ("first" in link) {
       Object.assign(changes, { first: Math.max(link.first - room, 0), last: Math.min(link.last + room, end) });
     }
-    go(changes);
-    mapPanel.scrollIntoView({ block: "nearest" });
+    if (labels()) location.hash = addressOf(["run", run, "ranks"], changes); // of all labels
+    else go(changes);
   }
 
   const chosenPhase = () => state.phase ?? verdict?.culprit?.phase ?? null;
@@ -377,7 +389,9 @@ export async function open(element, run, query, firstReport) {
     told,
   ]).catch(fail);
   Promise.allSettled([tables, pictures]).then(() => {
-    if (!signal.aborted) live = liveRefresh(refresh);
+    if (signal.aborted) return;
+    reveal();
+    live = liveRefresh(refresh);
   });
 
   return () => {
@@ -393,6 +407,7 @@ export async function open(element, run, query, firstReport) {
 function readState(query) {
   const whole = (name) => (/^-?\d{1,15}$/.test(query.get(name) ?? "") ? Number(query.get(name)) : null);
   return {
+    panel: query.get("panel"),
     phase: query.get("phase"),
     label: query.get("label"),
     step: whole("step"),
