@@ -52,7 +52,7 @@ def test_the_sentence_names_the_culprit_its_phase_and_those_who_waited() -> None
     assert found["culprit"]["phase"] == "data"
     links = [part["link"] for part in found["parts"] if "link" in part]
     assert links[0] == {"panel": "step", "label": "rank1", "phase": "data", "first": 400, "last": 499}
-    assert [link["panel"] for link in links] == ["step", "heat", "heat", "timeline", "heat"]
+    assert [link["panel"] for link in links] == ["step", "heat", "heat", "timeline", "step"]
     assert links[-1]["phase"] == "backward", "the proof of those who waited"
 
 
