@@ -148,7 +148,11 @@ def test_time_outside_is_told_with_the_step_before_and_with_those_who_waited_in_
         "2 other labels waited in backward."
     )
     assert found["parts"][0]["link"] == {
-        **{"panel": "step", "label": "rank0", "phase": "outside", "first": 101, "last": 101}
+        "panel": "step",
+        "label": "rank0",
+        "phase": "outside",
+        "first": 101,
+        "last": 101,
     }
     assert (
         "".join(part["text"] for part in found["others"][0]) == "rank2 cost about 5.0 s outside of phases in step 301"
