@@ -64,6 +64,9 @@ def test_of_ten_thousand_keys_few_are_drawn_and_a_filter_finds_one(odd: Site, pa
     odd.visit(page, "#/run/keys")
     expect(page.get_by_role("heading", name="layer0", exact=True)).to_be_visible()
     assert page.locator(".panel.curve").count() <= 200
+    expect(page.locator(".panel.curve h3").nth(1)).to_have_text("layer0/weight1")
+    expect(page.locator(".panel.curve h3").nth(2)).to_have_text("layer0/weight2")
+    expect(page.get_by_text("10,000 metrics are listed; SQL finds others")).to_be_visible()
     page.get_by_role("searchbox", name="Filter metrics").fill("weight9876")
     panel = page.locator(".panel.curve")
     expect(panel).to_have_count(1)

@@ -17,6 +17,7 @@ const MARK_NEAR = 6; // pixels from the crosshair
 const MARKS_NEAR = 4; // of which the words are shown at once
 const FLOOR_SHARE = 0.5; // of the end of the axis: where it begins above that, the legend has a note
 const NAME_GAP = 3; // pixels between a line and its name
+const WHOLE_INCREMENTS = Array.from({ length: 48 }, (_, at) => [1, 2, 5][at % 3] * 10 ** Math.floor(at / 3)); // of steps
 
 /** Return the values at places of x; undefined where there is none, which lines bridge; null interrupts a line. */
 export function smooth(values, weight) {
@@ -150,6 +151,7 @@ export class Chart {
     if (model.kind === "relative") x.values = (plot, splits) => splits.map((value) => durationText(value));
     else if (model.kind === "time") x.values = (plot, splits, at, space, step) => splits.map((value) => tickText(value, step, this.local));
     else x.values = texts;
+    if (model.kind === "step") x.incrs = WHOLE_INCREMENTS;
     const y = { ...axis, values: texts, space: 32, size: (plot, values) => axisSize(values) };
     const right = { ...y, scale: "right", side: 1, grid: { show: false } };
     const hasRight = series.some(({ scale }) => scale === "right");

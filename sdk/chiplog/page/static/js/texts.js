@@ -1,5 +1,8 @@
 // Values as texts.
 
+/** Order texts as people count: layer2 before layer10. */
+export const byName = new Intl.Collator(undefined, { numeric: true }).compare;
+
 /** Return a number in at most six digits that matter; other values as they are, null as "". */
 export function valueText(value) {
   if (value === null || value === undefined) return "";

@@ -10,7 +10,7 @@ import { deleteRuns, editRun } from "../run_edits.js";
 import { savedViews } from "../saved_views.js";
 import { Sparklines } from "../sparklines.js";
 import { createTable } from "../table.js";
-import { agoText, countText, durationText, timeText, valueText, wholeText } from "../texts.js";
+import { agoText, byName, countText, durationText, timeText, valueText, wholeText } from "../texts.js";
 
 const CHOSEN_MAX = 20; // columns of config, and of the summary: a bound of the server
 const COMPARED_MAX = 10;
@@ -456,12 +456,11 @@ function sortable(value) {
   return Array.isArray(value) ? value.join(" ") || null : value;
 }
 
-const TEXTS = new Intl.Collator(undefined, { numeric: true });
 
 /** Compare two values; missing ones come last in both directions, and numbers before texts. */
 function compareValues(a, b, turn) {
   if (a === null || b === null) return (a === null) - (b === null);
   if (typeof a === "number" && typeof b === "number") return turn * (a - b);
   if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1;
-  return a === b ? 0 : turn * TEXTS.compare(a, b);
+  return a === b ? 0 : turn * byName(a, b);
 }

@@ -7,7 +7,7 @@ import { h, notice, show } from "../../dom.js";
 import { nameFilter } from "../../filter.js";
 import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
-import { timeText, wholeText } from "../../texts.js";
+import { byName, timeText, wholeText } from "../../texts.js";
 import { Panel, X_NAMES } from "./curve_panel.js";
 import { SystemOverlay } from "./system_overlay.js";
 
@@ -15,6 +15,7 @@ const KEYS_AT_ONCE = 6; // in one request: the first curves do not wait for the 
 const REQUESTS_AT_ONCE = 2; // as many queries as a collector runs at once
 const PAUSE_MS = 500; // between two live requests
 const PAUSE_FACTOR = 4; // of the time that the last one took
+const KEYS_LISTED = 10000; // as many as a report has
 const OPEN_PANELS = 60; // groups beyond so many panels start closed
 const SHOWN_AT_FIRST = 60; // panels of a group, until more are asked for
 const RUNS_MAX = 10; // overlaid
@@ -327,7 +328,7 @@ class View {
     this.filterInput.setAttribute("aria-invalid", String(Boolean(filter.error)));
     if (filter.error && this.body.firstChild) return; // the panels stay
     const keys = this.report.keys.map(({ key }) => key);
-    const found = filter.error ? [] : keys.filter(filter.test);
+    const found = filter.error ? [] : keys.filter(filter.test).sort(byName);
     const isFound = new Set(found);
     const groups = new Map(found.some((key) => !key.includes("/")) ? [["", []]] : []);
     for (const key of found) {
@@ -352,6 +353,7 @@ class View {
     let nPanels = 0;
     show(
       this.body,
+      keys.length < KEYS_LISTED ? null : h("p", { class: "warn" }, `${wholeText(keys.length)} metrics are listed; SQL finds others: FROM keys.`),
       [...groups].map(([name, of]) => {
         nPanels += of.length;
         const isOpen = this.opened.has(name) || (!this.closed.has(name) && (nPanels <= OPEN_PANELS || of.length === nPanels));
