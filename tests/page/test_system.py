@@ -20,6 +20,7 @@ def test_devices_have_curves_and_marks(sampled: Site, page: Page) -> None:
     expect(panel.locator("canvas")).to_be_visible()
     expect(panel).to_contain_text("rank1")
     expect(page.get_by_role("region", name="system.network.receive")).to_contain_text("per second")
+    expect(page.get_by_role("region", name="system.network.receive")).to_contain_text("all 2 devices")
     page.get_by_text("2 marks: throttling and events of GPUs").click()
     expect(page.get_by_text("GPU-1-1 is lost: fell off the bus (XID 79)")).to_be_visible()
 
@@ -27,7 +28,7 @@ def test_devices_have_curves_and_marks(sampled: Site, page: Page) -> None:
 def test_what_never_changes_is_a_row_of_a_table(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/sampled/system")
     rows = page.get_by_role("region", name="Does not change").locator("tbody tr")
-    expect(rows).to_have_text(["GPU power limit700 W2hw.power.limit"])
+    expect(rows).to_have_text(["GPU power limit hw.power.limit700 W2"])
     expect(page.get_by_role("region", name="GPU power limit")).to_have_count(0)
 
 

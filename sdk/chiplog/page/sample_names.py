@@ -8,8 +8,8 @@ class SampleName(NamedTuple):
 
     Attributes:
         title: A few plain words.
-        quantity: What the values count, which decides about units: share, bytes, hertz, watts, celsius, joules, seconds
-            or "" for plain numbers.
+        quantity: What the values count, which decides about units: share, cores, bytes, hertz, watts, celsius, joules,
+            seconds or "" for plain numbers.
     """
 
     title: str
@@ -45,7 +45,7 @@ SAMPLE_NAMES = {
     "system.pressure.cpu": SampleName("Some task waited for a CPU", "seconds"),
     "system.pressure.memory": SampleName("Some task waited for memory", "seconds"),
     "system.pressure.io": SampleName("Some task waited for a disk", "seconds"),
-    "process.cpu.utilization": SampleName("CPU of the rank, 100 % is one core", "share"),
+    "process.cpu.utilization": SampleName("CPU of the rank", "cores"),
     "process.memory.usage": SampleName("Memory of the rank", "bytes"),
     "process.threads": SampleName("Threads of the rank"),
     "process.open_file_descriptors": SampleName("Open files and sockets of the rank"),

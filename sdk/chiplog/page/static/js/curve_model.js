@@ -39,7 +39,7 @@ export function merge(curve, part, from) {
 
 /**
  * Return the model of a chart, and how many points a logarithmic axis leaves out.
- * @param {Array<{run: string, name: string, curve: Object, startMs: number}>} runs the curves of one key; the first is the page's run
+ * @param {Array<{run: string, name: string, curve: Object, startMs: number, noun: ?string}>} runs the curves of one key; the first is the page's run
  * @param {{x: string, isLog: boolean, weight: number, range: ?Array<number>, hidden: ?Set<string>}} view hidden: IDs of
  *   lines: labels, or runs where several are shown
  */
@@ -84,7 +84,7 @@ function positive(value, counted) {
 }
 
 /** Return {x, order, lines, fills} of one run. number: its place among several, null if it is alone. */
-function tableOf({ run, name, curve, startMs }, x, number) {
+function tableOf({ run, name, curve, startMs, noun = "labels" }, x, number) {
   const { x: places, order } = placesOf(curve, x, startMs);
   const single = number === null ? null : lineStyle(number);
   const prefix = number === null ? "" : `${name} `;
@@ -99,7 +99,7 @@ function tableOf({ run, name, curve, startMs }, x, number) {
       const isOne = number !== null && curve.lines.length === 1;
       return {
         id: same ? null : number === null ? line.label : run,
-        name: same ? `all ${curve.lines.length} labels` : isOne ? name : prefix + line.label,
+        name: same ? `all ${curve.lines.length} ${noun}` : isOne ? name : prefix + line.label,
         values,
         low: line.min ? numbers(line.min) : null,
         high: line.max ? numbers(line.max) : null,
@@ -110,7 +110,7 @@ function tableOf({ run, name, curve, startMs }, x, number) {
   }
   const style = single ?? lineStyle(0);
   if (number === null && curve.max.every((value, at) => value === curve.min[at])) {
-    return { x: places, order, lines: [{ name: `all ${curve.n_labels} labels`, values: curve.median, ...style }], fills: [] };
+    return { x: places, order, lines: [{ name: `all ${curve.n_labels} ${noun}`, values: curve.median, ...style }], fills: [] };
   }
   const most = commonest(curve.max_label);
   const least = commonest(curve.min_label);

@@ -6,6 +6,7 @@ const SAMPLES_MIN = 2; // of each device in a bucket: they are not sampled at th
 // The sizes of each unit from large to small, by quantity: see sample_names.py of the server.
 const SIZES = {
   share: [[0.01, "%"]],
+  cores: [[0.01, "% of a core"]],
   bytes: [
     [2 ** 40, "TiB"],
     [2 ** 30, "GiB"],

@@ -211,8 +211,8 @@ class View {
       const panel = { name, version: 0, isStale: true, isSeen: false, chart: null };
       panel.box = h("div", { class: "curve-box sampled" });
       panel.legend = h("div", { class: "curve-legend" }, h("span", { class: "quiet" }, "Loading…"));
-      panel.title = h("h3", {}, title);
-      const raw = title === name ? null : h("span", { class: "quiet small clip", title: name }, name);
+      panel.title = h("h3", { class: "clip", title: name }, title);
+      const raw = title === name ? null : h("span", { class: "quiet small clip" }, name);
       const attributes = { class: "panel", "aria-label": title, "data-name": name };
       panel.element = h("section", attributes, h("header", {}, panel.title, raw), panel.box, panel.legend);
       this.panels.set(name, panel);
@@ -304,7 +304,7 @@ class View {
       onReset: () => this.setZoom(null),
       label: `Curve of ${curve.title}`,
     });
-    const runs = [{ name: this.run, curve: scaled, startMs: this.startMs }];
+    const runs = [{ name: this.run, curve: scaled, startMs: this.startMs, noun: "devices" }];
     const range = this.x === "step" ? this.zoom : null;
     const { model } = modelOf(runs, { x: this.x, isLog: false, weight: 0, range });
     panel.chart.draw({ ...model, noun: "devices", marks: panel.name.startsWith("hw.") ? this.marksOf() : [] });
@@ -349,17 +349,16 @@ function flatTable(names) {
     h(
       "tr",
       {},
-      h("th", { scope: "row" }, row.title),
+      h("th", { scope: "row" }, row.title, row.title !== row.name && h("span", { class: "quiet small" }, ` ${row.name}`)),
       h("td", { class: "number" }, sampleText(row, row.flat)),
       h("td", { class: "number" }, wholeText(row.n_devices)),
-      h("td", { class: "quiet small" }, row.title === row.name ? "" : row.name),
     ),
   );
   return h(
     "section",
     { class: "panel flat", "aria-label": "Does not change" },
     h("h2", {}, "Does not change"),
-    grid([["Name"], ["Value on all devices", "number"], ["Devices", "number"], [""]], h("tbody", {}, rows)),
+    grid([["Name"], ["Value", "number"], ["Devices", "number"]], h("tbody", {}, rows)),
   );
 }
 
