@@ -33,7 +33,7 @@ WITH cells AS (
     SELECT list_position($places::INTEGER[], c.place) - 1 AS number, c.step, c.typical,
            greatest(c.seconds - c.typical, 0) AS excess
     FROM base.compared({first}, {last}) c
-    WHERE c.run_id = $run AND c.key = {key} AND list_contains($places::INTEGER[], c.place)
+    WHERE c.run_id = $run AND c.key = {key} {chosen}
 )
 SELECT number // {per_row} AS row, (step - {start}) // {width} AS column,
        max(excess) AS excess,
@@ -41,6 +41,7 @@ SELECT number // {per_row} AS row, (step - {start}) // {width} AS column,
        median(typical) AS typical
 FROM cells GROUP BY ALL
 """
+_CHOSEN = "AND list_contains($places::INTEGER[], c.place)"
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ def read_heat(client: Client, request: HeatRequest) -> dict[str, Any]:
         start = max(start, request.since - request.since % width)
     per_row = -(-len(labels) // request.rows)
     n_rows, n_columns = -(-len(labels) // per_row), (last - start) // width + 1
-    text = _CELLS.format(first=max(first, start), last=last, key=found["id"], per_row=per_row, start=start, width=width)
+    bounds = {"first": max(first, start), "last": last, "start": start, "width": width, "per_row": per_row}
+    text = _CELLS.format(key=found["id"], chosen=_CHOSEN if request.labels else "", **bounds)
     rows = client.sql(text, {**named, "places": [row["place"] for row in labels]}).tuples()
     return head | {
         "labels": [row["label"] for row in labels],
