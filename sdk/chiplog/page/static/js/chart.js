@@ -98,6 +98,7 @@ export class Chart {
     const shape = JSON.stringify([model.kind, model.isLog, bands.length, series.map(({ label, dash, scale }) => [label, dash, scale])]);
     if (this.plot && shape === this.shape && !isNew) {
       this.range = model.range;
+      for (let at = 1; at < series.length; at++) this.plot.series[at].width = series[at].width;
       this.plot.setData(data, true);
     } else {
       this.plot?.destroy();
@@ -215,9 +216,10 @@ export class Chart {
     document.addEventListener("mouseup", (event) => (ending.abort(), move(event, true)), ending);
   }
 
-  /** Show a part of x without new data. */
-  showPart(least, most) {
+  /** Show a part of x without new data. isMoving: until the next data lines are thin, which are drawn twice as fast. */
+  showPart(least, most, isMoving = false) {
     this.range = [least, most];
+    if (isMoving) for (const series of this.plot?.series.slice(1) ?? []) series.width &&= 1 / devicePixelRatio;
     this.plot?.setScale("x", { min: least, max: most });
   }
 

@@ -260,7 +260,7 @@ class View {
     }
     const isMoving = Boolean(this.part);
     this.part = [least, most];
-    panel.chart.showPart(least, most);
+    panel.chart.showPart(least, most, true);
     this.panning = setTimeout(rest, PAN_REST_MS);
     if (!isMoving) this.moveOthers(panel, 0);
   }
@@ -269,7 +269,7 @@ class View {
     requestAnimationFrame(() => {
       if (!this.part || !this.isOpen) return;
       const others = [...this.panels.values()].filter((other) => other !== panel && other.isVisible && other.chart);
-      if (turn % 2) others[(turn >> 1) % others.length]?.chart.showPart(...this.part);
+      if (turn % 2) others[(turn >> 1) % others.length]?.chart.showPart(...this.part, true);
       this.moveOthers(panel, turn + 1);
     });
   }
