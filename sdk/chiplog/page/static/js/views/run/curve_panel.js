@@ -55,6 +55,11 @@ export class Panel {
     return this.asked !== version;
   }
 
+  isOnScreen() {
+    const { top, bottom } = this.element.getBoundingClientRect();
+    return bottom > 0 && top < innerHeight;
+  }
+
   widen() {
     const isWide = this.element.classList.toggle("wide");
     this.wide.setAttribute("aria-pressed", String(isWide));

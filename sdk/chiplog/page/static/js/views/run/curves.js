@@ -450,7 +450,10 @@ class View {
   // -- requests --
 
   load() {
-    const waiting = [...this.panels.values()].filter((panel) => panel.isVisible && panel.needs(this.version));
+    let waiting = [...this.panels.values()].filter((panel) => panel.isVisible && panel.needs(this.version));
+    const onScreen = waiting.filter((panel) => panel.isOnScreen());
+    if (onScreen.length) waiting = onScreen;
+    else if (this.nRequests) return; // those beside the screen take no time from those on it
     const byPoints = grouped(waiting);
     for (const [points, panels] of byPoints) {
       for (let at = 0; at < panels.length && this.nRequests < REQUESTS_AT_ONCE; at += KEYS_AT_ONCE) {
