@@ -7,6 +7,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.support.page_run import fill_page_run
 from tests.support.page_site import Site
+from tests.support.slow_ranks import fill_rank_outside
 
 # Whether the heat map has a pixel that is far from the background: (row, column) shares of the picture.
 STRONGEST = """() => {
@@ -56,6 +57,27 @@ def test_the_sentence_links_to_its_proof(runs: Site, page: Page) -> None:
     verdict.get_by_role("link", name="60 s").click()  # the label that was slow is not chosen
     expect(page.get_by_role("img", name="Heat map of 8 labels")).to_be_visible()
     expect(page.get_by_role("region", name="Excess over the median")).to_be_focused()
+
+
+def test_time_outside_of_phases_is_in_the_sentence_the_heat_map_the_timeline_and_the_step(
+    site_of: Callable[..., Site], page: Page
+) -> None:
+    site_of(fill_rank_outside).visit(page, "#/run/apart/ranks")
+    verdict = page.get_by_role("region", name="Who was slow")
+    expect(verdict).to_contain_text("rank0 cost 10 s between steps 59 and 60: it spent 10 s outside of all phases; ")
+    expect(page.get_by_label("Phase", exact=True).locator("option:checked")).to_have_text("outside of phases")
+    heat = page.get_by_role("img", name="Heat map of 4 labels by step, phase outside")
+    lanes = page.get_by_role("region", name="Phases over time")
+    expect(lanes).to_contain_text("steps 50 to 70")
+    verdict.get_by_role("link", name="rank0").first.click()
+    expect(page.get_by_text(": outside of phases 10 s (median")).to_be_visible()
+    expect(heat).to_be_visible()
+    picture = lanes.get_by_role("img", name="Phases of 4 labels over time")
+    for _ in range(11):
+        picture.press("Shift+ArrowRight")
+    expect(
+        lanes.get_by_text("rank0, step 60: in no phase 10 s of 11 s; the slowest: 10 s longer outside of phases")
+    ).to_be_visible()
 
 
 def test_a_late_answer_does_not_replace_what_was_chosen_after_it(runs: Site, page: Page) -> None:

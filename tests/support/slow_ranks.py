@@ -47,12 +47,13 @@ def fill_slow_ranks(database: duckdb.DuckDBPyConnection) -> None:
     )
 
 
-def add_rank_outside(database: duckdb.DuckDBPyConnection) -> None:
-    """Write the run `apart` beside those: 4 ranks and 100 steps of 1 s, of which 0.9 s is in phases.
+def fill_rank_outside(database: duckdb.DuckDBPyConnection) -> None:
+    """Write the runs of `fill_slow_ranks`, and `apart`: 4 ranks and 100 steps of 1 s, of which 0.9 s is in phases.
 
     Before step 60 rank0 writes for 10 s in no phase, and the others wait in `backward` of this step. Before step 80 it
     does so for 4 s in the phase `checkpoint`. The phase `step` has the step alone.
     """
+    fill_slow_ranks(database)
     database.execute(
         "INSERT INTO base.runs (run, run_id, project, tags, primary_label) VALUES (5, 'apart', 'gpt', [], 'rank0')"
     )

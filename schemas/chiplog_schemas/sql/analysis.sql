@@ -103,17 +103,18 @@ FROM (
 -- is compared with those that have the same step before and the same shared phases: a row of the others is not there
 -- yet, or they do something else. On a GPU, phases may take longer than the step on the host, which then waits for them
 -- in the next step: what they take too long is subtracted there.
--- A range reads 1,000 steps before it: its first step needs the one before.
+-- A range reads 100 steps before it: its first step needs the one before.
 CREATE OR REPLACE MACRO base.outside(first_step, last_step) AS TABLE
 WITH spent AS (
     SELECT k.run_id, k.place, f.step, epoch_us(max(f.ts)) AS ended_us, bit_or(k.bit) AS phases,
            coalesce(sum(f.value) FILTER (k.counts), 0) AS shared, k.producer
     FROM base.phase_facts f JOIN base.phase_kinds k ON k.producer = f.producer AND k.key = f.key
-    WHERE f.step BETWEEN greatest(first_step, -9223372036854774808) - 1000 AND last_step
+    WHERE f.step BETWEEN greatest(first_step, -9223372036854775708) - 100 AND last_step
       AND (k.until_step IS NULL OR f.step < k.until_step)
     GROUP BY k.run_id, k.place, k.producer, f.step
 ), timed AS (
-    SELECT run_id, place, step, phases, lag(step) OVER of_label AS previous,
+    SELECT run_id, place, step, phases,
+           lag(step) OVER of_label AS previous,  -- safeguard: same-step-before
            (ended_us - lag(ended_us) OVER of_label) / 1e6 AS took,
            (lag(ended_us) OVER of_label - lag(ended_us, 2) OVER of_label) / 1e6 - lag(shared) OVER of_label AS rest_before,
            greatest(took - shared + least(coalesce(rest_before, 0), 0), 0) AS seconds

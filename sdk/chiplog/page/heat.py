@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chiplog.page.curves import bucket_width
+from chiplog.page.verdict import OUTSIDE
 from chiplog.query.client import Client
 
 ROWS_MAX = 256
@@ -24,7 +25,7 @@ _LABELS = """
 SELECT l.place, l.label FROM base.labels_by_place l
 WHERE l.run_id = $run AND l.place IN (
     SELECT p.place FROM base.phase_series s JOIN base.label_places p ON p.producer = s.producer
-    WHERE p.run_id = $run AND s.key = $key
+    WHERE p.run_id = $run AND $key IN (s.key, -1)
 ) ORDER BY l.rank NULLS LAST, length(l.label), l.label
 """
 # safeguard: heat-cell-is-the-maximum
@@ -32,7 +33,7 @@ _CELLS = """
 WITH cells AS (
     SELECT list_position($places::INTEGER[], c.place) - 1 AS number, c.step, c.typical,
            greatest(c.seconds - c.typical, 0) AS excess
-    FROM base.compared({first}, {last}) c
+    FROM base.compared_with_outside({first}, {last}) c
     WHERE c.run_id = $run AND c.key = {key} {chosen}
 )
 SELECT number // {per_row} AS row, (step - {start}) // {width} AS column,
@@ -64,6 +65,8 @@ class HeatRequest:
 def read_heat(client: Client, request: HeatRequest) -> dict[str, Any]:
     """Return the excess of each label in each step, reduced to rows and columns.
 
+    The last phase is the time outside of phases, as in straggler_windows.
+
     Returns:
         `phases` to choose from, `phase`, `labels` in the order of the rows, `first_step` and `last_step` of the phase;
         `start`, the first step of the first column; `width`, steps in a column; `per_row`, labels in a row; `n_rows`,
@@ -77,6 +80,9 @@ def read_heat(client: Client, request: HeatRequest) -> dict[str, Any]:
     """
     named = {"run": request.run}
     phases = {row["phase"]: row for row in client.sql(_PHASES, named).rows()}
+    if phases and OUTSIDE not in phases:
+        first = min(row["first_step"] for row in phases.values())
+        phases[OUTSIDE] = {"id": -1, "first_step": first, "last_step": max(row["last_step"] for row in phases.values())}
     head: dict[str, Any] = {"phases": list(phases), "phase": request.phase or next(iter(phases), None)}
     if not phases:
         return head | {"labels": [], "n_rows": 0, "n_columns": 0}

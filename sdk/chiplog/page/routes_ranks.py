@@ -49,12 +49,21 @@ WHERE k.run_id = $run AND l.label = $label AND f.step BETWEEN $first AND $last A
 GROUP BY ALL ORDER BY seconds DESC, phase
 """
 _STEP_COLUMNS = ["label", "phase", "may_wait", "seconds", "typical_s", "ts"]
-# The marked label first, then those that took longest without waiting. The newest attempt of a step counts.
+# The marked label first, then those that took longest without waiting. The newest attempt of a step counts. The time
+# outside of shared phases has a row without the phases that most labels do not have: they have rows.
 _STEP = f"""
-WITH times AS MATERIALIZED (
+WITH named AS MATERIALIZED (
     SELECT label, phase, sum(seconds) AS seconds, max(ts) AS ts, base.may_wait(phase) AS may_wait FROM (
         FROM phases WHERE run_id = $run AND step = $step QUALIFY attempt = max(attempt) OVER (PARTITION BY label)
     ) GROUP BY label, phase
+), times AS MATERIALIZED (
+    FROM named UNION ALL
+    SELECT l.label, '{OUTSIDE}', greatest(any_value(o.seconds) - coalesce(sum(t.seconds) FILTER (t.phase IN (
+               SELECT n.name FROM base.phase_kinds k JOIN base.names n ON n.id = k.key
+               WHERE k.run_id = $run AND NOT k.is_shared
+           )), 0), 0), max(t.ts), false
+    FROM base.outside({{step}}, {{step}}) o JOIN base.labels_by_place l ON l.run_id = o.run_id AND l.place = o.place
+    JOIN named t ON t.label = l.label WHERE o.run_id = $run AND t.phase NOT IN ('step', 'gc') GROUP BY l.label
 ), shown AS (
     SELECT label, coalesce(sum(seconds) FILTER (NOT may_wait AND phase NOT IN ('step', 'gc')), 0) AS work
     FROM times WHERE {CHOSEN_LABELS} GROUP BY label ORDER BY label <> $mark, work DESC, label LIMIT {STEP_LABELS_MAX}
@@ -102,7 +111,7 @@ async def get_heat(request: Request) -> Response:
 
     phase: `step` if it is missing. first, last: steps. rows, columns: of cells, at most 256 and 600. since: only the
     columns from this step on. label: only these rows; may be repeated. A cell has the maximum of its labels and steps,
-    beside the median of all labels.
+    beside the median of all labels. The phase `outside` is the time outside of the phases that labels share.
     """
     query = request.query_params
 
@@ -123,12 +132,12 @@ async def get_step(request: Request) -> Response:
     """GET api/runs/RUN/step: the phases of one step, of the labels that worked longest, at most 64.
 
     step: the step. mark: a label that comes first. label: only these; may be repeated. The medians are those of all
-    labels. `n_labels` counts the labels with phases at this step.
+    labels. The phase `outside` has time in no phase. `n_labels` counts the labels with phases at this step.
     """
     run, query, source = request.path_params["run"], request.query_params, request.app.state.source
     step = integer(query, "step", 0)
     labels = repeated(query, "label", LABELS_MAX)
-    rows = await source.rows(_STEP, run=run, step=step, mark=query.get("mark", ""), labels=labels)
+    rows = await source.rows(_STEP.format(step=step), run=run, step=step, mark=query.get("mark", ""), labels=labels)
     [counted] = await source.rows(_N_LABELS, run=run, step=step, labels=labels)
     return JsonResponse({"step": step, "n_labels": counted["n"], **columns_of(rows, _STEP_COLUMNS)})
 
@@ -144,7 +153,8 @@ async def get_timeline(request: Request) -> Response:
 
     Times of phases are derived from their lengths and from when they were recorded: see docs/topics/page.md. `bars` has
     row, step, start and length in seconds since `begun_us`; `pieces` has for each bar phase and seconds in turn, with
-    the phase -1 for time in no phase. `slowest` names the label of each bar that worked 5 % longer than the median.
+    the phase -1 for time in no phase. `slowest` names the label of each bar that worked 5 % longer than the median, or
+    was outside of shared phases for so long.
     """
     query = request.query_params
     asked = TimelineRequest(

@@ -2,8 +2,9 @@
 
 The database has how long a phase took, and when its row was recorded: at the end of the step, or of a part of a long
 step. Starts are derived. A step begins its own length before its end, or without `run.step()` as long before as its
-phases took. Phases follow each other from there; those of a later part end after the part before. `gc` runs inside
-other phases and has no place. Where there are more steps than bars, a bar adds up several steps.
+phases took. Phases follow each other from there; those of a later part end after the part before. The time since the
+step before is in no phase, as far as the phases fit into the step. `gc` runs inside other phases and has no place.
+Where there are more steps than bars, a bar adds up several steps.
 """
 
 from dataclasses import dataclass
@@ -45,14 +46,21 @@ _WORK = f"""{_FACTS}, worked AS (
     SELECT place, step, coalesce(sum(seconds) FILTER (list_contains($work::INTEGER[], key)), 0) AS work
     FROM facts GROUP BY place, step
 ), compared AS (
-    SELECT *, median(work) OVER (PARTITION BY step) AS typical FROM worked
+    SELECT *, median(work) OVER (PARTITION BY step) AS typical, work - typical AS more FROM worked
+), outside AS (
+    SELECT place, step, seconds - typical AS more FROM base.outside({{first}}, {{last}})
+    WHERE run_id = $run AND seconds - typical > {SLOW_SHARE} * usual
+), scored AS (  -- who is outside for as long as another label works longer may wait for it
+    SELECT c.*, coalesce(greatest(o.more - greatest(max(c.more) OVER (PARTITION BY c.step), 0), 0), 0) AS outside,
+           CASE WHEN outside > 0 THEN greatest(c.more, 0) + outside ELSE c.more END AS excess
+    FROM compared c LEFT JOIN outside o ON o.place = c.place AND o.step = c.step
 )"""
 _SLOWEST = f"""{_WORK}
-SELECT step // {{width}} AS bucket, arg_max(place, work - typical) AS place, arg_max(step, work - typical) AS step,
-       max(work - typical) AS excess_s
-FROM compared WHERE work > (1 + {SLOW_SHARE}) * typical GROUP BY bucket ORDER BY bucket
+SELECT step // {{width}} AS bucket, arg_max(place, excess) AS place, arg_max(step, excess) AS step,
+       max(excess) AS excess_s, arg_max(outside, excess) > 0.5 * max(excess) AS is_outside
+FROM scored WHERE outside > 0 OR excess > {SLOW_SHARE} * typical GROUP BY bucket ORDER BY bucket
 """
-_BY_WORK = f"{_WORK} SELECT place FROM compared GROUP BY place ORDER BY sum(work - typical) DESC, place"
+_BY_WORK = f"{_WORK} SELECT place FROM scored GROUP BY place ORDER BY sum(excess) DESC, place"
 _CHOSEN = "AND list_contains($places::INTEGER[], p.place)"
 _PARTS = f"""{_FACTS}, steps AS (
     SELECT place, attempt, step, max(at_us) AS ended_us, count(DISTINCT at_us) AS n_parts,
@@ -69,7 +77,7 @@ _PARTS = f"""{_FACTS}, steps AS (
     FROM facts f JOIN steps s USING (place, attempt, step)
     WHERE list_contains($shown::INTEGER[], f.key) GROUP BY ALL
 )
-SELECT list_position($places::INTEGER[], b.place) - 1 AS row, b.bucket, b.step, b.begun_us, b.ended_us,
+SELECT list_position($places::INTEGER[], b.place) - 1 AS row, b.attempt, b.bucket, b.step, b.begun_us, b.ended_us,
        list([coalesce(p.at_us, b.ended_us), list_position($shown::INTEGER[], p.key) - 1, p.seconds * 1e6]::DOUBLE[]
             ORDER BY p.at_us, list_position($shown::INTEGER[], p.key)) FILTER (p.key IS NOT NULL) AS parts
 FROM bars b LEFT JOIN parts p ON p.place = b.place AND p.attempt = b.attempt AND p.bucket = b.bucket
@@ -113,7 +121,8 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
         `first`, `last`: steps; `width`: steps in a bar; `begun_us`, when the first bar begins; `span_s`; `bars`, each a
         list of its row, its first step, its start and its length in seconds; `pieces`: for each bar, phase and seconds
         in turn, with the phase -1 for time in none; `slowest`: row or None, step, label and seconds beyond the median's
-        work, for each bar of steps in which a label worked 5 % longer than the median.
+        work, for each bar of steps in which a label worked 5 % longer than the median. `is_outside` if most of this
+        time is outside of the phases that labels share.
 
     Raises:
         QueryError: A query has no result.
@@ -161,6 +170,7 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
                 "label": found[row["place"]],
                 "step": row["step"],
                 "excess_s": _short(row["excess_s"]),
+                "is_outside": row["is_outside"],
             }
             for row in slowest
             if row["place"] in found
@@ -179,21 +189,28 @@ def lay_out(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Place the phases of each bar after each other.
 
     Args:
-        rows: Bars in the order of their rows and ends: `row`, `step`, `begun_us`, `ended_us`, and `parts` in order of
-            their times, each `[recorded at µs, phase, µs]`, or None.
+        rows: Bars in the order of their rows and ends: `row`, `attempt`, `step`, `begun_us`, `ended_us`, and `parts`
+            in order of their times, each `[recorded at µs, phase, µs]`, or None.
     """
     begun = min((row["begun_us"] for row in rows), default=0)
     ended = max((row["ended_us"] for row in rows), default=0)
     bars, pieces = [], []
-    before: dict[int, int] = {}
+    before: dict[int, tuple[int, int]] = {}
     for row in rows:
         # The clock of a step and the stamps of its rows differ by microseconds: bars of a row never overlap.
-        start = min(max(row["begun_us"], before.get(row["row"], row["begun_us"])), row["ended_us"])
-        before[row["row"]] = row["ended_us"]
+        attempt, since = before.get(row["row"], (row["attempt"], row["begun_us"]))
+        start = work = min(max(row["begun_us"], since), row["ended_us"])
+        before[row["row"]] = row["attempt"], row["ended_us"]
+        parts = row["parts"] or []
+        if attempt == row["attempt"]:
+            # Phases that do not fit into the step ran after the one before.
+            too_long = max(0.0, sum(part[2] for part in parts) - (row["ended_us"] - start))
+            start, work = min(since, start), max(min(since, start), start - too_long)
         bars.append(
             [row["row"], row["step"], round((start - begun) / 1e6, 6), round((row["ended_us"] - start) / 1e6, 6)]
         )
-        pieces.append(_pieces(start, row["ended_us"], row["parts"] or []))
+        idle = [UNKNOWN, _short((work - start) / 1e6)] if work - start >= 1 else []
+        pieces.append(idle + _pieces(work, row["ended_us"], parts))
     return {"begun_us": begun, "span_s": (ended - begun) / 1e6, "bars": bars, "pieces": pieces}
 
 

@@ -14,8 +14,8 @@ SAFEGUARDS = [
     Safeguard(
         "a label is compared with those that have the same step before",
         "same-step-before",
-        part=", previous, phases HAVING",
-        new=", phases HAVING",
+        part="lag(step) OVER of_label",
+        new="0",
         test="test_a_label_that_logs_every_tenth_step_is_not_compared_with_those_that_log_each",
     ),
 ]

@@ -8,7 +8,7 @@ from chiplog.page.heat import HeatRequest, read_heat
 from chiplog.query.client import Client
 from tests.support.hand_written import filled
 from tests.support.safeguard import Safeguard
-from tests.support.slow_ranks import WIDE_RANKS, fill_slow_ranks
+from tests.support.slow_ranks import WIDE_RANKS, fill_rank_outside
 
 SAFEGUARDS = [
     Safeguard(
@@ -23,7 +23,7 @@ SAFEGUARDS = [
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with filled(tmp_path_factory.mktemp("slow"), fill_slow_ranks) as client:
+    with filled(tmp_path_factory.mktemp("slow"), fill_rank_outside) as client:
         yield client
 
 
@@ -44,7 +44,15 @@ def test_a_cell_is_the_difference_from_the_median_of_its_step(client: Client) ->
     row = found["excess"][5 * 4 : 6 * 4]
     assert [value * found["unit_s"] for value in row] == pytest.approx([0, 0, 0.3, 0.3])
     assert found["typical_s"] == [0.1] * 4
-    assert found["phases"] == ["step", "data", "forward", "backward"]
+    assert found["phases"] == ["step", "data", "forward", "backward", "outside"]
+
+
+def test_the_time_outside_of_phases_is_compared_like_a_phase(client: Client) -> None:
+    found = read_heat(client, HeatRequest("apart", "outside", first=59, last=61))
+    assert (found["labels"], found["start"], found["width"]) == (["rank0", "rank1", "rank2", "rank3"], 59, 1)
+    assert [value and round(value * found["unit_s"], 3) for value in found["excess"][:3]] == [0, 10, 0]
+    assert found["excess"][3:] == [0] * 9
+    assert found["typical_s"] == pytest.approx([0.1] * 3)
 
 
 def test_chosen_labels_are_beside_the_median_of_all(client: Client) -> None:

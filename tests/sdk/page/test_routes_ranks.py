@@ -6,15 +6,14 @@ import pytest
 
 from tests.support.hand_written import hand_written
 from tests.support.page_client import PageClient, serving
-from tests.support.slow_ranks import add_rank_outside, fill_slow_ranks
+from tests.support.slow_ranks import fill_rank_outside
 
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
     root = tmp_path_factory.mktemp("slow")
     with hand_written(root) as database:
-        fill_slow_ranks(database)
-        add_rank_outside(database)
+        fill_rank_outside(database)
     with serving(root) as client:
         yield client.sign_in()
 
@@ -61,6 +60,20 @@ def test_the_phases_of_a_step_begin_with_the_chosen_label(slow: PageClient) -> N
     found = slow.get("runs/wide/step?step=17&label=rank777&label=rank3")
     assert (found["rows"][0][at["label"]], found["n_labels"]) == ("rank777", 2)
     assert row in found["rows"], "the median is that of all labels"
+
+
+def test_the_time_outside_of_phases_has_a_row_in_its_step_without_phases_of_one_label(slow: PageClient) -> None:
+    def outside(step: int) -> list[tuple[str, float, float]]:
+        found = slow.get(f"runs/apart/step?step={step}")
+        rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+        return [
+            (row["label"], round(row["seconds"], 3), round(row["typical_s"], 3))
+            for row in rows
+            if row["phase"] == "outside"
+        ]
+
+    assert outside(60) == [("rank0", 10.1, 0.1), ("rank1", 0.1, 0.1), ("rank2", 0.1, 0.1), ("rank3", 0.1, 0.1)]
+    assert outside(80)[0] == ("rank0", 0.1, 0.1), "the rest is in `checkpoint`"
 
 
 def test_the_timeline_has_bounds(slow: PageClient) -> None:

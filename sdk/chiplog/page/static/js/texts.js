@@ -83,6 +83,11 @@ export function timeText(ts, local = isLocal) {
 
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
+/** Return the name of a phase as the page shows it. */
+export function phaseText(phase) {
+  return phase === "outside" ? "outside of phases" : phase;
+}
+
 /** Return a whole number with separators: "12,345". */
 export function wholeText(number) {
   return WHOLE.format(number);

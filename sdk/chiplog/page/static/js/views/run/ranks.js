@@ -5,7 +5,7 @@ import { ask, objects, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
 import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
-import { bytesText, countText, durationText, exitText, secondsText, timeText, wholeText } from "../../texts.js";
+import { bytesText, countText, durationText, exitText, phaseText, secondsText, timeText, wholeText } from "../../texts.js";
 import { heatMap } from "./heat_map.js";
 import { stepPhases } from "./step_phases.js";
 import { timeline } from "./timeline.js";
@@ -248,7 +248,7 @@ export async function open(element, run, query, firstReport) {
     phaseNames = heat.phases;
     show(
       phases,
-      heat.phases.map((name) => h("option", { value: name, selected: name === heat.phase }, name)),
+      heat.phases.map((name) => h("option", { value: name, selected: name === heat.phase }, phaseText(name))),
     );
     const isZoomed = state.first !== null || state.last !== null;
     whole.hidden = !isZoomed;

@@ -2,7 +2,7 @@
 
 import { objects } from "../../api.js";
 import { h, show } from "../../dom.js";
-import { countText, secondsText, wholeText } from "../../texts.js";
+import { countText, phaseText, secondsText, wholeText } from "../../texts.js";
 
 const LABELS_SHOWN = 16; // until more are asked for
 const SLOW = 1.2; // of the median: a phase that takes longer is marked
@@ -24,7 +24,8 @@ export function stepPhases({ onStep, onClose, consoleOf }) {
     const isWait = new Map(rows.filter(isPart).map((row) => [row.phase, row.may_wait]));
     const names = [...isWait.keys()].sort((a, b) => isWait.get(a) - isWait.get(b) || (a < b ? -1 : 1));
     const places = phases.filter((phase) => isPart({ phase }));
-    const swatch = (name) => `series-${(Math.max(0, places.indexOf(name)) % 8) + 1}`;
+    const swatch = (name) =>
+      name === "outside" ? "no-phase" : `series-${(Math.max(0, places.indexOf(name)) % 8) + 1}`;
     const lengths = rows.filter((row) => row.phase === "step").map((row) => row.seconds);
     const longest = Math.max(...[...labels.values()].map(total), ...lengths, 1e-9);
     const own = chosen ? labels.get(chosen) : null;
@@ -65,7 +66,7 @@ export function stepPhases({ onStep, onClose, consoleOf }) {
         move(-1, "‹", "Step before"),
         move(1, "›", "Step after"),
         names.map((name) =>
-          h("span", { class: "small" }, h("span", { class: `heat-swatch ${swatch(name)}` }), ` ${name}`),
+          h("span", { class: "small" }, h("span", { class: `heat-swatch ${swatch(name)}` }), ` ${phaseText(name)}`),
         ),
         h("button", { onclick: onClose }, "Close"),
       ),
@@ -99,7 +100,7 @@ export function stepPhases({ onStep, onClose, consoleOf }) {
       h(
         "span",
         { class: row.seconds > SLOW * row.typical_s ? "error" : "" },
-        `${row.phase} ${secondsText(row.seconds)}`,
+        `${phaseText(row.phase)} ${secondsText(row.seconds)}`,
       ),
       ` (median ${secondsText(row.typical_s)})`,
     ]);

@@ -4,16 +4,17 @@ const CUT_SHARE = 0.2; // of the time with bars: a longer gap is cut …
 const CUT_LENGTH = 0.05; // … to this share
 
 /**
- * Return a scale for bars with `begun` and `seconds`.
+ * Return a scale for bars with `begun` and `seconds`, and with `idle`, seconds in no phase at their start.
  * @returns {{length: number, parts: Array, toLength: function(seconds): number, toSeconds: function(length): number}}
  *   parts: {from, to, start, length, isCut}, in seconds, and in the seconds that are drawn
  */
 export function timeScale(bars) {
   const busy = [];
-  for (const { begun, seconds } of [...bars].sort((a, b) => a.begun - b.begun)) {
+  const times = bars.map(({ begun, seconds, idle = 0 }) => ({ from: begun + idle, to: begun + seconds }));
+  for (const { from, to } of times.sort((a, b) => a.from - b.from)) {
     const last = busy.at(-1);
-    if (last && begun <= last.to) last.to = Math.max(last.to, begun + seconds);
-    else busy.push({ from: begun, to: begun + seconds });
+    if (last && from <= last.to) last.to = Math.max(last.to, to);
+    else busy.push({ from, to });
   }
   const total = busy.reduce((sum, { from, to }) => sum + to - from, 0) || 1;
   const parts = [];

@@ -84,7 +84,8 @@ export function timeline({ onChoose, onRange }) {
     const what = !at || at.phase === UNKNOWN ? "in no phase" : data.phases[at.phase];
     const slow = slowest.get(bar);
     const where = slow && last > bar.step ? ` in step ${wholeText(slow.step)}` : "";
-    const most = slow ? `; the slowest${where}: ${secondsText(slow.excess_s)} more work than the median` : "";
+    const more = slow?.is_outside ? "longer outside of phases" : "more work";
+    const most = slow ? `; the slowest${where}: ${secondsText(slow.excess_s)} ${more} than the median` : "";
     const took = secondsText(at?.seconds ?? bar.seconds);
     return `${data.labels[bar.row]}, ${steps}: ${what} ${took} of ${secondsText(bar.seconds)}${most}`;
   }
@@ -319,7 +320,8 @@ function barOf([row, step, begun, seconds], flat) {
     pieces.push({ phase: flat[at], seconds: flat[at + 1], begun: place, shown });
     place += shown;
   }
-  return { row, step, begun, seconds, pieces };
+  const [{ phase, shown } = {}] = pieces;
+  return { row, step, begun, seconds, idle: phase === UNKNOWN ? shown : 0, pieces };
 }
 
 /** Return seconds since the start: "0.5 s", "1 min 30 s". */
