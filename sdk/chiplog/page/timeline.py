@@ -154,7 +154,18 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
         _PARTS.format(chosen=_CHOSEN, **bounds),
         {"run": request.run, "places": places, "shown": [row["id"] for row in shown], "whole": whole},
     ).rows()
-    slowest = client.sql(_SLOWEST.format(chosen="", **bounds), of_work).rows()
+    slowest = [
+        {
+            "row": places.index(row["place"]) if row["place"] in places else None,
+            "label": found[row["place"]],
+            "step": row["step"],
+            "excess_s": _short(row["excess_s"]),
+            "is_outside": row["is_outside"],
+        }
+        for row in client.sql(_SLOWEST.format(chosen="", **bounds), of_work).rows()
+        if row["place"] in found
+    ]
+    outside = {(row["row"], row["step"]): row["excess_s"] * 1e6 for row in slowest if row["is_outside"]}
     return {
         "phases": [row["name"] for row in shown],
         "labels": [names[place] for place in places],
@@ -163,18 +174,8 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
         "first": first,
         "last": last,
         "width": width,
-        **lay_out(rows),
-        "slowest": [
-            {
-                "row": places.index(row["place"]) if row["place"] in places else None,
-                "label": found[row["place"]],
-                "step": row["step"],
-                "excess_s": _short(row["excess_s"]),
-                "is_outside": row["is_outside"],
-            }
-            for row in slowest
-            if row["place"] in found
-        ],
+        **lay_out(rows, outside),
+        "slowest": slowest,
     }
 
 
@@ -185,12 +186,13 @@ def _shown(request: TimelineRequest, names: dict[int, str], places: list[int]) -
     return (chosen + shown)[: request.rows]
 
 
-def lay_out(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def lay_out(rows: list[dict[str, Any]], outside: dict[tuple[int | None, int], float]) -> dict[str, Any]:
     """Place the phases of each bar after each other.
 
     Args:
         rows: Bars in the order of their rows and ends: `row`, `attempt`, `step`, `begun_us`, `ended_us`, and `parts`
             in order of their times, each `[recorded at µs, phase, µs]`, or None.
+        outside: By row and step, µs in no phase that come first: others wait for them in the same step.
     """
     begun = min((row["begun_us"] for row in rows), default=0)
     ended = max((row["ended_us"] for row in rows), default=0)
@@ -206,6 +208,8 @@ def lay_out(rows: list[dict[str, Any]]) -> dict[str, Any]:
             # Phases that do not fit into the step ran after the one before.
             too_long = max(0.0, sum(part[2] for part in parts) - (row["ended_us"] - start))
             start, work = min(since, start), max(min(since, start), start - too_long)
+        free = max(0.0, row["ended_us"] - start - sum(part[2] for part in parts))
+        work = max(work, start + min(free, outside.get((row["row"], row["step"]), 0.0)))
         bars.append(
             [row["row"], row["step"], round((start - begun) / 1e6, 6), round((row["ended_us"] - start) / 1e6, 6)]
         )

@@ -29,7 +29,7 @@ def bar(
 
 
 def test_phases_follow_each_other_from_the_start_of_the_step_and_the_rest_is_in_none() -> None:
-    found = lay_out([bar(7, 10, 14, (14, 0, 1), (14, 1, 2))])
+    found = lay_out([bar(7, 10, 14, (14, 0, 1), (14, 1, 2))], {})
     assert (found["begun_us"], found["span_s"]) == (10 * S, 4)
     assert found["bars"] == [[0, 7, 0, 4]]
     assert found["pieces"] == [[0, 1, 1, 2, -1, 1]]
@@ -37,21 +37,28 @@ def test_phases_follow_each_other_from_the_start_of_the_step_and_the_rest_is_in_
 
 def test_a_phase_of_a_later_part_ended_after_the_part_before() -> None:
     """By hand: phase 0 takes 3 s of the first part; what is recorded at 10 s ended after it."""
-    assert lay_out([bar(7, 0, 10, (3.2, 0, 3), (10, 1, 1))])["pieces"] == [[0, 3, 1, 1, -1, 6]]
-    assert lay_out([bar(7, 0, 10, (6, 0, 3), (10, 1, 1))])["pieces"] == [[0, 3, -1, 2, 1, 1, -1, 4]]
+    assert lay_out([bar(7, 0, 10, (3.2, 0, 3), (10, 1, 1))], {})["pieces"] == [[0, 3, 1, 1, -1, 6]]
+    assert lay_out([bar(7, 0, 10, (6, 0, 3), (10, 1, 1))], {})["pieces"] == [[0, 3, -1, 2, 1, 1, -1, 4]]
 
 
 def test_bars_of_a_row_do_not_overlap() -> None:
-    found = lay_out([bar(7, 0, 2), bar(8, 1.9, 4), bar(7, 1.9, 4, row=1)])
+    found = lay_out([bar(7, 0, 2), bar(8, 1.9, 4), bar(7, 1.9, 4, row=1)], {})
     assert found["bars"] == [[0, 7, 0, 2], [0, 8, 2, 2], [1, 7, 1.9, 2.1]]
 
 
 def test_time_since_the_step_before_is_in_no_phase_as_far_as_the_phases_fit_into_the_step() -> None:
-    found = lay_out([bar(7, 0, 1, (1, 0, 1)), bar(8, 5, 6, (6, 0, 1)), bar(9, 9, 10, (10, 0, 1), (10, 1, 2))])
+    found = lay_out([bar(7, 0, 1, (1, 0, 1)), bar(8, 5, 6, (6, 0, 1)), bar(9, 9, 10, (10, 0, 1), (10, 1, 2))], {})
     assert found["bars"] == [[0, 7, 0, 1], [0, 8, 1, 5], [0, 9, 6, 4]]
     assert found["pieces"] == [[0, 1], [-1, 4, 0, 1], [-1, 1, 0, 1, 1, 2]]
-    found = lay_out([bar(7, 0, 1, (1, 0, 1)), bar(8, 5, 6, (6, 0, 1), attempt=1)])
+    found = lay_out([bar(7, 0, 1, (1, 0, 1)), bar(8, 5, 6, (6, 0, 1), attempt=1)], {})
     assert found["bars"] == [[0, 7, 0, 1], [0, 8, 5, 1]], "a restart is no time of a step"
+
+
+def test_time_outside_of_phases_that_others_wait_for_comes_first() -> None:
+    found = lay_out([bar(7, 10, 14, (14, 0, 1), (14, 1, 1))], {(0, 7): 1.5 * S})
+    assert found["pieces"] == [[-1, 1.5, 0, 1, 1, 1, -1, 0.5]]
+    found = lay_out([bar(7, 10, 14, (14, 0, 1), (14, 1, 1))], {(0, 7): 9 * S})
+    assert found["pieces"] == [[-1, 2, 0, 1, 1, 1]]
 
 
 def test_a_label_that_is_outside_of_phases_is_the_slowest_and_its_bar_begins_after_the_step_before(
