@@ -53,7 +53,7 @@ def test_lines_do_not_wait_for_the_report_of_the_run(runs: Site, page: Page) -> 
     page.route("**/api/runs/slow", lambda route: held.append(route))
     runs.visit(page, "#/run/slow/console?labels=%3Drank4")
     expect(page.get_by_text("line 999 of rank4")).to_be_in_viewport()
-    labels = page.get_by_label("labels")
+    labels = page.get_by_label("labels", exact=True)
     expect(labels).to_have_value("=rank4")
     expect(labels.locator("option")).to_have_count(4)
     held[0].continue_()

@@ -24,7 +24,7 @@ def test_all_labels_are_aligned_to_the_first_failure(runs: Site, page: Page) -> 
     expect(page.get_by_role("region", name="Tracebacks").locator("pre")).to_contain_text(f"ValueError: {MARKUP}")
     expect(page.get_by_role("region", name="Losses")).to_contain_text("the queue was full")
     ends.nth(1).get_by_role("link", name="rank6").click()
-    expect(page.get_by_label("labels")).to_have_value("=rank6")
+    expect(page.get_by_label("labels", exact=True)).to_have_value("=rank6")
     expect(page.locator(".line.chosen")).to_contain_text("line 991 of rank6")
 
 

@@ -172,7 +172,7 @@ def test_a_cell_is_reached_by_keys_and_opens_the_step_and_the_console(runs: Site
     expect(page.get_by_role("heading", name="Phases of step 98")).to_be_visible()
     expect(page.get_by_role("button", name="Step before")).to_be_focused()
     page.get_by_role("link", name="Its console at that time").click()
-    expect(page.get_by_label("labels")).to_have_value("=rank0")
+    expect(page.get_by_label("labels", exact=True)).to_have_value("=rank0")
     assert "at=2026-01-02T03" in page.url
 
 

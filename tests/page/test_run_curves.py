@@ -194,10 +194,10 @@ def test_only_the_chosen_labels_have_curves(curved: Site, page: Page) -> None:
     lines = panel(page, "train/loss").locator(".curve-line")
     expect(lines).to_have_count(1)
     expect(lines).to_contain_text("rank3")
-    page.get_by_label("labels").select_option("primary")
+    page.get_by_label("labels", exact=True).select_option("primary")
     expect(lines).to_contain_text("rank0")
     assert "labels=primary" in page.url
     visit(curved, page, "#/run/band/curves?labels=failed")
     expect(page.get_by_text("None of 20 labels has failed.")).to_be_visible()
-    page.get_by_label("labels").select_option("")
+    page.get_by_label("labels", exact=True).select_option("")
     expect(panel(page, "train/loss").locator("canvas")).to_be_visible()

@@ -32,6 +32,13 @@ def test_a_link_runs_its_query_and_draws_a_chart(site: Site, page: Page) -> None
     expect(page.get_by_role("gridcell", name="7497.5")).to_be_in_viewport()
 
 
+def test_texts_beside_the_same_steps_have_a_line_each(site: Site, page: Page) -> None:
+    rows = "SELECT step, 'rank' || r AS label, step * r AS value FROM range(20) a(step), (VALUES (2), (10)) b(r)"
+    site.visit(page, f"#/sql?q={quote(rows)}")
+    entries = page.locator(".chart .curve-legend .curve-line")
+    expect(entries).to_have_text(["rank238", "rank10190"])
+
+
 def test_words_are_completed_and_ctrl_enter_runs(site: Site, page: Page) -> None:
     with page.expect_response("**/api/words"):
         site.visit(page, "#/sql")

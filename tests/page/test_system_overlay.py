@@ -24,7 +24,7 @@ def test_a_system_metric_is_added_on_a_second_axis(sampled: Site, page: Page) ->
     chooser.select_option("hw.gpu.utilization")
     expect(panel).to_contain_text("GPU utilization, %, median of 2, right axis70")
     assert "system=hw.gpu.utilization" in page.url
-    page.get_by_label("labels").select_option("=rank1")
+    page.get_by_label("labels", exact=True).select_option("=rank1")
     expect(panel).to_contain_text("GPU utilization, %, right axis50")
     page.get_by_label("x axis").select_option("time")
     expect(panel).to_contain_text("right axis50")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SLOW_SHARE = 0.02  # of the time of the steps; differences of 1 % between equal GPUs are usual
+RUN_SHARE, RUN_S = 0.005, 1.0  # of the time of the run, or seconds: less is noise of one step of a short run
 WAIT_SHARE = 0.5  # of the culprit's excess, as in straggler_windows
 MERGED_SHARE = 0.25  # of the largest excess per step: a slower step by chance does not make a slow time longer
 OTHERS_MAX = 5
@@ -24,6 +25,7 @@ class Spell:
         last_step: Its last step.
         excess_s: Seconds beyond the median of the labels, of the windows in which it was slow.
         base_s: Seconds that the median of the labels spent on the same steps, in all phases.
+        run_s: The same, of all steps of the run.
     """
 
     label: str
@@ -32,11 +34,17 @@ class Spell:
     last_step: int
     excess_s: float
     base_s: float
+    run_s: float = 0.0
+
+    @property
+    def is_noise(self) -> bool:
+        """Return True if the excess is nothing beside the run."""
+        return self.excess_s < min(RUN_SHARE * self.run_s, RUN_S)
 
     @property
     def is_slow(self) -> bool:
         """Return True if the excess is large beside the steps."""
-        return self.excess_s >= SLOW_SHARE * self.base_s
+        return self.excess_s >= SLOW_SHARE * self.base_s and not self.is_noise
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,9 @@ def slow_spells(windows: Iterable[dict[str, Any]]) -> list[Spell]:
     tenths = [row for row in windows if row["span"] != "last"]
     phases = {row["phase"] for row in tenths} - {OUTSIDE}
     base = _base_seconds(tenths, "step" if "step" in phases else None)
+    run: dict[str, float] = defaultdict(float)
+    for (_, label), seconds in base.items():
+        run[label] += seconds
     found: dict[tuple[str, str], list[Spell]] = defaultdict(list)
     for row in tenths:
         is_whole = row["phase"] == "step" and len(phases) > 1
@@ -74,6 +85,7 @@ def slow_spells(windows: Iterable[dict[str, Any]]) -> list[Spell]:
             row["until_step"],
             row["excess_s"],
             base[row["span"], row["label"]],
+            run[row["label"]],
         )
         found[spell.label, spell.phase].append(spell)
     spells = [spell for one in found.values() for spell in _merged(one)]
@@ -124,6 +136,7 @@ def _sum(first: Spell, second: Spell) -> Spell:
         max(first.last_step, second.last_step),
         first.excess_s + second.excess_s,
         first.base_s + second.base_s,
+        first.run_s,
     )
 
 
@@ -199,10 +212,12 @@ def _without_culprit(spells: Sequence[Spell]) -> list[dict[str, Any]]:
     if not spells:
         return [_part("No rank was slow.")]
     spell = spells[0]
+    is_small = spell.excess_s < SLOW_SHARE * spell.base_s
+    share = f"{SLOW_SHARE:.0%} of its steps" if is_small else f"{RUN_SHARE:.1%} of the run"
     return [
         _part("No rank was slow: the largest difference is "),
         _part(duration(spell.excess_s), "heat", phase=spell.phase, first=spell.first_step, last=spell.last_step),
-        _part(f" of {spell.label} {_place(spell.phase)}, less than {SLOW_SHARE:.0%} of its steps."),
+        _part(f" of {spell.label} {_place(spell.phase)}, less than {share}."),
     ]
 
 
@@ -290,7 +305,7 @@ def times(seconds: float, typical: float, usual: str = "the median") -> str:
     ratio = seconds / typical
     if ratio < 1.8:
         return f"{(ratio - 1) * 100:.0f} % longer than {usual}"
-    text = f"{ratio:.1f}".removesuffix(".0") if ratio < 3 else f"{ratio:.0f}"
+    text = f"{ratio:.1f}".removesuffix(".0") if ratio < 10 else f"{ratio:.0f}"
     return f"{text} times as long as {usual}"
 
 

@@ -185,3 +185,10 @@ def test_durations_and_ratios_are_for_people() -> None:
     assert times(1.3, 1.0) == "30 % longer than the median"
     assert times(2.5, 1.0) == "2.5 times as long as the median"
     assert times(1.0, 0.0) == "much longer than in the other labels"
+
+
+def test_a_slow_step_of_a_short_run_is_noise() -> None:
+    windows = [window(tenth, "rank1", "forward", 0.001, 0.0) for tenth in range(1, 11)]
+    windows.append(window(5, "rank1", "data", 0.0001, 0.003))
+    found = tell(slow_spells(windows), [], [])
+    assert text_of(found).endswith("of rank1 in data, less than 0.5% of the run.")

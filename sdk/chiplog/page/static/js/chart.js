@@ -12,6 +12,7 @@ const HEIGHT = 210;
 const POINTS_MAX = 40; // with so many or fewer, each has a dot
 const FONT = "11px system-ui, sans-serif";
 const DRAG_PX = 4; // a shorter way is a click
+const DOUBLE_CLICK_MS = 250; // a click that a second one follows picks nothing
 const STRIP = 3; // pixels
 const MARK_NEAR = 6; // pixels from the crosshair
 const MARKS_NEAR = 4; // of which the words are shown at once
@@ -77,6 +78,7 @@ export class Chart {
   }
 
   close() {
+    clearTimeout(this.picking);
     this.resizes.disconnect();
     this.endTheme();
     this.plot?.destroy();
@@ -177,6 +179,7 @@ export class Chart {
         sync: { key: `chiplog-${model.kind}`, setSeries: false, filters: { pub: isMove } },
         bind: {
           dblclick: () => () => {
+            clearTimeout(this.picking);
             this.calls.onReset();
             return null;
           },
@@ -225,7 +228,9 @@ export class Chart {
 
   onClick(event) {
     const isClick = Math.abs(event.clientX - this.pressedAt) < DRAG_PX && event.detail === 1;
-    if (isClick && !event.shiftKey) this.pick(this.plot.cursor.idx);
+    clearTimeout(this.picking);
+    const at = this.plot.cursor.idx;
+    if (isClick && !event.shiftKey) this.picking = setTimeout(() => this.pick(at), DOUBLE_CLICK_MS);
   }
 
   pick(at) {

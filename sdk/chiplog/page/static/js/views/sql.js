@@ -6,10 +6,11 @@ import { h, notice, show } from "../dom.js";
 import { csvOf, save } from "../download.js";
 import { savedViews } from "../saved_views.js";
 import { createTable } from "../table.js";
-import { valueText, wholeText } from "../texts.js";
+import { byName, valueText, wholeText } from "../texts.js";
 
 const SUGGESTED_MAX = 10;
 const CURVES_MAX = 8;
+const LINES_MAX = 16; // of all curves
 const LOOKED_AT = 200; // rows that decide about kind and width of a column
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d/;
 const KEYWORDS = ["SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "HAVING", "JOIN", "USING", "count(*)", "DESC"];
@@ -207,7 +208,10 @@ export async function open(content, rest, query) {
     draw();
   }
 
-  /** Draw the numeric columns over `step`, over a time, or over the first of them. */
+  /**
+   * Draw the numeric columns over `step`, over a time, or over the first of them. Where several rows have the same place,
+   * each text, such as a label, has its own line.
+   */
   async function showChart(mine) {
     const numbers = result.kinds.map((kind, at) => ({ ...kind, at })).filter((kind) => kind.isNumber || kind.isTime);
     const isStep = ({ isNumber, at }) => isNumber && result.columns[at] === "step";
@@ -219,7 +223,20 @@ export async function open(content, rest, query) {
     const { Chart, lineStyle } = await import("../chart.js");
     if (mine !== turn) return;
     const rows = result.rows.filter((row) => row[x.at] !== null).sort((a, b) => place(a) - place(b));
-    const places = rows.map(place);
+    const places = [...new Set(rows.map(place))];
+    const numberOf = new Map(places.map((one, at) => [one, at]));
+    const texts = places.length < rows.length ? result.kinds.flatMap(({ isText }, at) => (isText ? [at] : [])) : [];
+    const groups = [...Map.groupBy(rows, (row) => texts.map((at) => row[at]).join(" "))].sort(([a], [b]) => byName(a, b));
+    const lineOf = (at, name, of) => {
+      const values = new Array(places.length).fill(undefined);
+      for (const row of of) values[numberOf.get(place(row))] = row[at];
+      const column = result.columns[at];
+      return { name: !name ? column : ys.length > 1 ? `${name} ${column}` : name, values };
+    };
+    const lines = ys
+      .flatMap(({ at }) => groups.map(([name, of]) => lineOf(at, name, of)))
+      .slice(0, LINES_MAX)
+      .map((line, at) => ({ ...line, ...lineStyle(at) }));
     plot ??= new Chart(curves, legend, {
       label: "Chart of the result",
       isUtc: true, // like the table
@@ -227,7 +244,6 @@ export async function open(content, rest, query) {
       onReset: () => plot.showPart(plot.model.x[0], plot.model.x.at(-1)),
     });
     const kind = x.isTime ? "time" : isStep(x) ? "step" : "value";
-    const lines = ys.map(({ at }, index) => ({ name: result.columns[at], values: rows.map((row) => row[at]), ...lineStyle(index) }));
     plot.draw({ x: places, kind, lines, range: null, isLog: false });
   }
 
@@ -256,9 +272,11 @@ export async function open(content, rest, query) {
 
 function kindOf(rows, at) {
   const values = rows.slice(0, LOOKED_AT).map((row) => row[at]).filter((value) => value !== null);
+  const isTime = values.length > 0 && values.every((value) => typeof value === "string" && TIME.test(value));
   return {
     isNumber: values.length > 0 && values.every((value) => typeof value === "number"),
-    isTime: values.length > 0 && values.every((value) => typeof value === "string" && TIME.test(value)),
+    isTime,
+    isText: !isTime && values.some((value) => typeof value === "string"),
   };
 }
 

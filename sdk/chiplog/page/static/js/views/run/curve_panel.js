@@ -218,15 +218,17 @@ export class Panel {
 
   savePng() {
     if (!this.chart?.plot) return;
-    this.chart.picture(this.key).toBlob((blob) => save(blob, `${fileName(this.key)}.png`));
+    this.chart.picture(this.key).toBlob((blob) => save(blob, this.fileName("png")));
   }
 
   saveCsv() {
     const runs = this.view.runs.map(({ run }, at) => ({ run, curve: this.curves[at] })).filter(({ curve }) => curve);
-    save(new Blob([csvOf(rowsOf(runs))], { type: "text/csv" }), `${fileName(this.key)}.csv`);
+    save(new Blob([csvOf(rowsOf(runs))], { type: "text/csv" }), this.fileName("csv"));
   }
-}
 
-function fileName(key) {
-  return key.replaceAll(/[^\w.-]+/g, "_").slice(0, 100) || "curve";
+  fileName(type) {
+    const [{ run }, ...others] = this.view.runs;
+    const name = [run, others.length ? `and_${others.length}_more` : "", this.key].filter(Boolean).join("-");
+    return `${name.replaceAll(/[^\w.-]+/g, "_").slice(0, 150)}.${type}`;
+  }
 }

@@ -7,7 +7,7 @@ import { h, notice, show } from "../../dom.js";
 import { nameFilter } from "../../filter.js";
 import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
-import { byName, timeText, wholeText } from "../../texts.js";
+import { byName, countText, timeText, wholeText } from "../../texts.js";
 import { Panel, X_NAMES } from "./curve_panel.js";
 import { SystemOverlay } from "./system_overlay.js";
 
@@ -197,6 +197,7 @@ class View {
     return h(
       "div",
       { class: "panel overlaid" },
+      h("h2", {}, `Curves of ${countText(this.runs.length, "run")}`),
       h(
         "table",
         { class: "grid" },
@@ -326,7 +327,7 @@ class View {
     this.filterError.textContent = filter.error ?? "";
     this.filterError.hidden = !filter.error;
     this.filterInput.setAttribute("aria-invalid", String(Boolean(filter.error)));
-    if (filter.error && this.body.firstChild) return; // the panels stay
+    if (filter.error && this.panels.size) return; // the panels stay
     const keys = this.report.keys.map(({ key }) => key);
     const found = filter.error ? [] : keys.filter(filter.test).sort(byName);
     const isFound = new Set(found);
@@ -343,7 +344,7 @@ class View {
       }
     }
     if (!found.length) {
-      show(this.body, this.none(keys.length));
+      show(this.body, filter.error ? null : this.none(keys.length));
       return;
     }
     if (this.chosenLabels()?.length === 0) {
@@ -393,7 +394,7 @@ class View {
   }
 
   none(nKeys) {
-    if (nKeys) return h("p", { class: "empty" }, `No metric matches “${this.filter}”; ${wholeText(nKeys)} do not.`);
+    if (nKeys) return h("p", { class: "empty" }, `None of ${countText(nKeys, "metric")} matches “${this.filter}”.`);
     return h(
       "section",
       { class: "empty" },

@@ -15,7 +15,7 @@ import {
   tableOf,
   tableText,
 } from "../../saved_files.js";
-import { bytesText, countText, timeText, wholeText } from "../../texts.js";
+import { byName, bytesText, countText, timeText, wholeText } from "../../texts.js";
 
 const ROWS_SHOWN = 200; // files, until more are asked for; and rows of a table
 const TYPING_MS = 200;
@@ -62,7 +62,7 @@ export async function open(element, run, query, firstReport) {
       return;
     }
     const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = ofLabels.filter(({ path }) => words.every((word) => path.toLowerCase().includes(word)));
+    const found = ofLabels.filter(({ path }) => words.every((word) => path.toLowerCase().includes(word))).sort((a, b) => byName(a.path, b.path));
     const total = found.reduce((sum, file) => sum + file.bytes, 0);
     const heads = [
       ["Path"],

@@ -68,6 +68,7 @@ export function stepPhases({ onStep, onClose, consoleOf }) {
         names.map((name) =>
           h("span", { class: "small" }, h("span", { class: `heat-swatch ${swatch(name)}` }), ` ${phaseText(name)}`),
         ),
+        h("span", { class: "quiet small" }, "work first, then waiting"),
         h("button", { onclick: onClose }, "Close"),
       ),
       own ? sentence(chosen, own) : chosen ? h("p", { class: "quiet" }, `${chosen} has no phases at this step.`) : null,
