@@ -69,7 +69,9 @@ def test_time_outside_of_phases_is_in_the_sentence_the_heat_map_the_timeline_and
     heat = page.get_by_role("img", name="Heat map of 4 labels by step, phase outside")
     lanes = page.get_by_role("region", name="Phases over time")
     expect(lanes).to_contain_text("steps 50 to 70")
-    verdict.get_by_role("link", name="rank0").first.click()
+    # The timeline with rank0 marked replaces the one before, and with it what the keys have reached.
+    with page.expect_response(lambda answer: "/timeline?" in answer.url and "mark=rank0" in answer.url):
+        verdict.get_by_role("link", name="rank0").first.click()
     expect(page.get_by_text(": outside of phases 10 s (median")).to_be_visible()
     expect(heat).to_be_visible()
     picture = lanes.get_by_role("img", name="Phases of 4 labels over time")
