@@ -163,12 +163,18 @@ def open_pages(browser: Browser, server: PageServer, run: str) -> list[Visit]:
     return visits
 
 
+def live_path(visit: Visit) -> str:
+    """Wait for the first live request of a page, and return its path."""
+    while not (found := visit.page.evaluate(LIVE_REQUEST)):
+        visit.page.wait_for_timeout(100)
+    return "/" + str(found).removeprefix(visit.origin)
+
+
 @contextmanager
 def pages_elsewhere(browser: Browser, server: PageServer, run: str) -> Iterator[None]:
     """Open pages, note their live requests and the cookie of one, close them, and repeat the requests."""
     visits = open_pages(browser, server, run)
-    found = [str(visit.page.wait_for_function(LIVE_REQUEST, timeout=60_000).json_value()) for visit in visits]
-    paths = ["/" + address.removeprefix(visit.origin) for visit, address in zip(visits, found, strict=True)]
+    paths = [live_path(visit) for visit in visits]
     cookies = visits[0].context.cookies()
     cookie = "; ".join(f"{one.get('name')}={one.get('value')}" for one in cookies)
     for visit in visits:
