@@ -96,17 +96,17 @@ export async function open(content, rest, query) {
         nothing: "No value of the config differs.",
         none: "These runs have no config.",
       }),
-      section("Summary", found.summary, {
-        text: valueText,
-        withChange: true,
-        nothing: "No value of the summary differs.",
-        none: "These runs have no summary.",
-      }),
-      section("Metrics at the same step", found.metrics, {
+      section("Metrics at the same step, mean of the labels", found.metrics, {
         text: valueText,
         withChange: true,
         nothing: "No metric differs.",
         none: "No metric was logged by two of these runs.",
+      }),
+      section("Summary, at the end of each run", found.summary, {
+        text: valueText,
+        withChange: true,
+        nothing: "No value of the summary differs.",
+        none: "These runs have no summary.",
       }),
       section("Share of each phase in the step", found.phase_shares, {
         text: (share) => `${(100 * share).toFixed(1)} %`,
