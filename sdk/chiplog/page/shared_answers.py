@@ -23,7 +23,7 @@ class SharedAnswers:
 
     def __init__(self, position: Callable[[], int | None]) -> None:
         self._position = position
-        self._answers: dict[tuple[str, int], tuple[float, asyncio.Task[Response]]] = {}
+        self._answers: dict[tuple[str, int], tuple[float, asyncio.Future[Response]]] = {}
 
     async def get(self, request: str, answer: Callable[[], Awaitable[Response]]) -> Response:
         """Return the answer to a request: that of another page, even if it is still being computed, or a new one."""
@@ -34,7 +34,7 @@ class SharedAnswers:
         self._answers = {key: entry for key, entry in self._answers.items() if now - entry[0] < KEPT_S}
         found = self._answers.get((request, position))
         if found is None or _has_failed(found[1]):
-            found = now, asyncio.ensure_future(_run(answer))
+            found = now, asyncio.ensure_future(answer())
             self._answers[request, position] = found
         # A page that leaves must not take the answer from the others.
         return await asyncio.shield(found[1])
@@ -53,9 +53,5 @@ def shared(handler: Handler) -> Handler:
     return answer
 
 
-async def _run(answer: Callable[[], Awaitable[Response]]) -> Response:
-    return await answer()
-
-
-def _has_failed(task: "asyncio.Task[Response]") -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
+def _has_failed(answer: "asyncio.Future[Response]") -> bool:
+    return answer.done() and (answer.cancelled() or answer.exception() is not None)

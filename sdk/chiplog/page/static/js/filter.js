@@ -67,6 +67,12 @@ function numberOf(value) {
   return Number.isNaN(number) && /^\d{4}-\d\d/.test(value) ? Date.parse(value) : number;
 }
 
+/** Return {test, isEmpty}: test(name) is true for names with all words, in any case. */
+export function wordFilter(text) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  return { test: (name) => words.every((word) => name.toLowerCase().includes(word)), isEmpty: !words.length };
+}
+
 /**
  * Return {test, isEmpty, error}: test(name) is true for names with all words, in any case, or with a match of /expression/.
  * error: why an expression is not valid, in one line; then test is null.
@@ -81,6 +87,5 @@ export function nameFilter(text) {
       return { test: null, error: error.message };
     }
   }
-  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-  return { test: (name) => words.every((word) => name.toLowerCase().includes(word)), isEmpty: !words.length };
+  return wordFilter(text);
 }

@@ -456,7 +456,6 @@ function sortable(value) {
   return Array.isArray(value) ? value.join(" ") || null : value;
 }
 
-
 /** Compare two values; missing ones come last in both directions, and numbers before texts. */
 function compareValues(a, b, turn) {
   if (a === null || b === null) return (a === null) - (b === null);

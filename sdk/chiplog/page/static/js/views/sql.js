@@ -269,7 +269,6 @@ export async function open(content, rest, query) {
   };
 }
 
-
 function kindOf(rows, at) {
   const values = rows.slice(0, LOOKED_AT).map((row) => row[at]).filter((value) => value !== null);
   const isTime = values.length > 0 && values.every((value) => typeof value === "string" && TIME.test(value));

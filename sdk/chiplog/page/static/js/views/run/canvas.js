@@ -45,8 +45,17 @@ export function themeOf(element) {
   return red + green + blue > 384 ? "dark" : "light"; // light text is on a dark surface
 }
 
+/** Give a canvas a height in pixels of CSS, and it and its picture the size on the screen; return pixels per CSS pixel. */
+export function fitPicture(canvas, picture, height) {
+  const ratio = devicePixelRatio || 1;
+  canvas.style.height = `${height}px`;
+  canvas.width = picture.width = Math.round(canvas.clientWidth * ratio);
+  canvas.height = picture.height = Math.round(canvas.clientHeight * ratio);
+  return ratio;
+}
+
 /**
- * Draw a picture onto a canvas of its size, in place of what is there; null leaves it empty.
+ * Replace what a canvas shows by a picture of the same size; null clears it.
  * @returns {?CanvasRenderingContext2D} what draws over it, in pixels of CSS; null without a picture
  */
 export function copyPicture(canvas, picture) {

@@ -455,7 +455,7 @@ class View {
     const onScreen = waiting.filter((panel) => panel.isOnScreen());
     if (onScreen.length) waiting = onScreen;
     else if (this.nRequests) return; // those beside the screen take no time from those on it
-    const byPoints = grouped(waiting);
+    const byPoints = Map.groupBy(waiting, (panel) => panel.points);
     for (const [points, panels] of byPoints) {
       for (let at = 0; at < panels.length && this.nRequests < REQUESTS_AT_ONCE; at += KEYS_AT_ONCE) {
         this.request(panels.slice(at, at + KEYS_AT_ONCE), points);
@@ -529,10 +529,4 @@ class View {
 function pickedOf(query) {
   const picked = { step: Number(query.get("step") ?? NaN), ms: Date.parse(query.get("at") ?? "") };
   return Number.isFinite(picked.step) && Number.isFinite(picked.ms) ? picked : null;
-}
-
-function grouped(panels) {
-  const groups = new Map();
-  for (const panel of panels) groups.set(panel.points, [...(groups.get(panel.points) ?? []), panel]);
-  return groups;
 }

@@ -2,6 +2,7 @@
 
 import { setParameters } from "../../address.js";
 import { h, show } from "../../dom.js";
+import { wordFilter } from "../../filter.js";
 import { grid } from "../../grid.js";
 import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
 import {
@@ -61,8 +62,8 @@ export async function open(element, run, query, firstReport) {
       show(list, h("p", { class: "quiet" }, "No file was saved. ", call, " in the training saves one."));
       return;
     }
-    const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = ofLabels.filter(({ path }) => words.every((word) => path.toLowerCase().includes(word))).sort((a, b) => byName(a.path, b.path));
+    const { test } = wordFilter(filter);
+    const found = ofLabels.filter(({ path }) => test(path)).sort((a, b) => byName(a.path, b.path));
     const total = found.reduce((sum, file) => sum + file.bytes, 0);
     const heads = [
       ["Path"],

@@ -4,7 +4,7 @@
 import { h, show } from "../../dom.js";
 import { countText, secondsText, wholeText } from "../../texts.js";
 import { onTheme } from "../../theme.js";
-import { NO_DATA, RAMPS, colorOf, copyPicture, themeOf, ticksOf } from "./canvas.js";
+import { NO_DATA, RAMPS, colorOf, copyPicture, fitPicture, themeOf, ticksOf } from "./canvas.js";
 import { dragRange } from "./drag.js";
 
 const LEFT = 84; // room for names of labels, pixels
@@ -118,11 +118,8 @@ export function heatMap({ onChoose, onRange }) {
 
   function paint() {
     if (!data) return;
-    const ratio = devicePixelRatio || 1;
     const rowHeight = data.n_rows > 64 ? 512 / data.n_rows : data.n_rows > 24 ? 10 : 18;
-    canvas.style.height = `${Math.max(Math.round(data.n_rows * rowHeight), 36) + BOTTOM}px`;
-    canvas.width = picture.width = Math.round(canvas.clientWidth * ratio);
-    canvas.height = picture.height = Math.round(canvas.clientHeight * ratio);
+    const ratio = fitPicture(canvas, picture, Math.max(Math.round(data.n_rows * rowHeight), 36) + BOTTOM);
     const { width, height } = box();
     if (width <= 0 || !data.n_columns) return;
     const theme = themeOf(element);

@@ -5,7 +5,7 @@ import { h, show } from "../../dom.js";
 import { axisText } from "../../chart.js";
 import { valueText, wholeText } from "../../texts.js";
 import { onTheme } from "../../theme.js";
-import { NO_DATA, RAMPS, colorOf, copyPicture, themeOf, ticksOf } from "./canvas.js";
+import { NO_DATA, RAMPS, colorOf, copyPicture, fitPicture, themeOf, ticksOf } from "./canvas.js";
 import { dragRange } from "./drag.js";
 
 const LEFT = 66; // room for values, pixels
@@ -115,10 +115,7 @@ export function histogramMap({ onStep, onZoom }) {
   }
 
   function paint() {
-    const ratio = devicePixelRatio || 1;
-    canvas.style.height = `${HEIGHT}px`;
-    canvas.width = picture.width = Math.max(1, Math.round(canvas.clientWidth * ratio));
-    canvas.height = picture.height = Math.round(HEIGHT * ratio);
+    const ratio = fitPicture(canvas, picture, HEIGHT);
     const { width, height } = box();
     if (!data?.n || width <= 1) return;
     const theme = themeOf(element);

@@ -3,7 +3,7 @@
 import { h, show } from "../../dom.js";
 import { countText, durationText, secondsText, wholeText } from "../../texts.js";
 import { onTheme } from "../../theme.js";
-import { copyPicture, niceStep } from "./canvas.js";
+import { copyPicture, fitPicture, niceStep } from "./canvas.js";
 import { dragRange } from "./drag.js";
 import { timeScale } from "./time_scale.js";
 
@@ -132,11 +132,8 @@ export function timeline({ onChoose, onRange }) {
 
   function paint() {
     if (!data) return;
-    const ratio = devicePixelRatio || 1;
     const [, rowHeight] = ROW_HEIGHTS.find(([most]) => data.labels.length <= most);
-    canvas.style.height = `${Math.max(data.labels.length * rowHeight, 22) + TOP + BOTTOM}px`;
-    canvas.width = picture.width = Math.round(canvas.clientWidth * ratio);
-    canvas.height = picture.height = Math.round(canvas.clientHeight * ratio);
+    const ratio = fitPicture(canvas, picture, Math.max(data.labels.length * rowHeight, 22) + TOP + BOTTOM);
     if (width() <= 0) return;
     const context = picture.getContext("2d");
     context.scale(ratio, ratio);
