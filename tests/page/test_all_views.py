@@ -50,7 +50,7 @@ VIEWS = {
     "files": (f"#/run/{RUN}/files?file=scores.csv", "[aria-label=Preview] td"),
     "system": (f"#/run/{RUN}/system", ".tab-system canvas"),
     "sql": ("#/sql?q=" + quote("SELECT step, value FROM metrics WHERE key = 'lr'"), ".table .rows .row"),
-    "compare": (f"#/compare?all=1&run={RUN}&run={OTHER}", "[aria-label=Summary] td"),
+    "compare": (f"#/compare?all=1&run={RUN}&run={OTHER}", "[aria-label^=Summary] td"),
     "empty": ("#/nothing", ".empty h1"),
 }
 

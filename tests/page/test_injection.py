@@ -156,7 +156,7 @@ def test_a_query_and_its_result_show_markup_as_text(site: Site, shared: Page, fo
 
 def test_a_comparison_shows_markup_as_text(site: Site, shared: Page, found: list[str]) -> None:
     address = f"#/compare?all=1&run={quote(RUN)}&run={quote(OTHER)}"
-    open_and_check(shared, site, found, address, "[aria-label='Config']", "[aria-label='Summary']", "thead")
+    open_and_check(shared, site, found, address, "[aria-label='Config']", "[aria-label^='Summary']", "thead")
 
 
 def test_a_direction_override_does_not_turn_the_text_after_it(site: Site, shared: Page, found: list[str]) -> None:
