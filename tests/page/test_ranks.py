@@ -1,5 +1,6 @@
 """Ranks of a run in the browser: the sentence, the heat map, the phases of a step, the table of labels."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -208,3 +209,21 @@ def test_only_the_chosen_labels_have_rows(runs: Site, page: Page) -> None:
     expect(page.get_by_role("img", name="Heat map of 2 labels")).to_be_visible()
     expect(page.get_by_role("img", name="Phases of 2 labels")).to_be_visible()
     expect(page.locator(".phase-row")).to_have_count(2)
+
+
+def test_labels_that_are_chosen_before_the_report_has_come_wait_for_it(runs: Site, page: Page) -> None:
+    """The outline of a run does not say which labels failed."""
+    asked: list[str] = []
+    reports: list[Route] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.route("**/api/runs/slow", lambda route: reports.append(route))
+    runs.visit(page, "#/run/slow/ranks?labels=primary&step=499")
+    expect(page.locator(".phase-row")).to_have_count(1)
+    asked.clear()
+    page.get_by_role("combobox", name="labels", exact=True).select_option("failed")
+    expect(page).to_have_url(re.compile("labels=failed"))
+    assert not [url for url in asked if "/step" in url or "/heat" in url or "/timeline" in url]
+    page.route("**/api/runs/slow", lambda route: route.continue_())
+    reports[0].continue_()
+    expect(page.locator(".phase-row")).to_have_count(2)
+    expect(page.get_by_role("img", name="Heat map of 2 labels")).to_be_visible()

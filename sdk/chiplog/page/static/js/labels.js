@@ -27,10 +27,11 @@ export function areLabelsKnown(report) {
   return !report.isOutline || !labelsChoice().includes("failed");
 }
 
-/** Return what calls a function with a report only if other labels are chosen than at the call before. */
+/** Return what calls a function with a report only if other labels are chosen, and known, than at the call before. */
 export function onOtherLabels(report, onChange) {
   let shown = String(chosenLabels(report));
   return (next) => {
+    if (!areLabelsKnown(next)) return false; // the whole report follows
     const now = String(chosenLabels(next));
     if (now === shown) return false;
     shown = now;

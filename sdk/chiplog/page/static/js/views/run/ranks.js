@@ -33,6 +33,7 @@ export async function open(element, run, query, firstReport) {
   let turn = 0; // of the heat map: an answer for what is no longer chosen is not drawn
   let phaseNames = []; // in the order of their colours
   let lanesTurn = 0; // of the timeline, likewise
+  let stepTurn = 0; // of the phases of a step, likewise
   let lanesShown = null; // its last answer
 
   const sentence = h(
@@ -266,11 +267,12 @@ export async function open(element, run, query, firstReport) {
   }
 
   async function loadStep() {
+    const mine = ++stepTurn;
     stepBars.element.hidden = state.step === null || isNone();
     if (stepBars.element.hidden) return;
     const { step, label } = state;
     const answer = await ask(`${path}/step`, { step, mark: label, label: labels() }, { signal });
-    if (state.step === step && state.label === label) stepBars.draw(answer, label, phaseNames);
+    if (mine === stepTurn) stepBars.draw(answer, label, phaseNames);
   }
 
   /** Return the steps of the timeline: the chosen ones, else around the step in which a label began to be slow. */
