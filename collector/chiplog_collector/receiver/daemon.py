@@ -6,12 +6,8 @@ embedded collector starts it when it is needed: most small jobs end before the f
 
 import contextlib
 import logging
-import mmap
 import os
-import select
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,34 +15,29 @@ from pathlib import Path
 
 import zmq
 
-from chiplog_collector.query.binding import listen_ipc
-from chiplog_collector.query.demand import is_queried, read_at
-from chiplog_collector.query.running import PAGE_BYTES
 from chiplog_collector.receiver.agent_liveness import AgentLiveness, LivenessChange
 from chiplog_collector.receiver.commit import CommitBuilder, LogEntry, recover_lost, recover_senders
 from chiplog_collector.receiver.disk_space import DiskSpace
 from chiplog_collector.receiver.file_transfers import FileTransfers
+from chiplog_collector.receiver.index_process import IndexProcess
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
-from chiplog_collector.receiver.page import PageSupervisor
+from chiplog_collector.receiver.page import page_process
 from chiplog_collector.receiver.refusals import NAME as REFUSED_NAME
 from chiplog_collector.receiver.refusals import RECORDS_MAX, read_refused
 from chiplog_schemas.addresses import ipc_path
-from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import (
-    BACKOFF_MAX_S,
     CREDIT_BYTES,
     FILES_BYTES_MAX,
     FILES_LOOK_S,
     FILES_TOUCH_S,
     LEAVER_WAIT_S,
     PEER_SILENT_S,
-    QUERY_TIMEOUT_S,
     RECORD_BYTES_MAX,
 )
 from chiplog_schemas.paths import Paths, check_root, ensure_private_dir
 from chiplog_schemas.process.daemon import on_stop_signals
-from chiplog_schemas.process.file_lock import file_id, keep_lock, take_lock, touch
+from chiplog_schemas.process.file_lock import keep_lock, take_lock, touch
 from chiplog_schemas.process.offload import Offload
 from chiplog_schemas.protocol.actions import (
     DataReceived,
@@ -78,9 +69,6 @@ _GUARDED_POLL_S = 0.05
 _WRITE_AGAIN_S = 1.0
 _SAID_AGAIN_S = 60.0  # how often a continuing failure is logged
 _REFUSED_INTERVAL_S = 1.0  # a small file, and only people read the result
-_INDEX_RESTART_MIN_S = 0.2  # a process start costs about as much
-_INDEX_LAG_BYTES = 64 << 20  # of log, after which an index that no client needs is started: applying it takes seconds
-_INDEX_STOP_S = 20.0  # for the log to reach DuckDB; the next start applies the rest
 _log = logging.getLogger("chiplog.collector")
 
 
@@ -146,13 +134,21 @@ class ReceiverDaemon:
         self._changes: socket.socket | None = None
         self._index_end: socket.socket | None = None
         self._changes_poller = zmq.Poller()
+        self._space = DiskSpace()
+        self._index: IndexProcess | None = None
         if with_index:
             self._changes, self._index_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             for poller in (self._poller, self._changes_poller):
                 poller.register(self._changes.fileno(), zmq.POLLIN)
-        self._space = DiskSpace()
-        self._index = IndexSupervisor(settings, self.log.size_bytes, self._index_end) if with_index else None
-        self._page = PageSupervisor(places.root, *settings.page) if settings.page is not None else None
+            self._index = IndexProcess(
+                places,
+                settings.query,
+                embedded=settings.embedded,
+                keys=settings.keys,
+                log_bytes=self.log.size_bytes,
+                changes=self._index_end,
+            )
+        self._page = page_process(places.root, *settings.page) if settings.page is not None else None
         self._disk = Offload("chiplog-log", lambda: self._act(self._receiver.beat()))
         self._stopping = False
         self._since: float | None = None
@@ -185,7 +181,7 @@ class ReceiverDaemon:
                 break
         self._shut_down()
 
-    def _watch_index(self, index: "IndexSupervisor") -> None:
+    def _watch_index(self, index: IndexProcess) -> None:
         listener = index.listener
         index.mind(time.monotonic(), self.log.size_bytes)
         if index.listener is not listener:
@@ -434,160 +430,6 @@ class ReceiverDaemon:
             self._gate.close()
         self._context.term()
         self._lock.release()
-
-
-class IndexSupervisor:
-    """The index as a child process: started, restarted with back-off, stopped by closing its standard input.
-
-    That of an embedded collector is started when a client connects, when the log has grown by _INDEX_LAG_BYTES, or at
-    the end, to apply the log. Until then `listener` waits for clients at the address of SQL.
-    log_bytes: the size of the log. changes: where the index passes on records with changes.
-    """
-
-    def __init__(self, settings: ReceiverSettings, log_bytes: int = 0, changes: socket.socket | None = None) -> None:
-        self._settings = settings
-        self._changes = changes
-        self._lag_from_bytes = log_bytes
-        self.listener: socket.socket | None = None
-        # The receiver waits for clients at this address only.
-        self._is_needed = not settings.embedded or settings.query != [settings.places.query_address]
-        self._is_stopping = False
-        self._look_at = 0.0
-        self._listens_at: tuple[int, int] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._start_after = 0.0
-        self._backoff = Backoff(min_s=_INDEX_RESTART_MIN_S)
-        self._started_at = 0.0
-        self._ended_with = 0
-        self._is_refused = False  # by the system: no process, memory or descriptor is available
-        # The queries that run in the index, for the next one: see `running`.
-        self._page = os.memfd_create("chiplog-queries")
-        os.ftruncate(self._page, PAGE_BYTES)
-        self._memory = mmap.mmap(self._page, PAGE_BYTES)
-
-    def is_queried(self, now: float) -> bool:
-        """Return True if clients ask now."""
-        return is_queried(self._memory, now)
-
-    def read_at(self) -> float:
-        """Return when a client last received a part of a large result."""
-        return read_at(self._memory)
-
-    def mind(self, now: float, log_bytes: int = 0) -> None:
-        """Start the index if it is needed and not running; detect that it ended."""
-        if not self._is_needed and not self._detect_need(now, log_bytes):
-            return
-        if self._process is not None and (code := self._process.poll()) is not None:
-            if now - self._started_at > 2 * BACKOFF_MAX_S:
-                self._backoff.reset()
-            _log.error("index ended with exit status %s; starting it again in %.1f s", code, self._backoff.wait_s)
-            self._process = None
-            self._ended_with = code
-            self._start_after = now + self._backoff.next_s()
-        if self._process is None and now >= self._start_after:
-            self._start(now)
-
-    def _detect_need(self, now: float, log_bytes: int) -> bool:
-        """Return True, and free the address of SQL, from the moment in which the index is needed."""
-        if now >= self._look_at:
-            self._look_at = now + FILES_LOOK_S
-            self._listen()
-        is_called = self.listener is None or bool(_readable(self.listener))  # safeguard: query-starts-index
-        is_behind = log_bytes - self._lag_from_bytes >= _INDEX_LAG_BYTES  # safeguard: lag-starts-index
-        if is_called or is_behind:
-            self._is_needed = True
-            self._stop_listening()
-        return self._is_needed
-
-    def _listen(self) -> None:
-        """Wait for clients, also after a cleaner removed the socket's file. If that fails, the index is needed."""
-        path = ipc_path(self._settings.places.query_address)
-        if self.listener is not None and file_id(path) == self._listens_at:
-            return
-        self._stop_listening()
-        try:
-            self.listener = listen_ipc(self._settings.places.query_address)
-            self._listens_at = file_id(path)
-        except OSError as error:
-            _log.info("the index is started now, because the receiver cannot wait for queries: %s", error)
-
-    def _stop_listening(self) -> None:
-        if self.listener is None:
-            return
-        path = ipc_path(self._settings.places.query_address)
-        if file_id(path) == self._listens_at:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        self.listener.close()
-        self.listener = None
-
-    def _start(self, now: float) -> None:
-        self._started_at = now
-        try:
-            self._process = self._spawn()
-        except OSError as error:  # safeguard: failed-spawn-retried
-            if not self._is_refused:
-                _log.error("index cannot be started: %s; trying again, events are still received", error)
-            self._is_refused = True
-            self._start_after = now + self._backoff.next_s()
-        else:
-            if self._is_refused:
-                _log.info("index could be started again")
-            self._is_refused = False
-
-    def _spawn(self) -> "subprocess.Popen[bytes]":
-        queries = [] if self._is_stopping else self._settings.query
-        options = [argument for address in queries for argument in ("--query", address)]
-        options += ["--after", str(self._ended_with), "--page", str(self._page)]
-        if self._settings.embedded:
-            options += ["--first-wait", str(QUERY_TIMEOUT_S / 3)]  # safeguard: first-query-sees-log
-        if self._changes is not None:
-            options += ["--changes", str(self._changes.fileno())]
-        if self._settings.keys is not None:
-            options += ["--keys", str(self._settings.keys.directory)]
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "chiplog_collector.index", str(self._settings.places.root), *options],
-            stdin=subprocess.PIPE,
-            pass_fds=[self._page, *([self._changes.fileno()] if self._changes is not None else [])],
-            # The receiver handles a terminal's Ctrl-C, and stops the index after its last commit.
-            start_new_session=True,
-        )
-
-    def close(self) -> None:
-        """Free what outlives each process."""
-        self._stop_listening()
-        if self._page >= 0:
-            self._memory.close()
-            os.close(self._page)
-            self._page = -1
-
-    def stop(self) -> None:
-        """Let it catch up with the log, and wait for its end."""
-        self._stop_listening()
-        if not self._is_needed:
-            self._is_needed = self._is_stopping = True
-            self._start(time.monotonic())  # safeguard: end-applies-log
-        process = self._process
-        if process is None:
-            return
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            process.wait(_INDEX_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(2.0)
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-        self._process = None
-
-
-def _readable(listener: socket.socket) -> list[tuple[int, int]]:
-    poller = select.poll()
-    poller.register(listener, select.POLLIN)
-    return poller.poll(0)
 
 
 def _recover(directory: Path) -> tuple[dict[bytes, int], set[bytes]]:

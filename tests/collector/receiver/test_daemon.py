@@ -18,9 +18,8 @@ from chiplog_collector.receiver import agent_liveness as presence_module
 from chiplog_collector.receiver import daemon as receiver_module
 from chiplog_collector.receiver.agent_liveness import CLEAN_EXIT_GRACE_S, MISSED_AFTER_S
 from chiplog_collector.receiver.daemon import ReceiverDaemon, ReceiverSettings
-from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.codec import unpack
-from chiplog_schemas.limits import CREDIT_BYTES, FILES_LOOK_S, PEER_SILENT_S
+from chiplog_schemas.limits import CREDIT_BYTES, PEER_SILENT_S
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import LockHeldError, lock_holder_pid
 from chiplog_schemas.protocol import messages
@@ -77,12 +76,6 @@ SAFEGUARDS = [
         "query-starts-index",
         value="False",
         test="test_the_index_of_an_embedded_collector_starts_at_the_first_query",
-    ),
-    Safeguard(
-        "a log that grows starts the index of an embedded collector",
-        "lag-starts-index",
-        value="False",
-        test="test_the_index_of_an_embedded_collector_starts_when_the_log_has_grown",
     ),
     Safeguard(
         "an embedded collector that ends leaves a database with everything",
@@ -440,30 +433,6 @@ def test_a_collector_starts_after_a_reader_found_records_that_the_database_lacks
     assert n_applied == (3 if embedded else 0), "a reader leaves the log of an operator's collector alone"
 
 
-@pytest.fixture
-def supervisor(chiplog_dir, monkeypatch):
-    """What starts the index of an embedded collector with a log of 100 bytes; its starts are in `started`."""
-    place = paths_for_root(chiplog_dir)
-    ensure_private_dir(place.run)
-    settings = ReceiverSettings(place, query=[place.query_address], embedded=True)
-    supervisor = receiver_module.IndexSupervisor(settings, 100)
-    supervisor.started = []
-    monkeypatch.setattr(supervisor, "_start", supervisor.started.append)
-    yield supervisor
-    supervisor.close()
-
-
-def test_the_index_of_an_embedded_collector_starts_when_the_log_has_grown(supervisor) -> None:
-    lag = receiver_module._INDEX_LAG_BYTES
-    supervisor.mind(1.0, 100 + lag - 1)
-    assert not supervisor.started
-    assert supervisor.listener is not None
-    supervisor.mind(2.0, 100 + lag)
-    assert supervisor.started == [2.0]
-    assert supervisor.listener is None
-    assert not ipc_path(supervisor._settings.places.query_address).exists(), "the index binds it"
-
-
 def test_an_embedded_collector_stays_while_a_client_reads_a_large_result(chiplog_dir) -> None:
     place = paths_for_root(chiplog_dir)
     ensure_private_dir(place.run)
@@ -477,35 +446,6 @@ def test_an_embedded_collector_stays_while_a_client_reads_a_large_result(chiplog
         assert daemon._may_leave(idle_at + 5.1)
     finally:
         daemon.close()
-
-
-def test_an_index_with_further_addresses_is_started_at_once(supervisor, monkeypatch) -> None:
-    settings = supervisor._settings
-    settings.query.append("tcp://127.0.0.1:4101")
-    other = receiver_module.IndexSupervisor(settings)
-    monkeypatch.setattr(other, "_start", supervisor.started.append)
-    other.mind(1.0)
-    assert supervisor.started == [1.0]
-    other.close()
-
-
-def test_a_removed_socket_for_queries_is_restored(supervisor) -> None:
-    path = ipc_path(supervisor._settings.places.query_address)
-    supervisor.mind(1.0, 100)
-    path.unlink()
-    supervisor.mind(1.0 + FILES_LOOK_S, 100)
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(path))
-        supervisor.mind(2.0 + FILES_LOOK_S, 100)
-    assert len(supervisor.started) == 1
-
-
-def test_the_index_is_started_at_once_if_its_socket_cannot_be_bound(supervisor) -> None:
-    with socket.socket(socket.AF_UNIX) as other:
-        other.bind(str(ipc_path(supervisor._settings.places.query_address)))
-        other.listen()
-        supervisor.mind(1.0, 100)
-    assert supervisor.started == [1.0], "it waits for the address, as after a restart"
 
 
 @pytest.fixture
