@@ -1,4 +1,4 @@
-// A canvas on which a click chooses, and a drag spans a range, or a box.
+// A canvas of cells, on which a click chooses, and a drag spans a range, or a box.
 
 import { h } from "../../dom.js";
 
@@ -7,15 +7,20 @@ const CLICK_PX = 5; // a shorter drag is a click
 /**
  * Listen to a canvas. Positions are pixels from its left and upper edge.
  * @param {HTMLCanvasElement} canvas
- * @param {{left: number, height: function(): number, onPoint: function(event), onClick: function(event),
- *   onSpan: function(from, to), onBox: function({x, y})}} options left: where the picture begins; onPoint: with null when
- *   the pointer leaves; onBox, in place of onSpan: both directions count; x, y: [from, to], null if the drag was short in
- *   this direction
+ * @param {{left: number, height: function(): number, cellAt: function(x, y): ?Object, onPoint: function(cell),
+ *   onClick: function(cell), onSpan: function(from, to), onBox: function({x, y})}} options left: where the picture begins;
+ *   cellAt: what is at a position, null for nothing; onPoint: called when the pointer enters a cell, with null when it
+ *   leaves them; onBox, in place of onSpan: both directions count; x, y: [from, to], null if the drag was short in this
+ *   direction
  * @returns {Element} what shows the range, to be put beside the canvas
  */
-export function dragRange(canvas, { left, height, onPoint, onClick, onSpan, onBox }) {
+export function dragRange(canvas, { left, height, cellAt, onPoint, onClick, onSpan, onBox }) {
   const brush = h("div", { class: "heat-brush", hidden: true });
   let pressed = null;
+  let pointed = null; // the cell under the pointer
+  const point = (cell) => {
+    if (!isSame(cell, pointed)) onPoint((pointed = cell));
+  };
   const end = () => {
     pressed = null;
     brush.hidden = true;
@@ -36,9 +41,9 @@ export function dragRange(canvas, { left, height, onPoint, onClick, onSpan, onBo
       brush.hidden = !x && !y;
       for (const [name, px] of Object.entries(style)) brush.style[name] = `${px}px`;
     }
-    onPoint(event);
+    point(cellAt(event.offsetX, event.offsetY));
   });
-  canvas.addEventListener("pointerleave", () => pressed || onPoint(null));
+  canvas.addEventListener("pointerleave", () => pressed || point(null));
   canvas.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
     pressed = { x: event.offsetX, y: event.offsetY };
@@ -48,10 +53,19 @@ export function dragRange(canvas, { left, height, onPoint, onClick, onSpan, onBo
     if (!pressed) return;
     const box = boxTo(event);
     end();
-    if (!box.x && !box.y) onClick(event);
-    else if (onBox) onBox(box);
-    else onSpan(...box.x);
+    if (!box.x && !box.y) {
+      const cell = cellAt(event.offsetX, event.offsetY);
+      if (cell) onClick(cell);
+    } else if (onBox) {
+      onBox(box);
+    } else {
+      onSpan(...box.x);
+    }
   });
   canvas.addEventListener("pointercancel", end);
   return brush;
+}
+
+function isSame(a, b) {
+  return a && b ? Object.keys(a).every((name) => a[name] === b[name]) : a === b;
 }

@@ -30,10 +30,10 @@ export function heatMap({ onChoose, onRange }) {
 
   const box = () => ({ width: canvas.clientWidth - LEFT, height: canvas.clientHeight - BOTTOM });
   const columnAt = (x) => Math.floor(((x - LEFT) / box().width) * data.n_columns);
-  const cellAt = ({ offsetX, offsetY }) => {
+  const cellAt = (x, y) => {
     if (!data?.n_columns) return null;
-    const column = columnAt(offsetX);
-    const row = Math.floor((offsetY / box().height) * data.n_rows);
+    const column = columnAt(x);
+    const row = Math.floor((y / box().height) * data.n_rows);
     if (column < 0 || column >= data.n_columns || row < 0 || row >= data.n_rows) return null;
     return { row, column };
   };
@@ -71,14 +71,9 @@ export function heatMap({ onChoose, onRange }) {
   const brush = dragRange(canvas, {
     left: LEFT,
     height: () => box().height,
-    onPoint(event) {
-      const cell = event && cellAt(event);
-      if (cell?.row !== cursor?.row || cell?.column !== cursor?.column) point(cell);
-    },
-    onClick(event) {
-      const cell = cellAt(event);
-      if (cell) choose(cell);
-    },
+    cellAt,
+    onPoint: point,
+    onClick: choose,
     onSpan(from, to) {
       if (!data?.n_columns) return;
       const last = Math.min(columnAt(to), data.n_columns - 1);

@@ -42,9 +42,9 @@ export function histogramMap({ onStep, onZoom }) {
     row: Math.max(0, nRows() - 1 - Math.floor((y / box().height) * nRows())),
   });
 
-  function cellAt({ offsetX, offsetY }) {
-    if (!data?.n || offsetX < LEFT || offsetY < 0 || offsetY > box().height) return null;
-    const { step, row } = place(offsetX, offsetY);
+  function cellAt(x, y) {
+    if (!data?.n || x < LEFT || y < 0 || y > box().height) return null;
+    const { step, row } = place(x, y);
     const column = data.step.findLastIndex((start) => start <= step);
     return column < 0 || step > ends[column] ? null : { row, column };
   }
@@ -70,14 +70,9 @@ export function histogramMap({ onStep, onZoom }) {
   const brush = dragRange(canvas, {
     left: LEFT,
     height: () => box().height,
-    onPoint(event) {
-      const cell = event && cellAt(event);
-      if (cell?.row !== cursor?.row || cell?.column !== cursor?.column) point(cell);
-    },
-    onClick(event) {
-      const cell = cellAt(event);
-      if (cell) onStep(describe(cell).step);
-    },
+    cellAt,
+    onPoint: point,
+    onClick: (cell) => onStep(describe(cell).step),
     onBox({ x, y }) {
       if (!data?.n) return;
       const [least, most] = [place(x?.[0] ?? 0, y?.[1] ?? 0), place(x?.[1] ?? 0, y?.[0] ?? 0)];

@@ -46,11 +46,9 @@ export function timeline({ onChoose, onRange }) {
   const brush = dragRange(canvas, {
     left: LEFT,
     height: () => canvas.clientHeight - BOTTOM,
-    onPoint: (event) => point(event && placeAt(event.offsetX, event.offsetY)),
-    onClick(event) {
-      const place = data && placeAt(event.offsetX, event.offsetY);
-      if (place) choose(place);
-    },
+    cellAt: placeAt,
+    onPoint: point,
+    onClick: choose,
     onSpan(from, to) {
       const inside = (data?.bars ?? []).filter(
         (bar) => bar.begun < secondsAt(to) && bar.begun + bar.seconds > secondsAt(from),
