@@ -154,7 +154,7 @@ def read_curves(client: Client, request: CurvesRequest) -> list[dict[str, Any]]:
         for row in rows:
             by_key.setdefault(row["key"], []).append(row)
         for key, of_key in by_key.items():
-            curves[key] |= _band(of_key[0]) if is_band else _lines(of_key)
+            curves[key] |= band_of(of_key[0]) if is_band else lines_of(of_key)
         if request.x:
             places = client.sql(text + _PLACES, {**params, "keys": [request.x]}).rows()
             x = {row["step"]: row["x"] for row in places}
@@ -181,7 +181,12 @@ def _text_of(width: int, first: int, last: int) -> str:
     return _BUCKETS.format(parts=" UNION ALL ".join(parts), width=width)
 
 
-def _lines(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def lines_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return lines over common steps.
+
+    Args:
+        rows: For each line `label`, `rank`, and lists of step, ts, min, mean and max with an entry for each bucket.
+    """
     times: dict[int, float] = {}
     for row in rows:
         for step, ts in zip(row["step"], row["ts"], strict=True):
@@ -214,7 +219,8 @@ def _spread(values: list[Any], at: Sequence[int], n: int) -> list[Any]:
     return spread
 
 
-def _band(row: dict[str, Any]) -> dict[str, Any]:
+def band_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a band from a row with lists."""
     n_infinite = sum(1 for low, high in zip(row["min"], row["max"], strict=True) if _is_infinite(low, high))
     return {name: row[name] for name in _BAND_COLUMNS} | {"n_infinite": n_infinite}
 

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from chiplog.page.curves import bucket_width
+from chiplog.page.curves import band_of, bucket_width, lines_of
 from chiplog.page.node_steps import progress_sql, read_step_span
 from chiplog.page.sample_names import sample_name, sample_place
 from chiplog.query.client import Client
@@ -72,18 +72,28 @@ _BUCKETS = """, grown AS (
            CASE WHEN is_rate THEN growth ELSE min END AS min, CASE WHEN is_rate THEN growth ELSE max END AS max
     FROM grown WHERE NOT is_rate OR growth >= 0
 )"""
-# One query: the number of devices decides which half has rows.
+# One query: the number of devices decides which half has rows. A row per device, or per band, with lists.
 _RESULT = """
-, counted AS (SELECT name, count(DISTINCT (node, device)) AS n FROM buckets GROUP BY name)
-SELECT b.name, n, node, device, label, rank, place, first_us, mean, min, max, 1 AS n_present, '' AS min_label,
-       '' AS max_label
-FROM buckets b JOIN counted c ON c.name = b.name WHERE n <= $lines_max
+, counted AS (
+    SELECT *, (SELECT count(DISTINCT (d.node, d.device)) FROM buckets d WHERE d.name = b.name) AS n FROM buckets b
+), bands AS (
+    SELECT name, any_value(n) AS n, place, min(first_us) AS first_us, median(mean) AS mean, min(min) AS min,
+           max(max) AS max, count(*) AS n_present, arg_min(coalesce(label, node), min) AS min_label,
+           arg_max(coalesce(label, node), max) AS max_label
+    FROM counted WHERE n > $lines_max GROUP BY name, place
+)
+SELECT name, any_value(n) AS n, node, device, arg_min(label, place) AS label, min(rank) AS rank, {lists},
+       NULL AS n_present, NULL AS min_label, NULL AS max_label
+FROM counted WHERE n <= $lines_max GROUP BY name, node, device
 UNION ALL
-SELECT b.name, any_value(n), '', '', '', 0, place, min(first_us), median(mean), min(min), max(max), count(*),
-       arg_min(coalesce(label, node), min), arg_max(coalesce(label, node), max)
-FROM buckets b JOIN counted c ON c.name = b.name WHERE n > $lines_max GROUP BY b.name, place
-ORDER BY name, node, rank NULLS LAST, device, place
-"""
+SELECT name, any_value(n), NULL, NULL, NULL, NULL, {lists}, list(n_present ORDER BY place),
+       list(min_label ORDER BY place), list(max_label ORDER BY place)
+FROM bands GROUP BY name
+ORDER BY name, node, rank NULLS LAST, device
+""".format(
+    lists="list(place ORDER BY place) AS step, list(first_us / 1e3 ORDER BY place) AS ts, "
+    "list(min ORDER BY place) AS min, list(mean ORDER BY place) AS mean, list(max ORDER BY place) AS max"
+)
 # A mark where throttling begins. Bits as in throttle_cost: an idle GPU and chosen clocks are no throttling.
 _MARKS = f"""
 WITH {{progress}}, throttles AS (
@@ -217,8 +227,10 @@ def read_system_curves(client: Client, request: SystemRequest) -> list[dict[str,
         rows = by_name.get(name)
         curve: dict[str, Any] = {"kind": "none", "n_labels": 0, "step": [], "ts": []}
         if rows:
-            curve = _band(rows) if rows[0]["n"] > request.lines_max else _lines(rows)
-            curve["n_labels"] = rows[0]["n"]
+            n = rows[0]["n"]
+            is_band = n > request.lines_max
+            curve = band_of(rows[0] | {"median": rows[0]["mean"]}) if is_band else _lines(rows)
+            curve |= {"kind": "band" if is_band else "lines", "n_labels": n}
         if not request.is_by_step:  # buckets begin at whole widths
             curve["step"] = curve["ts"] = [place / 1000 for place in curve["step"]]
         about = {"key": name, **sample_name(name)._asdict(), "is_rate": name in counters}
@@ -226,32 +238,14 @@ def read_system_curves(client: Client, request: SystemRequest) -> list[dict[str,
     return curves
 
 
-def _band(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    names = ("n_present", "min", "max", "min_label", "max_label")
-    columns = {name: [row[name] for row in rows] for name in names} | {"median": [row["mean"] for row in rows]}
-    times = [row["first_us"] / 1000 for row in rows]
-    return {"kind": "band", "step": [row["place"] for row in rows], "ts": times, **columns}
-
-
 def _lines(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    times: dict[int, int] = {}
-    for row in rows:
-        times[row["place"]] = min(times.get(row["place"], row["first_us"]), row["first_us"])
-    steps = sorted(times)
-    places = {step: place for place, step in enumerate(steps)}
-    lines: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in rows:
-        line = lines.setdefault(
-            (row["node"], row["device"]),
-            {"label": _owner(row), "mean": [None] * len(steps), "min": [None] * len(steps), "max": [None] * len(steps)},
-        )
-        for name in ("mean", "min", "max"):
-            line[name][places[row["place"]]] = row[name]
-    counts = Counter(line["label"] for line in lines.values())
-    for (_, device), line in lines.items():
-        if counts[line["label"]] > 1 and device:
-            line["label"] += f" {device}"
-    return {"kind": "lines", "step": steps, "ts": [times[step] / 1000 for step in steps], "lines": list(lines.values())}
+    owners = [_owner(row) for row in rows]
+    counts = Counter(owners)
+    labels = [
+        f"{owner} {row['device']}" if counts[owner] > 1 and row["device"] else owner
+        for owner, row in zip(owners, rows, strict=True)
+    ]
+    return lines_of([row | {"label": label} for label, row in zip(labels, rows, strict=True)])
 
 
 def _owner(row: dict[str, Any]) -> str:
