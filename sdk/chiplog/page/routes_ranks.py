@@ -21,21 +21,15 @@ _WINDOWS = """
 SELECT span, phase, label, role, waits_for, n_steps, typical_s, excess_s, since_step, until_step
 FROM straggler_windows WHERE run_id = $run AND span <> 'last'
 """
+# Until a later step for a spell outside of phases: the next step has the waiting for what a label did at the end of the
+# last one. Only there the whole step counts as a wait; in a phase it would contain the phase.
 _SUMS = """
-SELECT n.name AS phase, base.may_wait(n.name) AS may_wait, l.label, count(*) AS n_steps, sum(c.seconds) AS seconds,
-       sum(c.typical) AS typical_s
-FROM base.compared({first}, {last}) c JOIN base.names n ON n.id = c.key
-JOIN base.labels_by_place l ON l.run_id = c.run_id AND l.place = c.place
-WHERE c.run_id = $run AND n.name <> 'step' GROUP BY ALL
-"""
-# The next step has the waiting for what a label did at the end of the last one.
-_SUMS_OUTSIDE = """
 SELECT n.name AS phase, base.may_wait(n.name) OR n.name = 'step' AS may_wait, l.label,
        count(*) FILTER (c.step <= {last}) AS n_steps, coalesce(sum(c.seconds) FILTER (c.step <= {last}), 0) AS seconds,
        coalesce(sum(c.typical) FILTER (c.step <= {last}), 0) AS typical_s, sum(c.seconds) AS waited_s
-FROM base.compared_with_outside({first}, {until}) c JOIN base.phase_names n ON n.id = c.key
+FROM base.{compared}({first}, {until}) c JOIN base.phase_names n ON n.id = c.key
 JOIN base.labels_by_place l ON l.run_id = c.run_id AND l.place = c.place
-WHERE c.run_id = $run GROUP BY ALL
+WHERE c.run_id = $run AND n.name <> '{but}' GROUP BY ALL
 """
 _PREVIOUS = """
 SELECT min(o.previous) AS step FROM base.outside({first}, {first}) o
@@ -95,12 +89,14 @@ def _read_sums(client: Client, run: str, spell: Spell) -> tuple[list[dict[str, A
     """Return the sums of the steps of a spell, and of a spell outside of phases more about it."""
     first, last = spell.first_step, spell.last_step
     if spell.phase != OUTSIDE:
-        return client.sql(_SUMS.format(first=first, last=last), {"run": run}).rows(), None
+        text = _SUMS.format(compared="compared", first=first, last=last, until=last, but="step")
+        return client.sql(text, {"run": run}).rows(), None
     named = {"run": run, "label": spell.label}
     [found] = client.sql(_PREVIOUS.format(first=first), named).rows()
     previous = found["step"] if found["step"] is not None else first
     until = last + first - previous
-    sums = client.sql(_SUMS_OUTSIDE.format(first=first, last=last, until=until), {"run": run}).rows()
+    text = _SUMS.format(compared="compared_with_outside", first=first, last=last, until=until, but="")
+    sums = client.sql(text, {"run": run}).rows()
     alone = client.sql(_ALONE, {**named, "first": first, "last": last}).rows()
     return sums, Outside(previous, tuple((row["phase"], row["seconds"]) for row in alone))
 

@@ -155,8 +155,8 @@ def tell(
     Args:
         spells: As of `slow_spells`.
         sums: Of the steps of the first spell, for each phase and label: `phase`, `label`, `may_wait`, `n_steps`,
-            `seconds`, and `typical_s`, the seconds of the median. Of a spell outside of phases also `waited_s`, the
-            seconds until the end of the next step.
+            `seconds`, and `typical_s`, the seconds of the median; `waited_s`, of a spell outside of phases its seconds
+            until the end of the next step.
         victims: Rows of straggler_windows with the role `victim`.
         outside: Of a spell outside of phases.
 
@@ -278,7 +278,7 @@ def _waiting(
         if row["may_wait"]:
             of_phase[row["phase"]].append(row)
     for phase, rows in of_phase.items():
-        waited = {row["label"]: row.get("waited_s", row["seconds"]) for row in rows}
+        waited = {row["label"]: row["waited_s"] for row in rows}
         own = waited.pop(culprit, 0.0)
         found[phase] |= {label for label, seconds in waited.items() if seconds - own >= WAIT_SHARE * excess}
     for row in victims:

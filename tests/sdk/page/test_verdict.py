@@ -28,7 +28,8 @@ def text_of(found: dict[str, Any]) -> str:
 
 
 def total(label: str, phase: str, seconds: float, typical: float, *, may_wait: bool = False) -> dict[str, Any]:
-    return {"label": label, "phase": phase, "may_wait": may_wait, "seconds": seconds, "typical_s": typical}
+    named = {"label": label, "phase": phase, "may_wait": may_wait}
+    return {**named, "seconds": seconds, "typical_s": typical, "waited_s": seconds}
 
 
 def test_the_sentence_names_the_culprit_its_phase_and_those_who_waited() -> None:
