@@ -72,6 +72,7 @@ class Recorder(LoopCalls):
         self._last_step = 0
         self._steps_per_log = 1
         self._former_next_step, self._former_top_step = 0, NO_STEP
+        self._ended_step: int | None = None  # by the last `with run.step():`
 
     def _begin_devices(self) -> None:
         self._is_looking = False  # the sender thread polls the open step
@@ -367,6 +368,8 @@ class Recorder(LoopCalls):
             _, phases = self._first_step_phases.pop() if self._first_step_phases else (0, {})
             for name, seconds in phases.items():
                 self._timing.add(name, seconds)
+        elif self._last_step == self._ended_step:  # logged again after its block
+            self._last_step = min(self._last_step + 1, STEP_MAX)
 
     def _end_step(self) -> None:
         try:
@@ -386,6 +389,7 @@ class Recorder(LoopCalls):
             else:
                 self._steps.end()
                 self._append_phases(step)
+                self._ended_step = step
             self._top_step = max(self._top_step, step)
             self._next_step = min(self._top_step + 1, STEP_MAX)
             self._last_step = min(step + 1, STEP_MAX)

@@ -90,6 +90,17 @@ def test_with_around_each_step_leaves_out_what_is_between_them(run, offline) -> 
     assert all(0.001 <= ours <= outer for ours, outer in zip(took, measured, strict=True)), (took, measured)
 
 
+def test_what_is_logged_to_a_step_after_its_block_does_not_put_the_next_block_into_it(run, offline) -> None:
+    for number in (0, 1, 7, 8):
+        with run.step(), run.phase("forward"):
+            if number == 7:
+                run.log({"x": 1.0}, step=number)
+        run.log({"loss": 1.0}, step=number)
+    run.finish()
+    assert [step for step, _ in named(offline())] == [0, 1, 7, 8]
+    assert [step for _, step, _ in numbers(offline())] == [0, 1, 7, 7, 8]
+
+
 def test_an_exception_ends_its_step_and_goes_on(run, offline) -> None:
     with pytest.raises(ZeroDivisionError), run.step():
         raise ZeroDivisionError
