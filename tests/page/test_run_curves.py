@@ -31,6 +31,9 @@ def test_each_label_has_a_curve_and_the_panel_names_what_is_missing(curved: Site
     expect(loss.locator("canvas")).to_be_visible()
     expect(loss.locator(".curve-notes")).to_contain_text("1 of 4 labels has not sent step 999 (rank3)")
     expect(loss.locator(".curve-notes")).to_contain_text("330 NaN")
+    same = panel(page, "epoch")  # until rank3 failed
+    expect(same.locator(".curve-line")).to_have_text(["all 4 labels9"])
+    expect(same.locator(".curve-notes")).to_contain_text("1 of 4 labels has not sent step 999 (rank3)")
     expect(panel(page, "bad/nan")).to_contain_text("All 3,301 values are NaN.")
     assert page.locator("img").count() == 0
 
@@ -136,7 +139,7 @@ def test_a_name_in_the_legend_hides_its_line_in_all_panels(curved: Site, page: P
     visit(curved, page, "#/run/lines/curves")
     loss = panel(page, "train/loss")
     loss.get_by_role("button", name="rank1").click()
-    for key in ("train/loss", "epoch"):
+    for key in ("train/loss", "eval/<img src=x onerror=alert(1)>"):
         expect(panel(page, key).get_by_role("button", name="rank1")).to_have_attribute("aria-pressed", "false")
     assert "hide=rank1" in page.url
     loss.get_by_role("button", name="rank2").click(modifiers=["Shift"])

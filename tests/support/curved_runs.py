@@ -9,7 +9,7 @@ def fill_curved_runs(database: duckdb.DuckDBPyConnection) -> None:
     """Write four runs.
 
     - `lines`: 4 ranks. rank3 has failed at step 300. `train/loss` has NaN, `bad/nan` nothing else, `epoch` is a
-      hundredth of the step. A key and a value of the config are full of markup.
+      hundredth of the step, in all ranks. A key and a value of the config are full of markup.
     - `band`: 20 ranks, of which rank7 is always the largest in `train/loss` and rank0 the smallest.
     - `other`: 1 rank with another config.
     - `silent`: 1 rank that has logged nothing.
@@ -38,7 +38,7 @@ def fill_curved_runs(database: duckdb.DuckDBPyConnection) -> None:
     database.execute(
         "INSERT INTO base.metrics SELECT p.producer, n.id, s, s, TIMESTAMP '2026-01-02 03:00:00' + to_seconds(s), "
         "CASE n.id WHEN 1 THEN CASE WHEN s % 10 = 5 AND run = 1 THEN 'nan' WHEN rank = 7 THEN 3.0::DOUBLE ELSE 2 END "
-        "+ rank / 100 - s / 1000 WHEN 2 THEN 'nan' WHEN 3 THEN s // 100 ELSE sin(s / 50) END "
+        "+ rank / 100 - s / 1000 WHEN 2 THEN 'nan' WHEN 3 THEN s // 100 ELSE sin(s / 50) + rank / 100 END "
         f"FROM base.producers p, base.names n, range({STEPS}) t(s) "
         "WHERE run < 4 AND (n.id < 4 OR s % 50 = 0) AND NOT (run = 1 AND rank = 3 AND s > 300)"
     )

@@ -89,8 +89,8 @@ function tableOf({ run, name, curve, startMs, noun = "labels" }, x, number) {
   const single = number === null ? null : lineStyle(number);
   const prefix = number === null ? "" : `${name} `;
   if (curve.kind === "lines") {
-    const same = number === null && allEqual(curve.lines);
-    const shown = same ? curve.lines.slice(0, 1) : curve.lines;
+    const same = number === null ? commonLine(curve.lines) : null;
+    const shown = same ? [same] : curve.lines;
     const lines = shown.map((line, at) => {
       const gaps = new Set(line.gaps);
       // A label without a value at a step of others is bridged; NaN and infinities interrupt the line.
@@ -126,10 +126,19 @@ function tableOf({ run, name, curve, startMs, noun = "labels" }, x, number) {
   return { x: places, order, lines, fills: [[0, 2, style.colour]] };
 }
 
-/** Return whether several labels have the same values everywhere: one line of them would hide the others. */
-function allEqual([first, ...others]) {
-  const isEqual = (a, b) => a === b || Boolean(a && b && a.every((value, at) => value === b[at]));
-  return others.length > 0 && others.every((line) => ["mean", "min", "max"].every((name) => isEqual(line[name], first[name])));
+/**
+ * Return the longest line of several labels if all have the same values, else null: one of them would hide the others.
+ * A label may have ended, or be behind: then its values are equal until its last one.
+ */
+function commonLine(lines) {
+  if (lines.length < 2) return null;
+  const ends = lines.map(({ mean, gaps }) => Math.max(mean.findLastIndex((value) => value !== null), gaps.at(-1) ?? -1));
+  const longest = lines[ends.indexOf(Math.max(...ends))];
+  const valuesOf = (line, name) => line[name] ?? line.mean;
+  const isEqual = (a, b, end) => a === b || a.every((value, at) => at > end || value === b[at]);
+  const isCommon = (line, at) =>
+    ["mean", "min", "max"].every((name) => isEqual(valuesOf(line, name), valuesOf(longest, name), ends[at]));
+  return lines.every(isCommon) ? longest : null;
 }
 
 /** Return the label that is named in the most buckets. */
