@@ -194,9 +194,10 @@ def tell(
     if waiting:
         phase, labels = waiting
         n = f"{len(labels):,} other label{'' if len(labels) == 1 else 's'} waited {_place(phase)}"
-        # Where most labels wait, the median waits, too: no label is above it on the heat map.
-        panel = "heat" if 2 * len(labels) < len({row["label"] for row in rows}) else "step"
-        parts += [_part("; "), _part(n, panel, phase=phase, label=spell.label, **span)]
+        # Where most labels wait, the median waits, too: no label is above it on the heat map, which stays as it is.
+        is_few = 2 * len(labels) < len({row["label"] for row in rows})
+        panel, shown = ("heat", phase) if is_few else ("step", spell.phase)
+        parts += [_part("; "), _part(n, panel, phase=shown, label=spell.label, **span)]
     parts.append(_part("."))
     culprit = {"label": spell.label, "phase": spell.phase, "excess_s": excess, "typical_s": typical, **span}
     return {"is_slow": True, "parts": parts, "culprit": culprit, "others": _others(slow)}

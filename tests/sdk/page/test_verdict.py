@@ -54,7 +54,11 @@ def test_the_sentence_names_the_culprit_its_phase_and_those_who_waited() -> None
     links = [part["link"] for part in found["parts"] if "link" in part]
     assert links[0] == {"panel": "step", "label": "rank1", "phase": "data", "first": 400, "last": 499}
     assert [link["panel"] for link in links] == ["step", "heat", "heat", "timeline", "step"]
-    assert links[-1]["phase"] == "backward", "the proof of those who waited"
+    assert links[-1]["phase"] == "data", "no label is above a median that waits, so the heat map stays as it is"
+    others = [total(f"rank{n}", "backward", 45.0, 45.0, may_wait=True) for n in (3, 4, 5)]
+    few = tell(slow_spells(windows), [*sums[:3], *sums[-1:], *others], [])["parts"][-2]
+    assert few["text"] == "1 other label waited in backward"
+    assert (few["link"]["panel"], few["link"]["phase"]) == ("heat", "backward")
 
 
 def test_a_weaker_spell_within_a_stronger_one_of_the_same_label_and_phase_is_not_told() -> None:
