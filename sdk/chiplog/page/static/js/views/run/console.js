@@ -7,7 +7,7 @@ import { ask, objects, part } from "../../api.js";
 import { h, show } from "../../dom.js";
 import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
 import { liveRefresh } from "../../live.js";
-import { clockText, wholeText } from "../../texts.js";
+import { clockText, timeText, wholeText, zoneText } from "../../texts.js";
 
 const LOAD_LINES = 500;
 const LINES_MAX = 3000; // in the document
@@ -138,7 +138,7 @@ export async function open(element, run, query, firstReport) {
     return h(
       "div",
       { class: row.stream === "stderr" ? "line stderr" : "line" },
-      h("a", { class: "time", href: link, title: `${row.ts}, line ${row.line_no} of ${row.stream}` }, time),
+      h("a", { class: "time", href: link, title: `${timeText(row.ts)}, line ${row.line_no} of ${row.stream}` }, time),
       labels()?.length === 1 ? null : h("span", { class: "of clip", title: row.label }, row.label),
       h(
         "span",
@@ -158,7 +158,7 @@ export async function open(element, run, query, firstReport) {
   }
 
   function drawCount() {
-    const words = [`${wholeText(lines.length)} lines shown`];
+    const words = [`${wholeText(lines.length)} lines shown, times in ${zoneText()}`];
     if (hasOlder) words.push("older ones load at the top");
     if (hasNewer) words.push("newer ones at the end");
     count.textContent = words.join(", ");
