@@ -13,6 +13,8 @@ from chiplog.page.access import Access
 from chiplog.page.server import PageServer
 from chiplog.page.source import Source
 
+WAIT_S = 25.0  # for an answer: less than a query may take
+
 
 @dataclass
 class Answer:
@@ -45,15 +47,23 @@ class PageClient:
 
     def ask(self, path: str, method: str = "GET", body: Any = None, **headers: str) -> Answer:
         """Send one request. A header's name has _ for -."""
-        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=30)
+        with self.asked(path, method, body, **headers) as connection:
+            response = connection.getresponse()
+            found = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, found, response.read())
+
+    @contextmanager
+    def asked(
+        self, path: str, method: str = "GET", body: Any = None, **headers: str
+    ) -> Iterator[http.client.HTTPConnection]:
+        """Send one request, and close the connection at the end of the block, answered or not."""
+        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=WAIT_S)
         sent = {"Cookie": self.cookie} if self.cookie else {}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         try:
             connection.request(method, path, data, sent)
-            response = connection.getresponse()
-            found = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, found, response.read())
+            yield connection
         finally:
             connection.close()
 

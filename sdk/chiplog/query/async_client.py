@@ -49,7 +49,7 @@ class AsyncClient:
         cancelled = threading.Event()
 
         def call() -> ResultStream:
-            return self._client._open_stream(query, params, timeout_s, time_zone, cancelled)
+            return self._client.stream(query, params, timeout_s, time_zone, cancelled=cancelled)
 
         return AsyncResultStream(call, cancelled, self._turn)
 

@@ -150,7 +150,13 @@ class Client:
         return Result(self._open_result(query, params, timeout_s, time_zone).read())
 
     def stream(
-        self, query: str, params: Params = None, timeout_s: float | None = None, time_zone: str = "UTC"
+        self,
+        query: str,
+        params: Params = None,
+        timeout_s: float | None = None,
+        time_zone: str = "UTC",
+        *,
+        cancelled: threading.Event | None = None,
     ) -> "ResultStream":
         """Run one SELECT and return its result batch by batch, in bounded memory here and at the collector.
 
@@ -162,6 +168,7 @@ class Client:
             params: As of `sql`.
             timeout_s: Of the query, without the reading; at most 30, the default.
             time_zone: As of `sql`.
+            cancelled: Another thread sets it to end the query, which then raises QueryError.
 
         Returns:
             An iterator of Arrow record batches; close it, or use it as a context manager.
@@ -174,16 +181,6 @@ class Client:
             ...     for batch in stream:
             ...         print(batch.num_rows)
         """
-        return self._open_stream(query, params, timeout_s, time_zone)
-
-    def _open_stream(
-        self,
-        query: str,
-        params: Params,
-        timeout_s: float | None,
-        time_zone: str,
-        cancelled: threading.Event | None = None,
-    ) -> ResultStream:
         return ResultStream(self._open_result(query, params, timeout_s, time_zone, SMALL_RESULT_BYTES, cancelled))
 
     def _open_result(
@@ -195,7 +192,7 @@ class Client:
         bytes_max: int = 0,
         cancelled: threading.Event | None = None,
     ) -> ResultSource:
-        """Run a query. cancelled: another thread sets it to end the query, which then raises QueryError."""
+        """Run a query. cancelled: as of `stream`."""
         plain = _plain_params(params)
         timeout_s = QUERY_TIMEOUT_S if timeout_s is None else float(timeout_s)
         if not 0 < timeout_s <= QUERY_TIMEOUT_S:

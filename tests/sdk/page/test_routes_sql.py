@@ -3,6 +3,7 @@
 import itertools
 
 from chiplog.page.routes_sql import ROWS_MAX
+from chiplog.page.source import CLIENTS
 from tests.support.page_client import PageClient
 
 
@@ -24,6 +25,14 @@ def test_a_wrong_query_says_why(reader: PageClient) -> None:
         reader.ask("/api/sql", "POST", {"query": " "}).json["error"]["message"] == "query is missing; give one SELECT"
     )
     assert reader.ask("/api/sql", "POST", {"query": "DROP TABLE x"}).status == 400
+
+
+def test_a_query_ends_with_its_request(reader: PageClient) -> None:
+    forever = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range + b.range) % 9 = 1"
+    for _ in range(CLIENTS):
+        with reader.asked("/api/sql", "POST", {"query": forever}):
+            pass
+    assert reader.ask("/api/sql", "POST", {"query": "SELECT 1"}).status == 200  # all clients are free again
 
 
 def test_words_for_completion_are_the_views_with_their_columns(reader: PageClient) -> None:

@@ -11,6 +11,7 @@ import { byName, valueText, wholeText } from "../texts.js";
 const SUGGESTED_MAX = 10;
 const CURVES_MAX = 8;
 const LINES_MAX = 16; // of all curves
+const TIMEOUT_S = 30; // of a query at the collector
 const LOOKED_AT = 200; // rows that decide about kind and width of a column
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d/;
 const KEYWORDS = ["SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "HAVING", "JOIN", "USING", "count(*)", "DESC"];
@@ -21,8 +22,10 @@ export async function open(content, rest, query) {
   let result = null; // {columns, rows, n_rows}
   let sort = null;
   let suggested = [];
+  let isTyping = false; // since a completion, or a run
   let plot = null;
-  let running = null;
+  let running = null; // aborts the query
+  let clock = null; // shows how long it has been running
   let turn = 0;
 
   const editor = h("textarea", {
@@ -38,7 +41,7 @@ export async function open(content, rest, query) {
   });
   editor.value = query.get("q") ?? FIRST;
   const suggestions = h("div", { class: "suggestions", role: "group", "aria-label": "Completions", hidden: true });
-  const runButton = h("button", { class: "main", onclick: run, title: "Ctrl+Enter" }, "Run");
+  const runButton = h("button", { class: "main", onclick: () => (running ? stop() : run()), title: "Ctrl+Enter" }, "Run");
   const status = h("span", { class: "quiet", role: "status" });
   const error = h("pre", { class: "error", role: "alert", hidden: true });
   const download = h("button", { onclick: onDownload, disabled: true, title: "The rows of the table" }, "Download CSV");
@@ -89,6 +92,7 @@ export async function open(content, rest, query) {
   function suggest() {
     const word = wordAt();
     suggested = [];
+    isTyping = true;
     if (word.length >= 2) {
       const text = editor.value.toLowerCase();
       const views = Object.keys(words);
@@ -136,6 +140,7 @@ export async function open(content, rest, query) {
 
   function hideSuggestions() {
     suggested = [];
+    isTyping = false;
     suggestions.hidden = true;
   }
 
@@ -154,12 +159,18 @@ export async function open(content, rest, query) {
     running?.abort();
     running = new AbortController();
     const mine = ++turn;
+    runButton.textContent = "Stop";
     if (text !== readAddress().query.get("q")) setParameters({ q: text, sort: null, order: null });
-    status.textContent = "Running…";
     const began = performance.now();
+    status.textContent = "Running…";
+    clearInterval(clock);
+    clock = setInterval(() => {
+      status.textContent = `Running… ${Math.round((performance.now() - began) / 1000)} s of at most ${TIMEOUT_S}`;
+    }, 1000);
     try {
       const answer = await ask("sql", {}, { method: "POST", body: { query: text }, signal: running.signal });
       if (mine !== turn) return;
+      ended();
       error.hidden = true;
       result = answer;
       const { query: now } = readAddress();
@@ -173,8 +184,23 @@ export async function open(content, rest, query) {
       draw();
       await showChart(mine);
     } catch (reason) {
-      if (reason.name !== "AbortError" && mine === turn) fail(reason.message);
+      if (reason.name === "AbortError" || mine !== turn) return;
+      ended();
+      fail(reason.message);
     }
+  }
+
+  /** End the query, here and at the collector. */
+  function stop() {
+    running.abort();
+    ended();
+    fail("The query was stopped.");
+  }
+
+  function ended() {
+    clearInterval(clock);
+    running = null;
+    runButton.textContent = "Run";
   }
 
   function fail(message) {
@@ -254,6 +280,7 @@ export async function open(content, rest, query) {
   ask("words").then((found) => {
     words = found;
     drawViews();
+    if (isTyping) suggest();
   }, report);
   if (query.get("q")) run();
 
@@ -264,6 +291,7 @@ export async function open(content, rest, query) {
   return () => {
     turn++;
     running?.abort();
+    clearInterval(clock);
     plot?.close();
     table.close();
   };
