@@ -52,6 +52,9 @@ def fill_rank_outside(database: duckdb.DuckDBPyConnection) -> None:
 
     Before step 60 rank0 writes for 10 s in no phase, and the others wait in `backward` of this step. Before step 80 it
     does so for 4 s in the phase `checkpoint`. The phase `step` has the step alone.
+
+    And `mixed`: 4 ranks and 1,000 steps. `data` of rank1 takes 15 ms more in all of them, which is 15 s and still no
+    slow rank. In steps 400 to 499 `forward` of rank2 takes 0.12 s more, and the others wait in `backward`.
     """
     fill_slow_ranks(database)
     database.execute(
@@ -75,5 +78,27 @@ def fill_rank_outside(database: duckdb.DuckDBPyConnection) -> None:
                    CASE WHEN rank = 0 THEN 0 WHEN s = 60 THEN 10 WHEN s = 80 THEN 4 ELSE 0 END AS waited
             FROM base.producers, range(100) t(s) WHERE run = 5
         ), range(1, 6) u(key) WHERE key < 5 OR s = 80 AND rank = 0
+        """
+    )
+    database.execute(
+        "INSERT INTO base.runs (run, run_id, project, tags, primary_label) VALUES (6, 'mixed', 'gpt', [], 'rank0')"
+    )
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, "
+        "produced, state, ended_at, exit_code) SELECT 60000 + r, 'rank', 6, 'rank' || r, 0, r = 0, r, 'node0', "
+        f"{BEGUN}, 10, 'finished', {BEGUN} + to_seconds(1000), 0 FROM range(4) u(r)"
+    )
+    database.execute(
+        f"""
+        INSERT INTO base.phases
+        SELECT producer, key, s, s,
+               {BEGUN} + to_milliseconds(1000 * s + 1000 + (120 * least(greatest(s - 399, 0), 100))),
+               CASE key WHEN 1 THEN 1 + extra WHEN 2 THEN CASE rank WHEN 1 THEN 0.115 ELSE 0.1 END
+                        WHEN 3 THEN 0.4 + CASE rank WHEN 2 THEN extra ELSE 0 END
+                        ELSE 0.48 + CASE rank WHEN 2 THEN 0 ELSE extra END END
+        FROM (
+            SELECT producer, s, rank, CASE WHEN s BETWEEN 400 AND 499 THEN 0.12 ELSE 0 END AS extra
+            FROM base.producers, range(1000) t(s) WHERE run = 6
+        ), range(1, 5) u(key)
         """
     )

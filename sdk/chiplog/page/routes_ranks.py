@@ -79,7 +79,8 @@ async def get_verdict(request: Request) -> Response:
         spells = slow_spells(windows)
         if not windows:
             return {"is_slow": False, "parts": [], "others": []}
-        sums, outside = _read_sums(client, run, spells[0]) if spells and spells[0].is_slow else ([], None)
+        slow = next((spell for spell in spells if spell.is_slow), None)
+        sums, outside = ([], None) if slow is None else _read_sums(client, run, slow)
         return tell(spells, sums, (row for row in windows if row["role"] == "victim"), outside)
 
     return JsonResponse(await request.app.state.source.call(read))

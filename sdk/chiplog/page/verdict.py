@@ -154,7 +154,7 @@ def tell(
 
     Args:
         spells: As of `slow_spells`.
-        sums: Of the steps of the first spell, for each phase and label: `phase`, `label`, `may_wait`, `n_steps`,
+        sums: Of the steps of the first slow spell, for each phase and label: `phase`, `label`, `may_wait`, `n_steps`,
             `seconds`, and `typical_s`, the seconds of the median; `waited_s`, of a spell outside of phases its seconds
             until the end of the next step.
         victims: Rows of straggler_windows with the role `victim`.

@@ -24,6 +24,11 @@ def test_the_verdict_is_computed_from_the_views(slow: PageClient) -> None:
         "rank5 cost 60 s between steps 400 and 599: its data phase took 4 times as long as the median; "
         "7 other labels waited in backward."
     )
+    found = slow.get("runs/mixed/verdict")
+    assert "".join(part["text"] for part in found["parts"]) == (
+        "rank2 cost 12 s between steps 400 and 499: its forward phase took 30 % longer than the median; "
+        "3 other labels waited in backward."
+    )
     found = slow.get("runs/even/verdict")
     assert (found["is_slow"], found["parts"]) == (False, [{"text": "No rank was slow."}])
     assert slow.get("runs/alone/verdict")["parts"] == []
