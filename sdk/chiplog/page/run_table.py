@@ -6,6 +6,7 @@ from collections import OrderedDict
 from typing import Any
 
 from chiplog.page.source import Source
+from chiplog.query.json_texts import decoded
 
 RUNS_MAX = 20_000  # the newest
 TABLES_MAX = 8  # choices of columns that are kept
@@ -18,7 +19,7 @@ _PENDING = """
 SELECT run_id, CASE WHEN count(pending) = count(*) THEN sum(pending)::BIGINT END AS pending, sum(lost)::BIGINT AS lost
 FROM completeness GROUP BY run_id
 """
-_VALUES = "SELECT run_id, key, value->>'$' AS value FROM {view} WHERE list_contains($keys::VARCHAR[], key)"
+_VALUES = "SELECT run_id, key, value FROM {view} WHERE list_contains($keys::VARCHAR[], key)"
 _VIEWS = {"config": "config", "summary": "run_summary"}
 _Chosen = dict[str, list[str]]
 
@@ -76,7 +77,7 @@ class RunTable:
             found = await self._source.rows(_VALUES.format(view=view), keys=keys)
             values = {(row["run_id"], row["key"]): row["value"] for row in found}
             for run in runs:
-                run |= {f"{name}.{key}": _number(values.get((run["run_id"], key))) for key in keys}
+                run |= {f"{name}.{key}": decoded(values.get((run["run_id"], key))) for key in keys}
         counts = {row["run_id"]: row for row in await self._source.rows(_PENDING)}
         for run in runs:
             count = counts.get(run["run_id"])
@@ -103,11 +104,3 @@ class RunTables:
         while len(self._tables) > TABLES_MAX:
             self._tables.popitem(last=False)
         return table
-
-
-def _number(text: str | None) -> Any:
-    """Return a number if a text is one, so that the browser sorts it as such."""
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return text

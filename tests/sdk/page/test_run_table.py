@@ -10,6 +10,8 @@ from chiplog.page.run_table import RunTables
 from chiplog.page.source import Source
 from chiplog.query.client import connect
 from tests.support.collector_log import whole
+from tests.support.compared_runs import fill_compared_runs
+from tests.support.hand_written import hand_written
 from tests.support.kept_log import finished, kept_log
 
 
@@ -35,6 +37,29 @@ async def _read_changes(root: Path) -> None:
         assert not changed["is_whole"]
     other = await table.read("other.1")
     assert other["is_whole"] and {row[0] for row in other["rows"]} == {"run-1", "run-3"} and other["deleted"] == []
+    await source.close()
+
+
+def test_values_have_the_types_that_they_were_set_with(tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        fill_compared_runs(database)
+        database.execute(
+            "INSERT INTO base.config SELECT 10, 0, TIMESTAMP '2026-01-02', k, v FROM (VALUES ('sha', '\"7e12345\"'), "
+            "('seed', '\"0012\"'), ('amp', 'true'), ('betas', '[0.9, 0.999]')) t(k, v)"
+        )
+        database.execute("INSERT INTO base.summary SELECT 10, 1, TIMESTAMP '2026-01-02', 'worst', '\"nan\"' WHERE true")
+    asyncio.run(_read_values(tmp_path))
+
+
+async def _read_values(root: Path) -> None:
+    source = Source(dir=str(root), may_start=False)
+    found = await RunTables(source).table(["lr", "sha", "seed", "amp", "betas"], ["loss", "worst"]).read("")
+    [row] = [row for row in found["rows"] if row[0] == "run-1"]
+    values = dict(zip(found["columns"], row, strict=True))
+    assert [values[f"config.{key}"] for key in ("lr", "sha", "seed", "amp", "betas")] == [
+        *(0.1, "7e12345", "0012", True, [0.9, 0.999])
+    ]
+    assert (values["summary.loss"], values["summary.worst"]) == (3, "nan")
     await source.close()
 
 

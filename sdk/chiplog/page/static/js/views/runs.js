@@ -453,7 +453,8 @@ function countsText(members, hasStates) {
 
 function sortable(value) {
   if (value === null || value === undefined || value === "" || Number.isNaN(value)) return null;
-  return Array.isArray(value) ? value.join(" ") || null : value;
+  if (Array.isArray(value)) return value.join(" ") || null;
+  return ["number", "string"].includes(typeof value) ? value : valueText(value);
 }
 
 /** Compare two values; missing ones come last in both directions, and numbers before texts. */
