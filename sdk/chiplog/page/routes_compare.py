@@ -23,9 +23,17 @@ _CONFIG = f"SELECT run_id, key, value FROM config {_OF_RUNS} ORDER BY key"
 _SUMMARY = f"SELECT run_id, key, value FROM run_summary {_OF_RUNS} ORDER BY starts_with(key, 'chiplog/'), key"
 # Seconds per step of the mean label and of the median one, in the whole run of one label, and the share of the steps.
 _PHASES = f"""
-SELECT run_id, phase AS key, sum(seconds) / sum(n_steps) AS step_s, sum(seconds) / count(DISTINCT label) AS label_s,
-       median(mean_s) AS median_s, CASE WHEN phase <> 'step' THEN avg(share) END AS share
-FROM phase_times {_OF_RUNS} GROUP BY run_id, phase ORDER BY sum(seconds) DESC
+WITH per_label AS (
+    SELECT run_id, phase, label, sum(n_steps) AS n_steps, sum(seconds) AS seconds, sum(known_s) AS known_s
+    FROM phase_times {_OF_RUNS} GROUP BY run_id, phase, label
+), per_phase AS (
+    SELECT run_id, phase, sum(seconds) / sum(n_steps) AS step_s, sum(seconds) / count(*) AS label_s,
+           median(seconds / n_steps) AS median_s, sum(known_s) AS known_s, sum(seconds) AS seconds
+    FROM per_label GROUP BY run_id, phase
+)
+SELECT run_id, phase AS key, step_s, label_s, median_s, CASE WHEN phase <> 'step' THEN
+           known_s / nullif(sum(known_s) FILTER (phase = 'step') OVER (PARTITION BY run_id), 0) END AS share
+FROM per_phase ORDER BY seconds DESC
 """
 
 
@@ -81,10 +89,14 @@ def _beside(rows: list[dict[str, Any]], runs: list[str], name: str) -> list[dict
         {
             "key": key,
             "values": [of_runs.get(run) for run in runs],
-            "is_same": len(of_runs) == len(runs) and all(of_runs[run] == of_runs[runs[0]] for run in runs),
+            "is_same": len(of_runs) == len(runs) and all(_is_same(of_runs[run], of_runs[runs[0]]) for run in runs),
         }
         for key, of_runs in list(values.items())[:KEYS_MAX]
     ]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one == other and isinstance(one, bool) == isinstance(other, bool)  # in Python True is 1
 
 
 ROUTES = [Route("/compare", compare), Route("/compare/metrics", compare_metrics)]

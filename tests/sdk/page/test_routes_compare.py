@@ -1,6 +1,7 @@
 """Runs beside each other, over HTTP."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,34 @@ def test_values_are_in_the_order_of_the_runs(client: PageClient) -> None:
     assert medians["data"] == pytest.approx([0.4, 0.1]) and found["phase_shares"] == []
     totals = {row["key"]: row["values"] for row in found["phase_totals"]}
     assert totals["data"] == pytest.approx([1.6, 0.4])
+
+
+def test_attempts_of_a_label_are_added_and_true_is_not_1(tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        fill_compared_runs(database)
+        database.execute("INSERT INTO base.names VALUES (3, 'step')")
+        database.execute(
+            "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, state) "
+            "VALUES (12, 'rank', 1, 'rank0', 1, true, 0, 'finished')"
+        )
+        database.execute("DELETE FROM base.phases WHERE producer IN (10, 11)")
+        # One step with 0.9 s of data, then an attempt of 99 steps with 0.1 s.
+        database.execute(
+            "INSERT INTO base.phases SELECT CASE s WHEN 0 THEN 10 ELSE 12 END, k, s, s, TIMESTAMP '2026-01-02' + "
+            "to_seconds(s), CASE WHEN k = 3 THEN 1 WHEN s = 0 THEN 0.9 ELSE 0.1 END "
+            "FROM range(100) t(s), (VALUES (1), (3)) u(k)"
+        )
+        database.execute("DELETE FROM base.config WHERE key = 'lr'")
+        database.execute(
+            "INSERT INTO base.config VALUES (10, 0, TIMESTAMP '2026-01-02', 'amp', 'true'), "
+            "(20, 0, TIMESTAMP '2026-01-02', 'amp', '1')"
+        )
+    with serving(tmp_path) as client:
+        found = client.sign_in().get("compare?run=run-1&run=run-2")
+    assert found["config"][0] == {"key": "amp", "values": [True, 1], "is_same": False}
+    for name, value in (("phase_shares", 0.108), ("phase_medians", 0.108), ("phase_totals", 10.8)):
+        [row] = [row for row in found[name] if row["key"] == "data"]
+        assert row["values"][0] == pytest.approx(value)
 
 
 def test_two_to_ten_runs_that_are_there(client: PageClient) -> None:
