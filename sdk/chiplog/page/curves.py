@@ -65,9 +65,10 @@ WHERE l.width = {level} AND l.step >= {first} AND l.step <= {last}
 """
 # A row per label with lists: a row per bucket would cost most of the time in Python.
 _LINES = """
-SELECT key, label, rank, list(step ORDER BY step) AS step, list(epoch_ms(ts) ORDER BY step) AS ts,
-       list(min ORDER BY step) AS min, list(mean ORDER BY step) AS mean, list(max ORDER BY step) AS max
-FROM buckets GROUP BY key, label, rank ORDER BY rank NULLS LAST, label
+SELECT key, label, arg_max(rank, attempt) AS rank, list(step ORDER BY step) AS step,
+       list(epoch_ms(ts) ORDER BY step) AS ts, list(min ORDER BY step) AS min, list(mean ORDER BY step) AS mean,
+       list(max ORDER BY step) AS max
+FROM buckets GROUP BY key, label ORDER BY rank NULLS LAST, label
 """
 _BAND_COLUMNS = ("step", "ts", "n_present", "min", "median", "max", "min_label", "max_label")
 _BAND = f"""

@@ -92,7 +92,7 @@ def fill(database: duckdb.DuckDBPyConnection, values: list[Value]) -> None:
         database.execute(
             "INSERT INTO base.producers (producer, role, run, label, attempt, rank, produced) "
             "VALUES (?, 'rank', 1, ?, ?, ?, 1)",
-            [rank * 2 + attempt, f"rank{rank}", attempt, rank],
+            [rank * 2 + attempt, f"rank{rank}", attempt, (rank + attempt) % N_LABELS],  # a launcher may renumber
         )
     for number, key in enumerate(KEYS):
         database.execute("INSERT INTO base.names VALUES (?, ?)", [number, key])
@@ -160,6 +160,7 @@ def check(curve: dict[str, Any], values: list[Value], first: int | None = None, 
             if numbers:
                 assert max(numbers) in of[curve["max_label"][at]] and min(numbers) in of[curve["min_label"][at]]
             continue
+        assert len({line["label"] for line in curve["lines"]}) == len(curve["lines"])
         for line in curve["lines"]:
             numbers = of.get(line["label"], [])
             value = line["mean"][at]
