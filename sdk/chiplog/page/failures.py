@@ -17,7 +17,7 @@ SELECT attempt, label, ts, state, reason, is_cause, is_certain, uncertainty_s, o
 WHERE run_id = $run ORDER BY {RANK_ROUNDS_FIRST}
 """
 _LABELS = f"""
-WITH members AS (
+WITH members AS MATERIALIZED (
     SELECT p.producer, p.label, p.attempt, p.rank, p.node, coalesce(p.state, 'running') AS state, p.exit_code,
            p.exit_signal, coalesce(f.reason, p.reason) AS reason, coalesce(f.ts, p.ended_at) AS ts,
            coalesce(f.at_us, epoch_us(p.ended_at) + o.clock_us) AS at_us
@@ -27,10 +27,10 @@ WITH members AS (
 ), steps AS (
     SELECT producer, max(last_step) AS last_step FROM (
         SELECT producer, last_step FROM base.metric_series UNION ALL SELECT producer, last_step FROM base.phase_series
-    ) GROUP BY producer
+    ) SEMI JOIN members USING (producer) GROUP BY producer
 ), lines AS (
-    SELECT label, attempt, arg_max(line, (ts, line_no)) AS last_line FROM console WHERE run_id = $run
-    GROUP BY label, attempt
+    SELECT label, attempt, arg_max(line, (ts, line_no)) AS last_line
+    FROM console SEMI JOIN members USING (label, attempt) WHERE run_id = $run GROUP BY label, attempt
 )
 SELECT m.* EXCLUDE (producer, at_us), (m.at_us - first(m.at_us ORDER BY m.label <> $first) OVER ()) / 1e6 AS after_s,
        s.last_step, l.last_line
