@@ -25,9 +25,9 @@ def integer(query: Mapping[str, str], name: str, default: int, least: int = -STE
     return value
 
 
-def optional_integer(query: Mapping[str, str], name: str, least: int = -STEP_MAX) -> int | None:
-    """Return an integer that is not below a bound; None if the parameter is missing."""
-    return integer(query, name, 0, least) if query.get(name) else None
+def optional_integer(query: Mapping[str, str], name: str, least: int = -STEP_MAX, most: int = STEP_MAX) -> int | None:
+    """Return an integer within bounds; None if the parameter is missing."""
+    return integer(query, name, 0, least, most) if query.get(name) else None
 
 
 def number(query: Mapping[str, str], name: str) -> float | None:

@@ -5,7 +5,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.json_response import JsonResponse
-from chiplog.page.parameters import LABELS_MAX, STEP_MAX, choice, integer, repeated
+from chiplog.page.parameters import LABELS_MAX, STEP_MAX, choice, integer, optional_integer, repeated
 from chiplog.page.system_curves import LINES_MAX, POINTS_MAX, SystemRequest, read_names, read_system_curves
 
 NAMES_MAX = 20  # in one request
@@ -28,19 +28,17 @@ async def get_curves(request: Request) -> Response:
 
     name: may be repeated, at most 20 times. x: `time` (the default) or `step`: the last step that the node's primary,
     else its lowest rank, had logged before the sample. first, last: microseconds since 1970, last is exclusive; or
-    steps, last is inclusive. points: buckets, at most 400. node, label: only these nodes and labels, a label with its
-    host; may be repeated. lines: above so many devices the answer is a band, 16 if missing.
-    width: seconds or steps of a bucket at least.
+    steps, last is inclusive; without them all of the samples. points: buckets, at most 400. node, label: only these
+    nodes and labels, a label with its host; may be repeated. lines: above so many devices the answer is a band, 16 if
+    missing. width: seconds or steps of a bucket at least.
     """
     run, query = request.path_params["run"], request.query_params
-    names = tuple(dict.fromkeys(query.getlist("name")))
-    if not 0 < len(names) <= NAMES_MAX:
-        raise ValueError(f"{len(names)} names; give 1 to {NAMES_MAX}")
+    names = tuple(repeated(query, "name", NAMES_MAX, least=1))
     nodes, labels = tuple(repeated(query, "node", NODES_MAX)), tuple(repeated(query, "label", LABELS_MAX))
     is_by_step = choice(query, "x", ("time", "step")) == "step"
     least, most = (-STEP_MAX, STEP_MAX) if is_by_step else (0, 1 << 52)
-    first, last = integer(query, "first", least, least, most), integer(query, "last", most, least, most)
-    if last < first or (last == first and not is_by_step):
+    first, last = optional_integer(query, "first", least, most), optional_integer(query, "last", least, most)
+    if first is not None and last is not None and last - first < (0 if is_by_step else 1):
         raise ValueError(f"last={last} is not after first={first}")
     points = integer(query, "points", POINTS_MAX, 10, POINTS_MAX)
     lines = integer(query, "lines", LINES_MAX, 0, LINES_MAX)

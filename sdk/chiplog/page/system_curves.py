@@ -27,6 +27,10 @@ SELECT name, sum(n)::BIGINT AS n, count(*) AS n_devices, min(first) AS first, ma
        max(most) AS most, bool_and(n > 1 AND least = most) AS is_still, min(least) = max(most) AS is_same
 FROM devices GROUP BY name
 """
+_TIMES = """
+SELECT epoch_us(min(ts)) AS first_us, epoch_us(max(ts)) AS last_us FROM system
+WHERE run_id = $run AND list_contains($names::VARCHAR[], name)
+"""
 _OWNED = "regexp_matches({}, '^(GPU-|MIG-|pid:)')"
 # Each label with its nodes and GPUs. A label that moved to another node is there twice.
 _LABELS = """
@@ -127,8 +131,8 @@ class SystemRequest:
     Attributes:
         run: ID of the run.
         names: Such as hw.gpu.utilization.
-        first: The first time in µs since 1970, or the first step.
-        last: The end in µs, exclusive, or the last step, inclusive.
+        first: The first time in µs since 1970, or the first step; None for the first one of all.
+        last: The end in µs, exclusive, or the last step, inclusive; None for the last one of all.
         points: Buckets at most.
         is_by_step: Buckets of steps, not of time.
         nodes: Only of these, and of `labels`; all if both are empty.
@@ -139,8 +143,8 @@ class SystemRequest:
 
     run: str
     names: tuple[str, ...]
-    first: int
-    last: int
+    first: int | None = None
+    last: int | None = None
     points: int = POINTS_MAX
     is_by_step: bool = False
     nodes: tuple[str, ...] = ()
@@ -206,18 +210,17 @@ def read_system_curves(client: Client, request: SystemRequest) -> list[dict[str,
     points = max(request.points - 1, 1)
     if request.is_by_step:
         span = read_step_span(client, request.run)
-        first, last = request.first, request.last
-        if span is not None:
-            first, last = max(first, span["first_step"]), min(last, span["last_step"])
+        first, last = _within(request, span["first_step"], span["last_step"]) if span is not None else (0, 0)
         width = max(bucket_width(max(last - first + 1, 1), points), bucket_width(request.width, 1))
         bounds = {"width": width, "first": first - first % width, "last": last - last % width + width - 1}
         text = _BY_STEP.format(progress=progress_sql(span["n"]), **bounds) if span is not None else ""
         head = {"width": width}
     else:
-        seconds = -(-(request.last - request.first) // 1_000_000)
+        first, last = _span_us(client, request)
+        seconds = -(-(last - first) // 1_000_000)
         width_s = max(bucket_width(max(1, seconds), points), bucket_width(request.width, 1))
         width = width_s * 1_000_000
-        text = _BY_TIME.format(width=width, first=request.first // width * width, last=request.last)
+        text = _BY_TIME.format(width=width, first=first // width * width, last=last)
         head = {"width_s": width_s}
     by_name: dict[str, list[dict[str, Any]]] = {}
     for row in client.sql(text + _SAMPLED + _BUCKETS + _RESULT, named).rows() if text else ():
@@ -236,6 +239,19 @@ def read_system_curves(client: Client, request: SystemRequest) -> list[dict[str,
         about = {"key": name, **sample_name(name)._asdict(), "is_rate": name in counters}
         curves.append({**about, **head, **curve})
     return curves
+
+
+def _span_us(client: Client, request: SystemRequest) -> tuple[int, int]:
+    """Return the times of a request, with those of the samples in place of missing ones."""
+    if request.first is not None and request.last is not None:
+        return request.first, request.last
+    [found] = client.sql(_TIMES, {"run": request.run, "names": list(request.names)}).rows()
+    return _within(request, found["first_us"] or 0, (found["last_us"] or 0) + 1)
+
+
+def _within(request: SystemRequest, first: int, last: int) -> tuple[int, int]:
+    """Return what a request asks for of a span."""
+    return max(first, request.first or first), last if request.last is None else min(last, request.last)
 
 
 def _lines(rows: list[dict[str, Any]]) -> dict[str, Any]:
