@@ -20,7 +20,7 @@ POLICY = (
 HEADERS = (
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),  # with no-referrer, browsers send `Origin: null` with a form
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 _SIGN_IN = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>chiplog</title>
