@@ -1,4 +1,4 @@
-"""Signing in with a real browser: by the password form."""
+"""Signing in with a real browser: by the password form, by links of other sites."""
 
 from collections.abc import Iterator
 
@@ -10,6 +10,7 @@ from tests.support.page_client import PageClient, serving
 from tests.support.recorded import fill_three_runs
 
 PASSWORD = "sésame & <b>"
+ELSEWHERE = "http://elsewhere.example/"
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +42,12 @@ def test_the_password_form_opens_the_page(locked: PageClient, page: Page, errors
     sign_in_by_form(page, base_of(locked))
     assert all("401" in error for error in errors), "only the form and the wrong password"
     errors.clear()
+
+
+def test_links_of_another_site_open_the_page(locked: PageClient, page: Page) -> None:
+    links = f'<a href="{locked.server.new_address()}">first</a> <a href="{base_of(locked)}#/sql">later</a>'
+    page.route(ELSEWHERE, lambda route: route.fulfill(content_type="text/html", body=links))
+    for name, shown in (("first", "Runs"), ("later", "SQL")):
+        page.goto(ELSEWHERE)
+        page.get_by_role("link", name=name).click()
+        expect(page.get_by_role("heading", name=shown)).to_be_visible()

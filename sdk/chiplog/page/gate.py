@@ -90,7 +90,8 @@ class Gate:
         if is_token:
             self._on_token_used()
         response = RedirectResponse("./", status_code=303)
-        response.set_cookie(self._cookie, session, httponly=True, samesite="strict", path="/")
+        # Lax: a link in a chat or a wiki opens the page. GETs change nothing, and the origin of all else is checked.
+        response.set_cookie(self._cookie, session, httponly=True, samesite="lax", path="/")
         return response
 
     def _form(self, why: str) -> Response:
