@@ -1,4 +1,4 @@
-"""Signing in with a real browser: by the password form, by links of other sites."""
+"""Signing in with a real browser: by the password form, by links of other sites, below a path prefix."""
 
 from collections.abc import Iterator
 
@@ -7,6 +7,7 @@ from playwright.sync_api import Page, expect
 
 from tests.support.hand_written import hand_written
 from tests.support.page_client import PageClient, serving
+from tests.support.prefix_proxy import PREFIX, behind_prefix
 from tests.support.recorded import fill_three_runs
 
 PASSWORD = "sésame & <b>"
@@ -41,6 +42,15 @@ def sign_in_by_form(page: Page, base: str) -> None:
 def test_the_password_form_opens_the_page(locked: PageClient, page: Page, errors: list[str]) -> None:
     sign_in_by_form(page, base_of(locked))
     assert all("401" in error for error in errors), "only the form and the wrong password"
+    errors.clear()
+
+
+def test_a_session_below_a_path_prefix_is_for_that_prefix_only(
+    locked: PageClient, page: Page, errors: list[str]
+) -> None:
+    with behind_prefix(locked.server.port) as base:
+        sign_in_by_form(page, base)
+    assert [cookie["path"] for cookie in page.context.cookies()] == [PREFIX]
     errors.clear()
 
 

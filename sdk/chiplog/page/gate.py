@@ -91,7 +91,8 @@ class Gate:
             self._on_token_used()
         response = RedirectResponse("./", status_code=303)
         # Lax: a link in a chat or a wiki opens the page. GETs change nothing, and the origin of all else is checked.
-        response.set_cookie(self._cookie, session, httponly=True, samesite="lax", path="/")
+        # Without a path the cookie is for that of this address: below a prefix it reaches no other server of a hub.
+        response.set_cookie(self._cookie, session, httponly=True, samesite="lax", path=None)
         return response
 
     def _form(self, why: str) -> Response:
