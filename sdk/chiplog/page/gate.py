@@ -1,6 +1,5 @@
 """The check before every request: host, session, origin; and the headers of every answer."""
 
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -77,7 +76,8 @@ class Gate:
         if path == "/" and method == "POST":
             return self._sign_in(self._access.open_by_password(await _password_of(receive)))
         # safeguard: no-session-no-data
-        if path == "/static/style.css" or self._access.is_open(_cookie_of(headers.get("cookie", ""), self._cookie)):
+        sessions = _cookies_of(headers.get("cookie", ""), self._cookie)
+        if path == "/static/style.css" or any(map(self._access.is_open, sessions)):
             return None
         if path == "/":
             return self._form("Open the address that chiplog ui prints: it has a token, which works once.")
@@ -100,12 +100,10 @@ class Gate:
         return HTMLResponse(_SIGN_IN.format(why=why, form=form), status_code=401)
 
 
-def _cookie_of(header: str, name: str) -> str:
-    try:
-        morsel = SimpleCookie(header).get(name)
-    except CookieError:
-        return ""
-    return "" if morsel is None else str(morsel.value)
+def _cookies_of(header: str, name: str) -> list[str]:
+    """Return the values of a cookie: several paths may have one each. Cookies of other programs may have any text."""
+    pairs = [part.partition("=") for part in header.split(";")]
+    return [value.strip() for found, _, value in pairs if found.strip() == name]
 
 
 async def _password_of(receive: Receive) -> str:

@@ -70,6 +70,16 @@ def test_a_password_opens_the_page(locked: PageClient) -> None:
     assert opened.status == 303 and "set-cookie" in opened.headers
 
 
+@pytest.mark.parametrize(
+    "other", ['x={"a":1}', "x=a b", 'x="', "x", "=", "", ";", "x=[1,2]", "x=\xe9", "chiplog-{port}=old"]
+)
+def test_odd_cookies_of_other_programs_on_this_host_do_not_end_a_session(reader: PageClient, other: str) -> None:
+    other = other.format(port=reader.server.port) if "{port}" in other else other
+    for cookies in (f"{other}; {reader.cookie}", f"{reader.cookie}; {other}", f"{other};{reader.cookie};y=1"):
+        assert reader.ask("/api/info", Cookie=cookies).status == 200
+    assert reader.ask("/api/info", Cookie=other).status == 401
+
+
 def test_another_host_is_refused_also_with_a_session(reader: PageClient, locked: PageClient) -> None:
     for path in ("/", "/api/runs", "/static/style.css"):
         answer = reader.ask(path, Host="evil.example")
