@@ -25,6 +25,7 @@ from chiplog.page import (
     routes_system,
     routes_views,
 )
+from chiplog.page.disconnect import CancelOnDisconnect
 from chiplog.page.json_response import JsonResponse, error_response, query_error_response
 from chiplog.page.run_table import RunTables
 from chiplog.page.shared_answers import SharedAnswers
@@ -65,7 +66,10 @@ def build_app(source: Source) -> Starlette:
     ]
     return Starlette(
         routes=[Route("/", index), Mount("/api", routes=api), Mount("/static", CompressedFiles())],
-        middleware=[Middleware(GZipMiddleware, minimum_size=GZIP_BYTES_MIN, compresslevel=GZIP_LEVEL)],
+        middleware=[
+            Middleware(CancelOnDisconnect),
+            Middleware(GZipMiddleware, minimum_size=GZIP_BYTES_MIN, compresslevel=GZIP_LEVEL),
+        ],
         exception_handlers={
             QueryError: _on_query_error,
             NoDataError: _on_no_data,

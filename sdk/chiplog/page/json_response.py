@@ -9,7 +9,15 @@ from starlette.responses import Response
 from chiplog.query.result import QueryError
 
 # Of the kinds of QueryError; others are 500.
-_STATUSES = {"refused": 400, "sql": 400, "timeout": 504, "busy": 503, "unreachable": 503, "stopping": 503}
+_STATUSES = {
+    "refused": 400,
+    "sql": 400,
+    "timeout": 504,
+    "busy": 503,
+    "unreachable": 503,
+    "stopping": 503,
+    "cancelled": 503,
+}
 _OPTIONS = orjson.OPT_NAIVE_UTC | orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
 

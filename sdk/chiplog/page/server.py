@@ -1,6 +1,7 @@
 """The server of the page: it listens, prints its address, and ends with the process or when it is closed."""
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import socket
@@ -19,22 +20,24 @@ END_WAIT_S = 5.0
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams of open pages first, which would last until they are cancelled.
+    """Ends the streams and the queries of open pages first, which would last until they are cancelled.
 
     uvicorn logs a traceback for each request that it cancels. At the end of a server that helps no one.
     """
 
-    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, end_requests: Callable[[], None]) -> None:
         super().__init__(config)
-        self._end_streams = end_streams
+        self._end_requests = end_requests
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._end_streams()
+        self._end_requests()
         log = logging.getLogger("uvicorn.error")
         level = log.level
         log.setLevel(logging.CRITICAL)
         try:
             await super().shutdown(sockets)
+            if tasks := set(self.server_state.tasks):  # cancelled
+                await asyncio.wait(tasks, timeout=END_WAIT_S)
         finally:
             log.setLevel(level)
 
@@ -70,7 +73,12 @@ class PageServer:
         config = uvicorn.Config(
             gate, log_level="warning", access_log=False, ws="none", lifespan="on", timeout_graceful_shutdown=1
         )
-        self._server = _Server(config, lambda: app.state.live.close())
+
+        def end_requests() -> None:
+            app.state.live.close()
+            source.stop()
+
+        self._server = _Server(config, end_requests)
         self._thread: threading.Thread | None = None
 
     def new_address(self) -> str:
@@ -87,6 +95,8 @@ class PageServer:
         """Serve in a thread, until `close` or the end of the process."""
         self._thread = threading.Thread(target=self._run, name="chiplog-page", daemon=True)
         self._thread.start()
+        # A query that runs would end with the process in native code, which aborts it.
+        atexit.register(self.close)
 
     def stop(self) -> None:
         """Stop to serve soon. May be called from another thread."""
@@ -94,6 +104,7 @@ class PageServer:
 
     def close(self) -> None:
         """Stop to serve, and wait for the end of the thread."""
+        atexit.unregister(self.close)
         self.stop()
         if self._thread is not None:
             self._thread.join(END_WAIT_S)

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,6 +12,22 @@ from starlette.responses import Response
 KEPT_S = 1.0  # long enough for pages that heard of the same change
 
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass
+class _Answer:
+    """An answer, the pages that wait for it, and when it was there."""
+
+    response: "asyncio.Future[Response]"
+    n_waiting: int = 0
+    ended_at: float | None = None
+
+    def is_kept(self, now: float) -> bool:
+        """Return True while it is computed, and for KEPT_S after that; False if it has failed."""
+        if self.ended_at is None:
+            return True
+        has_failed = self.response.cancelled() or self.response.exception() is not None
+        return not has_failed and now - self.ended_at < KEPT_S
 
 
 class SharedAnswers:
@@ -23,21 +40,41 @@ class SharedAnswers:
 
     def __init__(self, position: Callable[[], int | None]) -> None:
         self._position = position
-        self._answers: dict[tuple[str, int], tuple[float, asyncio.Future[Response]]] = {}
+        self._answers: dict[tuple[str, int], _Answer] = {}
 
     async def get(self, request: str, answer: Callable[[], Awaitable[Response]]) -> Response:
-        """Return the answer to a request: that of another page, even if it is still being computed, or a new one."""
+        """Return the answer to a request: that of another page, even if it is still being computed, or a new one.
+
+        It is cancelled when the last page that waits for it has left.
+        """
         position = self._position()
         if position is None:
             return await answer()
         now = time.monotonic()
-        self._answers = {key: entry for key, entry in self._answers.items() if now - entry[0] < KEPT_S}
+        self._answers = {key: entry for key, entry in self._answers.items() if entry.is_kept(now)}
         found = self._answers.get((request, position))
-        if found is None or _has_failed(found[1]):
-            found = now, asyncio.ensure_future(answer())
-            self._answers[request, position] = found
-        # A page that leaves must not take the answer from the others.
-        return await asyncio.shield(found[1])
+        if found is None:
+            found = self._answers[request, position] = _begun(answer())
+        found.n_waiting += 1
+        try:
+            # A page that leaves must not take the answer from the others.
+            return await asyncio.shield(found.response)
+        finally:
+            found.n_waiting -= 1
+            if not found.n_waiting and found.response.cancel():
+                self._answers.pop((request, position), None)
+
+
+def _begun(answer: Awaitable[Response]) -> _Answer:
+    begun = _Answer(asyncio.ensure_future(answer))
+
+    def end(response: "asyncio.Future[Response]") -> None:
+        begun.ended_at = time.monotonic()
+        if not response.cancelled():
+            response.exception()  # the pages have it, or have left
+
+    begun.response.add_done_callback(end)
+    return begun
 
 
 def shared(handler: Handler) -> Handler:
@@ -51,7 +88,3 @@ def shared(handler: Handler) -> Handler:
         return Response(found.body, media_type=found.media_type)
 
     return answer
-
-
-def _has_failed(answer: "asyncio.Future[Response]") -> bool:
-    return answer.done() and (answer.cancelled() or answer.exception() is not None)

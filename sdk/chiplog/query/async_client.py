@@ -32,7 +32,7 @@ class AsyncClient:
         cancelled = threading.Event()
 
         def call() -> Result:
-            return Result(self._client._open_result(query, params, timeout_s, time_zone, cancelled=cancelled).read())
+            return self._client.sql(query, params, timeout_s, time_zone, cancelled=cancelled)
 
         async with self._turn:
             return await _in_thread(call, cancelled)

@@ -130,9 +130,16 @@ class Client:
         self._told_stale = False
         self._may_start = False
         self._awaits_spool = False  # an agent was started to deliver it
+        self._cancelled: threading.Event | None = None  # of queries that are given none; of the page's server
 
     def sql(
-        self, query: str, params: Params = None, timeout_s: float | None = None, time_zone: str = "UTC"
+        self,
+        query: str,
+        params: Params = None,
+        timeout_s: float | None = None,
+        time_zone: str = "UTC",
+        *,
+        cancelled: threading.Event | None = None,
     ) -> "Result":
         """Run one SELECT and return its whole result.
 
@@ -142,12 +149,13 @@ class Client:
             timeout_s: At most 30, the default.
             time_zone: IANA name of the session's zone, for expressions of the query with a zone, such as
                 `now()::DATE` or `timezone('UTC', ts) > '2026-01-02 03:00'`.
+            cancelled: Another thread sets it to end the query, which then raises QueryError.
 
         Raises:
             QueryError: The query has no result; `kind` says why. The limit of a result is 256 MiB of Arrow data,
                 compressed: `stream` has none.
         """
-        return Result(self._open_result(query, params, timeout_s, time_zone).read())
+        return Result(self._open_result(query, params, timeout_s, time_zone, cancelled=cancelled).read())
 
     def stream(
         self,
@@ -168,7 +176,7 @@ class Client:
             params: As of `sql`.
             timeout_s: Of the query, without the reading; at most 30, the default.
             time_zone: As of `sql`.
-            cancelled: Another thread sets it to end the query, which then raises QueryError.
+            cancelled: As of `sql`.
 
         Returns:
             An iterator of Arrow record batches; close it, or use it as a context manager.
@@ -201,7 +209,7 @@ class Client:
             if self._closed:
                 raise QueryError("refused", "this client is closed; connect again")
             zone = "" if time_zone == "UTC" else time_zone
-            return self._execute(query, plain, timeout_s, zone, bytes_max, cancelled)
+            return self._execute(query, plain, timeout_s, zone, bytes_max, cancelled or self._cancelled)
 
     def read_file(self, sha256: str) -> Iterator[bytes]:
         """Yield the content of a saved file, in parts of up to 1 MiB. The caller compares its digest.

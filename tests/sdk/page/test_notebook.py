@@ -1,6 +1,8 @@
 """`chiplog.ui()`: a frame for notebooks, by a server in this process."""
 
 import re
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +36,26 @@ def test_a_frame_and_a_link_open_the_page_once_each(root: Path) -> None:
         opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         with opener.open(address.partition("#")[0], timeout=30) as response:
             assert b"static/js/main.js" in response.read()
+
+
+ENDS = """
+import atexit, sys
+import chiplog, pytest
+from tests.support.endless_queries import EndlessQueries
+from tests.support.page_client import PageClient
+
+endless = EndlessQueries(pytest.MonkeyPatch(), "count(*) AS n FROM runs")
+atexit.register(lambda: print(endless.endings.get_nowait()))  # after the page
+server = chiplog.ui(dir=sys.argv[1])._server
+request = PageClient(server, server._access).sign_in().asked("/api/info")
+request.__enter__()
+assert endless.began.acquire(timeout=25)
+"""
+
+
+def test_the_end_of_the_process_cancels_the_queries_that_run(root: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDS, root], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "cancelled\n", "")
 
 
 def test_two_calls_share_a_server(root: Path) -> None:

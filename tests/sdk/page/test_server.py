@@ -11,6 +11,9 @@ import pytest
 from chiplog.page.access import Access
 from chiplog.page.server import PageServer
 from chiplog.page.source import Source
+from tests.support.endless_queries import EndlessQueries
+from tests.support.hand_written import hand_written
+from tests.support.live_runs import fill_live_runs
 from tests.support.page_client import PageClient, serving
 from tests.support.waiting import WAIT_S
 
@@ -66,6 +69,22 @@ def test_a_request_without_an_answer_ends_with_the_server_and_prints_nothing(
         request.sendall(text.encode())
         assert asked.wait(WAIT_S)
         server.close()
+    assert capfd.readouterr().err == ""
+
+
+def test_the_end_of_the_server_cancels_the_queries_that_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with hand_written(tmp_path) as database:
+        fill_live_runs(database)
+    endless = EndlessQueries(monkeypatch, "count(*) AS n FROM runs")
+    with serving(tmp_path) as client:
+        client.sign_in()
+        with client.asked("/api/info"):
+            assert endless.began.acquire(timeout=WAIT_S)
+            client.server.close()
+            assert endless.endings.get_nowait() == "cancelled"
+    assert not any(thread.name == "chiplog-page-query" for thread in threading.enumerate())
     assert capfd.readouterr().err == ""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from starlette.responses import Response
 
+from chiplog.page import shared_answers
 from chiplog.page.shared_answers import SharedAnswers
 
 pytestmark = pytest.mark.pure
@@ -15,14 +16,18 @@ class Counting:
     """Answers with the number of calls so far."""
 
     def __init__(self) -> None:
-        self.n_calls = 0
+        self.n_calls = self.n_cancelled = 0
         self.may_end = asyncio.Event()
         self.may_end.set()
 
     async def __call__(self) -> Response:
         self.n_calls += 1
         number = self.n_calls
-        await self.may_end.wait()
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.n_cancelled += 1
+            raise
         return Response(str(number))
 
 
@@ -80,6 +85,37 @@ def test_a_page_that_leaves_does_not_take_the_answer_from_the_others() -> None:
         leaving.cancel()
         answer.may_end.set()
         assert await staying == "1"
+
+    run(test)
+
+
+def test_an_answer_ends_with_the_last_page_that_waits_for_it() -> None:
+    async def test() -> None:
+        shared, answer = SharedAnswers(lambda: 7), Counting()
+        answer.may_end.clear()
+        waiting = [asyncio.create_task(body(shared.get("/curves", answer))) for _ in range(2)]
+        await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        await asyncio.sleep(0)
+        assert answer.n_cancelled == 1
+        answer.may_end.set()
+        assert await body(shared.get("/curves", answer)) == "2"
+
+    run(test)
+
+
+def test_an_answer_that_is_being_computed_is_shared_for_as_long_as_that_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(shared_answers, "KEPT_S", 0.0)
+        shared, answer = SharedAnswers(lambda: 7), Counting()
+        answer.may_end.clear()
+        first, second = (asyncio.create_task(body(shared.get("/verdict", answer))) for _ in range(2))
+        await asyncio.sleep(0)
+        answer.may_end.set()
+        assert (await first, await second) == ("1", "1")
+        assert await body(shared.get("/verdict", answer)) == "2"
 
     run(test)
 
