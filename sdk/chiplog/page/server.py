@@ -7,8 +7,10 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from chiplog.page.access import Access
 from chiplog.page.app import build_app
@@ -17,6 +19,15 @@ from chiplog.page.source import Source
 
 DEFAULT_PORT = 8642
 END_WAIT_S = 5.0
+_log = logging.getLogger("uvicorn.error")  # all that uvicorn logs, but for requests
+
+
+class _Protocol(H11Protocol):
+    """Logs no requests. uvicorn's option for that removes the handlers of other servers in this process."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.access_log = False
 
 
 class _Server(uvicorn.Server):
@@ -31,15 +42,14 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._end_requests()
-        log = logging.getLogger("uvicorn.error")
-        level = log.level
-        log.setLevel(logging.CRITICAL)
+        level = _log.level
+        _log.setLevel(logging.CRITICAL)
         try:
             await super().shutdown(sockets)
             if tasks := set(self.server_state.tasks):  # cancelled
                 await asyncio.wait(tasks, timeout=END_WAIT_S)
         finally:
-            log.setLevel(level)
+            _log.setLevel(level)
 
 
 class PageServer:
@@ -70,8 +80,15 @@ class PageServer:
         self.host, self.port = host, int(self._socket.getsockname()[1])
         app = build_app(source)
         gate = Gate(app, access, f"chiplog-{self.port}", lambda: on_token_used(self.new_address()))
+        if _log.level == logging.NOTSET:
+            _log.setLevel(logging.WARNING)
         config = uvicorn.Config(
-            gate, log_level="warning", access_log=False, ws="none", lifespan="on", timeout_graceful_shutdown=1
+            gate,
+            http=_Protocol,
+            ws="none",
+            log_config=None,  # it would close all handlers of this process, such as those of a training
+            lifespan="on",
+            timeout_graceful_shutdown=1,
         )
 
         def end_requests() -> None:

@@ -1,6 +1,7 @@
 """The server: where it listens, and that it ends."""
 
 import asyncio
+import logging
 import socket
 import threading
 from pathlib import Path
@@ -94,3 +95,31 @@ def test_an_address_names_the_host_as_a_browser_needs_it(tmp_path: Path) -> None
     server = PageServer(Source(dir=str(tmp_path)), Access(), host="::1", port=0)
     assert server.new_address().startswith(f"http://[::1]:{server.port}/?token=")
     server.close()
+
+
+def test_the_log_of_the_process_stays_as_it_is_and_has_each_warning_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "training.log"
+    handler = logging.FileHandler(path, mode="w")
+    root, access = logging.getLogger(), logging.getLogger("uvicorn.access")
+    level = root.level
+    root.addHandler(handler)
+    access.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        logging.info("before")
+        with serving(tmp_path) as client:
+            client.sign_in()
+            with socket.create_connection(("127.0.0.1", client.server.port), timeout=30) as request:
+                request.sendall(b"no request\r\n\r\n")
+                assert request.recv(4096).startswith(b"HTTP/1.1 400 ")
+        logging.info("after")
+        assert access.handlers == [handler] and access.propagate, "those of another server in this process"
+    finally:
+        root.setLevel(level)
+        root.removeHandler(handler)
+        access.removeHandler(handler)
+        handler.close()
+    assert path.read_text().splitlines() == ["before", "Invalid HTTP request received.", "after"]
+    assert capfd.readouterr().err == ""
