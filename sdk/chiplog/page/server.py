@@ -17,7 +17,6 @@ from chiplog.page.app import build_app
 from chiplog.page.gate import Gate
 from chiplog.page.source import Source
 
-DEFAULT_PORT = 8642
 END_WAIT_S = 5.0
 _log = logging.getLogger("uvicorn.error")  # all that uvicorn logs, but for requests
 
@@ -71,7 +70,7 @@ class PageServer:
         source: Source,
         access: Access,
         host: str = "127.0.0.1",
-        port: int = DEFAULT_PORT,
+        port: int = 0,
         on_token_used: Callable[[str], None] = lambda address: None,
     ) -> None:
         self._access = access
@@ -116,11 +115,11 @@ class PageServer:
         atexit.register(self.close)
 
     def stop(self) -> None:
-        """Stop to serve soon. May be called from another thread."""
+        """Stop serving soon. May be called from another thread."""
         self._server.should_exit = True
 
     def close(self) -> None:
-        """Stop to serve, and wait for the end of the thread."""
+        """Stop serving, and wait for the end of the thread."""
         atexit.unregister(self.close)
         self.stop()
         if self._thread is not None:
