@@ -18,6 +18,7 @@ from chiplog.page.gate import Gate
 from chiplog.page.source import Source
 
 END_WAIT_S = 5.0
+HEAD_BYTES_MAX = 256 << 10  # of a request: its address has up to 1,024 labels of 128 characters
 _log = logging.getLogger("uvicorn.error")  # all that uvicorn logs, but for requests
 
 
@@ -88,6 +89,7 @@ class PageServer:
             log_config=None,  # it would close all handlers of this process, such as those of a training
             lifespan="on",
             timeout_graceful_shutdown=1,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         )
 
         def end_requests() -> None:

@@ -6,12 +6,15 @@ import socket
 import threading
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlencode
 
 import pytest
 
 from chiplog.page.access import Access
+from chiplog.page.parameters import LABELS_MAX
 from chiplog.page.server import PageServer
 from chiplog.page.source import Source
+from chiplog_schemas.limits import NAME_CHARS_MAX
 from tests.support.endless_queries import EndlessQueries
 from tests.support.hand_written import hand_written
 from tests.support.live_runs import fill_live_runs
@@ -95,6 +98,12 @@ def test_an_address_names_the_host_as_a_browser_needs_it(tmp_path: Path) -> None
     server = PageServer(Source(dir=str(tmp_path)), Access(), host="::1", port=0)
     assert server.new_address().startswith(f"http://[::1]:{server.port}/?token=")
     server.close()
+
+
+def test_an_address_may_have_as_many_labels_as_a_request_takes(reader: PageClient) -> None:
+    labels = [f"{number:x<{NAME_CHARS_MAX}}" for number in range(LABELS_MAX)]
+    answer = reader.ask("/api/runs/healthy/ranks?" + urlencode({"label": labels}, doseq=True))
+    assert answer.status == 200, answer
 
 
 def test_the_log_of_the_process_stays_as_it_is_and_has_each_warning_once(
