@@ -34,6 +34,10 @@ class Access:
         """Return True if a password opens a session."""
         return self._password is not None
 
+    def allow_host(self, name: str) -> None:
+        """Allow a name by which browsers may call the server."""
+        self._hosts.add(name.lower())
+
     def new_token(self) -> str:
         """Return a token that opens one session."""
         token = secrets.token_urlsafe(24)

@@ -18,6 +18,7 @@ from chiplog.page.gate import Gate
 from chiplog.page.source import Source
 
 END_WAIT_S = 5.0
+ALL_INTERFACES = ("0.0.0.0", "::")
 HEAD_BYTES_MAX = 256 << 10  # of a request: its address has up to 1,024 labels of 128 characters
 _log = logging.getLogger("uvicorn.error")  # all that uvicorn logs, but for requests
 
@@ -78,6 +79,8 @@ class PageServer:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family)
         self.host, self.port = host, int(self._socket.getsockname()[1])
+        self._name = socket.gethostname() if host in ALL_INTERFACES else host
+        access.allow_host(self._name)  # its own address must open the page
         app = build_app(source)
         gate = Gate(app, access, f"chiplog-{self.port}", lambda: on_token_used(self.new_address()))
         if _log.level == logging.NOTSET:
@@ -101,8 +104,7 @@ class PageServer:
 
     def new_address(self) -> str:
         """Return an address that opens the page once."""
-        name = f"[{self.host}]" if ":" in self.host else self.host
-        name = {"0.0.0.0": socket.gethostname(), "[::]": socket.gethostname()}.get(name, name)
+        name = f"[{self._name}]" if ":" in self._name else self._name
         return f"http://{name}:{self.port}/?token={self._access.new_token()}"
 
     def serve(self) -> None:

@@ -6,7 +6,7 @@ import socket
 import threading
 from pathlib import Path
 from typing import NoReturn
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
@@ -98,6 +98,19 @@ def test_an_address_names_the_host_as_a_browser_needs_it(tmp_path: Path) -> None
     server = PageServer(Source(dir=str(tmp_path)), Access(), host="::1", port=0)
     assert server.new_address().startswith(f"http://[::1]:{server.port}/?token=")
     server.close()
+
+
+def test_the_address_of_a_server_on_all_interfaces_opens_it(tmp_path: Path) -> None:
+    access = Access()
+    server = PageServer(Source(dir=str(tmp_path)), access, host="0.0.0.0")
+    server.start()
+    try:
+        client, address = PageClient(server, access), urlsplit(server.new_address())
+        assert address.netloc == f"{socket.gethostname()}:{server.port}"
+        assert client.ask(f"/?{address.query}", Host=address.netloc).status == 303
+        assert client.ask("/", Host=f"evil.example:{server.port}").status == 400
+    finally:
+        server.close()
 
 
 def test_an_address_may_have_as_many_labels_as_a_request_takes(reader: PageClient) -> None:
