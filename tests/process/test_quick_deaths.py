@@ -163,8 +163,11 @@ def test_looking_starts_the_daemons_when_journals_wait_and_says_so(chiplog_dir: 
     def look(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
         command = [*CLI, *arguments]
         environment = os.environ | variables
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True}
+        return subprocess.run(command, env=environment, text=True, timeout=180, **streams)
 
+    served = look("ui", "--no-start", "--port", "0", "--until-stdin-ends")
+    assert (served.returncode, served.stderr) == (0, "")
     refused = [
         look("runs", "--no-start"),
         look("runs", CHIPLOG_AGENT="ipc:///nowhere/agent.sock"),

@@ -40,6 +40,12 @@ def _note_start(context: click.Context, _: click.Parameter, no_start: bool) -> N
     context.meta[_NO_START] = no_start
 
 
+def may_start() -> bool:
+    """Return True unless the command was called with --no-start."""
+    context = click.get_current_context(silent=True)
+    return context is None or not context.meta.get(_NO_START)
+
+
 def local_option(command: F) -> F:
     """Add --local."""
     return click.option("--local", "is_local", is_flag=True, help="Times in this machine's zone instead of UTC.")(
@@ -63,9 +69,7 @@ def open_client(dir_: str | None, url: str | None) -> Iterator[Client]:
     if dir_ and url:
         raise click.UsageError(f"--dir {dir_} and --url {url} exclude each other; give one of them")
     try:
-        context = click.get_current_context(silent=True)
-        may_start = context is None or not context.meta.get(_NO_START)
-        with connect(url, dir=dir_, start=may_start) as client:
+        with connect(url, dir=dir_, start=may_start()) as client:
             yield client
     except QueryError as error:
         blamed = BadQuery if error.kind in ("refused", "sql") else click.ClickException

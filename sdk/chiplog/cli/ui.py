@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chiplog.cli.options import source_options
+from chiplog.cli.options import may_start, source_options
 
 if TYPE_CHECKING:
     from chiplog.page.server import PageServer
@@ -56,7 +56,7 @@ def ui(
     from chiplog.query.result import QueryError
 
     password = os.environ.get(PASSWORD_VARIABLE) or None
-    source = Source(url, dir_)
+    source = Source(url, dir_, may_start=may_start())
     try:
         asyncio.run(source.try_once())
     except NoDataError:
