@@ -1,9 +1,9 @@
 """`chiplog ui`: the page, in a browser."""
 
 import asyncio
+import contextlib
 import ipaddress
 import os
-import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -82,15 +82,14 @@ def ui(
         )
     if opens:
         click.launch(address)
-    sys.stdout.flush()
     if ends_with_stdin:  # of a collector
         threading.Thread(target=_stop_after_stdin, args=(server,), daemon=True).start()
     server.serve()
 
 
 def _print_next(address: str) -> None:
-    click.echo(f"opened; the next address: {address}")
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # the reader of the first line may have gone, such as `head -1`
+        click.echo(f"opened; the next address: {address}")
 
 
 def _stop_after_stdin(server: "PageServer") -> None:

@@ -31,6 +31,21 @@ def test_the_printed_address_opens_the_page_and_the_next_one_is_printed(tmp_path
         assert process.wait(WAIT_S) in (0, 130, -signal.SIGINT)
 
 
+def test_the_page_opens_also_if_its_next_address_has_no_reader(tmp_path: Path) -> None:
+    command = [*CLI, "ui", "--port", "0", "--until-stdin-ends"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, env=environment(tmp_path), text=True, **pipes) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        address = process.stdout.readline().split()[-1]
+        process.stdout.close()  # as `chiplog ui | head -1`
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with opener.open(address, timeout=WAIT_S) as response:
+            assert response.status == 200
+        process.stdin.close()
+        assert process.wait(WAIT_S) == 0
+        assert process.stderr.read() == ""
+
+
 def test_a_port_in_use_and_two_sources_are_one_line(tmp_path: Path) -> None:
     import socket
 
