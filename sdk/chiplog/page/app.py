@@ -27,12 +27,14 @@ from chiplog.page import (
 )
 from chiplog.page.disconnect import CancelOnDisconnect
 from chiplog.page.json_response import JsonResponse, error_response, query_error_response
+from chiplog.page.parameters import BadRequestError
 from chiplog.page.run_table import RunTables
 from chiplog.page.shared_answers import SharedAnswers
 from chiplog.page.source import Source
 from chiplog.page.static_files import STATIC, CompressedFiles
 from chiplog.query.client import NoDataError
 from chiplog.query.result import QueryError
+from chiplog_schemas.query.query_messages import one_line
 
 GZIP_BYTES_MIN = 1_000
 GZIP_LEVEL = 4  # curves are 2 % larger than at level 9, and need a quarter of the time
@@ -74,7 +76,8 @@ def build_app(source: Source) -> Starlette:
             QueryError: _on_query_error,
             NoDataError: _on_no_data,
             HTTPException: _on_http_error,
-            ValueError: _on_bad_input,
+            BadRequestError: _on_bad_request,
+            Exception: _on_internal_error,
         },
         lifespan=lifespan,
     )
@@ -105,5 +108,11 @@ async def _on_http_error(request: Request, error: Any) -> Response:
     return error_response(error.status_code, "not_found" if error.status_code == 404 else "refused", error.detail)
 
 
-async def _on_bad_input(request: Request, error: Exception) -> Response:
+async def _on_bad_request(request: Request, error: Exception) -> Response:
     return error_response(400, "refused", str(error))
+
+
+async def _on_internal_error(request: Request, error: Exception) -> Response:
+    """Answer in one line. The server logs the error with its traceback."""
+    text = one_line(f"{type(error).__name__}: {error}")
+    return error_response(500, "internal", f"the page failed, {text:.200}; its log has more")

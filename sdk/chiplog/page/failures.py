@@ -4,6 +4,7 @@ from collections import defaultdict
 from datetime import datetime
 from typing import Any
 
+from chiplog.page.parameters import BadRequestError
 from chiplog.page.system_curves import throttle_text
 from chiplog.query.client import Client
 from chiplog.query.run_report import RANK_ROUNDS_FIRST
@@ -71,7 +72,7 @@ def read_failures(client: Client, run: str, attempt: int | None) -> dict[str, An
 
     Raises:
         QueryError: A query has no result.
-        ValueError: No label failed in this round.
+        BadRequestError: No label failed in this round.
     """
     rounds = client.sql(_ROUNDS, {"run": run}).rows()
     if not rounds:
@@ -79,7 +80,7 @@ def read_failures(client: Client, run: str, attempt: int | None) -> dict[str, An
     numbers = sorted(row["attempt"] for row in rounds)
     first = next((row for row in rounds if attempt is None or row["attempt"] == attempt), None)
     if first is None:
-        raise ValueError(f"attempt={attempt} has no failure; choose one of {', '.join(map(str, numbers))}")
+        raise BadRequestError(f"attempt={attempt} has no failure; choose one of {', '.join(map(str, numbers))}")
     others = {row["label"]: "echo" if row["is_echo"] else "cause" for row in first.pop("others")}
     labels = client.sql(_LABELS, {"run": run, "round": first["attempt"], "first": first["label"]}).rows()
     gpus = _gpus(client, run, first["ts"], labels)

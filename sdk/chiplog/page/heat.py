@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chiplog.page.curves import bucket_width
+from chiplog.page.parameters import BadRequestError
 from chiplog.page.verdict import OUTSIDE
 from chiplog.query.client import Client
 
@@ -76,7 +77,7 @@ def read_heat(client: Client, request: HeatRequest) -> dict[str, Any]:
 
     Raises:
         QueryError: A query has no result.
-        ValueError: The run has no such phase.
+        BadRequestError: The run has no such phase.
     """
     named = {"run": request.run}
     phases = {row["phase"]: row for row in client.sql(_PHASES, named).rows()}
@@ -87,7 +88,9 @@ def read_heat(client: Client, request: HeatRequest) -> dict[str, Any]:
     if not phases:
         return head | {"labels": [], "n_rows": 0, "n_columns": 0}
     if head["phase"] not in phases:
-        raise ValueError(f"run {request.run!r:.200} has no phase {request.phase!r:.200}; it has {', '.join(phases)}")
+        raise BadRequestError(
+            f"run {request.run!r:.200} has no phase {request.phase!r:.200}; it has {', '.join(phases)}"
+        )
     found = phases[head["phase"]]
     first = found["first_step"] if request.first is None else request.first
     last = max(first, found["last_step"] if request.last is None else request.last)

@@ -1,4 +1,4 @@
-"""Pure: parameters of a request. What is wrong with one is a ValueError that names it, its value and what it may be."""
+"""Pure: parameters of a request. A BadRequestError names the one that is wrong, its value and what it may be."""
 
 import math
 from collections.abc import Mapping
@@ -11,6 +11,10 @@ LABELS_MAX = 1_024  # in one request
 CHOSEN_LABELS = "(len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[], label))"
 
 
+class BadRequestError(ValueError):
+    """A request that cannot be answered as it is. The text is one line for people."""
+
+
 def integer(query: Mapping[str, str], name: str, default: int, least: int = -STEP_MAX, most: int = STEP_MAX) -> int:
     """Return an integer within bounds; the default if the parameter is missing."""
     text = query.get(name, "")
@@ -19,9 +23,9 @@ def integer(query: Mapping[str, str], name: str, default: int, least: int = -STE
     try:
         value = int(text)
     except ValueError:
-        raise ValueError(f"{name}={text!r:.80} is no integer") from None
+        raise BadRequestError(f"{name}={text!r:.80} is no integer") from None
     if not least <= value <= most:
-        raise ValueError(f"{name}={value} is not within {least} and {most}")
+        raise BadRequestError(f"{name}={value} is not within {least} and {most}")
     return value
 
 
@@ -40,7 +44,7 @@ def number(query: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{name}={text!r:.80} is no finite number")
+        raise BadRequestError(f"{name}={text!r:.80} is no finite number")
     return value
 
 
@@ -48,7 +52,7 @@ def choice(query: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
     """Return one of the known words; the first one if the parameter is missing."""
     text = query.get(name, "") or known[0]
     if text not in known:
-        raise ValueError(f"{name}={text!r:.80} is none of {', '.join(known)}")
+        raise BadRequestError(f"{name}={text!r:.80} is none of {', '.join(known)}")
     return text
 
 
@@ -56,5 +60,5 @@ def repeated(query: QueryParams, name: str, most: int, least: int = 0) -> list[s
     """Return the values of a parameter that may be repeated, each once, in their order."""
     values = list(dict.fromkeys(query.getlist(name)))
     if not least <= len(values) <= most:
-        raise ValueError(f"{len(values)} values of {name}; give {f'{least} to' if least else 'at most'} {most}")
+        raise BadRequestError(f"{len(values)} values of {name}; give {f'{least} to' if least else 'at most'} {most}")
     return values

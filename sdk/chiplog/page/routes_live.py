@@ -1,6 +1,7 @@
 """What changes: one stream per open page, which says when there is something new; the page then asks for it."""
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 
@@ -13,10 +14,12 @@ from chiplog.page.source import Source
 from chiplog.query.client import NoDataError
 from chiplog.query.live_run import LiveRun
 from chiplog.query.result import QueryError
+from chiplog_schemas.query.query_messages import one_line
 
 LOOK_S = 0.5  # between two checks, however many pages are open
 ALIVE_S = 15.0  # a comment, so that proxies keep the connection
 RUNS_MAX = 64  # whose frames are remembered
+_log = logging.getLogger("chiplog")
 
 
 class Live:
@@ -33,6 +36,7 @@ class Live:
         self._watch: asyncio.Task[None] | None = None
         self._is_closed = False
         self._last: dict[str, object] = {}
+        self._n_deleted: object = None
 
     @property
     def position(self) -> int | None:
@@ -49,7 +53,7 @@ class Live:
 
     async def changes(self) -> AsyncIterator[dict[str, object] | None]:
         """Yield the state now and whenever it has changed, or an error; None after ALIVE_S without either."""
-        queue: asyncio.Queue[dict[str, object] | None] = asyncio.Queue()
+        queue: asyncio.Queue[dict[str, object] | None] = asyncio.Queue(1)
         self._listeners.add(queue)
         if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._look())
@@ -70,21 +74,37 @@ class Live:
         self._is_closed = True
         if self._watch is not None:
             self._watch.cancel()
-        for queue in self._listeners:
-            queue.put_nowait(None)
+        self._tell(None)
 
     async def _look(self) -> None:
         self._last = {}
         while self._listeners:
-            try:
-                state = await self._source.state()
-            except (QueryError, NoDataError) as error:
-                state = {"error": str(error)}
+            state, failure = await self._state()
             if state != self._last:
+                if failure is not None:  # once, however long it lasts
+                    _log.error("chiplog: the page cannot follow changes", exc_info=failure)
+                if "n_deleted" in state and state["n_deleted"] != self._n_deleted:
+                    self._n_deleted = state["n_deleted"]
+                    self._frames.clear()  # a new run may have the ID of a deleted one
                 self._last = state
-                for queue in self._listeners:
-                    queue.put_nowait(state)
+                self._tell(state)
             await asyncio.sleep(LOOK_S)
+
+    async def _state(self) -> tuple[dict[str, object], Exception | None]:
+        """Return the state or an error for the pages, and what is no error of the collector. The watch must go on."""
+        try:
+            return await self._source.state(), None
+        except (QueryError, NoDataError) as error:
+            return {"error": str(error)}, None
+        except Exception as error:
+            return {"error": one_line(f"{type(error).__name__}: {error}")}, error
+
+    def _tell(self, state: dict[str, object] | None) -> None:
+        """Leave the newest state for each page. A page that does not read it has no use for earlier ones."""
+        for queue in self._listeners:
+            if queue.full():
+                queue.get_nowait()
+            queue.put_nowait(state)
 
 
 async def follow(request: Request) -> Response:

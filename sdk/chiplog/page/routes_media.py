@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from chiplog.page.histograms import COLUMNS_MAX, ROWS_MAX, HistogramsRequest, read_histograms
 from chiplog.page.json_response import JsonResponse
-from chiplog.page.parameters import LABELS_MAX, STEP_MAX, integer, number, optional_integer, repeated
+from chiplog.page.parameters import LABELS_MAX, STEP_MAX, BadRequestError, integer, number, optional_integer, repeated
 from chiplog.page.texts import read_texts
 from chiplog.query.client import Client
 
@@ -39,7 +39,7 @@ async def get_histograms(request: Request) -> Response:
     query = request.query_params
     low, high = number(query, "low"), number(query, "high")
     if low is not None and high is not None and not low < high:
-        raise ValueError(f"high={high} is not above low={low}")
+        raise BadRequestError(f"high={high} is not above low={low}")
     wanted = HistogramsRequest(
         run=request.path_params["run"],
         key=_key_of(query.get("key", "")),
@@ -70,7 +70,7 @@ async def get_texts(request: Request) -> Response:
 
 def _key_of(text: str) -> str:
     if not text:
-        raise ValueError("key is missing; give the name of what was logged")
+        raise BadRequestError("key is missing; give the name of what was logged")
     return text
 
 

@@ -1,22 +1,30 @@
 """One run: what it is, its ranks, console, events, files, and what may be changed."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+import contextlib
+from collections.abc import AsyncGenerator, Iterable, Iterator
 
 import orjson
-from starlette.concurrency import iterate_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from chiplog.page.body import json_object
 from chiplog.page.event_kinds import kind_title
 from chiplog.page.failures import read_failures
 from chiplog.page.json_response import JsonResponse, columns_of
-from chiplog.page.parameters import CHOSEN_LABELS, LABELS_MAX, choice, integer, optional_integer, repeated
-from chiplog.query.client import Client
+from chiplog.page.parameters import (
+    CHOSEN_LABELS,
+    LABELS_MAX,
+    BadRequestError,
+    choice,
+    integer,
+    optional_integer,
+    repeated,
+)
 from chiplog.query.rank_states import ROW_COLUMNS, row_values
+from chiplog.query.result import QueryError
 from chiplog.query.run_report import KEYS_MAX, read_run
 from chiplog_schemas.limits import FILE_BYTES_MAX
 
@@ -146,16 +154,35 @@ async def get_file(request: Request) -> Response:
         raise HTTPException(404, f"run {run!r:.200} saved no file {path!r:.200}")
     n_bytes = min(found[0]["bytes"], n_most)
 
-    def parts(client: Client) -> Any:
-        return _start_of(client.read_file(found[0]["sha256"]), n_bytes)
-
-    content = await source.call(parts)
+    parts = source.iterate(lambda client: _start_of(client.read_file(found[0]["sha256"]), n_bytes))
+    try:
+        first = await anext(parts, b"")
+    except QueryError as error:
+        if error.kind != "refused":
+            raise
+        raise HTTPException(404, f"the content of {path!r:.200} has not arrived at the collector: {error}") from None
     name = path.rpartition("/")[2].encode("ascii", "replace").decode().replace('"', "_").replace("\\", "_")
-    return StreamingResponse(
-        iterate_in_threadpool(content),
-        media_type="application/octet-stream",
-        headers={"content-disposition": f'attachment; filename="{name}"', "content-length": str(n_bytes)},
-    )
+    disposition = f'attachment; filename="{name}"'
+    return _Download(first, parts, {"content-disposition": disposition, "content-length": str(n_bytes)})
+
+
+class _Download(StreamingResponse):
+    """Sends parts, and frees the client that they come from at the end, however that comes."""
+
+    def __init__(self, first: bytes, rest: AsyncGenerator[bytes, None], headers: dict[str, str]) -> None:
+        super().__init__(_joined(first, rest), media_type="application/octet-stream", headers=headers)
+        self._rest = rest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the parts."""
+        async with contextlib.aclosing(self._rest):
+            await super().__call__(scope, receive, send)
+
+
+async def _joined(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    yield first
+    async for part in rest:
+        yield part
 
 
 def _start_of(parts: Iterable[bytes], n_bytes: int) -> Iterator[bytes]:
@@ -174,7 +201,7 @@ async def edit_run(request: Request) -> Response:
     fields = await json_object(request)
     unknown = sorted(fields.keys() - set(FIELDS))
     if unknown or not fields:
-        raise ValueError(f"{', '.join(unknown) or 'no field'} cannot be changed; give {', '.join(FIELDS)}")
+        raise BadRequestError(f"{', '.join(unknown) or 'no field'} cannot be changed; give {', '.join(FIELDS)}")
     return JsonResponse(await request.app.state.source.call(lambda client: client.edit_run(run, **fields)))
 
 

@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from chiplog.page.body import json_object
 from chiplog.page.json_response import JsonResponse
+from chiplog.page.parameters import BadRequestError
 from chiplog.query.client import Client
 
 ROWS_MAX = 10_000
@@ -19,7 +20,7 @@ async def run_sql(request: Request) -> Response:
     body = await json_object(request)
     query = body.get("query")
     if not isinstance(query, str) or not query.strip():
-        raise ValueError("query is missing; give one SELECT")
+        raise BadRequestError("query is missing; give one SELECT")
 
     def ask(client: Client) -> dict[str, Any]:
         with client.stream(query) as stream:

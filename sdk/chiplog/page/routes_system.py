@@ -5,7 +5,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.json_response import JsonResponse
-from chiplog.page.parameters import LABELS_MAX, STEP_MAX, choice, integer, optional_integer, repeated
+from chiplog.page.parameters import LABELS_MAX, STEP_MAX, BadRequestError, choice, integer, optional_integer, repeated
 from chiplog.page.system_curves import LINES_MAX, POINTS_MAX, SystemRequest, read_names, read_system_curves
 
 NAMES_MAX = 20  # in one request
@@ -39,7 +39,7 @@ async def get_curves(request: Request) -> Response:
     least, most = (-STEP_MAX, STEP_MAX) if is_by_step else (0, 1 << 52)
     first, last = optional_integer(query, "first", least, most), optional_integer(query, "last", least, most)
     if first is not None and last is not None and last - first < (0 if is_by_step else 1):
-        raise ValueError(f"last={last} is not after first={first}")
+        raise BadRequestError(f"last={last} is not after first={first}")
     points = integer(query, "points", POINTS_MAX, 10, POINTS_MAX)
     lines = integer(query, "lines", LINES_MAX, 0, LINES_MAX)
     width = integer(query, "width", 1, 1, WIDTH_MAX)

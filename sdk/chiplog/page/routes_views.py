@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from chiplog.page.body import json_object
 from chiplog.page.json_response import JsonResponse
+from chiplog.page.parameters import BadRequestError
 
 VIEW_BYTES_MAX = 32 << 10
 _VIEWS = "SELECT name, view, ts FROM saved_views WHERE starts_with(name, $prefix) ORDER BY name"
@@ -27,7 +28,7 @@ async def save_view(request: Request) -> Response:
     """PUT api/views/NAME: keep the JSON object of the body under a name. The collector keeps it, for all readers."""
     text = json.dumps(await json_object(request))
     if len(text) > VIEW_BYTES_MAX:
-        raise ValueError(f"a view of {len(text)} bytes is larger than {VIEW_BYTES_MAX}")
+        raise BadRequestError(f"a view of {len(text)} bytes is larger than {VIEW_BYTES_MAX}")
     return await _change(request, text)
 
 

@@ -1,6 +1,7 @@
 """One frame of a run for `chiplog top`, by queries that read only recent facts."""
 
 import statistics
+import threading
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -87,7 +88,10 @@ class Frame:
 
 @dataclass
 class LiveRun:
-    """Reads frames of a run. It remembers when each label moved, so that a wrong clock of a node is no stall."""
+    """Reads frames of a run. It remembers when each label moved, so that a wrong clock of a node is no stall.
+
+    Thread-safe: one frame is read at a time.
+    """
 
     run_id: str
     _goodput: float | None = None
@@ -96,9 +100,14 @@ class LiveRun:
     _paces: dict[tuple[str, int], float] = field(default_factory=dict)
     _phases: dict[tuple[str, int], str] = field(default_factory=dict)
     _read_at: dict[tuple[str, int], int] = field(default_factory=dict)  # step of labels that are far behind
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def read(self, client: Client) -> Frame | None:
         """Return a frame; None if the run is gone."""
+        with self._lock:
+            return self._read(client)
+
+    def _read(self, client: Client) -> Frame | None:
 
         def ask(query: str, **named: Any) -> list[dict[str, Any]]:
             return client.sql(query, {"run": self.run_id, **named}, timeout_s=QUERY_TIMEOUT_S).rows()

@@ -4,8 +4,16 @@ import hashlib
 import runpy
 from pathlib import Path
 
+import pytest
+
 from chiplog import __version__
+from chiplog.page import routes_media
+from chiplog.page.access import Access
 from chiplog.page.app import STATIC
+from chiplog.page.server import PageServer
+from chiplog.page.source import Source
+from tests.support.hand_written import hand_written
+from tests.support.live_runs import fill_live_runs
 from tests.support.page_client import PageClient, serving
 
 
@@ -35,6 +43,32 @@ def test_without_any_run_the_page_is_there_and_says_what_to_do(tmp_path: Path) -
         answer = client.ask("/api/runs")
     assert (answer.status, answer.json["error"]["kind"]) == (404, "no_data")
     assert "run a training with chiplog.init() first" in answer.json["error"]["message"]
+
+
+def test_an_error_of_the_server_is_one_line_and_its_log_has_the_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("within\nlines")
+
+    with hand_written(tmp_path) as database:
+        fill_live_runs(database)
+    monkeypatch.setattr(routes_media, "read_texts", fail)
+    with serving(tmp_path) as client:
+        answer = client.sign_in().ask("/api/runs/even/texts?key=a")
+    message = "the page failed, ValueError: within; its log has more"
+    assert (answer.status, answer.json) == (500, {"error": {"kind": "internal", "message": message}})
+    assert "in fail" in caplog.text and "Traceback" in caplog.text
+
+
+def test_a_collector_without_usable_keys_is_unreachable(tmp_path: Path) -> None:
+    access = Access()
+    server = PageServer(Source("tcp://127.0.0.1:bad"), access, port=0)
+    server.start()
+    answer = PageClient(server, access).sign_in().ask("/api/runs")
+    server.close()
+    assert (answer.status, answer.json["error"]["kind"]) == (503, "unreachable")
+    assert "127.0.0.1:bad" in answer.json["error"]["message"]
 
 
 def test_large_answers_are_compressed(reader: PageClient) -> None:

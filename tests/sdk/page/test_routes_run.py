@@ -1,11 +1,20 @@
 """One run over HTTP: report, ranks, console, events, files, changes."""
 
+import hashlib
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.paths import Paths
-from tests.support.collector_log import whole
+from chiplog.page.source import CLIENTS
+from chiplog_schemas.codec import pack
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.paths import Paths, ensure_private_dir
+from chiplog_schemas.storage.content_files import content_path
+from chiplog_schemas.storage.record import Kind
+from tests.support.collector_log import Rank, whole
+from tests.support.exported_run import make_place
 from tests.support.kept_log import finished, kept_log
 from tests.support.page_client import PageClient, serving
 
@@ -88,6 +97,30 @@ def test_a_file_that_was_not_saved_is_not_found(reader: PageClient) -> None:
     assert reader.ask("/api/runs/healthy/files/model.pt").json["error"]["message"] == (
         "run 'healthy' saved no file 'model.pt'"
     )
+
+
+def test_a_file_is_sent_in_parts_or_not_at_all(tmp_path: Path) -> None:
+    data = os.urandom((2 << 20) + 5)
+    digest = hashlib.sha256(data).digest()
+    rank = Rank(30, "rank0", run_id="large", rank=0, primary=True)
+    rank.say(EventKind.FILE, "model.pt", len(data), digest)
+    place = make_place(tmp_path, whole(rank), (Kind.STORED, pack([b"S" * 16, digest, len(data)])))
+    path = content_path(place.files, digest)
+    ensure_private_dir(path.parent)
+    path.write_bytes(data)
+    with serving(place.root) as client:
+        client.sign_in()
+        for name, found in (("ckpt/last.pt", b"newest" * 1000), ("empty", b"")):
+            answer = client.ask(f"/api/runs/whole/files/{name}")
+            assert (answer.status, answer.body) == (200, found)
+        assert client.ask("/api/runs/large/files/model.pt").body == data
+        assert client.ask("/api/runs/large/files/model.pt?bytes=7").body == data[:7]
+        for _ in range(2 * CLIENTS):
+            with client.asked("/api/runs/large/files/model.pt") as connection, connection.getresponse() as response:
+                assert response.status == 200  # and leave
+        absent = client.ask("/api/runs/whole/files/absent")
+    message = "the content of 'absent' has not arrived at the collector"
+    assert (absent.status, absent.json["error"]["message"].partition(":")[0]) == (404, message)
 
 
 def test_events_are_filtered_and_counted_by_kind(reader: PageClient) -> None:

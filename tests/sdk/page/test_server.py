@@ -19,7 +19,7 @@ from tests.support.endless_queries import EndlessQueries
 from tests.support.hand_written import hand_written
 from tests.support.live_runs import fill_live_runs
 from tests.support.page_client import PageClient, serving
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, wait_until
 
 
 def test_an_address_that_is_in_use_is_an_error_at_once(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_the_end_of_the_server_cancels_the_queries_that_run(
             assert endless.began.acquire(timeout=WAIT_S)
             client.server.close()
             assert endless.endings.get_nowait() == "cancelled"
-    assert not any(thread.name == "chiplog-page-query" for thread in threading.enumerate())
+    wait_until(lambda: "chiplog-page-query" not in str(threading.enumerate()), "a thread that ends")
     assert capfd.readouterr().err == ""
 
 

@@ -1,7 +1,10 @@
 """Frames of `chiplog top`: what a few queries find out about each label."""
 
+import itertools
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,7 @@ from chiplog.query.rank_states import Severity
 from tests.support.hand_written import filled, hand_written
 from tests.support.live_runs import fill_live_runs
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -220,3 +224,26 @@ def test_a_label_that_is_far_behind_has_its_step_time_and_phase(tmp_path: Path) 
         assert frame is not None
         found = {row.label: (row.pace_s, row.phase) for row in frame.rows}
         assert found == {"rank0": (1.0, "forward"), "rank1": (2.0, "forward"), "rank2": (1.0, "forward")}
+
+
+def test_two_threads_read_one_frame_after_the_other(client: Client) -> None:
+    live, asked, start = LiveRun("even"), [], threading.Barrier(2)
+
+    class Watched(Client):
+        def __init__(self) -> None:
+            pass
+
+        def sql(self, *given: Any, **named: Any) -> Any:
+            asked.append(threading.get_ident())
+            return client.sql(*given, **named)
+
+    def read() -> None:
+        start.wait(WAIT_S)
+        live.read(Watched())
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(asked) > 2 and len(list(itertools.groupby(asked))) == 2
