@@ -11,6 +11,8 @@ from starlette.types import Scope
 
 STATIC = os.path.join(os.path.dirname(__file__), "static")
 LEVEL = 9
+# Browsers ask each time whether a file has changed. Without it they mix old and new modules after an upgrade.
+CACHING = "no-cache"
 COMPRESSED = (".js", ".css", ".html", ".svg")
 
 
@@ -25,6 +27,7 @@ class CompressedFiles(StaticFiles):
     ) -> Response:
         """Return a file, or that the browser has it already."""
         response = super().file_response(full_path, stat_result, scope, status_code)
+        response.headers["cache-control"] = CACHING
         is_text = os.fspath(full_path).endswith(COMPRESSED)
         if (
             not is_text

@@ -20,3 +20,5 @@ def test_a_file_is_compressed_if_the_browser_takes_it_and_sent_once(tmp_path: Pa
     assert packed.headers["vary"].lower() == "accept-encoding"
     assert int(packed.headers["content-length"]) == len(packed.body) < len(text)
     assert (again.status, again.body) == (304, b"")
+    for answer in (plain, packed, again):
+        assert answer.headers["cache-control"] == "no-cache", "after an upgrade there are no old modules"
