@@ -75,8 +75,8 @@ class Gate:
                 return self._sign_in(self._access.open_by_token(token), is_token=True)
         if path == "/" and method == "POST":
             return self._sign_in(self._access.open_by_password(await _password_of(receive)))
-        # safeguard: no-session-no-data
         sessions = _cookies_of(headers.get("cookie", ""), self._cookie)
+        # safeguard: no-session-no-data
         if path == "/static/style.css" or any(map(self._access.is_open, sessions)):
             return None
         if path == "/":
