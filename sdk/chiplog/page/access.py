@@ -5,9 +5,13 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 
+from chiplog_schemas.rate_limit import TokenBucket
+
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 TOKENS_MAX = 1_000  # unused ones: a notebook makes one for each cell that it shows
 SESSION_S = 30 * 86_400.0
+PASSWORD_TRIES = 20  # at once: a team signs in after a restart
+PASSWORD_INTERVAL_S = 5.0  # of further tries, or 17,280 guesses a day
 
 
 class Access:
@@ -28,6 +32,7 @@ class Access:
         self._now = now
         self._tokens: dict[str, None] = {}
         self._sessions: dict[str, float] = {}
+        self._tries = TokenBucket(now(), 1 / PASSWORD_INTERVAL_S, PASSWORD_TRIES)
 
     @property
     def has_password(self) -> bool:
@@ -52,6 +57,10 @@ class Access:
             return None
         del self._tokens[token]  # safeguard: token-opens-once
         return self._open()
+
+    def may_try_password(self) -> bool:
+        """Return True if a password may be tried now, and count it, right or wrong."""
+        return self._tries.allow(self._now())
 
     def open_by_password(self, password: str) -> str | None:
         """Return a new session; None if the password is wrong or there is none."""

@@ -1,13 +1,15 @@
 """The check before every request: host, session, origin; and the headers of every answer."""
 
+import logging
 from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chiplog.page.access import Access, is_same_origin
+from chiplog.page.access import PASSWORD_INTERVAL_S, PASSWORD_TRIES, Access, is_same_origin
 from chiplog.page.json_response import error_response
+from chiplog_schemas.once import OnceLogger
 
 FORM_BYTES_MAX = 4_096
 SAFE_METHODS = ("GET", "HEAD")
@@ -27,6 +29,7 @@ _SIGN_IN = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>
 <p>{why}</p>{form}</main></body></html>"""
 _FORM = """<form method="post" action="./"><label>Password <input type="password" name="password" autofocus></label>
 <button>Open</button></form>"""
+_log = logging.getLogger("chiplog.page")
 
 
 class Gate:
@@ -44,6 +47,7 @@ class Gate:
         self._access = access
         self._cookie = cookie
         self._on_token_used = on_token_used
+        self._warnings = OnceLogger(_log.warning, keys_max=1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or pass it on."""
@@ -74,6 +78,8 @@ class Gate:
             if token:
                 return self._sign_in(self._access.open_by_token(token), is_token=True)
         if path == "/" and method == "POST":
+            if not self._access.may_try_password():  # safeguard: passwords-limited
+                return self._too_many(scope.get("client"))
             return self._sign_in(self._access.open_by_password(await _password_of(receive)))
         sessions = _cookies_of(headers.get("cookie", ""), self._cookie)
         # safeguard: no-session-no-data
@@ -95,9 +101,16 @@ class Gate:
         response.set_cookie(self._cookie, session, httponly=True, samesite="lax", path=None)
         return response
 
-    def _form(self, why: str) -> Response:
+    def _too_many(self, client: tuple[str, int] | None) -> Response:
+        tried = f"{PASSWORD_TRIES} passwords were tried in a short time, the last one from {client and client[0]}"
+        self._warnings.log("passwords", f"{tried}; the page now takes one every {PASSWORD_INTERVAL_S:.0f} s")
+        response = self._form("Too many passwords were tried. Try again in a few seconds.", 429)
+        response.headers["retry-after"] = f"{PASSWORD_INTERVAL_S:.0f}"
+        return response
+
+    def _form(self, why: str, status: int = 401) -> Response:
         form = _FORM if self._access.has_password else ""
-        return HTMLResponse(_SIGN_IN.format(why=why, form=form), status_code=401)
+        return HTMLResponse(_SIGN_IN.format(why=why, form=form), status_code=status)
 
 
 def _cookies_of(header: str, name: str) -> list[str]:

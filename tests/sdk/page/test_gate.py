@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from chiplog.page.access import PASSWORD_INTERVAL_S, PASSWORD_TRIES, Access
+from chiplog.page.server import PageServer
+from chiplog.page.source import Source
 from tests.support.page_client import PageClient, serving
 from tests.support.safeguard import Safeguard
 
@@ -26,6 +29,12 @@ SAFEGUARDS = [
         "origin-checked",
         condition=False,
         test="test_a_change_from_another_site_is_refused",
+    ),
+    Safeguard(
+        "a program that guesses passwords gets one try in 5 s",
+        "passwords-limited",
+        condition=False,
+        test="test_after_many_passwords_one_is_taken_every_few_seconds",
     ),
 ]
 
@@ -68,6 +77,28 @@ def test_a_password_opens_the_page(locked: PageClient) -> None:
     assert locked.ask("/", "POST", b"password=" + b"x" * 10_000, **form).status == 401
     opened = locked.ask("/", "POST", b"password=%3Cb%3E%26", **form)
     assert opened.status == 303 and "set-cookie" in opened.headers
+
+
+def test_after_many_passwords_one_is_taken_every_few_seconds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    access = Access(password="right", now=lambda: now[0])
+    server = PageServer(Source(dir=str(tmp_path), may_start=False), access)
+    server.start()
+    client = PageClient(server, access)
+    try:
+        tried = [client.ask("/", "POST", b"password=wrong").status for _ in range(PASSWORD_TRIES + 2)]
+        assert tried == [401] * PASSWORD_TRIES + [429] * 2
+        refused = client.ask("/", "POST", b"password=right")
+        assert (refused.status, refused.headers["retry-after"], b"Try again" in refused.body) == (429, "5", True)
+        assert client.sign_in().ask("/static/style.css").status == 200, "an address with a token still opens the page"
+        now[0] += PASSWORD_INTERVAL_S
+        assert client.ask("/", "POST", b"password=right").status == 303
+        assert client.ask("/", "POST", b"password=right").status == 429
+    finally:
+        server.close()
+    assert [record.getMessage() for record in caplog.records if record.name == "chiplog.page"] == [
+        "20 passwords were tried in a short time, the last one from 127.0.0.1; the page now takes one every 5 s"
+    ]
 
 
 @pytest.mark.parametrize(
