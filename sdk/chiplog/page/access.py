@@ -1,4 +1,4 @@
-"""Pure: who may use the page. One-time tokens, sessions, a password, and the names by which the server is called."""
+"""Who may use the page: one-time tokens, sessions, a password, and the names by which the server is called."""
 
 import hmac
 import secrets
@@ -18,8 +18,8 @@ class Access:
     """Tokens that open a session once, and the sessions that are open.
 
     Args:
-        hosts: Names by which browsers may call the server, beside those of this machine. An attacker's name that
-            resolves to this machine is none of them, so that no foreign page reads this one (DNS rebinding).
+        hosts: Names by which browsers may call the server, beside those of this machine. The server refuses all others:
+            a foreign page whose name resolves to this machine cannot read this one (DNS rebinding).
         password: Opens a session any number of times; None for tokens only.
         now: A clock in seconds.
     """

@@ -20,7 +20,7 @@ async def json_object(request: Request) -> dict[str, Any]:
     try:
         value = orjson.loads(bytes(body))
     except orjson.JSONDecodeError as error:
-        raise BadRequestError(f"the request is no JSON: {error}") from None
+        raise BadRequestError(f"the request is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise BadRequestError("the request is no JSON object")
+        raise BadRequestError("the request is not a JSON object")
     return value

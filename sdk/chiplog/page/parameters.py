@@ -23,7 +23,7 @@ def integer(query: Mapping[str, str], name: str, default: int, least: int = -STE
     try:
         value = int(text)
     except ValueError:
-        raise BadRequestError(f"{name}={text!r:.80} is no integer") from None
+        raise BadRequestError(f"{name}={text!r:.80} is not an integer") from None
     if not least <= value <= most:
         raise BadRequestError(f"{name}={value} is not within {least} and {most}")
     return value
@@ -44,7 +44,7 @@ def number(query: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise BadRequestError(f"{name}={text!r:.80} is no finite number")
+        raise BadRequestError(f"{name}={text!r:.80} is not a finite number")
     return value
 
 
@@ -52,7 +52,7 @@ def choice(query: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
     """Return one of the known words; the first one if the parameter is missing."""
     text = query.get(name, "") or known[0]
     if text not in known:
-        raise BadRequestError(f"{name}={text!r:.80} is none of {', '.join(known)}")
+        raise BadRequestError(f"{name}={text!r:.80} must be one of {', '.join(known)}")
     return text
 
 

@@ -8,9 +8,9 @@ from tests.support.page_client import PageClient
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "the request is no JSON"),
-        (b"{", "the request is no JSON"),
-        (b"[1]", "the request is no JSON object"),
+        (b"", "the request is not JSON"),
+        (b"{", "the request is not JSON"),
+        (b"[1]", "the request is not a JSON object"),
         (b" " * 70_000, "the request has more than 65536 bytes"),
     ],
 )

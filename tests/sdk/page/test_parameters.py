@@ -15,7 +15,7 @@ def test_numbers_and_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "message"), [("x", "limit='x' is no integer"), ("11", "limit=11 is not within 1 and 10")]
+    ("value", "message"), [("x", "limit='x' is not an integer"), ("11", "limit=11 is not within 1 and 10")]
 )
 def test_a_bad_number_is_named(value: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -23,7 +23,7 @@ def test_a_bad_number_is_named(value: str, message: str) -> None:
 
 
 def test_an_unknown_word_is_named() -> None:
-    with pytest.raises(ValueError, match="x='y' is none of step, time"):
+    with pytest.raises(ValueError, match="x='y' must be one of step, time"):
         choice({"x": "y"}, "x", ("step", "time"))
 
 

@@ -19,7 +19,7 @@ def test_several_keys_in_one_request(reader: PageClient) -> None:
     [
         ("", "0 values of key; give 1 to 50"),
         ("key=loss&points=5", "points=5 is not within 10 and 2000"),
-        ("key=loss&first=x", "first='x' is no integer"),
+        ("key=loss&first=x", "first='x' is not an integer"),
     ],
 )
 def test_a_bad_request_is_one_line(reader: PageClient, query: str, message: str) -> None:

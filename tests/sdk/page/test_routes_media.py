@@ -48,7 +48,7 @@ def test_the_start_of_a_saved_file_is_sent_alone(media: PageClient) -> None:
     [
         ("texts", "key is missing; give the name of what was logged"),
         ("histograms?key=a&rows=0", "rows=0 is not within 1 and 256"),
-        ("histograms?key=a&low=nan", "low='nan' is no finite number"),
+        ("histograms?key=a&low=nan", "low='nan' is not a finite number"),
         ("histograms?key=a&low=2&high=2", "high=2.0 is not above low=2.0"),
     ],
 )

@@ -76,7 +76,7 @@ def test_failures_of_a_round(reader: PageClient) -> None:
 def test_console_lines_are_read_from_a_time_on_or_before_it(reader: PageClient) -> None:
     assert reader.get("runs/healthy/console")["rows"] == []
     answer = reader.ask("/api/runs/healthy/console?direction=up")
-    assert (answer.status, answer.json["error"]["message"]) == (400, "direction='up' is none of before, after")
+    assert (answer.status, answer.json["error"]["message"]) == (400, "direction='up' must be one of before, after")
 
 
 def test_a_run_is_edited_and_deleted(editor: PageClient) -> None:
