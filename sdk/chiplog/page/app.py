@@ -97,6 +97,10 @@ async def info(request: Request) -> Response:
 
 
 async def _on_query_error(request: Request, error: Any) -> Response:
+    is_own = not request.url.path.endswith("/api/sql")
+    if is_own and error.message.startswith(("Catalog Error", "Binder Error")):
+        other = "the database has the views of another version of chiplog; a collector of this version renews them"
+        return error_response(503, "sql", f"{other}: chiplog up ({error.message})")
     return query_error_response(error)
 
 

@@ -45,6 +45,22 @@ def test_without_any_run_the_page_is_there_and_says_what_to_do(tmp_path: Path) -
     assert "run a training with chiplog.init() first" in answer.json["error"]["message"]
 
 
+def test_a_database_of_another_version_says_how_its_views_are_renewed(tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        fill_live_runs(database)
+        database.execute("DROP VIEW base.phase_names")
+    with serving(tmp_path) as client:
+        client.sign_in()
+        answer = client.ask("/api/runs/even/verdict")
+        own = client.ask("/api/sql", "POST", {"query": "FROM base.phase_names"})
+    assert answer.status == 503
+    assert (
+        "views of another version of chiplog; a collector of this version renews them: chiplog up (Catalog Error"
+        in (answer.json["error"]["message"])
+    )
+    assert own.json["error"]["message"].startswith("Catalog Error")
+
+
 def test_an_error_of_the_server_is_one_line_and_its_log_has_the_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -80,8 +80,8 @@ export async function open(content, rest, query) {
         status,
       ),
       h("p", { id: "sql-help", class: "quiet small" }, "One SELECT. Ctrl+Enter runs it, Tab completes a word, Escape hides completions."),
-      views,
       error,
+      views,
       chart,
       table.element,
     ),
@@ -165,7 +165,7 @@ export async function open(content, rest, query) {
     status.textContent = "Running…";
     clearInterval(clock);
     clock = setInterval(() => {
-      status.textContent = `Running… ${Math.round((performance.now() - began) / 1000)} s of at most ${TIMEOUT_S}`;
+      status.textContent = `Running… ${Math.round((performance.now() - began) / 1000)} of at most ${TIMEOUT_S} s`;
     }, 1000);
     try {
       const answer = await ask("sql", {}, { method: "POST", body: { query: text }, signal: running.signal });
