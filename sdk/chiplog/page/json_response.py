@@ -1,11 +1,15 @@
 """Answers as JSON: NaN and infinities as null, times in ISO 8601 with Z, and errors in one form."""
 
+from collections.abc import Callable
+from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
 
 import orjson
+from starlette.requests import Request
 from starlette.responses import Response
 
+from chiplog.query.client import Client
 from chiplog.query.result import QueryError
 
 # Of the kinds of QueryError; others are 500.
@@ -32,11 +36,20 @@ class JsonResponse(Response):
 
 
 def to_json(value: Any) -> bytes:
-    """Return a value as JSON. Integers beyond 64 bits become numbers with a fraction."""
+    """Return a value as JSON. Integers beyond 64 bits become numbers with a fraction, odd keys and zoned times text."""
     try:
         return orjson.dumps(value, default=_plain, option=_OPTIONS)
-    except TypeError:  # such an integer: rare, and a copy of all values is slow
-        return orjson.dumps(_bounded(value), default=_plain, option=_OPTIONS)
+    except TypeError:  # such a value: rare, and a copy of all values is slow
+        return orjson.dumps(_accepted(value), default=_plain, option=_OPTIONS)
+
+
+async def read_json(request: Request, read: Callable[[Client], Any]) -> Response:
+    """Return as JSON what a function reads with a client.
+
+    The text is made in its thread: other pages do not wait for that of a large answer.
+    """
+    response: Response = await request.app.state.source.call(lambda client: JsonResponse(read(client)))
+    return response
 
 
 def error_response(status: int, kind: str, message: str) -> JsonResponse:
@@ -54,13 +67,22 @@ def columns_of(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
     return {"columns": names, "rows": [[row[name] for name in names] for row in rows]}
 
 
-def _bounded(value: Any) -> Any:
-    """Return a copy with fractions in place of integers beyond 64 bits."""
+def _accepted(value: Any) -> Any:
+    """Return a copy without what orjson refuses."""
     if isinstance(value, dict):
-        return {key: _bounded(item) for key, item in value.items()}
+        return {_key(key): _accepted(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_bounded(item) for item in value]
+        return [_accepted(item) for item in value]
+    if isinstance(value, time):
+        return value.isoformat()
     return float(value) if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64 else value
+
+
+def _key(key: Any) -> Any:
+    """Return a key of a MAP as orjson takes it: a number keeps all of its digits."""
+    if key is None or isinstance(key, str | bool | float | datetime | date):
+        return key
+    return bytes(key).hex() if isinstance(key, bytes | bytearray | memoryview) else str(key)
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from chiplog.page.json_response import JsonResponse
+from chiplog.page.json_response import JsonResponse, read_json
 from chiplog.page.parameters import STEP_MAX, integer, repeated
 from chiplog.page.same_step import read_same_step
 from chiplog.query.json_texts import decoded
@@ -76,8 +76,7 @@ async def compare_metrics(request: Request) -> Response:
     """
     query = request.query_params
     runs, step = repeated(query, "run", RUNS_MAX, least=RUNS_MIN), integer(query, "step", STEP_MAX)
-    found = await request.app.state.source.call(lambda client: read_same_step(client, runs, step))
-    return JsonResponse(found)
+    return await read_json(request, lambda client: read_same_step(client, runs, step))
 
 
 def _beside(rows: list[dict[str, Any]], runs: list[str], name: str) -> list[dict[str, Any]]:

@@ -5,11 +5,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.curves import LINES_MAX, POINTS_MAX, WIDTH_MAX, CurvesRequest, read_curves
-from chiplog.page.json_response import JsonResponse
-from chiplog.page.parameters import LABELS_MAX, integer, optional_integer, repeated
+from chiplog.page.json_response import read_json
+from chiplog.page.parameters import LABELS_MAX, BadRequestError, integer, optional_integer, repeated
 from chiplog.page.shared_answers import shared
 
 KEYS_MAX = 50  # in one request
+BUCKETS_MAX = 400_000  # in one answer, of all lines: 20 MB of JSON, and more than 6 wide charts of 16 lines
 
 
 @shared
@@ -18,7 +19,8 @@ async def get_curves(request: Request) -> Response:
 
     key: a metric; may be repeated. points: buckets of a curve, at most 2,000, 400 if missing. first, last: bounds of
     steps. width: steps in a bucket at least. label: only these labels; may be repeated. lines: above so many labels the
-    answer is a band over all of them, 16 if missing. x: a metric whose mean in each bucket is added as `x`.
+    answer is a band over all of them, 16 if missing. x: a metric whose mean in each bucket is added as `x`. Keys, lines
+    and points are at most 400,000 buckets together.
     """
     query = request.query_params
     wanted = CurvesRequest(
@@ -32,7 +34,14 @@ async def get_curves(request: Request) -> Response:
         lines_max=integer(query, "lines", 16, 0, LINES_MAX),
         x=query.get("x", ""),
     )
-    return JsonResponse(await request.app.state.source.call(lambda client: read_curves(client, wanted)))
+    n_lines = max(min(wanted.lines_max, len(wanted.labels) or wanted.lines_max), 1)
+    n_buckets = len(wanted.keys) * n_lines * wanted.points
+    if n_buckets > BUCKETS_MAX:
+        raise BadRequestError(
+            f"{len(wanted.keys)} keys with {n_lines} lines of {wanted.points} points are {n_buckets} buckets, "
+            f"more than {BUCKETS_MAX}; give fewer keys, lines or points"
+        )
+    return await read_json(request, lambda client: read_curves(client, wanted))
 
 
 ROUTES = [Route("/runs/{run}/curves", get_curves)]

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.histograms import COLUMNS_MAX, ROWS_MAX, HistogramsRequest, read_histograms
-from chiplog.page.json_response import JsonResponse
+from chiplog.page.json_response import read_json
 from chiplog.page.parameters import LABELS_MAX, STEP_MAX, BadRequestError, integer, number, optional_integer, repeated
 from chiplog.page.texts import read_texts
 from chiplog.query.client import Client
@@ -26,7 +26,7 @@ async def get_media(request: Request) -> Response:
     def read(client: Client) -> dict[str, Any]:
         return {kind: client.sql(_KEYS.format(kind=kind), named).rows() for kind in _KINDS}
 
-    return JsonResponse(await request.app.state.source.call(read))
+    return await read_json(request, read)
 
 
 async def get_histograms(request: Request) -> Response:
@@ -51,7 +51,7 @@ async def get_histograms(request: Request) -> Response:
         rows=integer(query, "rows", 100, 1, ROWS_MAX),
         columns=integer(query, "columns", 300, 2, COLUMNS_MAX),
     )
-    return JsonResponse(await request.app.state.source.call(lambda client: read_histograms(client, wanted)))
+    return await read_json(request, lambda client: read_histograms(client, wanted))
 
 
 async def get_texts(request: Request) -> Response:
@@ -64,8 +64,7 @@ async def get_texts(request: Request) -> Response:
     query, run = request.query_params, request.path_params["run"]
     key, step = _key_of(query.get("key", "")), integer(query, "step", STEP_MAX)
     labels, search = repeated(query, "label", LABELS_MAX), query.get("search", "")
-    found = await request.app.state.source.call(lambda client: read_texts(client, run, key, step, labels, search))
-    return JsonResponse(found)
+    return await read_json(request, lambda client: read_texts(client, run, key, step, labels, search))
 
 
 def _key_of(text: str) -> str:

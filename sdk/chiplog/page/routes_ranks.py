@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.heat import COLUMNS_MAX, ROWS_MAX, HeatRequest, read_heat
-from chiplog.page.json_response import JsonResponse, columns_of
+from chiplog.page.json_response import JsonResponse, columns_of, read_json
 from chiplog.page.parameters import CHOSEN_LABELS, LABELS_MAX, choice, integer, optional_integer, repeated
 from chiplog.page.shared_answers import shared
 from chiplog.page.timeline import COLUMNS_MAX as PIXELS_MAX
@@ -83,7 +83,7 @@ async def get_verdict(request: Request) -> Response:
         sums, outside = ([], None) if slow is None else _read_sums(client, run, slow)
         return tell(spells, sums, (row for row in windows if row["role"] == "victim"), outside)
 
-    return JsonResponse(await request.app.state.source.call(read))
+    return await read_json(request, read)
 
 
 def _read_sums(client: Client, run: str, spell: Spell) -> tuple[list[dict[str, Any]], Outside | None]:
@@ -122,7 +122,7 @@ async def get_heat(request: Request) -> Response:
         integer(query, "columns", COLUMNS_MAX, 10, COLUMNS_MAX),
         tuple(repeated(query, "label", LABELS_MAX)),
     )
-    return JsonResponse(await request.app.state.source.call(lambda client: read_heat(client, asked)))
+    return await read_json(request, lambda client: read_heat(client, asked))
 
 
 async def get_step(request: Request) -> Response:
@@ -165,7 +165,7 @@ async def get_timeline(request: Request) -> Response:
         query.get("mark", ""),
         tuple(repeated(query, "label", LABELS_MAX)),
     )
-    return JsonResponse(await request.app.state.source.call(lambda client: read_timeline(client, asked)))
+    return await read_json(request, lambda client: read_timeline(client, asked))
 
 
 ROUTES = [

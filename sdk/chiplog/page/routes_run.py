@@ -1,7 +1,8 @@
 """One run: what it is, its ranks, console, events, files, and what may be changed."""
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from typing import Any
 
 import orjson
 from starlette.exceptions import HTTPException
@@ -13,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from chiplog.page.body import json_object
 from chiplog.page.event_kinds import kind_title
 from chiplog.page.failures import read_failures
-from chiplog.page.json_response import JsonResponse, columns_of
+from chiplog.page.json_response import JsonResponse, columns_of, read_json
 from chiplog.page.parameters import (
     CHOSEN_LABELS,
     LABELS_MAX,
@@ -23,6 +24,8 @@ from chiplog.page.parameters import (
     optional_integer,
     repeated,
 )
+from chiplog.page.shared_answers import shared
+from chiplog.query.client import Client
 from chiplog.query.rank_states import ROW_COLUMNS, row_values
 from chiplog.query.result import QueryError
 from chiplog.query.run_report import KEYS_MAX, read_run
@@ -72,23 +75,33 @@ async def get_outline(request: Request) -> Response:
     return JsonResponse(outline)
 
 
+@shared
 async def get_run(request: Request) -> Response:
     """GET api/runs/RUN: everything about a run that `chiplog show RUN --format json` has."""
     run = request.path_params["run"]
-    found = await request.app.state.source.call(lambda client: read_run(client, run))
-    if found is None:
-        raise HTTPException(404, f"there is no run {run!r:.200}")
-    return JsonResponse(found)
+
+    def read(client: Client) -> dict[str, Any]:
+        found = read_run(client, run)
+        if found is None:
+            raise HTTPException(404, f"there is no run {run!r:.200}")
+        return found
+
+    return await read_json(request, read)
 
 
+@shared
 async def get_ranks(request: Request) -> Response:
     """GET api/runs/RUN/ranks: one row per label, as of `chiplog top`."""
     live = request.app.state.live.frames(request.path_params["run"])
-    frame = await request.app.state.source.call(live.read)
-    if frame is None:
-        raise HTTPException(404, f"there is no run {live.run_id!r:.200}, or it has no label yet")
-    rows = [row_values(row) for row in frame.rows]
-    return JsonResponse({"now": frame.now, "goodput": frame.goodput, "columns": ROW_COLUMNS, "rows": rows})
+
+    def read(client: Client) -> dict[str, Any]:
+        frame = live.read(client)
+        if frame is None:
+            raise HTTPException(404, f"there is no run {live.run_id!r:.200}, or it has no label yet")
+        rows = [row_values(row) for row in frame.rows]
+        return {"now": frame.now, "goodput": frame.goodput, "columns": ROW_COLUMNS, "rows": rows}
+
+    return await read_json(request, read)
 
 
 async def get_console(request: Request) -> Response:
@@ -139,7 +152,7 @@ async def get_failures(request: Request) -> Response:
     """
     run, query = request.path_params["run"], request.query_params
     attempt = optional_integer(query, "attempt", 0)
-    return JsonResponse(await request.app.state.source.call(lambda client: read_failures(client, run, attempt)))
+    return await read_json(request, lambda client: read_failures(client, run, attempt))
 
 
 async def get_file(request: Request) -> Response:
@@ -202,17 +215,20 @@ async def edit_run(request: Request) -> Response:
     unknown = sorted(fields.keys() - set(FIELDS))
     if unknown or not fields:
         raise BadRequestError(f"{', '.join(unknown) or 'no field'} cannot be changed; give {', '.join(FIELDS)}")
-    return JsonResponse(await request.app.state.source.call(lambda client: client.edit_run(run, **fields)))
+    return await _change(request, lambda client: client.edit_run(run, **fields))
 
 
 async def delete_run(request: Request) -> Response:
     """DELETE api/runs/RUN: delete a run. force=1: also one with labels that have not ended."""
     run, force = request.path_params["run"], request.query_params.get("force") == "1"
-    return JsonResponse(
-        await request.app.state.source.call(
-            lambda client: client.delete_runs([run], force=force, why="deleted on the page")
-        )
-    )
+    return await _change(request, lambda client: client.delete_runs([run], force=force, why="deleted on the page"))
+
+
+async def _change(request: Request, change: Callable[[Client], dict[str, Any]]) -> Response:
+    try:
+        return await read_json(request, change)
+    finally:
+        request.app.state.shared_answers.forget()
 
 
 ROUTES = [

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from chiplog.page.json_response import JsonResponse
+from chiplog.page.json_response import JsonResponse, read_json
 from chiplog.page.parameters import integer, repeated
 from chiplog.query.run_sparklines import read_sparklines
 
@@ -54,8 +54,7 @@ async def get_sparklines(request: Request) -> Response:
     query = request.query_params
     [key], runs = repeated(query, "key", 1, least=1), repeated(query, "run", SPARKLINES_MAX, least=1)
     points = integer(query, "points", 40, 2, POINTS_MAX)
-    source = request.app.state.source
-    return JsonResponse(await source.call(lambda client: read_sparklines(client, key, runs, points)))
+    return await read_json(request, lambda client: read_sparklines(client, key, runs, points))
 
 
 ROUTES = [Route("/runs", list_runs), Route("/keys", list_keys), Route("/sparklines", get_sparklines)]

@@ -1,22 +1,29 @@
 """SQL."""
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.body import json_object
-from chiplog.page.json_response import JsonResponse
+from chiplog.page.json_response import JsonResponse, read_json, to_json
 from chiplog.page.parameters import BadRequestError
 from chiplog.query.client import Client
+from chiplog.query.result_stream import ResultStream
 
 ROWS_MAX = 10_000
+TEXT_BYTES_MAX = 32 << 20  # of rows: a browser draws a table of that
 
 
 async def run_sql(request: Request) -> Response:
-    """POST api/sql: one SELECT, as `{"query": …}`. At most 10,000 rows are returned; `n_rows` counts all."""
+    """POST api/sql: one SELECT, as `{"query": …}`. At most 10,000 rows are returned, and at most 32 MiB.
+
+    `n_rows` counts all rows.
+    """
     body = await json_object(request)
     query = body.get("query")
     if not isinstance(query, str) or not query.strip():
@@ -24,10 +31,21 @@ async def run_sql(request: Request) -> Response:
 
     def ask(client: Client) -> dict[str, Any]:
         with client.stream(query) as stream:
-            rows = list(itertools.islice(stream.tuples(), ROWS_MAX))
+            rows = list(_first(stream))
             return {"columns": stream.columns, "rows": rows, "n_rows": stream.n_rows}
 
-    return JsonResponse(await request.app.state.source.call(ask))
+    return await read_json(request, ask)
+
+
+def _first(stream: ResultStream) -> Iterator[orjson.Fragment]:
+    """Yield the first rows as JSON, up to the limits."""
+    n_bytes = 0
+    for row in itertools.islice(stream.tuples(), ROWS_MAX):
+        text = to_json(row)
+        n_bytes += len(text)
+        if n_bytes > TEXT_BYTES_MAX:
+            return
+        yield orjson.Fragment(text)
 
 
 async def list_words(request: Request) -> Response:

@@ -4,8 +4,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from chiplog.page.json_response import JsonResponse
+from chiplog.page.json_response import read_json
 from chiplog.page.parameters import LABELS_MAX, STEP_MAX, BadRequestError, choice, integer, optional_integer, repeated
+from chiplog.page.shared_answers import shared
 from chiplog.page.system_curves import LINES_MAX, POINTS_MAX, SystemRequest, read_names, read_system_curves
 
 NAMES_MAX = 20  # in one request
@@ -13,6 +14,7 @@ NODES_MAX = 256  # in one request
 WIDTH_MAX = 1 << 40
 
 
+@shared
 async def get_names(request: Request) -> Response:
     """GET api/runs/RUN/system: names of samples, labels with their nodes and GPUs, the span of steps, and marks.
 
@@ -20,9 +22,10 @@ async def get_names(request: Request) -> Response:
     Marks are throttling and events of GPUs, at most 500, each with the step of its node.
     """
     run = request.path_params["run"]
-    return JsonResponse(await request.app.state.source.call(lambda client: read_names(client, run)))
+    return await read_json(request, lambda client: read_names(client, run))
 
 
+@shared
 async def get_curves(request: Request) -> Response:
     """GET api/runs/RUN/system/curves: samples in buckets, a line for each device, or a band.
 
@@ -45,7 +48,7 @@ async def get_curves(request: Request) -> Response:
     width = integer(query, "width", 1, 1, WIDTH_MAX)
 
     wanted = SystemRequest(run, names, first, last, points, is_by_step, nodes, labels, lines, width)
-    return JsonResponse(await request.app.state.source.call(lambda client: read_system_curves(client, wanted)))
+    return await read_json(request, lambda client: read_system_curves(client, wanted))
 
 
 ROUTES = [Route("/runs/{run}/system", get_names), Route("/runs/{run}/system/curves", get_curves)]

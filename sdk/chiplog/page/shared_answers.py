@@ -64,6 +64,10 @@ class SharedAnswers:
             if not found.n_waiting and found.response.cancel():
                 self._answers.pop((request, position), None)
 
+    def forget(self) -> None:
+        """Share no answer of before: this server has changed the database, which it sees only at its next look."""
+        self._answers.clear()
+
 
 def _begun(answer: Awaitable[Response]) -> _Answer:
     begun = _Answer(asyncio.ensure_future(answer))

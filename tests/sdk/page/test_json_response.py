@@ -1,13 +1,15 @@
 """Values of queries as JSON."""
 
 import json
-from datetime import datetime
+import threading
+from datetime import datetime, time, timedelta, timezone
 from decimal import Decimal
 
 import pytest
 
-from chiplog.page.json_response import columns_of, query_error_response, to_json
+from chiplog.page.json_response import JsonResponse, columns_of, query_error_response, to_json
 from chiplog.query.result import QueryError
+from tests.support.page_client import PageClient
 
 
 def test_what_json_lacks_becomes_null_or_text() -> None:
@@ -33,6 +35,14 @@ def test_what_json_lacks_becomes_null_or_text() -> None:
     ]
 
 
+def test_times_with_a_zone_are_text() -> None:
+    noon = time(12, tzinfo=timezone(timedelta(hours=2)))
+    assert json.loads(to_json([noon, {noon: (noon, 2**70)}])) == [
+        "12:00:00+02:00",
+        {"12:00:00+02:00": ["12:00:00+02:00", 2.0**70]},
+    ]
+
+
 def test_rows_are_sent_with_their_names_once() -> None:
     assert columns_of([{"b": 2, "a": 1}], ["a", "b"]) == {"columns": ["a", "b"], "rows": [[1, 2]]}
 
@@ -44,3 +54,17 @@ def test_an_error_has_a_status_by_its_kind(kind: str, status: int) -> None:
     response = query_error_response(QueryError(kind, "no"))
     assert response.status_code == status
     assert json.loads(bytes(response.body)) == {"error": {"kind": kind, "message": "no"}}
+
+
+def test_the_text_of_an_answer_is_made_in_the_thread_of_its_query(
+    reader: PageClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def render(self: JsonResponse, content: object) -> bytes:
+        threads.append(threading.current_thread().name)
+        return to_json(content)
+
+    monkeypatch.setattr(JsonResponse, "render", render)
+    assert reader.get("runs/even/curves?key=loss") and reader.get("runs/even") and reader.get("runs/even/ranks")
+    assert threads == ["chiplog-page-query"] * 3

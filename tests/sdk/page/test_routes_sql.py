@@ -2,6 +2,9 @@
 
 import itertools
 
+import pytest
+
+from chiplog.page import routes_sql
 from chiplog.page.routes_sql import ROWS_MAX
 from chiplog.page.source import CLIENTS
 from tests.support.page_client import PageClient
@@ -15,6 +18,28 @@ def test_a_select_is_answered_and_a_long_one_is_cut(reader: PageClient) -> None:
     }
     long = reader.ask("/api/sql", "POST", {"query": f"SELECT range AS n FROM range({ROWS_MAX + 5})"}).json
     assert (long["n_rows"], len(long["rows"]), long["rows"][-1]) == (ROWS_MAX + 5, ROWS_MAX, [ROWS_MAX - 1])
+
+
+def test_a_result_of_many_bytes_is_cut(reader: PageClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes_sql, "TEXT_BYTES_MAX", 1_000)
+    answer = reader.ask("/api/sql", "POST", {"query": "SELECT repeat('x', 96) AS t FROM range(20)"})
+    assert (answer.json["n_rows"], answer.json["rows"]) == (20, [["x" * 96]] * 10)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("MAP {1.5::DECIMAL(3,1): 1}", {"1.5": 1}),
+        ("MAP {TIME '12:00:00': 1}", {"12:00:00": 1}),
+        ("MAP {'\\xFF'::BLOB: 1}", {"ff": 1}),
+        ("MAP {INTERVAL 1 DAY: 1}", {"1 day, 0:00:00": 1}),
+        ("MAP {12345678901234567890123: 2}", {"12345678901234567890123": 2}),
+        ("MAP {DATE '2026-01-02': 2.5::DECIMAL(3,1)}", {"2026-01-02": 2.5}),
+    ],
+)
+def test_odd_keys_are_text(reader: PageClient, value: str, found: object) -> None:
+    answer = reader.ask("/api/sql", "POST", {"query": f"SELECT {value} AS value"})
+    assert (answer.status, answer.json["rows"]) == (200, [[found]])
 
 
 def test_a_wrong_query_says_why(reader: PageClient) -> None:

@@ -8,8 +8,7 @@ from starlette.responses import Response
 
 from chiplog.page import shared_answers
 from chiplog.page.shared_answers import SharedAnswers
-
-pytestmark = pytest.mark.pure
+from tests.support.page_client import PageClient
 
 
 class Counting:
@@ -118,6 +117,36 @@ def test_an_answer_that_is_being_computed_is_shared_for_as_long_as_that_takes(mo
         assert await body(shared.get("/verdict", answer)) == "2"
 
     run(test)
+
+
+def test_a_change_by_this_server_ends_the_sharing() -> None:
+    async def test() -> None:
+        shared, answer = SharedAnswers(lambda: 7), Counting()
+        answer.may_end.clear()
+        early = asyncio.create_task(body(shared.get("/run", answer)))
+        await asyncio.sleep(0)
+        shared.forget()
+        answer.may_end.set()
+        assert await body(shared.get("/run", answer)) == "2"
+        assert await early == "1"
+
+    run(test)
+
+
+def test_routes_whose_answers_depend_on_the_database_are_shared(
+    reader: PageClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def get(self: SharedAnswers, request: str, answer: Callable[[], Awaitable[Response]]) -> Response:
+        asked.append(request)
+        return await answer()
+
+    monkeypatch.setattr(SharedAnswers, "get", get)
+    paths = ["", "/ranks", "/system", "/system/curves?name=a", "/curves?key=loss", "/heat", "/verdict", "/timeline"]
+    for path in paths:
+        assert reader.ask(f"/api/runs/even{path}").status == 200
+    assert [path.partition("even")[2].rstrip("?") for path in asked] == paths
 
 
 def test_an_error_is_not_kept() -> None:
