@@ -1,13 +1,13 @@
 """Who may use the page: one-time tokens, sessions, a password, and the names by which the server is called."""
 
 import hmac
+import ipaddress
 import secrets
 import time
 from collections.abc import Callable, Iterable
 
 from chiplog_schemas.rate_limit import TokenBucket
 
-LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 TOKENS_MAX = 1_000  # unused ones: a notebook makes one for each cell that it shows
 SESSION_S = 30 * 86_400.0
 PASSWORD_TRIES = 20  # at once: a team signs in after a restart
@@ -18,8 +18,8 @@ class Access:
     """Tokens that open a session once, and the sessions that are open.
 
     Args:
-        hosts: Names by which browsers may call the server, beside those of this machine. The server refuses all others:
-            a foreign page whose name resolves to this machine cannot read this one (DNS rebinding).
+        hosts: Names by which browsers may call the server, beside localhost and IP addresses. The server refuses all
+            others: a foreign page whose name resolves to this machine cannot read this one (DNS rebinding).
         password: Opens a session any number of times; None for tokens only.
         now: A clock in seconds.
     """
@@ -27,7 +27,7 @@ class Access:
     def __init__(
         self, hosts: Iterable[str] = (), password: str | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._hosts = {host.lower() for host in (*LOCAL_HOSTS, *hosts)}
+        self._hosts = {host.lower() for host in ("localhost", *hosts)}
         self._password = password
         self._now = now
         self._tokens: dict[str, None] = {}
@@ -79,7 +79,7 @@ class Access:
             host = host[1:].partition("]")[0]
         else:
             host = host.rpartition(":")[0] if ":" in host else host
-        return host in self._hosts
+        return host in self._hosts or _is_address(host)
 
     def _open(self) -> str:
         now = self._now()
@@ -87,6 +87,15 @@ class Access:
         session = secrets.token_urlsafe(24)
         self._sessions[session] = now + SESSION_S
         return session
+
+
+def _is_address(host: str) -> bool:
+    """Return True for an IP address: the browser has connected to it, and to no name of another site."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def is_same_origin(origin: str | None, host: str) -> bool:

@@ -63,7 +63,10 @@ def test_a_password_opens_sessions_if_there_is_one() -> None:
         ("hub.example:443", True),
         ("evil.example:8642", False),
         ("127.0.0.1.evil.example", False),
-        ("[::2]:8642", False),
+        ("10.0.0.5:8642", True),
+        ("[2001:db8::2]:8642", True),
+        ("10.0.0.5.evil.example:8642", False),
+        ("[evil.example]:8642", False),
         ("", False),
     ],
 )
