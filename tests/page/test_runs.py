@@ -239,6 +239,19 @@ def test_deleting_names_the_run_and_asks_twice_while_it_runs(changing: Site, pag
     errors.clear()  # the refusal
 
 
+def test_of_several_runs_only_those_that_run_are_asked_about_again(
+    changing: Site, page: Page, errors: list[str]
+) -> None:
+    changing.visit(page, "#/runs?run=run-1&run=run-3&run=run-2")
+    page.get_by_role("button", name="Delete 3").click()
+    page.get_by_role("dialog", name="Delete 3 runs?").get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("dialog", name="Delete run-3?")).to_be_visible()
+    expect(page.get_by_text("1 run", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Delete although it runs").click()
+    expect(page.get_by_role("link", name="run-3")).to_have_count(0)
+    errors.clear()  # the refusal
+
+
 def test_a_run_is_edited_and_deleted_on_its_own_page(changing: Site, page: Page, errors: list[str]) -> None:
     changing.visit(page, "#/run/run-2/files")
     page.get_by_role("button", name="Edit").click()

@@ -39,6 +39,7 @@ export function editRun({ run_id: id, name, tags, notes }, onDone) {
  * @param {?string} refusal why the server refused a run that has not ended; it is deleted nevertheless
  */
 export function deleteRuns(runs, onDone, refusal = null) {
+  let left = runs;
   const names = runs.map((run) => h("li", {}, run.name ? `${run.name} (${run.run_id})` : run.run_id));
   const title = runs.length === 1 ? `Delete ${runs[0].name || runs[0].run_id}?` : `Delete ${runs.length} runs?`;
   openDialog(
@@ -53,21 +54,26 @@ export function deleteRuns(runs, onDone, refusal = null) {
       action: refusal ? "Delete although it runs" : "Delete",
       isDanger: true,
       onSubmit: async () => {
-        const gone = [];
-        for (const run of runs) {
-          try {
-            await ask(`runs/${part(run.run_id)}`, { force: refusal ? 1 : null }, { method: "DELETE" });
-          } catch (reason) {
-            await onDone(gone);
-            // The server refuses a run that has not ended; a second confirmation may force it.
-            if (refusal || reason.kind !== "refused" || !run.n_running) throw reason;
-            setTimeout(() => deleteRuns([run], onDone, reason.message));
-            return;
+        const [gone, kept] = [[], []];
+        let why = null;
+        try {
+          for (const run of left) {
+            try {
+              await ask(`runs/${part(run.run_id)}`, { force: refusal ? 1 : null }, { method: "DELETE" });
+              gone.push(run.run_id);
+            } catch (reason) {
+              // The server refuses a run that has not ended; a second confirmation may force it.
+              if (refusal || reason.kind !== "refused" || !run.n_running) throw reason;
+              kept.push(run);
+              why = reason.message;
+            }
           }
-          gone.push(run.run_id);
+        } finally {
+          left = left.filter((run) => !gone.includes(run.run_id));
+          await onDone(gone);
         }
-        notice(runs.length === 1 ? `Deleted ${runs[0].run_id}` : `Deleted ${runs.length} runs`);
-        await onDone(gone);
+        if (gone.length) notice(gone.length === 1 ? `Deleted ${gone[0]}` : `Deleted ${gone.length} runs`);
+        if (kept.length) setTimeout(() => deleteRuns(kept, onDone, why));
       },
     },
   );
