@@ -38,6 +38,30 @@ def test_times_are_in_utc_or_in_the_zone_of_the_browser(site: Site, browser: Bro
     assert errors == []
 
 
+def test_the_link_to_the_content_leaves_the_view_as_it_is(site: Site, page: Page) -> None:
+    site.visit(page, "#/runs?filter=whole")
+    page.get_by_role("link", name="Skip to the content").press("Enter")
+    expect(page.locator("#content")).to_be_focused()
+    expect(page.get_by_role("grid", name="Runs")).to_be_visible()
+    assert page.url.endswith("#/runs?filter=whole")
+
+
+def test_a_dialog_closes_with_its_view(site: Site, page: Page) -> None:
+    site.visit(page, "#/sql")
+    page.evaluate("location.hash = '#/runs'")
+    page.get_by_role("button", name="Columns").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("textbox", name="SQL query")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_axes_end_at_steps_that_no_number_can_follow(site: Site, page: Page) -> None:
+    site.visit(page, "#/runs")
+    ticks = "async () => (await import('./static/js/views/run/canvas.js')).ticksOf(1.7e18, 1.7e18 + 1000, 1).length"
+    assert 0 < page.evaluate(ticks) <= 1000
+
+
 def test_without_a_session_the_page_says_how_to_open_it(site: Site, page: Page, errors: list[str]) -> None:
     page.goto(site.base)
     expect(page.get_by_text("Open the address that chiplog ui prints")).to_be_visible()

@@ -17,6 +17,7 @@ async function route() {
   const mine = ++turn;
   close();
   close = () => {};
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close(); // of the view before
   notice("");
   drawHeader(name);
   const content = newPlace(() => mine === turn);
@@ -151,6 +152,11 @@ function onZone() {
   document.querySelector(".zone").focus();
 }
 
+// The address is that of the view, so a link must not change it.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  document.getElementById("content").focus();
+});
 restoreTheme();
 addEventListener("hashchange", route);
 route();

@@ -16,6 +16,7 @@ export const RAMPS = {
     [255, 236, 150],
   ],
 };
+const TICKS_MAX = 1000; // of one axis
 export const NO_DATA = { light: [226, 230, 236], dark: [48, 55, 66] };
 
 /** Return the next 1, 2 or 5 with zeros that is not below a number. */
@@ -28,7 +29,9 @@ export function niceStep(least) {
 export function ticksOf(low, high, least) {
   const tick = niceStep(least);
   const ticks = [];
-  for (let at = Math.ceil(low / tick); at * tick <= high; at++) ticks.push(at * tick + 0); // no -0
+  const first = Math.ceil(low / tick);
+  // Counted from 0: above 2^53, one more is the same number. And + 0, so that none is -0.
+  for (let at = 0; at < TICKS_MAX && (first + at) * tick <= high; at++) ticks.push((first + at) * tick + 0);
   return ticks;
 }
 
