@@ -43,6 +43,14 @@ def test_the_details_show_config_and_summary_as_text(curved: Site, page: Page) -
     assert page.locator("img").count() == 0
 
 
+def test_the_details_keep_the_focus_and_rows_that_were_asked_for(curved: Site, page: Page) -> None:
+    curved.visit(page, "#/run/lines")
+    summary = page.locator(".run-details summary")
+    summary.press("Enter")
+    expect(page.locator(".run-details .panel", has_text="Summary")).to_be_visible()
+    expect(summary).to_be_focused()
+
+
 def test_an_unknown_run_links_to_the_runs(curved: Site, page: Page, errors: list[str]) -> None:
     curved.visit(page, "#/run/nothing")
     expect(page.get_by_role("heading", name="No such run yet")).to_be_visible()

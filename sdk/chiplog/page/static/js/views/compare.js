@@ -88,6 +88,9 @@ export async function open(content, rest, query) {
   }
 
   function draw() {
+    const boxes = () => body.querySelectorAll(".wide");
+    const places = new Map([...boxes()].map((box) => [box.ariaLabel, box.scrollLeft]));
+    const held = body.contains(document.activeElement) ? document.activeElement.ariaLabel : null;
     show(
       body,
       runsTable(),
@@ -129,6 +132,10 @@ export async function open(content, rest, query) {
         none: "These runs have no phases.",
       }),
     );
+    for (const box of boxes()) {
+      box.scrollLeft = places.get(box.ariaLabel) ?? 0;
+      if (box.ariaLabel === held) box.focus({ preventScroll: true });
+    }
   }
 
   function heads() {

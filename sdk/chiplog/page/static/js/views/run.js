@@ -38,7 +38,7 @@ export async function open(content, rest, query) {
     if (error.kind !== "not_found") throw error;
     return waitFor(content, run, "No such run yet");
   }
-  document.title = `${report.name || run} · chiplog`;
+  if (content.isConnected) document.title = `${report.name || run} · chiplog`;
 
   const header = h("div");
   const onDeleted = ([gone]) => {
@@ -54,14 +54,15 @@ export async function open(content, rest, query) {
     h("button", { onclick: () => deleteRuns([report], onDeleted) }, "Delete"),
   );
   const details = h("details", { class: "run-details", open: query.get("details") === "1" });
+  const whole = new Set(); // titles of panels whose rows are all shown
   const element = h("section", { class: `run-tab tab-${tab}`, "aria-label": TABS[tab] });
   drawHeader(header, report);
   details.addEventListener("toggle", () => {
     setParameters({ details: details.open ? 1 : null });
     tabs.setLinks();
-    drawDetails(details, report);
+    drawDetails(details, report, whole);
   });
-  drawDetails(details, report);
+  drawDetails(details, report, whole);
   const tabs = tabBar(run, tab);
   const choice = h("span");
   const drawChoice = () => show(choice, labelsSelect(report, onLabels));
@@ -108,7 +109,7 @@ export async function open(content, rest, query) {
     hasFailed = false;
     isFresh = true;
     drawHeader(header, report);
-    if (details.open || details.hidden) drawDetails(details, report);
+    if (details.open || details.hidden) drawDetails(details, report, whole);
     if (isOutline || !choice.contains(document.activeElement)) drawChoice(); // an open list stays as it is
     tellTab();
   };
@@ -120,7 +121,7 @@ export async function open(content, rest, query) {
     if (isReady()) closeTab = (await view.open(element, run, query, report)) ?? closeTab;
     else show(element, h("p", { class: "error" }, "The report of this run did not arrive."), retryButton());
   } catch (error) {
-    show(element, h("p", { class: "error" }, error.message));
+    show(element, h("p", { class: "error" }, error.message), retryButton());
   }
   if (!isOpen) return () => close(); // the run is not there any more
   // From here on: the tab listens to reports, and has asked for what it shows.
@@ -226,32 +227,37 @@ function drawHeader(header, report) {
     ["attempts", report.n_attempts > 1 ? wholeText(report.n_attempts) : null],
     ["events", completenessPhrase(report)],
   ];
-  show(
-    header,
-    h(
+  const dl = h(
+    "dl",
+    { class: "facts" },
+    facts
+      .filter(([, value]) => value)
+      .map(([name, value]) => h("div", {}, h("dt", { class: "quiet" }, name), h("dd", {}, value))),
+  );
+  // What is selected or has the focus stays: only the facts change all the time.
+  const rest = JSON.stringify([report.name, report.state, report.tags, report.first_failure]);
+  if (header.rest === rest) {
+    header.querySelector(".facts").replaceWith(dl);
+  } else {
+    header.rest = rest;
+    const title = h(
       "div",
       { class: "run-title" },
       h("h1", {}, report.name || run),
       h("span", { class: `chip ${report.state}` }, report.state),
       report.name && report.name !== run ? h("span", { class: "quiet" }, run) : null,
       (report.tags ?? []).map((tag) => h("span", { class: "chip" }, tag)),
-    ),
-    h(
-      "dl",
-      { class: "facts" },
-      facts
-        .filter(([, value]) => value)
-        .map(([name, value]) => h("div", {}, h("dt", { class: "quiet" }, name), h("dd", {}, value))),
-    ),
-    failureLine(run, report.first_failure),
-  );
+    );
+    show(header, title, dl, failureLine(run, report.first_failure));
+  }
   drawDuration(header, report);
 }
 
 function drawDuration(header, report) {
   const element = header.querySelector(".run-took");
   const until = report.ended_at ? new Date(report.ended_at) : new Date();
-  if (element) element.textContent = durationText((until - new Date(report.created_at)) / 1000);
+  // The clock of this machine may be behind.
+  if (element) element.textContent = durationText(Math.max(0, until - new Date(report.created_at)) / 1000);
 }
 
 function completenessPhrase({ completeness, isOutline }) {
@@ -260,7 +266,7 @@ function completenessPhrase({ completeness, isOutline }) {
 }
 
 /** Return whether all data has arrived, in one phrase. */
-export function completenessText({ produced, stored, lost, pending }) {
+function completenessText({ produced, stored, lost, pending }) {
   if (pending === null || produced === null) {
     const kept = `${countText(stored, "event")} stored${lost ? `, ${wholeText(lost)} lost` : ""}`;
     return `${kept}; how many more there were is unknown`;
@@ -295,36 +301,41 @@ function failureLine(run, failure) {
   );
 }
 
-function drawDetails(details, report) {
+function drawDetails(details, report, whole) {
   details.hidden = Boolean(report.isOutline);
   if (report.isOutline) return;
   const nConfig = Object.keys(report.config).length;
   const nSummary = Object.keys(report.summary).length;
-  const summary = h("summary", {}, `Details: ${nConfig} config, ${nSummary} summary, environment`);
-  if (!details.open) {
-    show(details, summary);
-    return;
-  }
+  const summary = details.querySelector("summary") ?? details.appendChild(h("summary"));
+  summary.textContent = `Details: ${nConfig} config, ${nSummary} summary, environment`;
+  const shown = details.open && JSON.stringify([report.config, report.summary, report.environment, report.notes]);
+  if (details.shown === shown) return;
+  details.shown = shown;
+  while (summary.nextSibling) summary.nextSibling.remove();
+  if (!details.open) return;
   const { packages, ...told } = report.environment ?? {};
-  show(
-    details,
-    summary,
+  const panel = (...values) => valuesPanel(whole, ...values);
+  details.append(
     h(
       "div",
       { class: "panels" },
-      valuesPanel("Config", flat(report.config), "no config was set"),
-      valuesPanel("Summary", report.summary, "no summary yet"),
-      valuesPanel("Environment", flat(told), "no environment was reported"),
-      packages ? valuesPanel("Packages", packages, "none", 0) : null,
+      panel("Config", flat(report.config), "no config was set"),
+      panel("Summary", report.summary, "no summary yet"),
+      panel("Environment", flat(told), "no environment was reported"),
+      packages ? panel("Packages", packages, "none", 0) : null,
     ),
-    report.notes ? h("section", { class: "panel" }, h("h2", {}, "Notes"), h("p", {}, report.notes)) : null,
+    report.notes ? h("section", { class: "panel" }, h("h2", {}, "Notes"), h("p", {}, report.notes)) : "",
   );
 }
 
-function valuesPanel(title, values, none, nShown = ROWS_SHOWN) {
+function valuesPanel(whole, title, values, none, nShown = ROWS_SHOWN) {
   const entries = Object.entries(values);
   const body = h("tbody");
-  const more = h("button", { onclick: () => fill(entries.length) });
+  const onclick = () => {
+    whole.add(title);
+    fill(entries.length);
+  };
+  const more = h("button", { onclick });
   const fill = (n) => {
     show(
       body,
@@ -333,7 +344,7 @@ function valuesPanel(title, values, none, nShown = ROWS_SHOWN) {
     more.hidden = n >= entries.length;
     more.textContent = `Show all ${entries.length}`;
   };
-  fill(nShown);
+  fill(whole.has(title) ? entries.length : nShown);
   const table = entries.length ? h("table", { class: "grid values" }, body) : h("p", { class: "quiet" }, none);
   return h("section", { class: "panel" }, h("h2", {}, title), table, more);
 }
