@@ -31,7 +31,10 @@ export async function ask(path, query = {}, { signal, method = "GET", body } = {
     if (error.name === "AbortError") throw error;
     throw new ApiError("unreachable", "chiplog ui does not answer; is it still running?");
   }
-  const answer = await response.json().catch(() => null);
+  const answer = await response.json().catch((error) => {
+    if (error.name === "AbortError") throw error;
+    if (response.ok) throw new ApiError("unreachable", "The answer of chiplog ui did not arrive whole.");
+  });
   if (response.ok) return answer;
   const { kind = "internal", message = response.statusText } = answer?.error ?? {};
   throw new ApiError(kind, message);

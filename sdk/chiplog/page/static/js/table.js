@@ -3,7 +3,6 @@
 import { h, show } from "./dom.js";
 
 const MORE = 8; // rows above and below the visible ones
-const PX_MAX = 8_000_000; // browsers clip taller elements
 let tables = 0;
 
 /**
@@ -36,7 +35,7 @@ export function createTable({ label, onSort, onOpen, onMark, onFold, isMarked = 
   );
   const sizes = new ResizeObserver(() => {
     height = parseInt(getComputedStyle(element).getPropertyValue("--row"), 10) || 30;
-    body.style.height = `${Math.min(rows.length * height, PX_MAX)}px`;
+    body.style.height = `${rows.length * height}px`;
     redraw();
   });
   sizes.observe(element);
@@ -52,7 +51,7 @@ export function createTable({ label, onSort, onOpen, onMark, onFold, isMarked = 
     drawHead();
     element.setAttribute("aria-rowcount", rows.length + 1);
     element.setAttribute("aria-colcount", columns.length);
-    body.style.height = `${Math.min(rows.length * height, PX_MAX)}px`;
+    body.style.height = `${rows.length * height}px`;
     if (!keepsPlace) element.scrollTop = 0;
     else if (anchor !== undefined && rows[top]?.key !== anchor) {
       const moved = rows.findIndex((row) => row.key === anchor);
@@ -96,12 +95,8 @@ export function createTable({ label, onSort, onOpen, onMark, onFold, isMarked = 
     cancelAnimationFrame(frame);
     frame = 0;
     const top = element.scrollTop;
-    // Beyond the tallest element, rows are found by the share that was scrolled.
-    const all = rows.length * height;
-    const room = Math.max(1, Math.min(all, PX_MAX) - element.clientHeight);
-    const shift = all > PX_MAX ? Math.round((top / room) * (all - PX_MAX)) : 0;
-    const first = Math.max(0, Math.floor((top + shift) / height) - MORE);
-    const last = Math.min(rows.length, Math.ceil((top + shift + element.clientHeight) / height) + MORE);
+    const first = Math.max(0, Math.floor(top / height) - MORE);
+    const last = Math.min(rows.length, Math.ceil((top + element.clientHeight) / height) + MORE);
     const next = new Map();
     let place = body.firstChild;
     for (let at = first; at < last; at++) {
@@ -115,7 +110,7 @@ export function createTable({ label, onSort, onOpen, onMark, onFold, isMarked = 
       old.element.id = `${id}-${at}`;
       old.element.setAttribute("aria-rowindex", at + 2);
       old.element.classList.toggle("active", at === active);
-      old.element.style.top = `${at * height - shift}px`;
+      old.element.style.top = `${at * height}px`;
       if (old.element === place) place = place.nextSibling;
       else body.insertBefore(old.element, place);
     }
@@ -165,8 +160,7 @@ export function createTable({ label, onSort, onOpen, onMark, onFold, isMarked = 
       active = Math.min(rows.length - 1, Math.max(0, active + moves[event.key]));
       const headHeight = head.offsetHeight;
       const [above, below] = [active * height, (active + 1) * height + headHeight - element.clientHeight];
-      if (rows.length * height <= PX_MAX) element.scrollTop = Math.min(above, Math.max(below, element.scrollTop));
-      else element.scrollTop = (active / rows.length) * PX_MAX;
+      element.scrollTop = Math.min(above, Math.max(below, element.scrollTop));
       redraw();
     } else if ((event.key === "Enter" || event.key === " ") && rows[active]?.heading) onFold?.(rows[active]);
     else if (event.key === "Enter" && rows[active]) onOpen?.(rows[active]);

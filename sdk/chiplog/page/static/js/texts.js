@@ -7,7 +7,7 @@ export const byName = new Intl.Collator(undefined, { numeric: true }).compare;
 export function valueText(value) {
   if (value === null || value === undefined) return "";
   if (typeof value !== "number") return typeof value === "object" ? JSON.stringify(value) : String(value);
-  if (Number.isInteger(value) && Math.abs(value) < 1e15) return String(value);
+  if (Number.isSafeInteger(value)) return String(value);
   const size = Math.abs(value);
   return size >= 1e6 || (size < 1e-4 && size > 0) ? value.toExponential(3) : String(Number(value.toPrecision(6)));
 }
@@ -15,6 +15,7 @@ export function valueText(value) {
 /** Return seconds as "850 ms", "12 s", "3 min 20 s", "5 h 3 min", "2 d 4 h". */
 export function durationText(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "";
+  if (seconds < 0) return `−${durationText(-seconds)}`;
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
   const whole = Math.round(seconds);

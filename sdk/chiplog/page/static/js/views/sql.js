@@ -43,6 +43,7 @@ export async function open(content, rest, query) {
   const suggestions = h("div", { class: "suggestions", role: "group", "aria-label": "Completions", hidden: true });
   const runButton = h("button", { class: "main", onclick: () => (running ? stop() : run()), title: "Ctrl+Enter" }, "Run");
   const status = h("span", { class: "quiet", role: "status" });
+  const took = h("span", { class: "quiet" }); // not read out each second
   const error = h("pre", { class: "error", role: "alert", hidden: true });
   const download = h("button", { onclick: onDownload, disabled: true, title: "The rows of the table" }, "Download CSV");
   const queries = savedViews({
@@ -78,6 +79,7 @@ export async function open(content, rest, query) {
         download,
         queries,
         status,
+        took,
       ),
       h("p", { id: "sql-help", class: "quiet small" }, "One SELECT. Ctrl+Enter runs it, Tab completes a word, Escape hides completions."),
       error,
@@ -165,7 +167,7 @@ export async function open(content, rest, query) {
     status.textContent = "Running…";
     clearInterval(clock);
     clock = setInterval(() => {
-      status.textContent = `Running… ${Math.round((performance.now() - began) / 1000)} of at most ${TIMEOUT_S} s`;
+      took.textContent = `${Math.round((performance.now() - began) / 1000)} of at most ${TIMEOUT_S} s`;
     }, 1000);
     try {
       const answer = await ask("sql", {}, { method: "POST", body: { query: text }, signal: running.signal });
@@ -199,6 +201,7 @@ export async function open(content, rest, query) {
 
   function ended() {
     clearInterval(clock);
+    took.textContent = "";
     running = null;
     runButton.textContent = "Run";
   }
@@ -281,7 +284,7 @@ export async function open(content, rest, query) {
     words = found;
     drawViews();
     if (isTyping) suggest();
-  }, report);
+  }, (reason) => content.isConnected && report(reason));
   if (query.get("q")) run();
 
   function report(reason) {
