@@ -86,7 +86,8 @@ class Gate:
         if path == "/static/style.css" or any(map(self._access.is_open, sessions)):
             return None
         if path == "/":
-            return self._form("Open the address that chiplog ui prints: it has a token, which works once.")
+            way = "Sign in with the password, or open" if self._access.has_password else "Open"
+            return self._form(f"{way} the address that chiplog ui prints: it has a token, which works once.")
         return error_response(401, "signed_out", "open the page again by the address that chiplog ui prints")
 
     def _sign_in(self, session: str | None, *, is_token: bool = False) -> Response:
