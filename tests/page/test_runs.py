@@ -57,6 +57,9 @@ def names(page: Page) -> list[str]:
 def test_of_ten_thousand_runs_only_the_visible_ones_are_drawn(many: Site, page: Page, errors: list[str]) -> None:
     many.visit(page)
     expect(page.get_by_text("10,000 runs")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollHeight <= innerHeight"), (
+        "the table scrolls, and the page does not"
+    )
     grid = page.get_by_role("grid", name="Runs")
     assert (grid.get_attribute("aria-rowcount"), rows(page).count() < 60) == ("10001", True)
     grid.focus()
