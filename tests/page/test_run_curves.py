@@ -2,12 +2,44 @@
 
 import re
 from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
 
+import duckdb
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Request, Route, expect
 
 from tests.support.curved_runs import fill_curved_runs
 from tests.support.page_site import Site
+
+CHANGES = 'retry: 100\nevent: change\ndata: {"position": 1}\n\n'  # the browser connects again, and hears of a change
+KEYS = 70
+
+
+def fill_growing(database: duckdb.DuckDBPyConnection) -> None:
+    """A run of one rank that has not ended, with 70 metrics of 100 steps, and one without a slash."""
+    database.execute(
+        "INSERT INTO base.runs (run, run_id, project, tags, primary_label) VALUES (1, 'on', 'p', [], 'rank0')"
+    )
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, "
+        "produced) VALUES (1, 'rank', 1, 'rank0', 0, true, 0, 'node', '2026-01-02 03:00:00', 1000)"
+    )
+    database.execute("INSERT INTO base.intervals VALUES (1, 0, 999, '2026-01-02 03:04:05')")
+    database.execute(f"INSERT INTO base.names SELECT n, format('m/{{:02}}', n) FROM range({KEYS}) t(n)")
+    database.execute(f"INSERT INTO base.names VALUES ({KEYS}, 'alone')")
+    database.execute(
+        "INSERT INTO base.metrics SELECT 1, n.id, s, s, TIMESTAMP '2026-01-02 03:00:00' + to_seconds(s), s "
+        "FROM base.names n, range(100) t(s)"
+    )
+
+
+@pytest.fixture(scope="module")
+def growing(site_of: Callable[..., Site]) -> Site:
+    return site_of(fill_growing)
+
+
+def follow_changes(page: Page) -> None:
+    page.route("**/api/live", lambda route: route.fulfill(content_type="text/event-stream", body=CHANGES))
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +236,111 @@ def test_only_the_chosen_labels_have_curves(curved: Site, page: Page) -> None:
     expect(page.get_by_text("None of 20 labels has failed.")).to_be_visible()
     page.get_by_label("labels", exact=True).select_option("")
     expect(panel(page, "train/loss").locator("canvas")).to_be_visible()
+
+
+def test_a_run_keeps_its_colour_where_another_one_lacks_the_metric(curved: Site, page: Page) -> None:
+    visit(curved, page, "#/run/lines/curves?with=silent&with=other")
+    entry = panel(page, "train/loss").locator(".curve-line", has_text="other").locator("i")
+    mark = page.locator(".overlaid .mark").nth(2)
+    colour = "mark => getComputedStyle(mark).borderTopColor"
+    expect(entry).to_be_visible()
+    assert entry.evaluate(colour) == mark.evaluate(colour)
+
+
+def test_the_legend_keeps_its_entries_and_the_focus(curved: Site, page: Page) -> None:
+    visit(curved, page, "#/run/lines/curves")
+    entry = panel(page, "train/loss").get_by_role("button", name="rank1")
+    entry.press("Enter")
+    expect(entry).to_have_attribute("aria-pressed", "false")
+    expect(entry).to_be_focused()
+    entry.evaluate("entry => { window.entry = entry; }")
+    page.get_by_label("smoothing", exact=True).fill("0.5")  # draws again
+    expect(panel(page, "train/loss").locator(".curve-line").first).to_be_visible()
+    assert page.evaluate("window.entry.isConnected")
+
+
+def test_arrow_keys_read_out_the_values_of_one_chart(curved: Site, page: Page) -> None:
+    visit(curved, page, "#/run/other/curves")
+    chart = panel(page, "epoch").locator(".curve-box")
+    expect(chart.locator("canvas")).to_be_visible()
+    chart.press("ArrowRight")
+    expect(chart.locator("[aria-live=polite]")).to_have_text("step 0, rank0 0")
+    expect(panel(page, "train/loss").locator("[aria-live=polite]")).to_have_text("")
+
+
+def test_a_coarse_answer_after_the_wide_one_is_not_drawn(curved: Site, page: Page) -> None:
+    coarse: list[Route] = []
+    page.route("**/curves?*points=400*", lambda route: coarse.append(route))
+    visit(curved, page, "#/run/other/curves?filter=loss")
+    loss = panel(page, "train/loss")
+    loss.get_by_role("button", name="Wide").click()
+    expect(loss.locator("canvas")).to_be_visible()
+    with page.expect_response("**/curves?*points=400*") as answered:
+        coarse[0].continue_()
+    answered.value.finished()
+    page.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")  # it is handled
+    expect(loss.locator(".curve-notes")).not_to_contain_text("each point covers")
+
+
+def test_live_values_of_many_curves_are_asked_for_in_parts(growing: Site, page: Page) -> None:
+    follow_changes(page)
+    parts: list[list[str]] = []
+
+    def has_all(request: Request) -> bool:
+        query = parse_qs(urlsplit(request.url).query)
+        if "/curves" in request.url and "width" in query:
+            parts.append(query["key"])
+        return {key for part in parts for key in part} >= {f"m/{n:02}" for n in range(60)}
+
+    page.set_viewport_size({"width": 1280, "height": 10_000})
+    with page.expect_request(has_all):
+        growing.visit(page, "#/run/on/curves?open=m")
+    assert max(map(len, parts)) <= 6
+
+
+def test_a_part_after_the_newest_step_shows_values_as_they_come(growing: Site, page: Page) -> None:
+    def reach(route: Route) -> None:
+        """Answer as if step 210 was logged since then."""
+        [curve] = route.fetch().json()
+        line = {"label": "rank0", "rank": 0, "gaps": [], "mean": [5.5], "min": None, "max": None}
+        route.fulfill(json=[curve | {"step": [210], "ts": [1_767_323_000_000], "lines": [line]}])
+
+    follow_changes(page)
+    page.route("**/curves?*width=*", reach)
+    visit(growing, page, "#/run/on/curves?filter=alone&first=200&last=300")
+    expect(panel(page, "alone")).to_contain_text("rank05.5")
+
+
+def test_curves_that_failed_are_asked_for_again_with_the_next_change(
+    growing: Site, page: Page, errors: list[str]
+) -> None:
+    page.route("**/api/live", lambda route: None)
+    failure = {"error": {"kind": "unreachable", "message": "the collector has ended"}}
+    page.route("**/curves?*", lambda route: route.fulfill(status=503, json=failure))
+    visit(growing, page, "#/run/on/curves?filter=alone")
+    expect(panel(page, "alone")).to_contain_text("the collector has ended")
+    page.unroute("**/curves?*")
+    page.unroute("**/api/live")
+    follow_changes(page)
+    # The page is seen again: it listens for changes anew.
+    page.evaluate(
+        """() => {
+            let isHidden = true;
+            Object.defineProperty(document, "hidden", { get: () => isHidden });
+            document.dispatchEvent(new Event("visibilitychange"));
+            isHidden = false;
+            document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+    )
+    expect(panel(page, "alone").locator(".curve-line")).to_contain_text("99")
+    errors.clear()  # the failure
+
+
+def test_the_group_of_metrics_without_a_slash_stays_closed(growing: Site, page: Page) -> None:
+    visit(growing, page, "#/run/on/curves")
+    group = page.locator(".curve-group", has=page.get_by_role("heading", name="metrics"))
+    group.locator("summary").click()
+    expect(page).to_have_url(re.compile("closed="))
+    page.reload()
+    expect(group.locator("summary")).to_be_visible()
+    expect(group).not_to_have_attribute("open", "")

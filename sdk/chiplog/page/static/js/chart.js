@@ -69,6 +69,8 @@ export class Chart {
     element.setAttribute("aria-label", label);
     element.tabIndex = 0;
     element.addEventListener("keydown", (event) => this.onKey(event));
+    this.spoken = h("span", { class: "hidden-text", "aria-live": "polite" }); // where the keys have moved the crosshair
+    element.append(this.spoken);
     this.plot = null;
     this.shape = "";
     this.model = null;
@@ -166,7 +168,7 @@ export class Chart {
       series,
       bands,
       scales: {
-        x: { time: model.kind === "time", range: (plot, least, most) => this.range ?? spread(least, most) },
+        x: { time: model.kind === "time", range: (plot, least, most) => spread(...(this.range ?? [least, most])) },
         y: { distr: model.isLog ? 3 : 1 },
       },
       axes: hasRight ? [x, y, right] : [x, y],
@@ -260,7 +262,10 @@ export class Chart {
     const { min, max } = plot.scales.x;
     const from = plot.cursor.idx ?? (side > 0 ? x.findIndex((value) => value >= min) - 1 : x.length);
     const to = Math.max(0, Math.min(x.length - 1, from + side));
-    if (x[to] >= min && x[to] <= max) plot.setCursor({ left: plot.valToPos(x[to], "x"), top: plot.over.clientHeight / 2 }, true, true);
+    if (!(x[to] >= min && x[to] <= max)) return;
+    plot.setCursor({ left: plot.valToPos(x[to], "x"), top: plot.over.clientHeight / 2 }, true, true);
+    const texts = this.model.lines.map((line, at) => (line.isSilent || line.isHidden ? "" : `, ${line.name} ${this.values[at].textContent}`));
+    this.spoken.textContent = this.where.textContent + texts.join("");
   }
 
   drawMarks(plot) {
@@ -333,7 +338,18 @@ export class Chart {
     this.floor.textContent = isHigh ? ` · y begins at ${valueText(Number(y.min.toPrecision(4)))}` : "";
   }
 
+  /** Draw the legend. Its entries stay while only values change: one may be pressed just now, or have the focus. */
   drawLegend(model) {
+    const entries = model.lines.map(({ name, colour, dash, id, isHidden, isSilent }) => [name, css(colour), dash, id, isHidden, isSilent]);
+    const named = JSON.stringify(entries);
+    if (named !== this.named || !this.legend.contains(this.where)) this.drawEntries(model);
+    this.named = named;
+    this.drawValues(this.plot.cursor.idx);
+  }
+
+  drawEntries(model) {
+    const buttons = () => [...this.legend.querySelectorAll("button")];
+    const focused = buttons().indexOf(document.activeElement);
     this.values = model.lines.map(() => h("b", {}));
     this.where = h("span", {});
     this.floor = h("span", {});
@@ -342,7 +358,7 @@ export class Chart {
       h("span", { class: "curve-where quiet" }, this.where, this.floor),
       model.lines.map((line, at) => (line.isSilent ? null : this.legendEntry(line, this.values[at]))),
     );
-    this.drawValues(this.plot.cursor.idx);
+    buttons()[focused]?.focus();
   }
 
   legendEntry(line, value) {

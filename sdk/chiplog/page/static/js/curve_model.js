@@ -8,7 +8,7 @@ export function merge(curve, part, from) {
   const cut = curve.step.findIndex((step) => step >= from);
   const kept = cut < 0 ? curve.step.length : cut;
   const joined = (before, after) => [...before.slice(0, kept), ...after];
-  const merged = { ...curve, ...part };
+  const merged = { ...curve, ...part, n_infinite: Math.max(curve.n_infinite, part.n_infinite) }; // of a part: its own only
   for (const name of ["step", "ts"]) merged[name] = joined(curve[name], part[name]);
   if (curve.x) merged.x = joined(curve.x, part.x ?? part.step.map(() => null));
   if (curve.kind === "band") {
@@ -44,10 +44,12 @@ export function merge(curve, part, from) {
  *   lines: labels, or runs where several are shown
  */
 export function modelOf(runs, { x, isLog, weight, range, hidden = new Set() }) {
-  const tables = runs.filter(({ curve }) => curve?.step.length).map((run, at) => tableOf(run, x, runs.length > 1 ? at : null));
+  // A run has its colour in all panels, also where another one lacks the metric.
+  const tables = runs.flatMap((run, at) => (run.curve?.step.length ? [tableOf(run, x, runs.length > 1 ? at : null)] : []));
   const { places, columns } = join(tables);
-  const counted = { hidden: 0 };
-  const shown = (values) => (values && isLog ? values.map((value) => positive(value, counted)) : values);
+  let nHidden = 0;
+  const isLeftOut = (value) => isLog && value !== null && value <= 0;
+  const shown = (values) => (values && isLog ? values.map((value) => (isLeftOut(value) ? null : value)) : values);
   const lines = [];
   const fills = [];
   tables.forEach((table, number) => {
@@ -58,7 +60,9 @@ export function modelOf(runs, { x, isLog, weight, range, hidden = new Set() }) {
         lines.push({ ...line, isHidden: true, low: null, high: null, values: places.map(() => undefined) });
         continue;
       }
-      const values = shown(column(line.values));
+      const given = column(line.values);
+      if (!line.isThin) nHidden += given.filter(isLeftOut).length;
+      const values = shown(given);
       lines.push({
         ...line,
         values: smooth(values, weight),
@@ -74,13 +78,7 @@ export function modelOf(runs, { x, isLog, weight, range, hidden = new Set() }) {
   const present = only?.kind === "band" ? columns[0](only.n_present) : null;
   const kind = { step: "step", time: "time", relative: "relative" }[x] ?? "value";
   const model = { x: places, kind, range: kind === "step" ? range : null, isLog, lines, fills, present };
-  return { model: { ...model, nLabels: only?.n_labels }, nHidden: counted.hidden };
-}
-
-function positive(value, counted) {
-  if (value === null || value === undefined || value > 0) return value;
-  counted.hidden += 1;
-  return null;
+  return { model: { ...model, nLabels: only?.n_labels }, nHidden };
 }
 
 /** Return {x, order, lines, fills} of one run. number: its place among several, null if it is alone. */

@@ -22,6 +22,7 @@ export class Panel {
     this.loaded = -1;
     this.isVisible = false;
     this.isStale = false;
+    this.hasFailed = false;
     this.curves = [];
     this.box = h("div", { class: "curve-box" });
     this.legend = h("div", { class: "curve-legend" });
@@ -76,6 +77,7 @@ export class Panel {
 
   fail(message) {
     this.loaded = -1;
+    this.hasFailed = true;
     show(this.notes, h("span", { class: "error" }, message), " ", h("button", { onclick: () => this.again() }, "Try again"));
   }
 
@@ -87,8 +89,9 @@ export class Panel {
   /** Return the first step from which a curve may have changed; null if it cannot have, or is not on the screen. */
   from(at) {
     const curve = this.curves[at];
-    if (!curve?.step.length) {
-      if (curve?.kind === "none") this.asked = -1; // its first value may be there now
+    if (!curve.step.length) {
+      if (curve.kind !== "none") return this.view.zoom?.[0] ?? null; // the run may have reached these steps now
+      this.asked = -1; // its first value may be there now
       return null;
     }
     const { width, step, least_step: least } = curve;
@@ -167,9 +170,9 @@ export class Panel {
 
   why(nHidden) {
     const [curve] = this.curves;
-    const { zoom, x, labels } = this.view;
+    const { zoom, x } = this.view;
     if (nHidden) return "No value is above 0: a logarithmic axis cannot show them.";
-    if (!curve || curve.kind === "none") return labels ? "The chosen labels have no value of it." : "No value yet.";
+    if (!curve || curve.kind === "none") return this.view.chosenLabels() ? "The chosen labels have no value of it." : "No value yet.";
     if (curve.n_nan && curve.n_nan === curve.n_values) return `All ${wholeText(curve.n_values)} values are NaN.`;
     if (zoom) return `No number between the steps ${wholeText(zoom[0])} and ${wholeText(zoom[1])}.`;
     return x in X_NAMES ? "No number." : `No value of ${x} at the same steps.`;

@@ -3,6 +3,7 @@
 
 import { addressOf, setParameters } from "../../address.js";
 import { ask, part } from "../../api.js";
+import { lineStyle } from "../../chart.js";
 import { h, notice, show } from "../../dom.js";
 import { nameFilter } from "../../filter.js";
 import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
@@ -16,6 +17,7 @@ const REQUESTS_AT_ONCE = 2; // as many queries as a collector runs at once
 const PAUSE_MS = 500; // between two live requests
 const PAUSE_FACTOR = 4; // of the time that the last one took
 const KEYS_LISTED = 10000; // as many as a report has
+const AXES_LISTED = 1000;
 const OPEN_PANELS = 60; // groups beyond so many panels start closed
 const SHOWN_AT_FIRST = 60; // panels of a group, until more are asked for
 const RUNS_MAX = 10; // overlaid
@@ -55,6 +57,7 @@ class View {
       onCurve: () => this.redraw(),
     });
     this.panels = new Map(); // by key
+    this.nShown = new Map(); // panels of a group, by its name
     this.closed = new Set(query.getAll("closed"));
     this.opened = new Set(query.getAll("open"));
     this.version = 0; // of what is asked for; an answer to an older one is not drawn
@@ -94,6 +97,7 @@ class View {
     this.onReport = ({ detail }) => {
       const before = this.report;
       this.report = detail;
+      this.drawAxis();
       if (!changeLabels(detail) && detail.keys.length !== before.keys.length) this.drawGroups();
       if (before.isOutline) {
         show(this.overlay, this.overlaid());
@@ -126,15 +130,8 @@ class View {
   // -- controls --
 
   drawBar() {
-    const keys = this.report.keys.map(({ key }) => key);
-    const known = keys.includes(this.x) || this.x in X_NAMES ? keys : [this.x, ...keys];
-    const chosen = (value, current) => ({ value, selected: value === current });
-    const axis = h(
-      "select",
-      { onchange: (event) => this.setX(event.target.value), "aria-label": "x axis" },
-      Object.entries(X_NAMES).map(([value, text]) => h("option", chosen(value, this.x), `x: ${text}`)),
-      h("optgroup", { label: "a metric" }, known.slice(0, 1000).map((key) => h("option", chosen(key, this.x), key))),
-    );
+    this.axis = h("select", { onchange: (event) => this.setX(event.target.value), "aria-label": "x axis" });
+    this.drawAxis();
     this.weightText = h("output", { class: "number" }, this.weight.toFixed(2));
     const smoothing = h("input", {
       ...{ type: "range", min: 0, max: 0.99, step: 0.01, value: this.weight, "aria-label": "smoothing" },
@@ -174,7 +171,7 @@ class View {
       "div",
       { class: "bar" },
       this.filterInput,
-      axis,
+      this.axis,
       h(
         "label",
         {},
@@ -187,13 +184,30 @@ class View {
     );
   }
 
+  /** Draw the choice of x if it lacks metrics, but not under the hand of its reader. */
+  drawAxis() {
+    const keys = this.report.keys.map(({ key }) => key);
+    const known = (keys.includes(this.x) || this.x in X_NAMES ? keys : [this.x, ...keys]).slice(0, AXES_LISTED);
+    const usual = Object.entries(X_NAMES);
+    if (this.axis.length === usual.length + known.length || this.axis === document.activeElement) return;
+    const option = (value, text) => h("option", { value, selected: value === this.x }, text);
+    show(
+      this.axis,
+      usual.map(([value, text]) => option(value, `x: ${text}`)),
+      h("optgroup", { label: "a metric" }, known.map((key) => option(key, key))),
+    );
+  }
+
   /** Return the runs that are overlaid, with their colours and how their configs differ. */
   overlaid() {
     if (this.runs.length < 2 || this.report.isOutline) return null;
     const configs = [this.report.config, ...this.runs.slice(1).map(({ config }) => config)];
     const texts = (key) => configs.map((config) => JSON.stringify(config[key]) ?? "–");
     const differing = [...new Set(configs.flatMap(Object.keys))].sort().filter((key) => new Set(texts(key)).size > 1);
-    const mark = (at) => h("i", { class: "mark", ref: (i) => (i.style.borderTopColor = `var(--series-${(at % 8) + 1})`) });
+    const mark = (at) => {
+      const { colour, dash } = lineStyle(at);
+      return h("i", { class: "mark", ref: (i) => (i.style.borderTop = `3px ${dash ? "dashed" : "solid"} var(${colour})`) });
+    };
     return h(
       "div",
       { class: "panel overlaid" },
@@ -331,9 +345,9 @@ class View {
     const keys = this.report.keys.map(({ key }) => key);
     const found = filter.error ? [] : keys.filter(filter.test).sort(byName);
     const isFound = new Set(found);
-    const groups = new Map(found.some((key) => !key.includes("/")) ? [["", []]] : []);
+    const groups = new Map(found.some((key) => !key.includes("/")) ? [[" ", []]] : []);
     for (const key of found) {
-      const group = key.includes("/") ? key.slice(0, key.indexOf("/")) : "";
+      const group = key.slice(0, Math.max(0, key.indexOf("/"))) || " "; // a parameter of the address is not empty
       if (!groups.has(group)) groups.set(group, []);
       groups.get(group).push(key);
     }
@@ -351,6 +365,7 @@ class View {
       show(this.body, h("p", { class: "empty" }, noLabelsText(this.report)));
       return;
     }
+    const { activeElement: focused } = document;
     let nPanels = 0;
     show(
       this.body,
@@ -361,29 +376,31 @@ class View {
         return this.drawGroup(name, of, isOpen || !filter.isEmpty);
       }),
     );
+    if (this.body.contains(focused)) focused.focus({ preventScroll: true }); // a panel has moved
   }
 
   drawGroup(name, keys, isOpen) {
     const panels = h("div", { class: "panels" });
     const more = h("button", {
-      onclick: () => fill(panels.childElementCount + SHOWN_AT_FIRST),
+      onclick: () => fill(this.nShown.get(name) + SHOWN_AT_FIRST),
     });
-    const fill = (n) => {
+    const fill = (n = this.nShown.get(name) ?? SHOWN_AT_FIRST) => {
+      this.nShown.set(name, n);
       show(panels, keys.slice(0, n).map((key) => this.panel(key).element));
       more.hidden = n >= keys.length;
       more.textContent = `Show more of ${wholeText(keys.length)}`;
     };
-    if (isOpen) fill(SHOWN_AT_FIRST);
+    if (isOpen) fill();
     more.hidden ||= !isOpen;
     const group = h(
       "details",
       { class: `curve-group${keys.length < 3 ? ` of-${keys.length}` : ""}`, open: isOpen },
-      h("summary", {}, h("h2", {}, name || "metrics"), h("span", { class: "quiet" }, ` ${wholeText(keys.length)}`)),
+      h("summary", {}, h("h2", {}, name.trim() || "metrics"), h("span", { class: "quiet" }, ` ${wholeText(keys.length)}`)),
       panels,
       more,
     );
     group.addEventListener("toggle", () => {
-      if (group.open && !panels.childElementCount) fill(SHOWN_AT_FIRST);
+      if (group.open && !panels.childElementCount) fill();
       if (group.open === isOpen) return;
       this.closed.delete(name);
       this.opened.delete(name);
@@ -466,15 +483,17 @@ class View {
   async request(panels, points) {
     const version = this.version;
     this.nRequests += 1;
-    for (const panel of panels) panel.asked = version;
+    for (const panel of panels) Object.assign(panel, { asked: version, hasFailed: false });
     const keys = panels.map(({ key }) => key);
     const range = this.zoom ? { first: this.zoom[0], last: this.zoom[1] } : {};
     try {
       const answers = await Promise.all(this.runs.map(({ run }) => this.askFor(run, { key: keys, points, ...range })));
       if (version !== this.version) return;
-      panels.forEach((panel, at) => panel.setCurves(answers.map((curves) => curves[at])));
+      // A panel that was made wide since then has asked for finer points.
+      panels.forEach((panel, at) => panel.points === points && panel.setCurves(answers.map((curves) => curves[at])));
     } catch (error) {
-      if (error.name !== "AbortError" && version === this.version) for (const panel of panels) panel.fail(error.message);
+      if (error.name === "AbortError" || version !== this.version) return;
+      for (const panel of panels) if (panel.points === points) panel.fail(error.message);
     } finally {
       this.nRequests -= 1;
       if (this.isOpen) this.load();
@@ -499,19 +518,26 @@ class View {
   async update() {
     this.system.refresh(this.zoom, this.chosenLabels());
     const version = this.version;
-    const panels = [...this.panels.values()].filter((panel) => panel.isVisible && panel.loaded === version);
+    const visible = [...this.panels.values()].filter((panel) => panel.isVisible);
+    for (const panel of visible) if (panel.hasFailed) panel.asked = -1; // the collector may answer again
+    const panels = visible.filter((panel) => panel.loaded === version);
     for (const [at, { run }] of this.runs.entries()) {
       const groups = new Map();
+      const requests = [];
       for (const panel of panels) {
         const from = panel.from(at);
         if (from === null) continue;
         const { width } = panel.curves[at];
-        const group = groups.get(`${width}/${panel.points}`) ?? { width, from, points: panel.points, panels: [] };
+        const name = `${width}/${panel.points}`;
+        let group = groups.get(name);
+        if (!(group?.panels.length < KEYS_AT_ONCE)) {
+          groups.set(name, (group = { width, from, points: panel.points, panels: [] }));
+          requests.push(group);
+        }
         group.from = Math.min(group.from, from);
         group.panels.push(panel);
-        groups.set(`${width}/${panel.points}`, group);
       }
-      for (const { width, from, points, panels: those } of groups.values()) {
+      for (const { width, from, points, panels: those } of requests) {
         try {
           const query = { key: those.map(({ key }) => key), width, first: from, points, last: this.zoom?.[1] };
           const parts = await this.askFor(run, query);

@@ -26,8 +26,8 @@ export function dragRange(canvas, { left, height, cellAt, onPoint, onClick, onSp
     brush.hidden = true;
   };
   const spanned = (from, to, least, most) => {
-    if (Math.abs(to - from) < CLICK_PX) return null;
-    return [Math.min(from, to), Math.max(from, to)].map((at) => Math.min(Math.max(at, least), most));
+    const ends = [Math.min(from, to), Math.max(from, to)].map((at) => Math.min(Math.max(at, least), most));
+    return Math.abs(to - from) < CLICK_PX || ends[0] === ends[1] ? null : ends; // equal: the drag was beside the picture
   };
   const boxTo = (event) => ({
     x: spanned(pressed.x, event.offsetX, left, canvas.clientWidth),

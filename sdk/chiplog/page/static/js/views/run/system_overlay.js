@@ -19,6 +19,7 @@ export class SystemOverlay {
     this.found = null; // names and marks
     this.curve = null;
     this.asked = new AbortController();
+    this.ending = new AbortController();
     this.select = h("select", {
       "aria-label": "system metric",
       onpointerdown: () => this.loadNames(),
@@ -36,6 +37,7 @@ export class SystemOverlay {
 
   close() {
     this.asked.abort();
+    this.ending.abort();
   }
 
   drawNames() {
@@ -50,16 +52,17 @@ export class SystemOverlay {
     );
   }
 
-  /** Ask once for the names, and for the marks. */
+  /** Ask once for the names, and for the marks; again while there is no name. */
   loadNames() {
-    this.naming ??= ask(this.path).then(
+    this.naming ??= ask(this.path, {}, { signal: this.ending.signal }).then(
       (found) => {
         this.found = found;
+        if (!found.names.length) this.naming = null; // the first sample may come
         this.drawNames();
       },
       (error) => {
         this.naming = null; // the next use tries again
-        notice(error.message, true);
+        if (error.name !== "AbortError") notice(error.message, true);
       },
     );
     return this.naming;
