@@ -165,6 +165,17 @@ def test_a_drag_over_the_heat_map_chooses_the_steps_and_the_slowest_of_many_labe
     expect(page.get_by_label("Last step")).to_have_value("23")
 
 
+def test_a_drag_beside_the_heat_map_chooses_no_steps(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/wide/ranks?phase=forward")
+    box = page.get_by_role("img", name="Heat map of 1,024 labels by step").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + 10, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 60, box["y"] + 60)
+    page.mouse.up()
+    assert "first=" not in page.url
+
+
 def test_a_cell_is_reached_by_keys_and_opens_the_step_and_the_console(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/even/ranks")
     expect(page.get_by_text("No rank was slow.")).to_be_visible()

@@ -336,6 +336,31 @@ def test_curves_that_failed_are_asked_for_again_with_the_next_change(
     errors.clear()  # the failure
 
 
+def test_a_new_metric_keeps_the_panels_the_focus_and_joins_the_choice_of_x(growing: Site, page: Page) -> None:
+    has_logged = False
+
+    def report(route: Route) -> None:
+        found = route.fetch().json()
+        route.fulfill(json=found | {"keys": [*found["keys"], *([{"key": "later"}] if has_logged else [])]})
+
+    follow_changes(page)
+    page.route("**/api/runs/on", report)
+    visit(growing, page, "#/run/on/curves?open=m")
+    panels = page.locator(".curve-group", has_text="m 70").locator(".panel.curve")
+    expect(panels).to_have_count(60)
+    page.get_by_role("button", name="Show more of 70").click()
+    expect(panels).to_have_count(70)
+    chart = panel(page, "m/03").locator(".curve-box")
+    chart.scroll_into_view_if_needed()
+    expect(chart.locator("canvas")).to_be_visible()
+    chart.focus()
+    has_logged = True
+    expect(panel(page, "later")).to_be_attached()
+    expect(panels).to_have_count(70)
+    expect(chart).to_be_focused()
+    expect(page.get_by_label("x axis").locator("option", has_text="later")).to_be_attached()
+
+
 def test_the_group_of_metrics_without_a_slash_stays_closed(growing: Site, page: Page) -> None:
     visit(growing, page, "#/run/on/curves")
     group = page.locator(".curve-group", has=page.get_by_role("heading", name="metrics"))

@@ -200,6 +200,38 @@ def test_runs_that_come_above_do_not_move_what_is_read(many: Site, page: Page) -
     assert first.bounding_box() == place
 
 
+def test_a_late_answer_with_other_columns_is_not_drawn(many: Site, page: Page) -> None:
+    late: list[Route] = []
+    page.route("**/api/runs?config=lr*", lambda route: late.append(route))
+    many.visit(page)
+    field = page.get_by_role("searchbox", name="Filter runs")
+    with page.expect_request("**/api/runs?config=lr*"):
+        field.fill("lr<0.05")
+    field.fill("loss<22")
+    expect(page.get_by_text("200 of 10,000 runs")).to_be_visible()
+    with page.expect_response("**/api/runs?config=lr*") as answered:
+        late[0].continue_()
+    answered.value.finished()
+    page.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")  # it is handled
+    expect(page.get_by_text("200 of 10,000 runs")).to_be_visible()
+    assert names(page)
+
+
+def test_a_selected_run_that_was_deleted_leaves_the_address(many: Site, page: Page) -> None:
+    many.visit(page, "#/runs?run=run-2&run=gone")
+    expect(page.get_by_role("button", name="Compare 1")).to_be_visible()
+    assert "run=run-2" in page.url and "gone" not in page.url
+
+
+def test_a_column_that_was_logged_after_the_page_was_opened_is_found(many: Site, page: Page) -> None:
+    page.route("**/api/keys", lambda route: route.fulfill(json={"config": [], "summary": [], "curve": []}), times=1)
+    many.visit(page)
+    expect(page.get_by_text("10,000 runs")).to_be_visible()
+    page.get_by_role("searchbox", name="Filter runs").fill("lr<0.05")
+    expect(page.get_by_text("49 of 10,000 runs")).to_be_visible()
+    expect(page.locator("#filter-error")).to_be_hidden()
+
+
 @pytest.fixture
 def changing(tmp_path: Path) -> Iterator[Site]:
     """A site whose collector takes changes: two finished runs, and one that runs."""

@@ -37,3 +37,14 @@ def test_the_page_says_why_a_system_metric_is_not_drawn(sampled: Site, page: Pag
     expect(page.get_by_text("has no sample in these steps")).to_be_visible()
     page.get_by_label("x axis").select_option("loss")
     expect(page.get_by_text("is drawn over steps and times only")).to_be_visible()
+
+
+def test_a_metric_that_is_sampled_later_is_in_the_list_when_it_is_opened_again(sampled: Site, page: Page) -> None:
+    page.route("**/sampled/system", lambda route: route.fulfill(json={"names": [], "marks": []}), times=1)
+    sampled.visit(page, "#/run/sampled/curves")
+    chooser = page.get_by_label("system metric")
+    chooser.focus()
+    expect(chooser).to_have_text("no system metric was sampled")
+    chooser.blur()
+    chooser.focus()
+    expect(chooser.locator("option")).to_have_count(4)

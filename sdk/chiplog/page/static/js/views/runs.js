@@ -109,6 +109,8 @@ export async function open(content, rest, query) {
   let keys = { config: [], summary: [], curve: [] };
   let version = "";
   let asked = ""; // the columns of `version`
+  let turn = 0; // of requests: an answer to an older one is not drawn
+  let unknown = ""; // a name in the filter that no column has
   let filter = parseFilter("", null, valueOf, textOf);
   let shown = [];
   let isOver = false;
@@ -199,10 +201,12 @@ export async function open(content, rest, query) {
       const key = name.startsWith(`${kind}.`) ? name.slice(kind.length + 1) : name;
       if (keys[kind].includes(key) || state[kind].includes(key)) return `${kind}.${key}`;
     }
+    unknown = name;
     return null;
   }
 
   function readFilter() {
+    unknown = "";
     filter = parseFilter(state.filter, resolve, valueOf, textOf);
     error.textContent = filter.error ?? "";
     error.hidden = !filter.error;
@@ -217,14 +221,15 @@ export async function open(content, rest, query) {
       if (kind in needed && !needed[kind].includes(key) && needed[kind].length < CHOSEN_MAX) needed[kind].push(key);
     }
     const wanted = JSON.stringify(needed);
+    const own = ++turn;
     const answer = await ask("runs", { ...needed, since: wanted === asked ? version : "" }, { signal: ending.signal });
-    if (isOver) return;
+    if (isOver || own !== turn) return;
     if (answer.is_whole) runs = new Map();
     for (const run of objects(answer)) runs.set(run.run_id, run);
-    for (const run of answer.deleted) {
-      runs.delete(run);
-      state.selected.delete(run);
-    }
+    for (const run of answer.deleted) runs.delete(run);
+    const gone = [...state.selected].filter((run) => !runs.has(run));
+    for (const run of gone) state.selected.delete(run);
+    if (gone.length && (readAddress().path[0] ?? "runs") === "runs") setParameters({ run: [...state.selected] });
     [version, asked] = [answer.version, wanted];
     draw(true);
   }
@@ -314,6 +319,7 @@ export async function open(content, rest, query) {
 
   function onFilter() {
     change({ filter: input.value.trim() });
+    if (unknown) loadKeys().catch(report);
   }
 
   function clearFilter() {
@@ -346,17 +352,16 @@ export async function open(content, rest, query) {
     });
   }
 
-  async function onColumns() {
-    await hasKeys.catch(() => {});
+  function onColumns() {
     const chosen = new Set([...state.columns, ...keyColumns()]);
-    const all = [
+    const all = () => [
       ...Object.keys(COLUMNS).map((name) => [name, COLUMNS[name].title]),
       ...KINDS.flatMap((kind) => [...new Set([...state[kind], ...keys[kind]])].map((key) => [`${kind}.${key}`, `${kind}.${key}`])),
     ];
     const list = h("div", { class: "choices" });
     const search = h("input", { type: "search", placeholder: "Find a column", "aria-label": "Find a column", autofocus: true, oninput: draw });
     function draw() {
-      const found = all.filter(([, title]) => title.toLowerCase().includes(search.value.toLowerCase()));
+      const found = all().filter(([, title]) => title.toLowerCase().includes(search.value.toLowerCase()));
       show(
         list,
         found.slice(0, LISTED_MAX).map(([name, title]) =>
@@ -382,6 +387,17 @@ export async function open(content, rest, query) {
         change({ columns: columns.length ? columns : ["name"], config, summary, curve });
       },
     });
+    loadKeys().then((isNew) => isNew && draw(), report);
+  }
+
+  /** Ask for the names of columns; return True if there are others than before. */
+  async function loadKeys() {
+    const found = await ask("keys", {}, { signal: ending.signal });
+    const isNew = !isOver && JSON.stringify(found) !== JSON.stringify(keys);
+    if (isNew) keys = found;
+    if (!isDrawn) readFilter();
+    else if (isNew) change({}, true); // what was typed before may name one of them
+    return isNew;
   }
 
   function report(reason) {
@@ -405,11 +421,7 @@ export async function open(content, rest, query) {
     hrefOf: (view) => addressOf(["runs"], new URLSearchParams(String(view.query))),
   });
   let isDrawn = false;
-  const hasKeys = ask("keys", {}, { signal: ending.signal }).then((found) => {
-    keys = found;
-    if (isDrawn) change({}, true); // what was typed before may name one of them
-    else readFilter();
-  });
+  const hasKeys = loadKeys();
   if (state.filter) await hasKeys;
   else hasKeys.catch(report);
   await load();
@@ -429,6 +441,7 @@ export async function open(content, rest, query) {
 
   const live = liveRefresh(async () => {
     await load().catch(report);
+    if (unknown) await loadKeys().catch(report); // it may have been logged now
     for (const lines of curves) lines.changed();
   });
   const tick = setInterval(() => !document.hidden && table.refresh(), TICK_MS);
