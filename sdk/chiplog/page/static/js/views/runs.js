@@ -441,7 +441,7 @@ export async function open(content, rest, query) {
 
   const live = liveRefresh(async () => {
     await load().catch(report);
-    if (unknown) await loadKeys().catch(report); // it may have been logged now
+    if (unknown) await loadKeys().catch(report);
     for (const lines of curves) lines.changed();
   });
   const tick = setInterval(() => !document.hidden && table.refresh(), TICK_MS);

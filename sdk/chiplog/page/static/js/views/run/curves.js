@@ -184,7 +184,7 @@ class View {
     );
   }
 
-  /** Draw the choice of x if it lacks metrics, but not under the hand of its reader. */
+  /** Draw the choice of x if it lacks metrics, unless it is in use. */
   drawAxis() {
     const keys = this.report.keys.map(({ key }) => key);
     const known = (keys.includes(this.x) || this.x in X_NAMES ? keys : [this.x, ...keys]).slice(0, AXES_LISTED);
@@ -376,7 +376,7 @@ class View {
         return this.drawGroup(name, of, isOpen || !filter.isEmpty);
       }),
     );
-    if (this.body.contains(focused)) focused.focus({ preventScroll: true }); // a panel has moved
+    if (this.body.contains(focused)) focused.focus({ preventScroll: true });
   }
 
   drawGroup(name, keys, isOpen) {
@@ -489,7 +489,6 @@ class View {
     try {
       const answers = await Promise.all(this.runs.map(({ run }) => this.askFor(run, { key: keys, points, ...range })));
       if (version !== this.version) return;
-      // A panel that was made wide since then has asked for finer points.
       panels.forEach((panel, at) => panel.points === points && panel.setCurves(answers.map((curves) => curves[at])));
     } catch (error) {
       if (error.name === "AbortError" || version !== this.version) return;
@@ -519,7 +518,7 @@ class View {
     this.system.refresh(this.zoom, this.chosenLabels());
     const version = this.version;
     const visible = [...this.panels.values()].filter((panel) => panel.isVisible);
-    for (const panel of visible) if (panel.hasFailed) panel.asked = -1; // the collector may answer again
+    for (const panel of visible) if (panel.hasFailed) panel.asked = -1;
     const panels = visible.filter((panel) => panel.loaded === version);
     for (const [at, { run }] of this.runs.entries()) {
       const groups = new Map();

@@ -27,7 +27,7 @@ export function dragRange(canvas, { left, height, cellAt, onPoint, onClick, onSp
   };
   const spanned = (from, to, least, most) => {
     const ends = [Math.min(from, to), Math.max(from, to)].map((at) => Math.min(Math.max(at, least), most));
-    return Math.abs(to - from) < CLICK_PX || ends[0] === ends[1] ? null : ends; // equal: the drag was beside the picture
+    return Math.abs(to - from) < CLICK_PX || ends[0] === ends[1] ? null : ends;
   };
   const boxTo = (event) => ({
     x: spanned(pressed.x, event.offsetX, left, canvas.clientWidth),
