@@ -389,7 +389,8 @@ class Recorder(LoopCalls):
             else:
                 self._steps.end()
                 self._append_phases(step)
-                self._ended_step = step
+                if self._steps.is_entered:  # a plain step() usually ends in C, which does not note it
+                    self._ended_step = step
             self._top_step = max(self._top_step, step)
             self._next_step = min(self._top_step + 1, STEP_MAX)
             self._last_step = min(step + 1, STEP_MAX)
