@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.support.hand_written import hand_written
+from tests.support.jupyter_proxy import jupyter_server
 from tests.support.page_site import WAIT_MS, Site, launch, watch
 from tests.support.recorded import fill_three_runs
 
@@ -51,6 +52,13 @@ def site_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Fill
 def site(site_of: Callable[[Fill], Site]) -> Site:
     """Three runs of four ranks: finished, crashed and running."""
     return site_of(fill_three_runs)
+
+
+@pytest.fixture(scope="package")
+def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of Jupyter's server, below which `PREFIX + "proxy/<port>/"` is a port of this machine."""
+    with jupyter_server(tmp_path_factory.mktemp("jupyter")) as address:
+        yield address
 
 
 @pytest.fixture

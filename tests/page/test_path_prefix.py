@@ -1,4 +1,4 @@
-"""The page below the path prefix of a reverse proxy: sign-in, all tabs, changes, downloads and live updates."""
+"""The page behind Jupyter's proxy, below a path: sign-in, all tabs, changes, downloads, live updates, notebooks."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,35 +6,43 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+import chiplog
+from chiplog.page import notebook
 from chiplog.query.client import connect
 from tests.support.collector_log import whole
+from tests.support.jupyter_proxy import PREFIX
 from tests.support.kept_log import finished, kept_log
 from tests.support.page_site import Site
-from tests.support.prefix_proxy import behind_prefix
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A site whose collector takes changes."""
+    """A site whose collector takes changes, and which knows that it is behind a proxy."""
     logs = [whole(finished(1, "run-1", n_steps=50))]
-    with kept_log(tmp_path_factory.mktemp("prefix"), logs) as place, Site(place.root).running() as site:
+    proxy = f"{PREFIX}proxy"
+    with kept_log(tmp_path_factory.mktemp("prefix"), logs) as place, Site(place.root, proxy=proxy).running() as site:
         yield site
 
 
 @pytest.fixture(scope="module")
-def base(site: Site) -> Iterator[str]:
-    with behind_prefix(site.server.port) as base:
-        yield base
+def hub(jupyter: str) -> str:
+    """The proxy by a host name that the page has not been given."""
+    return jupyter.replace("127.0.0.1", "hub.localhost")
 
 
-def sign_in(page: Page, site: Site, base: str) -> None:
-    page.goto(base + "?" + site.server.new_address().partition("?")[2])
+@pytest.fixture(scope="module")
+def base(site: Site, hub: str) -> str:
+    return f"{hub}{PREFIX}proxy/{site.server.port}/"
 
 
-def test_the_page_works_below_a_prefix(site: Site, base: str, page: Page) -> None:
+def sign_in(page: Page, site: Site, hub: str) -> None:
+    page.goto(hub + site.server.new_address())
+
+
+def test_the_page_works_below_a_prefix(site: Site, hub: str, base: str, page: Page) -> None:
     outside: list[str] = []
     page.on("request", lambda request: None if request.url.startswith((base, "blob:")) else outside.append(request.url))
-    sign_in(page, site, base)
+    sign_in(page, site, hub)
     assert page.url.startswith(base) and "token" not in page.url
     page.get_by_role("link", name="run-1").click()
     expect(page.locator(".tab-curves canvas").first).to_be_visible()
@@ -50,8 +58,8 @@ def test_the_page_works_below_a_prefix(site: Site, base: str, page: Page) -> Non
     assert outside == []
 
 
-def test_a_change_passes_and_the_open_page_follows_the_database(site: Site, base: str, page: Page) -> None:
-    sign_in(page, site, base)
+def test_a_change_passes_and_the_open_page_follows_the_database(site: Site, hub: str, page: Page) -> None:
+    sign_in(page, site, hub)
     expect(page.get_by_role("link", name="run-1")).to_be_visible()
     with connect(dir=str(site.root)) as client:
         client.edit_run("run-1", name="changed outside")
@@ -68,3 +76,21 @@ def test_without_a_session_there_is_the_sign_in_page_with_its_style(base: str, p
     expect(page.get_by_text("Open the address that chiplog ui prints")).to_be_visible()
     assert page.evaluate("getComputedStyle(document.body).display") == "grid"
     errors.clear()  # its status is 401
+
+
+def test_the_frame_of_a_notebook_in_a_hub_is_below_the_path_of_its_proxy(
+    site: Site, hub: str, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", PREFIX)
+    monkeypatch.setattr(notebook, "_servers", {})
+    shown = chiplog.ui("run-1", dir=site.root)
+    try:
+        page.route(f"{hub}/notebook", lambda route: route.fulfill(body=shown._repr_html_(), content_type="text/html"))
+        page.goto(f"{hub}/notebook")
+        expect(page.frame_locator("iframe").locator(".tab-curves canvas").first).to_be_visible()
+        with page.context.expect_page() as opened:
+            page.get_by_role("link", name="Open the page of chiplog in a tab").click()
+        expect(opened.value.locator(".tab-curves canvas").first).to_be_visible()
+    finally:
+        page.context.close()  # its pages follow the server
+        shown._server.close()

@@ -6,8 +6,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.hand_written import hand_written
+from tests.support.jupyter_proxy import PREFIX
 from tests.support.page_client import PageClient, serving
-from tests.support.prefix_proxy import PREFIX, behind_prefix
 from tests.support.recorded import fill_three_runs
 
 PASSWORD = "sésame & <b>"
@@ -46,12 +46,12 @@ def test_the_password_form_opens_the_page(locked: PageClient, page: Page, errors
 
 
 def test_a_session_below_a_path_prefix_is_for_that_prefix_only(
-    locked: PageClient, page: Page, errors: list[str]
+    locked: PageClient, jupyter: str, page: Page, errors: list[str]
 ) -> None:
-    with behind_prefix(locked.server.port) as base:
-        sign_in_by_form(page, base)
-        page.goto("about:blank")  # it sends no more requests, which would fail without the proxy
-    assert [cookie["path"] for cookie in page.context.cookies()] == [PREFIX]
+    path = f"{PREFIX}proxy/{locked.server.port}"
+    sign_in_by_form(page, f"{jupyter}{path}/")
+    [cookie] = [cookie for cookie in page.context.cookies() if cookie["name"].startswith("chiplog")]
+    assert cookie["path"] == path
     errors.clear()
 
 

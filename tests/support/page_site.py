@@ -24,11 +24,15 @@ class Site:
         root: The CHIPLOG_DIR that it shows.
         may_start: Whether it may start daemons for waiting journals.
         url: The address of a collector, which it then asks, and not the files of the directory.
+        proxy: Path of the proxy that is before it.
     """
 
-    def __init__(self, root: Path, *, may_start: bool = False, url: str | None = None) -> None:
+    def __init__(
+        self, root: Path, *, may_start: bool = False, url: str | None = None, proxy: str | None = None
+    ) -> None:
         self.root = root
-        self.server = PageServer(Source(url, None if url else str(root), may_start=may_start), Access(), port=0)
+        source = Source(url, None if url else str(root), may_start=may_start)
+        self.server = PageServer(source, Access(), port=0, proxy=proxy)
         self.base = f"http://127.0.0.1:{self.server.port}/"
         self._signed_in: set[Page] = set()
 

@@ -50,7 +50,7 @@ def ui(
     if dir_ and url:
         raise click.UsageError(f"--dir {dir_} and --url {url} exclude each other; give one of them")
     from chiplog.page.access import Access
-    from chiplog.page.server import PageServer
+    from chiplog.page.server import PageServer, hub_proxy
     from chiplog.page.source import Source
     from chiplog.query.client import NoDataError
     from chiplog.query.result import QueryError
@@ -67,13 +67,15 @@ def ui(
         raise click.UsageError(str(error)) from error
     access = Access((host, *hosts), password)
     try:
-        server = PageServer(source, access, host, port, on_token_used=_print_next)
+        server = PageServer(source, access, host, port, hub_proxy(), on_token_used=_print_next)
     except OSError as error:
         raise click.ClickException(
             f"the page cannot listen on {host}:{port}: {error.strerror or error}; choose another by --port or --host"
         ) from error
     address = server.new_address()
     click.echo(f"chiplog page: {address}")
+    if hub_proxy():
+        click.echo("open it after the host name of JupyterHub, whose server needs jupyter-server-proxy", err=True)
     if not _is_loopback(host):
         click.echo(
             f"{host} is reachable from other machines: the page opens only by this address"

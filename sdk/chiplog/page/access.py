@@ -30,6 +30,7 @@ class Access:
         self._hosts = {host.lower() for host in ("localhost", *hosts)}
         self._password = password
         self._now = now
+        self._is_any_host = False
         self._tokens: dict[str, None] = {}
         self._sessions: dict[str, float] = {}
         self._tries = TokenBucket(now(), 1 / PASSWORD_INTERVAL_S, PASSWORD_TRIES)
@@ -42,6 +43,10 @@ class Access:
     def allow_host(self, name: str) -> None:
         """Allow a name by which browsers may call the server."""
         self._hosts.add(name.lower())
+
+    def allow_any_host(self) -> None:
+        """Allow all names: behind a proxy that this server does not know by name, the session alone decides."""
+        self._is_any_host = True
 
     def new_token(self) -> str:
         """Return a token that opens one session."""
@@ -74,6 +79,8 @@ class Access:
 
     def is_host(self, header: str) -> bool:
         """Return True if a request's Host header names this server; the port does not count."""
+        if self._is_any_host:
+            return True
         host = header.lower()
         if host.startswith("["):
             host = host[1:].partition("]")[0]

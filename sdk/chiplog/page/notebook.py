@@ -5,13 +5,14 @@ import os
 from urllib.parse import quote
 
 from chiplog.page.access import Access
-from chiplog.page.server import PageServer
+from chiplog.page.server import PageServer, hub_proxy
 from chiplog.page.source import Source
 
 __all__ = ["Page", "ui"]
 
 HEIGHT_MIN, HEIGHT_MAX = 200, 10_000  # pixels
-_servers: dict[tuple[int, str | None, str | None], PageServer] = {}  # by process, address and directory
+# By process, address, directory and proxy.
+_servers: dict[tuple[int, str | None, str | None, str | None], PageServer] = {}
 
 
 class Page:
@@ -24,11 +25,11 @@ class Page:
 
     @property
     def address(self) -> str:
-        """A new address, which opens the page once in a browser of this machine."""
+        """A new address, which opens the page once; behind a proxy, its part after the name of the host."""
         return self._server.new_address() + self._fragment
 
     def _repr_html_(self) -> str:
-        # Notebooks are usually at localhost. A frame from another name would get no cookie.
+        # Without a proxy, the notebook is usually at localhost. A frame from another name would get no cookie.
         framed = html.escape(self.address.replace("//127.0.0.1:", "//localhost:", 1))
         return (
             f'<iframe src="{framed}" width="100%" height="{self._height}" style="border: 0"></iframe>'
@@ -45,6 +46,7 @@ def ui(
     url: str | None = None,
     dir: str | os.PathLike[str] | None = None,
     height: int = 800,
+    proxy: str | None = None,
 ) -> Page:
     """Serve the page from this process until it ends, and return it: a notebook shows it.
 
@@ -53,6 +55,8 @@ def ui(
         url: The collector's address, as of `connect`.
         dir: A CHIPLOG_DIR.
         height: Of the frame in a notebook, in pixels, 200 to 10,000.
+        proxy: Path of a proxy for the ports of this machine, such as "/proxy" of jupyter-server-proxy. Where the
+            browser is on another machine, the frame needs one. Default: in JupyterHub `/user/NAME/proxy`, else none.
 
     Returns:
         The page. Its `address` opens it in a browser.
@@ -69,8 +73,9 @@ def ui(
     if url is not None and dir is not None:
         raise ValueError(f"both url={url!r} and dir={os.fspath(dir)!r} are given; give one of them")
     directory = None if dir is None else os.fspath(dir)
-    place = (os.getpid(), url, directory)
+    proxy = hub_proxy() if proxy is None else proxy
+    place = (os.getpid(), url, directory, proxy)
     if place not in _servers:
-        _servers[place] = PageServer(Source(url, directory), Access(), port=0)
+        _servers[place] = PageServer(Source(url, directory), Access(), port=0, proxy=proxy)
         _servers[place].start()
     return Page(_servers[place], run, height)

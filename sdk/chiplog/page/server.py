@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import contextlib
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -20,7 +21,17 @@ from chiplog.page.source import Source
 END_WAIT_S = 5.0
 ALL_INTERFACES = ("0.0.0.0", "::")
 HEAD_BYTES_MAX = 256 << 10  # of a request: its address has up to 1,024 labels of 128 characters
+_HUB_VARIABLE = "JUPYTERHUB_SERVICE_PREFIX"  # the path of a user's server, set for all that runs in it
 _log = logging.getLogger("uvicorn.error")  # all that uvicorn logs, but for requests
+
+
+def hub_proxy() -> str | None:
+    """Return the path of JupyterHub's proxy for the ports of this machine; None outside of JupyterHub.
+
+    The proxy is the package jupyter-server-proxy, in the environment of Jupyter's server.
+    """
+    prefix = os.environ.get(_HUB_VARIABLE)
+    return prefix and f"{prefix.rstrip('/')}/proxy"
 
 
 class _Protocol(H11Protocol):
@@ -61,6 +72,7 @@ class PageServer:
         access: Who may see it.
         host: Address to listen on.
         port: Port; 0 for any that is free.
+        proxy: Path of a proxy that serves the ports of this machine below their numbers, such as that of JupyterHub.
         on_token_used: Called with the next address when one has been used.
 
     Raises:
@@ -73,6 +85,7 @@ class PageServer:
         access: Access,
         host: str = "127.0.0.1",
         port: int = 0,
+        proxy: str | None = None,
         on_token_used: Callable[[str], None] = lambda address: None,
     ) -> None:
         self._access = access
@@ -81,6 +94,9 @@ class PageServer:
         self.host, self.port = host, int(self._socket.getsockname()[1])
         self._name = socket.gethostname() if host in ALL_INTERFACES else host
         access.allow_host(self._name)  # its own address must open the page
+        self._proxy = proxy
+        if proxy is not None:
+            access.allow_any_host()
         app = build_app(source)
         gate = Gate(app, access, f"chiplog-{self.port}", lambda: on_token_used(self.new_address()))
         if _log.level == logging.NOTSET:
@@ -103,9 +119,10 @@ class PageServer:
         self._thread: threading.Thread | None = None
 
     def new_address(self) -> str:
-        """Return an address that opens the page once."""
+        """Return an address that opens the page once; behind a proxy, its part after the name of the host."""
         name = f"[{self._name}]" if ":" in self._name else self._name
-        return f"http://{name}:{self.port}/?token={self._access.new_token()}"
+        base = f"http://{name}:{self.port}" if self._proxy is None else f"{self._proxy.rstrip('/')}/{self.port}"
+        return f"{base}/?token={self._access.new_token()}"
 
     def serve(self) -> None:
         """Serve until SIGINT or SIGTERM."""

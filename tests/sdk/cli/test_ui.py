@@ -46,6 +46,19 @@ def test_the_page_opens_also_if_its_next_address_has_no_reader(tmp_path: Path) -
         assert process.stderr.read() == ""
 
 
+def test_in_a_hub_the_address_is_a_path_of_its_proxy(tmp_path: Path) -> None:
+    command = [*CLI, "ui", "--port", "0"]
+    environ = {**environment(tmp_path), "JUPYTERHUB_SERVICE_PREFIX": "/user/ada/"}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        try:
+            line = process.stdout.readline()
+            assert re.fullmatch(r"chiplog page: /user/ada/proxy/\d+/\?token=\S+\n", line), line
+            assert "after the host name of JupyterHub" in process.stderr.readline()
+        finally:
+            os.kill(process.pid, signal.SIGINT)
+
+
 def test_a_port_in_use_and_two_sources_are_one_line(tmp_path: Path) -> None:
     import socket
 
