@@ -4,6 +4,11 @@ import { follow } from "./api.js";
 
 const PAUSE_MOST_MS = 5000; // one slow answer does not stop a view for long
 
+/** Return true while more data of a run may arrive. Changes of the database after that concern other runs. */
+export function isActive(report) {
+  return report.n_running > 0 || (report.completeness?.pending ?? 0) !== 0;
+}
+
 /**
  * Call a function after changes. It is called again only after a pause: longer where its answers take long.
  * @param {function(): Promise} refresh asks for what is new; reports its errors itself

@@ -4,7 +4,7 @@ import { addressOf, readAddress, setParameters } from "../address.js";
 import { ask, part } from "../api.js";
 import { h, notice, show } from "../dom.js";
 import { areLabelsKnown, failedLabels, labelsChoice, labelsSelect } from "../labels.js";
-import { liveRefresh } from "../live.js";
+import { isActive, liveRefresh } from "../live.js";
 import { deleteRuns, editRun } from "../run_edits.js";
 import { savedViews } from "../saved_views.js";
 import { countText, durationText, timeText, valueText, wholeText } from "../texts.js";
@@ -161,11 +161,6 @@ function retryButton() {
 
 function allRuns() {
   return h("a", { href: addressOf(["runs"]) }, "All runs");
-}
-
-/** Return True while more events may come. */
-function isActive(report) {
-  return report.n_running > 0 || (report.completeness?.pending ?? 0) !== 0;
 }
 
 function tabBar(run, current) {
