@@ -76,8 +76,8 @@ def test_a_view_is_replaced_only_when_asked_twice_and_deleted(changing: Site, pa
 
 def test_a_readers_key_is_told_what_it_cannot_do(site: Site, page: Page, errors: list[str]) -> None:
     def refuse(route: Route) -> None:
-        error = {"kind": "refused", "message": "changes need a key with the role admin"}
-        route.fulfill(status=400, body=json.dumps({"error": error}), content_type="application/json")
+        error = {"kind": "forbidden", "message": "changes need a key with the role admin"}
+        route.fulfill(status=403, body=json.dumps({"error": error}), content_type="application/json")
 
     page.route(re.compile("api/views/"), refuse)
     site.visit(page, "#/runs")

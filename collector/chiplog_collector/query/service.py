@@ -538,7 +538,7 @@ class QueryService:
             self._send_frames(socket, peer, query_messages.failure(question.id, "refused", message))
         elif question.kind == QueryMessageKind.MANAGE and not _may_change(received):  # safeguard: changes-need-admin
             self.counts["not_allowed"] += 1
-            self._send_frames(socket, peer, query_messages.failure(question.id, "refused", _NO_ADMIN))
+            self._send_frames(socket, peer, query_messages.failure(question.id, "forbidden", _NO_ADMIN))
         elif len(self._requests) >= self._bounds.queries_waiting_max:
             message = f"{len(self._requests)} requests are already waiting; try again later"
             self._send_frames(socket, peer, query_messages.failure(question.id, "busy", message))

@@ -47,7 +47,10 @@ from chiplog_schemas.storage.content_files import DIGEST_BYTES
 
 QUESTION_VERSIONS = (1, 1)  # lowest and highest that this code supports
 ID_BYTES = 8
-ERROR_KINDS = ("refused", "sql", "timeout", "busy", "too_large", "internal", "stopping", "cancelled", "expired")
+ERROR_KINDS = (
+    *("refused", "sql", "timeout", "busy", "too_large", "internal", "stopping", "cancelled", "expired"),
+    "forbidden",  # a change without the role admin; an older client reads it as internal
+)
 
 RESULT_BYTES_MAX = 256 * MIB  # the index holds it in memory until it is sent; two results fit beside the queries
 REQUEST_BYTES_MAX = RECORD_BYTES_MAX + 64 * KIB  # the longest text in four-byte characters, and the fields around it

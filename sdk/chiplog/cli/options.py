@@ -72,7 +72,7 @@ def open_client(dir_: str | None, url: str | None) -> Iterator[Client]:
         with connect(url, dir=dir_, start=may_start()) as client:
             yield client
     except QueryError as error:
-        blamed = BadQuery if error.kind in ("refused", "sql") else click.ClickException
+        blamed = BadQuery if error.kind in ("refused", "forbidden", "sql") else click.ClickException
         raise blamed(error.message) from error
     except NoDataError as error:
         raise click.ClickException(str(error)) from error

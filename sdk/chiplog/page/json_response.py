@@ -15,6 +15,7 @@ from chiplog.query.result import QueryError
 # Of the kinds of QueryError; others are 500.
 _STATUSES = {
     "refused": 400,
+    "forbidden": 403,
     "sql": 400,
     "timeout": 504,
     "busy": 503,

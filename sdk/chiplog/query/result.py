@@ -28,7 +28,7 @@ class QueryError(RuntimeError):
     """A query without a result.
 
     Attributes:
-        kind: refused, sql, timeout, busy, too_large, cancelled, expired, internal, stopping or unreachable.
+        kind: refused, forbidden, sql, timeout, busy, too_large, cancelled, expired, internal, stopping or unreachable.
     """
 
     def __init__(self, kind: str, message: str) -> None:

@@ -274,7 +274,7 @@ def test_over_tcp_only_an_administrators_key_may_change_anything(
         if roles == {Role.READER, Role.ADMIN}:
             assert answer.kind == QueryMessageKind.DONE
         else:
-            assert answer.error_kind == "refused"
+            assert answer.error_kind == "forbidden"
             assert "a key with the role admin" in answer.message
             assert world.index.sql("SELECT name FROM runs") == [(None,)]
     finally:

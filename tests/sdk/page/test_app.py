@@ -12,7 +12,10 @@ from chiplog.page.access import Access
 from chiplog.page.app import STATIC
 from chiplog.page.server import PageServer
 from chiplog.page.source import Source
+from tests.support.collector_log import whole
 from tests.support.hand_written import hand_written
+from tests.support.hosts import Centre, Host
+from tests.support.kept_log import finished, kept_log
 from tests.support.live_runs import fill_live_runs
 from tests.support.page_client import PageClient, serving
 
@@ -85,6 +88,40 @@ def test_a_collector_without_usable_keys_is_unreachable(tmp_path: Path) -> None:
     server.close()
     assert (answer.status, answer.json["error"]["kind"]) == (503, "unreachable")
     assert "127.0.0.1:bad" in answer.json["error"]["message"]
+
+
+def test_a_readers_key_opens_the_page_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kept_log(tmp_path / "centre", [whole(finished(1, "run-1"))]) as place:
+        centre, host = Centre(place.root), Host(tmp_path / "laptop")
+        host.key_directory.mkdir(mode=0o700, parents=True)
+        centre.keys("new", "collector")
+        centre.admit(host, "reader")
+        access = Access()
+        server = PageServer(Source(centre.address), access)
+        server.start()
+        try:
+            centre.start_collector()
+            monkeypatch.setenv("CHIPLOG_KEYS", str(host.key_directory))
+            client = PageClient(server, access).sign_in()
+            before = client.get("runs")["rows"]
+            assert len(before) == 1
+            for path, method, body in (
+                ("runs/run-1", "PATCH", {"name": "other"}),
+                ("runs/run-1", "DELETE", None),
+                ("views/mine", "PUT", {"keys": ["loss"]}),
+                ("views/mine", "DELETE", None),
+            ):
+                answer = client.ask(f"/api/{path}", method, body)
+                error = answer.json["error"]
+                assert (answer.status, error["kind"]) == (403, "forbidden"), (path, method, answer)
+                assert error["message"] == (
+                    "changes need the collector's Unix socket, or a key with the role admin: on its host run "
+                    "chiplog keys allow KEY --role reader --role admin"
+                )
+            assert client.get("runs")["rows"] == before
+        finally:
+            server.close()
+            centre.stop()
 
 
 def test_large_answers_are_compressed(reader: PageClient) -> None:

@@ -110,7 +110,7 @@ export function savedViews({ title, noun, folder, shipped = () => [], current, h
         try {
           await ask(`views/${part(name)}`, {}, { method: "PUT", body: current() });
         } catch (reason) {
-          throw reason.kind === "refused" ? new Error(`${reason.message}. Copy link shares the ${noun} without saving it.`) : reason;
+          throw ["refused", "forbidden"].includes(reason.kind) ? new Error(`${reason.message}. Copy link shares the ${noun} without saving it.`) : reason;
         }
         notice(`Saved ${short}`);
       },
