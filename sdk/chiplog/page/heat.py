@@ -29,21 +29,21 @@ WHERE l.run_id = $run AND l.place IN (
     WHERE p.run_id = $run AND $key IN (s.key, -1)
 ) ORDER BY l.rank NULLS LAST, length(l.label), l.label
 """
+# A label that is not chosen, or that came after the names were read, has no number.
 # safeguard: heat-cell-is-the-maximum
 _CELLS = """
 WITH cells AS (
     SELECT list_position($places::INTEGER[], c.place) - 1 AS number, c.step, c.typical,
            greatest(c.seconds - c.typical, 0) AS excess
     FROM base.compared_with_outside({first}, {last}) c
-    WHERE c.run_id = $run AND c.key = {key} {chosen}
+    WHERE c.run_id = $run AND c.key = {key}
 )
 SELECT number // {per_row} AS row, (step - {start}) // {width} AS column,
        max(excess) AS excess,
        arg_max(number, excess) % {per_row} AS label, (arg_max(step, excess) - {start}) % {width} AS step,
        median(typical) AS typical
-FROM cells GROUP BY ALL
+FROM cells WHERE number IS NOT NULL GROUP BY ALL
 """
-_CHOSEN = "AND list_contains($places::INTEGER[], c.place)"
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def read_heat(client: Client, request: HeatRequest) -> dict[str, Any]:
     if not labels:
         return head | {"labels": [], "n_rows": 0, "n_columns": 0}
     width = bucket_width(last - first + 1, request.columns)
-    if width > 1 and -(-(last // width * width - first // width * width + width) // width) > request.columns:
+    if last // width - first // width + 1 > request.columns:
         width *= 2  # the bounds are within a column each
     start = first - first % width
     if request.since is not None:
@@ -108,7 +108,7 @@ def read_heat(client: Client, request: HeatRequest) -> dict[str, Any]:
     per_row = -(-len(labels) // request.rows)
     n_rows, n_columns = -(-len(labels) // per_row), (last - start) // width + 1
     bounds = {"first": max(first, start), "last": last, "start": start, "width": width, "per_row": per_row}
-    text = _CELLS.format(key=found["id"], chosen=_CHOSEN if request.labels else "", **bounds)
+    text = _CELLS.format(key=found["id"], **bounds)
     rows = client.sql(text, {**named, "places": [row["place"] for row in labels]}).tuples()
     return head | {
         "labels": [row["label"] for row in labels],

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from chiplog.page import heat
 from chiplog.page.heat import HeatRequest, read_heat
 from chiplog.query.client import Client
 from tests.support.hand_written import filled
@@ -61,6 +62,15 @@ def test_chosen_labels_are_beside_the_median_of_all(client: Client) -> None:
     assert (found["labels"], found["typical_s"]) == (["rank5"], whole["typical_s"])
     assert found["excess"] == whole["excess"][5 * 4 : 6 * 4]
     assert read_heat(client, HeatRequest("slow", "data", labels=("rank9",)))["n_columns"] == 0
+
+
+def test_a_label_that_comes_after_the_names_were_read_has_no_row(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = read_heat(client, HeatRequest("slow", "data", first=398, last=401))
+    monkeypatch.setattr(heat, "_LABELS", f"FROM ({heat._LABELS}) LIMIT 7")
+    found = read_heat(client, HeatRequest("slow", "data", first=398, last=401))
+    assert (found["n_rows"], found["excess"]) == (7, whole["excess"][: 7 * 4])
 
 
 def test_new_columns_fit_those_of_the_whole(client: Client) -> None:
