@@ -90,6 +90,8 @@ def test_a_page_recovers_when_its_collector_does(node: Node, page: Page, errors:
     with Site(node.root, url=paths_for_root(node.root).collector_address).running() as site:
         site.visit(page, "#/runs")
         expect(page.get_by_role("heading", name="No run yet")).to_be_visible()
+        expect(page.locator("pre")).to_contain_text("run = chiplog.init(")
+        expect(page.get_by_text("CHIPLOG_COLLECTOR=tcp://HOST:PORT python train.py")).to_be_visible()
         assert node.collector is not None
         node.collector.kill()
         node.collector.wait()

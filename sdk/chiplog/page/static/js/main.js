@@ -3,6 +3,7 @@
 import { follow } from "./api.js";
 import { addressOf, readAddress } from "./address.js";
 import { h, notice, show } from "./dom.js";
+import { firstRun } from "./first_run.js";
 import { turnZone, zoneText } from "./texts.js";
 import { restoreTheme, turnTheme } from "./theme.js";
 
@@ -78,7 +79,8 @@ function showError(content, error) {
     };
   }
   if (error.kind === "no_data") {
-    show(content, ...firstRun(error.message));
+    const again = h("button", { onclick: route }, "Check again");
+    show(content, h("section", { class: "empty" }, firstRun(), h("p", { class: "quiet" }, error.message), again));
     return;
   }
   show(
@@ -108,26 +110,6 @@ const ADVICE = {
   timeout: "A query ends after 30 seconds. Fewer columns, runs or steps help.",
   signed_out: "After each use chiplog ui prints a new address in its terminal.",
 };
-
-function firstRun(message) {
-  const code = `import chiplog
-
-run = chiplog.init(project="first")
-for step in range(100):
-    run.log({"loss": 1 / (step + 1)}, step=step)
-run.finish()`;
-  return [
-    h(
-      "section",
-      { class: "empty" },
-      h("h1", {}, "No run yet"),
-      h("p", {}, "Save these lines as train.py, run it, and the run appears here."),
-      h("pre", {}, code),
-      h("p", { class: "quiet" }, message),
-      h("button", { onclick: route }, "Look again"),
-    ),
-  ];
-}
 
 function drawHeader(current) {
   const links = Object.entries(VIEWS)

@@ -5,6 +5,7 @@ import { addressOf, readAddress, setParameters } from "../address.js";
 import { openDialog } from "../dialog.js";
 import { h, notice, show } from "../dom.js";
 import { parseFilter } from "../filter.js";
+import { firstRun, remoteHint } from "../first_run.js";
 import { liveRefresh } from "../live.js";
 import { deleteRuns, editRun } from "../run_edits.js";
 import { savedViews } from "../saved_views.js";
@@ -250,11 +251,9 @@ export async function open(content, rest, query) {
     empty.hidden = !isEmpty;
     table.element.classList.toggle("none", isEmpty);
     if (isEmpty) {
-      show(
-        empty,
-        h("h2", {}, runs.size ? "No run matches the filter" : "No run yet"),
-        runs.size ? h("button", { onclick: () => clearFilter() }, "Clear the filter") : h("p", {}, "The first one appears here."),
-      );
+      const clear = h("button", { onclick: () => clearFilter() }, "Clear the filter");
+      if (runs.size) show(empty, h("h2", {}, "No run matches the filter"), clear);
+      else show(empty, firstRun(), remoteHint());
     }
   }
 
