@@ -23,6 +23,7 @@ _STATUSES = {
     "stopping": 503,
     "cancelled": 503,
 }
+INTEGER_MAX = (1 << 53) - 1  # JavaScript's Number.MAX_SAFE_INTEGER: it rounds larger ones
 _OPTIONS = orjson.OPT_NAIVE_UTC | orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
 
@@ -41,7 +42,16 @@ def to_json(value: Any) -> bytes:
     try:
         return orjson.dumps(value, default=_plain, option=_OPTIONS)
     except TypeError:  # such a value: rare, and a copy of all values is slow
-        return orjson.dumps(_accepted(value), default=_plain, option=_OPTIONS)
+        return orjson.dumps(_accepted(value, _wide_number), default=_plain, option=_OPTIONS)
+
+
+def to_exact_json(value: Any) -> bytes:
+    """Return a value as JSON whose integers and decimals keep all digits in JavaScript: as text where it rounds."""
+    options = _OPTIONS | orjson.OPT_STRICT_INTEGER  # refuses integers beyond INTEGER_MAX
+    try:
+        return orjson.dumps(value, default=_exact, option=options)
+    except TypeError:
+        return orjson.dumps(_accepted(value, _exact_integer), default=_exact, option=options)
 
 
 async def read_json(request: Request, read: Callable[[Client], Any]) -> Response:
@@ -68,15 +78,23 @@ def columns_of(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
     return {"columns": names, "rows": [[row[name] for name in names] for row in rows]}
 
 
-def _accepted(value: Any) -> Any:
-    """Return a copy without what orjson refuses."""
+def _accepted(value: Any, integer: Callable[[int], Any]) -> Any:
+    """Return a copy without what orjson refuses. integer: returns what is sent for an integer."""
     if isinstance(value, dict):
-        return {_key(key): _accepted(item) for key, item in value.items()}
+        return {_key(key): _accepted(item, integer) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_accepted(item) for item in value]
+        return [_accepted(item, integer) for item in value]
     if isinstance(value, time):
         return value.isoformat()
-    return float(value) if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64 else value
+    return integer(value) if isinstance(value, int) else value
+
+
+def _wide_number(value: int) -> int | float:
+    return value if -(1 << 63) <= value < 1 << 64 else float(value)
+
+
+def _exact_integer(value: int) -> int | str:
+    return value if -INTEGER_MAX <= value <= INTEGER_MAX else str(value)
 
 
 def _key(key: Any) -> Any:
@@ -92,3 +110,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Decimal):
         return float(value)
     return str(value)
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, Decimal) and Decimal(repr(float(value))) != value:
+        return format(value, "f")
+    return _plain(value)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.body import json_object
-from chiplog.page.json_response import JsonResponse, read_json, to_json
+from chiplog.page.json_response import JsonResponse, read_json, to_exact_json
 from chiplog.page.parameters import BadRequestError
 from chiplog.query.client import Client
 from chiplog.query.result_stream import ResultStream
@@ -22,7 +22,8 @@ TEXT_BYTES_MAX = 32 << 20  # of rows: a browser draws a table of that
 async def run_sql(request: Request) -> Response:
     """POST api/sql: one SELECT, as `{"query": …}`. At most 10,000 rows are returned, and at most 32 MiB.
 
-    `n_rows` counts all rows.
+    `n_rows` counts all rows. An integer beyond ±(2^53 - 1), and a decimal with more digits than a double has, is text:
+    JavaScript would round it.
     """
     body = await json_object(request)
     query = body.get("query")
@@ -41,7 +42,7 @@ def _first(stream: ResultStream) -> Iterator[orjson.Fragment]:
     """Yield the first rows as JSON, up to the limits."""
     n_bytes = 0
     for row in itertools.islice(stream.tuples(), ROWS_MAX):
-        text = to_json(row)
+        text = to_exact_json(row)
         n_bytes += len(text)
         if n_bytes > TEXT_BYTES_MAX:
             return

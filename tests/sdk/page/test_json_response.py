@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from chiplog.page.json_response import JsonResponse, columns_of, query_error_response, to_json
+from chiplog.page.json_response import JsonResponse, columns_of, query_error_response, to_exact_json, to_json
 from chiplog.query.result import QueryError
 from tests.support.page_client import PageClient
 
@@ -33,6 +33,34 @@ def test_what_json_lacks_becomes_null_or_text() -> None:
         {"1": "a"},
         "é",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (2**53 - 1, "9007199254740991"),
+        (-(2**53) + 1, "-9007199254740991"),
+        (2**53, '"9007199254740992"'),
+        (-(2**53), '"-9007199254740992"'),
+        (1767323045123456789, '"1767323045123456789"'),
+        (2**70, '"1180591620717411303424"'),
+        (True, "true"),
+        (1.5, "1.5"),
+        (Decimal("1.50"), "1.5"),
+        (Decimal("-0.1"), "-0.1"),
+        (Decimal(2**60), '"1152921504606846976"'),
+        (Decimal("0.12345678901234567890"), '"0.12345678901234567890"'),
+        (Decimal("0.0000000000000000000000000000000000001"), "1e-37"),
+        (Decimal("1.2345678901234567890e-8"), '"0.000000012345678901234567890"'),
+        ({"a": [2**53, 1]}, '{"a":["9007199254740992",1]}'),
+        (
+            {2**53: (2**60, time(12, tzinfo=timezone.utc))},
+            '{"9007199254740992":["1152921504606846976","12:00:00+00:00"]}',
+        ),
+    ],
+)
+def test_numbers_that_javascript_would_change_are_text(value: object, text: str) -> None:
+    assert to_exact_json(value) == text.encode()
 
 
 def test_times_with_a_zone_are_text() -> None:
