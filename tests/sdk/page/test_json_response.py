@@ -2,7 +2,7 @@
 
 import json
 import threading
-from datetime import datetime, time, timedelta, timezone
+from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
 
 import pytest
@@ -54,7 +54,7 @@ def test_what_json_lacks_becomes_null_or_text() -> None:
         (Decimal("1.2345678901234567890e-8"), '"0.000000012345678901234567890"'),
         ({"a": [2**53, 1]}, '{"a":["9007199254740992",1]}'),
         (
-            {2**53: (2**60, time(12, tzinfo=timezone.utc))},
+            {2**53: (2**60, time(12, tzinfo=UTC))},
             '{"9007199254740992":["1152921504606846976","12:00:00+00:00"]}',
         ),
     ],

@@ -47,10 +47,9 @@ def test_integers_and_decimals_keep_all_digits(reader: PageClient) -> None:
         "SELECT 1767323045123456789 AS ns, 9007199254740991 AS safe, 170141183460469231731687303715884105727 AS huge, "
         "sum(1) AS total, 1.5 AS short, 12345678901234567.89 AS long, [9007199254740993] AS list"
     )
-    assert reader.ask("/api/sql", "POST", {"query": query}).json["rows"] == [
-        ["1767323045123456789", 9007199254740991, "170141183460469231731687303715884105727", 1, 1.5]
-        + ["12345678901234567.89", ["9007199254740993"]]
-    ]
+    [row] = reader.ask("/api/sql", "POST", {"query": query}).json["rows"]
+    assert row[:3] == ["1767323045123456789", 9007199254740991, "170141183460469231731687303715884105727"]
+    assert row[3:] == [1, 1.5, "12345678901234567.89", ["9007199254740993"]]
 
 
 def test_a_wrong_query_says_why(reader: PageClient) -> None:
