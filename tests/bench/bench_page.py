@@ -5,7 +5,6 @@ screen are; bytes on the wire, as compressed; the heap after a collection; bytes
 frames while a chart is moved. See bench_store.py for `CHIPLOG_BENCH_ROOT`, and bench_live_page.py for runs that go on.
 """
 
-import gzip
 import statistics
 import tempfile
 import time
@@ -19,7 +18,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from chiplog.page.access import Access
 from chiplog.page.server import PageServer
 from chiplog.page.source import Source
-from chiplog.page.static_files import LEVEL, STATIC
+from chiplog.page.static_files import STATIC, compressed
 from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.storage.segment_log import SegmentLog
@@ -33,7 +32,10 @@ IDLE_S = 10.0
 SETTLED_S = 0.5  # without a new byte the first screen is complete
 DRAWN = ".uplot canvas"
 SIZE: Any = {"width": 1440, "height": 900}
-WIDE: Any = {"width": 2560, "height": 1440}  # 15 panels of 8 × 400 points
+WIDE: Any = {"width": 2560, "height": 1440}  # shows 15 panels
+# Name, labels, metrics.
+RUNS = [(f"run-{number}", 8, 10) for number in range(4)]  # as the peers were measured with
+PANNED = ("run-pan", 16, 15)  # 2,000 steps in buckets of 8: 60,000 points on a wide screen
 # When the frame with the first curve has been drawn, in ms since the navigation: a question from outside of the page
 # waits for the page's main thread.
 FIRST_CURVE = f"""
@@ -57,6 +59,17 @@ async () => {
   return performance.now() - begun;
 }
 """
+# All values of the lines in the page's own answers.
+POINTS = """
+async () => {
+  let n = 0;
+  for (const { name } of performance.getEntriesByType("resource").filter(({ name }) => /\\/curves\\?/.test(name))) {
+    const { curves } = await (await fetch(name)).json();
+    for (const { mean } of curves.flatMap(({ lines }) => lines ?? [])) n += mean.filter((one) => one !== null).length;
+  }
+  return n;
+}
+"""
 MOVE = """
 async () => {
   const over = document.querySelector(".u-over");
@@ -78,8 +91,8 @@ async () => {
 """
 
 
-def write_small_store(root: Path) -> None:
-    """Four runs as the peers were measured with."""
+def write_small_store(root: Path, runs: list[tuple[str, int, int]]) -> None:
+    """Write runs of 2,000 steps."""
     place = paths_for_root(root)
     ensure_private_dir(place.collector)
     log = SegmentLog(place.collector / "log", LOG_ID)
@@ -88,8 +101,8 @@ def write_small_store(root: Path) -> None:
     log.commit()
     log.close()
     writer = Writer(place.index, LOG_ID)
-    for number in range(4):
-        write_large_run(writer, f"run-{number}", BEGUN_US + number * 1_000_000_000, labels=8, keys=10, n_steps=2_000)
+    for number, (run, labels, keys) in enumerate(runs):
+        write_large_run(writer, run, BEGUN_US + number * 1_000_000_000, labels=labels, keys=keys, n_steps=2_000)
     writer.database.checkpoint()
     writer.database.close()
 
@@ -148,7 +161,7 @@ class Visit:
         return float(self.page.evaluate(ZOOM)) / 1e3
 
     def frames_s(self) -> list[float]:
-        """Move the zoomed charts for two seconds; return the seconds between frames."""
+        """Move all charts by one for two seconds; return the seconds between frames."""
         return [frame / 1e3 for frame in self.page.evaluate(MOVE)]
 
     def heap_bytes(self) -> float:
@@ -175,12 +188,12 @@ def visits(browser: Browser, server: PageServer, fragment: str) -> tuple[list[fl
 def code_bytes() -> int:
     """Return the size of all JavaScript and CSS, each file compressed as the server does."""
     files = [path for path in Path(STATIC).rglob("*") if path.suffix in (".js", ".css")]
-    return sum(len(gzip.compress(path.read_bytes(), LEVEL)) for path in files)
+    return sum(len(compressed(str(path), path.stat().st_mtime_ns)) for path in files)
 
 
 def small(browser: Browser) -> list[Figure]:
     with tempfile.TemporaryDirectory() as directory:
-        write_small_store(Path(directory))
+        write_small_store(Path(directory), [*RUNS, PANNED])
         with page_of(Path(directory)) as server:
             time.sleep(6.0)  # the collector's parser of queries has warmed up
             firsts, alls, visit = visits(browser, server, "#/run/run-1/curves")
@@ -189,12 +202,15 @@ def small(browser: Browser) -> list[Figure]:
             idle = visit.n_bytes - n_bytes
             heap = visit.heap_bytes()
             zoom = visit.zoom_s()
-            visit.page.set_viewport_size(WIDE)
-            visit.page.wait_for_timeout(2_000)
-            frames = visit.frames_s()
             visit.close()
+            wide = Visit(browser, server)
+            wide.page.set_viewport_size(WIDE)
+            wide.open(f"#/run/{PANNED[0]}/curves")
+            n_points = int(wide.page.evaluate(POINTS))
+            frames = wide.frames_s()
+            wide.close()
     spread = f"{min(firsts):.2f} to {max(firsts):.2f} s of {REPEATS} visits"
-    moved = f"{len(frames)} frames of 15 charts, median {1e3 * statistics.median(frames):.0f} ms"
+    moved = f"{len(frames)} frames of {n_points:,} points, median {1e3 * statistics.median(frames):.0f} ms"
     return [
         Figure("first curve of a run of 8 ranks", statistics.median(firsts), "s", at_most=0.8, yardstick=spread),
         Figure("its first screen", statistics.median(alls), "s", at_most=1.2),

@@ -23,7 +23,7 @@ import numpy
 from PIL import Image
 from playwright.sync_api import Browser, Error, sync_playwright
 
-from tests.bench.bench_page import CHROMIUM, SIZE, page_of, write_small_store
+from tests.bench.bench_page import CHROMIUM, RUNS, SIZE, page_of, write_small_store
 from tests.bench.figure import Figure
 
 PEERS_PYTHON = os.environ.get("CHIPLOG_BENCH_PEERS", "")
@@ -180,7 +180,7 @@ def measure() -> list[Figure]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         with tempfile.TemporaryDirectory() as directory:
-            write_small_store(Path(directory))
+            write_small_store(Path(directory), RUNS)
             with page_of(Path(directory)) as server:
                 time.sleep(6.0)
                 address = f"http://127.0.0.1:{server.port}/#/run/run-1/curves"
