@@ -8,27 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from chiplog.page.curves import bucket_width
+from chiplog.page.json_response import shorten
 from chiplog.page.parameters import BadRequestError
+from chiplog.page.run_phases import read_labels, read_phases
 from chiplog.page.verdict import OUTSIDE
 from chiplog.query.client import Client
 
 ROWS_MAX = 256
 COLUMNS_MAX = 600
 UNITS = 1_000  # of the largest excess: a cell is an integer, which takes less room than a number of seconds
-_PHASES = """
-FROM (
-    SELECT n.name AS phase, n.id, min(s.first_step) AS first_step, max(s.last_step) AS last_step
-    FROM base.phase_series s JOIN base.label_places p ON p.producer = s.producer JOIN base.names n ON n.id = s.key
-    WHERE p.run_id = $run GROUP BY ALL
-) ORDER BY phase <> 'step', phase <> 'data', id
-"""
-_LABELS = """
-SELECT l.place, l.label FROM base.labels_by_place l
-WHERE l.run_id = $run AND l.place IN (
-    SELECT p.place FROM base.phase_series s JOIN base.label_places p ON p.producer = s.producer
-    WHERE p.run_id = $run AND $key IN (s.key, -1)
-) ORDER BY l.rank NULLS LAST, length(l.label), l.label
-"""
 # A label that is not chosen, or that came after the names were read, has no number.
 # safeguard: heat-cell-is-the-maximum
 _CELLS = """
@@ -79,8 +67,7 @@ def read_heat(client: Client, request: HeatRequest) -> dict[str, Any]:
         QueryError: A query has no result.
         BadRequestError: The run has no such phase.
     """
-    named = {"run": request.run}
-    phases = {row["phase"]: row for row in client.sql(_PHASES, named).rows()}
+    phases = {row["name"]: row for row in read_phases(client, request.run)}
     if phases and OUTSIDE not in phases:
         first = min(row["first_step"] for row in phases.values())
         phases[OUTSIDE] = {"id": -1, "first_step": first, "last_step": max(row["last_step"] for row in phases.values())}
@@ -94,9 +81,9 @@ def read_heat(client: Client, request: HeatRequest) -> dict[str, Any]:
     found = phases[head["phase"]]
     first = found["first_step"] if request.first is None else request.first
     last = max(first, found["last_step"] if request.last is None else request.last)
-    labels = client.sql(_LABELS, {**named, "key": found["id"]}).rows()
+    labels = read_labels(client, request.run, found["id"])
     if request.labels:
-        labels = [row for row in labels if row["label"] in request.labels]
+        labels = {place: label for place, label in labels.items() if label in request.labels}
     if not labels:
         return head | {"labels": [], "n_rows": 0, "n_columns": 0}
     width = bucket_width(last - first + 1, request.columns)
@@ -109,9 +96,9 @@ def read_heat(client: Client, request: HeatRequest) -> dict[str, Any]:
     n_rows, n_columns = -(-len(labels) // per_row), (last - start) // width + 1
     bounds = {"first": max(first, start), "last": last, "start": start, "width": width, "per_row": per_row}
     text = _CELLS.format(key=found["id"], **bounds)
-    rows = client.sql(text, {**named, "places": [row["place"] for row in labels]}).tuples()
+    rows = client.sql(text, {"run": request.run, "places": list(labels)}).tuples()
     return head | {
-        "labels": [row["label"] for row in labels],
+        "labels": list(labels.values()),
         "first_step": found["first_step"],
         "last_step": found["last_step"],
         "start": start,
@@ -139,5 +126,5 @@ def _matrix(
         if step is not None:
             step[place] = offset
         if typical[column] is None:
-            typical[column] = float(f"{usual:.4g}")
+            typical[column] = shorten(usual)
     return {"unit_s": unit, "excess": excess, "label": label, "step": step, "typical_s": typical}

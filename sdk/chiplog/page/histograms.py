@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chiplog.page.curves import STEP_MAX, STEP_MIN, bucket_width
+from chiplog.page.json_response import shorten
 from chiplog.page.parameters import CHOSEN_LABELS
 from chiplog.query.client import Client
 
@@ -149,8 +150,8 @@ def _matrix(cells: list[tuple[Any, ...]], places: list[int], n_rows: int, has_st
     column_of = {place: column for column, place in enumerate(places)}
     for place, row, count, step in cells:
         cell = row * len(places) + column_of[place]
-        # Four digits are enough for a colour and a tooltip; whole counts are kept.
-        counts[cell] = int(count) if count == int(count) and count < 1 << 53 else float(f"{count:.4g}")
+        # Whole counts are kept.
+        counts[cell] = int(count) if count == int(count) and count < 1 << 53 else shorten(count)
         if at is not None:
             at[cell] = step
     return {"counts": counts, "at": at, "largest": max(counts, default=0)}

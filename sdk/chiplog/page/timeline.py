@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from chiplog.page.curves import bucket_width
+from chiplog.page.json_response import shorten
+from chiplog.page.run_phases import read_labels, read_phases
 from chiplog.query.client import Client
 
 ROWS_MAX = 64
@@ -20,20 +22,7 @@ STEPS_SHOWN = 20  # without a range
 SLOW_SHARE = 0.05  # of the median's work, as in straggler_windows
 UNKNOWN = -1  # the phase of a piece that is in no phase
 _PARTS_MAX = 32  # of a step; those of a longer one are added up
-_HEAD = """
-FROM (
-    SELECT n.name, n.id, base.may_wait(n.name) AS may_wait, min(s.first_step) AS first_step,
-           max(s.last_step) AS last_step
-    FROM base.phase_series s JOIN base.label_places p ON p.producer = s.producer JOIN base.names n ON n.id = s.key
-    WHERE p.run_id = $run GROUP BY ALL
-) ORDER BY name <> 'step', name <> 'data', id
-"""
-_LABELS = """
-SELECT place, label FROM base.labels_by_place l WHERE run_id = $run AND place IN (
-    SELECT p.place FROM base.phase_series s JOIN base.label_places p ON p.producer = s.producer WHERE p.run_id = $run
-) ORDER BY rank NULLS LAST, length(label), label
-"""
-# Of a step that a label did twice the newest attempt counts. `work` is time that is no waiting.
+# If a label did a step twice, the newest attempt counts. `work` is the time that is not waiting.
 _FACTS = """
 WITH facts AS MATERIALIZED (
     SELECT p.place, p.attempt, f.step, f.key, f.value AS seconds, epoch_us(f.ts) AS at_us
@@ -127,7 +116,7 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
     Raises:
         QueryError: A query has no result.
     """
-    phases = client.sql(_HEAD, {"run": request.run}).rows()
+    phases = read_phases(client, request.run)
     if not phases:
         return {"phases": [], "labels": [], "n_labels": 0, "bars": []}
     last = max(row["last_step"] for row in phases) if request.last is None else request.last
@@ -137,7 +126,7 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
     work = [row["id"] for row in shown if not row["may_wait"]] or [row["id"] for row in phases if row["name"] == "step"]
     whole = next((row["id"] for row in phases if row["name"] == "step"), -1)
     width = bucket_width(last - first + 1, max(1, request.columns // BAR_PX))
-    found = {row["place"]: row["label"] for row in client.sql(_LABELS, {"run": request.run}).rows()}
+    found = read_labels(client, request.run)
     names = {place: label for place, label in found.items() if not request.labels or label in request.labels}
     bounds = {"first": first, "last": last, "width": width}
     of_work = {"run": request.run, "work": work}
@@ -159,7 +148,7 @@ def read_timeline(client: Client, request: TimelineRequest) -> dict[str, Any]:
             "row": places.index(row["place"]) if row["place"] in places else None,
             "label": found[row["place"]],
             "step": row["step"],
-            "excess_s": _short(row["excess_s"]),
+            "excess_s": shorten(row["excess_s"]),
             "is_outside": row["is_outside"],
         }
         for row in client.sql(_SLOWEST.format(chosen="", **bounds), of_work).rows()
@@ -213,7 +202,7 @@ def lay_out(rows: list[dict[str, Any]], outside: dict[tuple[int | None, int], fl
         bars.append(
             [row["row"], row["step"], round((start - begun) / 1e6, 6), round((row["ended_us"] - start) / 1e6, 6)]
         )
-        idle = [UNKNOWN, _short((work - start) / 1e6)] if work - start >= 1 else []
+        idle = [UNKNOWN, shorten((work - start) / 1e6)] if work - start >= 1 else []
         pieces.append(idle + _pieces(work, row["ended_us"], parts))
     return {"begun_us": begun, "span_s": (ended - begun) / 1e6, "bars": bars, "pieces": pieces}
 
@@ -224,7 +213,7 @@ def _pieces(begun_us: float, ended_us: float, parts: list[list[float]]) -> list[
 
     def add(phase: int, length_us: float) -> None:
         if length_us >= 1:
-            found.extend((phase, _short(length_us / 1e6)))
+            found.extend((phase, shorten(length_us / 1e6)))
 
     at, since = begun_us, begun_us
     for recorded in sorted({part[0] for part in parts}):
@@ -237,7 +226,3 @@ def _pieces(begun_us: float, ended_us: float, parts: list[list[float]]) -> list[
         at, since = start + length, recorded
     add(UNKNOWN, ended_us - at)
     return found
-
-
-def _short(seconds: float) -> float:
-    return float(f"{seconds:.4g}")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chiplog.page import heat
+from chiplog.page import run_phases
 from chiplog.page.heat import HeatRequest, read_heat
 from chiplog.query.client import Client
 from tests.support.hand_written import filled
@@ -68,7 +68,7 @@ def test_a_label_that_comes_after_the_names_were_read_has_no_row(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = read_heat(client, HeatRequest("slow", "data", first=398, last=401))
-    monkeypatch.setattr(heat, "_LABELS", f"FROM ({heat._LABELS}) LIMIT 7")
+    monkeypatch.setattr(run_phases, "_LABELS", f"FROM ({run_phases._LABELS}) LIMIT 7")
     found = read_heat(client, HeatRequest("slow", "data", first=398, last=401))
     assert (found["n_rows"], found["excess"]) == (7, whole["excess"][: 7 * 4])
 
