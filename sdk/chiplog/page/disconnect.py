@@ -1,4 +1,4 @@
-"""Requests end when their client has gone: what computes an answer is cancelled."""
+"""Cancel the computation of an answer when its client has disconnected."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ class CancelOnDisconnect:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or stop to."""
+        """Answer one request; cancel the answer if the client disconnects."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,11 +1,11 @@
-"""Kinds of events in plain words, for people who read them for the first time in a night on call."""
+"""Titles of event kinds, for an engineer on call who sees them for the first time."""
 
 # The kinds of the view `events`: docs/sql/runs.md lists them.
 EVENT_KINDS = {
     "alert": "alert",
     "bad_value": "bad value",
-    "bad_values": "bad values, in total",
-    "nonfinite_values": "NaN and infinities, in total",
+    "bad_values": "bad values (total)",
+    "nonfinite_values": "NaN and infinities (total)",
     "lost": "events lost",
     "failed": "process failed",
     "crashed": "process crashed",
@@ -30,7 +30,7 @@ EVENT_KINDS = {
     "gap": "data missing at the collector",
     "console_lost": "console lines lost",
     "console_helper": "console recorder ended",
-    "journal_memory": "no disk for events",
+    "journal_memory": "events kept in memory only",
     "journal_unreadable": "events unreadable",
     "device_stale": "GPU does not answer",
     "gpu.lost": "GPU lost",
@@ -40,8 +40,8 @@ EVENT_KINDS = {
     "phase_open": "long phase",
     "sampler": "sampling",
     "samples_dropped": "samples dropped",
-    "canary": "test of the pipeline",
-    "alerts_suppressed": "alerts left out",
+    "canary": "pipeline test",
+    "alerts_suppressed": "alerts suppressed",
     "traceback": "traceback",
     "thread_failed": "thread failed",
     "node_lost": "node lost",

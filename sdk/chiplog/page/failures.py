@@ -11,7 +11,7 @@ from chiplog.query.run_report import RANK_ROUNDS_FIRST
 
 LABELS_MAX = 2_048
 EVENTS_MAX = 3  # of GPUs, named per label
-_SAMPLE_AGE_S = 60  # an older sample says nothing about the GPU at its label's end
+_SAMPLE_AGE_S = 60  # an older sample does not describe the GPU at the end of its label
 _BEFORE_S, _AFTER_S = 600, 60  # events of GPUs this long before the first failure, and after the end of their label
 _ROUNDS = f"""
 SELECT attempt, label, ts, state, reason, is_cause, is_certain, uncertainty_s, others FROM first_failure

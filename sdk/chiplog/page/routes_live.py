@@ -1,4 +1,4 @@
-"""What changes: one stream per open page, which says when there is something new; the page then asks for it."""
+"""The live stream: each open page is notified when the database changes, and then requests what it needs."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from chiplog.query.live_run import LiveRun
 from chiplog.query.result import QueryError
 from chiplog_schemas.query.query_messages import one_line
 
-LOOK_S = 0.5  # between two checks, however many pages are open
+POLL_INTERVAL_S = 0.5  # between two checks, however many pages are open
 ALIVE_S = 15.0  # a comment, so that proxies keep the connection
 RUNS_MAX = 64  # whose frames are remembered
 _log = logging.getLogger("chiplog")
@@ -56,7 +56,7 @@ class Live:
         queue: asyncio.Queue[dict[str, object] | None] = asyncio.Queue(1)
         self._listeners.add(queue)
         if self._watch is None or self._watch.done():
-            self._watch = asyncio.create_task(self._look())
+            self._watch = asyncio.create_task(self._poll())
         elif self._last:
             queue.put_nowait(self._last)
         try:
@@ -74,9 +74,9 @@ class Live:
         self._is_closed = True
         if self._watch is not None:
             self._watch.cancel()
-        self._tell(None)
+        self._publish(None)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         self._last = {}
         while self._listeners:
             state, failure = await self._state()
@@ -87,11 +87,14 @@ class Live:
                     self._n_deleted = state["n_deleted"]
                     self._frames.clear()  # a new run may have the ID of a deleted one
                 self._last = state
-                self._tell(state)
-            await asyncio.sleep(LOOK_S)
+                self._publish(state)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _state(self) -> tuple[dict[str, object], Exception | None]:
-        """Return the state or an error for the pages, and what is no error of the collector. The watch must go on."""
+        """Return the state, or an error for the pages, and the exception if it is not a QueryError.
+
+        The watch must not end.
+        """
         try:
             return await self._source.state(), None
         except (QueryError, NoDataError) as error:
@@ -99,7 +102,7 @@ class Live:
         except Exception as error:
             return {"error": one_line(f"{type(error).__name__}: {error}")}, error
 
-    def _tell(self, state: dict[str, object] | None) -> None:
+    def _publish(self, state: dict[str, object] | None) -> None:
         """Leave the newest state for each page. A page that does not read it has no use for earlier ones."""
         for queue in self._listeners:
             if queue.full():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-KEPT_S = 1.0  # long enough for pages that heard of the same change
+KEPT_S = 1.0  # long enough for pages that were notified of the same change
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -35,7 +35,7 @@ class SharedAnswers:
 
     Args:
         position: Returns the newest position of the database that the page server has seen; None if it does not watch.
-            A page hears of each later position, and then asks again.
+            A page is notified of each later position, and then asks again.
     """
 
     def __init__(self, position: Callable[[], int | None]) -> None:
@@ -65,7 +65,7 @@ class SharedAnswers:
                 self._answers.pop((request, position), None)
 
     def forget(self) -> None:
-        """Share no answer of before: this server has changed the database, which it sees only at its next look."""
+        """Discard all shared answers: this server has changed the database, and sees that only at its next poll."""
         self._answers.clear()
 
 

@@ -96,8 +96,8 @@ class Source:
     async def call(self, action: Callable[[Client], _Value]) -> _Value:
         """Run a function with a client, in a thread.
 
-        Raises QueryError, whose kind is unreachable also for keys that cannot be used; NoDataError; and what the
-        function raises.
+        Raises QueryError (kind `unreachable` also if the keys cannot be used); NoDataError; and what the function
+        raises.
         """
         async with self._seat() as seat:
             return await seat.run(lambda: action(self._connected(seat)))

@@ -35,7 +35,7 @@ class Scripted(Source):
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes_live, "LOOK_S", 0)
+    monkeypatch.setattr(routes_live, "POLL_INTERVAL_S", 0)
 
 
 def test_the_watch_goes_on_after_any_error_and_reports_it(no_pause: None, caplog: pytest.LogCaptureFixture) -> None:

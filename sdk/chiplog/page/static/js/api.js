@@ -33,7 +33,7 @@ export async function ask(path, query = {}, { signal, method = "GET", body } = {
   }
   const answer = await response.json().catch((error) => {
     if (error.name === "AbortError") throw error;
-    if (response.ok) throw new ApiError("unreachable", "The answer of chiplog ui did not arrive whole.");
+    if (response.ok) throw new ApiError("unreachable", "The response of chiplog ui was incomplete.");
   });
   if (response.ok) return answer;
   const { kind = "internal", message = response.statusText } = answer?.error ?? {};
@@ -51,7 +51,7 @@ export function objects({ columns, rows }) {
 /**
  * Call a function whenever the database has changed, or with an error; return a function that ends this.
  * One connection serves the whole page, and only while it can be seen: a browser opens six to a server, for all its
- * windows together. A page that is seen again hears of the newest change.
+ * windows together. A page that becomes visible again receives the newest state.
  */
 export function follow(onChange) {
   listeners.add(onChange);
