@@ -13,7 +13,7 @@ from chiplog.page.shared_answers import shared
 from chiplog.page.timeline import COLUMNS_MAX as PIXELS_MAX
 from chiplog.page.timeline import ROWS_MAX as LANES_MAX
 from chiplog.page.timeline import TimelineRequest, read_timeline
-from chiplog.page.verdict import OUTSIDE, Outside, Spell, slow_spells, tell
+from chiplog.page.verdict import OUTSIDE, Outside, Spell, build_sentence, slow_spells
 from chiplog.query.client import Client
 
 STEP_LABELS_MAX = 64  # bars in one picture
@@ -81,7 +81,7 @@ async def get_verdict(request: Request) -> Response:
             return {"is_slow": False, "parts": [], "others": []}
         slow = next((spell for spell in spells if spell.is_slow), None)
         sums, outside = ([], None) if slow is None else _read_sums(client, run, slow)
-        return tell(spells, sums, (row for row in windows if row["role"] == "victim"), outside)
+        return build_sentence(spells, sums, (row for row in windows if row["role"] == "victim"), outside)
 
     return await read_json(request, read)
 

@@ -64,17 +64,17 @@ def slow_spells(windows: Iterable[dict[str, Any]]) -> list[Spell]:
     """Return the times in which culprits were slow, the most expensive first.
 
     Args:
-        windows: Rows of straggler_windows of one run. The window `last` is not counted: the tenths have its steps. The
-            phase `step` counts only where there is no other phase, because all ranks wait in it.
+        windows: Rows of straggler_windows of one run, without the window `last`: the tenths have its steps. The phase
+            `step` counts only where there is no other phase, because all ranks wait in it.
     """
-    tenths = [row for row in windows if row["span"] != "last"]
-    phases = {row["phase"] for row in tenths} - {OUTSIDE}
-    base = _base_seconds(tenths, "step" if "step" in phases else None)
+    windows = list(windows)
+    phases = {row["phase"] for row in windows} - {OUTSIDE}
+    base = _base_seconds(windows, "step" if "step" in phases else None)
     run: dict[str, float] = defaultdict(float)
     for (_, label), seconds in base.items():
         run[label] += seconds
     found: dict[tuple[str, str], list[Spell]] = defaultdict(list)
-    for row in tenths:
+    for row in windows:
         is_whole = row["phase"] == "step" and len(phases) > 1
         if row["role"] != "culprit" or row["since_step"] is None or is_whole:
             continue
@@ -144,13 +144,13 @@ def _length(spell: Spell) -> int:
     return spell.last_step - spell.first_step + 1
 
 
-def tell(
+def build_sentence(
     spells: Sequence[Spell],
     sums: Iterable[dict[str, Any]],
     victims: Iterable[dict[str, Any]],
     outside: Outside | None = None,
 ) -> dict[str, Any]:
-    """Return the sentence on the most expensive spell.
+    """Build the sentence on the most expensive spell.
 
     Args:
         spells: As of `slow_spells`.
@@ -214,11 +214,11 @@ def _without_culprit(spells: Sequence[Spell]) -> list[dict[str, Any]]:
         return [_part("No rank was slow.")]
     spell = spells[0]
     is_small = spell.excess_s < SLOW_SHARE * spell.base_s
-    share = f"{SLOW_SHARE:.0%} of its steps" if is_small else f"{RUN_SHARE:.1%} of the run"
+    share, of = (f"{SLOW_SHARE * 100:.0f}", "its steps") if is_small else (f"{RUN_SHARE * 100:.1f}", "the run")
     return [
         _part("No rank was slow: the largest difference is "),
         _part(duration(spell.excess_s), "heat", phase=spell.phase, first=spell.first_step, last=spell.last_step),
-        _part(f" of {spell.label} {_place(spell.phase)}, less than {share}."),
+        _part(f" of {spell.label} {_place(spell.phase)}, less than {share} % of the time of {of}."),
     ]
 
 
