@@ -60,6 +60,19 @@ def test_large_integers_have_all_digits(site: Site, page: Page) -> None:
     expect(page.get_by_role("gridcell", name="1.000e+15")).to_be_visible()
 
 
+def test_integers_beyond_a_double_are_numbers_with_all_digits(site: Site, page: Page, tmp_path: Path) -> None:
+    values = "(9007199254740993), (9007199254740992), (-9223372036854775807), (5), (NULL)"
+    site.visit(page, "#/sql?sort=n&q=" + quote(f"SELECT n::BIGINT AS n FROM (VALUES {values}) t(n)"))
+    cells = page.get_by_role("gridcell")
+    expect(cells).to_have_text(["-9223372036854775807", "5", "9007199254740992", "9007199254740993", "NULL"])
+    expect(cells.first).to_have_css("text-align", "right")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download CSV").click()
+    download.value.save_as(tmp_path / "result.csv")
+    rows = (tmp_path / "result.csv").read_text().split()
+    assert rows == ["n", "9007199254740993", "9007199254740992", "-9223372036854775807", "5"]
+
+
 def test_an_error_is_shown_and_the_last_result_stays(site: Site, page: Page, errors: list[str]) -> None:
     site.visit(page, "#/sql?q=" + quote("SELECT 41 + 1 AS answer"))
     expect(page.get_by_role("gridcell", name="42")).to_be_visible()

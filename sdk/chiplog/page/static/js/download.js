@@ -1,4 +1,4 @@
-// What the page itself makes for a download.
+// Downloads of data that the page itself builds.
 
 import { h } from "./dom.js";
 
@@ -18,7 +18,7 @@ function cellOf(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "number" || typeof value === "boolean") return String(value);
   const text = typeof value === "object" ? JSON.stringify(value) : String(value);
-  // A leading sign of a formula in a name would be computed by a spreadsheet.
-  const safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+  // A spreadsheet would evaluate a text that begins like a formula; a number with a sign is none.
+  const safe = /^[=+\-@\t\r]/.test(text) && !/^-\d+(\.\d+)?$/.test(text) ? `'${text}` : text;
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }

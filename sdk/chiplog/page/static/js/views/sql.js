@@ -14,6 +14,7 @@ const LINES_MAX = 16; // of all curves
 const TIMEOUT_S = 30; // of a query at the collector
 const LOOKED_AT = 200; // rows that decide about kind and width of a column
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d/;
+const LONG_NUMBER = /^-?[1-9]\d{14,}(\.\d+)?$/; // the server sends those that a double cannot hold as texts
 const KEYWORDS = ["SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "HAVING", "JOIN", "USING", "count(*)", "DESC"];
 const FIRST = "SELECT run_id, state, created_at, n_labels, n_failed\nFROM runs ORDER BY created_at DESC LIMIT 100";
 
@@ -218,7 +219,11 @@ export async function open(content, rest, query) {
     if (sort) {
       const at = Number(sort.name);
       const turn = sort.isDown ? -1 : 1;
-      rows = rows.sort((a, b) => compareCells(a.data[at], b.data[at], turn));
+      const read = result.kinds[at].isNumber ? exactOf : plainOf;
+      rows = rows
+        .map((row) => ({ row, value: read(row.data[at]) }))
+        .sort((a, b) => compareValues(a.value, b.value, turn))
+        .map(({ row }) => row);
     }
     table.element.hidden = false;
     table.set(columns, rows, sort);
@@ -246,7 +251,7 @@ export async function open(content, rest, query) {
     const isStep = ({ isNumber, at }) => isNumber && result.columns[at] === "step";
     const x = numbers.find(isStep) ?? numbers.find((kind) => kind.isTime) ?? numbers[0];
     const ys = numbers.filter((kind) => kind.isNumber && kind !== x).slice(0, CURVES_MAX);
-    const place = (row) => (x.isTime ? Date.parse(row[x.at]) / 1000 : row[x.at]);
+    const place = (row) => (x.isTime ? Date.parse(row[x.at]) / 1000 : Number(row[x.at]));
     chart.hidden = !x || !ys.length || new Set(result.rows.map(place)).size < 2;
     if (chart.hidden) return;
     const { Chart, lineStyle } = await import("../chart.js");
@@ -258,7 +263,7 @@ export async function open(content, rest, query) {
     const groups = [...Map.groupBy(rows, (row) => texts.map((at) => row[at]).join(" "))].sort(([a], [b]) => byName(a, b));
     const lineOf = (at, name, of) => {
       const values = new Array(places.length).fill(undefined);
-      for (const row of of) values[numberOf.get(place(row))] = row[at];
+      for (const row of of) values[numberOf.get(place(row))] = row[at] === null ? null : Number(row[at]);
       const column = result.columns[at];
       return { name: !name ? column : ys.length > 1 ? `${name} ${column}` : name, values };
     };
@@ -303,11 +308,12 @@ export async function open(content, rest, query) {
 function kindOf(rows, at) {
   const values = rows.slice(0, LOOKED_AT).map((row) => row[at]).filter((value) => value !== null);
   const isTime = values.length > 0 && values.every((value) => typeof value === "string" && TIME.test(value));
-  return {
-    isNumber: values.length > 0 && values.every((value) => typeof value === "number"),
-    isTime,
-    isText: !isTime && values.some((value) => typeof value === "string"),
-  };
+  const isNumber = values.length > 0 && values.every((value) => typeof value === "number" || isLongNumber(value));
+  return { isNumber, isTime, isText: !isTime && !isNumber && values.some((value) => typeof value === "string") };
+}
+
+function isLongNumber(value) {
+  return typeof value === "string" && LONG_NUMBER.test(value);
 }
 
 function cellText(value) {
@@ -321,8 +327,18 @@ function cellOf(value) {
   return text.length > 30 ? h("span", { title: text }, text) : text;
 }
 
-function compareCells(a, b, turn) {
+/** Return what a cell is sorted by. */
+function plainOf(value) {
+  return value !== null && typeof value === "object" ? JSON.stringify(value) : value;
+}
+
+/** Return the number of a cell with all of its digits: a BigInt compares with a number by value. */
+function exactOf(value) {
+  if (!isLongNumber(value)) return value;
+  return value.includes(".") ? Number(value) : BigInt(value);
+}
+
+function compareValues(a, b, turn) {
   if (a === null || b === null) return (a === null) - (b === null);
-  const [first, second] = [a, b].map((value) => (typeof value === "object" ? JSON.stringify(value) : value));
-  return first === second ? 0 : first < second ? -turn : turn;
+  return a < b ? -turn : a > b ? turn : 0;
 }
