@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chiplog.page.access import PASSWORD_INTERVAL_S, PASSWORD_TRIES, Access, is_same_origin
+from chiplog.page.access import PASSWORD_INTERVAL_S, PASSWORD_TRIES, SESSION_S, Access, is_same_origin
 from chiplog.page.json_response import error_response
 from chiplog_schemas.once import OnceLogger
 
@@ -73,17 +73,18 @@ class Gate:
             return error_response(400, "refused", f"host {host!r:.200} is not this server; see --allow-host")
         if method not in SAFE_METHODS and not is_same_origin(headers.get("origin"), host):  # safeguard: origin-checked
             return error_response(403, "refused", "this request comes from another site")
+        is_signed_in = any(map(self._access.is_open, _cookies_of(headers.get("cookie", ""), self._cookie)))
         if path == "/" and method == "GET":
             token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+            if token and is_signed_in:
+                return RedirectResponse("./", status_code=303)  # the token is for another browser
             if token:
                 return self._sign_in(self._access.open_by_token(token), is_token=True)
         if path == "/" and method == "POST":
             if not self._access.may_try_password():  # safeguard: passwords-limited
                 return self._too_many(scope.get("client"))
             return self._sign_in(self._access.open_by_password(await _password_of(receive)))
-        sessions = _cookies_of(headers.get("cookie", ""), self._cookie)
-        # safeguard: no-session-no-data
-        if path == "/static/style.css" or any(map(self._access.is_open, sessions)):
+        if path == "/static/style.css" or is_signed_in:  # safeguard: no-session-no-data
             return None
         if path == "/":
             way = "Sign in with the password, or open" if self._access.has_password else "Open"
@@ -99,7 +100,7 @@ class Gate:
         response = RedirectResponse("./", status_code=303)
         # Lax: a link in a chat or a wiki opens the page. GETs change nothing, and the origin of all else is checked.
         # Without a path the cookie is for that of this address: below a prefix it reaches no other server of a hub.
-        response.set_cookie(self._cookie, session, httponly=True, samesite="lax", path=None)
+        response.set_cookie(self._cookie, session, int(SESSION_S), httponly=True, samesite="lax", path=None)
         return response
 
     def _too_many(self, client: tuple[str, int] | None) -> Response:

@@ -65,10 +65,23 @@ def test_a_token_works_once_and_the_next_address_is_announced(locked: PageClient
     path = address[address.index("/?") :]
     first = locked.ask(path)
     assert (first.status, first.headers["location"]) == (303, "./"), "relative: it may be behind a path prefix"
-    assert {"HttpOnly", "SameSite=lax"} <= {part.strip() for part in first.headers["set-cookie"].split(";")}
+    attributes = {part.strip() for part in first.headers["set-cookie"].split(";")}
+    assert {"HttpOnly", "SameSite=lax", "Max-Age=2592000"} <= attributes, "30 days, also if the browser is closed"
     assert locked.used[-1].startswith(f"http://127.0.0.1:{locked.server.port}/?token=")
     second = locked.ask(path)
     assert second.status == 401 and b"has been used" in second.body and "set-cookie" not in second.headers
+
+
+def test_a_browser_that_is_signed_in_opens_any_address_and_uses_no_token(reader: PageClient) -> None:
+    address = reader.server.new_address()
+    n_used = len(reader.used)
+    for path in (address[address.index("/?") :], "/?token=used"):
+        answer = reader.ask(path)
+        assert (answer.status, answer.headers["location"]) == (303, "./")
+        assert "set-cookie" not in answer.headers
+    assert len(reader.used) == n_used
+    other = PageClient(reader.server, reader.access)
+    assert "set-cookie" in other.ask(address[address.index("/?") :]).headers, "the token still works"
 
 
 def test_a_password_opens_the_page(locked: PageClient) -> None:
