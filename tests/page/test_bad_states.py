@@ -124,7 +124,7 @@ def test_a_query_that_takes_too_long_says_what_helps(odd: Site, page: Page, erro
     page.route("**/api/runs", lambda route: route.fulfill(status=504, json=answer))
     odd.visit(page, "#/runs")
     expect(page.get_by_role("heading", name="The query took too long")).to_be_visible()
-    expect(page.get_by_text("Fewer columns, runs or steps help.")).to_be_visible()
+    expect(page.get_by_text("Ask for fewer columns, runs or steps.")).to_be_visible()
     page.unroute_all()
     page.get_by_role("button", name="Try again").click()
     expect(page.get_by_role("link", name="talk")).to_be_visible()

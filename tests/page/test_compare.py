@@ -38,7 +38,7 @@ def test_what_differs_is_beside_each_other(two: Site, page: Page) -> None:
 
 def test_one_run_is_too_few(two: Site, page: Page) -> None:
     two.visit(page, "#/compare?run=run-1")
-    expect(page.get_by_role("heading", name="1 run is selected")).to_be_visible()
+    expect(page.get_by_role("heading", name="1 run selected")).to_be_visible()
     page.get_by_role("link", name="All runs").click()
     expect(page.get_by_label("Select run-1")).to_be_checked()
 

@@ -81,7 +81,7 @@ def test_an_error_is_shown_and_the_last_result_stays(site: Site, page: Page, err
     page.get_by_role("button", name="Run", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("nothing")
     expect(page.get_by_role("gridcell", name="42")).to_be_visible()
-    expect(page.get_by_text("The result below is that of the query before.")).to_be_visible()
+    expect(page.get_by_text("The table below shows the result of the previous query.")).to_be_visible()
     errors.clear()  # the status of the answer
 
 

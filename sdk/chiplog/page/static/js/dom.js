@@ -51,7 +51,7 @@ export function show(element, ...children) {
   append(element, children);
 }
 
-/** Say something in the line at the bottom; an empty text clears it. */
+/** Show a message at the bottom of the page; an empty text clears it. */
 export function notice(text, isError = false) {
   const line = document.getElementById("notice");
   line.textContent = withoutOverrides(text);

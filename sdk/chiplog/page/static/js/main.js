@@ -106,8 +106,8 @@ const TITLES = {
   not_found: "Not found",
 };
 const ADVICE = {
-  unreachable: "chiplog status says which daemons run, and where.",
-  timeout: "A query ends after 30 seconds. Fewer columns, runs or steps help.",
+  unreachable: "chiplog status shows which daemons run, and where.",
+  timeout: "Queries are stopped after 30 s. Ask for fewer columns, runs or steps.",
   signed_out: "After each use chiplog ui prints a new address in its terminal.",
 };
 
@@ -121,7 +121,7 @@ function drawHeader(current) {
     document.getElementById("header"),
     h("a", { class: "logo", href: addressOf(["runs"]) }, "chiplog"),
     h("nav", { "aria-label": "Views" }, links),
-    h("button", { class: "theme zone", onclick: onZone, "aria-label": `Times in ${zoneText()}`, title: "Times: UTC or local" }, zoneText()),
+    h("button", { class: "theme zone", onclick: onZone, "aria-label": `Times in ${zoneText()}`, title: "Switch between UTC and local time" }, zoneText()),
     h("button", { class: "theme", onclick: turnTheme, "aria-label": "Dark or light" }, "◐"),
   );
 }

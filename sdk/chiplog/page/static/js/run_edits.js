@@ -39,6 +39,7 @@ export function editRun({ run_id: id, name, tags, notes }, onDone) {
  * @param {?string} refusal why the server refused a run that has not ended; it is deleted nevertheless
  */
 export function deleteRuns(runs, onDone, refusal = null) {
+  const [these, are] = runs.length === 1 ? ["this run", "The run is"] : ["these runs", "The runs are"];
   let left = runs;
   const names = runs.map((run) => h("li", {}, run.name ? `${run.name} (${run.run_id})` : run.run_id));
   const title = runs.length === 1 ? `Delete ${runs[0].name || runs[0].run_id}?` : `Delete ${runs.length} runs?`;
@@ -47,8 +48,8 @@ export function deleteRuns(runs, onDone, refusal = null) {
     [
       refusal && h("p", { class: "error" }, refusal),
       h("ul", { class: "names" }, names),
-      h("p", {}, "All data goes, for every reader. This cannot be undone."),
-      refusal && h("p", { class: "error" }, "It still runs: what its processes send from now on is discarded."),
+      h("p", {}, `All data of ${these} is deleted for every reader. This cannot be undone.`),
+      refusal && h("p", { class: "error" }, `${are} still running: everything that the processes send from now on is discarded.`),
     ],
     {
       action: refusal ? "Delete although it runs" : "Delete",

@@ -73,7 +73,7 @@ export function savedViews({ title, noun, folder, shipped = () => [], current, h
     return h("div", { class: "item" },
       href
         ? h("a", { href, class: "clip", title: ts && `saved ${timeText(ts)}`, "data-name": `open ${name}`, onclick: close }, short)
-        : h("p", { class: "quiet clip", title: "another version of chiplog saved it" }, short),
+        : h("p", { class: "quiet clip", title: "saved by another version of chiplog" }, short),
       h("button", { class: "bare", "data-name": name, "aria-label": `Delete ${short}`, onclick: () => onDelete(name) }, "✕"));
   }
 
@@ -94,7 +94,7 @@ export function savedViews({ title, noun, folder, shipped = () => [], current, h
   function onSave() {
     close();
     let replaced = "";
-    const why = "All who read this collector can open it. A saved one of the same name is replaced.";
+    const why = "Everyone who reads this collector can open it. Saving under an existing name replaces that one.";
     openDialog(`Save the ${noun}`, [field("Name", h("input", { name: "name", required: true, autofocus: true })), h("p", { class: "quiet" }, why)], {
       action: "Save",
       onSubmit: async (data) => {
@@ -119,7 +119,7 @@ export function savedViews({ title, noun, folder, shipped = () => [], current, h
 
   function onDelete(name) {
     close();
-    openDialog(`Delete the ${noun} ${name.slice(folder.length)}?`, [h("p", {}, "All readers lose it.")], {
+    openDialog(`Delete the ${noun} ${name.slice(folder.length)}?`, [h("p", {}, "It is deleted for all readers.")], {
       action: "Delete",
       isDanger: true,
       onSubmit: async () => {
@@ -136,7 +136,7 @@ export function savedViews({ title, noun, folder, shipped = () => [], current, h
       await navigator.clipboard.writeText(location.href);
       notice("Copied the address");
     } catch {
-      notice("The browser does not allow to copy; the address above has all of it", true);
+      notice("The browser does not allow copying. Copy the address from the address bar.", true);
     }
   }
 

@@ -174,7 +174,7 @@ export function createTable({ label, onSort, onOpen, onMark, onFold, isMarked = 
     sizes.disconnect();
   }
 
-  /** Draw all visible rows again: what their cells say has changed with the time. */
+  /** Draw all visible rows again, because texts such as "5 min ago" are out of date. */
   function refresh() {
     drawn.clear();
     redraw();

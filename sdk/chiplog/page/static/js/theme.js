@@ -11,7 +11,7 @@ export function turnTheme() {
   document.dispatchEvent(new Event("themechange"));
 }
 
-/** Take the choice that was made in this browser. */
+/** Restore the theme that was chosen in this browser. */
 export function restoreTheme() {
   const theme = localStorage.getItem("chiplog-theme");
   if (theme) document.documentElement.dataset.theme = theme;

@@ -4,7 +4,7 @@ import { ask } from "../api.js";
 import { addressOf, setParameters } from "../address.js";
 import { h, notice, show } from "../dom.js";
 import { liveRefresh } from "../live.js";
-import { agoText, durationText, secondsText, timeText, valueText, wholeText } from "../texts.js";
+import { agoText, countText, durationText, secondsText, timeText, valueText, wholeText } from "../texts.js";
 
 const RUNS_MAX = 10;
 const REFRESH_MS = 2_000;
@@ -17,7 +17,7 @@ export async function open(content, rest, query) {
       h(
         "section",
         { class: "empty" },
-        h("h1", {}, `${runs.length} ${runs.length === 1 ? "run is" : "runs are"} selected`),
+        h("h1", {}, `${countText(runs.length, "run")} selected`),
         h("p", {}, `Select 2 to ${RUNS_MAX} in the table of runs, then Compare.`),
         h("a", { class: "button", href: addressOf(["runs"], { run: runs }) }, "All runs"),
       ),
@@ -43,7 +43,7 @@ export async function open(content, rest, query) {
     class: "grow",
     type: "search",
     value: filter,
-    placeholder: "Keys that contain…",
+    placeholder: "Filter keys",
     "aria-label": "Filter keys",
     oninput: () => change(),
   });
@@ -187,7 +187,7 @@ export async function open(content, rest, query) {
     const shown = showsAll ? named : named.filter((entry) => !entry.is_same);
     const hidden = named.length - shown.length;
     const most = Math.max(...entries.flatMap(({ values }) => values.filter((value) => typeof value === "number")), 0);
-    const saying = !entries.length ? none : !named.length ? "No key contains this." : nothing;
+    const message = !entries.length ? none : !named.length ? "No key matches the filter." : nothing;
     return h(
       "section",
       { class: "panel wide", tabindex: 0, role: "region", "aria-label": title },
@@ -219,7 +219,7 @@ export async function open(content, rest, query) {
               ),
             ),
           )
-        : h("p", { class: "quiet" }, saying),
+        : h("p", { class: "quiet" }, message),
     );
   }
 

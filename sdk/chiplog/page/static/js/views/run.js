@@ -67,10 +67,10 @@ export async function open(content, rest, query) {
   const choice = h("span");
   const drawChoice = () => show(choice, labelsSelect(report, onLabels));
   // A tab that shows parts of the report, or of the labels, listens to this.
-  const tellTab = () => element.dispatchEvent(new CustomEvent("report", { detail: report }));
+  const notifyTab = () => element.dispatchEvent(new CustomEvent("report", { detail: report }));
   const onLabels = () => {
     tabs.setLinks();
-    tellTab();
+    notifyTab();
   };
   element.addEventListener("labels", () => (drawChoice(), onLabels())); // a tab has changed the choice
   drawChoice();
@@ -111,7 +111,7 @@ export async function open(content, rest, query) {
     drawHeader(header, report);
     if (details.open || details.hidden) drawDetails(details, report, whole);
     if (isOutline || !choice.contains(document.activeElement)) drawChoice(); // an open list stays as it is
-    tellTab();
+    notifyTab();
   };
 
   try {
@@ -143,12 +143,12 @@ export async function open(content, rest, query) {
 
 /** Explain that a run is not stored, and open it as soon as it is. Return a function that ends this. */
 function waitFor(content, run, title) {
-  const again = " is stored; this page looks again when something new arrives, and opens it as soon as it is there.";
+  const again = " is stored yet. This page opens it as soon as it arrives.";
   const words = h("p", {}, "No run ", h("code", {}, run), again);
   show(content, h("section", { class: "empty" }, h("h1", {}, title), words, allRuns()));
-  const look = () =>
+  const poll = () =>
     ask(`runs/${part(run)}/outline`).then(reopen, (error) => error.kind === "not_found" || notice(error.message, true));
-  return liveRefresh(look, { isQuiet: true }).close;
+  return liveRefresh(poll, { isQuiet: true }).close;
 }
 
 function reopen() {
@@ -216,7 +216,7 @@ function drawHeader(header, report) {
     ["project", report.project],
     ["group", report.run_group],
     ["started", timeText(report.created_at)],
-    ["took", h("span", { class: "run-took" })],
+    ["duration", h("span", { class: "run-duration" })],
     ["primary", report.primary_label ?? "not known yet"],
     ["labels", [labels.join(", "), nFailed ? [", ", h("span", { class: "error" }, `${wholeText(nFailed)} failed`)] : null]],
     ["attempts", report.n_attempts > 1 ? wholeText(report.n_attempts) : null],
@@ -249,7 +249,7 @@ function drawHeader(header, report) {
 }
 
 function drawDuration(header, report) {
-  const element = header.querySelector(".run-took");
+  const element = header.querySelector(".run-duration");
   const until = report.ended_at ? new Date(report.ended_at) : new Date();
   // The clock of this machine may be behind.
   if (element) element.textContent = durationText(Math.max(0, until - new Date(report.created_at)) / 1000);
@@ -264,7 +264,7 @@ function completenessPhrase({ completeness, isOutline }) {
 function completenessText({ produced, stored, lost, pending }) {
   if (pending === null || produced === null) {
     const kept = `${countText(stored, "event")} stored${lost ? `, ${wholeText(lost)} lost` : ""}`;
-    return `${kept}; how many more there were is unknown`;
+    return `${kept}; the total is unknown`;
   }
   if (!pending && !lost) return `all ${countText(stored, "event")} stored`;
   const open = [pending ? `${wholeText(pending)} pending` : null, lost ? `${wholeText(lost)} lost` : null];
@@ -283,10 +283,10 @@ function failureLine(run, failure) {
   }
   const echoes = (failure.others ?? []).filter((other) => other.is_echo).length;
   const words = [
-    `${failure.is_cause ? "failed" : "ended"}${failure.others?.length ? " first" : ""}${failure.is_cause ? "" : ", from outside"}`,
+    `${failure.is_cause ? "failed" : "was terminated from outside"}${failure.others?.length ? " first" : ""}`,
     failure.is_certain ? "" : " (uncertain)",
     `: ${failure.reason || failure.state}`,
-    echoes ? ` (${countText(echoes, "echo").replace("echos", "echoes")})` : "",
+    echoes ? `; ${countText(echoes, "other label")} ended because of it` : "",
   ];
   return h(
     "p",
@@ -302,13 +302,13 @@ function drawDetails(details, report, whole) {
   const nConfig = Object.keys(report.config).length;
   const nSummary = Object.keys(report.summary).length;
   const summary = details.querySelector("summary") ?? details.appendChild(h("summary"));
-  summary.textContent = `Details: ${nConfig} config, ${nSummary} summary, environment`;
+  summary.textContent = `Details: ${countText(nConfig, "config value")}, ${countText(nSummary, "summary value")}, environment`;
   const shown = details.open && JSON.stringify([report.config, report.summary, report.environment, report.notes]);
   if (details.shown === shown) return;
   details.shown = shown;
   while (summary.nextSibling) summary.nextSibling.remove();
   if (!details.open) return;
-  const { packages, ...told } = report.environment ?? {};
+  const { packages, ...settings } = report.environment ?? {};
   const panel = (...values) => valuesPanel(whole, ...values);
   details.append(
     h(
@@ -316,7 +316,7 @@ function drawDetails(details, report, whole) {
       { class: "panels" },
       panel("Config", flat(report.config), "no config was set"),
       panel("Summary", report.summary, "no summary yet"),
-      panel("Environment", flat(told), "no environment was reported"),
+      panel("Environment", flat(settings), "no environment was reported"),
       packages ? panel("Packages", packages, "none", 0) : null,
     ),
     report.notes ? h("section", { class: "panel" }, h("h2", {}, "Notes"), h("p", {}, report.notes)) : "",

@@ -6,7 +6,7 @@ import { h, notice, show } from "../dom.js";
 import { csvOf, save } from "../download.js";
 import { savedViews } from "../saved_views.js";
 import { createTable } from "../table.js";
-import { byName, valueText, wholeText } from "../texts.js";
+import { byName, countText, valueText, wholeText } from "../texts.js";
 
 const SUGGESTED_MAX = 10;
 const CURVES_MAX = 8;
@@ -182,7 +182,7 @@ export async function open(content, rest, query) {
       result.kinds = result.columns.map((_, at) => kindOf(result.rows, at));
       const part = result.rows.length < result.n_rows ? `the first ${wholeText(result.rows.length)} of ` : "";
       const seconds = ((performance.now() - began) / 1000).toFixed(2);
-      status.textContent = `${part}${wholeText(result.n_rows)} ${result.n_rows === 1 ? "row" : "rows"} · ${seconds} s`;
+      status.textContent = `${part}${countText(result.n_rows, "row")} · ${seconds} s`;
       download.disabled = false;
       draw();
       await showChart(mine);
@@ -208,7 +208,7 @@ export async function open(content, rest, query) {
   }
 
   function fail(message) {
-    status.textContent = result ? "The result below is that of the query before." : "";
+    status.textContent = result ? "The table below shows the result of the previous query." : "";
     error.textContent = message;
     error.hidden = false;
   }

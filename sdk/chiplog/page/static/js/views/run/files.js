@@ -162,12 +162,12 @@ export async function open(element, run, query, firstReport) {
     if (blob) {
       image = URL.createObjectURL(blob);
       const size = h("p", { class: "quiet small" });
-      const said = ({ target }) => (size.textContent = `${target.naturalWidth} × ${target.naturalHeight} pixels`);
-      return [h("img", { src: image, alt: file.path, onload: said }), size];
+      const showSize = ({ target }) => (size.textContent = `${target.naturalWidth} × ${target.naturalHeight} pixels`);
+      return [h("img", { src: image, alt: file.path, onload: showSize }), size];
     }
     const start = content.subarray(0, TEXT_BYTES_MAX);
     if (start.subarray(0, BINARY_BYTES).includes(0)) {
-      return h("p", { class: "quiet" }, "This is no text, and no PNG, JPEG, GIF or WebP image; download it.");
+      return h("p", { class: "quiet" }, "This file is neither text nor a PNG, JPEG, GIF or WebP image. Download it.");
     }
     const isPart = file.bytes > start.length;
     const text = new TextDecoder().decode(start);
