@@ -1,6 +1,7 @@
 """One run: what it is, its ranks, console, events, files, and what may be changed."""
 
 import contextlib
+import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import Any
 
@@ -39,13 +40,25 @@ SELECT *, (SELECT list(DISTINCT key ORDER BY key)[1:{KEYS_MAX}] FROM keys WHERE 
 FROM runs WHERE run_id = $run
 """
 _LINE_COLUMNS = ["label", "attempt", "stream", "line_no", "ts", "line"]
+# A resume point is the line that was stored last, as PRODUCER.SEQ. Clocks may be wrong and lines may arrive late, so
+# new lines are not always later than known ones. Rows of base.console are only appended, and deleted with their run.
+# Their rowids keep the order, but change when DuckDB removes deleted rows.
 _LINES = f"""
-SELECT {", ".join(_LINE_COLUMNS)} FROM console
+SELECT {", ".join(_LINE_COLUMNS)}, (
+    SELECT concat_ws('.', producer, seq) FROM base.console WHERE rowid = (
+        SELECT max(c.rowid) FROM base.console c JOIN base.identified o ON o.producer = c.producer WHERE o.run_id = $run
+    )
+) AS resume
+FROM base.console f JOIN base.identified i ON i.producer = f.producer
 WHERE run_id = $run AND {CHOSEN_LABELS}
   AND ($search = '' OR contains(lower(line), lower($search)))
   AND ($at::TIMESTAMP IS NULL OR {{bound}})
+  AND f.rowid > (
+      SELECT coalesce(max(rowid), -1) FROM base.console WHERE producer = $producer::BIGINT AND seq = $seq::BIGINT
+  )
 ORDER BY ts {{order}}, label {{order}}, attempt {{order}}, line_no {{order}} LIMIT $limit
 """
+_RESUME = re.compile(r"(\d{1,18})\.(\d{1,18})", re.ASCII)
 _EVENT_COLUMNS = ["ts", "label", "attempt", "node", "kind", "level", "message", "body"]
 _EVENTS = f"""
 SELECT {", ".join(_EVENT_COLUMNS)} FROM events
@@ -108,21 +121,35 @@ async def get_console(request: Request) -> Response:
     """GET api/runs/RUN/console: printed lines in the order of their times.
 
     label: only these; may be repeated. search: only lines with it. at: a time; direction: `before` (lines until then,
-    the default) or `after`. Without `at` the last lines. limit: lines, at most 2,000.
+    the default) or `after`. Without `at` the last lines. limit: lines, at most 2,000. resume: only lines that were
+    stored after an earlier answer, whatever their times: the `resume` of that answer. It is null if no line is found.
     """
     query = request.query_params
     limit = integer(query, "limit", 500, 1, LINES_MAX)
     is_after = choice(query, "direction", ("before", "after")) == "after"
     text = _LINES.format(bound="ts > $at" if is_after else "ts <= $at", order="ASC" if is_after else "DESC")
+    producer, seq = _resume_point(query.get("resume", ""))
     rows = await request.app.state.source.rows(
         text,
         run=request.path_params["run"],
         labels=repeated(query, "label", LABELS_MAX),
         search=query.get("search", ""),
         at=query.get("at") or None,
+        producer=producer,
+        seq=seq,
         limit=limit,
     )
-    return JsonResponse(columns_of(rows if is_after else rows[::-1], _LINE_COLUMNS))
+    resume = rows[0]["resume"] if rows else None
+    return JsonResponse({**columns_of(rows if is_after else rows[::-1], _LINE_COLUMNS), "resume": resume})
+
+
+def _resume_point(text: str) -> tuple[int, int] | tuple[None, None]:
+    if not text:
+        return None, None
+    found = _RESUME.fullmatch(text)
+    if found is None:
+        raise BadRequestError(f"resume={text!r:.80} is not the `resume` of an answer")
+    return int(found[1]), int(found[2])
 
 
 async def get_events(request: Request) -> Response:

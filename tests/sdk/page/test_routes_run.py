@@ -4,7 +4,9 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pytest
 
 from chiplog.page.source import CLIENTS
@@ -15,8 +17,10 @@ from chiplog_schemas.storage.content_files import content_path
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import Rank, whole
 from tests.support.exported_run import make_place
+from tests.support.hand_written import hand_written
 from tests.support.kept_log import finished, kept_log
 from tests.support.page_client import PageClient, serving
+from tests.support.slow_ranks import BEGUN, fill_slow_ranks
 
 MARKUP = "<img src=x onerror=alert(1)>"
 
@@ -77,6 +81,42 @@ def test_console_lines_are_read_from_a_time_on_or_before_it(reader: PageClient) 
     assert reader.get("runs/healthy/console")["rows"] == []
     answer = reader.ask("/api/runs/healthy/console?direction=up")
     assert (answer.status, answer.json["error"]["message"]) == (400, "direction='up' must be one of before, after")
+
+
+def test_lines_stored_later_are_found_whatever_their_times(tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        fill_slow_ranks(database)
+        write_lines(database, 10_000, 100, "early")
+    with serving(tmp_path) as client:
+        client.sign_in()
+        first = client.get("runs/slow/console")
+        assert texts(first) == ["early"]
+        with hand_written(tmp_path) as database:
+            write_lines(database, 10_001, 40, "slow clock")  # a minute behind rank0
+            write_lines(database, 10_000, 101, "next")
+            write_lines(database, 30_000, 50, "of another run")
+        found = client.get(f"runs/slow/console?resume={first['resume']}")
+        assert texts(found) == ["slow clock", "next"]
+        assert texts(client.get(f"runs/slow/console?resume={first['resume']}&label=rank1")) == ["slow clock"]
+        again = client.get(f"runs/slow/console?resume={found['resume']}")
+        assert (texts(again), again["resume"]) == ([], None)
+        unknown = client.get("runs/slow/console?resume=10000.7")
+        assert texts(unknown) == ["slow clock", "early", "next"]
+        for wrong in ("10000", "10000.x", "-1.5", "10000.5.6"):
+            answer = client.ask(f"/api/runs/slow/console?resume={wrong}")
+            assert (answer.status, "resume" in answer.json["error"]["message"]) == (400, True)
+
+
+def write_lines(database: duckdb.DuckDBPyConnection, producer: int, second: int, *lines: str) -> None:
+    for number, line in enumerate(lines):
+        at = f"{BEGUN} + to_seconds({second})"
+        database.execute(
+            f"INSERT INTO base.console VALUES ($1, 'stdout', $2, $2, {at}, $3)", [producer, second + number, line]
+        )
+
+
+def texts(answer: dict[str, Any]) -> list[str]:
+    return [row[answer["columns"].index("line")] for row in answer["rows"]]
 
 
 def test_a_run_is_edited_and_deleted(editor: PageClient) -> None:
