@@ -10,41 +10,61 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from chiplog.page.parameters import CHOSEN_LABELS, STEP_MAX, STEP_MIN
 from chiplog.query.client import Client
 from chiplog_schemas.sql import LEVELS
 
-POINTS_MAX = 2_000
+POINTS_MAX = 1_000  # more than a chart has pixels
 LINES_MAX = 64  # in one panel
 WIDTH_MAX = 1 << 62  # of a bucket; sums of two such numbers are still 64-bit integers
-STEP_MIN, STEP_MAX = -(1 << 63), (1 << 63) - 1
 BEHIND_SHOWN = 5  # labels that are named because they have not sent the newest step
-# The step of a label is that of its newest attempt, even if an earlier one got further.
+# A row per key and kind of labels: the ranks of a job type, or its labels without a rank. The step of a label is that
+# of its newest attempt, even if an earlier one got further. Names of labels are returned only where some are missing.
 _SPANS = f"""
-WITH found AS (
-    SELECT *, max(step) OVER (PARTITION BY key) AS newest_step FROM keys
-    WHERE run_id = $run AND list_contains($keys::VARCHAR[], key)
-      AND (len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[], label))
+WITH members AS (
+    SELECT p.label, max_by({{'of': p.state}}, p.attempt).of IS NULL AS is_running,
+           max_by({{'job_type': p.job_type, 'has_rank': p.rank IS NOT NULL}}, p.attempt) AS kind,
+           max_by({{'of': p.rank}}, p.attempt).of AS rank
+    FROM base.producers p JOIN base.runs r ON r.run = p.run
+    WHERE r.run_id = $run AND p.role = 'rank' AND {CHOSEN_LABELS} GROUP BY p.label
+), kinds AS (
+    SELECT kind, count(*) AS n, list(label ORDER BY rank NULLS LAST, label) AS labels FROM members GROUP BY kind
+), found AS (
+    SELECT k.*, m.kind, m.is_running, max(k.step) OVER (PARTITION BY k.key) AS newest_step
+    FROM keys k LEFT JOIN members m USING (label)
+    WHERE run_id = $run AND list_contains($keys::VARCHAR[], key) AND {CHOSEN_LABELS}
+), spans AS (
+    SELECT key, kind, count(*) AS n_labels, min(first_step) AS first_step, max(last_step) AS last_step,
+           sum(n)::BIGINT AS n_values, sum(n_nan)::BIGINT AS n_nan, any_value(newest_step) AS newest_step,
+           min(step) AS least_step, min(step) FILTER (is_running) AS least_running_step,
+           coalesce(sum(n) FILTER (NOT is_running), 0)::BIGINT AS n_values_ended,
+           count(*) FILTER (step < newest_step) AS n_behind,
+           coalesce(
+               list(label ORDER BY step, rank NULLS LAST, label) FILTER (step < newest_step), []
+           )[1:{BEHIND_SHOWN}] AS behind,
+           list(label) AS labels
+    FROM found GROUP BY key, kind
+), defined AS (
+    SELECT k.key, arg_min(d.step_metric, (d.name <> k.key, -length(d.name), d.label)) AS step_metric
+    FROM (SELECT unnest($keys::VARCHAR[]) AS key) k
+    JOIN metric_definitions d ON d.name = k.key OR k.key GLOB d.name
+    WHERE d.run_id = $run AND d.step_metric <> k.key GROUP BY k.key
 )
-SELECT key, count(*) AS n_labels, min(first_step) AS first_step, max(last_step) AS last_step,
-       sum(n)::BIGINT AS n_values, sum(n_nan)::BIGINT AS n_nan, any_value(newest_step) AS newest_step,
-       min(step) AS least_step, count(*) FILTER (step < newest_step) AS n_behind,
-       coalesce(
-           list(label ORDER BY step, rank NULLS LAST, label) FILTER (step < newest_step), []
-       )[1:{BEHIND_SHOWN}] AS behind
-FROM found GROUP BY key
+SELECT s.* EXCLUDE (kind, labels), d.step_metric, coalesce(k.n, s.n_labels) AS n_peers,
+       CASE WHEN s.n_labels < k.n THEN s.labels END AS labels, CASE WHEN s.n_labels < k.n THEN k.labels END AS peers
+FROM spans s LEFT JOIN kinds k ON k.kind = s.kind LEFT JOIN defined d ON d.key = s.key ORDER BY s.key, s.kind
 """
 # Of a label with several attempts in a bucket the newest one counts.
 # safeguard: newest-attempt-is-drawn
-_BUCKETS = """
+_BUCKETS = f"""
 WITH series AS MATERIALIZED (
     SELECT DISTINCT s.producer, s.key, n.name, i.label, i.attempt, i.rank
     FROM base.metric_series s JOIN base.identified i ON i.producer = s.producer JOIN base.names n ON n.id = s.key
-    WHERE i.run_id = $run AND list_contains($keys::VARCHAR[], n.name)
-      AND (len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[], i.label))
+    WHERE i.run_id = $run AND list_contains($keys::VARCHAR[], n.name) AND {CHOSEN_LABELS}
 ), parts AS (
-    {parts}
+    {{parts}}
 ), attempts AS (
-    SELECT s.name AS key, s.label, s.rank, s.attempt, p.step - (p.step % {width} + {width}) % {width} AS step,
+    SELECT s.name AS key, s.label, s.rank, s.attempt, p.step - (p.step % {{width}} + {{width}}) % {{width}} AS step,
            min(p.ts) AS ts, min(p.min) AS min, max(p.max) AS max, sum(p.sum) / nullif(sum(p.n), 0) AS mean
     FROM parts p JOIN series s ON s.producer = p.producer AND s.key = p.key GROUP BY ALL
 ), buckets AS (
@@ -82,8 +102,8 @@ _BAND = f"""
 SELECT key, {", ".join(f"list({name} ORDER BY step) AS {name}" for name in _BAND_COLUMNS)} FROM steps GROUP BY key
 """
 _PLACES = """
-, places AS (SELECT step, avg(mean) AS x FROM buckets WHERE isfinite(mean) GROUP BY step)
-SELECT step, x FROM places
+, places AS (SELECT key, step, avg(mean) AS x FROM buckets WHERE isfinite(mean) GROUP BY key, step)
+SELECT key, step, x FROM places
 """
 
 
@@ -101,6 +121,7 @@ class CurvesRequest:
         labels: Only these; all if empty.
         lines_max: A band if there are more labels.
         x: A metric whose mean in each bucket is returned, too; "" for none.
+        is_x_defined: x is the step metric of each key, where define_metric() has named one.
     """
 
     run: str
@@ -112,29 +133,35 @@ class CurvesRequest:
     labels: tuple[str, ...] = ()
     lines_max: int = 16
     x: str = ""
+    is_x_defined: bool = False
 
 
 def read_curves(client: Client, request: CurvesRequest) -> list[dict[str, Any]]:
     """Return keys of a run in buckets, in the order of the request.
 
     Returns:
-        For each key its number of labels and values, its steps, and the labels whose newest step is less than that of
-        the others (`n_behind`, `behind`). `kind` is `lines`, `band`, or `none` without values. `step` and `ts`
-        (milliseconds since 1970), and `x` if asked for, have an entry for each bucket. `lines`: for each label lists
-        of mean, min and max, None where it has no number, and `gaps`, the places of buckets whose values are NaN or
-        infinite; min and max are None if they are the mean everywhere. `band`: n_present (labels), min, median, max,
-        min_label and max_label for each bucket. `n_infinite` counts buckets with infinities.
+        For each key its `n_labels` and values, its steps, and its `step_metric`. `n_behind` and `behind`: labels whose
+        newest step is less than that of the others, `n_silent` of them without any value. `n_expected`: all labels that
+        should have a value; `n_peers`: all labels of their kinds. `least_running_step` and `n_values_ended` show a page
+        that follows the curve which part of it has changed. `kind` is `lines`, `band`, or `none` without values.
+        `step` and `ts` (milliseconds since 1970), and `x` if asked for, with its `x_name`, have an entry for each
+        bucket. `lines`: for each label lists of mean, min and max, None where it has no number, and `gaps`, the places
+        of buckets whose values are NaN or infinite; min and max are None if they are the mean everywhere. `band`:
+        n_present (labels), min, median, max, min_label and max_label for each bucket. `n_infinite` counts buckets with
+        infinities.
 
     Raises:
         QueryError: A query has no result.
     """
     params = {"run": request.run, "labels": list(request.labels)}
-    spans = {row["key"]: row for row in client.sql(_SPANS, {**params, "keys": list(request.keys)}).rows()}
+    spans: dict[str, dict[str, Any]] = {}
+    for row in client.sql(_SPANS, {**params, "keys": list(request.keys)}).rows():
+        of_kind = span_of(row)
+        spans[row["key"]] = joined(spans[row["key"]], of_kind) if row["key"] in spans else of_kind
     curves: dict[str, dict[str, Any]] = {}
     groups: dict[tuple[int, int, int, bool], list[str]] = {}
     for key in request.keys:
-        span = spans.get(key)
-        if span is None:
+        if (span := spans.get(key)) is None:
             curves[key] = {"key": key, "n_labels": 0, "kind": "none", "width": 1, "step": [], "ts": []}
             continue
         first = span["first_step"] if request.first is None else request.first
@@ -156,12 +183,42 @@ def read_curves(client: Client, request: CurvesRequest) -> list[dict[str, Any]]:
             by_key.setdefault(row["key"], []).append(row)
         for key, of_key in by_key.items():
             curves[key] |= band_of(of_key[0]) if is_band else lines_of(of_key)
-        if request.x:
-            places = client.sql(text + _PLACES, {**params, "keys": [request.x]}).rows()
-            x = {row["step"]: row["x"] for row in places}
-            for key in keys:
-                curves[key]["x"] = [x.get(step) for step in curves[key]["step"]]
+        x_names = {key: (curves[key]["step_metric"] if request.is_x_defined else request.x) for key in keys}
+        if names := sorted({name for name in x_names.values() if name}):
+            places = client.sql(text + _PLACES, {**params, "keys": names}).rows()
+            x = {(row["key"], row["step"]): row["x"] for row in places}
+            for key, name in x_names.items():
+                if name:
+                    curves[key] |= {"x_name": name, "x": [x.get((name, step)) for step in curves[key]["step"]]}
     return list(curves.values())
+
+
+def span_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of a key in the labels of one kind.
+
+    If more than half of them have logged it, the others are missing. A key of a few, such as the evaluation of rank 0,
+    has no missing label.
+    """
+    peers, labels = row.pop("peers"), row.pop("labels")
+    silent: list[str] = []
+    if peers and 2 * row["n_labels"] > row["n_peers"]:
+        has_logged = set(labels)
+        silent = [label for label in peers if label not in has_logged]
+    n_silent = len(silent)
+    return row | {
+        "n_silent": n_silent,
+        "n_expected": row["n_labels"] + n_silent,
+        "n_behind": row["n_behind"] + n_silent,
+        "behind": [*silent, *row["behind"]][:BEHIND_SHOWN],
+    }
+
+
+def joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of a key in labels of several kinds."""
+    both: dict[str, Any] = {name: one[name] + other[name] for name in one if name.startswith("n_")}
+    for name, choose in (("first_step", min), ("last_step", max), ("least_step", min), ("least_running_step", min)):
+        both[name] = choose((span[name] for span in (one, other) if span[name] is not None), default=None)
+    return one | both | {"behind": [*one["behind"], *other["behind"]][:BEHIND_SHOWN]}
 
 
 def bucket_width(n_steps: int, points: int) -> int:

@@ -8,9 +8,9 @@ equally high, and a bin that covers several of them counts in each by its share 
 from dataclasses import dataclass
 from typing import Any
 
-from chiplog.page.curves import STEP_MAX, STEP_MIN, bucket_width
+from chiplog.page.curves import bucket_width
 from chiplog.page.json_response import shorten
-from chiplog.page.parameters import CHOSEN_LABELS
+from chiplog.page.parameters import CHOSEN_LABELS, STEP_MAX, STEP_MIN
 from chiplog.query.client import Client
 
 ROWS_MAX = 256

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from starlette.datastructures import QueryParams
 
-STEP_MAX = (1 << 63) - 1
+STEP_MIN, STEP_MAX = -(1 << 63), (1 << 63) - 1
 LABELS_MAX = 1_024  # in one request
 # Part of a condition: `label` is one of the parameter `labels` of a query; any one if that is empty.
 CHOSEN_LABELS = "(len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[], label))"
@@ -15,7 +15,7 @@ class BadRequestError(ValueError):
     """A request that cannot be answered as it is. The text is one line for people."""
 
 
-def integer(query: Mapping[str, str], name: str, default: int, least: int = -STEP_MAX, most: int = STEP_MAX) -> int:
+def integer(query: Mapping[str, str], name: str, default: int, least: int = STEP_MIN, most: int = STEP_MAX) -> int:
     """Return an integer within bounds; the default if the parameter is missing."""
     text = query.get(name, "")
     if not text:
@@ -29,7 +29,7 @@ def integer(query: Mapping[str, str], name: str, default: int, least: int = -STE
     return value
 
 
-def optional_integer(query: Mapping[str, str], name: str, least: int = -STEP_MAX, most: int = STEP_MAX) -> int | None:
+def optional_integer(query: Mapping[str, str], name: str, least: int = STEP_MIN, most: int = STEP_MAX) -> int | None:
     """Return an integer within bounds; None if the parameter is missing."""
     return integer(query, name, 0, least, most) if query.get(name) else None
 

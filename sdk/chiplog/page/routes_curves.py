@@ -17,10 +17,10 @@ BUCKETS_MAX = 400_000  # in one answer, of all lines: 20 MB of JSON, and more th
 async def get_curves(request: Request) -> Response:
     """GET api/runs/RUN/curves: values of metrics in buckets of equally many steps.
 
-    key: a metric; may be repeated. points: buckets of a curve, at most 2,000, 400 if missing. first, last: bounds of
+    key: a metric; may be repeated. points: buckets of a curve, at most 1,000, 400 if missing. first, last: bounds of
     steps. width: steps in a bucket at least. label: only these labels; may be repeated. lines: above so many labels the
-    answer is a band over all of them, 16 if missing. x: a metric whose mean in each bucket is added as `x`. Keys, lines
-    and points are at most 400,000 buckets together.
+    answer is a band over all of them, 16 if missing. x: a metric whose mean in each bucket is added as `x`. defined=1:
+    that is the `step_metric` of each key. Keys, lines and points are at most 400,000 buckets together.
     """
     query = request.query_params
     wanted = CurvesRequest(
@@ -33,6 +33,7 @@ async def get_curves(request: Request) -> Response:
         labels=tuple(repeated(query, "label", LABELS_MAX)),
         lines_max=integer(query, "lines", 16, 0, LINES_MAX),
         x=query.get("x", ""),
+        is_x_defined=query.get("defined") == "1",
     )
     n_lines = max(min(wanted.lines_max, len(wanted.labels) or wanted.lines_max), 1)
     n_buckets = len(wanted.keys) * n_lines * wanted.points

@@ -94,6 +94,10 @@ def fill(database: duckdb.DuckDBPyConnection, values: list[Value]) -> None:
             "VALUES (?, 'rank', 1, ?, ?, ?, 1)",
             [rank * 2 + attempt, f"rank{rank}", attempt, (rank + attempt) % N_LABELS],  # a launcher may renumber
         )
+    database.execute(
+        "INSERT INTO base.definitions VALUES (0, 1, now(), '*', '', 'epoch'), (0, 2, now(), 'n*', 'min', 'odd'), "
+        "(0, 3, now(), 'sh*', 'max', '')"
+    )
     for number, key in enumerate(KEYS):
         database.execute("INSERT INTO base.names VALUES (?, ?)", [number, key])
     rows = {
@@ -172,7 +176,7 @@ def check(curve: dict[str, Any], values: list[Value], first: int | None = None, 
             assert (at in line["gaps"]) == is_gap
 
 
-@pytest.mark.parametrize("points", [10, 50, 2_000])
+@pytest.mark.parametrize("points", [10, 50, 1_000])
 @pytest.mark.parametrize("lines_max", [0, 16])
 def test_buckets_are_those_of_all_values(client: Client, values: list[Value], points: int, lines_max: int) -> None:
     curves = read_curves(client, CurvesRequest("r", (*KEYS, "none"), points, lines_max=lines_max))
@@ -212,6 +216,36 @@ def test_labels_are_chosen_and_those_behind_are_named(client: Client) -> None:
     assert (curve["n_behind"], curve["behind"]) == (1, ["rank3"])
 
 
+def test_a_label_that_never_logged_what_most_of_its_kind_log_is_missing(tmp_path: Path) -> None:
+    def fill_partly(database: duckdb.DuckDBPyConnection) -> None:
+        """Four ranks, of which rank3 logs nothing, rank0 an evaluation too; three actors and a launcher."""
+        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
+        database.execute(
+            "INSERT INTO base.producers (producer, role, run, label, attempt, job_type, rank, state, produced) "
+            "SELECT r, 'rank', 1, 'rank' || r, 0, 'train', r, CASE WHEN r <> 1 THEN 'finished' END, 1 "
+            "FROM range(4) t(r) "
+            "UNION ALL SELECT 10 + a, 'rank', 1, 'actor' || a, 0, 'act', NULL, 'finished', 1 FROM range(3) t(a) "
+            "UNION ALL SELECT 20, 'rank', 1, 'launcher', 0, 'train', NULL, NULL, 1"
+        )
+        database.execute("INSERT INTO base.names VALUES (1, 'loss'), (2, 'eval'), (3, 'reward')")
+        database.execute(
+            "INSERT INTO base.metrics SELECT p.producer, n.id, s, s, make_timestamp(s), s "
+            "FROM base.producers p, base.names n, range(10) t(s) "
+            "WHERE CASE n.id WHEN 1 THEN rank < 3 AND s < 9 - rank WHEN 2 THEN rank = 0 "
+            "ELSE label IN ('actor0', 'actor2') END"
+        )
+
+    with filled(tmp_path, fill_partly) as client:
+        loss, evaluated, reward = read_curves(client, CurvesRequest("r", ("loss", "eval", "reward")))
+    assert (loss["n_labels"], loss["n_expected"], loss["n_peers"], loss["n_silent"]) == (3, 4, 4, 1)
+    assert (loss["n_behind"], loss["behind"]) == (3, ["rank3", "rank2", "rank1"])
+    assert (loss["least_step"], loss["least_running_step"], loss["n_values_ended"]) == (6, 7, 16)
+    assert (evaluated["n_labels"], evaluated["n_expected"], evaluated["n_peers"]) == (1, 1, 4)
+    assert (evaluated["n_behind"], evaluated["behind"]) == (0, [])
+    assert (reward["n_labels"], reward["n_expected"], reward["n_peers"]) == (2, 3, 3)
+    assert reward["behind"] == ["actor1"]
+
+
 def test_x_is_the_mean_of_another_metric_in_each_bucket(client: Client, values: list[Value]) -> None:
     [curve] = read_curves(client, CurvesRequest("r", ("short",), 20, x="epoch"))
     wanted = expected(values, "epoch", curve["width"], 0, 1_000)
@@ -219,6 +253,14 @@ def test_x_is_the_mean_of_another_metric_in_each_bucket(client: Client, values: 
         assert is_same(x, statistics.mean(mean(some) for some in wanted[step].values()))
     [curve] = read_curves(client, CurvesRequest("r", ("short",), 20, x="none"))
     assert set(curve["x"]) == {None}
+
+
+def test_x_is_the_step_metric_of_each_key_as_it_was_defined(client: Client) -> None:
+    curves = read_curves(client, CurvesRequest("r", ("short", "negative", "odd", "epoch"), 20, is_x_defined=True))
+    assert [curve["step_metric"] for curve in curves] == ["epoch", "odd", "epoch", None]
+    assert [curve.get("x_name") for curve in curves] == ["epoch", "odd", "epoch", None]
+    [wanted] = read_curves(client, CurvesRequest("r", ("short",), 20, x="epoch"))
+    assert curves[0]["x"] == wanted["x"]
 
 
 def test_the_width_of_buckets_is_the_least_power_of_two_that_is_enough() -> None:

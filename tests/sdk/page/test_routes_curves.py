@@ -18,11 +18,11 @@ def test_several_keys_in_one_request(reader: PageClient) -> None:
     ("query", "message"),
     [
         ("", "0 values of key; give 1 to 50"),
-        ("key=loss&points=5", "points=5 is not within 10 and 2000"),
+        ("key=loss&points=5", "points=5 is not within 10 and 1000"),
         ("key=loss&first=x", "first='x' is not an integer"),
         (
-            "points=2000&lines=64&" + "&".join(f"key={n}" for n in range(50)),
-            "50 keys with 64 lines of 2000 points are 6400000 buckets, more than 400000; "
+            "points=1000&lines=64&" + "&".join(f"key={n}" for n in range(50)),
+            "50 keys with 64 lines of 1000 points are 3200000 buckets, more than 400000; "
             "give fewer keys, lines or points",
         ),
     ],

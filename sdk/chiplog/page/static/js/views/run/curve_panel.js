@@ -7,7 +7,7 @@ import { csvOf, save } from "../../download.js";
 import { countText, valueText, wholeText } from "../../texts.js";
 
 const POINTS = 400;
-const POINTS_WIDE = 1500;
+const POINTS_WIDE = 1000; // a bound of the server
 const BUCKETS_BACK_MAX = 32; // how far back a live request looks for labels that are late
 const BUCKETS_ALIGNED = 8; // pages that show the same then ask the same, and share the answer
 export const X_NAMES = { step: "step", time: "wall time", relative: "time since the start" };
