@@ -36,6 +36,18 @@ def test_what_differs_is_beside_each_other(two: Site, page: Page) -> None:
     expect(overlay).to_have_attribute("href", "#/run/run-1/curves?with=run-2")
 
 
+def test_a_run_that_goes_on_has_a_duration(site: Site, page: Page) -> None:
+    site.visit(page, "#/compare?run=gpt-20260102-7f3a91&run=vit-20260104-0042")
+    durations = page.get_by_role("region", name="Runs").get_by_role("row", name="Duration").get_by_role("cell")
+    expect(durations).to_have_text([re.compile(r"^2 h 6 min$"), re.compile(r"^\d+ d"), ""])
+
+
+def test_the_filter_takes_words(site_of: Callable[..., Site], page: Page) -> None:
+    site_of(fill_curved_runs).visit(page, "#/compare?run=band&run=other&filter=loss+train")
+    metrics = page.get_by_role("region", name="Metrics at the same step")
+    expect(metrics.get_by_role("row", name="train/loss")).to_be_visible()
+
+
 def test_one_run_is_too_few(two: Site, page: Page) -> None:
     two.visit(page, "#/compare?run=run-1")
     expect(page.get_by_role("heading", name="1 run selected")).to_be_visible()

@@ -51,6 +51,12 @@ def test_the_details_keep_the_focus_and_rows_that_were_asked_for(curved: Site, p
     expect(summary).to_be_focused()
 
 
+def test_a_tab_that_every_object_has_is_no_tab(curved: Site, page: Page) -> None:
+    curved.visit(page, "#/run/lines/constructor")
+    expect(page.get_by_role("link", name="Curves")).to_have_attribute("aria-current", "page")
+    expect(page.locator(".panel.curve").first).to_be_visible()
+
+
 def test_an_unknown_run_links_to_the_runs(curved: Site, page: Page, errors: list[str]) -> None:
     curved.visit(page, "#/run/nothing")
     expect(page.get_by_role("heading", name="No such run yet")).to_be_visible()

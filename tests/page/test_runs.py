@@ -232,6 +232,39 @@ def test_a_column_that_was_logged_after_the_page_was_opened_is_found(many: Site,
     expect(page.locator("#filter-error")).to_be_hidden()
 
 
+def test_a_filter_by_a_column_beyond_the_most_says_so(many: Site, page: Page) -> None:
+    columns = "&".join(f"config=k{n}" for n in range(20))
+    many.visit(page, f"#/runs?filter=lr<0.05&{columns}")
+    error = page.locator("#filter-error")
+    expect(error).to_have_text("config.lr cannot be read beside 20 columns of config; hide one of them")
+    expect(page.get_by_text("10,000 runs")).to_be_visible()
+    page.get_by_role("searchbox", name="Filter runs").fill("k1:none")
+    expect(error).to_be_hidden()
+
+
+def test_names_that_every_object_has_are_no_columns(many: Site, page: Page) -> None:
+    many.visit(page, "#/runs?group=constructor&column=constructor&column=name&filter=constructor:a&sort=valueOf.x")
+    expect(page.get_by_text("there is no column constructor")).to_be_visible()
+    expect(page.get_by_label("Group by")).to_have_value("")
+    expect(page.get_by_role("columnheader")).to_have_count(2)
+
+
+def test_words_find_names_and_not_the_primary_of_each_run(many: Site, page: Page) -> None:
+    many.visit(page, "#/runs?filter=rank0")
+    expect(page.get_by_role("heading", name="No run matches the filter")).to_be_visible()
+    page.get_by_role("searchbox", name="Filter runs").fill("primary:rank0")
+    expect(page.get_by_text("10,000 runs")).to_be_visible()
+    page.get_by_role("button", name="Columns…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("searchbox").fill("lr config")
+    expect(dialog.get_by_label("config.lr")).to_be_visible()
+    dialog.get_by_role("searchbox").fill("primary")
+    dialog.get_by_label("Primary").check()
+    dialog.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("columnheader", name="Primary")).to_be_visible()
+    expect(rows(page).first).to_contain_text("rank0")
+
+
 @pytest.fixture
 def changing(tmp_path: Path) -> Iterator[Site]:
     """A site whose collector takes changes: two finished runs, and one that runs."""
@@ -271,6 +304,17 @@ def test_deleting_names_the_run_and_asks_twice_while_it_runs(changing: Site, pag
     expect(page.get_by_role("link", name="run-3")).to_have_count(0)
     expect(page.get_by_text("2 runs")).to_be_visible()
     assert errors and all("400" in error for error in errors)
+    errors.clear()  # the refusal
+
+
+def test_a_missing_role_is_reported_and_not_asked_about_again(changing: Site, page: Page, errors: list[str]) -> None:
+    error = {"kind": "forbidden", "message": "changes need a key with the role admin"}
+    page.route("**/api/runs/run-3", lambda route: route.fulfill(status=403, json={"error": error}))
+    changing.visit(page, "#/runs?run=run-3")
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text(error["message"])
+    expect(page.get_by_role("button", name="Delete although it runs")).to_have_count(0)
     errors.clear()  # the refusal
 
 

@@ -11,7 +11,7 @@ from chiplog.query.json_texts import decoded
 RUNS_MAX = 20_000  # the newest
 TABLES_MAX = 8  # choices of columns that are kept
 _COLUMNS = [
-    *("run_id", "project", "name", "run_group", "job_type", "tags", "notes", "state", "exit_code", "created_at"),
+    *("run_id", "project", "name", "run_group", "job_type", "tags", "notes", "state", "created_at"),
     *("ended_at", "primary_label", "n_labels", "n_attempts", "n_failed", "n_running"),
 ]
 _RUNS = f"SELECT {', '.join(_COLUMNS)} FROM runs ORDER BY created_at DESC NULLS LAST, run_id DESC LIMIT {RUNS_MAX}"

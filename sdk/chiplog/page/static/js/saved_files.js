@@ -31,7 +31,7 @@ function starts(bytes, known) {
 export function kindOf(path) {
   const end = path.split(".").at(-1).toLowerCase();
   if (["png", "jpg", "jpeg", "gif", "webp"].includes(end)) return "image";
-  if (end in TABLES || path.endsWith(".table.json")) return "table";
+  if (Object.hasOwn(TABLES, end) || path.endsWith(".table.json")) return "table";
   return end === "json" ? "json" : "text";
 }
 

@@ -30,6 +30,13 @@ function pair(seconds, size, unit, part, partUnit) {
   return `${Math.floor(seconds / size)} ${unit}${rest ? ` ${rest} ${partUnit}` : ""}`;
 }
 
+/** Return how long a run took, or has been running; null without a start, NaN if its end is unknown. */
+export function secondsOf(run) {
+  if (!run.created_at) return null;
+  const end = run.ended_at ? Date.parse(run.ended_at) : run.state === "running" ? Date.now() : NaN;
+  return Math.max(0, end - Date.parse(run.created_at)) / 1000; // the clock of this machine may be behind
+}
+
 /** Return how long ago a time was: "just now", "5 min ago", "3 d ago". */
 export function agoText(ts, now = Date.now()) {
   if (!ts) return "";

@@ -3,8 +3,9 @@
 import { ask } from "../api.js";
 import { addressOf, setParameters } from "../address.js";
 import { h, notice, show } from "../dom.js";
+import { wordFilter } from "../filter.js";
 import { liveRefresh } from "../live.js";
-import { agoText, countText, durationText, secondsText, timeText, valueText, wholeText } from "../texts.js";
+import { agoText, countText, durationText, secondsOf, secondsText, timeText, valueText, wholeText } from "../texts.js";
 
 const RUNS_MAX = 10;
 const REFRESH_MS = 2_000;
@@ -154,7 +155,7 @@ export async function open(content, rest, query) {
       ["Run ID", (run) => h("code", {}, run.run_id)],
       ["State", (run) => h("span", { class: `chip ${run.state}` }, run.state)],
       ["Started", (run) => h("time", { datetime: run.created_at, title: timeText(run.created_at) }, agoText(run.created_at))],
-      ["Duration", (run) => (run.ended_at ? durationText((Date.parse(run.ended_at) - Date.parse(run.created_at)) / 1000) : "–")],
+      ["Duration", (run) => durationText(secondsOf(run)) || "–"],
       ["Labels", (run) => valueText(run.n_labels)],
       ["Failures", (run) => (run.n_failed ? h("span", { class: "error" }, run.n_failed) : "0")],
     ];
@@ -182,8 +183,8 @@ export async function open(content, rest, query) {
   }
 
   function section(title, entries, { text, withChange, withBars, nothing, none }) {
-    const low = filter.toLowerCase();
-    const named = entries.filter(({ key }) => key.toLowerCase().includes(low));
+    const { test } = wordFilter(filter);
+    const named = entries.filter(({ key }) => test(key));
     const shown = showsAll ? named : named.filter((entry) => !entry.is_same);
     const hidden = named.length - shown.length;
     const most = Math.max(...entries.flatMap(({ values }) => values.filter((value) => typeof value === "number")), 0);

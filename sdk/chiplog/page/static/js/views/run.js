@@ -27,7 +27,7 @@ export async function open(content, rest, query) {
     show(content, h("section", { class: "empty" }, h("h1", {}, "No run chosen"), allRuns()));
     return () => {};
   }
-  const tab = chosen in TABS ? chosen : "curves";
+  const tab = Object.hasOwn(TABS, chosen) ? chosen : "curves";
   const path = `runs/${part(run)}`;
   const loading = import(`./run/${tab}.js`); // beside the report
   loading.catch(() => null); // reported below
@@ -204,7 +204,7 @@ function viewsMenu(run, tab, report) {
       ];
     },
     current: () => ({ tab, query: readAddress().query.toString() }),
-    hrefOf: (view) => (view.tab in TABS ? addressOf(["run", run, view.tab], new URLSearchParams(String(view.query))) : null),
+    hrefOf: (view) => (Object.hasOwn(TABS, view.tab) ? addressOf(["run", run, view.tab], new URLSearchParams(String(view.query))) : null),
   });
 }
 

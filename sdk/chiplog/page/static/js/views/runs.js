@@ -4,14 +4,14 @@ import { ask, objects } from "../api.js";
 import { addressOf, readAddress, setParameters } from "../address.js";
 import { openDialog } from "../dialog.js";
 import { h, notice, show } from "../dom.js";
-import { parseFilter } from "../filter.js";
+import { parseFilter, wordFilter } from "../filter.js";
 import { firstRun, remoteHint } from "../first_run.js";
 import { liveRefresh } from "../live.js";
 import { deleteRuns, editRun } from "../run_edits.js";
 import { savedViews } from "../saved_views.js";
 import { Sparklines } from "../sparklines.js";
 import { createTable } from "../table.js";
-import { agoText, byName, countText, durationText, timeText, valueText, wholeText } from "../texts.js";
+import { agoText, byName, countText, durationText, secondsOf, timeText, valueText, wholeText } from "../texts.js";
 
 const CHOSEN_MAX = 20; // columns of config, and of the summary: a bound of the server
 const COMPARED_MAX = 10;
@@ -43,6 +43,7 @@ const COLUMNS = {
   complete: { title: "Complete", width: 104, help: "Whether all that was logged has arrived", cell: completeCell },
   run_id: { title: "Run ID", width: 180, grows: 1, isOff: true, cell: (run) => h("code", {}, run.run_id) },
   job_type: { title: "Job type", width: 90, isOff: true, cell: (run) => run.job_type },
+  primary_label: { title: "Primary", width: 90, isOff: true, cell: (run) => run.primary_label },
   n_attempts: { title: "Attempts", width: 98, isNumber: true, isOff: true, cell: (run) => valueText(run.n_attempts) },
   notes: { title: "Notes", width: 200, grows: 2, isOff: true, cell: (run) => run.notes },
 };
@@ -60,6 +61,7 @@ const ALIASES = {
   labels: "n_labels",
   failures: "n_failed",
   attempts: "n_attempts",
+  primary: "primary_label",
 };
 
 function nameCell(run) {
@@ -74,12 +76,6 @@ function completeCell(run) {
   return h("span", { class: "good" }, "✓", h("span", { class: "hidden-text" }, "complete"));
 }
 
-function secondsOf(run) {
-  if (!run.created_at) return null;
-  const end = run.ended_at ? Date.parse(run.ended_at) : run.state === "running" ? Date.now() : NaN;
-  return (end - Date.parse(run.created_at)) / 1000;
-}
-
 function valueOf(run, column) {
   if (column === "duration") return secondsOf(run);
   if (column === "complete") return run.lost ? "lost" : run.pending === 0 ? "yes" : run.pending ? "pending" : "unknown";
@@ -88,7 +84,10 @@ function valueOf(run, column) {
 }
 
 function textOf(run) {
-  run.text ??= Object.values(run).flat().filter((value) => typeof value === "string").join("\n").toLowerCase();
+  if (run.text === undefined) {
+    const { primary_label: primary, ...others } = run; // rank0 is that of nearly all
+    run.text = Object.values(others).flat().filter((value) => typeof value === "string").join("\n").toLowerCase();
+  }
   return run.text;
 }
 
@@ -96,13 +95,13 @@ export async function open(content, rest, query) {
   const state = {
     filter: query.get("filter") ?? "",
     sort: query.get("sort") ?? "-created_at",
-    group: query.get("group") in GROUPS ? query.get("group") : "",
+    group: Object.hasOwn(GROUPS, query.get("group")) ? query.get("group") : "",
     config: query.getAll("config").slice(0, CHOSEN_MAX),
     summary: query.getAll("summary").slice(0, CHOSEN_MAX),
     curve: query.getAll("curve").slice(0, CURVES_MAX),
     isFolded: query.get("fold") === "1", // whether groups are folded, except those in `turned`
     turned: new Set(query.getAll("turned")),
-    columns: query.getAll("column").filter((name) => name in COLUMNS),
+    columns: query.getAll("column").filter((name) => Object.hasOwn(COLUMNS, name)),
     selected: new Set(query.getAll("run")),
   };
   if (!state.columns.length) state.columns = Object.keys(COLUMNS).filter((name) => !COLUMNS[name].isOff);
@@ -197,7 +196,7 @@ export async function open(content, rest, query) {
   /** Return the column that a name in the filter means. */
   function resolve(name) {
     const known = ALIASES[name] ?? name;
-    if (known in COLUMNS) return known;
+    if (Object.hasOwn(COLUMNS, known)) return known;
     for (const kind of ["config", "summary"]) {
       const key = name.startsWith(`${kind}.`) ? name.slice(kind.length + 1) : name;
       if (keys[kind].includes(key) || state[kind].includes(key)) return `${kind}.${key}`;
@@ -206,9 +205,27 @@ export async function open(content, rest, query) {
     return null;
   }
 
+  /** Return {config, summary, missing}: the keys to ask for, and the columns that are more than the server sends. */
+  function neededKeys() {
+    const needed = { config: [...state.config], summary: [...state.summary] };
+    const missing = [];
+    for (const name of [...filter.names, sortOf()[1]]) {
+      const [kind, key] = [name.slice(0, name.indexOf(".")), name.slice(name.indexOf(".") + 1)];
+      if (!Object.hasOwn(needed, kind) || needed[kind].includes(key)) continue;
+      if (needed[kind].length < CHOSEN_MAX) needed[kind].push(key);
+      else missing.push(name);
+    }
+    return { ...needed, missing };
+  }
+
   function readFilter() {
     unknown = "";
     filter = parseFilter(state.filter, resolve, valueOf, textOf);
+    const [name] = neededKeys().missing;
+    if (name) {
+      const why = `${name} cannot be read beside ${CHOSEN_MAX} columns of ${name.split(".")[0]}; hide one of them`;
+      filter = { test: () => true, names: [], error: filter.error ?? why };
+    }
     error.textContent = filter.error ?? "";
     error.hidden = !filter.error;
     input.setAttribute("aria-invalid", String(Boolean(filter.error)));
@@ -216,14 +233,10 @@ export async function open(content, rest, query) {
 
   /** Ask for runs that have changed; for all of them with other columns. */
   async function load() {
-    const needed = { config: [...state.config], summary: [...state.summary] };
-    for (const name of [...filter.names, sortOf()[1]]) {
-      const [kind, key] = [name.slice(0, name.indexOf(".")), name.slice(name.indexOf(".") + 1)];
-      if (kind in needed && !needed[kind].includes(key) && needed[kind].length < CHOSEN_MAX) needed[kind].push(key);
-    }
-    const wanted = JSON.stringify(needed);
+    const { config, summary } = neededKeys();
+    const wanted = JSON.stringify({ config, summary });
     const own = ++turn;
-    const answer = await ask("runs", { ...needed, since: wanted === asked ? version : "" }, { signal: ending.signal });
+    const answer = await ask("runs", { config, summary, since: wanted === asked ? version : "" }, { signal: ending.signal });
     if (isOver || own !== turn) return;
     if (answer.is_whole) runs = new Map();
     for (const run of objects(answer)) runs.set(run.run_id, run);
@@ -309,9 +322,9 @@ export async function open(content, rest, query) {
     });
     readFilter();
     draw(keepsPlace);
-    const needed = [...filter.names, ...keyColumns(), sortOf()[1]].filter((name) => /^(config|summary)\./.test(name));
-    const has = JSON.parse(asked || "null");
-    if (needed.some((name) => !has?.[name.slice(0, name.indexOf("."))]?.includes(name.slice(name.indexOf(".") + 1)))) {
+    const { config, summary } = neededKeys();
+    const has = asked ? JSON.parse(asked) : { config: [], summary: [] };
+    if (config.some((key) => !has.config.includes(key)) || summary.some((key) => !has.summary.includes(key))) {
       load().catch(report);
     }
   }
@@ -360,14 +373,15 @@ export async function open(content, rest, query) {
     const list = h("div", { class: "choices" });
     const search = h("input", { type: "search", placeholder: "Find a column", "aria-label": "Find a column", autofocus: true, oninput: draw });
     function draw() {
-      const found = all().filter(([, title]) => title.toLowerCase().includes(search.value.toLowerCase()));
+      const { test } = wordFilter(search.value);
+      const found = all().filter(([, title]) => test(title));
       show(
         list,
         found.slice(0, LISTED_MAX).map(([name, title]) =>
           h("label", {}, h("input", { type: "checkbox", checked: chosen.has(name), onchange: () => turn(name) }), title),
         ),
         found.length > LISTED_MAX && h("p", { class: "quiet" }, `and ${found.length - LISTED_MAX} more: type to find them`),
-        !found.length && h("p", { class: "quiet" }, "No column has this in its name."),
+        !found.length && h("p", { class: "quiet" }, "No column matches."),
       );
     }
     function turn(name) {
