@@ -165,6 +165,13 @@ def test_a_direction_override_does_not_turn_the_text_after_it(site: Site, shared
     expect(shared.locator("h1")).to_contain_text("[U+202E]gnp")
 
 
+def test_each_control_of_direction_is_visible(shared: Page) -> None:
+    controls = [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+    text = "async text => (await import('./static/js/dom.js')).h('p', {}, text).textContent"
+    shown = shared.evaluate(text, "".join(map(chr, controls)))
+    assert shown == "".join(f"[U+{control:X}]" for control in controls)
+
+
 @pytest.mark.parametrize(
     "address",
     [f"#/{quote(MARKUP, safe='')}", f"#/run/{quote(WORD, safe='')}", "#/%ff"],

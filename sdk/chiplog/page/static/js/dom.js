@@ -34,15 +34,15 @@ function append(element, children) {
   for (const child of children) {
     if (Array.isArray(child)) append(element, child);
     else if (child instanceof Node) element.append(child);
-    else if (child !== null && child !== undefined && child !== false) element.append(withoutOverrides(String(child)));
+    else if (child !== null && child !== undefined && child !== false) element.append(withVisibleDirections(String(child)));
   }
 }
 
-const OVERRIDES = /[\u202d\u202e]/g;
+const DIRECTIONS = /[\u202a-\u202e\u2066-\u2069]/g;
 
-/** Return a text whose direction overrides are visible: they would turn the words after them, which are not theirs. */
-function withoutOverrides(text) {
-  return text.replace(OVERRIDES, (found) => `[U+${found.codePointAt(0).toString(16).toUpperCase()}]`);
+/** Return a text whose controls of direction are visible: an open one would reorder the words after the text. */
+function withVisibleDirections(text) {
+  return text.replace(DIRECTIONS, (found) => `[U+${found.codePointAt(0).toString(16).toUpperCase()}]`);
 }
 
 /** Replace the children of an element. */
@@ -54,6 +54,6 @@ export function show(element, ...children) {
 /** Show a message at the bottom of the page; an empty text clears it. */
 export function notice(text, isError = false) {
   const line = document.getElementById("notice");
-  line.textContent = withoutOverrides(text);
+  line.textContent = withVisibleDirections(text);
   line.classList.toggle("error", isError);
 }
