@@ -21,13 +21,23 @@ def test_devices_have_curves_and_marks(sampled: Site, page: Page) -> None:
     expect(panel).to_contain_text("rank1")
     expect(page.get_by_role("region", name="system.network.receive")).to_contain_text("per second")
     expect(page.get_by_role("region", name="system.network.receive")).to_contain_text("all 2 devices")
-    page.get_by_text("2 marks: throttling and events of GPUs").click()
+    page.get_by_text("GPU events and throttling: 2", exact=True).click()
     expect(page.get_by_text("GPU-1-1 is lost: fell off the bus (XID 79)")).to_be_visible()
+
+
+def test_a_list_of_many_marks_begins_with_events_and_says_how_many_there_are(sampled: Site, page: Page) -> None:
+    sampled.visit(page, "#/run/hot/system")
+    page.get_by_text("GPU events and throttling: 500 of 602", exact=True).click()
+    marks = page.locator("details li")
+    expect(marks).to_have_count(100)
+    expect(marks.nth(0)).to_contain_text("03:20:00 UTC rank0 GPU-4 is lost (XID 79)")
+    expect(marks.nth(1)).to_contain_text("03:00:01 UTC rank0 GPU-4 is lost (XID 79)")
+    expect(marks.nth(2)).to_contain_text("03:19:59 UTC rank0 GPU-4 is throttled: SW power cap")
 
 
 def test_what_never_changes_is_a_row_of_a_table(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/sampled/system")
-    rows = page.get_by_role("region", name="Does not change").locator("tbody tr")
+    rows = page.get_by_role("region", name="Constant values").locator("tbody tr")
     expect(rows).to_have_text(["GPU power limit hw.power.limit700 W2"])
     expect(page.get_by_role("region", name="GPU power limit")).to_have_count(0)
 
@@ -42,7 +52,7 @@ def test_a_time_in_the_address_is_shown_and_left(sampled: Site, page: Page) -> N
 
 def test_a_run_without_samples_says_why(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/unsampled/system")
-    expect(page.get_by_text("No sample of a GPU, a host or a process belongs to this run.")).to_be_visible()
+    expect(page.get_by_text("No samples of GPUs, hosts or processes for this run yet.")).to_be_visible()
 
 
 def test_samples_are_aligned_with_steps_and_the_page_says_how(sampled: Site, page: Page) -> None:
@@ -59,7 +69,7 @@ def test_samples_are_aligned_with_steps_and_the_page_says_how(sampled: Site, pag
     box = panel.locator(".u-over").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * 248 / 499, box["y"] + 50)
-    expect(panel).to_contain_text("rank1 too hot (hardware)")
+    expect(panel).to_contain_text("rank1 HW thermal slowdown")
 
 
 def test_devices_are_chosen_by_label_and_by_node(sampled: Site, page: Page) -> None:

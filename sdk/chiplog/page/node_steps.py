@@ -1,7 +1,8 @@
 """The step of each node over time, so that samples of machines can be placed beside curves.
 
 A node's step is the last one that its label had logged by then: the primary if it is on the node, else the lowest rank.
-Of this label the metric with the most values counts, else its phase with the most.
+If that label has several metrics, the one with the most values decides; without metrics, its phase with the most
+values.
 """
 
 from typing import Any

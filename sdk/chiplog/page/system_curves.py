@@ -98,7 +98,8 @@ ORDER BY name, node, rank NULLS LAST, device
     lists="list(place ORDER BY place) AS step, list(first_us / 1e3 ORDER BY place) AS ts, "
     "list(min ORDER BY place) AS min, list(mean ORDER BY place) AS mean, list(max ORDER BY place) AS max"
 )
-# A mark where throttling begins. Bits as in throttle_cost: an idle GPU and chosen clocks are no throttling.
+# A mark where throttling begins. Bits as in throttle_cost: an idle GPU and chosen clocks are no throttling. Of too many
+# marks all events are kept first, then the newest throttling.
 _MARKS = f"""
 WITH {{progress}}, throttles AS (
     SELECT ts, label, node, device, value::BIGINT & 252 AS reasons,
@@ -109,17 +110,20 @@ WITH {{progress}}, throttles AS (
     FROM throttles WHERE reasons <> 0 AND coalesce(earlier, 0) = 0
     UNION ALL
     SELECT ts, label, node, device, kind, xid, message, 0 FROM gpu_events WHERE run_id = $run
+), kept AS (
+    SELECT *, count(*) OVER () AS n_marks FROM marks
+    ORDER BY kind = 'throttled', ts DESC, device, kind LIMIT {MARKS_MAX}
 )
-SELECT m.*, p.step FROM marks m ASOF LEFT JOIN progress p ON m.node = p.node AND m.ts >= p.ts
-ORDER BY m.ts, m.device, m.kind LIMIT {MARKS_MAX}
+SELECT m.*, p.step FROM kept m ASOF LEFT JOIN progress p ON m.node = p.node AND m.ts >= p.ts
+ORDER BY m.ts, m.device, m.kind
 """
-_REASONS = {
-    4: "power cap",
-    8: "slowdown by hardware",
+_REASONS = {  # in the words of nvidia-smi
+    4: "SW power cap",
+    8: "HW slowdown",
     16: "sync boost",
-    32: "too hot (driver)",
-    64: "too hot (hardware)",
-    128: "power brake",
+    32: "SW thermal slowdown",
+    64: "HW thermal slowdown",
+    128: "HW power brake slowdown",
 }
 _EVENTS = {"gpu.lost": "lost", "gpu.back": "back", "device_stale": "no answer"}
 
@@ -159,8 +163,9 @@ def read_names(client: Client, run: str) -> dict[str, Any]:
     Returns:
         `names` with the number of samples and of devices and the span of each, `title` and `quantity` as of
         `SampleName`, and `flat`, the value if all samples of all devices have the same one, else None; `labels` with
-        node, rank and GPUs; `steps`, as of `read_step_span`; `marks`: throttling and events of GPUs, each with the step
-        of its node and a few `words`.
+        node, rank and GPUs; `steps`, as of `read_step_span`; `marks`: throttling and events of GPUs in the order
+        of time, each with the step of its node and a few `words`; `n_marks` of the run, also of those that are left out
+        beyond MARKS_MAX: first the oldest throttling, then the oldest events.
 
     Raises:
         QueryError: A query has no result.
@@ -169,11 +174,13 @@ def read_names(client: Client, run: str) -> dict[str, Any]:
     names.sort(key=lambda row: sample_place(row["name"]))
     span = read_step_span(client, run)
     if not names and span is None:
-        return {"names": [], "labels": [], "steps": None, "marks": []}
+        return {"names": [], "labels": [], "steps": None, "marks": [], "n_marks": 0}
     text = _MARKS.format(progress=progress_sql(span["n"] if span else 0))
-    marks = [_mark(row) for row in client.sql(text, {"run": run}).rows()]
+    rows = client.sql(text, {"run": run}).rows()
+    n_marks = max((row.pop("n_marks") for row in rows), default=0)
+    marks = [_mark(row) for row in rows]
     labels = client.sql(_LABELS, {"run": run}).rows()
-    return {"names": names, "labels": labels, "steps": span, "marks": marks}
+    return {"names": names, "labels": labels, "steps": span, "marks": marks, "n_marks": n_marks}
 
 
 def throttle_text(reasons: int) -> str:

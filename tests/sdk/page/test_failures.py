@@ -72,7 +72,7 @@ def test_the_gpu_of_a_label_is_described_at_its_end(client: Client) -> None:
         "temperature_c": 91,
         "memory_share": None,
         "utilization": 0.5,
-        "throttled": "too hot (hardware)",
+        "throttled": "HW thermal slowdown",
         "events": ["XID 79: GPU-1-1 is lost: fell off the bus"],
     }
     assert (rank0["gpu"]["utilization"], rank0["gpu"]["throttled"]) == (0.9, None)

@@ -65,16 +65,26 @@ def test_throttling_and_lost_gpus_are_marks_in_the_order_of_time(client: Client)
         *(("GPU utilization", 2, None), ("GPU power limit", 2, 700.0), ("system.network.receive", 2, None))
     ]
     assert [(mark["kind"], mark["label"], mark["xid"], mark["message"]) for mark in found["marks"]] == [
-        ("throttled", "rank1", None, "GPU-1-1 is throttled: too hot (hardware)"),
+        ("throttled", "rank1", None, "GPU-1-1 is throttled: HW thermal slowdown"),
         ("gpu.lost", "rank1", 79, "GPU-1-1 is lost: fell off the bus"),
     ]
     assert [(mark["words"], mark["step"]) for mark in found["marks"]] == [
-        ("too hot (hardware)", 248),
+        ("HW thermal slowdown", 248),
         ("lost XID 79", 398),
     ]
     assert found["steps"] == {"n": 1000, "first_step": 0, "last_step": 499, "seconds": 1000}
     assert found["labels"][1] == {"node": "node-1-1", "label": "rank1", "rank": 1, "gpus": ["GPU-1-1"]}
-    assert read_names(client, "unsampled") == {"names": [], "labels": [], "steps": None, "marks": []}
+    assert found["n_marks"] == 2
+    assert read_names(client, "unsampled") == {"names": [], "labels": [], "steps": None, "marks": [], "n_marks": 0}
+
+
+def test_of_too_many_marks_all_events_and_the_newest_throttling_are_kept(client: Client) -> None:
+    found = read_names(client, "hot")
+    marks = found["marks"]
+    assert (len(marks), found["n_marks"]) == (500, 602)
+    times = [(mark["ts"] - marks[0]["ts"]).total_seconds() + 1 for mark in marks]
+    assert [time for time, mark in zip(times, marks, strict=True) if mark["kind"] == "gpu.lost"] == [1, 1200]
+    assert times[1:] == [*range(205, 1200, 2), 1200], "in the order of time"
 
 
 def test_a_sample_has_the_last_step_that_its_node_had_logged(client: Client) -> None:

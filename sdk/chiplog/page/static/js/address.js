@@ -40,6 +40,13 @@ export function setParameters(changes) {
   history.replaceState(null, "", written(path, query));
 }
 
+const WHOLE_MAX = Number.MAX_SAFE_INTEGER; // greater whole numbers are not exact here
+
+/** Return the whole number that a parameter or an input has; null if it has none. */
+export function wholeOf(text) {
+  return /^-?\d{1,19}$/.test(text ?? "") ? Math.min(Math.max(Number(text), -WHOLE_MAX), WHOLE_MAX) : null;
+}
+
 function written(path, parameters) {
   const text = parameters.toString();
   return `#/${path.map(encodeURIComponent).join("/")}${text ? "?" + text : ""}`;

@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 import { countText, wholeText } from "./texts.js";
 
 const ENDS = new Set(["failed", "crashed", "lost"]);
-const LABELS_MAX = 1_024; // in the list, and in one request: a bound of the server
+export const LABELS_MAX = 1_024; // in the list, and in one request: a bound of the server
 
 /** Return what the address has: a list, empty for all labels. */
 export function labelsChoice() {

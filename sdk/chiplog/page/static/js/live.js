@@ -9,6 +9,11 @@ export function isActive(report) {
   return report.n_running > 0 || (report.completeness?.pending ?? 0) !== 0;
 }
 
+/** Return true if a report has events that the one before had not, as the last ones of a run that has ended since. */
+export function hasGrown(before, report) {
+  return !before.isOutline && report.completeness.stored !== before.completeness.stored;
+}
+
 /**
  * Call a function after changes. It is called again only after a pause: longer where its answers take long.
  * @param {function(): Promise} refresh asks for what is new; reports its errors itself

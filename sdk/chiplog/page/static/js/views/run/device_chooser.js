@@ -1,11 +1,12 @@
 // A choice of nodes and of labels with their GPUs, for hundreds of devices: a line that says what is chosen, and a list
 // with a search.
 
-import { h, show } from "../../dom.js";
+import { h, notice, show } from "../../dom.js";
+import { LABELS_MAX } from "../../labels.js";
 import { countText, wholeText } from "../../texts.js";
 
 const SHOWN = 60; // nodes, until the search finds fewer
-const CHOSEN_MAX = 256; // as many as the server takes
+export const NODES_MAX = 256; // chosen: a bound of the server
 
 /**
  * Return a chooser: {element, draw(labels)}.
@@ -39,8 +40,14 @@ export function deviceChooser({ nodes, labels, onChange }) {
     onChange();
   }
 
-  function toggle(set, name, isOn) {
-    if (isOn && set.size < CHOSEN_MAX) set.add(name);
+  function toggle(set, name, box) {
+    const [most, noun] = set === nodes ? [NODES_MAX, "nodes"] : [LABELS_MAX, "labels"];
+    if (box.checked && set.size >= most) {
+      box.checked = false;
+      notice(`At most ${wholeText(most)} ${noun} can be chosen.`, true);
+      return;
+    }
+    if (box.checked) set.add(name);
     else set.delete(name);
     changed();
   }
@@ -94,7 +101,7 @@ export function deviceChooser({ nodes, labels, onChange }) {
   function box(kind, set, name, text, isOfNode = false) {
     const input = h("input", {
       ...{ type: "checkbox", checked: isOfNode || set.has(name), disabled: isOfNode, "data-id": `${kind} ${name}` },
-      onchange: (event) => toggle(set, name, event.target.checked),
+      onchange: (event) => toggle(set, name, event.target),
     });
     return h("label", { title: text }, input, h("span", { class: "clip" }, text));
   }

@@ -1,16 +1,16 @@
 // GPUs, hosts and processes of a run over time or over steps, with throttling and events of GPUs as marks.
 
-import { setParameters } from "../../address.js";
+import { setParameters, wholeOf } from "../../address.js";
 import { ask, part } from "../../api.js";
 import { Chart } from "../../chart.js";
 import { modelOf } from "../../curve_model.js";
 import { h, notice, show } from "../../dom.js";
 import { grid } from "../../grid.js";
 import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
-import { liveRefresh } from "../../live.js";
+import { hasGrown, isActive, liveRefresh } from "../../live.js";
 import { inUnit, leastWidth, marksAt, sampleText } from "../../sample_units.js";
-import { countText, timeText, wholeText } from "../../texts.js";
-import { deviceChooser } from "./device_chooser.js";
+import { timeText, wholeText } from "../../texts.js";
+import { NODES_MAX, deviceChooser } from "./device_chooser.js";
 
 const PAUSE_MS = 5000; // between two requests for what is new: agents sample every few seconds
 const POINTS = 400;
@@ -27,7 +27,7 @@ const STEP_TEXT =
   "The step of a sample is the last one that the primary, or else the lowest rank, of its node had logged by then. " +
   "Samples before the first step are left out.";
 const NO_SAMPLE =
-  "No sample of a GPU, a host or a process belongs to this run. The agent takes them, unless sampling is turned off.";
+  "No samples of GPUs, hosts or processes for this run yet. The agent records them unless sampling is turned off.";
 
 /** Nothing here waits for the report of the run. */
 export const beginsWithOutline = true;
@@ -43,22 +43,22 @@ class View {
     Object.assign(this, { element, run, report });
     this.path = `runs/${part(run)}/system`;
     this.startMs = Date.parse(report.created_at);
-    this.x = query.get("x") in X_NAMES ? query.get("x") : "time";
-    const whole = (name) => (/^-?\d{1,16}$/.test(query.get(name) ?? "") ? Number(query.get(name)) : null);
-    this.zoom = whole("first") === null || whole("last") === null ? null : [whole("first"), whole("last")]; // µs, or steps
-    this.nodes = new Set(query.getAll("node"));
+    this.x = Object.hasOwn(X_NAMES, query.get("x")) ? query.get("x") : "time";
+    const bounds = [wholeOf(query.get("first")), wholeOf(query.get("last"))]; // µs, or steps
+    this.zoom = bounds.includes(null) ? null : bounds;
+    this.nodes = new Set(query.getAll("node").slice(0, NODES_MAX));
     this.labels = new Set(); // chosen for all tabs
     this.panels = new Map(); // by name
     this.abort = new AbortController();
   }
 
   async start() {
-    this.onReport ??= this.hearReports();
+    this.onReport ??= this.followReports();
     this.found = await ask(this.path, {}, { signal: this.abort.signal });
     this.live?.close();
     if (!this.found.names.length) {
       show(this.element, h("p", { class: "empty quiet" }, NO_SAMPLE));
-      this.live = liveRefresh(() => this.start().catch(fail), { pauseMs: PAUSE_MS, isQuiet: true });
+      this.live = this.refreshBy(() => this.start().catch(fail));
       return;
     }
     if (!this.found.steps && this.x === "step") this.x = "time";
@@ -82,11 +82,15 @@ class View {
     this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "150px" });
     this.drawHead();
     this.drawPanels();
-    this.live = liveRefresh(() => this.refresh(), { pauseMs: PAUSE_MS, isQuiet: true });
+    this.live = this.refreshBy(() => this.refresh());
   }
 
-  /** Take the labels that are chosen, now and whenever they change. */
-  hearReports() {
+  refreshBy(refresh) {
+    return liveRefresh(refresh, { pauseMs: PAUSE_MS, isQuiet: true, concerns: () => isActive(this.report) });
+  }
+
+  /** Use the labels that are chosen, now and whenever they change. */
+  followReports() {
     const take = () => {
       const labels = chosenLabels(this.report);
       const isNone = labels?.length === 0;
@@ -101,8 +105,10 @@ class View {
     take();
     const changeLabels = onOtherLabels(this.report, take);
     const onReport = ({ detail }) => {
+      const before = this.report;
       this.report = detail;
       changeLabels(detail);
+      if (hasGrown(before, detail)) this.live?.changed();
     };
     this.element.addEventListener("report", onReport);
     return onReport;
@@ -178,14 +184,18 @@ class View {
     this.none.hidden = !this.body.hidden;
     this.none.textContent = this.body.hidden ? noLabelsText(this.report) : "";
     const marks = this.found.marks.filter((mark) => this.isChosen(mark));
+    const [nKept, nAll] = [this.found.marks.length, this.found.n_marks];
+    // The newest first, events before throttling: a lost GPU is not below a hundred lines on a power cap.
+    const isThrottling = (mark) => mark.kind === "throttled";
+    const shown = marks.toReversed().sort((a, b) => isThrottling(a) - isThrottling(b)).slice(0, MARKS_SHOWN);
     this.marks.hidden = !marks.length;
     show(
       this.marks,
-      h("summary", {}, `${countText(marks.length, "mark")}: throttling and events of GPUs`),
+      h("summary", {}, `GPU events and throttling: ${wholeText(marks.length)}${nAll > nKept ? ` of ${wholeText(nAll)}` : ""}`),
       h(
         "ul",
         {},
-        marks.slice(0, MARKS_SHOWN).map((mark) => {
+        shown.map((mark) => {
           const where = mark.step === null ? "" : `, step ${wholeText(mark.step)}`;
           const code = mark.xid === null ? null : ` (XID ${mark.xid})`;
           return h(
@@ -198,7 +208,7 @@ class View {
           );
         }),
       ),
-      marks.length > MARKS_SHOWN ? h("p", { class: "quiet" }, `The first ${MARKS_SHOWN} of ${marks.length}.`) : null,
+      marks.length > MARKS_SHOWN ? h("p", { class: "quiet" }, `The first ${MARKS_SHOWN}: events, then the newest throttling.`) : null,
     );
   }
 
@@ -356,8 +366,8 @@ function flatTable(names) {
   );
   return h(
     "section",
-    { class: "panel flat", "aria-label": "Does not change" },
-    h("h2", {}, "Does not change"),
+    { class: "panel flat", "aria-label": "Constant values" },
+    h("h2", {}, "Constant values"),
     grid([["Name"], ["Value", "number"], ["Devices", "number"]], h("tbody", {}, rows)),
   );
 }
