@@ -35,6 +35,24 @@ def test_a_list_of_many_marks_begins_with_events_and_says_how_many_there_are(sam
     expect(marks.nth(2)).to_contain_text("03:19:59 UTC rank0 GPU-4 is throttled: SW power cap")
 
 
+def test_a_choice_of_too_many_nodes_is_refused_with_a_notice(sampled: Site, page: Page) -> None:
+    sampled.visit(page, "#/run/unsampled/system")
+    page.evaluate(
+        """async () => {
+            const { deviceChooser } = await import("./static/js/views/run/device_chooser.js");
+            const nodes = new Set(Array.from({ length: 256 }, (_, at) => `node${at}`));
+            const chooser = deviceChooser({ nodes, labels: new Set(), onChange() {} });
+            document.querySelector("main").append(chooser.element);
+            chooser.draw([{ node: "one more", label: "rank0", gpus: [] }]);
+            chooser.element.open = true;
+        }"""
+    )
+    page.get_by_role("checkbox", name="one more").click()
+    expect(page.get_by_text("At most 256 nodes can be chosen.")).to_be_visible()
+    expect(page.get_by_role("checkbox", name="one more")).not_to_be_checked()
+    page.get_by_role("checkbox", name="rank0").check()
+
+
 def test_what_never_changes_is_a_row_of_a_table(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/sampled/system")
     rows = page.get_by_role("region", name="Constant values").locator("tbody tr")

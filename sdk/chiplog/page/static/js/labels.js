@@ -50,6 +50,7 @@ export function labelsSelect(report, onChoose) {
   const choice = labelsChoice();
   const option = (value, text) => h("option", { value, selected: value === choice[0] && choice.length < 2 }, text);
   const nFailed = failedLabels(report).length;
+  const nAll = newest(report).length;
   const names = newest(report).slice(0, LABELS_MAX).map(({ label }) => label);
   for (const name of choice.length < 2 ? choice : []) {
     if (name.startsWith("=") && !names.includes(name.slice(1))) names.unshift(name.slice(1));
@@ -66,6 +67,7 @@ export function labelsSelect(report, onChoose) {
     option("primary", "primary only"),
     option("failed", `failed labels${report.isOutline ? "" : ` (${wholeText(nFailed)}${nFailed > LABELS_MAX ? `, the first ${wholeText(LABELS_MAX)}` : ""})`}`),
     names.map((label) => option(`=${label}`, label)),
+    nAll > LABELS_MAX ? h("option", { disabled: true }, `the first ${wholeText(LABELS_MAX)} of ${countText(nAll, "label")}`) : null,
   );
 }
 
