@@ -77,6 +77,8 @@ def test_many_labels_are_a_band_whose_extremes_are_named(curved: Site, page: Pag
     expect(legend).to_contain_text("median")
     expect(legend).to_contain_text("min (mostly rank0)")
     expect(panel(page, "train/loss").locator(".curve-notes")).to_contain_text("20 labels")
+    chart = page.get_by_role("group", name="Curve of train/loss")
+    expect(chart).to_have_accessible_description("At the right edge: rank7 above, rank0 below.")
 
 
 def test_dragging_zooms_all_panels_to_finer_buckets_and_a_double_click_resets(curved: Site, page: Page) -> None:
@@ -127,14 +129,20 @@ def test_filter_axes_and_smoothing_are_in_the_address(curved: Site, page: Page) 
     expect(page.locator(".panel.curve")).to_have_count(4)
     page.get_by_label("Filter metrics").fill("LOSS")
     expect(page.locator(".panel.curve")).to_have_count(1)
-    page.get_by_label("x axis").select_option("epoch")
+    page.get_by_label("x axis").select_option("=epoch")
     page.get_by_label("log y").check()
+    page.get_by_label("log x").check()
     page.get_by_label("smoothing", exact=True).fill("0.5")
-    expect(panel(page, "train/loss").locator("canvas")).to_be_visible()
+    loss = panel(page, "train/loss")
+    expect(loss.locator("canvas")).to_be_visible()
+    loss.get_by_role("button", name="Wide").click()
     page.reload()
     expect(page.locator(".panel.curve")).to_have_count(1)
-    expect(page.get_by_label("x axis")).to_have_value("epoch")
+    expect(page.get_by_label("x axis")).to_have_value("=epoch")
     expect(page.get_by_label("log y")).to_be_checked()
+    expect(page.get_by_label("log x")).to_be_checked()
+    expect(loss.get_by_role("button", name="Wide")).to_have_attribute("aria-pressed", "true")
+    expect(loss.locator(".curve-notes")).to_contain_text("values at x ≤ 0 not shown")  # of the first epoch
     expect(page.get_by_label("smoothing", exact=True)).to_have_value("0.5")
 
 
@@ -348,7 +356,7 @@ def test_a_new_metric_keeps_the_panels_the_focus_and_joins_the_choice_of_x(growi
     visit(growing, page, "#/run/on/curves?open=m")
     panels = page.locator(".curve-group", has_text="m 70").locator(".panel.curve")
     expect(panels).to_have_count(60)
-    page.get_by_role("button", name="Show more of 70").click()
+    page.get_by_role("button", name="Show more (60 of 70)").click()
     expect(panels).to_have_count(70)
     chart = panel(page, "m/03").locator(".curve-box")
     chart.scroll_into_view_if_needed()

@@ -35,7 +35,7 @@ def test_a_system_metric_is_added_on_a_second_axis(sampled: Site, page: Page) ->
 def test_the_page_says_why_a_system_metric_is_not_drawn(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/sampled/curves?system=hw.nothing")
     expect(page.get_by_text("has no sample in these steps")).to_be_visible()
-    page.get_by_label("x axis").select_option("loss")
+    page.get_by_label("x axis").select_option("=loss")
     expect(page.get_by_text("is drawn over steps and times only")).to_be_visible()
 
 

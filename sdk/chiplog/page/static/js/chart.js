@@ -20,7 +20,9 @@ const FLOOR_SHARE = 0.5; // of the end of the axis: where it begins above that, 
 const NAME_GAP = 3; // pixels between a line and its name
 const WHOLE_INCREMENTS = Array.from({ length: 48 }, (_, at) => [1, 2, 5][at % 3] * 10 ** Math.floor(at / 3)); // of steps
 
-/** Return the values at places of x; undefined where there is none, which lines bridge; null interrupts a line. */
+let nCharts = 0; // for IDs
+
+/** Return values smoothed by an exponential moving average. undefined (no point there, bridged) and null (a gap) stay as they are. */
 export function smooth(values, weight) {
   if (!weight) return values;
   let mean = 0;
@@ -34,15 +36,15 @@ export function smooth(values, weight) {
   });
 }
 
-/** Return {stroke, dash} of the line at a place. */
+/** Return {colour, dash} of the line at a place. */
 export function lineStyle(at) {
   return { colour: `--series-${(at % COLOURS) + 1}`, dash: at % (2 * COLOURS) >= COLOURS ? DASH : null };
 }
 
 /**
  * A chart in an element. `draw` shows a model:
- *   x: numbers in order; kind: "step", "time" (seconds since 1970), "relative" (seconds) or "value"
- *   range: [least, most] of x, or null; isLog: whether y is logarithmic
+ *   x: numbers in order; kind: "step", "time" (seconds since 1970), "relative" (seconds) or "value"; xName: of the values
+ *   range: [least, most] of x, or null; isLog, isLogX: whether y or x is logarithmic, which is then above 0
  *   lines: [{name, values, low, high, raw, colour, dash, isThin, tail}], colour: name of a CSS variable; low, high: the
  *     band of a line; raw: values that stay faint behind it; tail: a name at the right edge; isThin: not the line itself
  *     but a bound; isSilent: not in the legend; isOnRight: of the axis at the right
@@ -70,7 +72,9 @@ export class Chart {
     element.tabIndex = 0;
     element.addEventListener("keydown", (event) => this.onKey(event));
     this.spoken = h("span", { class: "hidden-text", "aria-live": "polite" }); // where the keys have moved the crosshair
-    element.append(this.spoken);
+    this.edge = h("span", { class: "hidden-text", id: `chart-edge-${++nCharts}` }); // the names that are drawn there
+    element.setAttribute("aria-describedby", this.edge.id);
+    element.append(this.spoken, this.edge);
     this.plot = null;
     this.shape = "";
     this.model = null;
@@ -99,7 +103,7 @@ export class Chart {
     this.model = model;
     if (!this.element.clientWidth) return;
     const { data, series, bands } = this.columns(model);
-    const shape = JSON.stringify([model.kind, model.isLog, bands.length, series.map(({ label, dash, scale }) => [label, dash, scale])]);
+    const shape = JSON.stringify([model.kind, model.xName, model.isLog, model.isLogX, bands.length, series.map(({ label, dash, scale }) => [label, dash, scale])]);
     if (this.plot && shape === this.shape && !isNew) {
       this.range = model.range;
       for (let at = 1; at < series.length; at++) this.plot.series[at].width = series[at].width;
@@ -152,15 +156,17 @@ export class Chart {
       ticks: { stroke: css("--grid"), width: 1, size: 4 },
     };
     const texts = (plot, splits) => splits.map((value) => axisText(value, splits));
+    const logTexts = (plot, splits) => splits.map((value) => (value === null ? null : logText(value, splits)));
     const x = { ...axis, space: 70, size: 30 };
     if (model.kind === "relative") x.values = (plot, splits) => splits.map((value) => durationText(value));
+    else if (model.isLogX) x.values = logTexts;
     else if (model.kind === "time") x.values = (plot, splits, at, space, step) => splits.map((value) => tickText(value, step, this.local));
     else x.values = texts;
-    if (model.kind === "step") x.incrs = WHOLE_INCREMENTS;
+    if (model.kind === "step" && !model.isLogX) x.incrs = WHOLE_INCREMENTS;
     const y = { ...axis, values: texts, space: 32, size: (plot, values) => axisSize(values) };
     const right = { ...y, scale: "right", side: 1, grid: { show: false } };
     const hasRight = series.some(({ scale }) => scale === "right");
-    if (model.isLog) y.values = (plot, splits) => splits.map((value) => (value === null ? null : logText(value, splits)));
+    if (model.isLog) y.values = logTexts;
     return {
       width: this.element.clientWidth,
       height: HEIGHT,
@@ -168,7 +174,14 @@ export class Chart {
       series,
       bands,
       scales: {
-        x: { time: model.kind === "time", range: (plot, least, most) => spread(...(this.range ?? [least, most])) },
+        x: {
+          time: model.kind === "time",
+          distr: model.isLogX ? 3 : 1,
+          range: (plot, least, most) => {
+            const [from, to] = this.range ?? [least, most];
+            return model.isLogX ? logSpread(from > 0 ? from : this.model.x[0], to) : spread(from, to);
+          },
+        },
         y: { distr: model.isLog ? 3 : 1 },
       },
       axes: hasRight ? [x, y, right] : [x, y],
@@ -178,7 +191,7 @@ export class Chart {
         y: false,
         points: { size: 6 },
         drag: { x: true, y: false, setScale: false },
-        sync: { key: `chiplog-${model.kind}`, setSeries: false, filters: { pub: isMove } },
+        sync: { key: `chiplog-${model.kind}-${model.xName ?? ""}`, setSeries: false, filters: { pub: isMove } },
         bind: {
           dblclick: () => () => {
             clearTimeout(this.picking);
@@ -194,7 +207,7 @@ export class Chart {
       hooks: {
         setCursor: [(plot) => this.drawValues(plot.cursor.idx)],
         setSelect: [(plot) => this.choose(plot)],
-        draw: [(plot) => this.drawMarks(plot), (plot) => this.drawNames(plot), (plot) => this.drawFloor(plot)],
+        draw: [(plot) => this.drawMarks(plot), (plot) => this.drawMissing(plot), (plot) => this.drawNames(plot), (plot) => this.drawFloor(plot)],
       },
     };
   }
@@ -207,15 +220,20 @@ export class Chart {
     this.calls.onZoom(...chosen);
   }
 
+  /** Return what returns the x at a share of the width: 0 at the left edge as it is now, 1 at the right one. */
+  shares({ scales: { x } }) {
+    const { min, max } = x;
+    return this.model.isLogX ? (share) => min * (max / min) ** share : (share) => min + share * (max - min);
+  }
+
   /** Follow the pointer until it is released. */
   pan(plot, { clientX: from }) {
-    const { min, max } = plot.scales.x;
-    const perPixel = (max - min) / plot.over.clientWidth;
+    const at = this.shares(plot);
     const ending = new AbortController();
     let moved = 0;
     const move = (event, isOver) => {
-      moved = (from - event.clientX) * perPixel;
-      if (moved || isOver) this.calls.onPan(min + moved, max + moved, isOver);
+      moved = (from - event.clientX) / plot.over.clientWidth;
+      if (moved || isOver) this.calls.onPan(at(moved), at(1 + moved), isOver);
     };
     document.addEventListener("mousemove", (event) => move(event, false), ending);
     document.addEventListener("mouseup", (event) => (ending.abort(), move(event, true)), ending);
@@ -242,13 +260,12 @@ export class Chart {
   onKey(event) {
     const { plot } = this;
     if (!plot || event.ctrlKey || event.altKey || event.metaKey) return;
-    const { min, max } = plot.scales.x;
-    const width = max - min;
+    const at = this.shares(plot);
     const side = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (side && event.shiftKey) this.calls.onPan?.(min + (side * width) / 4, max + (side * width) / 4, true);
+    if (side && event.shiftKey) this.calls.onPan?.(at(side / 4), at(1 + side / 4), true);
     else if (side) this.moveCursor(side);
-    else if (event.key === "+") this.calls.onZoom(min + width / 4, max - width / 4);
-    else if (event.key === "-") this.calls.onZoom(min - width / 2, max + width / 2);
+    else if (event.key === "+") this.calls.onZoom(at(0.25), at(0.75));
+    else if (event.key === "-") this.calls.onZoom(at(-0.5), at(1.5));
     else if (event.key === "Escape") this.calls.onReset();
     else if (event.key === "Enter") this.pick(plot.cursor.idx);
     else return;
@@ -293,23 +310,28 @@ export class Chart {
     ctx.restore();
   }
 
-  drawNames(plot) {
+  /** Draw a strip where labels are missing. */
+  drawMissing(plot) {
     const { ctx, bbox } = plot;
     const { x, present, nLabels } = this.model;
-    if (present) {
-      ctx.save();
-      ctx.fillStyle = css("--warn");
-      const height = STRIP * devicePixelRatio;
-      for (let at = 0; at < x.length; at++) {
-        if (present[at] >= nLabels || x[at] < plot.scales.x.min || x[at] > plot.scales.x.max) continue;
-        const left = plot.valToPos(x[at], "x", true);
-        const right = at + 1 < x.length ? plot.valToPos(x[at + 1], "x", true) : bbox.left + bbox.width;
-        ctx.fillRect(left, bbox.top + bbox.height - height, Math.min(right, bbox.left + bbox.width) - left, height);
-      }
-      ctx.restore();
+    if (!present) return;
+    ctx.save();
+    ctx.fillStyle = css("--warn");
+    const height = STRIP * devicePixelRatio;
+    for (let at = 0; at < x.length; at++) {
+      if (present[at] >= nLabels || x[at] < plot.scales.x.min || x[at] > plot.scales.x.max) continue;
+      const left = plot.valToPos(x[at], "x", true);
+      const right = at + 1 < x.length ? plot.valToPos(x[at + 1], "x", true) : bbox.left + bbox.width;
+      ctx.fillRect(left, bbox.top + bbox.height - height, Math.min(right, bbox.left + bbox.width) - left, height);
     }
+    ctx.restore();
+  }
+
+  /** Draw names at the right edge, which are also in the description of the chart. */
+  drawNames(plot) {
+    const { ctx, bbox } = plot;
     const tails = this.model.lines.map((line, at) => [line, this.places[at]]).filter(([line]) => line.tail);
-    if (!tails.length) return;
+    const names = [];
     ctx.save();
     ctx.font = `600 ${11 * devicePixelRatio}px system-ui, sans-serif`;
     ctx.textAlign = "right";
@@ -328,8 +350,10 @@ export class Chart {
       ctx.strokeText(line.tail.text, ...place);
       ctx.fillStyle = css(line.colour);
       ctx.fillText(line.tail.text, ...place);
+      names.push(`${line.tail.text} ${isAbove ? "above" : "below"}`);
     }
     ctx.restore();
+    this.edge.textContent = names.length ? `At the right edge: ${names.join(", ")}.` : "";
   }
 
   /** Write where the axis of y begins, if small differences look large because of it. */
@@ -379,11 +403,11 @@ export class Chart {
 
   drawValues(at) {
     if (!this.values) return;
-    const { x, kind, lines, present, nLabels, noun = "labels" } = this.model;
+    const { x, kind, xName, lines, present, nLabels, noun = "labels" } = this.model;
     const isInside = at !== null && at !== undefined && at < x.length;
     const missing = isInside && present?.[at] < nLabels ? ` · ${present[at]} of ${nLabels} ${noun}` : "";
     const near = isInside ? this.nearMarks().map((text) => ` · ${text}`) : [];
-    this.where.textContent = isInside ? placeText(x[at], kind, this.local) + missing + near.join("") : "last";
+    this.where.textContent = isInside ? placeText(x[at], kind, xName, this.local) + missing + near.join("") : "last";
     lines.forEach((line, number) => {
       const value = isInside ? valueAt(line.values, at) : line.values.findLast((one) => one !== null && one !== undefined);
       this.values[number].textContent = valueText(value) || "–";
@@ -463,6 +487,10 @@ function spread(least, most) {
   return least === most ? [least - 1, most + 1] : [least, most];
 }
 
+function logSpread(least, most) {
+  return least < most ? [least, most] : [least / 2, least * 2];
+}
+
 function css(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim() || "#808080";
 }
@@ -512,8 +540,8 @@ function axisSize(values) {
   return 14 + 6.5 * Math.max(3, ...(values ?? []).map((text) => (text ?? "").length));
 }
 
-function placeText(value, kind, local) {
+function placeText(value, kind, xName, local) {
   if (kind === "time") return timeText(new Date(value * 1000).toISOString(), local);
   if (kind === "relative") return durationText(value);
-  return kind === "step" ? `step ${valueText(value)}` : valueText(value);
+  return `${kind === "step" ? "step " : xName ? `${xName} ` : ""}${valueText(value)}`;
 }

@@ -17,19 +17,17 @@ export function merge(curve, part, from) {
     }
     return merged;
   }
-  const none = (n) => new Array(n).fill(null);
+  const empty = (n) => ({ gaps: [], mean: new Array(n).fill(null), min: null, max: null });
   const parts = new Map(part.lines.map((line) => [line.label, line]));
   const known = new Map(curve.lines.map((line) => [line.label, line]));
   merged.lines = [...new Set([...known.keys(), ...parts.keys()])].map((label) => {
-    const before = known.get(label) ?? { gaps: [], mean: none(kept), min: null, max: null, ...parts.get(label) };
-    const after = parts.get(label) ?? { gaps: [], mean: none(part.step.length), min: null, max: null };
-    const old = known.has(label) ? before : { ...before, gaps: [], mean: none(kept), min: null, max: null };
-    const bound = (name) => (old[name] || after[name] ? joined(old[name] ?? old.mean, after[name] ?? after.mean) : null);
+    const before = known.get(label) ?? empty(kept);
+    const after = parts.get(label) ?? empty(part.step.length);
+    const bound = (name) => (before[name] || after[name] ? joined(before[name] ?? before.mean, after[name] ?? after.mean) : null);
     return {
       label,
-      rank: before.rank,
-      gaps: [...old.gaps.filter((at) => at < kept), ...after.gaps.map((at) => at + kept)],
-      mean: joined(old.mean, after.mean),
+      gaps: [...before.gaps.filter((at) => at < kept), ...after.gaps.map((at) => at + kept)],
+      mean: joined(before.mean, after.mean),
       min: bound("min"),
       max: bound("max"),
     };
@@ -37,17 +35,30 @@ export function merge(curve, part, from) {
   return merged;
 }
 
+/** Return the labels that lack values between their first and their last one, where other labels have some. */
+export function holesOf(curve) {
+  const found = (curve.lines ?? []).map(({ label, mean, gaps }) => {
+    const isGap = new Set(gaps);
+    const places = mean.flatMap((value, at) => (value !== null || isGap.has(at) ? [at] : []));
+    const of = places.length ? places.at(-1) - places[0] + 1 : 0;
+    return { label, n: of - places.length, of };
+  });
+  return found.filter(({ n }) => n);
+}
+
 /**
- * Return the model of a chart, and how many points a logarithmic axis leaves out.
+ * Return the model of a chart, and how many values logarithmic axes leave out: nHidden of y, nLeft of x.
  * @param {Array<{run: string, name: string, curve: Object, startMs: number, noun: ?string}>} runs the curves of one key; the first is the page's run
- * @param {{x: string, isLog: boolean, weight: number, range: ?Array<number>, hidden: ?Set<string>}} view hidden: IDs of
- *   lines: labels, or runs where several are shown
+ * @param {{x: string, isLog: boolean, isLogX: ?boolean, weight: number, range: ?Array<number>, hidden: ?Set<string>}} view
+ *   x: "step", "time", "relative", or "value" for the x of the curves; hidden: IDs of lines: labels, or runs where several
+ *   are shown
  */
-export function modelOf(runs, { x, isLog, weight, range, hidden = new Set() }) {
+export function modelOf(runs, { x, isLog, isLogX = false, weight, range, hidden = new Set() }) {
   // A run has its colour in all panels, also where another one lacks the metric.
-  const tables = runs.flatMap((run, at) => (run.curve?.step.length ? [tableOf(run, x, runs.length > 1 ? at : null)] : []));
+  const tables = runs.flatMap((run, at) => (run.curve?.step.length ? [tableOf(run, x, runs.length > 1 ? at : null, isLogX)] : []));
   const { places, columns } = join(tables);
   let nHidden = 0;
+  let nLeft = 0;
   const isLeftOut = (value) => isLog && value !== null && value <= 0;
   const shown = (values) => (values && isLog ? values.map((value) => (isLeftOut(value) ? null : value)) : values);
   const lines = [];
@@ -61,7 +72,10 @@ export function modelOf(runs, { x, isLog, weight, range, hidden = new Set() }) {
         continue;
       }
       const given = column(line.values);
-      if (!line.isThin) nHidden += given.filter(isLeftOut).length;
+      if (!line.isThin) {
+        nHidden += given.filter(isLeftOut).length;
+        nLeft += table.left.filter((place) => isNumber(line.values[place])).length;
+      }
       const values = shown(given);
       lines.push({
         ...line,
@@ -76,14 +90,24 @@ export function modelOf(runs, { x, isLog, weight, range, hidden = new Set() }) {
   // Of a band: the labels that are in it, so that none is missing unseen.
   const only = tables.length === 1 ? runs.find(({ curve }) => curve?.step.length).curve : null;
   const present = only?.kind === "band" ? columns[0](only.n_present) : null;
-  const kind = { step: "step", time: "time", relative: "relative" }[x] ?? "value";
-  const model = { x: places, kind, range: kind === "step" ? range : null, isLog, lines, fills, present };
-  return { model: { ...model, nLabels: only?.n_labels }, nHidden };
+  const model = { x: places, kind: x, range: x === "step" ? range : null, isLog, isLogX, lines, fills, present };
+  return { model: { ...model, nLabels: only?.n_expected ?? only?.n_labels }, nHidden, nLeft };
 }
 
-/** Return {x, order, lines, fills} of one run. number: its place among several, null if it is alone. */
-function tableOf({ run, name, curve, startMs, noun = "labels" }, x, number) {
-  const { x: places, order } = placesOf(curve, x, startMs);
+export function isNumber(value) {
+  return value !== null && value !== undefined;
+}
+
+/**
+ * Return {x, order, left, lines, fills} of one run. number: its place among several, null if it is alone; left: buckets
+ * that a logarithmic x leaves out.
+ */
+function tableOf({ run, name, curve, startMs, noun = "labels" }, x, number, isLogX) {
+  const all = placesOf(curve, x, startMs);
+  const isLeft = (value) => isLogX && value <= 0;
+  const places = all.x.filter((value) => !isLeft(value));
+  const order = all.order.filter((_, at) => !isLeft(all.x[at]));
+  const left = all.order.filter((_, at) => isLeft(all.x[at]));
   const single = number === null ? null : lineStyle(number);
   const prefix = number === null ? "" : `${name} `;
   if (curve.kind === "lines") {
@@ -104,11 +128,11 @@ function tableOf({ run, name, curve, startMs, noun = "labels" }, x, number) {
         ...(single ?? lineStyle(at)),
       };
     });
-    return { x: places, order, lines, fills: [] };
+    return { x: places, order, left, lines, fills: [] };
   }
   const style = single ?? lineStyle(0);
   if (number === null && curve.max.every((value, at) => value === curve.min[at])) {
-    return { x: places, order, lines: [{ name: `all ${curve.n_labels} ${noun}`, values: curve.median, ...style }], fills: [] };
+    return { x: places, order, left, lines: [{ name: `all ${curve.n_labels} ${noun}`, values: curve.median, ...style }], fills: [] };
   }
   const most = commonest(curve.max_label);
   const least = commonest(curve.min_label);
@@ -121,7 +145,7 @@ function tableOf({ run, name, curve, startMs, noun = "labels" }, x, number) {
     { name: median, values: curve.median, id, ...style },
     { name: `${prefix}min${least ? ` (mostly ${least})` : ""}`, values: curve.min, isThin: true, isSilent, id, tail: tail(least, false), ...style },
   ];
-  return { x: places, order, lines, fills: [[0, 2, style.colour]] };
+  return { x: places, order, left, lines, fills: [[0, 2, style.colour]] };
 }
 
 /**
@@ -163,39 +187,36 @@ export function placesOf(curve, x, startMs) {
   return { x: order.map((place) => at[place]), order };
 }
 
+/** Return all places of x that several lists have, in order, and what puts values at places of one of them there. */
+function union(lists) {
+  const places = [...new Set(lists.flat())].sort((a, b) => a - b);
+  const numbers = new Map(places.map((place, at) => [place, at]));
+  const spread = (from, values) => {
+    const column = new Array(places.length).fill(undefined);
+    from.forEach((place, at) => (column[numbers.get(place)] = values[at]));
+    return column;
+  };
+  return { places, spread };
+}
+
 /** Join tables by x: return all places of x, and for each table what puts a column there. */
 function join(tables) {
-  if (tables.length === 1) {
-    const [{ x, order }] = tables;
-    return { places: x, columns: [(values) => order.map((place) => values[place])] };
-  }
-  const places = [...new Set(tables.flatMap(({ x }) => x))].sort((a, b) => a - b);
-  const numbers = new Map(places.map((place, at) => [place, at]));
-  const columns = tables.map(({ x, order }) => (values) => {
-    const column = new Array(places.length).fill(undefined);
-    order.forEach((place, at) => (column[numbers.get(x[at])] = values[place]));
-    return column;
-  });
-  return { places, columns };
+  const inOrder = tables.map(({ order }) => (values) => order.map((place) => values[place]));
+  if (tables.length === 1) return { places: tables[0].x, columns: inOrder };
+  const { places, spread } = union(tables.map(({ x }) => x));
+  return { places, columns: tables.map(({ x }, at) => (values) => spread(x, inOrder[at](values))) };
 }
 
 /** Return a model with the lines of another one of the same kind of x: at all places that either has. */
 export function combined(model, other) {
-  const x = [...new Set([...model.x, ...other.x])].sort((a, b) => a - b);
-  const numbers = new Map(x.map((place, at) => [place, at]));
-  const spread = (places, values) => {
-    if (!values) return values;
-    const column = new Array(x.length).fill(undefined);
-    places.forEach((place, at) => (column[numbers.get(place)] = values[at]));
-    return column;
-  };
+  const { places: x, spread } = union([model.x, other.x]);
   const linesOf = (one) =>
     one.lines.map((line) => {
-      const columns = ["values", "raw", "low", "high"].map((name) => [name, spread(one.x, line[name])]);
+      const columns = ["values", "raw", "low", "high"].map((name) => [name, line[name] && spread(one.x, line[name])]);
       return { ...line, ...Object.fromEntries(columns) };
     });
   let last = model.nLabels;
-  const present = spread(model.x, model.present)?.map((n) => (last = n ?? last));
+  const present = model.present && spread(model.x, model.present).map((n) => (last = n ?? last));
   const shifted = other.fills.map(([upper, lower, colour]) => [upper + model.lines.length, lower + model.lines.length, colour]);
   const fills = [...model.fills, ...shifted];
   return { ...model, x, present, lines: [...linesOf(model), ...linesOf(other)], fills };

@@ -1,5 +1,5 @@
 // What people type to choose names: words, or /expression/; and runs: words, and `name:value`, `name=value`,
-// `name<number`. A leading "-" turns one around.
+// `name<number`. A leading "-" negates a condition.
 
 /**
  * Return {test, names, error}: test(run) is true for runs that match; names are those of the columns that it needs.
@@ -82,9 +82,9 @@ export function nameFilter(text) {
   if (expression) {
     try {
       const pattern = new RegExp(expression, "i");
-      return { test: (name) => pattern.test(name) };
+      return { test: (name) => pattern.test(name), isEmpty: false };
     } catch (error) {
-      return { test: null, error: error.message };
+      return { test: null, isEmpty: false, error: error.message };
     }
   }
   return wordFilter(text);

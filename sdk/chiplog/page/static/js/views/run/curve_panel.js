@@ -1,23 +1,38 @@
 // A panel of the Curves tab: the curve of one metric with its notes, its legend and its downloads.
 
+import { setParameters } from "../../address.js";
 import { Chart } from "../../chart.js";
-import { merge, modelOf, placesOf, rowsOf } from "../../curve_model.js";
+import { holesOf, isNumber, merge, modelOf, placesOf, rowsOf } from "../../curve_model.js";
 import { h, show } from "../../dom.js";
 import { csvOf, save } from "../../download.js";
-import { countText, valueText, wholeText } from "../../texts.js";
+import { countText, wholeText } from "../../texts.js";
 
 const POINTS = 400;
 const POINTS_WIDE = 1000; // a bound of the server
-const BUCKETS_BACK_MAX = 32; // how far back a live request looks for labels that are late
 const BUCKETS_ALIGNED = 8; // pages that show the same then ask the same, and share the answer
 export const X_NAMES = { step: "step", time: "wall time", relative: "time since the start" };
+
+/** Return the first step of the bucket that a step is in. */
+function startOf(step, width) {
+  return Math.floor(step / width) * width;
+}
+
+/** Return notes about labels that lack values which others have: lines bridge them. */
+function holeNotes(curve, where) {
+  const holes = holesOf(curve);
+  if (!holes.length) return [];
+  const places = curve.width > 1 ? "points" : "steps";
+  const texts = holes.map(({ label, n, of }) => `${label} has no value for ${wholeText(n)} of ${wholeText(of)} ${places}`);
+  const more = holes.length > 1 ? `, and ${countText(holes.length - 1, "other label")} for some` : "";
+  const isLost = holes.some(({ n, of }) => 2 * n < of); // else it logs less often
+  return [h("span", { class: isLost ? "warn" : "quiet", title: texts.join("; ") }, `${where}${texts[0]}${more}`)];
+}
 
 /** One metric of the runs that a view shows. The view loads and zooms all panels together. */
 export class Panel {
   constructor(view, key) {
     this.view = view;
     this.key = key;
-    this.points = POINTS;
     this.asked = -1;
     this.loaded = -1;
     this.isVisible = false;
@@ -28,10 +43,10 @@ export class Panel {
     this.legend = h("div", { class: "curve-legend" });
     this.notes = h("p", { class: "curve-notes" }, h("span", { class: "quiet" }, "Loading…"));
     this.state = h("p", { class: "curve-state quiet", hidden: true });
-    this.wide = h("button", { class: "bare", onclick: () => this.widen(), "aria-pressed": "false" }, "Wide");
+    this.wide = h("button", { class: "bare", onclick: () => this.widen(), "aria-pressed": String(this.isWide) }, "Wide");
     this.element = h(
       "section",
-      { class: "panel curve", "data-key": key },
+      { class: `panel curve${this.isWide ? " wide" : ""}`, "data-key": key },
       h(
         "header",
         {},
@@ -61,12 +76,21 @@ export class Panel {
     return bottom > 0 && top < innerHeight;
   }
 
+  get isWide() {
+    return this.view.wide.has(this.key);
+  }
+
+  get points() {
+    return this.isWide ? POINTS_WIDE : POINTS;
+  }
+
   widen() {
-    const isWide = this.element.classList.toggle("wide");
-    this.wide.setAttribute("aria-pressed", String(isWide));
-    this.points = isWide ? POINTS_WIDE : POINTS;
-    this.asked = -1;
-    this.view.load();
+    const { wide } = this.view;
+    if (!wide.delete(this.key)) wide.add(this.key);
+    setParameters({ wide: [...wide] });
+    this.element.classList.toggle("wide", this.isWide);
+    this.wide.setAttribute("aria-pressed", String(this.isWide));
+    this.again();
   }
 
   setCurves(curves) {
@@ -86,31 +110,55 @@ export class Panel {
     this.view.load();
   }
 
-  /** Return the first step from which a curve may have changed; null if it cannot have, or is not on the screen. */
+  /**
+   * Return the first step from which a curve may have changed; null if it cannot have, or is not on the screen.
+   *
+   * Labels append: what is new follows the last step of the running label that was furthest behind in the last answer,
+   * however far behind that is. `append` asks for all again where this does not hold: after values of a label that is new
+   * or has ended, and when a label begins again at an earlier step. Values that are logged for earlier steps in any other
+   * order are there once the run has ended, when the view asks for all curves again.
+   */
   from(at) {
     const curve = this.curves[at];
+    const { zoom } = this.view;
     if (!curve.step.length) {
-      if (curve.kind !== "none") return this.view.zoom?.[0] ?? null; // the run may have reached these steps now
+      if (curve.kind !== "none") return zoom?.[0] ?? null; // the run may have reached these steps now
       this.asked = -1; // its first value may be there now
       return null;
     }
-    const { width, step, least_step: least } = curve;
-    const last = step[step.length - 1];
-    const floor = last - BUCKETS_BACK_MAX * width;
-    const late = Math.max(Math.min(last, least), floor);
-    const span = BUCKETS_ALIGNED * width;
-    const from = Math.max(late - (((late % span) + span) % span), step[0]);
-    return this.view.zoom && from > this.view.zoom[1] ? null : from;
+    const { width, least_running_step: late } = curve;
+    const last = curve.step.at(-1);
+    const from = startOf(Math.min(last, late ?? last), BUCKETS_ALIGNED * width);
+    if (!zoom) return from;
+    return from > zoom[1] ? null : Math.max(from, zoom[0]);
   }
 
-  append(at, curve, from) {
-    const merged = merge(this.curves[at], curve, from);
-    if (!merged || (merged.step.length > 2 * this.points && !this.view.zoom)) {
-      this.asked = -1; // other buckets: all of them again
+  append(at, part, from) {
+    const curve = this.curves[at];
+    const merged = merge(curve, part, startOf(from, curve.width));
+    const isOther = part.n_labels !== curve.n_labels || part.n_values_ended !== curve.n_values_ended;
+    const isBack = part.least_running_step < curve.least_running_step;
+    const isTooFine = merged?.step.length > this.points + 1 && !this.view.zoom; // a bucket at each end may be cut
+    if (!merged || isOther || isBack || isTooFine) {
+      this.asked = -1;
       return;
     }
     this.curves[at] = merged;
     this.draw();
+  }
+
+  /**
+   * Return {kind, name} of x; only a metric has a name. As it was defined, where the runs agree and the metric has values
+   * at the same steps, else the step; then `lacks` is the metric without values.
+   */
+  axis() {
+    const { x } = this.view;
+    if (x.startsWith("=")) return { kind: "value", name: x.slice(1) };
+    if (x) return { kind: x };
+    const curves = this.curves.filter(({ step }) => step.length);
+    const [name, ...others] = new Set(curves.map(({ step_metric: metric }) => metric));
+    if (!name || others.length) return { kind: "step" };
+    return curves.some((curve) => curve.x?.some(isNumber)) ? { kind: "value", name, isDefined: true } : { kind: "step", lacks: name };
   }
 
   /** Draw what is known; a panel that is not on the screen is drawn when it comes there. */
@@ -120,36 +168,39 @@ export class Panel {
     if (this.isStale) return;
     const { view } = this;
     const runs = this.shown();
-    const { x, isLog, weight, zoom: range, hidden } = view;
-    const { model, nHidden } = modelOf(runs, { x, isLog, weight, range, hidden });
-    this.drawNotes(runs, nHidden);
-    const isNumber = (value) => value !== null && value !== undefined;
+    const { kind, name } = this.axis();
+    const isOnTheWay = ({ step, x_name: known }) => name && step.length && known !== name;
+    if (this.curves.some(isOnTheWay)) return;
+    const { isLog, weight, zoom: range, hidden } = view;
+    const isLogX = view.isLogX && kind !== "time";
+    const { model, nHidden, nLeft } = modelOf(runs, { x: kind, isLog, isLogX, weight, range, hidden });
+    this.drawNotes(runs, nHidden, nLeft);
     const hasNumbers = model.lines.some(({ isHidden, values }) => isHidden || values.some(isNumber));
     this.state.hidden = hasNumbers;
     this.box.classList.toggle("blank", !hasNumbers);
     this.legend.hidden = !hasNumbers;
     if (!hasNumbers) {
-      this.state.textContent = this.why(nHidden);
+      this.state.textContent = this.why(nHidden, nLeft);
       return;
     }
     this.chart ??= new Chart(this.box, this.legend, {
       onZoom: (least, most) => this.zoom(least, most),
-      onPan: (least, most, isOver) => (view.x === "step" ? view.pan(this, least, most, isOver) : null),
+      onPan: (least, most, isOver) => (this.chart.model.kind === "step" ? view.pan(this, least, most, isOver) : null),
       onReset: () => view.setZoom(null),
       onPick: (at) => view.pick(this.placeOf(this.chart.model.x[at])),
       onToggle: (id, isOthers) => view.toggle(id, isOthers && this.chart.model.lines.map((line) => line.id)),
       label: `Curve of ${this.key}`,
     });
     const { startMs } = view.runs[0];
-    const marks = [...this.marks(), ...view.system.marks(view.x, startMs)];
-    this.chart.draw({ ...view.system.over(model, view.runs), marks });
+    const marks = [...this.marks(kind), ...view.system.marks(kind, startMs)];
+    this.chart.draw({ ...view.system.over(model, view.runs), xName: name, marks });
   }
 
   /** Return the step and the time at a value of the chart's x, of the first run that has one from there on. */
   placeOf(value) {
     for (const { curve, startMs } of this.shown()) {
       if (!curve?.step.length) continue;
-      const { x, order } = placesOf(curve, this.view.x, startMs);
+      const { x, order } = placesOf(curve, this.chart.model.kind, startMs);
       const place = order[x.findIndex((one) => one >= value)];
       if (place !== undefined) return { step: curve.step[place], ms: curve.ts[place] };
     }
@@ -157,52 +208,62 @@ export class Panel {
   }
 
   /** Return the place that was picked, as a line in the chart. */
-  marks() {
-    const { picked, x, runs } = this.view;
+  marks(kind) {
+    const { picked, runs } = this.view;
     if (!picked) return [];
     const places = { step: picked.step, time: picked.ms / 1000, relative: (picked.ms - runs[0].startMs) / 1000 };
-    return x in places ? [{ x: places[x] }] : [];
+    return kind in places ? [{ x: places[kind] }] : [];
   }
 
   shown() {
     return this.view.runs.map((run, at) => ({ ...run, curve: this.curves[at] }));
   }
 
-  why(nHidden) {
+  why(nHidden, nLeft) {
     const [curve] = this.curves;
-    const { zoom, x } = this.view;
-    if (nHidden) return "No value is above 0: a logarithmic axis cannot show them.";
-    if (!curve || curve.kind === "none") return this.view.chosenLabels() ? "The chosen labels have no value of it." : "No value yet.";
+    const { zoom } = this.view;
+    const { name } = this.axis();
+    if (nHidden) return "No value is above 0, so a logarithmic axis shows none.";
+    if (nLeft) return "No x is above 0, so a logarithmic axis shows no value.";
+    if (!curve || curve.kind === "none") return this.view.chosenLabels() ? "The chosen labels did not log this metric." : "No value yet.";
     if (curve.n_nan && curve.n_nan === curve.n_values) return `All ${wholeText(curve.n_values)} values are NaN.`;
     if (zoom) return `No number between the steps ${wholeText(zoom[0])} and ${wholeText(zoom[1])}.`;
-    return x in X_NAMES ? "No number." : `No value of ${x} at the same steps.`;
+    return name ? `No value of ${name} at the same steps.` : "No number.";
   }
 
-  drawNotes(runs, nHidden) {
+  drawNotes(runs, nHidden, nLeft) {
     const notes = [];
+    const axis = this.axis();
     for (const { name, curve } of runs) {
       if (!curve || curve.kind === "none") continue;
       const where = runs.length > 1 ? `${name}: ` : "";
-      if (curve.n_behind) {
-        const verb = curve.n_behind === 1 ? "has" : "have";
-        const text = `${where}${wholeText(curve.n_behind)} of ${countText(curve.n_labels, "label")} ${verb} not sent step`;
-        const more = curve.n_behind > curve.behind.length ? ", …" : "";
-        const title = `${curve.behind.join(", ")}${more}; the last one is at step ${wholeText(curve.least_step)}`;
-        notes.push(h("span", { class: "warn", title }, `${text} ${wholeText(curve.newest_step)} (${curve.behind[0]}${curve.n_behind > 1 ? ", …" : ""})`));
+      const { n_labels: nLabels, n_peers: nPeers, n_behind: nBehind, n_silent: nSilent, behind, width } = curve;
+      if (nBehind) {
+        const verb = nBehind === 1 ? "has" : "have";
+        const text = `${where}${wholeText(nBehind)} of ${countText(curve.n_expected, "label")} ${verb} not sent step`;
+        const last = nSilent ? `${wholeText(nSilent)} never logged it` : `the last one is at step ${wholeText(curve.least_step)}`;
+        const title = `${behind.join(", ")}${nBehind > behind.length ? ", …" : ""}; ${last}`;
+        notes.push(h("span", { class: "warn", title }, `${text} ${wholeText(curve.newest_step)} (${behind[0]}${nBehind > 1 ? ", …" : ""})`));
       }
-      if (curve.kind === "band" && runs.length === 1 && !curve.n_behind) notes.push(countText(curve.n_labels, "label"));
+      if (nLabels < nPeers && !nSilent) notes.push(`${where}${wholeText(nLabels)} of ${countText(nPeers, "label")} ${nLabels === 1 ? "logs" : "log"} this`);
+      else if (curve.kind === "band" && runs.length === 1 && !nBehind) notes.push(countText(nLabels, "label"));
+      notes.push(...holeNotes(curve, where));
       if (curve.n_nan) notes.push(`${where}${wholeText(curve.n_nan)} NaN`);
       if (curve.n_infinite) notes.push(`${where}${countText(curve.n_infinite, "point")} with infinities`);
-      if (curve.width > 1 && runs.length === 1) notes.push(`each point covers ${wholeText(curve.width)} steps`);
+      if (width > 1 && runs.length === 1) notes.push(`each point covers ${wholeText(width)} steps`);
     }
-    if (nHidden) notes.push(`${countText(nHidden, "value")} not above 0`);
+    if (axis.isDefined) notes.push(`x: ${axis.name}`);
+    if (axis.lacks) notes.push(`x: step, as ${axis.lacks} has no value at these steps`);
+    if (nHidden) notes.push(`${countText(nHidden, "value")} ≤ 0 not shown`);
+    if (nLeft) notes.push(`${countText(nLeft, "value")} at x ≤ 0 not shown`);
     show(this.notes, notes.map((note, at) => [at ? " · " : null, typeof note === "string" ? h("span", { class: "quiet" }, note) : note]));
   }
 
   /** Zoom to a part of x: the steps that are in it. */
   zoom(least, most) {
     const { view } = this;
-    if (view.x === "step") {
+    const { kind } = this.chart.model;
+    if (kind === "step") {
       view.setZoom(Math.ceil(least), Math.floor(most));
       return;
     }
@@ -210,7 +271,7 @@ export class Panel {
     view.runs.forEach(({ startMs }, number) => {
       const curve = this.curves[number];
       if (!curve?.step.length) return;
-      const { x, order } = placesOf(curve, view.x, startMs);
+      const { x, order } = placesOf(curve, kind, startMs);
       x.forEach((value, at) => {
         if (value >= least && value <= most) steps.push(curve.step[order[at]], curve.step[order[at]] + curve.width - 1);
       });

@@ -1,13 +1,13 @@
 // The curves of a run: a panel per metric, in groups by the part of the name before the slash. Panels load when they are
 // visible, several in one request; while the run changes, only their last buckets are asked for again.
 
-import { addressOf, setParameters } from "../../address.js";
+import { addressOf, setParameters, wholeOf } from "../../address.js";
 import { ask, part } from "../../api.js";
 import { lineStyle } from "../../chart.js";
 import { h, notice, show } from "../../dom.js";
 import { nameFilter } from "../../filter.js";
 import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
-import { liveRefresh } from "../../live.js";
+import { isActive, liveRefresh } from "../../live.js";
 import { byName, countText, timeText, wholeText } from "../../texts.js";
 import { Panel, X_NAMES } from "./curve_panel.js";
 import { SystemOverlay } from "./system_overlay.js";
@@ -16,6 +16,8 @@ const KEYS_AT_ONCE = 6; // in one request: the first curves do not wait for the 
 const REQUESTS_AT_ONCE = 2; // as many queries as a collector runs at once
 const PAUSE_MS = 500; // between two live requests
 const PAUSE_FACTOR = 4; // of the time that the last one took
+const STATES_PAUSE_MS = 5000; // between two reports of overlaid runs that have not ended
+const STATES_PAUSE_FACTOR = 10;
 const KEYS_LISTED = 10000; // as many as a report has
 const AXES_LISTED = 1000;
 const OPEN_PANELS = 60; // groups beyond so many panels start closed
@@ -41,11 +43,15 @@ class View {
     this.others = query.getAll("with").filter((other) => other !== run).slice(0, RUNS_MAX - 1);
     this.runs = [{ run, name: report.name || run, startMs: Date.parse(report.created_at) }];
     this.filter = query.get("filter") ?? "";
-    this.x = query.get("x") || "step";
+    const x = query.get("x") ?? "";
+    this.x = x.startsWith("=") || Object.hasOwn(X_NAMES, x) ? x : ""; // "=KEY" is a metric; "" is as it was defined
+    this.hasDefined = false; // whether a metric has a step metric
     this.isLog = query.get("log") === "1";
+    this.isLogX = query.get("logx") === "1";
     this.weight = Math.min(0.99, Math.max(0, Number(query.get("smooth")) || 0));
-    this.zoom = query.get("first") && query.get("last") ? [Number(query.get("first")), Number(query.get("last"))] : null;
-    if (this.zoom && !this.zoom.every(Number.isFinite)) this.zoom = null;
+    const bounds = ["first", "last"].map((name) => wholeOf(query.get(name)));
+    this.zoom = bounds.includes(null) ? null : bounds.sort((a, b) => a - b);
+    this.wide = new Set(query.getAll("wide")); // keys
     this.hidden = new Set(query.getAll("hide"));
     this.picked = pickedOf(query);
     this.system = new SystemOverlay(run, query.get("system") ?? "", {
@@ -68,16 +74,12 @@ class View {
 
   async start() {
     if (this.others.length) show(this.element, h("p", { class: "quiet" }, "Loading…"));
-    for (const run of this.others) {
-      try {
-        const other = await ask(`runs/${part(run)}`, {}, { signal: this.abort.signal });
-        const { name, config, created_at: start, n_running, completeness } = other;
-        this.runs.push({ run, name: name || run, startMs: Date.parse(start), config, n_running, completeness });
-      } catch (error) {
-        if (error.name === "AbortError") return;
-        notice(`${run}: ${error.message}`, true);
-      }
-    }
+    const reports = await Promise.all(this.others.map((run) => this.askReport(run)));
+    this.others.forEach((run, at) => {
+      if (!reports[at]) return;
+      const { name, config, created_at: start, n_running, completeness } = reports[at];
+      this.runs.push({ run, name: name || run, startMs: Date.parse(start), config, n_running, completeness });
+    });
     if (!this.isOpen) return;
     this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: `${MARGIN_PX}px` });
     this.bar = this.drawBar();
@@ -99,20 +101,53 @@ class View {
       this.report = detail;
       this.drawAxis();
       if (!changeLabels(detail) && detail.keys.length !== before.keys.length) this.drawGroups();
-      if (before.isOutline) {
-        show(this.overlay, this.overlaid());
-      } else if (detail.completeness.stored !== before.completeness.stored) {
-        this.live.changed(); // also the last values of a run that has ended since
-      }
+      if (before.isOutline) show(this.overlay, this.overlaid());
+      this.catchUp(before, detail);
     };
     this.element.addEventListener("report", this.onReport);
     const concerns = () => this.isActive();
     this.live = liveRefresh(() => this.update(), { pauseMs: PAUSE_MS, pauseFactor: PAUSE_FACTOR, concerns });
+    this.states = liveRefresh(() => this.updateStates(), {
+      pauseMs: STATES_PAUSE_MS,
+      pauseFactor: STATES_PAUSE_FACTOR,
+      isQuiet: true,
+      concerns: () => this.runs.some(isActive),
+    });
   }
 
-  /** Return True while more values may come: other runs change the database, too. */
+  /** Return the report of another run; null after an error. */
+  async askReport(run) {
+    try {
+      return await ask(`runs/${part(run)}`, {}, { signal: this.abort.signal });
+    } catch (error) {
+      if (error.name !== "AbortError") notice(`${run}: ${error.message}`, true);
+      return null;
+    }
+  }
+
+  /** Return true while more values may come: other runs change the database, too. */
   isActive() {
-    return [this.report, ...this.runs].some((run) => run.n_running > 0 || (run.completeness?.pending ?? 0) !== 0);
+    return [this.report, ...this.runs].some(isActive);
+  }
+
+  /** Ask for all curves again when a run has ended, and with what arrives after that: of any step. */
+  catchUp(before, after) {
+    const hasMore = before.completeness && after.completeness.stored !== before.completeness.stored;
+    if (!after.n_running && (before.n_running || hasMore)) this.reload();
+  }
+
+  /** Ask whether overlaid runs have ended. */
+  async updateStates() {
+    const [, ...others] = this.runs;
+    await Promise.all(
+      others.filter(isActive).map(async (run) => {
+        const report = await this.askReport(run.run);
+        if (!report || !this.isOpen) return;
+        const before = { ...run };
+        Object.assign(run, { n_running: report.n_running, completeness: report.completeness });
+        this.catchUp(before, run);
+      }),
+    );
   }
 
   close() {
@@ -123,6 +158,7 @@ class View {
     this.seen?.disconnect();
     this.system.close();
     this.live?.close();
+    this.states?.close();
     this.element.removeEventListener("report", this.onReport);
     for (const panel of this.panels.values()) panel.close();
   }
@@ -145,10 +181,7 @@ class View {
     const bound = (name) =>
       h("input", {
         ...{ type: "number", class: "step-bound", placeholder: name, "aria-label": `${name} step` },
-        onchange: () => {
-          const [first, last] = [this.first.value, this.last.value];
-          if (first !== "" && last !== "") this.setZoom(Number(first), Number(last));
-        },
+        onchange: () => this.setBounds(wholeOf(this.first.value), wholeOf(this.last.value)),
       });
     this.first = bound("first");
     this.last = bound("last");
@@ -178,6 +211,12 @@ class View {
         h("input", { type: "checkbox", checked: this.isLog, onchange: (event) => this.setLog(event.target.checked) }),
         "log y",
       ),
+      h(
+        "label",
+        {},
+        h("input", { type: "checkbox", checked: this.isLogX, onchange: (event) => this.setLogX(event.target.checked) }),
+        "log x",
+      ),
       h("label", {}, "smoothing", smoothing, this.weightText),
       this.system.element,
       h("span", { class: "zoom" }, "steps", this.first, "–", this.last, this.reset),
@@ -187,14 +226,17 @@ class View {
   /** Draw the choice of x if it lacks metrics, unless it is in use. */
   drawAxis() {
     const keys = this.report.keys.map(({ key }) => key);
-    const known = (keys.includes(this.x) || this.x in X_NAMES ? keys : [this.x, ...keys]).slice(0, AXES_LISTED);
-    const usual = Object.entries(X_NAMES);
+    const known = keys.slice(0, AXES_LISTED);
+    const chosen = this.x.startsWith("=") ? this.x.slice(1) : null;
+    if (chosen !== null && !known.includes(chosen)) known.unshift(chosen);
+    const usual = [...(this.hasDefined ? [["", "as defined"]] : []), ...Object.entries(X_NAMES)];
     if (this.axis.length === usual.length + known.length || this.axis === document.activeElement) return;
-    const option = (value, text) => h("option", { value, selected: value === this.x }, text);
+    const shown = this.x || (this.hasDefined ? "" : "step");
+    const option = (value, text) => h("option", { value, selected: value === shown }, text);
     show(
       this.axis,
       usual.map(([value, text]) => option(value, `x: ${text}`)),
-      h("optgroup", { label: "a metric" }, known.map((key) => option(key, key))),
+      h("optgroup", { label: "a metric" }, known.map((key) => option(`=${key}`, key))),
     );
   }
 
@@ -240,8 +282,8 @@ class View {
   }
 
   setX(x) {
-    this.x = x;
-    setParameters({ x: x === "step" ? null : x });
+    this.x = x === "step" && !this.hasDefined ? "" : x;
+    setParameters({ x: this.x });
     this.reload();
   }
 
@@ -249,6 +291,23 @@ class View {
     this.isLog = isLog;
     setParameters({ log: isLog ? 1 : null });
     this.redraw();
+  }
+
+  setLogX(isLogX) {
+    this.isLogX = isLogX;
+    setParameters({ logx: isLogX ? 1 : null });
+    this.redraw();
+  }
+
+  /** Zoom to steps; null: the first or the last one of the curves. */
+  setBounds(first, last) {
+    if (first === null && last === null) {
+      this.setZoom(null);
+      return;
+    }
+    const curves = [...this.panels.values()].flatMap((panel) => panel.curves).filter(({ kind }) => kind !== "none");
+    const ends = (name) => curves.map((curve) => curve[name]);
+    if (curves.length) this.setZoom(first ?? Math.min(...ends("first_step")), last ?? Math.max(...ends("last_step")));
   }
 
   setZoom(first, last) {
@@ -283,7 +342,7 @@ class View {
   moveOthers(panel, turn) {
     requestAnimationFrame(() => {
       if (!this.part || !this.isOpen) return;
-      const others = [...this.panels.values()].filter((other) => other !== panel && other.isVisible && other.chart);
+      const others = [...this.panels.values()].filter((other) => other !== panel && other.isVisible && other.chart?.model.kind === "step");
       if (turn % 2) others[(turn >> 1) % others.length]?.chart.showPart(...this.part, true);
       this.moveOthers(panel, turn + 1);
     });
@@ -324,7 +383,7 @@ class View {
       " · ",
       h("a", { href: addressOf(["run", run, "ranks"], { step, labels: labelsChoice() }) }, "ranks at that step"),
       " ",
-      h("button", { class: "bare", onclick: () => this.pick(null), "aria-label": "Forget the step" }, "✕"),
+      h("button", { class: "bare", onclick: () => this.pick(null), "aria-label": "Clear the step" }, "✕"),
     );
   }
 
@@ -388,7 +447,7 @@ class View {
       this.nShown.set(name, n);
       show(panels, keys.slice(0, n).map((key) => this.panel(key).element));
       more.hidden = n >= keys.length;
-      more.textContent = `Show more of ${wholeText(keys.length)}`;
+      more.textContent = `Show more (${wholeText(n)} of ${wholeText(keys.length)})`;
     };
     if (isOpen) fill();
     more.hidden ||= !isOpen;
@@ -441,7 +500,7 @@ class View {
     if (this.isActive()) this.live?.changed(); // panels that were not visible while the run went on
   }
 
-  /** Ask for what is on the screen now; the observer would say it only after the browser has drawn the empty panels. */
+  /** Load what is on the screen now. The observer would report it only after the browser has drawn the empty panels. */
   loadVisible() {
     for (const panel of this.panels.values()) {
       const { top, bottom } = panel.element.getBoundingClientRect();
@@ -471,7 +530,7 @@ class View {
     let waiting = [...this.panels.values()].filter((panel) => panel.isVisible && panel.needs(this.version));
     const onScreen = waiting.filter((panel) => panel.isOnScreen());
     if (onScreen.length) waiting = onScreen;
-    else if (this.nRequests) return; // those beside the screen take no time from those on it
+    else if (this.nRequests) return; // panels on the screen load first
     const byPoints = Map.groupBy(waiting, (panel) => panel.points);
     for (const [points, panels] of byPoints) {
       for (let at = 0; at < panels.length && this.nRequests < REQUESTS_AT_ONCE; at += KEYS_AT_ONCE) {
@@ -490,6 +549,8 @@ class View {
       const answers = await Promise.all(this.runs.map(({ run }) => this.askFor(run, { key: keys, points, ...range })));
       if (version !== this.version) return;
       panels.forEach((panel, at) => panel.points === points && panel.setCurves(answers.map((curves) => curves[at])));
+      this.hasDefined ||= answers.flat().some(({ step_metric: metric }) => metric);
+      this.drawAxis();
     } catch (error) {
       if (error.name === "AbortError" || version !== this.version) return;
       for (const panel of panels) if (panel.points === points) panel.fail(error.message);
@@ -500,10 +561,11 @@ class View {
   }
 
   askFor(run, query) {
-    const x = this.x in X_NAMES ? null : this.x;
+    const x = this.x.startsWith("=") ? this.x.slice(1) : null;
+    const defined = this.x ? null : 1;
     // Of several runs each has one colour: a line, or a band if it has several labels.
     const lines = this.runs.length > 1 ? 1 : null;
-    const parameters = { ...query, x, lines, label: this.chosenLabels() };
+    const parameters = { ...query, x, defined, lines, label: this.chosenLabels() };
     return ask(`runs/${part(run)}/curves`, parameters, { signal: this.abort.signal });
   }
 
@@ -552,6 +614,6 @@ class View {
 }
 
 function pickedOf(query) {
-  const picked = { step: Number(query.get("step") ?? NaN), ms: Date.parse(query.get("at") ?? "") };
-  return Number.isFinite(picked.step) && Number.isFinite(picked.ms) ? picked : null;
+  const picked = { step: wholeOf(query.get("step")), ms: Date.parse(query.get("at") ?? "") };
+  return picked.step !== null && Number.isFinite(picked.ms) ? picked : null;
 }

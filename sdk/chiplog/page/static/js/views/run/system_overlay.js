@@ -125,7 +125,7 @@ export class SystemOverlay {
     if (!hasCurve || !isKnown) return model;
     const { title, scaled } = inUnit(this.curve);
     const tables = [{ run: this.run, name: runName, curve: scaled, startMs }];
-    const other = modelOf(tables, { x: model.kind, isLog: false, weight: 0, range: null }).model;
+    const other = modelOf(tables, { x: model.kind, isLog: false, isLogX: model.isLogX, weight: 0, range: null }).model;
     const of = this.curve.n_labels > 1 ? `, median of ${this.curve.n_labels}` : "";
     const name = `${runs.length > 1 ? `${runName} ` : ""}${title}${of}, right axis`;
     const lines = other.lines.map((line) => {
