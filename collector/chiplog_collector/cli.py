@@ -24,7 +24,7 @@ _DIRECTORY = click.option("--dir", "directory", metavar="DIR", help="In place of
 @click.option("--query", multiple=True, metavar="ADDRESS", help="Answer SQL here; default: the port after --bind's.")
 @_DIRECTORY
 @click.option("--keys", "keys_directory", metavar="DIR", help="In place of CHIPLOG_KEYS (default CHIPLOG_DIR/keys).")
-@click.option("--ui", "page", metavar="[HOST:]PORT", help="Serve the page here too, as `chiplog ui` does.")
+@click.option("--ui", "page", metavar="[HOST:]PORT", help="Serve the page here too: `chiplog ui` and its variables.")
 @click.option("--embedded", is_flag=True, help="Exit after a while without agents.")
 def collector(
     bind: tuple[str, ...],

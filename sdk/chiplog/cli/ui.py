@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from chiplog.page.server import PageServer
 
 PASSWORD_VARIABLE = "CHIPLOG_UI_PASSWORD"
+HOSTS_VARIABLE = "CHIPLOG_UI_HOSTS"
 
 
 @click.command()
@@ -26,7 +27,7 @@ PASSWORD_VARIABLE = "CHIPLOG_UI_PASSWORD"
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="A name by which browsers call this machine.",
+    help=f"Host in the browser's address, as of a proxy; may be repeated. Default: {HOSTS_VARIABLE}.",
 )
 @click.option("--until-stdin-ends", "ends_with_stdin", is_flag=True, hidden=True)
 @source_options
@@ -41,14 +42,18 @@ def ui(
 ) -> None:
     """Look at runs in the browser, live: curves, ranks, console, events, files, SQL.
 
-    Prints an address with a token, which opens the page once; the next one is printed then. A browser stays signed in
-    for 30 days or until the command ends. From another machine use `ssh -L 8642:127.0.0.1:8642 THIS_MACHINE`.
+    Prints an address with a token. A token opens the page once; then the next address is printed. A browser stays
+    signed in for 30 days, or until the command ends. From another machine use
+    `ssh -L 8642:127.0.0.1:8642 THIS_MACHINE`.
 
-    Beyond loopback the connection is not encrypted; set CHIPLOG_UI_PASSWORD there, so that people can sign in, and use
-    a proxy with TLS.
+    For several people set CHIPLOG_UI_PASSWORD, and use a proxy with TLS: beyond loopback the connection is not
+    encrypted. Allow the proxy's host with --allow-host.
     """
     if dir_ and url:
         raise click.UsageError(f"--dir {dir_} and --url {url} exclude each other; give one of them")
+    hosts = hosts or _hosts_of_variable()
+    if wrong := next((name for name in hosts if "/" in name), ""):
+        raise click.UsageError(f"{wrong!r} is not the name of a host; leave out the scheme and the path")
     from chiplog.page.access import Access
     from chiplog.page.server import PageServer, hub_proxy
     from chiplog.page.source import Source
@@ -65,7 +70,7 @@ def ui(
         raise click.ClickException(error.message) from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    access = Access((host, *hosts), password)
+    access = Access(hosts, password)
     try:
         server = PageServer(source, access, host, port, hub_proxy(), on_token_used=_print_next)
     except OSError as error:
@@ -82,11 +87,16 @@ def ui(
             + (", or by the password" if password else f"; set {PASSWORD_VARIABLE} for a password"),
             err=True,
         )
-    if opens:
+    if opens and hub_proxy() is None:  # of a hub it is only a path
         click.launch(address)
     if ends_with_stdin:  # of a collector
         threading.Thread(target=_stop_after_stdin, args=(server,), daemon=True).start()
     server.serve()
+
+
+def _hosts_of_variable() -> tuple[str, ...]:
+    """Return the names in the variable, separated by commas or spaces."""
+    return tuple(os.environ.get(HOSTS_VARIABLE, "").replace(",", " ").split())
 
 
 def _print_next(address: str) -> None:

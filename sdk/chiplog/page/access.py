@@ -18,8 +18,9 @@ class Access:
     """Tokens that open a session once, and the sessions that are open.
 
     Args:
-        hosts: Names by which browsers may call the server, beside localhost and IP addresses. The server refuses all
-            others: a foreign page whose name resolves to this machine cannot read this one (DNS rebinding).
+        hosts: Names by which browsers may call the server, or a proxy that serves it, beside localhost and IP
+            addresses. The server refuses all others: a foreign page whose name resolves to this machine cannot read
+            this one (DNS rebinding).
         password: Opens a session any number of times; None for tokens only.
         now: A clock in seconds.
     """
@@ -27,7 +28,8 @@ class Access:
     def __init__(
         self, hosts: Iterable[str] = (), password: str | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._hosts = {host.lower() for host in ("localhost", *hosts)}
+        self._given = {_name_of(host) for host in hosts}
+        self._hosts = {"localhost", *self._given}
         self._password = password
         self._now = now
         self._is_any_host = False
@@ -79,14 +81,17 @@ class Access:
 
     def is_host(self, header: str) -> bool:
         """Return True if a request's Host header names this server; the port does not count."""
-        if self._is_any_host:
-            return True
-        host = header.lower()
-        if host.startswith("["):
-            host = host[1:].partition("]")[0]
-        else:
-            host = host.rpartition(":")[0] if ":" in host else host
-        return host in self._hosts or _is_address(host)
+        host = _name_of(header)
+        return self._is_any_host or host in self._hosts or _is_address(host)
+
+    def is_origin(self, origin: str | None, host: str) -> bool:
+        """Return True if a request that changes something comes from the page itself; no Origin is a program.
+
+        Behind a proxy the scheme differs, so only host and port are compared. A proxy may replace Host by the name of
+        its connection to this server: then the origin has one of the names given, on any port, as cookies are for all.
+        """
+        sent = "" if origin is None else origin.partition("://")[2].lower()
+        return origin is None or (sent != "" and (sent == host.lower() or _name_of(sent) in self._given))
 
     def _open(self) -> str:
         now = self._now()
@@ -96,6 +101,14 @@ class Access:
         return session
 
 
+def _name_of(host: str) -> str:
+    """Return a host without its port, in lower case, and an IPv6 address without brackets."""
+    host = host.lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if ":" in host else host
+
+
 def _is_address(host: str) -> bool:
     """Return True for an IP address: the browser has connected to it, and to no name of another site."""
     try:
@@ -103,11 +116,3 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def is_same_origin(origin: str | None, host: str) -> bool:
-    """Return True if a request that changes something comes from the page itself; no Origin is a program.
-
-    Behind a proxy the scheme differs, so only host and port are compared.
-    """
-    return origin is None or origin.partition("://")[2].lower() == host.lower()

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chiplog.page.access import PASSWORD_INTERVAL_S, PASSWORD_TRIES, SESSION_S, Access, is_same_origin
+from chiplog.page.access import PASSWORD_INTERVAL_S, PASSWORD_TRIES, SESSION_S, Access
 from chiplog.page.json_response import error_response
 from chiplog_schemas.once import OnceLogger
 
@@ -29,6 +29,7 @@ _SIGN_IN = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>
 <p>{why}</p>{form}</main></body></html>"""
 _FORM = """<form method="post" action="./"><label>Password <input type="password" name="password" autofocus></label>
 <button>Open</button></form>"""
+_ALLOWING = "--allow-host or CHIPLOG_UI_HOSTS"
 _log = logging.getLogger("chiplog.page")
 
 
@@ -70,9 +71,12 @@ class Gate:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         host, method, path = headers.get("host", ""), scope["method"], scope["path"]
         if not self._access.is_host(host):  # safeguard: foreign-host-refused
-            return error_response(400, "refused", f"host {host!r:.200} is not this server; see --allow-host")
-        if method not in SAFE_METHODS and not is_same_origin(headers.get("origin"), host):  # safeguard: origin-checked
-            return error_response(403, "refused", "this request comes from another site")
+            return error_response(400, "refused", f"host {host!r:.200} is not allowed; allow it with {_ALLOWING}")
+        origin = headers.get("origin")
+        if method not in SAFE_METHODS and not self._access.is_origin(origin, host):  # safeguard: origin-checked
+            other = f"this request comes from {origin!r:.200}, another site than {host!r:.200}"
+            remedy = f"if a proxy there serves the page, allow its host with {_ALLOWING}"
+            return error_response(403, "refused", f"{other}; {remedy}")
         is_signed_in = any(map(self._access.is_open, _cookies_of(headers.get("cookie", ""), self._cookie)))
         if path == "/" and method == "GET":
             token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]

@@ -5,11 +5,13 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from chiplog_collector.cli import collector
@@ -24,7 +26,7 @@ Collector = subprocess.Popen[str]
 @contextmanager
 def with_page(root: Path) -> Iterator[Collector]:
     command = [sys.executable, "-P", "-m", "chiplog_collector", "--dir", str(root), "--ui", "0"]
-    environ = {**environment(root), "PYTHONUNBUFFERED": "1"}
+    environ = {**environment(root), "PYTHONUNBUFFERED": "1", "CHIPLOG_UI_HOSTS": "hub.example"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, env=environ, text=True, **pipes) as process:
         try:
@@ -60,6 +62,9 @@ def has_ended(pid: int) -> bool:
 def test_the_page_is_served_again_after_its_end_and_ends_with_the_collector(tmp_path: Path) -> None:
     with with_page(tmp_path) as process:
         first = opened_page(process)
+        behind_a_proxy = urllib.request.Request(first, headers={"Host": "hub.example"})
+        with pytest.raises(urllib.error.HTTPError, match="401"):  # the address has been used; a foreign host gets 400
+            urllib.request.urlopen(behind_a_proxy, timeout=WAIT_S)
         os.kill(pid_of_page(process), signal.SIGKILL)
         assert opened_page(process) != first
         page = pid_of_page(process)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chiplog.page.access import SESSION_S, TOKENS_MAX, Access, is_same_origin
+from chiplog.page.access import SESSION_S, TOKENS_MAX, Access
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
@@ -74,9 +74,27 @@ def test_only_known_names_are_this_server(header: str, is_ours: bool) -> None:
     assert Access(["Hub.example"]).is_host(header) is is_ours
 
 
-def test_a_change_comes_from_the_page_itself_or_from_a_program() -> None:
-    assert is_same_origin(None, "localhost:8642")
-    assert is_same_origin("http://localhost:8642", "localhost:8642")
-    assert is_same_origin("https://Hub.example", "hub.example"), "behind a proxy with TLS"
-    assert not is_same_origin("http://localhost:9999", "localhost:8642")
-    assert not is_same_origin("null", "localhost:8642")
+def test_an_allowed_name_may_have_a_port() -> None:
+    assert Access(["hub.example:8443"]).is_host("hub.example:443")
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "is_ours"),
+    [
+        (None, "localhost:8642", True),
+        ("http://localhost:8642", "localhost:8642", True),
+        ("https://other.example", "other.example", True),  # behind a proxy with TLS that keeps Host
+        ("https://Hub.example", "127.0.0.1:8642", True),  # … that sends the name of its connection as Host
+        ("https://hub.example:8443", "page", True),
+        ("https://hub.example.evil.example", "127.0.0.1:8642", False),
+        ("https://evil.example", "hub.example", False),
+        ("http://localhost:9999", "localhost:8642", False),
+        ("http://127.0.0.1:9999", "127.0.0.1:8642", False),
+        ("null", "localhost:8642", False),
+        ("null", "", False),
+    ],
+)
+def test_a_change_comes_from_the_page_itself_or_from_a_program(origin: str | None, host: str, is_ours: bool) -> None:
+    access = Access(["hub.example"])
+    access.allow_host("evil.example")  # the name of this machine, not of a proxy
+    assert access.is_origin(origin, host) is is_ours

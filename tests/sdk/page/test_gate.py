@@ -128,8 +128,28 @@ def test_another_host_is_refused_also_with_a_session(reader: PageClient, locked:
     for path in ("/", "/api/runs", "/static/style.css"):
         answer = reader.ask(path, Host="evil.example")
         assert answer.status == 400
-        assert answer.json["error"]["message"] == "host 'evil.example' is not this server; see --allow-host"
+        assert answer.json["error"]["message"] == (
+            "host 'evil.example' is not allowed; allow it with --allow-host or CHIPLOG_UI_HOSTS"
+        )
     assert locked.ask("/static/style.css", Host="hub.example:443").status == 200
+
+
+@pytest.mark.parametrize("host", ["hub.example", "127.0.0.1:8642"])
+def test_behind_a_proxy_with_tls_the_password_opens_the_page(locked: PageClient, host: str) -> None:
+    """Caddy and Traefik keep Host. nginx sends that of `proxy_pass`."""
+    sent = {"Host": host, "X_Forwarded_Proto": "https", "X_Forwarded_For": "192.0.2.7"}
+    assert b'type="password"' in locked.ask("/", **sent).body
+    opened = locked.ask("/", "POST", b"password=%3Cb%3E%26", Origin="https://hub.example", **sent)
+    assert opened.status == 303, opened
+    cookie = opened.headers["set-cookie"].partition(";")[0]
+    changed = {"Origin": "https://hub.example", "Cookie": cookie, **sent}
+    assert locked.ask("/api/views/mine", "DELETE", **changed).json["error"]["kind"] == "no_data", "past the gate"
+    refused = locked.ask("/api/views/mine", "DELETE", **{**changed, "Origin": "https://evil.example"})
+    assert (refused.status, refused.json["error"]["message"]) == (
+        403,
+        f"this request comes from 'https://evil.example', another site than '{host}'; if a proxy there serves the page, "
+        "allow its host with --allow-host or CHIPLOG_UI_HOSTS",
+    )
 
 
 def test_a_change_from_another_site_is_refused(reader: PageClient) -> None:
