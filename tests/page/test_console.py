@@ -1,17 +1,53 @@
 """Printed lines in the browser: labels, search, colours, older lines, a time in the address."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+import duckdb
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from chiplog_schemas.paths import paths_for_root
+from tests.support.hand_written import hand_written
 from tests.support.page_run import MARKUP, fill_page_run
 from tests.support.page_site import Site
+from tests.support.served_database import change, served_database
+from tests.support.slow_ranks import BEGUN
 
 
 @pytest.fixture(scope="module")
 def runs(site_of: Callable[..., Site]) -> Site:
     return site_of(fill_page_run)
+
+
+@dataclass
+class Printing:
+    """A server of the page, and the database that it shows."""
+
+    site: Site
+    database: duckdb.DuckDBPyConnection
+    n_stored: int = 0
+
+    def store(self, rank: int, second: int, line: str) -> None:
+        """Store a line, as the collector does."""
+        self.n_stored += 1
+        number = 10_000 + self.n_stored
+        time = f"{BEGUN} + to_seconds({second})"
+        change(
+            self.database,
+            f"INSERT INTO base.console VALUES (1000{rank}, 'stdout', {number}, {number}, {time}, '{line}')",
+        )
+
+
+@pytest.fixture(scope="module")
+def printing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Printing]:
+    root = tmp_path_factory.mktemp("printing")
+    with hand_written(root) as database:
+        fill_page_run(database)
+        database.execute("UPDATE base.producers SET state = NULL, ended_at = NULL WHERE producer = 10007")
+        database.execute("INSERT INTO base.position (next_number) VALUES (1)")
+    with served_database(paths_for_root(root)) as database, Site(root).running() as site:
+        yield Printing(site, database)
 
 
 def test_the_console_is_at_its_end_and_loads_older_lines_at_the_top(runs: Site, page: Page) -> None:
@@ -25,17 +61,61 @@ def test_the_console_is_at_its_end_and_loads_older_lines_at_the_top(runs: Site, 
     expect(page.get_by_text("line 500 of rank4")).to_be_in_viewport()  # what was at the top stays there
 
 
-def test_a_scroll_to_the_top_while_new_lines_are_loading_loads_older_ones(runs: Site, page: Page) -> None:
+def test_a_scroll_to_the_top_while_new_lines_are_loading_loads_older_ones(printing: Printing, page: Page) -> None:
     held: list[Route] = []
-    page.route("**/console?*direction=after*", lambda route: held.append(route))
-    change = "event: change\ndata: {}\n\n"
-    page.route("**/api/live", lambda route: route.fulfill(content_type="text/event-stream", body=change))
-    with page.expect_request("**/console?*direction=after*"):
-        runs.visit(page, "#/run/slow/console?labels=%3Drank4")
+    page.route("**/console?*resume=*", lambda route: held.append(route))
+    printing.site.visit(page, "#/run/slow/console?labels=%3Drank4")
+    expect(page.locator(".line")).to_have_count(500)
+    with page.expect_request("**/console?*resume=*"):
+        printing.store(4, 1000, "new")
     page.get_by_role("log").evaluate("element => { element.scrollTop = 0; }")
     page.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")  # it is handled
     held[0].continue_()
-    expect(page.locator(".line")).to_have_count(1000)
+    expect(page.locator(".line")).to_have_count(1001)
+
+
+def test_new_lines_are_shown_also_if_they_are_late_or_a_clock_is_slow(printing: Printing, page: Page) -> None:
+    printing.site.visit(page, "#/run/slow/console")
+    texts = page.locator(".line .text")
+    expect(texts).to_have_count(500)
+    printing.store(0, 1001, "newest of rank0")
+    expect(texts.last).to_have_text("newest of rank0")
+    printing.store(3, 970, "a clock that is 30 s slow")
+    expect(page.get_by_text("a clock that is 30 s slow")).to_have_count(1)
+    place = texts.all_text_contents().index("a clock that is 30 s slow")
+    assert texts.nth(place - 1).text_content() == "line 970 of rank0" and texts.count() == 502
+    printing.store(3, 10, "older than all lines that are shown")
+    printing.store(0, 1002, "after it")
+    expect(texts.last).to_have_text("after it")
+    expect(page.get_by_text("older than all lines that are shown")).to_have_count(0)
+
+
+def test_a_failed_request_is_reported_and_leaves_the_lines(printing: Printing, page: Page, errors: list[str]) -> None:
+    def fail(route: Route) -> None:
+        route.fulfill(status=503, json={"error": {"kind": "busy", "message": "too many queries"}})
+
+    notice = page.locator("#notice")
+    lines = page.locator(".line")
+    page.route("**/console?*", fail)
+    printing.site.visit(page, "#/run/slow/console?labels=%3Drank5")
+    expect(page.get_by_role("log")).to_have_text("too many queries")
+    page.unroute_all()
+    printing.store(5, 1000, "first")
+    expect(lines.last).to_contain_text("first")
+    n_shown = lines.count()
+    page.route("**/console?*", fail)
+    printing.store(5, 1001, "second")
+    expect(notice).to_have_text("too many queries")
+    expect(lines).to_have_count(n_shown)
+    page.unroute_all()
+    page.get_by_role("log").evaluate("element => { element.scrollTop = 0; }")
+    expect(lines).to_have_count(n_shown + 500)
+    expect(notice).to_be_hidden()
+    page.get_by_role("log").evaluate("element => { element.scrollTop = element.scrollHeight; }")
+    printing.store(5, 1002, "third")
+    expect(lines.last).to_contain_text("third")
+    expect(page.get_by_text("second")).to_be_visible()
+    errors.clear()  # answers of 503
 
 
 def test_a_search_finds_a_line_and_its_markup_and_colours_are_harmless(runs: Site, page: Page) -> None:

@@ -6,20 +6,17 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-import duckdb
-
 from chiplog.query.client import Client, connect
 from chiplog.transfer.exporter import export_run
-from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import Paths, ensure_private_dir
-from chiplog_schemas.process.file_lock import Lock
 from chiplog_schemas.storage.content_files import content_path
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import START_US, Rank, whole
 from tests.support.index import Index
 from tests.support.sample_log import everything, place_of
+from tests.support.served_database import served_database
 
 # By path: what was saved, the earlier version first.
 SAVES = [("ckpt/last.pt", b"earlier"), ("ckpt/last.pt", b"newest" * 1000), ("ckpt", b"a file"), ("empty", b"")]
@@ -89,16 +86,8 @@ def both_runs() -> list[object]:
 @contextlib.contextmanager
 def served(place: Paths) -> Iterator[Client]:
     """Answer queries as the collector of a data directory does, and yield a client of it."""
-    ensure_private_dir(place.run)
-    lock = Lock(place.collector / "lock")
-    with duckdb.connect(str(place.index)) as connection:
-        lock_down(connection)
-        service = QueryService(connection, place.query_address, files=place.files)
-        service.start()
-        with connect(dir=place.root, start=False) as client:
-            yield client
-        service.close()
-    lock.release()
+    with served_database(place), connect(dir=place.root, start=False) as client:
+        yield client
 
 
 def export_of_whole(directory: Path) -> Path:

@@ -1,18 +1,17 @@
-// Printed lines of all labels or of one, in the order of their times. New lines are added at the end, older ones are
+// Printed lines of all labels or of one, in the order of their times. New lines are added at their places, older ones are
 // loaded at the top; a few thousand lines are in the document at a time.
 
 import { addressOf, setParameters } from "../../address.js";
 import { ansiPieces } from "../../ansi.js";
 import { ask, objects, part } from "../../api.js";
-import { h, show } from "../../dom.js";
+import { h, notice, show } from "../../dom.js";
 import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
-import { liveRefresh } from "../../live.js";
-import { clockText, timeText, wholeText, zoneText } from "../../texts.js";
+import { isActive, liveRefresh } from "../../live.js";
+import { clockText, countText, timeText, zoneText } from "../../texts.js";
 
 const LOAD_LINES = 500;
 const LINES_MAX = 3000; // in the document
 const NEW_LINES_MAX = 2000; // of one request
-const OVERLAP_MS = 5000; // lines of another label may arrive later than newer ones
 const SEARCH_WAIT_MS = 250;
 const HEIGHT_MIN_PX = 260;
 const EDGE_PX = 400; // closer to the top than this loads older lines
@@ -29,6 +28,9 @@ export async function open(element, run, query, firstReport) {
   let lines = []; // {key, ts, row, element}, in the order of the document
   let hasOlder = true;
   let hasNewer = false; // the end was dropped, or a time was asked for
+  let resume = null; // all lines that were stored until then are here, as far as they are within those shown
+  let isLoaded = false;
+  let hasFailed = false; // the last request, which the line at the bottom reports
   let turn = 0;
   let isLoading = false;
 
@@ -36,7 +38,14 @@ export async function open(element, run, query, firstReport) {
   const isNone = () => labels()?.length === 0;
   const changeLabels = onOtherLabels(report, () => restart({ at: state.at }));
   const onReport = ({ detail }) => {
+    // Lines may be stored before it is known whose they are.
+    const before = report;
     report = detail;
+    if (detail.n_labels !== before.n_labels) resume = null;
+    if (!before.isOutline) {
+      if (detail.labels.length !== before.labels.length) resume = null;
+      if (detail.completeness.stored !== before.completeness.stored) live.changed(); // also the last of an ended run
+    }
     const wasAtEnd = isAtEnd();
     fit(); // the header may have grown
     if (wasAtEnd) body.scrollTop = body.scrollHeight;
@@ -79,7 +88,7 @@ export async function open(element, run, query, firstReport) {
   async function restart(changes) {
     Object.assign(state, { at: null }, changes);
     setParameters(state);
-    await load().catch(fail);
+    await load();
   }
 
   async function load() {
@@ -89,12 +98,15 @@ export async function open(element, run, query, firstReport) {
     const read = async (direction) =>
       isNone() ? { columns: [], rows: [] } : ask(path, { ...asked(), at, direction, limit: LOAD_LINES }, { signal });
     try {
-      const [before, after] = await Promise.all([read(), at ? read("after") : null]);
+      const before = await read();
+      const after = at ? await read("after") : null; // not earlier: `resume` is of the first answer
       if (mine !== turn) return;
       lines = [];
       body.replaceChildren();
       hasOlder = before.rows.length === LOAD_LINES;
       hasNewer = after?.rows.length === LOAD_LINES;
+      resume = before.resume ?? null;
+      isLoaded = true;
       add(objects(before));
       const place = lines.length - 1;
       if (after) add(objects(after));
@@ -105,14 +117,31 @@ export async function open(element, run, query, firstReport) {
       } else {
         body.scrollTop = body.scrollHeight;
       }
-      drawCount();
+      succeed();
+    } catch (error) {
+      if (mine !== turn) return;
+      lines = []; // they may be of another search
+      hasOlder = hasNewer = isLoaded = false;
+      fail(error);
     } finally {
       if (mine === turn) isLoading = false;
     }
   }
 
+  function succeed() {
+    if (hasFailed) notice("");
+    hasFailed = false;
+    drawCount();
+  }
+
   function fail(error) {
-    if (error.name !== "AbortError") show(body, h("p", { class: "error" }, error.message));
+    if (error.name === "AbortError") return;
+    if (!lines.length) {
+      show(body, h("p", { class: "error" }, error.message));
+      return;
+    }
+    hasFailed = true;
+    notice(error.message, true);
   }
 
   /** Add lines that are not there yet, each at its place. */
@@ -158,14 +187,13 @@ export async function open(element, run, query, firstReport) {
   }
 
   function drawCount() {
-    const words = [`${wholeText(lines.length)} lines shown, times in ${zoneText()}`];
+    const words = [`${countText(lines.length, "line")} shown, times in ${zoneText()}`];
     if (hasOlder) words.push("older ones load at the top");
     if (hasNewer) words.push("newer ones at the end");
     count.textContent = words.join(", ");
     end.disabled = isAtEnd();
-    const old = body.querySelector(".empty");
-    if (lines.length) old?.remove();
-    else if (!old)
+    if (lines.length) body.querySelector(":scope > p")?.remove();
+    else
       show(
         body,
         h(
@@ -182,77 +210,93 @@ export async function open(element, run, query, firstReport) {
       );
   }
 
-  async function loadOlder() {
-    if (isLoading || !hasOlder || !lines.length) return;
+  /** Run a request for further lines, unless there is one: it continues while no other lines are chosen. */
+  async function loadMore(request) {
+    if (isLoading) return;
     isLoading = true;
     const mine = turn;
+    const isWanted = () => mine === turn;
     try {
+      await request(isWanted);
+      if (!isWanted()) return;
+      isLoading = false;
+      succeed();
+    } catch (error) {
+      if (!isWanted()) return;
+      isLoading = false;
+      fail(error);
+      return;
+    }
+    loadAtEdges(); // a scroll in the meantime has loaded nothing
+  }
+
+  function loadOlder() {
+    if (!hasOlder || !lines.length) return;
+    loadMore(async (isWanted) => {
       // Lines of the same microsecond are asked for again; more of them than a request has are too many to read.
       let answer = await ask(path, { ...asked(), at: lines[0].ts, limit: LOAD_LINES + 1 }, { signal });
-      if (mine !== turn) return;
+      if (!isWanted()) return;
       const height = body.scrollHeight;
       const top = body.scrollTop;
       let added = add(objects(answer));
       if (!added && answer.rows.length > LOAD_LINES) {
         answer = await ask(path, { ...asked(), at: lines[0].ts, limit: NEW_LINES_MAX }, { signal });
-        if (mine !== turn) return;
+        if (!isWanted()) return;
         added = add(objects(answer));
       }
       hasOlder = added > 0 && answer.rows.length > LOAD_LINES;
       trim(false);
       body.scrollTop = top + body.scrollHeight - height;
-      drawCount();
-    } catch (error) {
-      fail(error);
-    } finally {
-      if (mine === turn) isLoading = false;
+    });
+  }
+
+  /** Load lines whose times are after the last one. */
+  function loadLater() {
+    loadMore(async (isWanted) => {
+      const at = lines.at(-1).ts;
+      const answer = await ask(path, { ...asked(), at, direction: "after", limit: NEW_LINES_MAX }, { signal });
+      if (!isWanted()) return;
+      append(objects(answer));
+      hasNewer = answer.rows.length === NEW_LINES_MAX;
+    });
+  }
+
+  /** Load lines that were stored since the last answer, whatever their times. */
+  async function follow() {
+    if (isLoading) return;
+    if (!isLoaded) {
+      await load();
+      return;
     }
+    await loadMore(async (isWanted) => {
+      const from = resume;
+      const answer = await ask(path, { ...asked(), resume: from, limit: NEW_LINES_MAX }, { signal });
+      if (!isWanted()) return;
+      const rows = objects(answer);
+      if (rows.length === NEW_LINES_MAX && (from || !lines.length || compare(rows[0], lines.at(-1).row) > 0)) {
+        load(); // lines before these are missing
+        return;
+      }
+      // Those before the first line are loaded with others, at the top.
+      append(hasOlder ? rows.filter((row) => compare(row, lines[0].row) > 0) : rows);
+      if (resume === from) resume = answer.resume ?? from;
+    });
+  }
+
+  function append(rows) {
+    const wasAtEnd = isAtEnd(); // now: the reader may have scrolled since the request
+    if (!add(rows)) return;
+    const height = body.scrollHeight;
+    trim(true);
+    if (wasAtEnd) body.scrollTop = body.scrollHeight;
+    else body.scrollTop -= height - body.scrollHeight;
   }
 
   const asked = () => ({ label: labels(), search: state.search });
 
-  /** Load lines after the last one. */
-  async function loadNewer(overlapMs) {
-    if (isLoading) return;
-    isLoading = true;
-    const mine = turn;
-    let isDone = false;
-    try {
-      const last = lines.at(-1)?.ts;
-      const since = last && new Date(Date.parse(last) - overlapMs).toISOString();
-      const at = overlapMs ? since : last;
-      let answer = await ask(
-        path,
-        { ...asked(), at, direction: at ? "after" : null, limit: NEW_LINES_MAX },
-        { signal },
-      );
-      if (mine !== turn) return;
-      const isFull = answer.rows.length === NEW_LINES_MAX;
-      if (isFull && overlapMs)
-        answer = await ask(path, { ...asked(), at: last, direction: "after", limit: NEW_LINES_MAX }, { signal });
-      if (mine !== turn) return;
-      const wasAtEnd = isAtEnd(); // now: the reader may have scrolled since
-      const added = add(objects(answer));
-      hasNewer = answer.rows.length === NEW_LINES_MAX;
-      if (added) {
-        const height = body.scrollHeight;
-        trim(true);
-        if (wasAtEnd) body.scrollTop = body.scrollHeight;
-        else body.scrollTop -= height - body.scrollHeight;
-      }
-      drawCount();
-      isDone = true;
-    } catch (error) {
-      fail(error);
-    } finally {
-      if (mine === turn) isLoading = false;
-    }
-    if (isDone) loadAtEdges(); // a scroll in the meantime has loaded nothing
-  }
-
   function loadAtEdges() {
     if (body.scrollTop < EDGE_PX) loadOlder();
-    if (hasNewer && body.scrollHeight - body.scrollTop - body.clientHeight < EDGE_PX) loadNewer(0);
+    if (hasNewer && body.scrollHeight - body.scrollTop - body.clientHeight < EDGE_PX) loadLater();
   }
 
   const onScroll = () => {
@@ -261,11 +305,14 @@ export async function open(element, run, query, firstReport) {
   };
   body.addEventListener("scroll", onScroll, { passive: true });
 
-  // Follow only at the end: a reader further up asks for nothing.
-  const live = liveRefresh(() => loadNewer(OVERLAP_MS), { pauseFactor: 0, canRefresh: () => !isNone() && !hasNewer && isAtEnd() });
+  const live = liveRefresh(follow, {
+    pauseFactor: 0,
+    canRefresh: () => !isNone() && !hasNewer && isAtEnd(), // a reader further up asks for nothing
+    concerns: () => report.isOutline || !isLoaded || isActive(report),
+  });
   body.addEventListener("scroll", live.later, { passive: true });
 
-  load().catch(fail);
+  load();
   return () => {
     aborted.abort();
     clearTimeout(searchTimer);

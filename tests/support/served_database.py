@@ -1,0 +1,31 @@
+"""A database that answers queries as a collector's does while a test writes it."""
+
+import contextlib
+from collections.abc import Iterator
+
+import duckdb
+
+from chiplog_collector.query.service import QueryService, lock_down
+from chiplog_schemas.paths import Paths, ensure_private_dir
+from chiplog_schemas.process.file_lock import Lock
+
+
+@contextlib.contextmanager
+def served_database(place: Paths) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Answer queries as the collector of a data directory does, and yield a cursor of its database."""
+    ensure_private_dir(place.run)
+    lock = Lock(place.collector / "lock")
+    with duckdb.connect(str(place.index)) as connection:
+        lock_down(connection)
+        service = QueryService(connection, place.query_address, files=place.files)
+        service.start()
+        try:
+            yield connection.cursor()
+        finally:
+            service.close()
+    lock.release()
+
+
+def change(database: duckdb.DuckDBPyConnection, statement: str) -> None:
+    """Change rows and the position, so that open pages are notified. Producers must stay: no rollup follows them."""
+    database.execute(f"BEGIN; {statement}; UPDATE base.position SET next_number = next_number + 1; COMMIT")
