@@ -97,10 +97,9 @@ async def info(request: Request) -> Response:
 
 
 async def _on_query_error(request: Request, error: Any) -> Response:
-    is_own = not request.url.path.endswith("/api/sql")
-    if is_own and error.message.startswith(("Catalog Error", "Binder Error")):
-        other = "the database has the views of another version of chiplog; a collector of this version renews them"
-        return error_response(503, "sql", f"{other}: chiplog up ({error.message})")
+    if error.kind == "sql" and not request.url.path.endswith("/api/sql"):  # the page's own query, which is correct
+        other = "a query of the page failed; if the views of the database are of another version of chiplog, start a"
+        return error_response(503, "sql", f"{other} collector of this version to renew them: {error.message}")
     return query_error_response(error)
 
 
@@ -119,4 +118,4 @@ async def _on_bad_request(request: Request, error: Exception) -> Response:
 async def _on_internal_error(request: Request, error: Exception) -> Response:
     """Answer in one line. The server logs the error with its traceback."""
     text = one_line(f"{type(error).__name__}: {error}")
-    return error_response(500, "internal", f"the page failed, {text:.200}; its log has more")
+    return error_response(500, "internal", f"internal error: {text:.200}; the log of chiplog ui has the traceback")

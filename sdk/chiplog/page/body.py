@@ -25,7 +25,7 @@ async def json_object(request: Request) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadRequestError("the request is not a JSON object")
     if _is_deep(value):
-        raise BadRequestError(f"the request has objects or arrays within each other deeper than {DEPTH_MAX}")
+        raise BadRequestError(f"the request nests arrays and objects deeper than {DEPTH_MAX} levels")
     return value
 
 

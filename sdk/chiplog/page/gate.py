@@ -27,8 +27,12 @@ HEADERS = (
 _SIGN_IN = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>chiplog</title>
 <link rel="stylesheet" href="static/style.css"></head><body class="sign-in"><main><h1>chiplog</h1>
 <p>{why}</p>{form}</main></body></html>"""
-_FORM = """<form method="post" action="./"><label>Password <input type="password" name="password" autofocus></label>
+_FORM = """<form method="post" action="./"><label>Password <input type="password" name="password"
+autocomplete="current-password" autofocus></label>
 <button>Open</button></form>"""
+_USED = (
+    "This address has been used, or belongs to an earlier start of chiplog ui. Open the newest address in its terminal."
+)
 _ALLOWING = "--allow-host or CHIPLOG_UI_HOSTS"
 _log = logging.getLogger("chiplog.page")
 
@@ -93,12 +97,11 @@ class Gate:
         if path == "/":
             way = "Sign in with the password, or open" if self._access.has_password else "Open"
             return self._form(f"{way} the address that chiplog ui prints: it has a token, which works once.")
-        return error_response(401, "signed_out", "open the page again by the address that chiplog ui prints")
+        return error_response(401, "signed_out", "open the page with the address that chiplog ui prints")
 
     def _sign_in(self, session: str | None, *, is_token: bool = False) -> Response:
         if session is None:
-            used = "This address has been used, or is of an earlier start; chiplog ui prints a new one after each use."
-            return self._form(used if is_token else "The password is wrong.")
+            return self._form(_USED if is_token else "The password is wrong.")
         if is_token:
             self._on_token_used()
         response = RedirectResponse("./", status_code=303)

@@ -1,4 +1,4 @@
-"""What people save under a name: layouts of a run, of the table of runs, and SQL queries."""
+"""Saved views: layouts of a run and of the table of runs, and SQL queries."""
 
 import json
 
@@ -15,7 +15,7 @@ _VIEWS = "SELECT name, view, ts FROM saved_views WHERE starts_with(name, $prefix
 
 
 async def list_views(request: Request) -> Response:
-    """GET api/views: what people keep under a name.
+    """GET api/views: the saved views.
 
     prefix: only names that begin with it. The page uses `run/PROJECT/` for layouts of a run, `runs/` for those of the
     table of runs, and `sql/` for queries.
@@ -25,7 +25,7 @@ async def list_views(request: Request) -> Response:
 
 
 async def save_view(request: Request) -> Response:
-    """PUT api/views/NAME: keep the JSON object of the body under a name. The collector keeps it, for all readers."""
+    """PUT api/views/NAME: save the JSON object of the body under a name, for all readers of the collector."""
     text = json.dumps(await json_object(request))
     if len(text) > VIEW_BYTES_MAX:
         raise BadRequestError(f"a view of {len(text)} bytes is larger than {VIEW_BYTES_MAX}")
@@ -33,7 +33,7 @@ async def save_view(request: Request) -> Response:
 
 
 async def remove_view(request: Request) -> Response:
-    """DELETE api/views/NAME: forget it."""
+    """DELETE api/views/NAME: delete a saved view."""
     return await _change(request, None)
 
 

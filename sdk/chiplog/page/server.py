@@ -1,4 +1,4 @@
-"""The server of the page: it listens, prints its address, and ends with the process or when it is closed."""
+"""The server of the page: it listens until it is closed or the process ends."""
 
 import asyncio
 import atexit

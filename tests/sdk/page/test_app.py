@@ -57,9 +57,9 @@ def test_a_database_of_another_version_says_how_its_views_are_renewed(tmp_path: 
         answer = client.ask("/api/runs/even/verdict")
         own = client.ask("/api/sql", "POST", {"query": "FROM base.phase_names"})
     assert answer.status == 503
-    assert (
-        "views of another version of chiplog; a collector of this version renews them: chiplog up (Catalog Error"
-        in (answer.json["error"]["message"])
+    assert answer.json["error"]["message"].startswith(
+        "a query of the page failed; if the views of the database are of another version of chiplog, start a "
+        "collector of this version to renew them: Catalog Error"
     )
     assert own.json["error"]["message"].startswith("Catalog Error")
 
@@ -75,7 +75,7 @@ def test_an_error_of_the_server_is_one_line_and_its_log_has_the_traceback(
     monkeypatch.setattr(routes_media, "read_texts", fail)
     with serving(tmp_path) as client:
         answer = client.sign_in().ask("/api/runs/even/texts?key=a")
-    message = "the page failed, ValueError: within; its log has more"
+    message = "internal error: ValueError: within; the log of chiplog ui has the traceback"
     assert (answer.status, answer.json) == (500, {"error": {"kind": "internal", "message": message}})
     assert "in fail" in caplog.text and "Traceback" in caplog.text
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.page_client import PageClient
 
-DEEP = "the request has objects or arrays within each other deeper than 64"
+DEEP = "the request nests arrays and objects deeper than 64 levels"
 
 
 @pytest.mark.parametrize(
