@@ -1,9 +1,10 @@
-"""Pictures of each view of the page: of the demo's run, and of a run of 64 ranks that this script plays.
+"""Pictures of each view of the page: of the demo's run, and of a run of 64 ranks that this script plays after one of 8.
 
     python scripts/screenshots.py FOLDER [--demo demo-data] [--width 1440] [--theme light]
 
 The 64 ranks are processes with the real SDK whose work is sleep: rank 11 reads its data four times as slowly for a
-third of the steps, the others wait for it in backward, and rank 40 fails at the end.
+third of the steps, the others wait for it in backward, and rank 40 fails at the end. The run of 8 is healthy, with
+another learning rate: *Compare* shows both.
 """
 
 import argparse
@@ -21,10 +22,10 @@ from playwright.sync_api import Browser, sync_playwright
 import chiplog
 
 CHROMIUM = "/usr/bin/chromium"
-RANKS = 64
+LEARNING_RATES = {8: 6e-4, 64: 3e-4}  # by the number of ranks, in the order in which the runs are played
 STEPS = 300
 STEP_S = 0.2
-START_S = 60.0  # until the last process has started
+START_S, RANK_START_S = 10.0, 1.0  # until the daemons run, and for each process
 SLOW_RANK, SLOW_FIRST, SLOW_LAST = 11, 100, 200
 BROKEN_RANK = 40
 VIEWS = {
@@ -36,20 +37,22 @@ VIEWS = {
     "media": "#/run/{run}/media",
     "files": "#/run/{run}/files",
     "system": "#/run/{run}/system",
+    "compare": "#/compare?run={run}&run={other}",  # where there are two runs
     "sql": "#/sql?q=FROM+stragglers",
 }
 SETTLED_MS = 4000
 
 
-def train(rank: int, begin: float) -> None:
+def train(rank: int, n_ranks: int, begin: float) -> None:
     """Be one rank: sleep in place of work, so that a rank that is slow makes the others wait."""
-    draw = random.Random(rank)
-    run = chiplog.init(project="gpt", run_id="gpt-64", name="gpt 64 ranks", label=f"rank{rank}", primary=rank == 0,
-                       config={"lr": 3e-4, "batch_size": 512, "model": "gpt-small"})  # fmt: skip
+    draw, lr = random.Random(1000 * n_ranks + rank), LEARNING_RATES[n_ranks]
+    config = {"lr": lr, "batch_size": 8 * n_ranks, "model": "gpt-small"}
+    run = chiplog.init(project="gpt", run_id=f"gpt-{n_ranks}", name=f"gpt {n_ranks} ranks", label=f"rank{rank}",
+                       primary=rank == 0, config=config)  # fmt: skip
     time.sleep(max(0.0, begin - time.monotonic()))
     begun = begin
     for step in range(STEPS):
-        is_slow_step = SLOW_FIRST <= step < SLOW_LAST
+        is_slow_step = SLOW_FIRST <= step < SLOW_LAST and n_ranks > SLOW_RANK
         data_s = 0.04 if is_slow_step and rank == SLOW_RANK else 0.01
         with run.step():
             with run.phase("data"):
@@ -59,8 +62,8 @@ def train(rank: int, begin: float) -> None:
             with run.phase("backward"):  # ends for all together
                 begun += STEP_S + (0.03 if is_slow_step else 0.0)
                 time.sleep(max(0.0, begun - time.monotonic()))
-            loss = 2.0 + 9.0 / (step + 5) + 0.05 * draw.gauss(0, 1) + (0.4 if rank == 11 and step % 90 > 80 else 0.0)
-            run.log({"train/loss": loss, "train/grad_norm": 1 + abs(draw.gauss(0, 0.3)), "optim/lr": 3e-4}, step=step)
+            loss = 1.85 + 500 * lr + 9.0 / (step + 5) + 0.05 * draw.gauss(0, 1) + (0.4 if rank == 11 and step % 90 > 80 else 0.0)
+            run.log({"train/loss": loss, "train/grad_norm": 1 + abs(draw.gauss(0, 0.3)), "optim/lr": lr}, step=step)
         if rank == 0 and step % 50 == 0:
             print(f"step {step}: loss {loss:.3f}", flush=True)
             run.log({"eval/loss": loss + 0.1, "sample": f"To be, or not to be, at step {step}"}, step=step)
@@ -70,18 +73,18 @@ def train(rank: int, begin: float) -> None:
     run.finish()
 
 
-def play(root: Path) -> None:
-    """Play the run of 64 ranks."""
-    environ = os.environ | {"CHIPLOG_DIR": str(root), "WORLD_SIZE": str(RANKS)}
-    begin = str(time.monotonic() + START_S)  # for all together
+def play(root: Path, n_ranks: int) -> None:
+    """Play a run."""
+    environ = os.environ | {"CHIPLOG_DIR": str(root), "WORLD_SIZE": str(n_ranks)}
+    begin = str(time.monotonic() + START_S + RANK_START_S * n_ranks)  # for all together
     ranks = [
         subprocess.Popen(
-            [sys.executable, __file__, "--rank", str(rank), begin],
+            [sys.executable, __file__, "--rank", str(rank), str(n_ranks), begin],
             env=environ,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        for rank in range(RANKS)
+        for rank in range(n_ranks)
     ]
     for rank in ranks:
         rank.wait()
@@ -96,12 +99,15 @@ def shoot(browser: Browser, root: Path, name: str, folder: Path, width: int, the
             found = re.search(r"http://\S+", server.stdout.readline())
             assert found
             with chiplog.connect(dir=root) as client:
-                [row] = client.sql("SELECT run_id FROM runs ORDER BY created_at DESC LIMIT 1").rows()
+                rows = client.sql("SELECT run_id FROM runs ORDER BY created_at DESC LIMIT 2").rows()
+            run, other = rows[0]["run_id"], rows[-1]["run_id"]
             page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
             page.goto(found[0])
             for view, fragment in VIEWS.items():
+                if view == "compare" and run == other:
+                    continue
                 page.goto("about:blank")
-                page.goto(found[0].partition("?")[0] + fragment.format(run=row["run_id"]))
+                page.goto(found[0].partition("?")[0] + fragment.format(run=run, other=other))
                 page.wait_for_timeout(SETTLED_MS)
                 page.screenshot(path=folder / f"{name}-{view}.png")
             page.close()
@@ -116,16 +122,17 @@ def main() -> None:
     parser.add_argument("--demo", type=Path, default=Path("demo-data"), help="CHIPLOG_DIR of the demo (%(default)s)")
     parser.add_argument("--width", type=int, default=1440)
     parser.add_argument("--theme", choices=["light", "dark"], default="light")
-    parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--rank", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank is not None:
-        train(int(args.rank[0]), float(args.rank[1]))
+        train(int(args.rank[0]), int(args.rank[1]), float(args.rank[2]))
         return
     if args.folder is None:
         parser.error("no folder is given; name one for the pictures")
     args.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as directory, sync_playwright() as playwright:
-        play(Path(directory))
+        for n_ranks in LEARNING_RATES:
+            play(Path(directory), n_ranks)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         shoot(browser, Path(directory), "64-ranks", args.folder, args.width, args.theme)
         if args.demo.is_dir():
