@@ -1,7 +1,10 @@
 """The curves of a run in the browser."""
 
 import re
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import duckdb
@@ -9,7 +12,8 @@ import pytest
 from playwright.sync_api import Locator, Page, Request, Route, expect
 
 from tests.support.curved_runs import fill_curved_runs
-from tests.support.page_site import Site
+from tests.support.hand_written import hand_written
+from tests.support.page_site import WAIT_MS, Site
 
 CHANGES = 'retry: 100\nevent: change\ndata: {"position": 1}\n\n'  # the browser connects again, and hears of a change
 KEYS = 70
@@ -36,6 +40,71 @@ def fill_growing(database: duckdb.DuckDBPyConnection) -> None:
 @pytest.fixture(scope="module")
 def growing(site_of: Callable[..., Site]) -> Site:
     return site_of(fill_growing)
+
+
+CHANGE = """
+import sys, time, duckdb
+from pathlib import Path
+from tests.support.hand_written import hand_written
+
+root, *statements = sys.argv[1:]
+while True:
+    try:
+        with hand_written(Path(root)) as database:
+            for statement in [*statements, "UPDATE base.position SET next_number = next_number + 1"]:
+                database.execute(statement)
+        break
+    except duckdb.IOException:  # the server reads
+        time.sleep(0.01)
+"""
+LOSSES = "INSERT INTO base.metrics SELECT {rank}, 1, s, s, TIMESTAMP '2026-01-02 03:00:00' + to_seconds(s), s FROM "
+
+
+def fill_uneven(database: duckdb.DuckDBPyConnection) -> None:
+    """A run of four ranks that has not ended.
+
+    `train/loss`: rank1 has sent 200 of 300 steps, rank2 lacks three of them, rank3 has sent none. `eval/score` is
+    logged by rank0 alone, each 50 steps, over `epoch`; `step` is a metric, ten times the step.
+    """
+    database.execute("INSERT INTO base.position (next_number) VALUES (1)")
+    database.execute("INSERT INTO base.runs (run, run_id, tags, primary_label) VALUES (1, 'uneven', [], 'rank0')")
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, "
+        "produced) SELECT r, 'rank', 1, 'rank' || r, 0, r = 0, r, 'node', '2026-01-02 03:00:00', 1000 "
+        "FROM range(4) t(r)"
+    )
+    database.execute("INSERT INTO base.intervals SELECT r, 0, 999, '2026-01-02 03:04:05' FROM range(4) t(r)")
+    database.execute("INSERT INTO base.names VALUES (1, 'train/loss'), (2, 'eval/score'), (3, 'epoch'), (4, 'step')")
+    database.execute("INSERT INTO base.definitions VALUES (0, 0, now(), 'eval/*', '', 'epoch')")
+    database.execute(LOSSES.format(rank=0) + "range(300) t(s)")
+    database.execute(LOSSES.format(rank=1) + "range(200) t(s)")
+    database.execute(LOSSES.format(rank=2) + "range(300) t(s) WHERE s NOT BETWEEN 101 AND 103")
+    database.execute(
+        "INSERT INTO base.metrics SELECT 0, n.id, s, s, make_timestamp(1767323000000000 + s * 1000000), "
+        "CASE n.id WHEN 2 THEN s WHEN 3 THEN s // 50 ELSE s * 10 END FROM base.names n, range(0, 300, 50) t(s) "
+        "WHERE n.id > 1"
+    )
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> Iterator[Site]:
+    with hand_written(tmp_path) as database:
+        fill_uneven(database)
+    with Site(tmp_path).running() as site:
+        yield site
+
+
+def change(site: Site, *statements: str) -> None:
+    """Write to the database of a site in another process: the readers of the server wait for it."""
+    subprocess.run([sys.executable, "-c", CHANGE, str(site.root), *statements], check=True, timeout=WAIT_MS / 1000)
+
+
+def steps_of(page: Page, key: str, label: str) -> list[int]:
+    """Return the steps that the CSV of a panel has for a label."""
+    with page.expect_download() as download:
+        panel(page, key).get_by_role("button", name="CSV").click()
+    rows = [line.split(",") for line in download.value.path().read_text().splitlines()]
+    return [int(row[2]) for row in rows if row[1] == label]
 
 
 def follow_changes(page: Page) -> None:
@@ -304,6 +373,59 @@ def test_live_values_of_many_curves_are_asked_for_in_parts(growing: Site, page: 
     with page.expect_request(has_all):
         growing.visit(page, "#/run/on/curves?open=m")
     assert max(map(len, parts)) <= 6
+
+
+def test_a_late_label_fills_its_part_and_the_end_of_a_run_what_was_logged_out_of_order(
+    uneven: Site, page: Page
+) -> None:
+    visit(uneven, page, "#/run/uneven/curves?filter=loss")
+    notes = panel(page, "train/loss").locator(".curve-notes")
+    expect(notes).to_contain_text("2 of 4 labels have not sent step 299 (rank3, …)")
+    expect(notes).to_contain_text("rank2 has no value for 3 of 300 steps")
+    change(uneven, LOSSES.format(rank=1) + "range(200, 300) t(s)")
+    expect(notes).to_contain_text("1 of 4 labels has not sent step 299 (rank3)")
+    assert steps_of(page, "train/loss", "rank1") == list(range(300))
+    change(
+        uneven,
+        LOSSES.format(rank=2) + "range(101, 104) t(s)",
+        "UPDATE base.producers SET state = 'finished', exit_code = 0, ended_at = '2026-01-02 03:20:00'",
+    )
+    expect(page.locator(".chip.finished")).to_be_visible()
+    expect(notes).not_to_contain_text("has no value for")
+    assert steps_of(page, "train/loss", "rank2") == list(range(300))
+
+
+def test_a_metric_opens_over_its_step_metric_until_another_x_is_chosen(uneven: Site, page: Page) -> None:
+    visit(uneven, page, "#/run/uneven/curves")
+    score = panel(page, "eval/score")
+    expect(score.locator(".curve-notes")).to_have_text("1 of 4 labels logs this · x: epoch")
+    axis = page.get_by_label("x axis")
+    expect(axis.locator("option:checked")).to_have_text("x: as defined")
+    score.locator(".curve-box").press("ArrowRight")
+    expect(score.locator(".curve-where")).to_have_text("epoch 0")
+    axis.select_option("=step")  # the metric
+    expect(score.locator(".curve-notes")).to_have_text("1 of 4 labels logs this")
+    score.locator(".curve-box").press("ArrowLeft")
+    expect(score.locator(".curve-where")).to_have_text("step 2500")
+    page.reload()
+    expect(axis).to_have_value("=step")
+    axis.select_option("step")
+    expect(score.locator(".curve-notes")).to_have_text("1 of 4 labels logs this")
+    expect(page).to_have_url(re.compile("x=step$"))
+
+
+def test_one_bound_of_steps_is_enough(uneven: Site, page: Page) -> None:
+    visit(uneven, page, "#/run/uneven/curves?filter=loss")
+    expect(panel(page, "train/loss").locator("canvas")).to_be_visible()
+    first, last = page.get_by_label("first step"), page.get_by_label("last step")
+    first.fill("250")
+    first.press("Enter")
+    expect(last).to_have_value("299")
+    assert "first=250&last=299" in page.url
+    first.fill("")
+    last.fill("99")
+    last.press("Enter")
+    expect(first).to_have_value("0")
 
 
 def test_a_part_after_the_newest_step_shows_values_as_they_come(growing: Site, page: Page) -> None:

@@ -282,8 +282,8 @@ class View {
   }
 
   setX(x) {
-    this.x = x === "step" && !this.hasDefined ? "" : x;
-    setParameters({ x: this.x });
+    this.x = x;
+    setParameters({ x });
     this.reload();
   }
 
