@@ -34,6 +34,44 @@ def test_a_cell_of_a_histogram_is_read_by_pointer_and_by_keys(media: Site, page:
     assert "step=37" in page.url
 
 
+def test_a_count_in_a_single_step_stays_on_the_screen_when_the_window_shrinks(media: Site, page: Page) -> None:
+    media.visit(page, "#/run/plain/media")
+    page.evaluate(
+        """async () => {
+            const { histogramMap } = await import("./static/js/views/run/histogram_map.js");
+            const map = histogramMap({ onStep() {}, onZoom() {} });
+            const [n_rows, n_columns] = [20, 500];
+            const counts = new Array(n_rows * n_columns).fill(0);
+            for (let row = 0; row < n_rows; row++) counts[row * n_columns + 25 * row + (row % 7)] = 5;
+            const edges = Array.from({ length: n_rows + 1 }, (_, at) => at);
+            const step = Array.from({ length: n_columns }, (_, at) => at);
+            document.querySelector("main").replaceChildren(map.element);
+            map.element.style.width = "166px";
+            const data = { n: 500, edges, step, n_steps: step.map(() => 1), width: 1, counts, at: null, largest: 5 };
+            map.draw(data, { isLog: false, step: null });
+        }"""
+    )
+    rows = page.evaluate(
+        """() => {
+            const canvas = document.querySelector("canvas");
+            const { width, height } = canvas;
+            const { data } = canvas.getContext("2d").getImageData(66, 0, width - 66, height - 18);
+            const found = new Set();
+            for (let at = 0; at < data.length; at += 4) {
+                const row = Math.floor((at / 4 / (width - 66)) / (height - 18) * 20);
+                if (data[at] < 140 && data[at + 1] < 60 && data[at + 2] < 60) found.add(row);
+            }
+            return [width, [...found]];
+        }"""
+    )
+    assert rows == [166, list(range(20))]
+    picture = page.get_by_role("img")
+    box = picture.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 66 + (25 * 7) // 5 + 0.5, box["y"] + (12.5 / 20) * (box["height"] - 18))
+    expect(page.get_by_text("step 175: 5 values between 7 and 8")).to_be_visible()
+
+
 def test_dragging_zooms_into_steps_and_values(media: Site, page: Page) -> None:
     media.visit(page, "#/run/media/media?filter=weights&labels=primary")
     panel = page.get_by_role("region", name="weights")

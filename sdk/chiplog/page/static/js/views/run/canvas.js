@@ -42,6 +42,26 @@ export function colorOf(share, ramp) {
   return ramp[at].map((from, channel) => Math.round(from + (ramp[at + 1][channel] - from) * (place - at)));
 }
 
+/** Return the pixel of each of n rows or columns, on so many pixels at most; several share one if there are too few. */
+export function pixelsOf(n, nPixels) {
+  return Array.from({ length: n }, (_, at) => (n > nPixels ? Math.floor((at * nPixels) / n) : at));
+}
+
+/**
+ * Return for each pixel the place of its largest value, so that none is lost where a pixel has several.
+ * @param {Array<?number>} values row by row; null is below all numbers
+ * @param {Array<number>} columns the pixel of each column, without gaps; rows: likewise
+ */
+export function largestPlaces(values, columns, rows) {
+  const wide = columns.at(-1) + 1;
+  const places = new Int32Array(wide * (rows.at(-1) + 1)).fill(-1);
+  values.forEach((value, at) => {
+    const pixel = rows[Math.floor(at / columns.length)] * wide + columns[at % columns.length];
+    if (places[pixel] < 0 || (value !== null && value > (values[places[pixel]] ?? -Infinity))) places[pixel] = at;
+  });
+  return places;
+}
+
 /** Return "dark" or "light": how an element looks. */
 export function themeOf(element) {
   const [red, green, blue] = getComputedStyle(element).color.match(/\d+/g).map(Number);

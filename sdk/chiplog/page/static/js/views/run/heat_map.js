@@ -1,10 +1,20 @@
-// A heat map on a canvas: rows are labels, columns are steps. The server has reduced both by the maximum; here a cell
-// is never smaller than a pixel, so nothing of it is lost.
+// A heat map on a canvas: rows are labels, columns are steps. The server has reduced both by the maximum; in a smaller
+// window than it was asked for, each pixel has the maximum of its cells, so nothing is lost.
 
 import { h, show } from "../../dom.js";
 import { countText, secondsText, wholeText } from "../../texts.js";
 import { onTheme } from "../../theme.js";
-import { NO_DATA, RAMPS, colorOf, copyPicture, fitPicture, themeOf, ticksOf } from "./canvas.js";
+import {
+  NO_DATA,
+  RAMPS,
+  colorOf,
+  copyPicture,
+  fitPicture,
+  largestPlaces,
+  pixelsOf,
+  themeOf,
+  ticksOf,
+} from "./canvas.js";
 import { dragRange } from "./drag.js";
 
 const LEFT = 84; // room for names of labels, pixels
@@ -13,12 +23,14 @@ const SCALE_MIN = 0.05; // of the median: the unit of the logarithmic scale
 const FLOOR_SHARE = 0.9; // of the cells have an excess that counts as noise and has the colour of the background …
 const FLOOR_MAX = 0.1; // … up to this share of the median
 const TICK_PX = 110;
+const COLUMNS_MAX = 600; // a bound of the server
 const SCALE_MAX_LEAST = 0.25; // of the median: where no label is slower than that, nothing has the strongest colour
 
 /**
  * Draw a heat map.
  * @param {{onChoose: function(label, step), onRange: function(first, last)}} handlers
- * @returns {{element: Element, draw: function(data, chosen), size: function(): {columns, rows}, close: function()}}
+ * @returns {{element: Element, draw: function(data, chosen), mark: function(chosen), columns: function(): number,
+ *   close: function()}}
  */
 export function heatMap({ onChoose, onRange }) {
   const canvas = h("canvas", { tabindex: 0, class: "heat", role: "img", "aria-label": "Heat map" });
@@ -27,15 +39,17 @@ export function heatMap({ onChoose, onRange }) {
   let data = null;
   let chosen = null;
   let cursor = null; // {row, column} under the pointer, or moved by keys
+  let drawn = null; // {wide, tall, places}: the cell of each pixel
 
   const box = () => ({ width: canvas.clientWidth - LEFT, height: canvas.clientHeight - BOTTOM });
   const columnAt = (x) => Math.floor(((x - LEFT) / box().width) * data.n_columns);
   const cellAt = (x, y) => {
-    if (!data?.n_columns) return null;
-    const column = columnAt(x);
-    const row = Math.floor((y / box().height) * data.n_rows);
-    if (column < 0 || column >= data.n_columns || row < 0 || row >= data.n_rows) return null;
-    return { row, column };
+    if (!drawn) return null;
+    const left = Math.floor(((x - LEFT) / box().width) * drawn.wide);
+    const top = Math.floor((y / box().height) * drawn.tall);
+    if (left < 0 || left >= drawn.wide || top < 0 || top >= drawn.tall) return null;
+    const place = drawn.places[top * drawn.wide + left];
+    return { row: Math.floor(place / data.n_columns), column: place % data.n_columns };
   };
   const stepOf = (column) => data.start + column * data.width;
 
@@ -116,17 +130,21 @@ export function heatMap({ onChoose, onRange }) {
     const rowHeight = data.n_rows > 64 ? 512 / data.n_rows : data.n_rows > 24 ? 10 : 18;
     const ratio = fitPicture(canvas, picture, Math.max(Math.round(data.n_rows * rowHeight), 36) + BOTTOM);
     const { width, height } = box();
+    drawn = null;
     if (width <= 0 || !data.n_columns) return;
     const theme = themeOf(element);
     const context = picture.getContext("2d");
-    const pixels = new ImageData(data.n_columns, data.n_rows);
-    data.excess.forEach((value, at) => {
+    const columns = pixelsOf(data.n_columns, Math.max(1, Math.floor(width * ratio)));
+    const rows = pixelsOf(data.n_rows, Math.max(1, Math.floor(height * ratio)));
+    drawn = { wide: columns.at(-1) + 1, tall: rows.at(-1) + 1, places: largestPlaces(data.excess, columns, rows) };
+    const pixels = new ImageData(drawn.wide, drawn.tall);
+    drawn.places.forEach((place, at) => {
+      const value = data.excess[place];
       const color = value === null ? NO_DATA[theme] : colorOf(strength(value), RAMPS[theme]);
       pixels.data.set([...color, 255], at * 4);
     });
     const small = document.createElement("canvas");
-    small.width = data.n_columns;
-    small.height = data.n_rows;
+    [small.width, small.height] = [drawn.wide, drawn.tall];
     small.getContext("2d").putImageData(pixels, 0, 0);
     context.scale(ratio, ratio);
     context.imageSmoothingEnabled = false;
@@ -247,7 +265,7 @@ export function heatMap({ onChoose, onRange }) {
       chosen = next;
       if (data) paintCursor();
     },
-    columns: () => Math.max(10, Math.min(600, Math.floor(box().width * (devicePixelRatio || 1)) || 600)),
+    columns: () => Math.max(10, Math.min(COLUMNS_MAX, Math.floor(box().width * (devicePixelRatio || 1)))),
     close() {
       observer.disconnect();
       endTheme();

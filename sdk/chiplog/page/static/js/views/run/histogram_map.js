@@ -1,16 +1,27 @@
-// Histograms over steps on a canvas: columns are steps, rows are values. The server has reduced both by the maximum;
-// here a column is never narrower than a pixel.
+// Histograms over steps on a canvas: columns are steps, rows are values. The server has reduced both by the maximum; in a
+// smaller window than it was asked for, each pixel has the maximum of its cells.
 
 import { h, show } from "../../dom.js";
 import { axisText } from "../../chart.js";
-import { valueText, wholeText } from "../../texts.js";
+import { countText, valueText, wholeText } from "../../texts.js";
 import { onTheme } from "../../theme.js";
-import { NO_DATA, RAMPS, colorOf, copyPicture, fitPicture, themeOf, ticksOf } from "./canvas.js";
+import {
+  NO_DATA,
+  RAMPS,
+  colorOf,
+  copyPicture,
+  fitPicture,
+  largestPlaces,
+  pixelsOf,
+  themeOf,
+  ticksOf,
+} from "./canvas.js";
 import { dragRange } from "./drag.js";
 
 const LEFT = 66; // room for values, pixels
 const BOTTOM = 18;
 const HEIGHT = 210;
+const COLUMNS_MAX = 600; // a bound of the server
 const ROW = 2; // pixels of a row at least
 const LEAST = 0.14; // of the colours: one value among millions is not the background
 const TICK_X = 110; // pixels between two steps of the axis at least
@@ -23,7 +34,7 @@ const GAP = 1.5; // typical distances between steps; a column ends there if no n
  * @returns {Object} element; draw(data, {isLog, step}); mark(step); size(): {rows, columns}; close()
  */
 export function histogramMap({ onStep, onZoom }) {
-  const canvas = h("canvas", { tabindex: 0, class: "heat histogram", role: "img", "aria-label": "Histograms" });
+  const canvas = h("canvas", { tabindex: 0, class: "heat", role: "img", "aria-label": "Histograms" });
   const line = h("p", { class: "quiet heat-line small", "aria-live": "polite" });
   const legend = h("span", { class: "heat-legend quiet small" });
   const picture = document.createElement("canvas");
@@ -31,6 +42,7 @@ export function histogramMap({ onStep, onZoom }) {
   let view = { isLog: false, step: null };
   let ends = []; // of columns, as steps
   let cursor = null; // {row, column}
+  let drawn = null; // {columns, rows, wide, places}: the pixels of columns and rows, and the cell of each pixel
 
   const box = () => ({ width: Math.max(canvas.clientWidth - LEFT, 1), height: canvas.clientHeight - BOTTOM });
   const nRows = () => data.edges.length - 1;
@@ -43,10 +55,12 @@ export function histogramMap({ onStep, onZoom }) {
   });
 
   function cellAt(x, y) {
-    if (!data?.n || x < LEFT || y < 0 || y > box().height) return null;
+    if (!drawn || x < LEFT || y < 0 || y > box().height) return null;
     const { step, row } = place(x, y);
     const column = data.step.findLastIndex((start) => start <= step);
-    return column < 0 || step > ends[column] ? null : { row, column };
+    if (column < 0 || step > ends[column]) return null;
+    const at = drawn.places[drawn.rows[row] * drawn.wide + drawn.columns[column]];
+    return { row: Math.floor(at / data.step.length), column: at % data.step.length };
   }
 
   function describe({ row, column }) {
@@ -54,10 +68,11 @@ export function histogramMap({ onStep, onZoom }) {
     const count = data.counts[at];
     const n = data.n_steps[column];
     const step = data.at?.[at] ?? data.step[column];
-    const about = Number.isInteger(count) ? "" : "about ";
-    const values = `${about}${valueText(count)} from ${valueText(data.edges[row])} to ${valueText(data.edges[row + 1])}`;
-    const most = n > 1 ? (count ? `, the most of ${n} steps` : ` and the next ${n - 1}`) : "";
-    return { step, text: `step ${wholeText(step)}${most}: ${values}` };
+    const values = Number.isInteger(count) ? countText(count, "value") : `about ${valueText(count)} values`;
+    const bounds = `between ${valueText(data.edges[row])} and ${valueText(data.edges[row + 1])}`;
+    const next = n > 1 && !count ? ` and the next ${wholeText(n - 1)}` : "";
+    const most = n > 1 && count ? `, the maximum of ${countText(n, "step")}` : "";
+    return { step, text: `step ${wholeText(step)}${next}: ${values} ${bounds}${most}` };
   }
 
   const hint = () => "Click for the step, drag to zoom; or use arrow keys.";
@@ -112,27 +127,36 @@ export function histogramMap({ onStep, onZoom }) {
   function paint() {
     const ratio = fitPicture(canvas, picture, HEIGHT);
     const { width, height } = box();
+    drawn = null;
     if (!data?.n || width <= 1) return;
     const theme = themeOf(element);
     const rgb = (color) => `rgb(${color.join(" ")})`;
     const context = picture.getContext("2d");
-    const nColumns = data.step.length;
-    const pixels = new ImageData(nColumns, nRows());
-    data.counts.forEach((count, at) => {
-      const row = nRows() - 1 - Math.floor(at / nColumns);
-      pixels.data.set([...colorOf(strength(count), RAMPS[theme]), 255], (row * nColumns + (at % nColumns)) * 4);
+    const spans = []; // of pixels: columns that begin in the same one share it
+    const columns = data.step.map((step, at) => {
+      const [left, right] = [step, ends[at]].map((one) => Math.floor((LEFT + xOf(one)) * ratio));
+      if (spans.at(-1)?.[0] !== left) spans.push([left, left + 1]);
+      spans.at(-1)[1] = Math.max(spans.at(-1)[1], right);
+      return spans.length - 1;
+    });
+    const rows = pixelsOf(nRows(), Math.max(1, Math.floor(height * ratio)));
+    const [wide, tall] = [spans.length, rows.at(-1) + 1];
+    drawn = { columns, rows, wide, places: largestPlaces(data.counts, columns, rows) };
+    const pixels = new ImageData(wide, tall);
+    drawn.places.forEach((place, at) => {
+      const row = tall - 1 - Math.floor(at / wide);
+      const color = colorOf(strength(data.counts[place]), RAMPS[theme]);
+      pixels.data.set([...color, 255], (row * wide + (at % wide)) * 4);
     });
     const small = document.createElement("canvas");
-    [small.width, small.height] = [nColumns, nRows()];
+    [small.width, small.height] = [wide, tall];
     small.getContext("2d").putImageData(pixels, 0, 0);
     context.fillStyle = rgb(NO_DATA[theme]);
     context.fillRect(LEFT * ratio, 0, width * ratio, height * ratio);
     context.imageSmoothingEnabled = false;
-    for (let column = 0; column < nColumns; column++) {
-      const left = Math.floor((LEFT + xOf(data.step[column])) * ratio);
-      const right = Math.max(left + 1, Math.floor((LEFT + xOf(ends[column])) * ratio));
-      context.drawImage(small, column, 0, 1, nRows(), left, 0, right - left, height * ratio);
-    }
+    spans.forEach(([left, right], at) => {
+      context.drawImage(small, at, 0, 1, tall, left, 0, right - left, height * ratio);
+    });
     paintAxes(context, ratio);
     paintCursor();
   }
@@ -232,7 +256,7 @@ export function histogramMap({ onStep, onZoom }) {
       const columns = Math.floor(width * (devicePixelRatio || 1));
       return {
         rows: Math.floor(Math.max(height, HEIGHT - BOTTOM) / ROW),
-        columns: Math.min(600, Math.max(columns, 50)),
+        columns: Math.min(COLUMNS_MAX, Math.max(columns, 50)),
       };
     },
     close() {
