@@ -62,7 +62,8 @@ def train(rank: int, n_ranks: int, begin: float) -> None:
             with run.phase("backward"):  # ends for all together
                 begun += STEP_S + (0.03 if is_slow_step else 0.0)
                 time.sleep(max(0.0, begun - time.monotonic()))
-            loss = 1.85 + 500 * lr + 9.0 / (step + 5) + 0.05 * draw.gauss(0, 1) + (0.4 if rank == 11 and step % 90 > 80 else 0.0)
+            peak = 0.4 if rank == 11 and step % 90 > 80 else 0.0
+            loss = 1.85 + 500 * lr + 9.0 / (step + 5) + 0.05 * draw.gauss(0, 1) + peak
             run.log({"train/loss": loss, "train/grad_norm": 1 + abs(draw.gauss(0, 0.3)), "optim/lr": lr}, step=step)
         if rank == 0 and step % 50 == 0:
             print(f"step {step}: loss {loss:.3f}", flush=True)
