@@ -27,11 +27,11 @@ WITH per_label AS (
     SELECT run_id, phase, label, sum(n_steps) AS n_steps, sum(seconds) AS seconds, sum(known_s) AS known_s
     FROM phase_times {_OF_RUNS} GROUP BY run_id, phase, label
 ), per_phase AS (
-    SELECT run_id, phase, sum(seconds) / sum(n_steps) AS step_s, sum(seconds) / count(*) AS label_s,
-           median(seconds / n_steps) AS median_s, sum(known_s) AS known_s, sum(seconds) AS seconds
+    SELECT run_id, phase, sum(seconds) / sum(n_steps) AS step_s, median(seconds / n_steps) AS median_s,
+           sum(known_s) AS known_s, sum(seconds) AS seconds
     FROM per_label GROUP BY run_id, phase
 )
-SELECT run_id, phase AS key, step_s, label_s, median_s, CASE WHEN phase <> 'step' THEN
+SELECT run_id, phase AS key, step_s, median_s, CASE WHEN phase <> 'step' THEN
            known_s / nullif(sum(known_s) FILTER (phase = 'step') OVER (PARTITION BY run_id), 0) END AS share
 FROM per_phase ORDER BY seconds DESC
 """
@@ -41,8 +41,7 @@ async def compare(request: Request) -> Response:
     """GET api/compare: config, summary and seconds per phase of 2 to 10 runs, with one value per run in their order.
 
     run: repeated. `is_same`: all runs have this value. At most 2,000 keys of each kind. `phases`, `phase_medians`:
-    seconds per step of the mean and of the median label; `phase_shares`: parts of the step; `phase_totals`: seconds of
-    a label.
+    seconds per step of the mean and of the median label; `phase_shares`: parts of the step.
     """
     runs = repeated(request.query_params, "run", RUNS_MAX, least=RUNS_MIN)
     source = request.app.state.source
@@ -63,7 +62,6 @@ async def compare(request: Request) -> Response:
             "phases": _beside(phases, runs, "step_s"),
             "phase_medians": _beside(phases, runs, "median_s"),
             "phase_shares": _beside([row for row in phases if row["share"] is not None], runs, "share"),
-            "phase_totals": _beside(phases, runs, "label_s"),
         }
     )
 

@@ -1,7 +1,7 @@
 // Runs beside each other: what differs in their config, their summary, their metrics at the same step, and their phases.
 
 import { ask } from "../api.js";
-import { addressOf, setParameters } from "../address.js";
+import { addressOf, setParameters, wholeOf } from "../address.js";
 import { h, notice, show } from "../dom.js";
 import { wordFilter } from "../filter.js";
 import { liveRefresh } from "../live.js";
@@ -29,7 +29,7 @@ export async function open(content, rest, query) {
   let isOver = false;
   let filter = query.get("filter") ?? "";
   let showsAll = query.get("all") === "1";
-  let step = /^-?\d{1,15}$/.test(query.get("step") ?? "") ? query.get("step") : "";
+  let step = wholeOf(query.get("step"));
   let turn = 0;
   const load = () =>
     Promise.all([
@@ -75,7 +75,7 @@ export async function open(content, rest, query) {
   }
 
   async function onStep() {
-    step = stepInput.value;
+    step = wholeOf(stepInput.value);
     setParameters({ step });
     const mine = ++turn;
     try {
