@@ -215,6 +215,13 @@ def test_filter_axes_and_smoothing_are_in_the_address(curved: Site, page: Page) 
     expect(page.get_by_label("smoothing", exact=True)).to_have_value("0.5")
 
 
+def test_a_logarithmic_x_has_round_numbers_also_in_a_small_part(curved: Site, page: Page) -> None:
+    curved.visit(page, "#/runs")
+    splits = "([least, most]) => import('./static/js/chart.js').then(({ logSplits }) => logSplits(least, most))"
+    assert page.evaluate(splits, [48, 250]) == [50, 60, 70, 80, 90, 100, 200]
+    assert page.evaluate(splits, [2100, 2600]) == [2100, 2200, 2300, 2400, 2500, 2600]
+
+
 def test_several_runs_have_a_colour_each_and_their_configs_beside_them(curved: Site, page: Page) -> None:
     visit(curved, page, "#/run/lines/curves?with=other&with=band")
     expect(page.locator(".overlaid")).to_contain_text("0.2")

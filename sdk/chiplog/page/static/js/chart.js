@@ -17,6 +17,8 @@ const STRIP = 3; // pixels
 const MARK_NEAR = 6; // pixels from the crosshair
 const MARKS_NEAR = 4; // of which the words are shown at once
 const FLOOR_SHARE = 0.5; // of the end of the axis: where it begins above that, the legend has a note
+const LOG_SPLITS_MIN = 3; // of a logarithmic x
+const LABEL_PX = 72; // of its texts
 const NAME_GAP = 3; // pixels between a line and its name
 const WHOLE_INCREMENTS = Array.from({ length: 48 }, (_, at) => [1, 2, 5][at % 3] * 10 ** Math.floor(at / 3)); // of steps
 
@@ -159,10 +161,11 @@ export class Chart {
     const logTexts = (plot, splits) => splits.map((value) => (value === null ? null : logText(value, splits)));
     const x = { ...axis, space: 70, size: 30 };
     if (model.kind === "relative") x.values = (plot, splits) => splits.map((value) => durationText(value));
-    else if (model.isLogX) x.values = logTexts;
+    else if (model.isLogX) x.values = (plot, splits) => (plot.scales.x.max < 10 * plot.scales.x.min ? texts : logTexts)(plot, splits);
     else if (model.kind === "time") x.values = (plot, splits, at, space, step) => splits.map((value) => tickText(value, step, this.local));
     else x.values = texts;
-    if (model.kind === "step" && !model.isLogX) x.incrs = WHOLE_INCREMENTS;
+    if (model.isLogX) Object.assign(x, { splits: (plot, at, least, most) => logSplits(least, most), filter: withRoom });
+    else if (model.kind === "step") x.incrs = WHOLE_INCREMENTS;
     const y = { ...axis, values: texts, space: 32, size: (plot, values) => axisSize(values) };
     const right = { ...y, scale: "right", side: 1, grid: { show: false } };
     const hasRight = series.some(({ scale }) => scale === "right");
@@ -489,6 +492,37 @@ function spread(least, most) {
 
 function logSpread(least, most) {
   return least < most ? [least, most] : [least / 2, least * 2];
+}
+
+/**
+ * Return the multiples of powers of ten between two numbers, or of a smaller step if there are few. Those of uPlot begin
+ * at the least number, round or not.
+ */
+export function logSplits(least, most) {
+  const splits = [];
+  for (let power = 10 ** Math.floor(Math.log10(least)); power <= most; power *= 10) {
+    for (let digit = 1; digit < 10; digit++) {
+      const split = Number((digit * power).toPrecision(1));
+      if (split >= least && split <= most) splits.push(split);
+    }
+  }
+  if (splits.length >= LOG_SPLITS_MIN) return splits;
+  const power = 10 ** Math.floor(Math.log10((most - least) / LOG_SPLITS_MIN));
+  const step = [1, 2, 5, 10].map((digit) => digit * power).findLast((size) => size <= (most - least) / LOG_SPLITS_MIN);
+  const [from, to] = [Math.ceil(least / step), Math.floor(most / step)];
+  return Array.from({ length: to - from + 1 }, (_, at) => (from + at) * step);
+}
+
+/** Return the splits of a logarithmic x whose texts have room, null for others: first powers of ten, then their halves. */
+function withRoom(plot, splits) {
+  const digit = (split) => Math.round(split / 10 ** Math.floor(Math.log10(split) + 1e-9));
+  const order = (split) => ({ 1: 0, 5: 1, 2: 2 })[digit(split)] ?? 3;
+  const taken = new Map();
+  for (const split of splits.toSorted((a, b) => order(a) - order(b))) {
+    const at = plot.valToPos(split, "x");
+    if ([...taken.values()].every((other) => Math.abs(at - other) >= LABEL_PX)) taken.set(split, at);
+  }
+  return splits.map((split) => (taken.has(split) ? split : null));
 }
 
 function css(name) {
