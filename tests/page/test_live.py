@@ -93,8 +93,17 @@ def test_each_view_shows_a_new_value_without_a_reload(site: Site, training: Trai
     tabs.get_by_role("link", name="Ranks").click()
     labels = page.get_by_role("region", name="Labels")
     expect(labels.get_by_role("row").nth(1).get_by_role("cell").nth(2)).to_have_text("1")  # the step
+    lists = [page.get_by_label(name, exact=True) for name in ("Phase", "Order of labels")]
+    for one in lists:
+        expect(one.locator("option").nth(1)).to_be_attached()
+        one.evaluate("list => { list.options[0].isTheSame = true; }")
+    lists[0].focus()
     training.log(303.25)
     expect(labels.get_by_role("row").nth(1).get_by_role("cell").nth(2)).to_have_text("2")
+    expect(page.get_by_label("Last step")).to_have_value("2")
+    expect(page.get_by_role("region", name="Phases over time")).to_contain_text("steps 0 to 2")
+    for one in lists:
+        assert one.evaluate("list => list.options[0].isTheSame"), "an open list stays open"
 
     tabs.get_by_role("link", name="Console").click()
     console = page.locator(".tab-console")

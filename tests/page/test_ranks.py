@@ -109,6 +109,35 @@ def test_one_slow_rank_of_1024_in_one_step_is_a_mark_on_the_screen(runs: Site, p
         assert abs(row - 777 / 1024) < 0.01 and 17 / 24 - 0.01 <= column <= 18 / 24 + 0.01
 
 
+def test_single_slow_steps_stay_on_the_screen_when_the_window_shrinks(runs: Site, page: Page) -> None:
+    """Each of 24 ranks is slow in one step of 600: after narrowing there is one pixel for several steps."""
+    runs.visit(page, "#/run/even/console")  # has no other picture
+    page.evaluate(
+        """async () => {
+            const { heatMap } = await import("./static/js/views/run/heat_map.js");
+            const map = heatMap({ onChoose() {}, onRange() {} });
+            const [n_rows, n_columns] = [24, 600];
+            const excess = new Array(n_rows * n_columns).fill(0);
+            for (let row = 0; row < n_rows; row++) excess[row * n_columns + 25 * row + (row % 7)] = 5;
+            const labels = Array.from({ length: n_rows }, (_, at) => `rank${at}`);
+            const lists = { labels, excess, label: null, step: null, typical_s: new Array(n_columns).fill(1) };
+            document.querySelector("main").replaceChildren(map.element);
+            map.element.style.width = "684px";
+            map.draw({ ...lists, n_rows, n_columns, start: 0, width: 1, per_row: 1, last_step: 599 }, null);
+        }"""
+    )
+    for width in (684, 324, 184):
+        page.evaluate("width => { document.querySelector('.heat-box').style.width = `${width}px`; }", width)
+        page.wait_for_function("width => document.querySelector('canvas.heat').width === width", arg=width)
+        assert {int(row * 24) for row, _ in page.evaluate(STRONGEST)} == set(range(24)), width
+    # The pointer finds the slow step among those of its pixel.
+    box = page.get_by_role("img").bounding_box()
+    assert box
+    [column] = [column for row, column in page.evaluate(STRONGEST) if int(row * 24) == 13][:1]
+    page.mouse.move(box["x"] + 84 + column * 100 + 0.5, box["y"] + (13.5 / 24) * (box["height"] - 18))
+    expect(page.get_by_text("rank13, step 331: 5 s more than the median of 1 s")).to_be_visible()
+
+
 def test_the_timeline_shows_a_range_of_steps_and_its_phases_are_reached_by_keys(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/slow/ranks")
     lanes = page.get_by_role("region", name="Phases over time")
@@ -233,6 +262,8 @@ def test_labels_that_are_chosen_before_the_report_has_come_wait_for_it(runs: Sit
     page.route("**/api/runs/slow", lambda route: reports.append(route))
     runs.visit(page, "#/run/slow/ranks?labels=primary&step=499")
     expect(page.locator(".phase-row")).to_have_count(1)
+    print(asked, page.locator(".run-tab").inner_text())
+    print(asked, page.locator(".run-tab").inner_text())
     asked.clear()
     page.get_by_role("combobox", name="labels", exact=True).select_option("failed")
     expect(page).to_have_url(re.compile("labels=failed"))
@@ -241,3 +272,43 @@ def test_labels_that_are_chosen_before_the_report_has_come_wait_for_it(runs: Sit
     reports[0].continue_()
     expect(page.locator(".phase-row")).to_have_count(2)
     expect(page.get_by_role("img", name="Heat map of 2 labels")).to_be_visible()
+
+
+def test_a_list_of_too_many_labels_says_how_many_it_has(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/even/ranks")
+    options = page.evaluate(
+        """async () => {
+            const { labelsSelect } = await import("./static/js/labels.js");
+            const labels = Array.from({ length: 2000 }, (_, at) => ({ label: `rank${at}`, is_newest: true }));
+            return [...labelsSelect({ labels, n_labels: 2000 }).options].map((one) => [one.text, one.disabled]);
+        }"""
+    )
+    assert options[-2:] == [["rank1023", False], ["the first 1,024 of 2,000 labels", True]]
+
+
+@pytest.mark.parametrize("tab", ["ranks", "system", "media"])
+def test_a_finished_run_asks_for_nothing_when_another_one_changes(runs: Site, page: Page, tab: str) -> None:
+    page.clock.install()
+    page.add_init_script(
+        "window.EventSource = class extends EventSource { constructor(url) { super(url); window.stream = this; } }"
+    )
+    asked: list[str] = []
+    open_requests: set[str] = set()
+    page.on("request", lambda request: (asked.append(request.url), open_requests.add(request.url)))
+    page.on("requestfinished", lambda request: open_requests.discard(request.url))
+
+    def pass_time() -> None:
+        page.clock.fast_forward(20_000)
+        page.evaluate("fetch('api/runs').then((answer) => answer.text())")
+        while any(f"/even/{part}" in url for part in ("ranks", "system", "media") for url in open_requests):
+            page.wait_for_timeout(20)
+
+    runs.visit(page, f"#/run/even/{tab}")
+    expect(page.get_by_text("all 40 events stored")).to_be_visible()
+    for _ in range(2):  # the stream begins with a change
+        pass_time()
+    asked.clear()
+    page.evaluate("stream.dispatchEvent(new MessageEvent('change', { data: '{\"position\": 1, \"n_deleted\": 0}' }))")
+    for _ in range(2):
+        pass_time()
+    assert [url for url in asked if "/even/" in url] == []

@@ -1,10 +1,10 @@
 // Ranks beside each other: a sentence on who was slow, a heat map of rank and step, the phases of a step, all labels.
 
-import { addressOf, readAddress, setParameters } from "../../address.js";
+import { addressOf, readAddress, setParameters, wholeOf } from "../../address.js";
 import { ask, objects, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
-import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
-import { liveRefresh } from "../../live.js";
+import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
+import { hasGrown, isActive, liveRefresh } from "../../live.js";
 import { bytesText, countText, durationText, exitText, phaseText, secondsText, timeText, wholeText } from "../../texts.js";
 import { heatMap } from "./heat_map.js";
 import { stepPhases } from "./step_phases.js";
@@ -77,11 +77,17 @@ export async function open(element, run, query, firstReport) {
     onRange: (first, last) => go({ first, last }),
   });
   const lanesRange = h("span", { class: "quiet" });
-  const lanesOrder = h("select", {
-    "aria-label": "Order of labels",
-    onchange: () => go({ lanes: lanesOrder.value, skip: 0 }),
-  });
-  const lanesMore = h("span", { hidden: true });
+  const lanesOrder = h(
+    "select",
+    { "aria-label": "Order of labels", onchange: () => go({ lanes: lanesOrder.value, skip: 0 }) },
+    h("option", { value: "rank" }, "by rank"),
+    h("option", { value: "slow" }, "slowest first"),
+  );
+  const move = (by, text, title) =>
+    h("button", { "aria-label": title, onclick: () => go({ skip: Math.max(0, state.skip + by) }) }, text);
+  const [lanesBefore, lanesAfter] = [move(-LANES, "‹", "Labels before"), move(LANES, "›", "Labels after")];
+  const lanesCount = h("span");
+  const lanesMore = h("span", { hidden: true }, lanesBefore, lanesCount, lanesAfter);
   const lanesPanel = h(
     "section",
     { class: "panel", hidden: true, "aria-label": "Phases over time" },
@@ -106,9 +112,11 @@ export async function open(element, run, query, firstReport) {
     for (const load of [loadHeat, loadStep, loadTimeline]) load().catch(fail);
   });
   const onReport = ({ detail }) => {
+    const isNew = hasGrown(report, detail);
     report = detail;
     table.setReport(detail);
     changeLabels(detail);
+    if (isNew) live?.changed();
   };
   element.addEventListener("report", onReport);
   show(element, sentence, mapPanel, lanesPanel, stepBars.element, table.element);
@@ -165,7 +173,7 @@ export async function open(element, run, query, firstReport) {
     show(
       sentence,
       verdict.parts.length
-        ? h("p", { class: verdict.is_slow ? "slow" : "even" }, linked(verdict.parts))
+        ? h("p", {}, linked(verdict.parts))
         : h(
             "p",
             { class: "quiet" },
@@ -247,10 +255,12 @@ export async function open(element, run, query, firstReport) {
 
   function drawHeat() {
     phaseNames = heat.phases;
-    show(
-      phases,
-      heat.phases.map((name) => h("option", { value: name, selected: name === heat.phase }, phaseText(name))),
-    );
+    // A list that is open stays as it is.
+    if (document.activeElement !== phases) {
+      const isSame = String([...phases.options].map(({ value }) => value)) === String(heat.phases);
+      if (!isSame) show(phases, heat.phases.map((name) => h("option", { value: name }, phaseText(name))));
+      phases.value = heat.phase;
+    }
     const isZoomed = state.first !== null || state.last !== null;
     whole.hidden = !isZoomed;
     const last = Math.min(heat.start + heat.n_columns * heat.width, heat.last_step + 1) - 1;
@@ -328,30 +338,11 @@ export async function open(element, run, query, firstReport) {
       `steps ${wholeText(answer.first)} to ${wholeText(answer.last)}, from ${timeText(begun.toISOString())}`,
       answer.width > 1 ? `; ${answer.width} steps in a bar are added up` : "",
     );
-    show(
-      lanesOrder,
-      [
-        ["rank", "by rank"],
-        ["slow", "slowest first"],
-      ].map(([value, text]) => h("option", { value, selected: value === answer.order }, text)),
-    );
+    if (document.activeElement !== lanesOrder) lanesOrder.value = answer.order;
     lanesMore.hidden = answer.n_labels <= LANES;
-    const move = (by, text, title) =>
-      h(
-        "button",
-        {
-          "aria-label": title,
-          disabled: state.skip + by < 0 || state.skip + by >= answer.n_labels,
-          onclick: () => go({ skip: state.skip + by }),
-        },
-        text,
-      );
-    show(
-      lanesMore,
-      move(-LANES, "‹", "Labels before"),
-      ` ${answer.labels.length} of ${countText(answer.n_labels, "label")} `,
-      move(LANES, "›", "Labels after"),
-    );
+    lanesCount.textContent = ` ${answer.labels.length} of ${countText(answer.n_labels, "label")} `;
+    lanesBefore.disabled = state.skip === 0;
+    lanesAfter.disabled = state.skip + LANES >= answer.n_labels;
   }
 
   let live = null;
@@ -360,11 +351,11 @@ export async function open(element, run, query, firstReport) {
   async function refresh() {
     const now = performance.now();
     const isFirst = heat?.labels.length > 1 && !verdict?.parts.length; // there was nothing to compare before
-    const isTold = isFirst || now - verdictAt > VERDICT_PAUSE_MS;
+    const isVerdictDue = isFirst || now - verdictAt > VERDICT_PAUSE_MS;
     const pictures = async () => {
-      if (isTold) await loadVerdict();
-      if (heat && !isTold && state.last === null) await growHeat();
-      else if (!heat || isTold) await loadHeat();
+      if (isVerdictDue) await loadVerdict();
+      if (heat && !isVerdictDue && state.last === null) await growHeat();
+      else if (!heat || isVerdictDue) await loadHeat();
     };
     try {
       await Promise.all([
@@ -376,7 +367,7 @@ export async function open(element, run, query, firstReport) {
       fail(error);
     }
     clearTimeout(verdictTimer);
-    if (isTold) verdictAt = now;
+    if (isVerdictDue) verdictAt = now;
     // Also after the last change of the run.
     else verdictTimer = setTimeout(live.changed, VERDICT_PAUSE_MS - (now - verdictAt) + 1);
   }
@@ -384,16 +375,16 @@ export async function open(element, run, query, firstReport) {
   if (verdict) drawVerdict();
   const tables = ask(`${path}/ranks`, {}, { signal }).then(table.draw, fail);
   // Without a choice, the sentence says which phase and steps to show.
-  const told = verdict ? Promise.resolve() : loadVerdict();
+  const verdictLoaded = verdict ? Promise.resolve() : loadVerdict();
   const pictures = Promise.all([
-    (state.phase ? Promise.resolve() : told).then(loadHeat).then(loadStep),
-    (Object.keys(chosenSteps()).length ? Promise.resolve() : told).then(loadTimeline),
-    told,
+    (state.phase ? Promise.resolve() : verdictLoaded).then(loadHeat).then(loadStep),
+    (Object.keys(chosenSteps()).length ? Promise.resolve() : verdictLoaded).then(loadTimeline),
+    verdictLoaded,
   ]).catch(fail);
   Promise.allSettled([tables, pictures]).then(() => {
     if (signal.aborted) return;
     reveal();
-    live = liveRefresh(refresh);
+    live = liveRefresh(refresh, { concerns: () => isActive(report) });
   });
 
   return () => {
@@ -407,7 +398,7 @@ export async function open(element, run, query, firstReport) {
 }
 
 function readState(query) {
-  const whole = (name) => (/^-?\d{1,15}$/.test(query.get(name) ?? "") ? Number(query.get(name)) : null);
+  const whole = (name) => wholeOf(query.get(name));
   return {
     panel: query.get("panel"),
     phase: query.get("phase"),
@@ -416,7 +407,7 @@ function readState(query) {
     first: whole("first"),
     last: whole("last"),
     lanes: query.get("lanes"),
-    skip: whole("skip") ?? 0,
+    skip: Math.max(0, whole("skip") ?? 0),
   };
 }
 
