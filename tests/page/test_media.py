@@ -115,9 +115,32 @@ def test_a_search_marks_its_words_in_all_steps(media: Site, page: Page) -> None:
     assert "step=200" in page.url
 
 
+def test_the_colours_change_without_a_request_and_two_inputs_at_once_both_count(media: Site, page: Page) -> None:
+    media.visit(page, "#/run/media/media")
+    panel = page.get_by_role("region", name="weights")
+    expect(panel).to_contain_text("1,000 histograms")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    legend = panel.locator(".heat-legend").inner_text()
+    page.get_by_role("checkbox", name="log colours").check()
+    expect(panel.locator(".heat-legend")).not_to_have_text(legend)
+    assert not [url for url in asked if "/histograms" in url]
+    page.evaluate(
+        """() => {
+            for (const [name, text] of [["Filter names", "sample"], ["Search texts", "at 300"]]) {
+                const input = document.querySelector(`input[aria-label="${name}"]`);
+                input.value = text;
+                input.dispatchEvent(new Event("input"));
+            }
+        }"""
+    )
+    expect(page.get_by_role("region", name="sample", exact=True)).to_contain_text("1 text with “at 300”")
+    expect(panel).to_have_count(0)
+
+
 def test_what_is_no_image_is_not_shown_as_one_and_tables_are_text(media: Site, page: Page) -> None:
     media.visit(page, "#/run/media/media")
-    expect(page.get_by_role("region", name="pages/evil.png")).to_contain_text("no PNG, JPEG, GIF or WebP")
+    expect(page.get_by_role("region", name="pages/evil.png")).to_contain_text("This file is not a PNG, JPEG")
     expect(page.get_by_role("region", name="scores.tsv")).to_contain_text(MARKUP)
     expect(page.get_by_role("region", name="predictions.csv")).to_contain_text("The first 20 rows, 3 columns.")
     expect(page.get_by_role("region", name="worst.table.json").get_by_role("columnheader")).to_have_text(["id", "loss"])

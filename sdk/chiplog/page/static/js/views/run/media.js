@@ -1,12 +1,12 @@
 // What a run logged beside numbers: histograms over steps, texts and images at a step, tables. One step is chosen for
 // the whole tab, the newest at first.
 
-import { addressOf, setParameters } from "../../address.js";
+import { addressOf, setParameters, wholeOf } from "../../address.js";
 import { ask, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
 import { nameFilter } from "../../filter.js";
 import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
-import { liveRefresh } from "../../live.js";
+import { hasGrown, isActive, liveRefresh } from "../../live.js";
 import {
   IMAGE_BYTES_MAX,
   TEXT_BYTES_MAX,
@@ -24,10 +24,10 @@ import { histogramMap } from "./histogram_map.js";
 const PAUSE_MS = 2000; // between two requests for what is new
 const PAUSE_FACTOR = 10; // an answer that takes long is asked for less often
 const TYPING_MS = 250;
+const SLIDING_MS = 120;
 const SHOWN_AT_FIRST = 24; // panels of a section, until more are asked for
 const TABLE_ROWS = 20; // the tab Files has more
 const URLS_MAX = 40; // images that are kept
-const STEP_MAX = 9007199254740991; // whole numbers beyond it have no exact place here
 const NOTHING = "This run has no histogram, text, image or table. This logs some:";
 const EXAMPLE = `run.log({"weights": chiplog.Histogram.of(model.weight)})
 run.log({"sample": "To be, or not to be"})
@@ -57,6 +57,7 @@ class View {
     }
     this.panels = new Map(); // by kind and name
     this.urls = new Map(); // of images, by digest
+    this.timers = new Map(); // by control
     this.abort = new AbortController();
     this.isOpen = true;
   }
@@ -76,19 +77,22 @@ class View {
       this.reload("texts");
     });
     this.onReport = ({ detail }) => {
-      const before = JSON.stringify(this.report.files);
+      const before = this.report;
       this.report = detail;
-      if (!changeLabels(detail) && JSON.stringify(detail.files) !== before) this.redrawAll();
+      if (!changeLabels(detail) && JSON.stringify(detail.files) !== JSON.stringify(before.files)) this.redrawAll();
+      if (hasGrown(before, detail)) this.live.changed();
     };
     this.element.addEventListener("report", this.onReport);
-    this.live = liveRefresh(() => this.refresh(), { pauseMs: PAUSE_MS, pauseFactor: PAUSE_FACTOR, isQuiet: true });
+    const concerns = () => isActive(this.report);
+    const pauses = { pauseMs: PAUSE_MS, pauseFactor: PAUSE_FACTOR, isQuiet: true };
+    this.live = liveRefresh(() => this.refresh(), { ...pauses, concerns });
   }
 
   close() {
     this.isOpen = false;
     this.abort.abort();
     this.live?.close();
-    clearTimeout(this.typing);
+    for (const timer of this.timers.values()) clearTimeout(timer);
     this.seen?.disconnect();
     this.element.removeEventListener("report", this.onReport);
     for (const panel of this.panels.values()) panel.close();
@@ -145,12 +149,11 @@ class View {
           class: name === "filter" ? "grow" : null,
         },
         oninput: (event) => {
-          clearTimeout(this.typing);
           this[name] = event.target.value;
-          this.typing = setTimeout(() => {
+          this.later(name, TYPING_MS, () => {
             setParameters({ [name]: this[name] });
             after();
-          }, TYPING_MS);
+          });
         },
       });
     const log = h(
@@ -210,14 +213,20 @@ class View {
     this.reset.hidden = !this.zoom && !this.ranges.size;
   }
 
+  /** Call a function once a control rests. */
+  later(control, ms, then) {
+    clearTimeout(this.timers.get(control));
+    this.timers.set(control, setTimeout(then, ms));
+  }
+
   /** Follow the slider, with one request for where it rests. */
   slide(step) {
-    clearTimeout(this.typing);
     this.number.value = step;
-    this.typing = setTimeout(() => this.setStep(step), 120);
+    this.later("step", SLIDING_MS, () => this.setStep(step));
   }
 
   setStep(step) {
+    clearTimeout(this.timers.get("step"));
     this.step = step;
     setParameters({ step });
     this.drawStep();
@@ -240,7 +249,7 @@ class View {
   setLog(isLog) {
     this.isLog = isLog;
     setParameters({ log: isLog ? 1 : null });
-    this.reload("histograms");
+    for (const panel of this.panels.values()) if (panel instanceof HistogramPanel) panel.draw();
   }
 
   setZoom(zoom, key) {
@@ -312,7 +321,7 @@ class View {
         found.slice(0, n).map(([name, what]) => this.panel(kind, name, what).element),
       );
       more.hidden = n >= found.length;
-      more.textContent = `Show more of ${wholeText(found.length)}`;
+      more.textContent = `Show more (${wholeText(Math.min(n, found.length))} of ${wholeText(found.length)})`;
     };
     fill(SHOWN_AT_FIRST);
     const title = `${kind[0].toUpperCase()}${kind.slice(1)}`;
@@ -472,7 +481,12 @@ class HistogramPanel extends Panel {
     ];
     show(this.notes, notes.filter(Boolean).join(" · "));
     this.columns = data.step ?? [];
-    this.map.draw(data, { isLog: view.isLog, step: view.step });
+    this.data = data;
+    this.draw();
+  }
+
+  draw() {
+    if (this.data) this.map.draw(this.data, { isLog: this.view.isLog, step: this.view.step });
   }
 
   around(now) {
@@ -596,7 +610,7 @@ class ImagePanel extends FilePanel {
     const url = await this.view.urlOf(file, signal);
     if (signal.aborted) return;
     if (url) show(this.content, h("img", { src: url, alt: file.path, class: "media-image" }));
-    else show(this.content, h("p", { class: "quiet" }, "Its content is no PNG, JPEG, GIF or WebP image."));
+    else show(this.content, h("p", { class: "quiet" }, "This file is not a PNG, JPEG, GIF or WebP image."));
   }
 }
 
@@ -622,15 +636,11 @@ function marked(text, search) {
   let at = 0;
   if (search) {
     const [low, word] = [text.toLowerCase(), search.toLowerCase()];
-    const isAligned = low.length === text.length; // else places in one are no places in the other
+    const isAligned = low.length === text.length; // lower-casing may change the length: then positions do not correspond
     for (let found = low.indexOf(word); isAligned && found >= 0; found = low.indexOf(word, at)) {
       parts.push(text.slice(at, found), h("mark", {}, text.slice(found, found + word.length)));
       at = found + word.length;
     }
   }
   return [...parts, text.slice(at) || (parts.length ? null : "(empty)")];
-}
-
-function wholeOf(text) {
-  return /^-?\d{1,19}$/.test(text ?? "") ? Math.min(Math.max(Number(text), -STEP_MAX), STEP_MAX) : null;
 }
