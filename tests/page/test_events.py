@@ -1,17 +1,51 @@
 """Failures and events of a run in the browser."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+import duckdb
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
+from chiplog_schemas.paths import paths_for_root
+from tests.support.hand_written import hand_written
 from tests.support.page_run import MARKUP, fill_page_run
 from tests.support.page_site import Site
+from tests.support.served_database import change, served_database
+from tests.support.slow_ranks import BEGUN
 
 
 @pytest.fixture(scope="module")
 def runs(site_of: Callable[..., Site]) -> Site:
     return site_of(fill_page_run)
+
+
+@dataclass
+class Failing:
+    """A server of the page, and the database that it shows: `slow` still runs, `even` has ended."""
+
+    site: Site
+    database: duckdb.DuckDBPyConnection
+
+    def store(self, rank: int, second: int, kind: str, message: str) -> None:
+        """Store an event of `slow`, as the collector does."""
+        body = '{"traceback": "Traceback of it"}'
+        values = (
+            f"1000{rank}, 7000 + {second}, {BEGUN} + to_seconds({second}), '{kind}', 'error', '{message}', '{body}'"
+        )
+        rows = "base.events (producer, seq, ts, kind, level, message, body)"
+        change(self.database, f"INSERT INTO {rows} VALUES ({values})")
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Failing]:
+    root = tmp_path_factory.mktemp("failing")
+    with hand_written(root) as database:
+        fill_page_run(database)
+        database.execute("UPDATE base.producers SET state = NULL, ended_at = NULL WHERE producer = 10007")
+        database.execute("INSERT INTO base.position (next_number) VALUES (1)")
+    with served_database(paths_for_root(root)) as database, Site(root).running() as site:
+        yield Failing(site, database)
 
 
 def test_all_labels_are_aligned_to_the_first_failure(runs: Site, page: Page) -> None:
@@ -42,14 +76,70 @@ def test_events_are_filtered_by_kind(runs: Site, page: Page) -> None:
     expect(rows.first.get_by_title("file_stored")).to_have_text("file arrived")
 
 
-def test_a_change_of_the_database_asks_for_what_is_new(runs: Site, page: Page) -> None:
-    change = "event: change\ndata: {}\n\n"
-    page.route("**/api/live", lambda route: route.fulfill(content_type="text/event-stream", body=change))
+def test_new_events_leave_what_a_reader_has_opened_and_selected(failing: Failing, page: Page) -> None:
+    failing.site.visit(page, "#/run/slow/events")
+    tracebacks = page.get_by_role("region", name="Tracebacks").locator("details")
+    rows = page.get_by_role("region", name="All events").locator("tbody tr")
+    expect(tracebacks).to_have_count(1)
+    tracebacks.first.locator("summary").click()  # it was open
+    rows.first.locator("summary").click()
+    text = rows.first.locator("pre").text_content()
+    rows.first.locator("pre").evaluate("element => getSelection().selectAllChildren(element)")
+    failing.store(3, 995, "traceback", "RuntimeError: later")
+    expect(tracebacks).to_have_count(2)
+    assert tracebacks.evaluate_all("all => all.map(({ open }) => open)") == [False, False]
+    expect(rows.nth(0)).to_contain_text("RuntimeError: later")
+    expect(rows.nth(1).locator("pre")).to_be_visible()
+    assert page.evaluate("String(getSelection())").strip() == (text or "").strip() != ""
+
+
+def test_the_alerts_are_listed_by_title(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/slow/events")
+    row = page.get_by_role("region", name="Alerts").locator("tbody tr")
+    expect(row).to_have_count(1)
+    expect(row.get_by_role("cell")).to_have_text(
+        ["warning", "loss spike", "3", "2026-01-02 03:00:02 UTC", "rank2", "at step 2"]
+    )
+    row.get_by_role("link", name="rank2").click()
+    expect(page.locator(".line.chosen")).to_contain_text("line 1 of rank2")
+
+
+def test_an_older_answer_does_not_replace_a_newer_one(runs: Site, page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/events?kind=alert*", lambda route: held.append(route))
+    runs.visit(page, "#/run/slow/events")
+    rows = page.get_by_role("region", name="All events").locator("tbody tr")
+    expect(rows).to_have_count(7)
+    with page.expect_request("**/events?kind=alert*"):
+        page.get_by_label("Kind").select_option("alert")
+    page.get_by_label("Kind").select_option("file_stored")
+    expect(rows).to_have_count(3)
+    with page.expect_response("**/events?kind=alert*"):
+        held[0].continue_()
+    page.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")
+    expect(rows.first).to_contain_text("file arrived")
+    expect(rows).to_have_count(3)
+
+
+def test_only_changes_of_a_run_that_is_not_complete_are_asked_for(failing: Failing, page: Page) -> None:
     asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if "/failures" in request.url else None)
-    with page.expect_request(lambda request: "/failures" in request.url and len(asked) > 1):
-        runs.visit(page, "#/run/slow/events")
-    expect(page.get_by_role("region", name="Failures").locator("tbody tr")).to_have_count(8)
+    page.on("request", lambda request: asked.append(request.url) if "/events" in request.url else None)
+    failing.site.visit(page, "#/run/even/events")
+    expect(page.get_by_text("No event.")).to_be_visible()
+    n_asked = len(asked)
+    # A second stream: its first event is the state now.
+    stream = "new EventSource('api/live').addEventListener('change', () => (n += 1) === 1 ? begun() : changed())"
+    promise = f"window.changed = new Promise((changed) => {{ let n = 0; {stream}; }});"
+    page.evaluate(f"new Promise((begun) => {{ {promise} }})")
+    failing.store(4, 996, "thread_failed", "of another run")
+    page.evaluate("window.changed")
+    page.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")
+    assert len(asked) == n_asked
+    failing.site.visit(page, "#/run/slow/events")
+    expect(page.get_by_text("of another run")).to_be_visible()
+    with page.expect_response(lambda response: "known=" in response.url) as answer:
+        change(failing.database, "SELECT 1")
+    assert answer.value.json().keys() == {"digest"}
 
 
 def test_events_of_failed_labels(runs: Site, page: Page) -> None:

@@ -1,6 +1,7 @@
 """One run: what it is, its ranks, console, events, files, and what may be changed."""
 
 import contextlib
+import hashlib
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import Any
@@ -15,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from chiplog.page.body import json_object
 from chiplog.page.event_kinds import kind_title
 from chiplog.page.failures import read_failures
-from chiplog.page.json_response import JsonResponse, columns_of, read_json
+from chiplog.page.json_response import JsonResponse, columns_of, read_json, to_json
 from chiplog.page.parameters import (
     CHOSEN_LABELS,
     LABELS_MAX,
@@ -155,7 +156,8 @@ def _resume_point(text: str) -> tuple[int, int] | tuple[None, None]:
 async def get_events(request: Request) -> Response:
     """GET api/runs/RUN/events: the newest events first, and the number of each kind, with a title in plain words.
 
-    kind, level, label: only events of it; label may be repeated. limit: events, at most 2,000.
+    kind, level, label: only events of it; label may be repeated. limit: events, at most 2,000. known: the `digest` of
+    an earlier answer; if nothing has changed since, the answer is this digest alone.
     """
     run, source, query = request.path_params["run"], request.app.state.source, request.query_params
     limit = integer(query, "limit", 500, 1, EVENTS_MAX)
@@ -167,7 +169,9 @@ async def get_events(request: Request) -> Response:
         row["title"] = kind_title(row["kind"])
     for row in rows:
         row["body"] = orjson.loads(row["body"]) if row["body"] else None
-    return JsonResponse({**columns_of(rows, _EVENT_COLUMNS), "kinds": kinds})
+    found = {**columns_of(rows, _EVENT_COLUMNS), "kinds": kinds}
+    digest = hashlib.blake2b(to_json(found), digest_size=8).hexdigest()
+    return JsonResponse({"digest": digest} if query.get("known") == digest else {**found, "digest": digest})
 
 
 async def get_failures(request: Request) -> Response:

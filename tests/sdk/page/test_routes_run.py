@@ -171,3 +171,10 @@ def test_events_are_filtered_and_counted_by_kind(reader: PageClient) -> None:
     found = reader.get("runs/even/events?kind=phase_open&label=rank1&label=rank2")
     assert {row[found["columns"].index("label")] for row in found["rows"]} == {"rank1", "rank2"}
     assert found["kinds"] == [{"kind": "phase_open", "level": "info", "n": 2, "title": "long phase"}]
+
+
+def test_known_events_are_not_sent_again(reader: PageClient) -> None:
+    found = reader.get("runs/even/events?kind=phase_open")
+    known = reader.get(f"runs/even/events?kind=phase_open&known={found['digest']}")
+    assert known == {"digest": found["digest"]}
+    assert len(reader.get(f"runs/even/events?kind=phase_open&label=rank1&known={found['digest']}")["rows"]) == 1

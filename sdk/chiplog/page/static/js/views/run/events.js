@@ -6,7 +6,7 @@ import { ask, objects, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
 import { grid } from "../../grid.js";
 import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
-import { liveRefresh } from "../../live.js";
+import { isActive, liveRefresh } from "../../live.js";
 import { countText, exitText, secondsText, timeText, wholeText } from "../../texts.js";
 
 const EVENTS_MAX = 500;
@@ -39,13 +39,21 @@ export async function open(element, run, query, firstReport) {
   const state = Object.fromEntries(["kind", "level", "attempt"].map((name) => [name, query.get(name) ?? ""]));
   let report = firstReport;
   let answer = null;
-  let tracebacks = [];
-  let isNone = false;
   let round = null;
   let labelsShown = LABELS_SHOWN;
+  let turn = 0;
+  let known = null; // digest of the events that are shown; null: others are chosen
+  let hasFailed = false;
+  let live = null;
 
-  const top = h("div");
-  const rounds = h("div");
+  const consoleOf = (label, at) => addressOf(["run", run, "console"], { labels: `=${label}`, at });
+  const rounds = roundPanel(consoleOf, (attempt) => choose({ attempt }), () => {
+    labelsShown = Infinity;
+    drawRound();
+  });
+  const tracebacks = tracebackPanel(consoleOf);
+  const alerts = h("div");
+  const losses = h("div");
   const filters = h("div", { class: "bar" });
   const body = h("tbody");
   const more = h("p", { class: "quiet" });
@@ -57,58 +65,59 @@ export async function open(element, run, query, firstReport) {
     grid([["Time"], ["Level"], ["Kind"], ["Label"], ["Message"]], body),
     more,
   );
-  show(element, rounds, top, table);
+  const failure = h("p", { class: "error", hidden: true });
+  show(element, rounds.element, failure, tracebacks.element, alerts, losses, table);
 
   async function load() {
+    const mine = ++turn;
     const { kind, level, attempt } = state;
     const label = chosenLabels(report);
-    const [events, found, failures] = await Promise.all([
-      ask(`${path}/events`, { kind, level, label, limit: EVENTS_MAX }, { signal }),
-      ask(`${path}/events`, { kind: "traceback", label, limit: TRACEBACKS_MAX }, { signal }),
-      ask(`${path}/failures`, { attempt }, { signal }),
-    ]);
-    // Without a label of this choice the answer is about all of them.
-    isNone = label?.length === 0;
-    answer = events;
-    tracebacks = isNone ? [] : objects(found);
-    if (JSON.stringify(failures) !== JSON.stringify(round)) {
+    const asked = known;
+    const askTracebacks = () => ask(`${path}/events`, { kind: "traceback", label, limit: TRACEBACKS_MAX }, { signal });
+    try {
+      const [events, failures, first] = await Promise.all([
+        ask(`${path}/events`, { kind, level, label, limit: EVENTS_MAX, known: asked }, { signal }),
+        report.first_failure || attempt ? ask(`${path}/failures`, { attempt }, { signal }) : null,
+        asked ? null : askTracebacks(),
+      ]);
+      const found = asked && events.rows ? await askTracebacks() : first; // what is known has not changed
+      if (mine !== turn) return;
+      known = events.digest;
       round = failures;
       drawRound();
+      drawReport();
+      if (found) {
+        // Without a label of this choice the answers are about all of them.
+        const isNone = label?.length === 0;
+        answer = events;
+        tracebacks.draw(isNone ? [] : objects(found));
+        drawEvents(isNone);
+      }
+      failure.hidden = true;
+      if (hasFailed) notice("");
+      hasFailed = false;
+    } catch (error) {
+      if (mine !== turn || error.name === "AbortError") return;
+      if (answer) notice(error.message, true);
+      else show(failure, error.message);
+      hasFailed = Boolean(answer);
+      failure.hidden = hasFailed;
     }
-    draw();
   }
 
-  const consoleOf = (label, at) => addressOf(["run", run, "console"], { labels: `=${label}`, at });
-
-  function drawRound() {
-    const choice = h(
-      "select",
-      { "aria-label": "Round", onchange: () => choose({ attempt: choice.value }) },
-      round.rounds.map((number) =>
-        h("option", { value: number, selected: number === round.first?.attempt }, `round ${number}`),
-      ),
-    );
-    show(
-      rounds,
-      round.first
-        ? roundPanel(round, round.rounds.length > 1 ? choice : null, consoleOf, labelsShown, () => {
-            labelsShown = Infinity;
-            drawRound();
-          })
-        : null,
-    );
-  }
+  const drawRound = () => rounds.draw(round, labelsShown);
 
   const titleOf = (kind) => answer.kinds.find((one) => one.kind === kind)?.title ?? kind;
 
-  function draw() {
-    show(top, tracebackPanel(tracebacks, consoleOf), alertPanel(report.alerts, consoleOf), lossPanel(report));
+  function drawReport() {
+    showOnce(alerts, report.alerts, (found) => alertPanel(found, consoleOf));
+    showOnce(losses, lossesOf(report), lossPanel);
+  }
+
+  function drawEvents(isNone) {
     drawFilters();
     const rows = isNone ? [] : objects(answer);
-    show(
-      body,
-      rows.map((row) => eventRow(row, titleOf(row.kind), consoleOf)),
-    );
+    showRows(body, rows, (row) => eventRow(row, titleOf(row.kind), consoleOf));
     const total = answer.kinds
       .filter((one) => (!state.kind || one.kind === state.kind) && (!state.level || one.level === state.level))
       .reduce((sum, one) => sum + one.n, 0);
@@ -152,23 +161,25 @@ export async function open(element, run, query, firstReport) {
   function choose(changes) {
     Object.assign(state, changes);
     setParameters(state);
-    load().catch(fail);
+    loadOthers();
   }
 
-  function fail(error) {
-    if (error.name === "AbortError") return;
-    if (answer) notice(error.message, true);
-    else show(top, h("p", { class: "error" }, error.message));
+  function loadOthers() {
+    known = null;
+    load();
   }
 
-  const changeLabels = onOtherLabels(report, () => load().catch(fail));
-  const onReport = (event) => {
-    report = event.detail;
-    if (!changeLabels(report) && answer) draw();
+  const changeLabels = onOtherLabels(report, loadOthers);
+  const onReport = ({ detail }) => {
+    const before = report;
+    report = detail;
+    if (changeLabels(report) || !answer) return;
+    drawReport();
+    if (eventsOf(report) !== eventsOf(before)) live?.changed(); // also the last ones of a run that has ended
   };
   element.addEventListener("report", onReport);
   await load();
-  const live = liveRefresh(() => load().catch(fail));
+  live = liveRefresh(load, { concerns: () => known === null || isActive(report) });
   return () => {
     aborted.abort();
     live.close();
@@ -176,39 +187,99 @@ export async function open(element, run, query, firstReport) {
   };
 }
 
-/** Draw all labels of a round, the first failure at time zero. */
-function roundPanel({ first, labels }, choice, consoleOf, nShown, onMore) {
-  const times = labels.map((row) => row.after_s).filter((after) => after !== null);
-  const [least, most] = [Math.min(0, ...times), Math.max(0.001, ...times)];
-  const doubt = [];
-  if (labels.some(({ role }) => role === "echo")) doubt.push("An echo ended because another label had failed.");
-  if (!first.is_cause) doubt.push("No label failed on its own: something outside ended them.");
-  if (!first.is_certain)
-    doubt.push(`Another label may have failed before it: times are exact to ${secondsText(first.uncertainty_s)}.`);
+const eventsOf = (report) => JSON.stringify([report.events, report.alerts, report.completeness, report.first_failure]);
+
+/** Draw a part again only if it has changed: what a reader has opened or selected in it stays. */
+function showOnce(element, value, draw) {
+  const text = JSON.stringify(value);
+  if (element.shown === text) return;
+  element.shown = text;
+  show(element, draw(value));
+}
+
+/** Show rows, and keep the elements of those that are shown already. */
+function showRows(parent, rows, draw) {
+  const old = Map.groupBy(parent.children, (element) => element.row);
+  const elements = rows.map((row, at) => {
+    const text = JSON.stringify(row);
+    const element = old.get(text)?.shift() ?? draw(row, at);
+    element.row = text;
+    return element;
+  });
+  for (const gone of [...old.values()].flat()) gone.remove();
+  let next = parent.firstChild;
+  for (const element of elements) {
+    if (element === next) next = next.nextSibling;
+    else parent.insertBefore(element, next);
+  }
+}
+
+/** Return a panel of all labels of a round, the first failure at time zero. */
+function roundPanel(consoleOf, onChoose, onMore) {
+  const title = h("h2");
+  const choice = h("span");
+  const times = h("p", { class: "quiet" });
+  const table = h("div");
+  const body = h("tbody");
+  const more = h("button", { onclick: onMore });
+  const element = h(
+    "section",
+    { class: "panel", "aria-label": "Failures", hidden: true },
+    h("div", { class: "bar" }, title, choice),
+    times,
+    table,
+    more,
+  );
+
+  function drawChoice({ rounds, attempt }) {
+    const option = (number) => h("option", { value: number, selected: number === attempt }, `round ${number}`);
+    const onchange = ({ target }) => onChoose(target.value);
+    return rounds.length > 1 ? h("select", { "aria-label": "Round", onchange }, rounds.map(option)) : null;
+  }
+
+  function drawTable(hasGpus) {
+    const heads = hasGpus ? ROUND_HEADS : ROUND_HEADS.filter(([head]) => head !== GPU_HEAD);
+    return grid(heads, body, { table: { class: "grid ends" } });
+  }
+
+  function draw(round, nShown) {
+    element.hidden = !round?.first;
+    if (element.hidden) return;
+    const { rounds, first, labels } = round;
+    const hasGpus = labels.some(({ gpu }) => gpu);
+    showOnce(title, roundTitle(round), (text) => text);
+    showOnce(choice, { rounds, attempt: first.attempt }, drawChoice);
+    showOnce(times, `Times are counted from the first failure, at ${timeText(first.ts)}. ${doubts(round)}`, (text) => text);
+    showOnce(table, hasGpus, drawTable);
+    const after = labels.map((row) => row.after_s).filter((seconds) => seconds !== null);
+    const [least, most] = [Math.min(0, ...after), Math.max(0.001, ...after)];
+    const rows = labels.slice(0, nShown).map((row) => [row, (row.after_s - least) / (most - least), hasGpus]);
+    showRows(body, rows, (row) => endRow(...row, consoleOf));
+    more.hidden = labels.length <= nShown;
+    more.textContent = `Show all ${countText(labels.length, "label")}`;
+  }
+  return { element, draw };
+}
+
+function roundTitle({ first, labels }) {
   const counts = [
-    ["cause", "failed, too"],
+    ["cause", "failed too"],
     ["echo", "ended because of it"],
   ]
     .map(([role, words]) => [labels.filter((row) => row.role === role).length, words])
     .filter(([n]) => n)
     .map(([n, words]) => `${wholeText(n)} ${n === 1 ? "other" : "others"} ${words}`);
-  const hasGpus = labels.some(({ gpu }) => gpu);
-  return h(
-    "section",
-    { class: "panel", "aria-label": "Failures" },
-    h("div", { class: "bar" }, h("h2", {}, [`${first.label} failed${counts.length ? " first" : ""}`, ...counts].join("; ")), choice),
-    h("p", { class: "quiet" }, `Times are counted from the first failure, at ${timeText(first.ts)}. `, doubt.join(" ")),
-    grid(
-      hasGpus ? ROUND_HEADS : ROUND_HEADS.filter(([title]) => title !== GPU_HEAD),
-      h(
-        "tbody",
-        {},
-        labels.slice(0, nShown).map((row) => endRow(row, (row.after_s - least) / (most - least), hasGpus, consoleOf)),
-      ),
-      { table: { class: "grid ends" } },
-    ),
-    labels.length > nShown ? h("button", { onclick: onMore }, `Show all ${countText(labels.length, "label")}`) : null,
-  );
+  return [`${first.label} failed${counts.length ? " first" : ""}`, ...counts].join("; ");
+}
+
+/** Return what limits the certainty of an order of failures. */
+function doubts({ first, labels }) {
+  const words = [];
+  if (labels.some(({ role }) => role === "echo")) words.push("An echo ended because another label had failed.");
+  if (!first.is_cause) words.push("No label failed on its own: something outside ended them.");
+  if (!first.is_certain)
+    words.push(`Another label may have failed before it: times are exact to ${secondsText(first.uncertainty_s)}.`);
+  return words.join(" ");
 }
 
 function endRow(row, share, hasGpus, consoleOf) {
@@ -272,15 +343,17 @@ function gpuTexts(gpu) {
   return found;
 }
 
-function tracebackPanel(rows, consoleOf) {
-  if (!rows.length) return null;
-  // The first one happened first; it is open, the others follow from it or are many.
-  const oldest = [...rows].reverse();
-  return h(
-    "section",
-    { class: "panel", "aria-label": "Tracebacks" },
-    h("h2", {}, "Tracebacks"),
-    oldest.map((row, at) =>
+function tracebackPanel(consoleOf) {
+  const list = h("div");
+  const bound = h("p", { class: "quiet" }, `The newest ${TRACEBACKS_MAX}.`);
+  const title = h("h2", {}, "Tracebacks");
+  const element = h("section", { class: "panel", "aria-label": "Tracebacks", hidden: true }, title, list, bound);
+
+  function draw(rows) {
+    element.hidden = !rows.length;
+    bound.hidden = rows.length < TRACEBACKS_MAX;
+    // The first one happened first; it is open, the others follow from it or are many.
+    showRows(list, [...rows].reverse(), (row, at) =>
       h(
         "details",
         { open: at === 0 },
@@ -294,19 +367,19 @@ function tracebackPanel(rows, consoleOf) {
         row.label ? h("p", {}, h("a", { href: consoleOf(row.label, row.ts) }, "Its console at that time")) : null,
         h("pre", {}, row.body?.traceback ?? JSON.stringify(row.body, null, 2)),
       ),
-    ),
-    rows.length === TRACEBACKS_MAX ? h("p", { class: "quiet" }, `The newest ${TRACEBACKS_MAX}.`) : null,
-  );
+    );
+  }
+  return { element, draw };
 }
 
 function alertPanel(alerts, consoleOf) {
-  if (!alerts?.length) return null;
+  if (!alerts.length) return null;
   return h(
     "section",
     { class: "panel", "aria-label": "Alerts" },
     h("h2", {}, "Alerts"),
     grid(
-      [["Level"], ["Alert"], ["How often", "number"], ["Last"], ["Label"], ["Text"]],
+      [["Level"], ["Alert"], ["Count", "number"], ["Last"], ["Label"], ["Text"]],
       h(
         "tbody",
         {},
@@ -327,15 +400,21 @@ function alertPanel(alerts, consoleOf) {
   );
 }
 
-function lossPanel(report) {
-  const lossy = report.labels.filter((row) => row.lost || row.pending === null);
+/** Return the labels that have lost events, or may have. */
+function lossesOf({ labels }) {
+  return labels
+    .filter((row) => row.lost || row.pending === null)
+    .map(({ label, attempt, lost, produced, reasons }) => ({ label, attempt, lost, produced, reasons }));
+}
+
+function lossPanel(lossy) {
   if (!lossy.length) return null;
   return h(
     "section",
     { class: "panel", "aria-label": "Losses" },
-    h("h2", {}, "Data that is lost"),
+    h("h2", {}, "Lost or unknown data"),
     grid(
-      [["Label"], ["Events lost", "number"], ["Of", "number"], ["Why"]],
+      [["Label"], ["Events lost", "number"], ["Events produced", "number"], ["Why"]],
       h(
         "tbody",
         {},
