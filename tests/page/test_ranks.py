@@ -74,6 +74,7 @@ def test_time_outside_of_phases_is_in_the_sentence_the_heat_map_the_timeline_and
     with page.expect_response(lambda answer: "/timeline?" in answer.url and "mark=rank0" in answer.url):
         verdict.get_by_role("link", name="rank0").first.click()
     expect(page.get_by_text(": outside of phases 10 s (median")).to_be_visible()
+    expect(page.get_by_title("rank0 outside of phases: 10 s, median")).to_be_visible()
     expect(heat).to_be_visible()
     picture = lanes.get_by_role("img", name="Phases of 4 labels over time")
     for _ in range(11):

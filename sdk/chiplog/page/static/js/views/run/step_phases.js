@@ -36,7 +36,7 @@ export function stepPhases({ onStep, onClose, consoleOf }) {
         text,
       );
     const bar = (row) => {
-      const title = `${row.label} ${row.phase}: ${secondsText(row.seconds)}, median ${secondsText(row.typical_s)}`;
+      const title = `${row.label} ${phaseText(row.phase)}: ${secondsText(row.seconds)}, median ${secondsText(row.typical_s)}`;
       const piece = h("span", { class: swatch(row.phase), title });
       piece.style.width = `${(row.seconds / longest) * 100}%`;
       return piece;
@@ -73,7 +73,7 @@ export function stepPhases({ onStep, onClose, consoleOf }) {
       ),
       own ? sentence(chosen, own) : chosen ? h("p", { class: "quiet" }, `${chosen} has no phases at this step.`) : null,
       labels.size
-        ? h("div", { class: "phase-bars" }, [...labels].slice(0, nShown).map(lane))
+        ? h("div", {}, [...labels].slice(0, nShown).map(lane))
         : h("p", { class: "quiet" }, "No label has phases at this step."),
       labels.size > nShown
         ? h(

@@ -20,6 +20,7 @@ const SPLIT_PX = 12; // narrower bars touch each other, and have a frame only ab
 const STEP_TICK_PX = 56;
 const TIME_TICK_PX = 90;
 const UNKNOWN = -1;
+const COLUMNS_MAX = 4000; // a bound of the server
 
 /**
  * Draw a timeline.
@@ -28,7 +29,7 @@ const UNKNOWN = -1;
  *   columns: function(room): number, close: function()}}
  */
 export function timeline({ onChoose, onRange }) {
-  const canvas = h("canvas", { tabindex: 0, class: "heat timeline", role: "img", "aria-label": "Phases over time" });
+  const canvas = h("canvas", { tabindex: 0, class: "heat", role: "img", "aria-label": "Phases over time" });
   const line = h("p", { class: "quiet heat-line", "aria-live": "polite" });
   const legend = h("span", { class: "heat-legend quiet small" });
   let data = null;
@@ -295,7 +296,7 @@ export function timeline({ onChoose, onRange }) {
       paintCursor();
     },
     /** Return the pixels of a row. room: of the view, for a timeline that is not visible yet. */
-    columns: (room) => Math.max(100, Math.min(4000, Math.floor(canvas.clientWidth ? width() : room - LEFT))),
+    columns: (room) => Math.max(100, Math.min(COLUMNS_MAX, Math.floor(canvas.clientWidth ? width() : room - LEFT))),
     close() {
       observer.disconnect();
       endTheme();
