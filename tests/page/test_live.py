@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from chiplog_schemas.paths import paths_for_root
 from tests.support.command_line import environment
 from tests.support.node import end_daemons
 from tests.support.page_site import Site
+from tests.support.recorded import fill_three_runs
 from tests.support.waiting import WAIT_S
 
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -29,6 +30,8 @@ print("begun", file=sys.__stderr__, flush=True)
 for line in sys.stdin:
     with run.step(), run.phase("data"):
         run.log({{"train/loss": float(line), f"train/{{markup}}": 1.0}})
+    if float(line) == 404.25:
+        run.alert(f"high loss of {{line.strip()}}", markup)
     print("\\033[31mprinted\\033[0m", line.strip(), markup, flush=True)
 run.finish()
 """
@@ -111,8 +114,16 @@ def test_each_view_shows_a_new_value_without_a_reload(site: Site, training: Trai
     training.log(404.25)
     expect(console).to_contain_text(f"printed 404.25 {MARKUP}")
 
+    tabs.get_by_role("link", name="Events").click()
+    alerts = page.get_by_role("region", name="Alerts").locator("tbody tr")
+    events = page.get_by_role("region", name="All events").locator("tbody tr").filter(has_text="high loss of 404.25")
+    expect(events).to_have_count(1)
+    training.log(404.25)
+    expect(events).to_have_count(2)
+    expect(alerts.get_by_role("cell").nth(2)).to_have_text("2")
+
     page.evaluate("location.hash = '#/runs?summary=train/loss'")
-    row = page.get_by_role("row", name=MARKUP)
+    row = page.get_by_role("grid").get_by_role("row", name=MARKUP)
     expect(row).to_contain_text("404.25")
     training.log(505.25)
     expect(row).to_contain_text("505.25")
@@ -158,3 +169,34 @@ def test_a_run_is_opened_once_it_is_stored_and_left_once_it_is_deleted(
     page.evaluate("fetch('api/runs/later', { method: 'DELETE' })")
     expect(page.get_by_role("heading", name="This run was deleted")).to_be_visible()
     errors.clear()  # answers of 404
+
+
+def test_a_page_follows_again_after_a_proxy_has_refused_the_stream(
+    site_of: Callable[..., Site], page: Page, errors: list[str]
+) -> None:
+    page.route("**/api/live", lambda route: route.fulfill(status=502, body="Bad Gateway"))
+    site = site_of(fill_three_runs)
+    site.visit(page, "#/runs")
+    notice = page.locator("#notice")
+    expect(notice).to_have_text("chiplog ui does not answer; is it still running?")
+    page.unroute_all()
+    expect(notice).to_be_hidden()
+    errors.clear()  # answers of 502
+
+
+def test_a_browser_that_is_signed_out_is_told_so_and_follows_after_it_has_signed_in(
+    site_of: Callable[..., Site], page: Page, errors: list[str]
+) -> None:
+    page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => window.isHidden ?? false})")
+    site = site_of(fill_three_runs)
+    site.visit(page, "#/runs")
+    expect(page.get_by_role("grid").get_by_role("link").first).to_be_visible()
+    page.context.clear_cookies()
+    return_to = "for (window.isHidden of [true, false]) document.dispatchEvent(new Event('visibilitychange'))"
+    page.evaluate(return_to)
+    notice = page.locator("#notice")
+    expect(notice).to_have_text("This browser is signed out; open the address that chiplog ui prints.")
+    page.context.new_page().goto(site.server.new_address())
+    page.evaluate(return_to)
+    expect(notice).to_be_hidden()
+    errors.clear()  # answers of 401

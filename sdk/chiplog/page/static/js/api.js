@@ -3,6 +3,8 @@
 import { parametersOf } from "./address.js";
 import { notice } from "./dom.js";
 
+const NO_ANSWER = "chiplog ui does not answer; is it still running?";
+
 /** An answer that says why there is no result. `kind` as of the API: refused, sql, timeout, unreachable, signed_out, … */
 export class ApiError extends Error {
   constructor(kind, message) {
@@ -29,7 +31,7 @@ export async function ask(path, query = {}, { signal, method = "GET", body } = {
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError("unreachable", "chiplog ui does not answer; is it still running?");
+    throw new ApiError("unreachable", NO_ANSWER);
   }
   const answer = await response.json().catch((error) => {
     if (error.name === "AbortError") throw error;
@@ -87,20 +89,36 @@ function connect() {
 document.addEventListener("visibilitychange", connect);
 
 const BROKEN_MS = 3000; // a stream may end and begin again
+const AGAIN_MS = 2000; // after a refused stream, as after one that has ended: see `retry` of the server
 const listeners = new Set();
 let events = null;
 let wasDown = false;
 let breaking = null;
 
-/** The stream has broken. The browser connects again by itself, unless the server has answered and refused. */
+/** The stream has broken. The browser connects again by itself, unless it was refused: by the server, or by a proxy. */
 function onBroken() {
   if (events.readyState === EventSource.CLOSED) {
-    notice("This browser is signed out; open the address that chiplog ui prints.", true);
+    clearTimeout(breaking);
+    breaking = null;
     events = null;
+    explainRefusal();
     return;
   }
-  breaking ??= setTimeout(() => {
-    notice("chiplog ui does not answer; is it still running?", true);
-    wasDown = true;
-  }, BROKEN_MS);
+  breaking ??= setTimeout(() => reportDown(NO_ANSWER), BROKEN_MS);
+}
+
+function reportDown(message) {
+  notice(message, true);
+  wasDown = true;
+}
+
+async function explainRefusal() {
+  const kind = await ask("info").then(() => null, (error) => error.kind);
+  if (events) return; // another one has begun
+  if (kind === "signed_out") {
+    reportDown("This browser is signed out; open the address that chiplog ui prints.");
+    return;
+  }
+  reportDown(NO_ANSWER);
+  setTimeout(connect, AGAIN_MS);
 }
