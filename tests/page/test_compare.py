@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.support.collector_log import START_US, Rank, whole
 from tests.support.compared_runs import fill_compared_runs
 from tests.support.curved_runs import fill_curved_runs
+from tests.support.kept_log import finished, kept_log
 from tests.support.page_site import Site
 
 
@@ -69,3 +72,16 @@ def test_metrics_are_compared_at_a_chosen_step(site_of: Callable[..., Site], pag
     page.get_by_label("Step of the metrics").press("Enter")
     expect(metrics.get_by_role("row", name="train/loss step 500")).to_be_visible()
     assert "step=500" in page.url
+
+
+def test_a_comparison_follows_a_run_that_goes_on(tmp_path: Path, page: Page) -> None:
+    running = Rank(2, rank=0, label="rank0", primary=True, run_id="run-2", start_us=START_US)
+    running.log(1, loss=1.0)
+    logs = [whole(finished(1, "run-1")), whole(running)]
+    with kept_log(tmp_path, logs) as place, Site(place.root).running() as site:
+        site.visit(page, "#/compare?run=run-1&run=run-2")
+        expect(page.get_by_role("region", name="Runs").get_by_role("link", name="run-2")).to_be_visible()
+        rename = "ask('runs/run-2', {}, { method: 'PATCH', body: { name: 'the new name' } })"
+        page.evaluate(f"async () => (await import('./static/js/api.js')).{rename}")
+        expect(page.get_by_role("region", name="Runs").get_by_role("link", name="the new name")).to_be_visible()
+        page.goto("about:blank")

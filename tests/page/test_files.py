@@ -1,14 +1,28 @@
 """Saved files in the browser: previews that run nothing, and downloads."""
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from chiplog_schemas.paths import paths_for_root
+from tests.support.command_line import environment
 from tests.support.media_run import fill_media_run, store_media_files
+from tests.support.node import end_daemons
 from tests.support.page_run import FILES, MARKUP, fill_page_run, store_files
 from tests.support.page_site import Site
+
+TRAINING = """
+import sys, chiplog
+run = chiplog.init("live", run_id="live")
+for line in sys.stdin:
+    run.save(line.strip(), "notes.txt")
+    print("saved", file=sys.__stdout__, flush=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +90,33 @@ def test_a_file_is_downloaded_and_one_that_has_not_arrived_is_not(runs: Site, pa
 def test_a_run_without_files_says_how_to_save_one(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/even/files")
     expect(page.get_by_text("No file was saved.")).to_be_visible()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    root = tmp_path / "root"
+    yield root
+    end_daemons(paths_for_root(root))
+
+
+def test_a_file_appears_once_it_is_saved_and_its_preview_follows(root: Path, tmp_path: Path, page: Page) -> None:
+    source = tmp_path / "source.txt"
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([sys.executable, "-c", TRAINING], env=environment(root), text=True, **streams) as process:
+
+        def save(text: str) -> None:
+            assert process.stdin is not None and process.stdout is not None
+            source.write_text(text)
+            process.stdin.write(f"{source}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "saved\n"
+
+        save("the first text")
+        with Site(root).running() as site:
+            site.visit(page, "#/run/live/files")
+            page.get_by_role("button", name="notes.txt").click()
+            preview = page.get_by_role("region", name="Preview").locator("pre")
+            expect(preview).to_have_text("the first text")
+            save("the second text")
+            expect(preview).to_have_text("the second text")
+            page.goto("about:blank")
