@@ -1,14 +1,17 @@
 """States in which there is little or nothing to show: each says what is the matter and what helps."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import duckdb
 import pytest
 from playwright.sync_api import Page, expect
 
+from chiplog.query.client import Client
 from chiplog_schemas.paths import paths_for_root
 from tests.support.node import Node
 from tests.support.page_site import Site
+from tests.support.query_client import FOR_EVER
 
 KEYS = 10_000
 BEGUN = "TIMESTAMP '2026-01-02 03:00:00'"
@@ -118,14 +121,22 @@ def test_a_session_that_has_ended_is_explained(odd: Site, page: Page, errors: li
     expect(page.get_by_role("link", name="talk")).to_be_visible()
 
 
-def test_a_query_that_takes_too_long_says_what_helps(odd: Site, page: Page, errors: list[str]) -> None:
-    answer = {"error": {"kind": "timeout", "message": "the query was ended after 30 s"}}
-    page.route("**/api/runs?*", lambda route: route.fulfill(status=504, json=answer))
-    page.route("**/api/runs", lambda route: route.fulfill(status=504, json=answer))
-    odd.visit(page, "#/runs")
+def test_a_query_that_takes_too_long_says_what_helps(
+    odd: Site, page: Page, errors: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = Client.sql
+
+    def slow(client: Client, query: str, *given: Any, **named: Any) -> Any:
+        if "FROM runs ORDER BY" in query:
+            return sql(client, FOR_EVER, timeout_s=0.1)
+        return sql(client, query, *given, **named)
+
+    monkeypatch.setattr(Client, "sql", slow)
+    odd.visit(page, "#/runs?config=other")
     expect(page.get_by_role("heading", name="The query took too long")).to_be_visible()
+    expect(page.get_by_text("query took longer than 0.1 s and was cancelled")).to_be_visible()
     expect(page.get_by_text("Ask for fewer columns, runs or steps.")).to_be_visible()
-    page.unroute_all()
+    monkeypatch.undo()
     page.get_by_role("button", name="Try again").click()
     expect(page.get_by_role("link", name="talk")).to_be_visible()
     errors.clear()  # answers of 504
