@@ -149,7 +149,10 @@ def _matrix(cells: list[tuple[Any, ...]], places: list[int], n_rows: int, has_st
     at: list[int | None] | None = [None] * len(counts) if has_steps else None
     column_of = {place: column for column, place in enumerate(places)}
     for place, row, count, step in cells:
-        cell = row * len(places) + column_of[place]
+        column = column_of.get(place)
+        if column is None or row >= n_rows:  # deleted, or with more bins, since the query before
+            continue
+        cell = row * len(places) + column
         # Whole counts are kept.
         counts[cell] = int(count) if count == int(count) and count < 1 << 53 else shorten(count)
         if at is not None:

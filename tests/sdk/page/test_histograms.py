@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
+from chiplog.page import histograms
 from chiplog.page.histograms import HistogramsRequest, read_histograms
 from chiplog.query.client import Client
 from tests.support.hand_written import filled
@@ -52,6 +53,17 @@ def test_values_in_a_single_step_are_in_the_smallest_picture(client: Client) -> 
     assert found["n_steps"] == [64] * 7 + [52]
     cell = n_columns + 1  # −3.99 to −1.9925 in steps 64 to 127: the widest histogram is the last one
     assert (found["counts"][cell], found["at"][cell]) == (pytest.approx(1.956, abs=0.01), 127)
+
+
+def test_what_comes_or_goes_between_the_queries_has_no_cell(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = HistogramsRequest("media", "grads")
+    whole = read_histograms(client, request)
+    monkeypatch.setattr(histograms, "_COLUMNS", histograms._COLUMNS + "LIMIT 2")  # the others are deleted
+    found = read_histograms(client, request)
+    assert (found["step"], found["counts"][:2]) == (whole["step"][:2], whole["counts"][:2])
+    # One bin at first, and then more.
+    monkeypatch.setattr(histograms, "_SPAN", f"SELECT * REPLACE (edges[:2] AS edges) FROM ({histograms._SPAN})")
+    assert read_histograms(client, request)["counts"] == whole["counts"][:2]
 
 
 def test_a_bin_counts_in_each_row_by_its_share(client: Client) -> None:
