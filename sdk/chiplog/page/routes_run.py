@@ -43,7 +43,7 @@ FROM runs WHERE run_id = $run
 _LINE_COLUMNS = ["label", "attempt", "stream", "line_no", "ts", "line"]
 # A resume point is the line that was stored last, as PRODUCER.SEQ. Clocks may be wrong and lines may arrive late, so
 # new lines are not always later than known ones. Rows of base.console are only appended, and deleted with their run.
-# Their rowids keep the order, but change when DuckDB removes deleted rows.
+# Their rowids keep the order, but may change when DuckDB removes deleted rows.
 _LINES = f"""
 SELECT {", ".join(_LINE_COLUMNS)}, (
     SELECT concat_ws('.', producer, seq) FROM base.console WHERE rowid = (
