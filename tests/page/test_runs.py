@@ -155,6 +155,20 @@ def test_chosen_columns_come_from_config(many: Site, page: Page) -> None:
     expect(page).to_have_url(re.compile("config=lr"))
 
 
+def test_columns_are_listed_that_became_known_while_the_dialog_was_open(many: Site, page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/api/keys", lambda route: held.append(route))
+    many.visit(page)
+    with page.expect_request("**/api/keys"):
+        page.get_by_role("button", name="Columns…").click()
+    page.get_by_role("dialog").get_by_role("searchbox").fill("lr")
+    for route in held:  # that of the table, and that of the dialog
+        with page.expect_response("**/api/keys") as answered:
+            route.continue_()
+        answered.value.finished()
+    expect(page.get_by_role("dialog").get_by_label("config.lr")).to_be_visible()
+
+
 def test_markup_in_a_name_stays_a_text(many: Site, page: Page) -> None:
     many.visit(page, "#/runs?filter=onerror")
     expect(page.get_by_role("link", name=MARKUP)).to_be_visible()

@@ -372,7 +372,9 @@ export async function open(content, rest, query) {
     ];
     const list = h("div", { class: "choices" });
     const search = h("input", { type: "search", placeholder: "Find a column", "aria-label": "Find a column", autofocus: true, oninput: draw });
+    let listed = null;
     function draw() {
+      listed = keys;
       const { test } = wordFilter(search.value);
       const found = all().filter(([, title]) => test(title));
       show(
@@ -400,17 +402,16 @@ export async function open(content, rest, query) {
         change({ columns: columns.length ? columns : ["name"], config, summary, curve });
       },
     });
-    loadKeys().then((isNew) => isNew && draw(), report);
+    loadKeys().then(() => listed !== keys && draw(), report); // also if another answer brought them
   }
 
-  /** Ask for the names of columns; return True if there are others than before. */
+  /** Ask for the names of columns. */
   async function loadKeys() {
     const found = await ask("keys", {}, { signal: ending.signal });
     const isNew = !isOver && JSON.stringify(found) !== JSON.stringify(keys);
     if (isNew) keys = found;
     if (!isDrawn) readFilter();
     else if (isNew) change({}, true); // what was typed before may name one of them
-    return isNew;
   }
 
   function report(reason) {
