@@ -146,7 +146,7 @@ def test_a_query_and_its_result_show_markup_as_text(site: Site, shared: Page, fo
     button = shared.get_by_role("button", name="Saved queries")
     button.click()
     menu = shared.locator(".menu")
-    expect(menu).to_contain_text(marked("all runs").replace("\u202e", "[U+202E]"))
+    expect(menu).to_contain_text(marked("all runs").replace("\u202e", "[U+202E]").replace("\u202c", "[U+202C]"))
     check(shared, found)
     shared.keyboard.press("Escape")
     expect(menu).to_be_hidden()
