@@ -16,7 +16,7 @@ LEVEL = 9
 CACHING = "no-cache"
 COMPRESSED = (".js", ".css", ".html", ".svg")
 # A tenth of the bytes of a module. Empty lines take their place, so that lines have the numbers of the source.
-COMMENT = re.compile(rb"^[ \t]*(//.*|/\*\*(.|\n)*?\*/[ \t]*)$", re.MULTILINE)
+COMMENT = re.compile(rb"^[ \t]*(//.*|/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*)$", re.MULTILINE)
 
 
 class CompressedFiles(StaticFiles):
