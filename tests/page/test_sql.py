@@ -61,6 +61,9 @@ def test_large_integers_have_all_digits(site: Site, page: Page) -> None:
 
 
 def test_integers_beyond_a_double_are_numbers_with_all_digits(site: Site, page: Page, tmp_path: Path) -> None:
+    exact = quote("SELECT d::DECIMAL(20, 15) AS d FROM (VALUES ('10.123456789012345'), ('9.5')) t(d) ORDER BY d DESC")
+    site.visit(page, f"#/sql?sort=d&q={exact}")
+    expect(page.get_by_role("gridcell")).to_have_text(["9.5", "10.123456789012345"])
     values = "(9007199254740993), (9007199254740992), (-9223372036854775807), (5), (NULL)"
     site.visit(page, "#/sql?sort=n&q=" + quote(f"SELECT n::BIGINT AS n FROM (VALUES {values}) t(n)"))
     cells = page.get_by_role("gridcell")

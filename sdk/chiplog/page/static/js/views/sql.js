@@ -14,7 +14,7 @@ const LINES_MAX = 16; // of all curves
 const TIMEOUT_S = 30; // of a query at the collector
 const LOOKED_AT = 200; // rows that decide about kind and width of a column
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d/;
-const LONG_NUMBER = /^-?[1-9]\d{14,}(\.\d+)?$/; // the server sends those that a double cannot hold as texts
+const LONG_NUMBER = /^-?(?=(\d\.?){16,}$)(0|[1-9]\d*)(\.\d+)?$/; // the server sends those that a double cannot hold as texts
 const KEYWORDS = ["SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "HAVING", "JOIN", "USING", "count(*)", "DESC"];
 const FIRST = "SELECT run_id, state, created_at, n_labels, n_failed\nFROM runs ORDER BY created_at DESC LIMIT 100";
 
