@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -135,13 +136,21 @@ async def get_console(request: Request) -> Response:
         run=request.path_params["run"],
         labels=repeated(query, "label", LABELS_MAX),
         search=query.get("search", ""),
-        at=query.get("at") or None,
+        at=_time(query.get("at", "")),
         producer=producer,
         seq=seq,
         limit=limit,
     )
     resume = rows[0]["resume"] if rows else None
     return JsonResponse({**columns_of(rows if is_after else rows[::-1], _LINE_COLUMNS), "resume": resume})
+
+
+def _time(text: str) -> str | None:
+    """Return a time as it was given, if it is one."""
+    try:
+        return text if text and datetime.fromisoformat(text) else None
+    except ValueError:
+        raise BadRequestError(f"at={text!r:.80} is not a time such as 2026-01-02T03:04:05Z") from None
 
 
 def _resume_point(text: str) -> tuple[int, int] | tuple[None, None]:

@@ -101,6 +101,9 @@ def test_lines_stored_later_are_found_whatever_their_times(tmp_path: Path) -> No
         again = client.get(f"runs/slow/console?resume={found['resume']}")
         assert (texts(again), again["resume"]) == ([], None)
         unknown = client.get("runs/slow/console?resume=10000.7")
+        assert (
+            client.ask("/api/runs/slow/console?at=noon").json["error"]["message"].startswith("at='noon' is not a time")
+        )
         assert texts(unknown) == ["slow clock", "early", "next"]
         for wrong in ("10000", "10000.x", "-1.5", "10000.5.6"):
             answer = client.ask(f"/api/runs/slow/console?resume={wrong}")
