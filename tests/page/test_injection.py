@@ -106,7 +106,7 @@ def test_the_header_and_the_details_show_markup_as_text(site: Site, shared: Page
     ("tab", "places"),
     [
         ("curves", [".curve-groups h3", ".curve-groups"]),
-        (f"curves?with={quote(OTHER, safe='')}&x={quote(marked('lr'))}", [".overlaid"]),
+        (f"curves?with={quote(OTHER, safe='')}&x={quote('=' + marked('lr'))}", [".overlaid", "[aria-label='x axis']"]),
         ("ranks", ["[aria-label='Who was slow']", "[aria-label='Labels']"]),
         ("console", [".tab-console"]),
         ("events", [".tab-events"]),
