@@ -75,11 +75,13 @@ class PageClient:
 
 
 @contextmanager
-def serving(root: Path, *, hosts: tuple[str, ...] = (), password: str | None = None) -> Iterator[PageClient]:
+def serving(
+    root: Path, *, hosts: tuple[str, ...] = (), password: str | None = None, port: int = 0
+) -> Iterator[PageClient]:
     """Serve the page of a data directory; the client has not signed in yet."""
     used: list[str] = []
     access = Access(hosts, password)
-    server = PageServer(Source(dir=str(root), may_start=False), access, port=0, on_token_used=used.append)
+    server = PageServer(Source(dir=str(root), may_start=False), access, port=port, on_token_used=used.append)
     server.start()
     try:
         yield PageClient(server, access, used=used)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from chiplog.page.server import PageServer
 
 PASSWORD_VARIABLE = "CHIPLOG_UI_PASSWORD"
-HOSTS_VARIABLE = "CHIPLOG_UI_HOSTS"
 
 
 @click.command()
@@ -27,7 +26,7 @@ HOSTS_VARIABLE = "CHIPLOG_UI_HOSTS"
     "hosts",
     multiple=True,
     metavar="NAME",
-    help=f"Host in the browser's address, as of a proxy; may be repeated. Default: {HOSTS_VARIABLE}.",
+    help="Host in the browser's address, as of a proxy; may be repeated. Default: CHIPLOG_UI_HOSTS.",
 )
 @click.option("--until-stdin-ends", "ends_with_stdin", is_flag=True, hidden=True)
 @source_options
@@ -51,16 +50,17 @@ def ui(
     """
     if dir_ and url:
         raise click.UsageError(f"--dir {dir_} and --url {url} exclude each other; give one of them")
-    hosts = hosts or _hosts_of_variable()
-    if wrong := next((name for name in hosts if "/" in name), ""):
-        raise click.UsageError(f"{wrong!r} is not the name of a host; leave out the scheme and the path")
-    from chiplog.page.access import Access
+    from chiplog.page.access import Access, hosts_of_environment
     from chiplog.page.server import PageServer, hub_proxy
     from chiplog.page.source import Source
     from chiplog.query.client import NoDataError
     from chiplog.query.result import QueryError
 
+    hosts = hosts or hosts_of_environment()
+    if wrong := next((name for name in hosts if "/" in name), ""):
+        raise click.UsageError(f"{wrong!r} is not the name of a host; leave out the scheme and the path")
     password = os.environ.get(PASSWORD_VARIABLE) or None
+    proxy = hub_proxy() if _is_loopback(host) else None  # other machines reach the port itself
     source = Source(url, dir_, may_start=may_start())
     try:
         asyncio.run(source.try_once())
@@ -72,14 +72,14 @@ def ui(
         raise click.UsageError(str(error)) from error
     access = Access(hosts, password)
     try:
-        server = PageServer(source, access, host, port, hub_proxy(), on_token_used=_print_next)
+        server = PageServer(source, access, host, port, proxy, on_token_used=_print_next)
     except OSError as error:
         raise click.ClickException(
             f"the page cannot listen on {host}:{port}: {error.strerror or error}; choose another by --port or --host"
         ) from error
     address = server.new_address()
     click.echo(f"chiplog page: {address}")
-    if hub_proxy():
+    if proxy:
         click.echo("open it after the host name of JupyterHub, whose server needs jupyter-server-proxy", err=True)
     if not _is_loopback(host):
         click.echo(
@@ -87,16 +87,11 @@ def ui(
             + (", or by the password" if password else f"; set {PASSWORD_VARIABLE} for a password"),
             err=True,
         )
-    if opens and hub_proxy() is None:  # of a hub it is only a path
+    if opens and not proxy:  # of a hub it is only a path
         click.launch(address)
     if ends_with_stdin:  # of a collector
         threading.Thread(target=_stop_after_stdin, args=(server,), daemon=True).start()
     server.serve()
-
-
-def _hosts_of_variable() -> tuple[str, ...]:
-    """Return the names in the variable, separated by commas or spaces."""
-    return tuple(os.environ.get(HOSTS_VARIABLE, "").replace(",", " ").split())
 
 
 def _print_next(address: str) -> None:

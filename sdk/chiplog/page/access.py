@@ -2,16 +2,23 @@
 
 import hmac
 import ipaddress
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterable
 
 from chiplog_schemas.rate_limit import TokenBucket
 
+HOSTS_VARIABLE = "CHIPLOG_UI_HOSTS"
 TOKENS_MAX = 1_000  # unused ones: a notebook makes one for each cell that it shows
 SESSION_S = 30 * 86_400.0
 PASSWORD_TRIES = 20  # at once: a team signs in after a restart
 PASSWORD_INTERVAL_S = 5.0  # of further tries, or 17,280 guesses a day
+
+
+def hosts_of_environment() -> tuple[str, ...]:
+    """Return the names in CHIPLOG_UI_HOSTS, separated by commas or spaces."""
+    return tuple(os.environ.get(HOSTS_VARIABLE, "").replace(",", " ").split())
 
 
 class Access:
@@ -47,8 +54,8 @@ class Access:
         self._hosts.add(name.lower())
 
     def allow_any_host(self) -> None:
-        """Allow all names: behind a proxy that this server does not know by name, the session alone decides."""
-        self._is_any_host = True
+        """Allow all names, unless some were given: behind a proxy of an unknown name the session alone decides."""
+        self._is_any_host = not self._given
 
     def new_token(self) -> str:
         """Return a token that opens one session."""
@@ -104,6 +111,8 @@ class Access:
 def _name_of(host: str) -> str:
     """Return a host without its port, in lower case, and an IPv6 address without brackets."""
     host = host.lower()
+    if _is_address(host):
+        return host
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.rpartition(":")[0] if ":" in host else host

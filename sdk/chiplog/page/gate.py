@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chiplog.page.access import PASSWORD_INTERVAL_S, PASSWORD_TRIES, SESSION_S, Access
+from chiplog.page.access import PASSWORD_INTERVAL_S, PASSWORD_TRIES, Access
 from chiplog.page.json_response import error_response
 from chiplog_schemas.once import OnceLogger
 
@@ -45,13 +45,22 @@ class Gate:
         access: Tokens and sessions.
         cookie: The name of the session's cookie. It has the port: cookies are shared by all ports of a host.
         on_token_used: Called when a token has opened a session.
+        cookie_s: How long a browser keeps the cookie, in seconds; None until it is closed.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, cookie: str, on_token_used: Any = lambda: None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: Access,
+        cookie: str,
+        on_token_used: Any = lambda: None,
+        cookie_s: int | None = None,
+    ) -> None:
         self._app = app
         self._access = access
         self._cookie = cookie
         self._on_token_used = on_token_used
+        self._cookie_s = cookie_s
         self._warnings = OnceLogger(_log.warning, keys_max=1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,7 +116,7 @@ class Gate:
         response = RedirectResponse("./", status_code=303)
         # Lax: a link in a chat or a wiki opens the page. GETs change nothing, and the origin of all else is checked.
         # Without a path the cookie is for that of this address: below a prefix it reaches no other server of a hub.
-        response.set_cookie(self._cookie, session, int(SESSION_S), httponly=True, samesite="lax", path=None)
+        response.set_cookie(self._cookie, session, self._cookie_s, httponly=True, samesite="lax", path=None)
         return response
 
     def _too_many(self, client: tuple[str, int] | None) -> Response:

@@ -4,7 +4,7 @@ import html
 import os
 from urllib.parse import quote
 
-from chiplog.page.access import Access
+from chiplog.page.access import Access, hosts_of_environment
 from chiplog.page.server import PageServer, hub_proxy
 from chiplog.page.source import Source
 
@@ -56,7 +56,8 @@ def ui(
         dir: A CHIPLOG_DIR.
         height: Of the frame in a notebook, in pixels, 200 to 10,000.
         proxy: Path of a proxy for the ports of this machine, such as "/proxy" of jupyter-server-proxy. Where the
-            browser is on another machine, the frame needs one. Default: in JupyterHub `/user/NAME/proxy`, else none.
+            browser is on another machine, the frame needs one. Default: in JupyterHub `/user/NAME/proxy`, else
+            none; "" for none there, too.
 
     Returns:
         The page. Its `address` opens it in a browser.
@@ -73,9 +74,9 @@ def ui(
     if url is not None and dir is not None:
         raise ValueError(f"both url={url!r} and dir={os.fspath(dir)!r} are given; give one of them")
     directory = None if dir is None else os.fspath(dir)
-    proxy = hub_proxy() if proxy is None else proxy
+    proxy = hub_proxy() if proxy is None else proxy or None
     place = (os.getpid(), url, directory, proxy)
     if place not in _servers:
-        _servers[place] = PageServer(Source(url, directory), Access(), port=0, proxy=proxy)
+        _servers[place] = PageServer(Source(url, directory), Access(hosts_of_environment()), port=0, proxy=proxy)
         _servers[place].start()
     return Page(_servers[place], run, height)

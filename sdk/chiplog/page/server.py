@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from chiplog.page.access import Access
+from chiplog.page.access import SESSION_S, Access
 from chiplog.page.app import build_app
 from chiplog.page.gate import Gate
 from chiplog.page.source import Source
@@ -31,7 +31,7 @@ def hub_proxy() -> str | None:
     The proxy is the package jupyter-server-proxy, in the environment of Jupyter's server.
     """
     prefix = os.environ.get(_HUB_VARIABLE)
-    return prefix and f"{prefix.rstrip('/')}/proxy"
+    return f"{prefix.rstrip('/')}/proxy" if prefix else None
 
 
 class _Protocol(H11Protocol):
@@ -73,6 +73,7 @@ class PageServer:
         host: Address to listen on.
         port: Port; 0 for any that is free.
         proxy: Path of a proxy that serves the ports of this machine below their numbers, such as that of JupyterHub.
+            Its host is unknown here, so any is allowed unless `access` was given some.
         on_token_used: Called with the next address when one has been used.
 
     Raises:
@@ -98,7 +99,9 @@ class PageServer:
         if proxy is not None:
             access.allow_any_host()
         app = build_app(source)
-        gate = Gate(app, access, f"chiplog-{self.port}", lambda: on_token_used(self.new_address()))
+        # A free port is another one at the next start: a lasting cookie would only add to those of other servers.
+        lasts_s = int(SESSION_S) if port else None
+        gate = Gate(app, access, f"chiplog-{self.port}", lambda: on_token_used(self.new_address()), lasts_s)
         if _log.level == logging.NOTSET:
             _log.setLevel(logging.WARNING)
         config = uvicorn.Config(

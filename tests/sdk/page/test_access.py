@@ -98,3 +98,14 @@ def test_a_change_comes_from_the_page_itself_or_from_a_program(origin: str | Non
     access = Access(["hub.example"])
     access.allow_host("evil.example")  # the name of this machine, not of a proxy
     assert access.is_origin(origin, host) is is_ours
+
+
+def test_behind_a_proxy_of_an_unknown_name_any_is_allowed_but_not_beside_given_ones() -> None:
+    unknown, known = Access(), Access(["hub.example"])
+    for access in (unknown, known):
+        access.allow_any_host()
+    assert (unknown.is_host("any.example"), known.is_host("any.example")) == (True, False)
+
+
+def test_an_address_of_ipv6_can_be_given() -> None:
+    assert Access(["fd00::5"]).is_origin("http://[fd00::5]:8642", "127.0.0.1:8642")

@@ -68,3 +68,13 @@ def test_bad_arguments_are_named(root: Path) -> None:
         chiplog.ui(dir=root, height=5)
     with pytest.raises(ValueError, match="give one of them"):
         chiplog.ui(url="tcp://h:1", dir=root)
+
+
+def test_names_of_hosts_count_in_a_notebook_too(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIPLOG_UI_HOSTS", "hub.example")
+    monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", "/user/ada/")
+    page = chiplog.ui(dir=root)
+    assert page.address.startswith(f"/user/ada/proxy/{page._server.port}/?token=")
+    hosts = ("hub.example", "other.example")
+    assert [page._server._access.is_host(host) for host in hosts] == [True, False], "the names that were given"
+    assert chiplog.ui(dir=root, proxy="").address.startswith("http://127.0.0.1:"), "none, although in a hub"
