@@ -142,6 +142,23 @@ def test_only_changes_of_a_run_that_is_not_complete_are_asked_for(failing: Faili
     assert answer.value.json().keys() == {"digest"}
 
 
+def test_an_event_whose_request_failed_is_asked_for_again_without_a_change(
+    failing: Failing, page: Page, errors: list[str]
+) -> None:
+    def fail(route: Route) -> None:
+        route.fulfill(status=503, json={"error": {"kind": "busy", "message": "too many queries"}})
+
+    failing.site.visit(page, "#/run/slow/events")
+    expect(page.get_by_role("region", name="All events").locator("tbody tr").first).to_be_visible()
+    page.route("**/api/runs/slow", lambda route: None)  # the report says that there are more events, too
+    page.route("**/events?*", fail, times=2)
+    failing.store(4, 997, "thread_failed", "the last one")
+    expect(page.locator("#notice")).to_have_text("too many queries")
+    expect(page.get_by_text("the last one")).to_be_visible()
+    expect(page.locator("#notice")).to_be_hidden()
+    errors.clear()  # answers of 503
+
+
 def test_events_of_failed_labels(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/slow/events?labels=failed")
     rows = page.get_by_role("region", name="All events").locator("tbody tr")

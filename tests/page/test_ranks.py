@@ -263,8 +263,6 @@ def test_labels_that_are_chosen_before_the_report_has_come_wait_for_it(runs: Sit
     page.route("**/api/runs/slow", lambda route: reports.append(route))
     runs.visit(page, "#/run/slow/ranks?labels=primary&step=499")
     expect(page.locator(".phase-row")).to_have_count(1)
-    print(asked, page.locator(".run-tab").inner_text())
-    print(asked, page.locator(".run-tab").inner_text())
     asked.clear()
     page.get_by_role("combobox", name="labels", exact=True).select_option("failed")
     expect(page).to_have_url(re.compile("labels=failed"))
@@ -273,6 +271,17 @@ def test_labels_that_are_chosen_before_the_report_has_come_wait_for_it(runs: Sit
     reports[0].continue_()
     expect(page.locator(".phase-row")).to_have_count(2)
     expect(page.get_by_role("img", name="Heat map of 2 labels")).to_be_visible()
+
+
+def test_a_run_that_ends_before_its_phases_are_shown_is_asked_for_again(runs: Site, page: Page) -> None:
+    held: list[Route] = []
+    outline = lambda route: route.fulfill(json=route.fetch().json() | {"n_running": 1})  # noqa: E731
+    page.route("**/api/runs/even/outline", outline)
+    page.route("**/even/heat?*", lambda route: held.append(route), times=1)
+    runs.visit(page, "#/run/even/ranks")
+    expect(page.get_by_text("all 40 events stored")).to_be_visible()
+    with page.expect_request("**/even/ranks"):
+        held[0].continue_()
 
 
 def test_a_list_of_too_many_labels_says_how_many_it_has(runs: Site, page: Page) -> None:

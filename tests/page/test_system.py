@@ -1,12 +1,17 @@
 """Samples of the machines of a run in the browser."""
 
 from collections.abc import Callable
+from pathlib import Path
 
+import duckdb
 import pytest
 from playwright.sync_api import Page, expect
 
+from chiplog_schemas.paths import paths_for_root
+from tests.support.hand_written import hand_written
 from tests.support.page_site import Site
-from tests.support.sampled_run import fill_sampled_run
+from tests.support.sampled_run import BEGUN, fill_sampled_run
+from tests.support.served_database import change, served_database
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +38,34 @@ def test_a_list_of_many_marks_begins_with_events_and_says_how_many_there_are(sam
     expect(marks.nth(0)).to_contain_text("03:20:00 UTC rank0 GPU-4 is lost (XID 79)")
     expect(marks.nth(1)).to_contain_text("03:00:01 UTC rank0 GPU-4 is lost (XID 79)")
     expect(marks.nth(2)).to_contain_text("03:19:59 UTC rank0 GPU-4 is throttled: SW power cap")
+    sampled.visit(page, "#/run/hot/system?node=hot")
+    expect(page.get_by_text("GPU events and throttling: 500", exact=True)).to_be_visible()
+
+
+def test_what_an_agent_sends_after_the_end_of_a_run_is_shown(tmp_path: Path, page: Page) -> None:
+    with hand_written(tmp_path) as database:
+        fill_sampled_run(database)
+        database.execute(f"UPDATE base.producers SET state = 'crashed', ended_at = {BEGUN} + to_seconds(1000)")
+        database.execute("INSERT INTO base.intervals SELECT producer, 0, 0, ended_at FROM base.producers")
+        database.execute("INSERT INTO base.position (next_number) VALUES (1)")
+
+    def lose(database: duckdb.DuckDBPyConnection, seq: int) -> None:
+        event = f"10100, {seq}, {BEGUN} + to_seconds(1000 + {seq}), 'gpu.lost', 'error', 'GPU-1-0 is lost'"
+        values = f"({event}, json_object('device', 'GPU-1-0'))"
+        change(database, f"INSERT INTO base.events (producer, seq, ts, kind, level, message, body) VALUES {values}")
+
+    page.clock.install(time="2026-01-02T03:16:45Z")  # 5 s after the end
+    with served_database(paths_for_root(tmp_path)) as database, Site(tmp_path).running() as site:
+        site.visit(page, "#/run/sampled/events")
+        failures = page.get_by_role("region", name="Failures")
+        expect(failures.locator("tbody tr")).to_have_count(2)
+        lose(database, 3)
+        expect(failures).to_contain_text("GPU-1-0 is lost")
+        page.get_by_role("link", name="System").click()
+        expect(page.get_by_text("GPU events and throttling: 3", exact=True)).to_be_visible()
+        lose(database, 4)
+        page.clock.fast_forward(5_000)
+        expect(page.get_by_text("GPU events and throttling: 4", exact=True)).to_be_visible()
 
 
 def test_a_choice_of_too_many_nodes_is_refused_with_a_notice(sampled: Site, page: Page) -> None:

@@ -234,6 +234,7 @@ export async function open(content, rest, query) {
       if (isNew) draw();
     } catch (reason) {
       if (!isOver) notice(reason.message, true);
+      return false;
     }
   }
 

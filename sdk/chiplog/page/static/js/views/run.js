@@ -102,7 +102,7 @@ export async function open(content, rest, query) {
       }
       hasFailed = true;
       notice(error.message, true);
-      return;
+      return false;
     }
     if (!isOpen) return;
     if (hasFailed) notice("");
@@ -147,7 +147,7 @@ function waitFor(content, run, title) {
   const words = h("p", {}, "No run ", h("code", {}, run), again);
   show(content, h("section", { class: "empty" }, h("h1", {}, title), words, allRuns()));
   const poll = () =>
-    ask(`runs/${part(run)}/outline`).then(reopen, (error) => error.kind === "not_found" || notice(error.message, true));
+    ask(`runs/${part(run)}/outline`).then(reopen, (error) => error.kind === "not_found" || (notice(error.message, true), false));
   return liveRefresh(poll, { isQuiet: true }).close;
 }
 

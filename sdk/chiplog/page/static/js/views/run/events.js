@@ -6,7 +6,7 @@ import { ask, objects, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
 import { grid } from "../../grid.js";
 import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
-import { isActive, liveRefresh } from "../../live.js";
+import { agentActivity, liveRefresh } from "../../live.js";
 import { countText, exitText, secondsText, timeText, wholeText } from "../../texts.js";
 
 const EVENTS_MAX = 500;
@@ -68,6 +68,7 @@ export async function open(element, run, query, firstReport) {
   const failure = h("p", { class: "error", hidden: true });
   show(element, rounds.element, failure, tracebacks.element, alerts, losses, table);
 
+  /** Return false after a failure. */
   async function load() {
     const mine = ++turn;
     const { kind, level, attempt } = state;
@@ -81,7 +82,7 @@ export async function open(element, run, query, firstReport) {
         asked ? null : askTracebacks(),
       ]);
       const found = asked && events.rows ? await askTracebacks() : first; // what is known has not changed
-      if (mine !== turn) return;
+      if (mine !== turn) return true;
       known = events.digest;
       round = failures;
       drawRound();
@@ -97,12 +98,14 @@ export async function open(element, run, query, firstReport) {
       if (hasFailed) notice("");
       hasFailed = false;
     } catch (error) {
-      if (mine !== turn || error.name === "AbortError") return;
+      if (mine !== turn || error.name === "AbortError") return true;
       if (answer) notice(error.message, true);
       else show(failure, error.message);
       hasFailed = Boolean(answer);
       failure.hidden = hasFailed;
+      return false;
     }
+    return true;
   }
 
   const drawRound = () => rounds.draw(round, labelsShown);
@@ -173,13 +176,15 @@ export async function open(element, run, query, firstReport) {
   const onReport = ({ detail }) => {
     const before = report;
     report = detail;
-    if (changeLabels(report) || !answer) return;
-    drawReport();
+    if (changeLabels(report)) return;
+    if (answer) drawReport();
     if (eventsOf(report) !== eventsOf(before)) live?.changed(); // also the last ones of a run that has ended
   };
   element.addEventListener("report", onReport);
-  await load();
-  live = liveRefresh(load, { concerns: () => known === null || isActive(report) });
+  const isLoaded = await load();
+  const mayGrow = agentActivity(() => report);
+  live = liveRefresh(load, { concerns: () => known === null || mayGrow() });
+  if (!isLoaded) live.changed();
   return () => {
     aborted.abort();
     live.close();

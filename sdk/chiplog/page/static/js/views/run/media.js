@@ -378,11 +378,13 @@ class View {
       const media = await ask(`runs/${part(this.run)}/media`, {}, { signal: this.abort.signal });
       const isNew = JSON.stringify(media) !== JSON.stringify(this.media);
       this.media = media;
-      if (!isNew || !this.isOpen) return;
+      if (!isNew || !this.isOpen) return true;
       this.redrawAll();
       await Promise.all([...this.panels.values()].map((panel) => panel.loading)); // the pause is by all requests
+      return true;
     } catch (error) {
       this.fail(error);
+      return false;
     }
   }
 

@@ -111,12 +111,14 @@ export async function open(element, run, query, firstReport) {
     heat = null;
     for (const load of [loadHeat, loadStep, loadTimeline]) load().catch(fail);
   });
+  let isLoaded = false;
+  const live = liveRefresh(refresh, { canRefresh: () => isLoaded, concerns: () => isActive(report) });
   const onReport = ({ detail }) => {
     const isNew = hasGrown(report, detail);
     report = detail;
     table.setReport(detail);
     changeLabels(detail);
-    if (isNew) live?.changed();
+    if (isNew) live.changed();
   };
   element.addEventListener("report", onReport);
   show(element, sentence, mapPanel, lanesPanel, stepBars.element, table.element);
@@ -345,7 +347,6 @@ export async function open(element, run, query, firstReport) {
     lanesAfter.disabled = state.skip + LANES >= answer.n_labels;
   }
 
-  let live = null;
   let verdictAt = performance.now();
   let verdictTimer = null;
   async function refresh() {
@@ -365,32 +366,39 @@ export async function open(element, run, query, firstReport) {
       ]);
     } catch (error) {
       fail(error);
+      return false;
     }
     clearTimeout(verdictTimer);
     if (isVerdictDue) verdictAt = now;
     // Also after the last change of the run.
     else verdictTimer = setTimeout(live.changed, VERDICT_PAUSE_MS - (now - verdictAt) + 1);
+    return true;
   }
 
   if (verdict) drawVerdict();
-  const tables = ask(`${path}/ranks`, {}, { signal }).then(table.draw, fail);
+  const failFirst = (error) => {
+    fail(error);
+    live.changed(); // asks again
+  };
+  const tables = ask(`${path}/ranks`, {}, { signal }).then(table.draw, failFirst);
   // Without a choice, the sentence says which phase and steps to show.
   const verdictLoaded = verdict ? Promise.resolve() : loadVerdict();
   const pictures = Promise.all([
     (state.phase ? Promise.resolve() : verdictLoaded).then(loadHeat).then(loadStep),
     (Object.keys(chosenSteps()).length ? Promise.resolve() : verdictLoaded).then(loadTimeline),
     verdictLoaded,
-  ]).catch(fail);
+  ]).catch(failFirst);
   Promise.allSettled([tables, pictures]).then(() => {
     if (signal.aborted) return;
     reveal();
-    live = liveRefresh(refresh, { concerns: () => isActive(report) });
+    isLoaded = true;
+    live.later();
   });
 
   return () => {
     aborted.abort();
     clearTimeout(verdictTimer);
-    live?.close();
+    live.close();
     map.close();
     lanes.close();
     element.removeEventListener("report", onReport);

@@ -7,7 +7,7 @@ import { modelOf } from "../../curve_model.js";
 import { h, notice, show } from "../../dom.js";
 import { grid } from "../../grid.js";
 import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
-import { hasGrown, isActive, liveRefresh } from "../../live.js";
+import { agentActivity, hasGrown, liveRefresh } from "../../live.js";
 import { inUnit, leastWidth, marksAt, sampleText } from "../../sample_units.js";
 import { timeText, wholeText } from "../../texts.js";
 import { NODES_MAX, deviceChooser } from "./device_chooser.js";
@@ -53,12 +53,17 @@ class View {
   }
 
   async start() {
-    this.onReport ??= this.followReports();
+    this.onReport = this.followReports();
     this.found = await ask(this.path, {}, { signal: this.abort.signal });
-    this.live?.close();
+    this.drawAll();
+    const concerns = agentActivity(() => this.report);
+    this.live = liveRefresh(() => this.refresh(), { pauseMs: PAUSE_MS, isQuiet: true, concerns });
+  }
+
+  /** Draw the tab, once there is a sample. */
+  drawAll() {
     if (!this.found.names.length) {
       show(this.element, h("p", { class: "empty quiet" }, NO_SAMPLE));
-      this.live = this.refreshBy(() => this.start().catch(fail));
       return;
     }
     if (!this.found.steps && this.x === "step") this.x = "time";
@@ -82,11 +87,6 @@ class View {
     this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "150px" });
     this.drawHead();
     this.drawPanels();
-    this.live = this.refreshBy(() => this.refresh());
-  }
-
-  refreshBy(refresh) {
-    return liveRefresh(refresh, { pauseMs: PAUSE_MS, isQuiet: true, concerns: () => isActive(this.report) });
   }
 
   /** Use the labels that are chosen, now and whenever they change. */
@@ -184,14 +184,16 @@ class View {
     this.none.hidden = !this.body.hidden;
     this.none.textContent = this.body.hidden ? noLabelsText(this.report) : "";
     const marks = this.found.marks.filter((mark) => this.isChosen(mark));
-    const [nKept, nAll] = [this.found.marks.length, this.found.n_marks];
+    const isAll = !this.nodes.size && !this.labels.size; // the server does not count those of a choice
+    const nAll = isAll ? this.found.n_marks : marks.length;
+    const ofAll = nAll > marks.length ? ` of ${wholeText(nAll)}` : "";
     // The newest first, events before throttling: a lost GPU is not below a hundred lines on a power cap.
     const isThrottling = (mark) => mark.kind === "throttled";
     const shown = marks.toReversed().sort((a, b) => isThrottling(a) - isThrottling(b)).slice(0, MARKS_SHOWN);
     this.marks.hidden = !marks.length;
     show(
       this.marks,
-      h("summary", {}, `GPU events and throttling: ${wholeText(marks.length)}${nAll > nKept ? ` of ${wholeText(nAll)}` : ""}`),
+      h("summary", {}, `GPU events and throttling: ${wholeText(marks.length)}${ofAll}`),
       h(
         "ul",
         {},
@@ -264,9 +266,9 @@ class View {
     this.load();
   }
 
-  /** Ask for the curves that are visible and stale. */
+  /** Ask for the curves that are visible and stale; return false if some of them failed. */
   async load() {
-    if (this.body.hidden) return;
+    if (this.body.hidden) return true;
     const chosen = [...this.panels.values()].filter((panel) => panel.isSeen && panel.isStale);
     for (const panel of chosen) {
       panel.isStale = false;
@@ -286,6 +288,7 @@ class View {
         await this.request(panels.slice(at, at + NAMES_AT_ONCE), { ...query, width });
       }
     }
+    return !chosen.some(({ isStale }) => isStale);
   }
 
   async request(panels, query) {
@@ -296,7 +299,10 @@ class View {
       panels.forEach((panel, place) => panel.version === versions[place] && this.drawCurve(panel, curves[place]));
     } catch (error) {
       if (error.name === "AbortError") return;
-      for (const panel of panels) panel.legend.textContent = error.message;
+      for (const panel of panels) {
+        panel.legend.textContent = error.message;
+        panel.isStale = true;
+      }
       notice(error.message, true);
     }
   }
@@ -336,13 +342,18 @@ class View {
       const next = await ask(this.path, {}, { signal: this.abort.signal });
       if (JSON.stringify(next) !== JSON.stringify(before)) {
         this.found = next;
+        if (!this.body) {
+          this.drawAll();
+          return true;
+        }
         this.drawHead();
         if (shapeOf(next) !== shapeOf(before)) this.drawPanels();
         for (const panel of this.panels.values()) panel.isStale = true;
-        if (!this.zoom) await this.load();
       }
+      return this.zoom ? true : await this.load(); // also what an earlier request has failed to get
     } catch (error) {
-      fail(error);
+      if (error.name !== "AbortError") notice(error.message, true);
+      return false;
     }
   }
 }
@@ -370,8 +381,4 @@ function flatTable(names) {
     h("h2", {}, "Constant values"),
     grid([["Name"], ["Value", "number"], ["Devices", "number"]], h("tbody", {}, rows)),
   );
-}
-
-function fail(error) {
-  if (error.name !== "AbortError") notice(error.message, true);
 }
