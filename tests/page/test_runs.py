@@ -254,6 +254,13 @@ def test_a_filter_by_a_column_beyond_the_most_says_so(many: Site, page: Page) ->
     expect(page.get_by_text("10,000 runs")).to_be_visible()
     page.get_by_role("searchbox", name="Filter runs").fill("k1:none")
     expect(error).to_be_hidden()
+    many.visit(page, f"#/runs?filter=state:failed&sort=config.lr&{columns}")
+    expect(error).to_have_text(
+        "sorted by start: config.lr cannot be read beside 20 columns of config; hide one of them"
+    )
+    expect(page.get_by_text("1,000 of 10,000 runs")).to_be_visible()
+    expect(page.get_by_label("Filter runs")).to_have_attribute("aria-invalid", "false")
+    assert names(page)[0] == "run-1"
 
 
 def test_names_that_every_object_has_are_no_columns(many: Site, page: Page) -> None:

@@ -145,7 +145,7 @@ export async function open(content, rest, query) {
   const table = createTable({
     label: "Runs",
     onSort: (name) => {
-      const [isDown, old] = sortOf();
+      const [isDown, old] = usedSort();
       const turned = name === old ? !isDown : DOWN_FIRST.has(name);
       change({ sort: (turned ? "-" : "") + name });
     },
@@ -218,16 +218,22 @@ export async function open(content, rest, query) {
     return { ...needed, missing };
   }
 
+  /** Return the chosen order, or the newest first if its column cannot be read. */
+  function usedSort() {
+    const [isDown, by] = sortOf();
+    return neededKeys().missing.includes(by) ? [true, "created_at"] : [isDown, by];
+  }
+
   function readFilter() {
     unknown = "";
     filter = parseFilter(state.filter, resolve, valueOf, textOf);
-    const [name] = neededKeys().missing;
-    if (name) {
-      const why = `${name} cannot be read beside ${CHOSEN_MAX} columns of ${name.split(".")[0]}; hide one of them`;
-      filter = { test: () => true, names: [], error: filter.error ?? why };
-    }
-    error.textContent = filter.error ?? "";
-    error.hidden = !filter.error;
+    const { missing } = neededKeys();
+    const whyOf = (name) => `${name} cannot be read beside ${CHOSEN_MAX} columns of ${name.split(".")[0]}; hide one of them`;
+    const name = filter.names.find((one) => missing.includes(one));
+    if (name) filter = { test: () => true, names: [], error: filter.error ?? whyOf(name) };
+    const why = filter.error ?? (missing.length ? `sorted by start: ${whyOf(missing[0])}` : "");
+    error.textContent = why;
+    error.hidden = !why;
     input.setAttribute("aria-invalid", String(Boolean(filter.error)));
   }
 
@@ -249,7 +255,7 @@ export async function open(content, rest, query) {
   }
 
   function draw(keepsPlace) {
-    const [isDown, by] = sortOf();
+    const [isDown, by] = usedSort();
     const turn = isDown ? -1 : 1;
     const found = [...runs.values()].filter(filter.test).map((run) => ({ run, value: sortable(valueOf(run, by)) }));
     found.sort((a, b) => compareValues(a.value, b.value, turn) || (a.run.run_id < b.run.run_id ? 1 : -1));
@@ -454,9 +460,10 @@ export async function open(content, rest, query) {
   isDrawn = true;
 
   const live = liveRefresh(async () => {
-    await load().catch(report);
-    if (unknown) await loadKeys().catch(report);
+    const failed = (reason) => (report(reason), false);
+    const isDone = await load().then(() => (unknown ? loadKeys() : null)).then(() => true, failed);
     for (const lines of curves) lines.changed();
+    return isDone;
   });
   const tick = setInterval(() => !document.hidden && table.refresh(), TICK_MS);
   return () => {
