@@ -151,6 +151,20 @@ def test_a_time_in_the_address_is_jumped_to(runs: Site, page: Page) -> None:
     assert "at=" not in page.url
 
 
+def test_lines_of_the_same_time_are_all_loaded_in_parts(printing: Printing, page: Page) -> None:
+    """The first answer after a time ends among them."""
+    line = f"{BEGUN} + to_seconds(700), 'block ' || n"
+    change(
+        printing.database,
+        f"INSERT INTO base.console SELECT 10007, 'stdout', 20000 + n, 20000 + n, {line} FROM range(1500) t(n)",
+    )
+    printing.site.visit(page, "#/run/slow/console?search=block&at=2026-01-02T03:11:39Z")
+    expect(page.locator(".line")).to_have_count(500)
+    page.get_by_role("log").evaluate("element => { element.scrollTop = element.scrollHeight; }")
+    expect(page.locator(".line")).to_have_count(1500)
+    expect(page.locator(".line").last).to_contain_text("block 1499")
+
+
 def test_a_run_that_printed_nothing_says_so(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/even/console")
     expect(page.get_by_text("Nothing was printed yet")).to_be_visible()

@@ -210,24 +210,28 @@ export async function open(element, run, query, firstReport) {
       );
   }
 
-  /** Run a request for further lines, unless there is one: it continues while no other lines are chosen. */
+  /**
+   * Run a request for further lines, unless there is one: it continues while no other lines are chosen. Return false
+   * after a failure.
+   */
   async function loadMore(request) {
-    if (isLoading) return;
+    if (isLoading) return true;
     isLoading = true;
     const mine = turn;
     const isWanted = () => mine === turn;
     try {
       await request(isWanted);
-      if (!isWanted()) return;
+      if (!isWanted()) return true;
       isLoading = false;
       succeed();
     } catch (error) {
-      if (!isWanted()) return;
+      if (!isWanted()) return true;
       isLoading = false;
       fail(error);
-      return;
+      return false;
     }
     loadAtEdges(); // a scroll in the meantime has loaded nothing
+    return true;
   }
 
   function loadOlder() {
@@ -250,25 +254,32 @@ export async function open(element, run, query, firstReport) {
     });
   }
 
-  /** Load lines whose times are after the last one. */
+  /** Load lines whose times are after the last one, and the rest of those at its time. */
   function loadLater() {
     loadMore(async (isWanted) => {
-      const at = lines.at(-1).ts;
-      const answer = await ask(path, { ...asked(), at, direction: "after", limit: NEW_LINES_MAX }, { signal });
+      const askAfter = (at) =>
+        ask(path, { ...asked(), at, direction: "after", limit: NEW_LINES_MAX }, { signal });
+      const { ts } = lines.at(-1);
+      let answer = await askAfter(justBefore(ts));
       if (!isWanted()) return;
-      append(objects(answer));
+      // More lines of one microsecond than a request has are too many to read.
+      if (!append(objects(answer)) && answer.rows.length === NEW_LINES_MAX) {
+        answer = await askAfter(ts);
+        if (!isWanted()) return;
+        append(objects(answer));
+      }
       hasNewer = answer.rows.length === NEW_LINES_MAX;
     });
   }
 
-  /** Load lines that were stored since the last answer, whatever their times. */
+  /** Load lines that were stored since the last answer, whatever their times. Return false after a failure. */
   async function follow() {
-    if (isLoading) return;
+    if (isLoading) return true;
     if (!isLoaded) {
       await load();
-      return;
+      return isLoaded || isLoading;
     }
-    await loadMore(async (isWanted) => {
+    return loadMore(async (isWanted) => {
       const from = resume;
       const answer = await ask(path, { ...asked(), resume: from, limit: NEW_LINES_MAX }, { signal });
       if (!isWanted()) return;
@@ -283,13 +294,16 @@ export async function open(element, run, query, firstReport) {
     });
   }
 
+  /** Add lines at the end, and return how many are new. */
   function append(rows) {
     const wasAtEnd = isAtEnd(); // now: the reader may have scrolled since the request
-    if (!add(rows)) return;
+    const added = add(rows);
+    if (!added) return 0;
     const height = body.scrollHeight;
     trim(true);
     if (wasAtEnd) body.scrollTop = body.scrollHeight;
     else body.scrollTop -= height - body.scrollHeight;
+    return added;
   }
 
   const asked = () => ({ label: labels(), search: state.search });
@@ -320,6 +334,14 @@ export async function open(element, run, query, firstReport) {
     removeEventListener("resize", fit);
     element.removeEventListener("report", onReport);
   };
+}
+
+/** Return the time one microsecond before another one. */
+function justBefore(ts) {
+  const [whole, fraction = ""] = ts.replace("Z", "").split(".");
+  const us = Number(fraction.padEnd(6, "0"));
+  const seconds = new Date(Date.parse(`${whole}Z`) - (us ? 0 : 1000)).toISOString().slice(0, 19);
+  return `${seconds}.${String((us || 1_000_000) - 1).padStart(6, "0")}Z`;
 }
 
 /** Compare as the server sorts. */
