@@ -220,6 +220,8 @@ def test_a_logarithmic_x_has_round_numbers_also_in_a_small_part(curved: Site, pa
     splits = "([least, most]) => import('./static/js/chart.js').then(({ logSplits }) => logSplits(least, most))"
     assert page.evaluate(splits, [48, 250]) == [50, 60, 70, 80, 90, 100, 200]
     assert page.evaluate(splits, [2100, 2600]) == [2100, 2200, 2300, 2400, 2500, 2600]
+    text = "([value, splits]) => import('./static/js/chart.js').then(({ axisText }) => axisText(value, splits))"
+    assert page.evaluate(text, [100, [None, None, 100, 200]]) == "100"  # None: there is no room for its text
 
 
 def test_several_runs_have_a_colour_each_and_their_configs_beside_them(curved: Site, page: Page) -> None:
@@ -400,6 +402,68 @@ def test_a_late_label_fills_its_part_and_the_end_of_a_run_what_was_logged_out_of
     expect(page.locator(".chip.finished")).to_be_visible()
     expect(notes).not_to_contain_text("has no value for")
     assert steps_of(page, "train/loss", "rank2") == list(range(300))
+
+
+def test_a_label_that_is_far_behind_makes_few_answers_long(uneven: Site, page: Page) -> None:
+    page.clock.install()
+    asked: list[int] = []
+
+    def note(request: Request) -> None:
+        query = parse_qs(urlsplit(request.url).query)
+        if "/curves" in request.url and "width" in query:
+            asked.append(int(query["first"][0]))
+
+    page.on("request", note)
+    visit(uneven, page, "#/run/uneven/curves?filter=loss")
+    notes = panel(page, "train/loss").locator(".curve-notes")
+    expect(notes).to_contain_text("2 of 4 labels have not sent step 299")
+    change(uneven, LOSSES.format(rank=0) + "range(300, 310) t(s)", LOSSES.format(rank=1) + "range(200, 205) t(s)")
+    expect(notes).to_contain_text("3 of 4 labels have not sent step 309")
+    assert min(asked) > 280
+    asked.clear()
+    with page.expect_response(lambda response: "first=192" in response.url):
+        page.clock.fast_forward(10_000)
+    page.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")  # it is handled
+    assert steps_of(page, "train/loss", "rank1") == list(range(205))
+    assert asked == [192]
+
+
+def test_a_step_metric_that_is_defined_later_is_the_x_of_all_values(uneven: Site, page: Page) -> None:
+    visit(uneven, page, "#/run/uneven/curves?filter=loss")
+    loss = panel(page, "train/loss")
+    expect(loss.locator("canvas")).to_be_visible()
+    axis = page.get_by_label("x axis")
+    expect(axis.locator("option:checked")).to_have_text("x: step")
+    change(uneven, "INSERT INTO base.definitions VALUES (0, 1, now(), 'train/*', '', 'epoch')")
+    expect(loss.locator(".curve-notes")).to_contain_text("x: epoch")
+    expect(axis.locator("option:checked")).to_have_text("x: as defined")
+    loss.locator(".curve-box").press("ArrowRight")
+    expect(loss.locator(".curve-where")).to_have_text("epoch 0")
+
+
+def test_an_overlaid_run_that_was_deleted_is_asked_for_once(growing: Site, page: Page, errors: list[str]) -> None:
+    n_asked = 0
+
+    def gone(route: Route) -> None:
+        nonlocal n_asked
+        n_asked += 1
+        running = {"n_running": 1, "completeness": {"pending": 0, "stored": 1}}
+        if n_asked == 1:
+            route.fulfill(json={"name": "other", "config": {}, "created_at": "2026-01-02T03:00:00Z", **running})
+        else:
+            route.fulfill(status=404, json={"error": {"kind": "not_found", "message": "there is no run"}})
+
+    page.clock.install()
+    follow_changes(page)
+    page.route("**/api/runs/other", gone)
+    growing.visit(page, "#/run/on/curves?with=other&filter=alone")
+    expect(page.get_by_role("heading", name="Curves of 2 runs")).to_be_visible()
+    page.clock.fast_forward(10_000)
+    expect(page.locator("#notice")).to_have_text("other: there is no run")
+    with page.expect_response("**/api/live"):
+        page.clock.fast_forward(10_000)
+    assert n_asked == 2
+    errors.clear()  # the answer of 404
 
 
 def test_a_metric_opens_over_its_step_metric_until_another_x_is_chosen(uneven: Site, page: Page) -> None:

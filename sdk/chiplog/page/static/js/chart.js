@@ -545,8 +545,9 @@ function tickText(seconds, step, local) {
 /** Return a value of an axis, with so many digits that those beside it differ. */
 export function axisText(value, splits) {
   if (value === null || value === undefined) return null;
-  const most = Math.max(...splits.map(Math.abs));
-  const apart = splits.length > 1 ? Math.abs(splits[1] - splits[0]) : most || 1;
+  const shown = splits.filter((split) => split !== null); // null: there is no room for it
+  const most = Math.max(...shown.map(Math.abs));
+  const apart = shown.length > 1 ? Math.abs(shown[1] - shown[0]) : most || 1;
   if (most >= 1e7 || (most < 1e-3 && most > 0)) {
     return value === 0 ? "0" : value.toExponential(Math.max(0, Math.min(6, Math.ceil(Math.log10(most / apart)))));
   }

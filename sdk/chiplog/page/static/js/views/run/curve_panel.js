@@ -9,6 +9,8 @@ import { countText, wholeText } from "../../texts.js";
 
 const POINTS = 400;
 const POINTS_WIDE = 1000; // a bound of the server
+const FAR_BUCKETS = 64; // a label that is further behind, or has stopped logging a key, would make each answer long
+export const FAR_PAUSE_MS = 10_000; // between two answers that are so long
 const BUCKETS_ALIGNED = 8; // pages that show the same then ask the same, and share the answer
 export const X_NAMES = { step: "step", time: "wall time", relative: "time since the start" };
 
@@ -39,6 +41,7 @@ export class Panel {
     this.isStale = false;
     this.hasFailed = false;
     this.curves = [];
+    this.farAt = []; // when all of each curve was asked for, from the label on that is furthest behind
     this.box = h("div", { class: "curve-box" });
     this.legend = h("div", { class: "curve-legend" });
     this.notes = h("p", { class: "curve-notes" }, h("span", { class: "quiet" }, "Loading…"));
@@ -95,6 +98,7 @@ export class Panel {
 
   setCurves(curves) {
     this.curves = curves;
+    this.farAt = curves.map(() => performance.now());
     this.loaded = this.asked;
     this.draw();
   }
@@ -113,10 +117,11 @@ export class Panel {
   /**
    * Return the first step from which a curve may have changed; null if it cannot have, or is not on the screen.
    *
-   * Labels append: what is new follows the last step of the running label that was furthest behind in the last answer,
-   * however far behind that is. `append` asks for all again where this does not hold: after values of a label that is new
-   * or has ended, and when a label begins again at an earlier step. Values that are logged for earlier steps in any other
-   * order are there once the run has ended, when the view asks for all curves again.
+   * Labels append: what is new follows the last step of the running label that was furthest behind in the last answer.
+   * If that is far back, most answers are of the end of the curve only. `append` asks for all again where this does not
+   * hold: after values of a label that is new or has ended, and when a label begins again at an earlier step. Values that
+   * are logged for earlier steps in any other order are there once the run has ended, when the view asks for all curves
+   * again.
    */
   from(at) {
     const curve = this.curves[at];
@@ -128,9 +133,20 @@ export class Panel {
     }
     const { width, least_running_step: late } = curve;
     const last = curve.step.at(-1);
-    const from = startOf(Math.min(last, late ?? last), BUCKETS_ALIGNED * width);
-    if (!zoom) return from;
-    return from > zoom[1] ? null : Math.max(from, zoom[0]);
+    const fromStep = (step) => {
+      const from = startOf(step, BUCKETS_ALIGNED * width);
+      return zoom ? Math.max(from, zoom[0]) : from;
+    };
+    const [end, from] = [fromStep(last), fromStep(Math.min(last, late ?? last))];
+    if (zoom && from > zoom[1]) return null;
+    if (end - from <= FAR_BUCKETS * width) return from;
+    const now = performance.now();
+    if (now - this.farAt[at] < FAR_PAUSE_MS) {
+      this.view.updateFar();
+      return end;
+    }
+    this.farAt[at] = now;
+    return from;
   }
 
   append(at, part, from) {
@@ -138,13 +154,22 @@ export class Panel {
     const merged = merge(curve, part, startOf(from, curve.width));
     const isOther = part.n_labels !== curve.n_labels || part.n_values_ended !== curve.n_values_ended;
     const isBack = part.least_running_step < curve.least_running_step;
+    const hasOtherX = part.x_name !== curve.x_name; // the step metric was defined in the meantime
     const isTooFine = merged?.step.length > this.points + 1 && !this.view.zoom; // a bucket at each end may be cut
-    if (!merged || isOther || isBack || isTooFine) {
+    if (!merged || isOther || isBack || hasOtherX || isTooFine) {
       this.asked = -1;
       return;
     }
+    const { least_running_step: late } = curve;
+    const hasLeftOut = late !== null && Math.max(late, this.view.zoom?.[0] ?? late) < from;
+    if (hasLeftOut) merged.least_running_step = late; // what follows it is asked for later
     this.curves[at] = merged;
-    this.draw();
+    if (hasLeftOut && part.least_running_step >= from) {
+      this.farAt[at] = -Infinity; // the label has caught up: its values in between are asked for at once
+      this.view.live.changed();
+    } else {
+      this.draw();
+    }
   }
 
   /**

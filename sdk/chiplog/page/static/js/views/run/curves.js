@@ -9,7 +9,7 @@ import { nameFilter } from "../../filter.js";
 import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
 import { isActive, liveRefresh } from "../../live.js";
 import { byName, countText, timeText, wholeText } from "../../texts.js";
-import { Panel, X_NAMES } from "./curve_panel.js";
+import { FAR_PAUSE_MS, Panel, X_NAMES } from "./curve_panel.js";
 import { SystemOverlay } from "./system_overlay.js";
 
 const KEYS_AT_ONCE = 6; // in one request: the first curves do not wait for the last
@@ -18,6 +18,7 @@ const PAUSE_MS = 500; // between two live requests
 const PAUSE_FACTOR = 4; // of the time that the last one took
 const STATES_PAUSE_MS = 5000; // between two reports of overlaid runs that have not ended
 const STATES_PAUSE_FACTOR = 10;
+const CELL_BUCKETS = 32; // keys whose new values begin further apart are not in one request: it reads all from the earliest
 const KEYS_LISTED = 10000; // as many as a report has
 const AXES_LISTED = 1000;
 const OPEN_PANELS = 60; // groups beyond so many panels start closed
@@ -116,11 +117,12 @@ class View {
   }
 
   /** Return the report of another run; null after an error. */
-  async askReport(run) {
+  async askReport(run, onError) {
     try {
       return await ask(`runs/${part(run)}`, {}, { signal: this.abort.signal });
     } catch (error) {
       if (error.name !== "AbortError") notice(`${run}: ${error.message}`, true);
+      onError?.(error);
       return null;
     }
   }
@@ -136,18 +138,23 @@ class View {
     if (!after.n_running && (before.n_running || hasMore)) this.reload();
   }
 
-  /** Ask whether overlaid runs have ended. */
+  /** Ask whether overlaid runs have ended. A deleted one is not asked about again. */
   async updateStates() {
     const [, ...others] = this.runs;
+    let isDone = true;
     await Promise.all(
       others.filter(isActive).map(async (run) => {
-        const report = await this.askReport(run.run);
+        const report = await this.askReport(run.run, ({ kind }) => {
+          if (kind === "not_found") Object.assign(run, { n_running: 0, completeness: null });
+          else isDone = false;
+        });
         if (!report || !this.isOpen) return;
         const before = { ...run };
         Object.assign(run, { n_running: report.n_running, completeness: report.completeness });
         this.catchUp(before, run);
       }),
     );
+    return isDone;
   }
 
   close() {
@@ -155,6 +162,7 @@ class View {
     this.abort.abort();
     clearTimeout(this.typing);
     clearTimeout(this.panning);
+    clearTimeout(this.far);
     this.seen?.disconnect();
     this.system.close();
     this.live?.close();
@@ -549,8 +557,7 @@ class View {
       const answers = await Promise.all(this.runs.map(({ run }) => this.askFor(run, { key: keys, points, ...range })));
       if (version !== this.version) return;
       panels.forEach((panel, at) => panel.points === points && panel.setCurves(answers.map((curves) => curves[at])));
-      this.hasDefined ||= answers.flat().some(({ step_metric: metric }) => metric);
-      this.drawAxis();
+      this.offerDefined(answers.flat());
     } catch (error) {
       if (error.name === "AbortError" || version !== this.version) return;
       for (const panel of panels) if (panel.points === points) panel.fail(error.message);
@@ -558,6 +565,12 @@ class View {
       this.nRequests -= 1;
       if (this.isOpen) this.load();
     }
+  }
+
+  /** Offer x "as defined" once an answer has a metric with a step metric. */
+  offerDefined(curves) {
+    this.hasDefined ||= curves.some(({ step_metric: metric }) => metric);
+    this.drawAxis();
   }
 
   askFor(run, query) {
@@ -583,13 +596,14 @@ class View {
     for (const panel of visible) if (panel.hasFailed) panel.asked = -1;
     const panels = visible.filter((panel) => panel.loaded === version);
     for (const [at, { run }] of this.runs.entries()) {
+      if (!isActive(at ? this.runs[at] : this.report)) continue; // all of it is known
       const groups = new Map();
       const requests = [];
       for (const panel of panels) {
         const from = panel.from(at);
         if (from === null) continue;
         const { width } = panel.curves[at];
-        const name = `${width}/${panel.points}`;
+        const name = `${width}/${panel.points}/${Math.floor(from / (CELL_BUCKETS * width))}`;
         let group = groups.get(name);
         if (!(group?.panels.length < KEYS_AT_ONCE)) {
           groups.set(name, (group = { width, from, points: panel.points, panels: [] }));
@@ -602,14 +616,22 @@ class View {
         try {
           const query = { key: those.map(({ key }) => key), width, first: from, points, last: this.zoom?.[1] };
           const parts = await this.askFor(run, query);
-          if (version !== this.version || !this.isOpen) return;
+          if (version !== this.version || !this.isOpen) return true;
           those.forEach((panel, place) => panel.append(at, parts[place], from));
+          this.offerDefined(parts);
         } catch {
-          return; // the header says why; the next change asks again
+          return false; // the header says why
         }
       }
     }
     this.load();
+    return true;
+  }
+
+  /** Update again once parts of curves that are far back may be asked for: also after the last change. */
+  updateFar() {
+    clearTimeout(this.far);
+    this.far = setTimeout(this.live.changed, FAR_PAUSE_MS);
   }
 }
 
