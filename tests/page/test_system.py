@@ -144,3 +144,12 @@ def test_devices_are_chosen_by_label_and_by_node(sampled: Site, page: Page) -> N
     page.get_by_text("rank7 of 20 nodes").click()
     page.get_by_role("button", name="All devices").click()
     expect(panel).to_contain_text("20 devices")
+
+
+def test_samples_that_are_alone_in_their_buckets_have_a_unit_too(sampled: Site, page: Page) -> None:
+    sampled.visit(page, "#/runs")
+    line = "{ mean: [3 * 2 ** 30, null, 2 ** 30], min: null, max: null }"
+    curve = f"{{ kind: 'lines', title: 'Host memory used', quantity: 'bytes', lines: [{line}] }}"
+    found = page.evaluate(f"async () => (await import('./static/js/sample_units.js')).inUnit({curve})")
+    assert found["title"] == "Host memory used, GiB"
+    assert found["scaled"]["lines"][0]["mean"] == [3, None, 1]

@@ -42,7 +42,8 @@ export function sampleText(row, value) {
 
 /** Return a curve in a unit for people: {title, scaled}; the title is that of its name with the unit. */
 export function inUnit(curve) {
-  const columns = curve.kind === "band" ? [curve.max] : (curve.lines ?? []).map(({ max }) => max);
+  // A line whose buckets have one sample each has no maximum beside its mean.
+  const columns = curve.kind === "band" ? [curve.max] : (curve.lines ?? []).map(({ max, mean }) => max ?? mean);
   const most = columns.flat().reduce((a, b) => Math.max(a, Math.abs(b ?? 0)), 0);
   const { unit, size } = unitOf(curve, most);
   const scale = (values) => values?.map((value) => (value === null ? null : value / size));
