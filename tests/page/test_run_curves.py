@@ -539,6 +539,15 @@ def test_curves_that_failed_are_asked_for_again_with_the_next_change(
     errors.clear()  # the failure
 
 
+def test_curves_that_failed_are_asked_for_again_without_a_change(growing: Site, page: Page, errors: list[str]) -> None:
+    page.route("**/api/live", lambda route: None)
+    failure = {"error": {"kind": "busy", "message": "too many queries"}}
+    page.route("**/curves?*", lambda route: route.fulfill(status=503, json=failure), times=2)
+    visit(growing, page, "#/run/on/curves?filter=alone")
+    expect(panel(page, "alone").locator(".curve-line")).to_contain_text("99")
+    errors.clear()  # the failures
+
+
 def test_a_new_metric_keeps_the_panels_the_focus_and_joins_the_choice_of_x(growing: Site, page: Page) -> None:
     has_logged = False
 

@@ -561,6 +561,7 @@ class View {
     } catch (error) {
       if (error.name === "AbortError" || version !== this.version) return;
       for (const panel of panels) if (panel.points === points) panel.fail(error.message);
+      this.live?.changed(); // asks again
     } finally {
       this.nRequests -= 1;
       if (this.isOpen) this.load();
@@ -593,7 +594,8 @@ class View {
     this.system.refresh(this.zoom, this.chosenLabels());
     const version = this.version;
     const visible = [...this.panels.values()].filter((panel) => panel.isVisible);
-    for (const panel of visible) if (panel.hasFailed) panel.asked = -1;
+    const failed = visible.filter((panel) => panel.hasFailed);
+    for (const panel of failed) panel.asked = -1;
     const panels = visible.filter((panel) => panel.loaded === version);
     for (const [at, { run }] of this.runs.entries()) {
       if (!isActive(at ? this.runs[at] : this.report)) continue; // all of it is known
@@ -625,7 +627,7 @@ class View {
       }
     }
     this.load();
-    return true;
+    return !failed.length; // later it is known whether they have failed again
   }
 
   /** Update again once parts of curves that are far back may be asked for: also after the last change. */
