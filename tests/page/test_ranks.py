@@ -1,5 +1,6 @@
 """Ranks of a run in the browser: the sentence, the heat map, the phases of a step, the table of labels."""
 
+import itertools
 import re
 from collections.abc import Callable
 
@@ -322,3 +323,13 @@ def test_a_finished_run_asks_for_nothing_when_another_one_changes(runs: Site, pa
     for _ in range(2):
         pass_time()
     assert [url for url in asked if "/even/" in url] == []
+
+
+def test_the_row_of_the_slow_label_has_its_name_among_many(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/runs")
+    rows = "{ labels: Array.from({ length: 1024 }, (_, n) => `rank${n}`), n_rows: 256, per_row: 4 }"
+    names = f"async () => (await import('./static/js/views/run/heat_map.js')).rowNames({rows}, 512, 'rank777')"
+    found = page.evaluate(names)
+    assert [row["name"] for row in found if row["isSlow"]] == ["rank777"]
+    assert len(found) > 30
+    assert all(one["y"] + 14 <= next_one["y"] for one, next_one in itertools.pairwise(found))

@@ -19,6 +19,7 @@ import { dragRange } from "./drag.js";
 
 const LEFT = 84; // room for names of labels, pixels
 const BOTTOM = 18;
+const NAME_PX = 14; // height of a name of a row
 const SCALE_MIN = 0.05; // of the median: the unit of the logarithmic scale
 const FLOOR_SHARE = 0.9; // of the cells have an excess that counts as noise and has the colour of the background …
 const FLOOR_MAX = 0.1; // … up to this share of the median
@@ -26,10 +27,24 @@ const TICK_PX = 110;
 const COLUMNS_MAX = 600; // a bound of the server
 const SCALE_MAX_LEAST = 0.25; // of the median: where no label is slower than that, nothing has the strongest colour
 
+/** Return the names of rows for which there is room: that of the slow label always, in its place. */
+export function rowNames({ labels, n_rows: nRows, per_row: perRow }, height, slow) {
+  const slowRow = slow === null ? -1 : Math.floor(labels.indexOf(slow) / perRow);
+  const yOf = (row) => Math.max(7, ((row + 0.5) / nRows) * height);
+  const names = [];
+  for (let row = 0, free = 0; row < nRows; row++) {
+    const [y, isSlow] = [yOf(row), row === slowRow];
+    if (!isSlow && (y < free || (slowRow >= 0 && Math.abs(y - yOf(slowRow)) < NAME_PX))) continue;
+    names.push({ name: isSlow ? slow : labels[row * perRow], y, isSlow });
+    free = y + NAME_PX;
+  }
+  return names;
+}
+
 /**
  * Draw a heat map.
  * @param {{onChoose: function(label, step), onRange: function(first, last)}} handlers
- * @returns {{element: Element, draw: function(data, chosen), mark: function(chosen), columns: function(): number,
+ * @returns {{element: Element, draw: function(data, chosen, slow), mark: function(chosen), columns: function(): number,
  *   close: function()}}
  */
 export function heatMap({ onChoose, onRange }) {
@@ -38,6 +53,7 @@ export function heatMap({ onChoose, onRange }) {
   const legend = h("span", { class: "heat-legend quiet small" });
   let data = null;
   let chosen = null;
+  let slow = null; // the label that the sentence names
   let cursor = null; // {row, column} under the pointer, or moved by keys
   let drawn = null; // {wide, tall, places}: the cell of each pixel
 
@@ -156,13 +172,11 @@ export function heatMap({ onChoose, onRange }) {
     context.font = `11px ${style.fontFamily}`;
     context.textBaseline = "middle";
     context.textAlign = "right";
-    for (let row = 0, free = 0; row < data.n_rows; row++) {
-      const name = data.labels[row * data.per_row];
-      const y = Math.max(7, ((row + 0.5) / data.n_rows) * height);
-      if (y < free) continue;
+    for (const { name, y, isSlow } of rowNames(data, height, slow)) {
+      context.font = `${isSlow ? "bold " : ""}11px ${style.fontFamily}`;
       context.fillText(name.length > 13 ? `${name.slice(0, 12)}…` : name, LEFT - 6, y);
-      free = y + 14;
     }
+    context.font = `11px ${style.fontFamily}`;
     context.textBaseline = "bottom";
     const nSteps = data.n_columns * data.width;
     context.textAlign = "center";
@@ -240,10 +254,14 @@ export function heatMap({ onChoose, onRange }) {
 
   return {
     element,
-    /** Draw an answer of api/runs/RUN/heat with `excess` in seconds. chosen: {label, step} to mark, or null. */
-    draw(next, mark) {
+    /**
+     * Draw an answer of api/runs/RUN/heat with `excess` in seconds.
+     * mark: {label, step} to frame, or null. slowLabel: the one that is named in any case, or null.
+     */
+    draw(next, mark, slowLabel) {
       data = next;
       chosen = mark;
+      slow = slowLabel;
       data.largest = data.excess.reduce((most, value) => (value > most ? value : most), 0);
       const usual = data.typical_s.filter((value) => value !== null).sort((a, b) => a - b);
       const median = usual[usual.length >> 1] ?? 0;

@@ -275,7 +275,7 @@ export async function open(element, run, query, firstReport) {
     show(range, words.filter(Boolean).join("; "));
     const shown = { first: state.first ?? Math.max(heat.start, heat.first_step), last: state.last ?? last };
     for (const [name, input] of Object.entries(bounds)) if (document.activeElement !== input) input.value = shown[name];
-    map.draw(heat, state);
+    map.draw(heat, state, verdict?.culprit?.label ?? null);
   }
 
   async function loadStep() {
