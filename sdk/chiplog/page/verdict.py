@@ -10,7 +10,9 @@ SLOW_SHARE = 0.02  # of the time of the steps; differences of 1 % between equal 
 RUN_SHARE, RUN_S = 0.005, 1.0  # of the time of the run, or seconds: less is noise of one step of a short run
 WAIT_SHARE = 0.5  # of the culprit's excess, as in straggler_windows
 MERGED_SHARE = 0.25  # of the largest excess per step: a slower step by chance does not make a slow time longer
+GAP_SHARE = 0.1  # of the longer of two slow times: a smaller gap between them does not make them two
 OTHERS_MAX = 5
+STALL_STEPS_MAX = 10  # of several labels that were slow at once
 OTHERS_SHARE = 0.1  # of the most expensive spell: cheaper ones would only distract from it
 OUTSIDE = "outside"  # the phase of straggler_windows with the time in no phase that labels share
 ALONE_SHARE = 0.5  # of the excess outside: then the sentence names the phase that most labels do not have
@@ -102,9 +104,9 @@ def _base_seconds(rows: Iterable[dict[str, Any]], whole: str | None) -> dict[tup
 
 
 def _merged(spells: list[Spell]) -> list[Spell]:
-    """Merge the spells of one label and phase that touch, or that a gap separates which is shorter than one of them.
+    """Merge the spells of one label and phase that touch, or that only a small gap separates.
 
-    Spells with a much smaller excess per step stay apart.
+    A single slow step long before a slow time is not its begin. Spells with a much smaller excess per step stay apart.
     """
     spells = _streaks(spells)
     least = MERGED_SHARE * max(spell.excess_s / _length(spell) for spell in spells)
@@ -112,11 +114,17 @@ def _merged(spells: list[Spell]) -> list[Spell]:
     merged: list[Spell] = []
     for spell in sorted(strong, key=lambda spell: spell.first_step):
         last = merged[-1] if merged else None
-        if last is None or spell.first_step - last.last_step > max(_length(spell), _length(last)):
+        if last is None or spell.first_step - last.last_step > _gap_most(spell, last):
             merged.append(spell)
         else:
             merged[-1] = _sum(last, spell)
     return merged + [spell for spell in spells if spell not in strong]
+
+
+def _gap_most(one: Spell, other: Spell) -> float:
+    """Return the largest gap that two spells may have and still be one."""
+    lengths = _length(one), _length(other)
+    return max(min(lengths), GAP_SHARE * max(lengths))
 
 
 def _streaks(spells: list[Spell]) -> list[Spell]:
@@ -246,16 +254,28 @@ def _place(phase: str) -> str:
 def _others(slow: Sequence[Spell]) -> list[list[dict[str, Any]]]:
     # A weaker spell within the steps of a stronger one of the same label and phase says nothing new.
     new = [spell for at, spell in enumerate(slow) if not any(_contains(stronger, spell) for stronger in slow[:at])]
+    stalls: list[list[Spell]] = []
+    for spell in new[1:]:
+        if spell.excess_s >= OTHERS_SHARE * slow[0].excess_s:
+            same = next((stall for stall in stalls if _is_one_stall(stall[0], spell)), None)
+            stalls.append([spell]) if same is None else same.append(spell)
+    return [_other(stall[0], len({spell.label for spell in stall}) - 1) for stall in stalls[:OTHERS_MAX]]
+
+
+def _is_one_stall(one: Spell, other: Spell) -> bool:
+    """Return True if labels were slow at once for a few steps: what they lost is lost once, so it is told once."""
+    is_short = max(_length(one), _length(other)) <= STALL_STEPS_MAX
+    is_at_once = one.first_step <= other.last_step and other.first_step <= one.last_step
+    return one.phase == other.phase and is_short and is_at_once
+
+
+def _other(spell: Spell, n_more: int) -> list[dict[str, Any]]:
+    span = {"first": spell.first_step, "last": spell.last_step}
+    more = f" and {n_more:,} other label{'' if n_more == 1 else 's'}" if n_more else ""
     return [
-        [
-            _part(
-                spell.label, "step", label=spell.label, phase=spell.phase, first=spell.first_step, last=spell.last_step
-            ),
-            _part(f" cost about {duration(spell.excess_s)} {_place(spell.phase)}"),
-            *_steps({"first": spell.first_step, "last": spell.last_step}),
-        ]
-        for spell in new[1 : OTHERS_MAX + 1]
-        if spell.excess_s >= OTHERS_SHARE * slow[0].excess_s
+        _part(spell.label, "step", label=spell.label, phase=spell.phase, **span),
+        _part(f"{more} cost about {duration(spell.excess_s)} {_place(spell.phase)}"),
+        *_steps(span),
     ]
 
 

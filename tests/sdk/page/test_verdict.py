@@ -195,3 +195,30 @@ def test_a_slow_step_of_a_short_run_is_noise() -> None:
     windows.append(window(5, "rank1", "data", 0.0001, 0.003))
     found = build_sentence(slow_spells(windows), [], [])
     assert text_of(found).endswith("of rank1 in data, less than 0.5 % of the time of the run.")
+
+
+def test_a_single_slow_step_long_before_a_slow_time_is_not_its_begin() -> None:
+    windows = [
+        window(1, "rank1", "data", 0.1, 10.0, since_step=35, until_step=35),
+        window(2, "rank1", "data", 0.1, 600.0, since_step=100, until_step=199),
+        window(3, "rank1", "data", 0.1, 600.0, since_step=205, until_step=299),
+    ]
+    spells = slow_spells(windows)
+    assert [(spell.first_step, spell.last_step) for spell in spells] == [(100, 299), (35, 35)]
+
+
+def test_labels_that_were_slow_at_once_for_a_few_steps_are_told_together() -> None:
+    spells = [
+        Spell("rank1", "data", 0, 900, 20.0, 10.0),
+        Spell("rank2", "data", 184, 185, 9.0, 10.0),
+        Spell("rank3", "data", 185, 191, 8.0, 10.0),
+        Spell("rank4", "data", 185, 185, 7.0, 10.0),
+        Spell("rank4", "forward", 185, 185, 6.0, 10.0),
+        Spell("rank5", "data", 100, 300, 5.0, 10.0),
+    ]
+    told = ["".join(part["text"] for part in other) for other in build_sentence(spells, [], [])["others"]]
+    assert told == [
+        "rank2 and 2 other labels cost about 9.0 s in data between steps 184 and 185",
+        "rank4 cost about 6.0 s in forward in step 185",
+        "rank5 cost about 5.0 s in data between steps 100 and 300",
+    ]
