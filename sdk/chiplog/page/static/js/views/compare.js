@@ -106,7 +106,7 @@ export async function open(content, rest, query) {
         nothing: "No metric differs.",
         none: "No metric was logged by two of these runs.",
       }),
-      section("Summary, at the end of each run", found.summary, {
+      section("Summary: last values, or as defined", found.summary, {
         text: valueText,
         withChange: true,
         nothing: "No value of the summary differs.",

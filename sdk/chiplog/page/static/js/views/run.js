@@ -230,7 +230,7 @@ function drawHeader(header, report) {
       .map(([name, value]) => h("div", {}, h("dt", { class: "quiet" }, name), h("dd", {}, value))),
   );
   // What is selected or has the focus stays: only the facts change all the time.
-  const rest = JSON.stringify([report.name, report.state, report.tags, report.first_failure]);
+  const rest = JSON.stringify([report.name, report.state, nFailed, report.tags, report.first_failure]);
   if (header.rest === rest) {
     header.querySelector(".facts").replaceWith(dl);
   } else {
@@ -240,6 +240,7 @@ function drawHeader(header, report) {
       { class: "run-title" },
       h("h1", {}, report.name || run),
       h("span", { class: `chip ${report.state}` }, report.state),
+      nFailed ? h("span", { class: "chip failed" }, `${countText(nFailed, "label")} failed`) : null,
       report.name && report.name !== run ? h("span", { class: "quiet" }, run) : null,
       (report.tags ?? []).map((tag) => h("span", { class: "chip" }, tag)),
     );
