@@ -44,6 +44,7 @@ FUNCTIONS_REFUSED = frozenset(  # safeguard: text-parsing-functions-refused, fun
         *("enable_logging", "disable_logging", "enable_profiling", "disable_profiling"),
         *("create_external_resource", "destroy_external_resource", "register_external_resource"),
         *("deregister_external_resource", "register_external_resource_type"),
+        *("add_grammar_extension", "remove_grammar_extension"),
         *("query", "json_execute_serialized_sql"),
         *("json_serialize_sql", "json_serialize_plan", "json_deserialize_sql"),
     }

@@ -43,7 +43,14 @@ SAFEGUARDS = [
 # Functions that a SELECT can call, by what makes them harmless. A function of a newer DuckDB is in none of these until
 # it has been reviewed.
 OF_FILES = {
-    *("glob", "parquet_file_metadata", "parquet_full_metadata", "parquet_kv_metadata", "parquet_metadata"),
+    *(
+        "glob",
+        "parquet_file_metadata",
+        "parquet_full_metadata",
+        "parquet_kv_metadata",
+        "parquet_metadata",
+        "parquet_page_index",
+    ),
     *("parquet_scan", "parquet_schema", "read_blob", "read_csv", "read_csv_auto", "read_duckdb", "read_json"),
     *("read_json_auto", "read_json_objects", "read_json_objects_auto", "read_ndjson", "read_ndjson_auto"),
     *("read_ndjson_objects", "read_parquet", "read_single_csv_file", "read_single_json_file"),
@@ -58,7 +65,15 @@ HARMLESS = {
     *("duckdb_constraints", "duckdb_coordinate_systems", "duckdb_databases", "duckdb_dependencies", "duckdb_dialects"),
     *("duckdb_eviction_queues", "duckdb_extension_repositories", "duckdb_extensions", "duckdb_external_file_cache"),
     *("duckdb_external_resource_types", "duckdb_external_resources", "duckdb_functions", "duckdb_grammar_extensions"),
-    *("duckdb_indexes", "duckdb_keywords", "duckdb_log_contexts", "duckdb_logs", "duckdb_logs_parsed", "duckdb_memory"),
+    *(
+        "duckdb_indexes",
+        "duckdb_keywords",
+        "duckdb_live_query_metrics",
+        "duckdb_log_contexts",
+        "duckdb_logs",
+        "duckdb_logs_parsed",
+        "duckdb_memory",
+    ),
     *("duckdb_optimizers", "duckdb_prepared_statements", "duckdb_profiling_settings", "duckdb_schemas"),
     *("duckdb_secret_type_parameters", "duckdb_secret_types", "duckdb_sequences", "duckdb_settings"),
     *("duckdb_table_sample", "duckdb_tables", "duckdb_temporary_files", "duckdb_triggers", "duckdb_types"),
