@@ -4,6 +4,7 @@ Root makes a control group below this machine's memory controller, v1 or v2. Whe
 skipped with the reason.
 """
 
+import errno
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from chiplog_agent.ranks.oom import OomWatcher
 from chiplog_agent.stats.cgroup import find_groups
 from tests.support.node import Node
+from tests.support.waiting import wait_until
 
 MIB = 1 << 20
 LIMIT_BYTES = 96 * MIB
@@ -39,6 +41,17 @@ taken = [bytearray(os.urandom(1 << 20)) for _ in range(1 << 10)]
 """
 
 
+def _is_removed(group: Path) -> bool:
+    """Remove a group; return False while the kernel still counts a process in it that was killed."""
+    try:
+        group.rmdir()
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return False
+        raise
+    return True
+
+
 @pytest.fixture
 def group() -> Iterator[Path]:
     """A control group with little memory, made by root below the one that this process is in."""
@@ -55,7 +68,7 @@ def group() -> Iterator[Path]:
         limit.write_text(str(LIMIT_BYTES))
         yield folder
     finally:
-        folder.rmdir()
+        wait_until(lambda: _is_removed(folder), "the end of the processes in the group")
 
 
 @pytest.mark.parametrize("log", ["/dev/kmsg", "/nowhere"], ids=["kernel log", "counts alone"])
