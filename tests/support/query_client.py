@@ -55,6 +55,8 @@ NOT_A_SELECT = [
     "SELECT * FROM query('FROM check' || 'point()')",
     "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('FROM checkpoint()'))",
     "SELECT * FROM force_checkpoint()",
+    "SELECT * FROM add_grammar_extension('x')",
+    "SELECT * FROM remove_grammar_extension('x')",
     "SELECT * FROM enable_logging()",
     "SELECT * FROM truncate_duckdb_logs()",
     "WITH more AS (INSERT INTO base.names SELECT 1, 'x' FROM checkpoint() RETURNING *) SELECT * FROM more",
