@@ -64,7 +64,7 @@ POINTS = """
 async () => {
   let n = 0;
   for (const { name } of performance.getEntriesByType("resource").filter(({ name }) => /\\/curves\\?/.test(name))) {
-    const { curves } = await (await fetch(name)).json();
+    const curves = await (await fetch(name)).json();
     for (const { mean } of curves.flatMap(({ lines }) => lines ?? [])) n += mean.filter((one) => one !== null).length;
   }
   return n;
