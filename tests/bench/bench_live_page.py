@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,8 +78,12 @@ def start_rank(node: Node, run: str, number: int, seconds: float, per_second: fl
 
 def renderer_bytes() -> int:
     """Return the private memory of the largest renderer process of this benchmark: heap, DOM and canvases."""
-    processes = psutil.Process().children(recursive=True)
-    return max(process.memory_full_info().uss for process in processes if "--type=renderer" in process.cmdline())
+    sizes = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            if "--type=renderer" in process.cmdline():
+                sizes.append(process.memory_full_info().uss)
+    return max(sizes)
 
 
 def follow(browser: Browser, server: PageServer, node: Node) -> list[Figure]:
