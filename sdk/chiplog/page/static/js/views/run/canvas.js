@@ -62,6 +62,16 @@ export function largestPlaces(values, columns, rows) {
   return places;
 }
 
+/** Return a canvas of so many pixels. colorAt: returns [red, green, blue] of a pixel, which are numbered row by row. */
+export function pixelPicture(wide, tall, colorAt) {
+  const pixels = new ImageData(wide, tall);
+  for (let at = 0; at < wide * tall; at++) pixels.data.set([...colorAt(at), 255], at * 4);
+  const picture = document.createElement("canvas");
+  [picture.width, picture.height] = [wide, tall];
+  picture.getContext("2d").putImageData(pixels, 0, 0);
+  return picture;
+}
+
 /** Return "dark" or "light": how an element looks. */
 export function themeOf(element) {
   const [red, green, blue] = getComputedStyle(element).color.match(/\d+/g).map(Number);

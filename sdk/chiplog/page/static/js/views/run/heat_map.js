@@ -11,6 +11,7 @@ import {
   copyPicture,
   fitPicture,
   largestPlaces,
+  pixelPicture,
   pixelsOf,
   themeOf,
   ticksOf,
@@ -153,15 +154,10 @@ export function heatMap({ onChoose, onRange }) {
     const columns = pixelsOf(data.n_columns, Math.max(1, Math.floor(width * ratio)));
     const rows = pixelsOf(data.n_rows, Math.max(1, Math.floor(height * ratio)));
     drawn = { wide: columns.at(-1) + 1, tall: rows.at(-1) + 1, places: largestPlaces(data.excess, columns, rows) };
-    const pixels = new ImageData(drawn.wide, drawn.tall);
-    drawn.places.forEach((place, at) => {
-      const value = data.excess[place];
-      const color = value === null ? NO_DATA[theme] : colorOf(strength(value), RAMPS[theme]);
-      pixels.data.set([...color, 255], at * 4);
+    const small = pixelPicture(drawn.wide, drawn.tall, (at) => {
+      const value = data.excess[drawn.places[at]];
+      return value === null ? NO_DATA[theme] : colorOf(strength(value), RAMPS[theme]);
     });
-    const small = document.createElement("canvas");
-    [small.width, small.height] = [drawn.wide, drawn.tall];
-    small.getContext("2d").putImageData(pixels, 0, 0);
     context.scale(ratio, ratio);
     context.imageSmoothingEnabled = false;
     context.drawImage(small, LEFT, 0, width, height);
@@ -256,7 +252,7 @@ export function heatMap({ onChoose, onRange }) {
     element,
     /**
      * Draw an answer of api/runs/RUN/heat with `excess` in seconds.
-     * mark: {label, step} to frame, or null. slowLabel: the one that is named in any case, or null.
+     * mark: {label, step} to frame, or null. slowLabel: its row is always named; null for none.
      */
     draw(next, mark, slowLabel) {
       data = next;

@@ -12,6 +12,7 @@ import {
   copyPicture,
   fitPicture,
   largestPlaces,
+  pixelPicture,
   pixelsOf,
   themeOf,
   ticksOf,
@@ -142,15 +143,10 @@ export function histogramMap({ onStep, onZoom }) {
     const rows = pixelsOf(nRows(), Math.max(1, Math.floor(height * ratio)));
     const [wide, tall] = [spans.length, rows.at(-1) + 1];
     drawn = { columns, rows, wide, places: largestPlaces(data.counts, columns, rows) };
-    const pixels = new ImageData(wide, tall);
-    drawn.places.forEach((place, at) => {
-      const row = tall - 1 - Math.floor(at / wide);
-      const color = colorOf(strength(data.counts[place]), RAMPS[theme]);
-      pixels.data.set([...color, 255], (row * wide + (at % wide)) * 4);
+    const small = pixelPicture(wide, tall, (at) => {
+      const row = tall - 1 - Math.floor(at / wide); // the smallest values are at the bottom
+      return colorOf(strength(data.counts[drawn.places[row * wide + (at % wide)]]), RAMPS[theme]);
     });
-    const small = document.createElement("canvas");
-    [small.width, small.height] = [wide, tall];
-    small.getContext("2d").putImageData(pixels, 0, 0);
     context.fillStyle = rgb(NO_DATA[theme]);
     context.fillRect(LEFT * ratio, 0, width * ratio, height * ratio);
     context.imageSmoothingEnabled = false;
