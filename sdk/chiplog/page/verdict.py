@@ -106,7 +106,8 @@ def _base_seconds(rows: Iterable[dict[str, Any]], whole: str | None) -> dict[tup
 def _merged(spells: list[Spell]) -> list[Spell]:
     """Merge the spells of one label and phase that touch, or that only a small gap separates.
 
-    A single slow step long before a slow time is not its begin. Spells with a much smaller excess per step stay apart.
+    A single slow step long before a slow period is not part of it. Spells with a much smaller excess per step stay
+    apart.
     """
     spells = _streaks(spells)
     least = MERGED_SHARE * max(spell.excess_s / _length(spell) for spell in spells)
@@ -263,7 +264,7 @@ def _others(slow: Sequence[Spell]) -> list[list[dict[str, Any]]]:
 
 
 def _is_one_stall(one: Spell, other: Spell) -> bool:
-    """Return True if labels were slow at once for a few steps: what they lost is lost once, so it is told once."""
+    """Return True if labels were slow at once for a few steps: the run lost that time once, so one line reports it."""
     is_short = max(_length(one), _length(other)) <= STALL_STEPS_MAX
     is_at_once = one.first_step <= other.last_step and other.first_step <= one.last_step
     return one.phase == other.phase and is_short and is_at_once
