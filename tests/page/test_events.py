@@ -7,11 +7,9 @@ import duckdb
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from chiplog_schemas.paths import paths_for_root
-from tests.support.hand_written import hand_written
-from tests.support.page_run import MARKUP, fill_page_run
+from tests.support.page_run import MARKUP, fill_page_run, running_page_run
 from tests.support.page_site import Site
-from tests.support.served_database import change, served_database
+from tests.support.served_database import change
 from tests.support.slow_ranks import BEGUN
 
 
@@ -40,11 +38,7 @@ class Failing:
 @pytest.fixture(scope="module")
 def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Failing]:
     root = tmp_path_factory.mktemp("failing")
-    with hand_written(root) as database:
-        fill_page_run(database)
-        database.execute("UPDATE base.producers SET state = NULL, ended_at = NULL WHERE producer = 10007")
-        database.execute("INSERT INTO base.position (next_number) VALUES (1)")
-    with served_database(paths_for_root(root)) as database, Site(root).running() as site:
+    with running_page_run(root) as database, Site(root).running() as site:
         yield Failing(site, database)
 
 

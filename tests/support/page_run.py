@@ -1,12 +1,16 @@
 """A run with everything that the page shows of one: slow ranks, printed lines, failures, alerts, losses, files."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
 
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.storage.content_files import content_path
+from tests.support.hand_written import hand_written
+from tests.support.served_database import served_database
 from tests.support.slow_ranks import BEGUN, fill_slow_ranks
 
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -67,3 +71,14 @@ def store_files(root: Path) -> None:
         path = content_path(paths_for_root(root).files, hashlib.sha256(content).digest())
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+
+
+@contextmanager
+def running_page_run(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Write these runs to a data directory, serve them, and yield the database. rank7 of `slow` still runs."""
+    with hand_written(root) as database:
+        fill_page_run(database)
+        database.execute("UPDATE base.producers SET state = NULL, ended_at = NULL WHERE producer = 10007")
+        database.execute("INSERT INTO base.position (next_number) VALUES (1)")
+    with served_database(paths_for_root(root)) as database:
+        yield database
