@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from chiplog.recording import foreign_names
 from chiplog.recording.disabled import DisabledRun
-from chiplog.safety.diagnostics import Diagnostic
+from chiplog.safety import foreign_names
 from chiplog.safety.lenient_calls import hide_unknown_arguments
 from chiplog_schemas.once import OnceLogger
 
@@ -205,12 +204,11 @@ def _run(call: str) -> "Run":
 
 
 def _warn_of_foreign_name(name: str) -> None:
-    what = f"chiplog.{name}"
-    message = f"{what} is not available: its calls do nothing and record nothing"
+    bad = foreign_names.unavailable("chiplog", name)
     if (run := current()) is not None and not run.disabled:
-        run._complain(Diagnostic("not_available", what, message))
+        run._complain(bad)
     else:
-        _warn_once(what, message)
+        _warn_once(bad.key, bad.message)
 
 
 def _warn_once(key: str, message: str) -> None:

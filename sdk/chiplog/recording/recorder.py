@@ -3,7 +3,7 @@
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isfinite
+from math import isfinite, nan
 from time import monotonic, perf_counter, sleep, time_ns
 from typing import Any
 
@@ -13,6 +13,7 @@ from chiplog.recording.loop_calls import NO_STEP, STEP_MAX, LoopCalls
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import Diagnostic, Diagnostics, error_text
 from chiplog.safety.dynamo import dynamo_disable
+from chiplog.safety.foreign_names import is_stand_in
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.lenient_calls import (
     NO_DATA,
@@ -235,7 +236,7 @@ class Recorder(LoopCalls):
                 what = f"a step on {step.device} is not waited for"
                 self._complaints.report(Diagnostic("bad_step", what, f"{what}; pass int(), or the loop's own count"))
                 return self._step(None)
-            given = step.item() if hasattr(step, "item") else step
+            given = nan if is_stand_in(step) else step.item() if hasattr(step, "item") else step
             number = int(given)
             if given != number:
                 message = f"step {short_repr(step)} is not an integer; {number} is used, so pass int() of it"

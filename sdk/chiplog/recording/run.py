@@ -17,7 +17,6 @@ from chiplog.journal.factory import open_journal
 from chiplog.journal.journal import Journal
 from chiplog.journal.null import EventSink, LazyJournal, NullJournal
 from chiplog.journal.sender import SenderThread
-from chiplog.recording import foreign_names
 from chiplog.recording.alerts import ALERT_INTERVAL_S, AlertLimit, parse_alert
 from chiplog.recording.collector_lookup import AttemptLookup, watch_demand
 from chiplog.recording.config import Config, ConfigPublisher, Summary
@@ -30,6 +29,7 @@ from chiplog.recording.resume import unmet_demand
 from chiplog.recording.run_text import RunText
 from chiplog.recording.step_counter import STEPS, StepCounterFile
 from chiplog.recording.unfinished_runs import UNFINISHED, UnfinishedRun
+from chiplog.safety import foreign_names
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import Diagnostic, Diagnostics
 from chiplog.safety.dynamo import exclude_from_dynamo
@@ -222,8 +222,7 @@ class Run(Recorder):
         """Return an object that does nothing for a public name of another logger's run. Called for unknown names."""
         if name not in foreign_names.RUN_NAMES:
             raise AttributeError(f"'Run' object has no attribute {name!r}")
-        message = f"run.{name} is not available: it is empty, and its calls do nothing"
-        self._complain(Diagnostic("not_available", f"run.{name}", message))
+        self._complain(foreign_names.unavailable("run", name))
         return foreign_names.RUN_VALUES[name] if name in foreign_names.RUN_VALUES else foreign_names.stand_in(name)
 
     def __repr__(self) -> str:

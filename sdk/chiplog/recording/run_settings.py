@@ -15,6 +15,7 @@ from chiplog.recording.resume import go_on, requested_run, warn_unknown_run, wor
 from chiplog.recording.run import Run
 from chiplog.recording.unfinished_runs import key_of
 from chiplog.safety.diagnostics import Diagnostic, error_text
+from chiplog.safety.foreign_names import is_stand_in
 from chiplog.settings import RunSettings, as_strings, clean_text, flag, safe_name
 from chiplog.values.config import config_entries
 from chiplog_schemas.bounds import read_bounds
@@ -38,6 +39,7 @@ def resolve_settings(
     all runs that it opened. nothing_given: the run is disabled, and the arguments were not usable.
     """
     remarks: list[Diagnostic] = []
+    given = _without_stand_ins(given, remarks)
     asked = requested_run(given, environ, remarks)
     run_id = _name("run ID", asked.run_id, remarks)
     asked = asked._replace(run_id=run_id)
@@ -114,6 +116,15 @@ def disabled_settings(
     except Exception:  # reported by init(): a relative CHIPLOG_DIR below a removed directory
         identity = Identity("disabled", "disabled", "")
         return RunSettings(identity, Paths(*(Path("/nonexistent"),) * 3), "disabled", None)
+
+
+def _without_stand_ins(given: Mapping[str, Any], remarks: list[Diagnostic]) -> dict[str, Any]:
+    """Return the arguments without those of foreign names, such as `name=wandb.util.generate_id()`."""
+    found = [name for name, value in given.items() if is_stand_in(value)]
+    for name in found:
+        message = f"{name}= is of a name that chiplog does not have, and is left out; give a plain value"
+        remarks.append(Diagnostic("bad_argument", name, message))
+    return {name: None if name in found else value for name, value in given.items()}
 
 
 def _name(kind: str, value: Any, remarks: list[Diagnostic]) -> str | None:

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,9 @@ from chiplog.safety.text import clean_utf8
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.once import OnceLogger
 
+NOT_RECORDED = "not_recorded"  # the kind of a foreign name whose data is lost
 _WARNINGS_PER_KIND = 10  # logged and emitted, so that each kind is visible; all are counted
+_WARNINGS_MAX = {NOT_RECORDED: 1_000}  # each is another loss; there are fewer names
 _NOT_FINITE = "not_finite"  # the only kind of bad value that is recorded
 _REPORT_INTERVAL_S = 60.0  # between two notices of the counts, while they change
 _log = logging.getLogger("chiplog")
@@ -34,7 +36,7 @@ class Diagnostics:
     def __init__(self, say: Callable[..., None]) -> None:
         self.counts: Counter[str] = Counter()
         self._say = say
-        self._once: dict[str, OnceLogger] = defaultdict(lambda: OnceLogger(_log.log, _WARNINGS_PER_KIND))  # by kind
+        self._once: dict[str, OnceLogger] = {}  # by kind
         self._reported: dict[str, int] = {}
         self._report_at: float | None = None
 
@@ -80,7 +82,11 @@ class Diagnostics:
     def warn_once(self, what: tuple[str, str], message: str, level: str = "warning") -> bool:
         """Log a message unless it, or enough of its kind, was logged before. Return True if it was logged now."""
         number = logging.ERROR if level == "error" else logging.WARNING
-        return self._once[what[0]].log(what, number, "chiplog: %s", message)
+        kind = what[0]
+        if kind not in self._once:
+            # safeguard: each-lost-name-reported
+            self._once.setdefault(kind, OnceLogger(_log.log, _WARNINGS_MAX.get(kind, _WARNINGS_PER_KIND)))
+        return self._once[kind].log(what, number, "chiplog: %s", message)
 
     def warn_undelivered(self, only_in_memory: int, disk_error: OSError | None) -> None:
         """Warn at the end that events are lost with this process: they are in no file, and no agent has them."""

@@ -17,6 +17,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from chiplog.safety.diagnostics import Diagnostic
+from chiplog.safety.foreign_names import is_stand_in
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog_schemas.limits import KEY_BYTES_MAX
@@ -45,6 +46,8 @@ def config_entries(value: Any) -> dict[str, Any]:
     """
     if value is None:
         return {}
+    if is_stand_in(value):
+        raise TypeError
     entries = entries_of(value)
     if entries is None:
         items = getattr(value, "items", None)
@@ -144,6 +147,8 @@ class _PlainConverter:
             )
 
     def _other(self, value: Any, kind: type) -> Any:
+        if is_stand_in(value):
+            return self._placeholder("<not available in chiplog>", "is of a name that chiplog does not have")
         if isinstance(value, enum.Enum):
             return self._text(str(value.name))
         if isinstance(value, str):

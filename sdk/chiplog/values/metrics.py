@@ -9,6 +9,7 @@ from typing import Any
 
 from chiplog.native.loader import hot_path
 from chiplog.safety.diagnostics import Diagnostic
+from chiplog.safety.foreign_names import is_stand_in
 from chiplog.safety.interrupts import handlers_held, is_interrupt
 from chiplog.safety.text import REPR_CHARS, clean_utf8, is_encodable, short_repr
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
@@ -85,6 +86,8 @@ class Histogram:
 
 def _count(values: Any, bins: int) -> tuple[Any, Any]:
     """Return edges and counts of the finite values."""
+    if is_stand_in(values):
+        raise ValueError("it holds no values")
     if "numpy" not in sys.modules:
         with handlers_held():  # an interrupted import of numpy cannot be repeated in the same process
             import numpy  # noqa: F401
@@ -224,6 +227,9 @@ def convert_value(key: str, value: Any) -> Logged | Diagnostic:
         return value if is_encodable(value) else clean_utf8(value)
     if isinstance(value, Histogram):
         return Diagnostic("not_a_histogram", key, f"{key!r:.80}: {value.problem}") if value.problem else value
+    if is_stand_in(value):  # safeguard: stand-in-is-no-value
+        message = f"{key!r:.80} is of a name that chiplog does not have: it is not recorded; log a number or short text"
+        return Diagnostic("stand_in", key, message)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _convert_tensor(torch, key, value)

@@ -18,8 +18,10 @@ import pytest
 import chiplog
 from chiplog.query.async_client import AsyncClient
 from chiplog.query.client import Client, Result
-from chiplog.recording import api, foreign_names
+from chiplog.recording import api
 from chiplog.recording.disabled import DisabledRun
+from chiplog.safety import foreign_names
+from chiplog_schemas.codec import unpack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.once import OnceLogger
 from tests.support.safeguard import Safeguard
@@ -47,6 +49,19 @@ SAFEGUARDS = [
         "foreign-name-does-nothing",
         condition=True,
         test="test_names_of_other_loggers_do_nothing_and_warn_once",
+    ),
+    Safeguard(
+        "a value of another logger's name is not stored as a number",
+        "stand-in-is-no-value",
+        condition=False,
+        test="test_a_value_of_a_foreign_name_is_refused_and_not_stored",
+    ),
+    Safeguard(
+        "each foreign name whose data is lost is reported",
+        "each-lost-name-reported",
+        part="_WARNINGS_MAX.get(kind, _WARNINGS_PER_KIND)",
+        new="_WARNINGS_PER_KIND",
+        test="test_each_foreign_name_whose_data_is_lost_is_reported_however_many_there_were",
     ),
     Safeguard(
         "a renamed run is recorded",
@@ -264,6 +279,53 @@ def test_names_of_other_loggers_do_nothing_and_warn_once(run: chiplog.Run, caplo
 )
 def test_no_use_of_a_foreign_name_raises(run: chiplog.Run, use) -> None:
     use()
+
+
+def test_a_value_of_a_foreign_name_is_refused_and_not_stored(run: chiplog.Run, caplog, offline) -> None:
+    best = chiplog.Api().run("x").summary["accuracy"]
+
+    class Mine(chiplog.Settings):
+        pass
+
+    for _ in range(2):
+        run.log({"best": best, "nested": {"class": chiplog.Settings}, "mine": Mine(), "loss": 1.0}, step=best)
+    run.log({"weights": chiplog.Histogram(best)})
+    run.config["best"] = best
+    run.finish()
+    metrics = [(e.fields["step"], unpack(e.fields["keys"])) for e in offline(EventKind.METRICS)]
+    assert metrics == [(0, ["loss"]), (1, ["loss"])]
+    assert not offline(EventKind.HISTOGRAM)
+    lines = [r.getMessage() for r in caplog.records if "is of a name that chiplog does not have" in r.getMessage()]
+    assert [line.split()[1] for line in lines] == ["'best'", "'nested/class'", "'mine'", "config"]
+    assert "became nan" not in caplog.text
+    counts = [e.fields["body"] for e in offline(EventKind.NOTICE) if e.fields["notice"] == "bad_values"]
+    assert counts[-1]["stand_in"] == 6
+
+
+def test_an_argument_of_a_foreign_name_is_left_out(chiplog_dir: Path, caplog) -> None:
+    word = chiplog.util.generate_id()
+    run = chiplog.init(id=word, name=word, label=word, group=word, config=word, mode="offline", capture_console=False)
+    assert (run.name, run.group, run.config.as_dict()) == (None, None, {})
+    assert "not available" not in f"{run.id} {run.label}"
+    run.finish()
+    lines = [r.getMessage().split()[1] for r in caplog.records if "is left out" in r.getMessage()]
+    assert lines == ["id=", "name=", "group=", "config=", "label="]
+
+
+def test_each_foreign_name_whose_data_is_lost_is_reported_however_many_there_were(
+    run: chiplog.Run, caplog, offline
+) -> None:
+    others = ["agent", "apis", "attach", "controller", "env", "join", "jupyter", "login", "require", "sdk", "sweep"]
+    recording = ["log_param", "log_params", "log_metric", "set_tag", "log_text", "log_dict", "log_figure", "set_tags"]
+    recording += ["log_input", "log_inputs", "log_outputs", "autolog"]
+    for name in others + recording * 2:
+        getattr(chiplog, name)("x")
+    run.link_artifact("x")
+    run.finish()
+    expected = [f"chiplog.{name}" for name in others[:10] + recording] + ["run.link_artifact"]
+    assert [r.getMessage().split()[1] for r in caplog.records if "is not available" in r.getMessage()] == expected
+    rows = [e.fields["body"]["key"] for e in offline(EventKind.NOTICE) if e.fields["notice"] == "bad_value"]
+    assert rows == expected
 
 
 @pytest.mark.parametrize("clause", ["Error", "MlflowException"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chiplog.recording.foreign_names import NoOp, stand_in
+from chiplog.safety.foreign_names import NoOp, is_stand_in, stand_in
 
 
 def test_a_table_of_another_logger_takes_every_use_and_holds_nothing() -> None:
@@ -75,3 +75,13 @@ def test_protocols_of_python_find_no_methods_that_do_nothing() -> None:
         image.__cuda_array_interface__  # noqa: B018 - the look-up is the test
     assert isinstance(copy.deepcopy(NoOp()), NoOp)
     assert isinstance(pickle.loads(pickle.dumps(NoOp())), NoOp)
+
+
+def test_objects_and_classes_of_foreign_names_are_recognised() -> None:
+    settings: Any = stand_in("Settings")
+
+    class Mine(settings):  # type: ignore[misc]
+        pass
+
+    assert all(map(is_stand_in, (settings, settings(), settings().deeper, Mine(), Mine, stand_in("errors"))))
+    assert not any(map(is_stand_in, (1.0, "text", float, None, stand_in("CommError"))))

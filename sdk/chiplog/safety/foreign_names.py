@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
+from chiplog.safety.diagnostics import NOT_RECORDED, Diagnostic
+
 _WANDB = """
     AlertLevel Api Artifact ArtifactTTL Audio Box3d Classes EvalTable Graph Html Image JoinedTable Molecule Object3D
     Plotly Settings Table Video agent apis attach box3d controller data_types ensure_configured env integration join
@@ -55,6 +57,26 @@ RUN_VALUES = {  # scripts read data from these, so they have plain values
 }
 RUN_NAMES = frozenset(_RUN.split())
 
+# Of all of these, the names whose data is lost. Modules are here if functions of them record, such as `autolog`.
+_RECORDING = """
+    Artifact Audio Box3d EvalTable Graph Html Image JoinedTable Molecule Object3D Plotly Table Video data_types keras
+    link_model log_artifact log_code log_model plot plot_table sacred sklearn tensorboard use_artifact use_model
+    MlflowClient add_trace autolog evaluate import_checkpoints langchain lightgbm log_artifacts log_assessment log_dict
+    log_expectation log_feedback log_figure log_image log_input log_inputs log_issue log_metric log_metrics
+    log_model_params log_outputs log_param log_params log_stream log_table log_text log_trace models onnx openai pyfunc
+    pytorch register_model register_prompt set_experiment_tag set_experiment_tags set_logged_model_tags
+    set_model_version_tag set_prompt_alias set_tag set_tags set_trace_tag spark start_run start_span
+    start_span_no_context tensorflow trace tracing tracking transformers update_assessment update_current_trace xgboost
+    finish_artifact link_artifact upsert_artifact write_logs
+"""
+_RECORDING_NAMES = frozenset(_RECORDING.split())
+
+
+def unavailable(owner: str, name: str) -> Diagnostic:
+    """Build the diagnostic of the first use of a foreign name. owner: `chiplog` or `run`."""
+    message = f"{owner}.{name} is not available: its calls do nothing and record nothing"
+    return Diagnostic(NOT_RECORDED if name in _RECORDING_NAMES else "not_available", f"{owner}.{name}", message)
+
 
 def stand_in(name: str) -> Any:
     """Build the substitute for a foreign name: an exception class, or a class that does nothing."""
@@ -63,6 +85,11 @@ def stand_in(name: str) -> Any:
     if name in _EXCEPTION_MODULES:
         return _Exceptions()
     return _NoOpType(name, (NoOp,), {"__doc__": f"{name} is not available in chiplog and does nothing."})
+
+
+def is_stand_in(value: Any) -> bool:
+    """Return True if a value is one of these objects or classes: it holds nothing that could be recorded."""
+    return isinstance(type(value), _NoOpType) or isinstance(value, _NoOpType)
 
 
 def _exception(name: str) -> type[Exception]:
