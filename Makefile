@@ -15,12 +15,14 @@ BOOTSTRAP := scripts/bootstrap.py
 # Tests start thousands of processes, and each would compile the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo lint check test docs screenshots matrix bench soak switch-off clean python
+.PHONY: help demo lint check test test-rest test-all docs screenshots matrix bench soak switch-off clean python
 
 help:
 	@echo "make demo              train a small model on two ranks, then ask chiplog what happened (two minutes)"
 	@echo "make check             lint, types, imports, links and the tests of pure modules, within a minute"
-	@echo "make test              lint, types and all tests; the last line is pytest's summary"
+	@echo "make test              lint, types and the tests of each module and promise; the last line is pytest's summary"
+	@echo "make test-all          lint, types and all tests, each once (half an hour)"
+	@echo "make test-rest         the tests that make test leaves out"
 	@echo "make docs              build the documentation site into build/site; fails on any warning"
 	@echo "make screenshots       pictures of all views of the page, of 64 ranks and of the demo, for the next make docs"
 	@echo "make matrix            start a training with every launcher, and print what arrived as a table"
@@ -61,7 +63,17 @@ check: lint
 	@$(PY) -m pytest -m pure --shuffle $(SEED) -n 2 --cov --cov-report= $(ARGS)
 	@echo "the pure tests cover $$($(PY) -m coverage report --format=total) % of the lines of the four packages"
 
+# What `make check` does besides lint is among the tests: contracts of imports, lists of the documentation, its site.
 test: lint
+	@echo "pytest -m 'not full' $(ARGS)"
+	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup -m "not full" $(ARGS)
+
+test-rest: python
+	@$(PYTHON) $(BOOTSTRAP) dev
+	@echo "pytest -m full $(ARGS)"
+	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup -m full $(ARGS)
+
+test-all: lint
 	@echo "pytest $(ARGS)"
 	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup $(ARGS)
 

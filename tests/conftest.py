@@ -17,7 +17,7 @@ from chiplog_schemas.paths import paths_for_root
 pytest.register_assert_rewrite("tests.support")  # before the imports below: an assertion there prints its values
 
 from tests.support.journals import Event, read_events
-from tests.support.marks import MARKERS, marks_of
+from tests.support.marks import MARKERS, has_none_of, marks_of
 from tests.support.node import Node, end_daemons
 from tests.support.rounds import Rounds, rounds, share_the_minutes, write_report
 
@@ -110,10 +110,9 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out, unread, what `-m pure` would deselect: to import all modules takes longer than the pure tests."""
-    if config.option.markexpr != "pure" or not collection_path.match("test_*.py"):
-        return None
-    return None if "pure" in marks_of(collection_path) else True
+    """Leave out, unread, what the lane would deselect: to import all modules takes longer than the pure tests."""
+    is_module = collection_path.match("test_*.py")
+    return True if is_module and has_none_of(collection_path, config.option.markexpr) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m and -k

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.support.marks import imports_of, marks_of
+from tests.support.marks import FULL, imports_of, marks_of
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -31,8 +31,12 @@ def test_every_module_has_its_own_test_module() -> None:
 def test_the_marks_of_a_test_module_follow_from_what_it_imports() -> None:
     assert marks_of(TESTS / "agent/pipeline/test_batcher.py") == {"pure"}
     assert marks_of(TESTS / "schemas/process/test_daemon.py") == {"process"}
-    assert marks_of(TESTS / "fault/test_kill.py") == {"process", "slow"}
+    assert marks_of(TESTS / "launchers/test_spark.py") == {"process", "full"}
     assert marks_of(TESTS / "collector/views/test_views.py") == set()  # DuckDB, by a helper
+
+
+def test_each_name_in_the_list_of_full_tests_is_a_module_or_folder() -> None:
+    assert [name for name in FULL if not (TESTS / name).exists()] == []
 
 
 def test_no_module_imports_a_test_module_or_fixtures() -> None:

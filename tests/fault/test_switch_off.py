@@ -138,4 +138,4 @@ def _product(root: Path) -> Path:
 
 def _is_quick(path: Path) -> bool:
     folder = path.relative_to(ROOT).parts[1]
-    return folder in QUICK and path.name not in WAITING and not marks_of(path) & {"process", "slow"}
+    return folder in QUICK and path.name not in WAITING and "process" not in marks_of(path)

@@ -1,7 +1,10 @@
-"""The marks of tests: `pure`, `process` and `slow`, by what a test module imports and where it is.
+"""The marks of tests: `pure`, `process` and `full`, by what a test module imports and where it is.
 
 A pure test opens no socket, starts no process or thread, waits for no clock and runs no database. What decides is the
 text of the test module and of the helpers that it imports, so that a module need not be imported to be left out.
+
+A full test runs in `make test-all` and not in `make test`: it costs much, and a cheaper test shows most of that.
+FULL names modules and folders; `@pytest.mark.full` marks single tests, or cases by `pytest.param(…, marks=…)`.
 """
 
 import ast
@@ -13,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
 MIRRORS = ("agent", "collector", "schemas", "sdk")  # the folders whose modules mirror those of the packages
 PROCESS_FOLDERS = ("deploy", "fault", "fuzz", "gpu", "launchers", "process")
-SLOW_FOLDERS = ("fault", "fuzz", "launchers")  # minutes in total; most of their tests take seconds each
+# Modules and folders of which `make test` runs nothing. Each module of the product and each promise keeps a test there.
+FULL = ("launchers/test_spark.py",)
 STARTS_PROCESSES = {"multiprocessing", "pty", "subprocess"}
 MOVES_BYTES_OR_TIME = {"asyncio", "concurrent", "ctypes", "duckdb", "signal", "socket", "threading", "time", "zmq"}
 MOVES_BYTES_OR_TIME_FOR_US = {
@@ -23,7 +27,7 @@ MOVES_BYTES_OR_TIME_FOR_US = {
 MARKERS = {
     "pure": "moves bytes and time by hand; opens no socket, process, thread or database (`make check`)",
     "process": "starts processes",
-    "slow": "in a folder whose tests take minutes in sum",
+    "full": "runs in `make test-all`, and not in `make test`",
 }
 
 Test = Callable[..., object]
@@ -69,12 +73,22 @@ def marks_of(path: Path) -> frozenset[str]:
     names = with_helpers(path)
     roots = {name.split(".")[0] for name in names}
     is_impure = roots & MOVES_BYTES_OR_TIME or names & MOVES_BYTES_OR_TIME_FOR_US
-    folder = path.relative_to(TESTS).parts[0]
+    place = path.relative_to(TESTS)
+    folder = place.parts[0]
     marks = set()
     if folder in PROCESS_FOLDERS or roots & STARTS_PROCESSES:
         marks.add("process")
     elif folder in MIRRORS and not is_impure:
         marks.add("pure")
-    if folder in SLOW_FOLDERS:
-        marks.add("slow")
+    if any(place.is_relative_to(each) for each in FULL):
+        marks.add("full")
     return frozenset(marks)
+
+
+def has_none_of(path: Path, lane: str) -> bool:
+    """Return True if no test of a module is in the lane that `-m` names, by the text of the module alone."""
+    if lane == "pure":
+        return "pure" not in marks_of(path)
+    if lane == "not full":
+        return "full" in marks_of(path)
+    return lane == "full" and "full" not in marks_of(path) and "mark.full" not in path.read_text(encoding="utf-8")
