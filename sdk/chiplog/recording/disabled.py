@@ -6,9 +6,11 @@ Imports no module that needs fcntl: it must load where `import chiplog` finds no
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ContextDecorator
+from datetime import datetime
 from typing import Any
 
 from chiplog.recording.config import Config, Summary
+from chiplog.safety import foreign_names
 
 
 def _ignore(*given: object) -> None:
@@ -18,12 +20,23 @@ def _ignore(*given: object) -> None:
 class DisabledRun:
     """Has each public name of `Run`, records nothing and never raises. `config` and `summary` keep their values."""
 
-    id = label = project = name = group = job_type = notes = ""
+    id = run_id = label = project = name = group = job_type = notes = ""
     tags: tuple[str, ...] = ()
     url: str | None = None
     rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    resumed = False
     attempt: int | None = None
     restart_count = 0
+    # Names of columns and other loggers, as of `Run`.
+    primary = False
+    run_group = run_name = node = hostname = ""
+    project_name = foreign_names.CallableText()
+    start_time = 0.0
+    started_at: datetime | None = None
+    pid = rank_pid = 0
+    info = foreign_names.RunInfo("", None, 0)
     is_primary = False
     mode = "disabled"
     offline = False
@@ -64,6 +77,12 @@ class DisabledRun:
     define_metric: Callable[..., None] = _call
     finish: Callable[..., None] = _call
     watch: Callable[..., None] = _call
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an empty value, or an object that does nothing, for a name of a run that scripts expect."""
+        if name not in foreign_names.RUN_NAMES:
+            raise AttributeError(f"'Run' object has no attribute {name!r}")
+        return foreign_names.run_attribute(name)
 
     def __enter__(self) -> "DisabledRun":
         return self

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from chiplog.identity.identity import Identity
-from chiplog.recording.step_counter import STEPS, is_known, label_to_resume
+from chiplog.recording.step_counter import STEPS, has_counted, is_known, label_to_resume
 from chiplog.recording.unfinished_runs import UNFINISHED, last_unfinished
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.text import short_repr
@@ -72,6 +72,15 @@ def go_on(
         label = label_to_resume(where.local / STEPS, identity.run_id)
         identity = replace(identity, label=label or identity.label)
     return identity, label
+
+
+def is_resumed(where: Paths, identity: Identity, asked: Asked) -> bool:
+    """Return True if a run goes on that this node knows. Another rank may have opened it just now."""
+    if not asked.goes_on or identity.joined_existing_run:
+        return False
+    steps = where.local / STEPS
+    is_here = is_known(steps, identity.run_id, identity.launch)
+    return is_here or has_counted(steps, identity.run_id, identity.label)
 
 
 def warn_unknown_run(where: Paths, identity: Identity, asked: Asked, remarks: list[Diagnostic]) -> None:

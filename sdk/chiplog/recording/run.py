@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from chiplog.console.capture import ConsoleCapture
 from chiplog.identity.identity import Identity, for_forked_child, with_group
 from chiplog.identity.inherited_env import restore_environ
 from chiplog.identity.launch_cache import store
+from chiplog.identity.process_info import host_name, node_name
 from chiplog.identity.rendezvous import Agreement, RunIdRendezvous, is_in_group
 from chiplog.journal.factory import open_journal
 from chiplog.journal.journal import Journal
@@ -49,6 +51,22 @@ from chiplog_schemas.process.owners import announce
 
 _ASK_WAIT_S = 0.25  # part of finish()'s one second: for the group's answer, if the rank has none yet
 _DEVICE_WAIT_S = FINISH_WAIT_S / 4  # part of finish()'s time: for values that are being copied from a device
+
+
+# Attributes by the names of arguments, columns and other loggers.
+_ALIASES: dict[str, Callable[[Any], Any]] = {
+    "primary": lambda run: run.is_primary,
+    "run_group": lambda run: run.group,
+    "run_name": lambda run: run.name,
+    "project_name": lambda run: foreign_names.CallableText(run.project or ""),
+    "start_time": lambda run: run._started_us / 1e6,
+    "started_at": lambda run: datetime.fromtimestamp(run._started_us / 1e6, UTC),
+    "node": lambda run: node_name(),
+    "hostname": lambda run: host_name(),
+    "pid": lambda run: run._pid,
+    "rank_pid": lambda run: run._pid,
+    "info": lambda run: foreign_names.RunInfo(run.id, run.name, run._started_us // 1000),
+}
 
 
 class Run(Recorder):
@@ -127,6 +145,16 @@ class Run(Recorder):
         return self._identity.run_id
 
     @property
+    def run_id(self) -> str:
+        """Another name of `id`."""
+        return self.id
+
+    @property
+    def resumed(self) -> bool:
+        """True if `init(resume=…)` continues a run that this node knows."""
+        return self._settings.resumed
+
+    @property
     def label(self) -> str:
         """The name of this writer in the run."""
         return self._current_identity.label
@@ -150,6 +178,16 @@ class Run(Recorder):
     def rank(self) -> int | None:
         """The rank, as far as it is known."""
         return self._current_identity.rank
+
+    @property
+    def local_rank(self) -> int | None:
+        """The rank on this node, if the launcher gives one."""
+        return self._identity.local_rank
+
+    @property
+    def world_size(self) -> int | None:
+        """The number of ranks, as far as it is known."""
+        return self._identity.world_size
 
     @property
     def _current_identity(self) -> Identity:
@@ -219,11 +257,13 @@ class Run(Recorder):
         self._summary.update(values)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an object that does nothing for a public name of another logger's run. Called for unknown names."""
+        """Return what scripts expect under another name, or an object that does nothing. Called for unknown names."""
+        if name in _ALIASES:
+            return _ALIASES[name](self)
         if name not in foreign_names.RUN_NAMES:
             raise AttributeError(f"'Run' object has no attribute {name!r}")
         self._complain(foreign_names.unavailable("run", name))
-        return foreign_names.RUN_VALUES[name] if name in foreign_names.RUN_VALUES else foreign_names.stand_in(name)
+        return foreign_names.run_attribute(name)
 
     def __repr__(self) -> str:
         return f"<chiplog run {self.id} as {self.label}, {self.mode}>"

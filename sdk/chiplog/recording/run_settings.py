@@ -11,7 +11,7 @@ from chiplog.identity.identity import Identity, initial_run_id, resolve_identity
 from chiplog.identity.launch_cache import with_cached_run_id
 from chiplog.identity.modes import CREATE_NEW, RANK0, beside, mode_of, reinit_of, with_own_run
 from chiplog.recording.environment import RECORDS_ENVIRONMENT
-from chiplog.recording.resume import go_on, requested_run, warn_unknown_run, working_directory
+from chiplog.recording.resume import go_on, is_resumed, requested_run, warn_unknown_run, working_directory
 from chiplog.recording.run import Run
 from chiplog.recording.unfinished_runs import key_of
 from chiplog.safety.diagnostics import Diagnostic, error_text
@@ -102,6 +102,7 @@ def resolve_settings(
         capture_console=_checked(flag("capture_console", given["capture_console"]), remarks) is not False,
         records_environment=_checked(flag(RECORDS_ENVIRONMENT, environ.get(RECORDS_ENVIRONMENT)), remarks) is not False,
         bounds=read_bounds(environ, lambda message: remarks.append(Diagnostic("bad_argument", message[:60], message))),
+        resumed=mode != "disabled" and is_resumed(where, identity, asked),
         unfinished_key=key,
         diagnostics=tuple(remarks),
     )

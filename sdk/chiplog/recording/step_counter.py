@@ -123,6 +123,11 @@ def is_known(directory: Path, run_id: str, launch: str) -> bool:
     return _unnamed_label_file(directory, run_id).exists()
 
 
+def has_counted(directory: Path, run_id: str, label: str) -> bool:
+    """Return True if an earlier process of this label counted steps on this node."""
+    return (directory / _digest(f"{run_id}/{label}")).exists()
+
+
 def _mark_file(directory: Path, run_id: str) -> Path:
     return directory / f"{_digest(run_id)}.run"
 

@@ -12,11 +12,11 @@ from typing import Any
 from chiplog.safety.diagnostics import NOT_RECORDED, Diagnostic
 
 _WANDB = """
-    AlertLevel Api Artifact ArtifactTTL Audio Box3d Classes EvalTable Graph Html Image JoinedTable Molecule Object3D
-    Plotly Settings Table Video agent apis attach box3d controller data_types ensure_configured env integration join
-    jupyter keras link_model log_artifact log_code log_model login mark_preempting pin_config_keys plot plot_table
-    require restore sacred sdk sklearn sweep teardown tensorboard termerror termlog termsetup termwarn unwatch
-    use_artifact use_model util
+    AlertLevel Api Artifact ArtifactTTL Audio Box3d Classes Config EvalTable Graph Html Image JoinedTable Molecule
+    Object3D Plotly Settings Table Video agent agents api apis attach box3d catboost controller data_types
+    ensure_configured env gym integration join jupyter keras link_model log_artifact log_code log_model login
+    mark_preempting pin_config_keys plot plot_table profiler require restore sacred sagemaker_auth sdk sklearn sweep
+    teardown tensorboard termerror termlog termsetup termwarn unwatch use_artifact use_model util visualize
 """
 _MLFLOW = """
     ActiveModel ActiveRun MlflowClient active_run add_trace artifacts autolog clear_active_model create_experiment
@@ -37,25 +37,33 @@ _MLFLOW = """
     set_system_metrics_samples_before_logging set_system_metrics_sampling_interval set_tag set_tags set_trace_tag
     set_tracking_uri set_workspace spark start_run start_span start_span_no_context tensorflow trace tracing tracking
     transformers update_assessment update_current_trace update_workspace validate_evaluation_results xgboost
+    RunOperations ag2 agno anthropic autogen bedrock catboost client crewai diffusers dspy gemini groq h2o haystack
+    johnsnowlabs litellm llama_index metrics mistral otel paddle pmdarima prompt prophet pydantic_ai rfunc
+    semantic_kernel sentence_transformers shap smolagents spacy statsmodels strands system_metrics telemetry txtai types
 """
 _EXCEPTIONS = frozenset(("CommError", "Error", "MlflowException", "UsageError"))
 _EXCEPTION_MODULES = frozenset(("errors", "exceptions"))
 MODULE_NAMES = frozenset(_WANDB.split()) | frozenset(_MLFLOW.split()) | _EXCEPTIONS | _EXCEPTION_MODULES
 
-# Of wandb's Run, and `info` of MLflow's.
+# Of the runs of both.
 _RUN = """
-    config_static display entity finish_artifact get_project_url get_url info join link_artifact link_model
-    log_artifact log_code log_model mark_preempting path pin_config_keys project_name project_url restore resumed
-    settings start_time starting_step status sweep_id sweep_url sync_dir to_html unwatch upsert_artifact use_artifact
-    use_model write_logs
+    config_static display entity finish_artifact from_dictionary from_proto get_project_url get_url inputs join
+    link_artifact link_model log_artifact log_code log_model mark_preempting outputs path pin_config_keys project_url
+    restore settings starting_step status sweep_id sweep_url sync_dir to_dictionary to_html to_proto unwatch
+    upsert_artifact use_artifact use_model write_logs
+"""
+# Arguments of `init`, and columns of the views `runs` and `labels`, whose values a run does not have.
+_RUN_UNKNOWN = """
+    agent capture_console collector created_at ended_at exit_code exit_signal gpu_device_ids gpus last_seen_at
+    n_attempts n_failed n_labels n_running primary_label reason reinit resume state update_finish_state
 """
 RUN_VALUES = {  # scripts read data from these, so they have plain values
-    **dict.fromkeys(("entity", "path", "project_name", "project_url", "sweep_url", "sync_dir"), ""),
-    **dict.fromkeys(("start_time", "starting_step"), 0),
-    "resumed": False,
+    **dict.fromkeys(("entity", "path", "project_url", "sweep_url", "sync_dir"), ""),
+    "starting_step": 0,
     "sweep_id": None,
+    **dict.fromkeys(_RUN_UNKNOWN.split()),
 }
-RUN_NAMES = frozenset(_RUN.split())
+RUN_NAMES = frozenset(_RUN.split()) | frozenset(_RUN_UNKNOWN.split())
 
 # Of all of these, the names whose data is lost. Modules are here if functions of them record, such as `autolog`.
 _RECORDING = """
@@ -75,6 +83,8 @@ _RECORDING_NAMES = frozenset(_RECORDING.split())
 def unavailable(owner: str, name: str) -> Diagnostic:
     """Build the diagnostic of the first use of a foreign name. owner: `chiplog` or `run`."""
     message = f"{owner}.{name} is not available: its calls do nothing and record nothing"
+    if owner == "run" and name in RUN_VALUES:
+        message = f"run.{name} is {RUN_VALUES[name]!r}: a run does not have it; the views runs and labels may"
     return Diagnostic(NOT_RECORDED if name in _RECORDING_NAMES else "not_available", f"{owner}.{name}", message)
 
 
@@ -85,6 +95,11 @@ def stand_in(name: str) -> Any:
     if name in _EXCEPTION_MODULES:
         return _Exceptions()
     return _NoOpType(name, (NoOp,), {"__doc__": f"{name} is not available in chiplog and does nothing."})
+
+
+def run_attribute(name: str) -> Any:
+    """Return the substitute for a name in RUN_NAMES, as an attribute of a run."""
+    return RUN_VALUES[name] if name in RUN_VALUES else stand_in(name)
 
 
 def is_stand_in(value: Any) -> bool:
@@ -187,6 +202,24 @@ class NoOp(metaclass=_NoOpType):
         return False
 
     __lt__ = __le__ = __gt__ = __ge__ = _compare
+
+
+class RunInfo(NoOp):
+    """What MLflow's `run.info` has of a run."""
+
+    def __init__(self, run_id: str, run_name: str | None, start_time_ms: int) -> None:
+        self.run_id = self.run_uuid = run_id
+        self.run_name = run_name
+        self.start_time = start_time_ms
+        self.status, self.lifecycle_stage, self.experiment_id = "RUNNING", "active", "0"
+
+
+class CallableText(str):
+    """A text that may also be called, as `run.project_name()` of older scripts."""
+
+    def __call__(self) -> str:
+        """Return the text."""
+        return str(self)
 
 
 class _Exceptions(NoOp):

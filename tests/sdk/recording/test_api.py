@@ -12,10 +12,12 @@ import sys
 import time
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 
 import chiplog
+from chiplog.identity.process_info import node_name
 from chiplog.query.async_client import AsyncClient
 from chiplog.query.client import Client, Result
 from chiplog.recording import api
@@ -24,6 +26,7 @@ from chiplog.safety import foreign_names
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.once import OnceLogger
+from tests.support.hand_written import create_tables
 from tests.support.safeguard import Safeguard
 
 PACKAGE = Path(chiplog.__file__).parent
@@ -31,8 +34,9 @@ OF_A_DICT = {"clear", "get", "items", "keys", "pop", "popitem", "setdefault", "u
 DOCUMENTED = {
     "Run": {
         *("alert", "attempt", "config", "data", "define_metric", "dir", "disabled", "finish", "group", "id"),
-        *("is_primary", "job_type", "label", "log", "mode", "name", "notes", "offline", "phase", "project", "rank"),
-        *("restart_count", "save", "step", "summary", "tags", "url", "watch"),
+        *("is_primary", "job_type", "label", "local_rank", "log", "mode", "name", "notes", "offline", "phase"),
+        *("project", "rank", "restart_count", "resumed", "run_id", "save", "step", "summary", "tags", "url", "watch"),
+        "world_size",
     },
     "Config": {*OF_A_DICT, "as_dict", "setdefaults"},
     "Summary": OF_A_DICT,
@@ -255,6 +259,32 @@ def test_names_of_other_loggers_do_nothing_and_warn_once(run: chiplog.Run, caplo
     run.finish()
     rows = [e.fields["body"]["key"] for e in offline(EventKind.NOTICE) if e.fields["notice"] == "bad_value"]
     assert "chiplog.Table" in rows
+
+
+# The public names of the runs of wandb 0.31 and mlflow 3.17, by dir().
+OF_OTHER_RUNS = """
+    alert config config_static define_metric dir disabled display entity finish finish_artifact get_project_url get_url
+    group id info job_type join link_artifact link_model log log_artifact log_code log_model mark_preempting name notes
+    offline path pin_config_keys project project_name project_url restore resumed save settings start_time starting_step
+    status step summary sweep_id sweep_url sync_dir tags to_html unwatch upsert_artifact url use_artifact use_model
+    watch write_logs data from_dictionary from_proto inputs outputs to_dictionary to_proto
+"""
+OF_VARIABLES = "dir agent collector mode project run_id group label primary gpu_device_ids node"
+
+
+def test_a_run_has_every_name_of_arguments_columns_variables_and_other_loggers(run: chiplog.Run) -> None:
+    database = duckdb.connect()
+    create_tables(database)
+    columns = [row[0] for view in ("runs", "labels") for row in database.sql(f"DESCRIBE {view}").fetchall()]
+    expected = {*OF_OTHER_RUNS.split(), *OF_VARIABLES.split(), *columns, *inspect.signature(chiplog.init).parameters}
+    disabled = chiplog.init(mode="disabled", reinit="create_new")
+    for found in (run, disabled, DisabledRun()):
+        assert {name for name in expected if not hasattr(found, name)} == set()
+    assert run.run_id == run.id == run.info.run_id == "r"
+    assert (run.primary, run.run_group, run.world_size, run.resumed) == (True, None, None, False)
+    assert (run.project_name, run.project_name(), run.pid, run.node) == ("p", "p", os.getpid(), node_name())
+    assert abs(run.start_time - time.time()) < 600 and run.started_at.timestamp() == run.start_time
+    assert run.exit_code is None and run.state is None
 
 
 @pytest.mark.parametrize(
