@@ -1,5 +1,5 @@
 # `make demo`, `make test` and `make docs` are the three commands. Each makes its own .venv first, and needs nothing but
-# Python 3.11 or newer, git and make. A second call finds the .venv and starts at once.
+# Python 3.11 or newer (on Debian with python3-venv), git and make. A second call finds the .venv and starts at once.
 
 PYTHON ?= python3
 MINUTES ?= 10
@@ -15,7 +15,8 @@ BOOTSTRAP := scripts/bootstrap.py
 # Tests start thousands of processes, and each would compile the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo lint check test test-rest test-all docs screenshots matrix bench soak switch-off clean python
+.PHONY: help demo lint check test test-rest test-all test-summary system-packages docs screenshots matrix bench soak \
+    switch-off clean python
 
 help:
 	@echo "make demo              train a small model on two ranks, then ask chiplog what happened (two minutes)"
@@ -23,6 +24,7 @@ help:
 	@echo "make test              lint, types and the tests of each module and promise; the last line is pytest's summary"
 	@echo "make test-all          lint, types and all tests, each once (half an hour)"
 	@echo "make test-rest         the tests that make test leaves out"
+	@echo "make system-packages   install what tests need in addition to Python, as root with apt-get; make test does it first"
 	@echo "make docs              build the documentation site into build/site; fails on any warning"
 	@echo "make screenshots       pictures of all views of the page, of 64 ranks and of the demo, for the next make docs"
 	@echo "make matrix            start a training with every launcher, and print what arrived as a table"
@@ -64,18 +66,26 @@ check: lint
 	@echo "the pure tests cover $$($(PY) -m coverage report --format=total) % of the lines of the four packages"
 
 # What `make check` does besides lint is among the tests: contracts of imports, lists of the documentation, its site.
-test: lint
+test: system-packages lint
 	@echo "pytest -m 'not full' $(ARGS)"
 	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup -m "not full" $(ARGS)
 
-test-rest: python
+test-rest: system-packages
 	@$(PYTHON) $(BOOTSTRAP) dev
 	@echo "pytest -m full $(ARGS)"
 	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup -m full $(ARGS)
 
-test-all: lint
+test-all: system-packages lint
 	@echo "pytest $(ARGS)"
 	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup $(ARGS)
+
+# Before `lint`, which makes .venv: its C part needs a compiler.
+system-packages: python
+	@$(PYTHON) scripts/system_packages.py
+
+# One line over the pytest runs of several targets: those that ran with CHIPLOG_TEST_REPORTS=$(REPORTS).
+test-summary: python
+	@$(PYTHON) scripts/test_summary.py "$(REPORTS)"
 
 # Lists that repeat code are written again first, so a page never disagrees with the code that it was built from.
 docs: python

@@ -20,6 +20,8 @@ from tests.support.journals import Event, read_events
 from tests.support.marks import MARKERS, has_none_of, marks_of
 from tests.support.node import Node, end_daemons
 from tests.support.rounds import Rounds, rounds, share_the_minutes, write_report
+from tests.support.run_report import write_run_report
+from tests.support.tools import MARK, require
 
 __all__ = ["Rounds", "rounds"]
 
@@ -101,6 +103,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the background: ranks would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "soak(weight): has small counts in `make test`, and long ones in `make soak`")
+    config.addinivalue_line("markers", f"{MARK}(tool, …): is left out where a tool is missing, and fails there in CI")
     for name, meaning in MARKERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
 
@@ -121,6 +124,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(name)
 
 
+@pytest.hookimpl(tryfirst=True)  # before fixtures, which use the tools
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers(MARK):
+        require(*mark.args)
+
+
 @pytest.hookimpl(trylast=True)  # after -k and -m: the minutes are for those that run
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     share_the_minutes(items)
@@ -130,8 +139,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: (modules[item.path], random.Random(config.option.shuffle + item.nodeid).random()))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
     write_report(terminalreporter)
+    write_run_report(terminalreporter.stats, int(exitstatus))
 
 
 _exit_status = 0

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.tools import needs
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -45,7 +47,7 @@ def test_a_wheel_that_must_have_it_is_not_built_without(tree: Path) -> None:
     assert "no C compiler" in done.stderr
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@needs("gcc", "Python.h")
 def test_a_build_leaves_one_extension_and_one_that_fails_leaves_none(tree: Path) -> None:
     assert build(tree).stdout.startswith("built sdk/chiplog/native/_hot_path")
     assert len(built(tree)) == 1
@@ -57,13 +59,13 @@ def test_a_build_leaves_one_extension_and_one_that_fails_leaves_none(tree: Path)
     assert built(tree) == [], "an extension of an older source is not left behind"
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@needs("gcc", "Python.h")
 def test_the_compiler_has_nothing_to_warn_of(tree: Path) -> None:
     done = build(tree, CFLAGS="-Wall -Wextra -Werror -Wno-unused-parameter -Wno-missing-field-initializers")
     assert done.stdout.startswith("built "), done.stdout
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@needs("gcc", "Python.h")
 @pytest.mark.parametrize("compiler", ["cc", "false"])
 def test_an_installation_compiles_once_and_again_only_where_that_failed(
     tree: Path, monkeypatch: pytest.MonkeyPatch, compiler: str, capsys: pytest.CaptureFixture[str]

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import chiplog
 from chiplog.query.client import NoDataError, QueryError
 from chiplog_schemas.storage.journal_dir import list_journals
 from tests.support.ports import free_ports
+from tests.support.tools import needs
 from tests.support.waiting import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -261,15 +261,15 @@ def test_readme_of_deploy_names_every_file() -> None:
         assert path.name == "README.md" or path.name in text, f"{path.name} is not in deploy/README.md"
 
 
+@needs("systemd-analyze")
 def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
-    analyze = shutil.which("systemd-analyze")
-    if analyze is None:
-        pytest.skip("systemd-analyze is not installed; it comes with the package systemd")
     copies = []
     for unit in UNITS:
         copy = tmp_path / f"{unit}.service"
         text = (DEPLOY / copy.name).read_text()
         copy.write_text(text.replace("/opt/chiplog/bin/chiplog", str(CHIPLOG)))  # it checks that the program is there
         copies.append(copy)
-    done = subprocess.run([analyze, "verify", "--man=no", *copies], capture_output=True, text=True, timeout=180)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *copies], capture_output=True, text=True, timeout=180
+    )
     assert (done.returncode, done.stderr) == (0, "")

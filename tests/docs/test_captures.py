@@ -4,7 +4,6 @@ After a change of a command, `python -m tests.docs.test_captures` takes all of t
 """
 
 import re
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from tests.support.captures import BLOCK, capture
 from tests.support.hand_written import hand_written
 from tests.support.recorded import fill_three_runs
+from tests.support.tools import needs
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SCREENS = [
@@ -35,7 +35,7 @@ def masked(screen: str) -> str:
     return re.sub(r"\d", "0", re.sub(r"\d+ ms", "0 ms", screen))
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux draws the screens")
+@needs("tmux")
 @pytest.mark.parametrize(("page", "width", "command", "shown"), SCREENS)
 def test_a_screen_is_what_the_command_shows(root: Path, page: Path, width: str, command: str, shown: str) -> None:
     assert masked(capture(root, int(width), command)) == masked(shown), f"python -m {__name__} writes it into {page.name}"

@@ -28,11 +28,11 @@ from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import START_US, VIEWS, Rank, whole
 from tests.support.index import Index
-from tests.support.network import need
 from tests.support.node import Node
 from tests.support.oracle import compare
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
+from tests.support.tools import require
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("clocks")  # one worker: what its fixture does is costly
@@ -119,7 +119,7 @@ class Clocks:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    need({"gcc": "gcc"})
+    require("gcc")
     output = tmp_path_factory.mktemp("clock") / "clock.so"
     subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", str(output), str(SOURCE), "-ldl"], check=True)
     return output

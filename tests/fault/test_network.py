@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.limits import PEER_SILENT_S
-from tests.support.network import Network, need, need_network_tools
+from tests.support.network import TOOLS, Network
 from tests.support.rounds import SOAK_MINUTES, Rounds
 from tests.support.safeguard import Safeguard
 from tests.support.site import PAUSE_S, PORT, Drain, Site
+from tests.support.tools import require
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("network")  # one worker: what its fixture does is costly
@@ -286,7 +287,7 @@ def outcomes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, "Future[list[str]]"]]:
     """All faults whose tests were asked for, at the same time: most of their time is waiting."""
-    need_network_tools()
+    require(*TOOLS)
     names = [item.name for item in request.session.items if item.path == request.path and item.name in FAULTS]
     with ThreadPoolExecutor(len(FAULTS)) as pool:
         root = tmp_path_factory.mktemp("network")
@@ -343,11 +344,6 @@ def test_a_slow_and_lossy_link_drains_five_times_as_fast_as_events_arrive(
 
 def test_a_flapping_link_only_delays(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
-
-
-def test_a_missing_command_is_named_with_its_package() -> None:
-    with pytest.raises(pytest.fail.Exception, match="the command no-such-command is missing; apt-get install no-such"):
-        need({"sh": "dash", "no-such-command": "no-such"})
 
 
 # -- at random --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ The library in place of NVIDIA's hangs a call for as long as a file requests, at
 
 import os
 import random
-import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from tests.support.node import Node
 from tests.support.oracle import ORACLE, compare
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
+from tests.support.tools import needs
 from tests.support.waiting import wait_until
 
 GPUS = [f"GPU-00000000-0000-0000-0000-00000000000{index}" for index in range(2)]
@@ -43,7 +43,7 @@ SAFEGUARDS = [
     ),
 ]
 
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="the replacement library for NVML needs gcc")
+pytestmark = needs("gcc")  # for the replacement library for NVML
 
 
 class Watched:

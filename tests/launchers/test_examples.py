@@ -8,7 +8,6 @@ Blocks that name a language are for other machines and are not run.
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import pytest
 
 from tests.launchers.training import STARTUP
 from tests.support.node import Node
+from tests.support.tools import require
 from tests.support.waiting import WAIT_S, wait_until
 
 pytestmark = pytest.mark.timeout(900)  # a few start torch six times, perhaps beside other tests
@@ -122,9 +122,7 @@ def matches(shown: list[list[str]], found: list[list[str]]) -> bool:
 @pytest.mark.parametrize("title", GUIDES)
 def test_a_guide_does_what_it_shows(title: str, shell: Any, shared_node: Node) -> None:
     if any("spark" in line.command for line in GUIDES[title]):
-        pytest.importorskip("pyspark")
-        if shutil.which("java") is None:
-            pytest.skip("Spark needs Java, of which there is none here")
+        require("java")
     said = ""
     for line in GUIDES[title]:
         if line.command.startswith('chiplog sql "'):

@@ -1,7 +1,6 @@
 """Spark's TorchDistributor, on the driver and in two tasks of executors: one session for both."""
 
 import json
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +11,10 @@ from tests.launchers.scripts import RANKS
 from tests.launchers.training import Training, finished
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
+from tests.support.tools import needs
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [needs("java"), pytest.mark.xdist_group("spark")]
 
 SAFEGUARDS = [
     Safeguard(
@@ -52,8 +52,6 @@ def own(training: Training) -> dict[str, str]:
 
 
 def test_a_distributor_is_one_run_on_the_driver_and_on_executors(launched: Launched, tmp_path: Path) -> None:
-    if shutil.which("java") is None:
-        pytest.fail("the command java is missing; apt-get install openjdk-17-jre-headless", pytrace=False)
     driver, executors = launched("Spark, local_mode=True"), launched("Spark, local_mode=False")
     at_driver = own(driver)
     for name in at_driver:

@@ -4,7 +4,6 @@ A container is a real PID and UTS namespace, made by unshare(1). The ranks log t
 """
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -18,11 +17,12 @@ from tests.support.hosts import Centre, Host
 from tests.support.node import Node
 from tests.support.ports import free_ports
 from tests.support.safeguard import Safeguard
+from tests.support.tools import NAMESPACES, needs
 from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.xdist_group("identity"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+    needs("unshare", NAMESPACES),
 ]
 
 SAFEGUARDS = [

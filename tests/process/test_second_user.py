@@ -22,11 +22,12 @@ from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.hosts import Centre
 from tests.support.node import end_process
 from tests.support.safeguard import Safeguard
+from tests.support.tools import ROOT, needs
 from tests.support.waiting import WAIT_S, wait_until
 
 pytestmark = [
     pytest.mark.xdist_group("second_user"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="other uids need root"),
+    needs(ROOT),
 ]
 
 ALICE, BOB = 54_001, 54_002

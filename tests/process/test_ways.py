@@ -5,7 +5,6 @@ The rows of each label are compared with the truth: what each rank was given, an
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,12 +14,13 @@ from typing import Any
 import pytest
 
 from tests.support.node import Node
+from tests.support.tools import needs
 from tests.support.waiting import wait_until
 
 SOURCE = Path(__file__).parents[1] / "support" / "fake_nvml" / "nvml.c"
 GPUS = [f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(2)]
 pytestmark = [
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="the substitute for NVML needs gcc"),
+    needs("gcc"),
     pytest.mark.xdist_group("ways"),  # one worker: the fixture is expensive
 ]
 

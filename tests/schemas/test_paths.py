@@ -15,6 +15,7 @@ from chiplog_schemas.paths import (
     paths_for_root,
     resolve_root,
 )
+from tests.support.tools import ROOT, needs
 
 
 def test_everything_lies_under_a_short_chiplog_dir(tmp_path: Path) -> None:
@@ -118,14 +119,14 @@ def test_a_directory_that_others_can_write_is_refused_with_the_remedy(tmp_path: 
     check_root(paths_for_root(tmp_path / "not there yet"))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="giving a directory away needs root")
+@needs(ROOT)
 def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
     with pytest.raises(PermissionError, match="belongs to uid 65534"):
         ensure_private_dir(tmp_path)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="giving a directory away needs root")
+@needs(ROOT)
 def test_what_lies_in_a_directory_that_somebody_else_made_for_us_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,7 +56,8 @@ def imports_of(path: Path) -> frozenset[str]:
 def with_helpers(path: Path) -> set[str]:
     """Return what a file and the helpers of tests/ import that it uses, at any remove."""
     found: set[str] = set()
-    left, seen = [path], {TESTS / "support" / "rounds.py"}  # which measures its own time
+    left = [path]
+    seen = {TESTS / "support" / name for name in ("rounds.py", "tools.py")}  # they measure time, and look for commands
     while left:
         names = imports_of(left.pop())
         found |= names

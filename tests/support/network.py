@@ -2,14 +2,12 @@
 
 Host i has the address 10.77.0.i and the name node{i}. Nothing touches the machine's own network: every interface is
 made inside a namespace. Namespaces carry this process's PID in their names, so that two runs do not meet, and are torn
-down by `close`; those of a test process that was killed are removed by the next. Needs root, and Debian's iproute2,
-iptables and ethtool.
+down by `close`; those of a test process that was killed are removed by the next. Needs root and TOOLS.
 """
 
 import atexit
 import itertools
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -17,30 +15,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.support.tools import NAMESPACES, require
 from tests.support.waiting import wait_until
 
 PREFIX = "chiplog"
-_PACKAGES = {"ip": "iproute2", "iptables": "iptables", "ethtool": "ethtool", "unshare": "util-linux"}
+TOOLS = ("ip", "iptables", "ethtool", "unshare", NAMESPACES)
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 _RUN_DIR = Path("/run/netns")
 _ONE_WAY_S = 0.5  # time in which an agent whose rank logs sends something that requires an answer
 _numbers = itertools.count()
-
-
-def need(packages: dict[str, str]) -> None:
-    """Fail with one line that names the Debian package of a command that is missing."""
-    for command, package in packages.items():
-        if shutil.which(command, path=_PATH) is None:
-            pytest.fail(f"the command {command} is missing; apt-get install {package}", pytrace=False)
-
-
-def need_network_tools() -> None:
-    """Fail with one line when this machine cannot hold several hosts."""
-    if os.geteuid() != 0:
-        pytest.fail("hosts are network namespaces, which only root can make; run these tests as root", pytrace=False)
-    need(_PACKAGES)
 
 
 class Network:
@@ -58,7 +41,7 @@ class Network:
         jitter_ms: float = 20,
         loss_percent: float = 2,
     ) -> None:
-        need_network_tools()
+        require(*TOOLS)
         _remove_leftovers()
         self._name = f"{PREFIX}-{os.getpid()}-{next(_numbers)}"
         self._slow = frozenset(slow)

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright
 
 from chiplog.page.access import Access
 from chiplog.page.server import PageServer
 from chiplog.page.source import Source
+from tests.support.tools import require
 
 CHROMIUM = "chromium"
 WAIT_MS = 30_000.0
@@ -55,13 +55,11 @@ class Site:
 
 
 def launch(playwright: Playwright) -> Browser:
-    """Start the browser of the system; a missing one is one line."""
-    found = shutil.which(CHROMIUM)
-    if found is None:
-        pytest.fail(f"{CHROMIUM} is not installed; apt-get install {CHROMIUM}", pytrace=False)
+    """Start the browser of the system."""
+    require(CHROMIUM)
     # The sandbox refuses to run as root; /dev/shm of a container is too small for it.
     arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-    return playwright.chromium.launch(executable_path=found, args=arguments)
+    return playwright.chromium.launch(executable_path=shutil.which(CHROMIUM), args=arguments)
 
 
 def watch(page: Page, errors: list[str]) -> None:

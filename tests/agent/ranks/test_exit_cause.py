@@ -17,8 +17,8 @@ from chiplog_agent.ranks.exit_cause import STATE_LOST, VANISHED, ExitCauseResolv
 from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector
 from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.process.file_lock import kernel_lock_holder_pid
-from tests.support.network import need
 from tests.support.safeguard import Safeguard
+from tests.support.tools import PID_NAMESPACE, require
 from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
@@ -272,7 +272,7 @@ def leaving(tmp_path: Path) -> Iterator[tuple[int, Callable[[], None]]]:
 
     It is the first of a PID namespace, and waits there for all others to be reaped, its own files already closed.
     """
-    need({"unshare": "util-linux", "nsenter": "util-linux"})
+    require("unshare", "nsenter", PID_NAMESPACE)
     lock = tmp_path / PRODUCER.hex() / "lock"
     lock.parent.mkdir()
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

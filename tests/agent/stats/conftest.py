@@ -1,19 +1,18 @@
 """Fixtures of the statistics' tests: a sampler with a replacement library for NVML."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.gpu_sampler import GpuSampler, compile_library
+from tests.support.tools import require
 
 
 @pytest.fixture(scope="session")
 def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the replacement library."""
-    if shutil.which("gcc") is None:
-        pytest.skip("the replacement library for NVML needs gcc")
+    require("gcc")
     folder = tmp_path_factory.mktemp("nvml")
     compile_library(folder)
     return folder

@@ -29,6 +29,7 @@ from chiplog_schemas.security.key_files import (
 from chiplog_schemas.security.permissions import Permission, Role, scoped_sender_id
 from tests.support.keys import new_pair
 from tests.support.safeguard import Safeguard
+from tests.support.tools import ROOT, needs
 
 SAFEGUARDS = [
     Safeguard(
@@ -88,7 +89,7 @@ def test_a_directory_that_others_can_write_is_refused(keys: Keys, mode: int) -> 
             read(Role.AGENT)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="giving a file away needs root")
+@needs(ROOT)
 def test_a_directory_and_a_secret_of_somebody_else_are_refused(keys: Keys) -> None:
     secret, _ = write_pair(keys.directory, new_pair())
     os.chown(secret, 65534, 65534)

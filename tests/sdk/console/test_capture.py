@@ -12,8 +12,8 @@ from chiplog.console.python_streams import STDERR, STDOUT
 from chiplog_schemas.model.events import EventKind
 from tests.support.console import recorded, run_script, script, timed_lines
 from tests.support.journals import read_events
-from tests.support.network import need
 from tests.support.safeguard import Safeguard
+from tests.support.tools import NAMESPACES, needs
 from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
@@ -73,9 +73,9 @@ def test_without_a_shell_python_is_recorded_and_it_is_said_once(chiplog_dir, tmp
     assert sorted(lines) == ["python 0", "python 1"]
 
 
+@needs("unshare", NAMESPACES)
 @pytest.mark.parametrize("end", ["os._exit(3)", "sys.exit(3)"])
 def test_a_training_that_is_pid_1_shows_and_records_its_last_words(chiplog_dir, tmp_path, end) -> None:
-    need({"unshare": "util-linux"})
     train = script(tmp_path, f"run = init(); print('first'); print('last words', flush=True); {end}")
     command = ["unshare", "-pf", "--mount-proc", sys.executable, "-W", "error", train]
     done = subprocess.run(command, capture_output=True, timeout=WAIT_S)

@@ -5,7 +5,6 @@ import os
 import pty
 import re
 import select
-import shutil
 import signal
 import struct
 import subprocess
@@ -22,6 +21,7 @@ import pytest
 from chiplog_schemas.model.events import EventKind
 from tests.support.journals import read_events
 from tests.support.safeguard import Safeguard
+from tests.support.tools import require
 from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
@@ -159,10 +159,6 @@ def run(chiplog_dir: Path, tmp_path: Path) -> Iterator:
         terminal.close()
 
 
-def need(program: str) -> None:
-    assert shutil.which(program), f"{program} is missing; install Debian's less, vim-tiny, git and util-linux"
-
-
 PAGERS = {
     "less of a pipe": ("less", "os.system('seq 1000 | less')"),
     "less of a file": ("less", "os.system('seq 1000 > numbers; less numbers')"),
@@ -174,7 +170,7 @@ PAGERS = {
 @pytest.mark.parametrize("name", PAGERS)
 def test_a_pager_gets_its_keys_and_leaves_the_terminal_as_it_was(run, name: str, tmp_path: Path, monkeypatch) -> None:
     program, call = PAGERS[name]
-    need(program)
+    require(program)
     monkeypatch.chdir(tmp_path)
     terminal = run(call + "\n")
     before = terminal.modes
@@ -189,7 +185,7 @@ def test_a_pager_gets_its_keys_and_leaves_the_terminal_as_it_was(run, name: str,
 
 
 def test_help_is_shown_by_a_pager_that_can_be_left(run) -> None:
-    need("less")
+    require("less")
     terminal = run("help(run.alert)\n")
     terminal.expect("Help on")
     terminal.type("q")
@@ -197,8 +193,7 @@ def test_help_is_shown_by_a_pager_that_can_be_left(run) -> None:
 
 
 def test_the_log_of_git_can_be_searched_left_and_interrupted(run, tmp_path: Path) -> None:
-    need("git")
-    need("less")
+    require("git", "less")
     repository = tmp_path / "repository"
     git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@example.com"]
     subprocess.run(["git", "init", "-q", str(repository)], check=True)
@@ -217,7 +212,7 @@ def test_the_log_of_git_can_be_searched_left_and_interrupted(run, tmp_path: Path
 
 
 def test_an_editor_edits_what_it_is_given(run, tmp_path: Path) -> None:
-    need("vi")
+    require("vi")
     file = tmp_path / "file.txt"
     file.write_text("old\n")
     terminal = run(f"os.system('vi -Nu NONE -n {file}')\nprint('edited', flush=True)\n")
@@ -230,7 +225,7 @@ def test_an_editor_edits_what_it_is_given(run, tmp_path: Path) -> None:
 
 
 def test_an_editor_of_a_pipe_reads_its_keys_from_stderr(run, tmp_path: Path) -> None:
-    need("vi")
+    require("vi")
     file = tmp_path / "file.txt"
     terminal = run("os.system('echo piped | vi -Nu NONE -n -')\nprint('edited', flush=True)\n")
     terminal.expect("piped")
@@ -343,7 +338,7 @@ def test_a_run_in_the_background_leaves_the_terminal_alone(run, tmp_path: Path) 
 
 
 def test_a_pager_follows_the_size_of_the_terminal(run) -> None:
-    need("less")
+    require("less")
     terminal = run("os.system('seq 1000 | less')\n")
     terminal.expect(r"\n23")
     terminal.resize(40, 80)

@@ -23,6 +23,7 @@ from chiplog_schemas.storage.record import Record, scan_records
 from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES
 from tests.support import loop_program
 from tests.support.rounds import Rounds
+from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[3]
 N_SEEDS = 60
@@ -66,6 +67,7 @@ def test_c_and_python_leave_the_same_bytes(tmp_path: Path, rounds: Rounds) -> No
 
 
 @needs_c
+@needs("gcc", "Python.h")
 @pytest.mark.soak(2)
 def test_the_sanitizers_of_the_compiler_find_nothing(tmp_path: Path, rounds: Rounds) -> None:
     """AddressSanitizer and UndefinedBehaviorSanitizer, with Python's memory from malloc, which they watch."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.support.node import Node
 from tests.support.oracle import Verdict, compare
+from tests.support.tools import ROOT, require
 from tests.support.waiting import wait_until
 
 HERE = Path(__file__).parent
@@ -27,6 +28,7 @@ _RULE = struct.Struct("<IIiiII232s256s")
 
 def build_library(directory: Path) -> Path:
     """Compile the library; return its path."""
+    require("gcc")
     target = directory / "faults.so"
     command = ["cc", "-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-o", target, HERE / "faults.c", "-ldl"]
     subprocess.run(command, check=True, timeout=180)
@@ -76,6 +78,7 @@ class Faults:
 @contextmanager
 def small_disk(path: Path, size: int) -> Iterator["Disk"]:
     """Mount a disk of this size at a path, and unmount it in any case."""
+    require("mount", ROOT)
     path.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "none", path], check=True, timeout=180)
     try:
