@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chiplog.console.lines import LineSplitter, decode_line
+from chiplog.console.lines import ByteSplitter
 from chiplog.console.python_streams import STDERR, STDOUT, PythonStreamCapture
 from chiplog.console.redirect import StreamRedirect
 from chiplog.console.shared_targets import TargetServer, adopt_targets
@@ -77,9 +77,11 @@ class ConsoleCapture:
 
     def tick(self) -> None:
         """Check the helper and restart it if necessary. The sender thread calls this."""
-        pipes = self._pipes
+        pipes, console = self._pipes, self._console
         if pipes is not None:
             pipes.tick()
+        if console is not None:
+            console.tick()
 
     def close(self) -> None:
         """Restore the streams and record what was printed."""
@@ -115,22 +117,32 @@ class ConsoleCapture:
         self._console = self._note(streams, last_line_no)
         _replay(self._console, unrecorded)
 
-    def _record_leftover(self, unrecorded: dict[int, bytes], last_line_no: int) -> int:
-        """Record what was printed while no helper was running; return the number of the last line."""
+    def _record_leftover(
+        self, unrecorded: dict[int, bytes], last_line_no: int, is_last: bool
+    ) -> tuple[int, dict[int, bytes]]:
+        """Record what was printed while no helper was running.
+
+        Return the number of the last line, and the unterminated line of each stream if more follows.
+        """
         console = self._note([], last_line_no)
-        _replay(console, unrecorded)
+        partial = _replay(console, unrecorded, is_last=is_last)
         console.close()
-        return console.line_no
+        return console.line_no, partial
 
     def _tell(self, why: str) -> None:
         self._warn(f"the console is captured only as far as Python prints, not C code and subprocesses: {why}")
 
 
-def _replay(console: PythonStreamCapture, unrecorded: dict[int, bytes]) -> None:
+def _replay(console: PythonStreamCapture, unrecorded: dict[int, bytes], *, is_last: bool = True) -> dict[int, bytes]:
+    """Record bytes as lines; return the unterminated line of each stream, unless it is the last."""
+    partial: dict[int, bytes] = {}
     for stream, data in unrecorded.items():
-        lines = LineSplitter()
-        for line in [*lines.feed(data), *lines.flush()]:
-            console.take(stream, decode_line(line))
+        splitter = ByteSplitter()
+        lines = splitter.feed_bytes(data, 0.0)
+        partial[stream] = b"" if is_last else splitter.take_partial()
+        for line in [*lines, *splitter.flush()]:
+            console.take(stream, line)
+    return partial
 
 
 def helper_config(settings: RunSettings, producer: bytes) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from chiplog.console.exit_watch import ExitWatch
-from chiplog.console.lines import LineSplitter, decode_line
+from chiplog.console.lines import ByteSplitter
 from chiplog.console.poll_policy import LOOK_INTERVAL_S, PollPolicy
 from chiplog.console.relay import CHUNK_BYTES, SpliceRelay
 from chiplog.console.shared_counters import SharedCounters
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MESSAGE_BYTES_MAX = 65_536  # of the control socket: it carries paths and bounds, never output
 _SIZE_INTERVAL_S = 0.25  # between checks of the terminal's size: no SIGWINCH reaches another session
+_SETTLE_INTERVAL_S = 0.5  # between checks whether a finished progress bar is a line; a bar wakes the helper anyway
 _OPEN_INTERVAL_S = 0.01  # between two checks whether the journal is open
 _EARLY_BYTES_MAX = 4 << 20  # queued until then: more than a second of any output
 _ORDERED = select.EPOLLIN | select.EPOLLET  # safeguard: streams-in-written-order
@@ -71,7 +72,7 @@ class ConsoleHelper:
         self._control: socket.socket | None = control
         self._passages = {passage.ends.poll_fd: passage for passage in passages}
         self._tally = tally
-        self._lines = {passage.ends.stream: LineSplitter() for passage in passages}
+        self._lines = {passage.ends.stream: ByteSplitter() for passage in passages}
         self._pace = TokenBucket(
             time.monotonic(), orders["bounds"]["console_lines_per_s"], orders["bounds"]["console_burst_lines"]
         )
@@ -100,6 +101,8 @@ class ConsoleHelper:
     def run(self) -> None:
         """Relay until all streams have ended, then deliver what was recorded."""
         self._emit_lost_bytes_of_predecessor()
+        for stream, lines in self._lines.items():
+            self._add(stream, lines.feed_bytes(self._tally.take_partial(stream), time.monotonic()))
         self._send_control({"ready": os.getpid()})
         while self._passages:
             self.poll_once()
@@ -129,6 +132,7 @@ class ConsoleHelper:
                 self._unregister(descriptor)
             else:
                 self._pass_keys(descriptor)
+        self._settle_lines()
         self._update_wakeups()
         self._flush_queued()
         self._deliver()
@@ -140,6 +144,8 @@ class ConsoleHelper:
             return _OPEN_INTERVAL_S
         if self._transcript is not None and not self._records:
             return _DELIVER_INTERVAL_S
+        if self._records and any(lines.is_holding for lines in self._lines.values()):
+            return _SETTLE_INTERVAL_S
         return _SIZE_INTERVAL_S if self._keyboards else None
 
     # -- terminals --
@@ -254,14 +260,20 @@ class ConsoleHelper:
 
     def _record(self, stream: int, data: bytes) -> None:
         if self._records:
-            self._add(stream, self._lines[stream].feed(data))
+            self._add(stream, self._lines[stream].feed_bytes(data, time.monotonic()))
             self._early_bytes[stream] += len(data)
             if not self._queued:
                 self._note_recorded()
             elif sum(self._early_bytes.values()) > _EARLY_BYTES_MAX:
                 self._flush_queued(wait=True)
 
-    def _add(self, stream: int, lines: list[bytes]) -> None:
+    def _settle_lines(self) -> None:
+        """Record the rows of progress bars that are not drawn any more."""
+        for stream, lines in self._lines.items():
+            if lines.is_holding and self._records:
+                self._add(stream, lines.settle(time.monotonic()))
+
+    def _add(self, stream: int, lines: list[str]) -> None:
         if not lines:
             return
         now, ts_us = time.monotonic(), now_us()
@@ -273,7 +285,7 @@ class ConsoleHelper:
                 self._lost += 1
                 continue
             self._emit_lost_lines()
-            self._record_or_queue("line", ts_us, stream, line_no, decode_line(line))
+            self._record_or_queue("line", ts_us, stream, line_no, line)
         self._tally.line_no = line_no
 
     def _emit_lost_lines(self) -> None:

@@ -1,51 +1,87 @@
 """Turn what a process writes into the lines to record: split, fold progress bars, truncate. Pure."""
 
+import codecs
+import re
+from typing import TYPE_CHECKING
+
 from chiplog_schemas.limits import CONSOLE_LINE_CHARS_MAX
 
-# Of an unterminated line: one character more than is kept, so that truncation is marked.
-_PARTIAL_BYTES_MAX = 4 * (CONSOLE_LINE_CHARS_MAX + 1)
+if TYPE_CHECKING:
+    from chiplog.console.screen import Screen
+
+# What a plain text lacks: a return that is not part of a line end, a backspace, a sequence that is not a color.
+_CONTROL = re.compile(r"\r(?!\n|\Z)|\x08|\x1b(?!\[[0-9;:]*m)")
+_PARTIAL_CHARS_MAX = CONSOLE_LINE_CHARS_MAX + 1  # one more than is kept, so that truncation is marked
 
 
 class LineSplitter:
-    """Split the bytes of one stream into complete lines, as bytes without the line end."""
+    """Split the text of one stream into lines. What is redrawn is held until it is final, see `Screen`.
+
+    `now`: seconds of a monotonic clock.
+    """
 
     def __init__(self) -> None:
-        self._partial = b""
+        self.partial = ""  # an unterminated line without controls
+        self._screen: Screen | None = None  # from the first control on, until nothing is held
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that became complete. `decode_line` makes text of them."""
-        *complete, partial = (self._partial + data).split(b"\n")
-        if b"\r" in partial[:-1]:
-            # Keep a trailing \r: the next text overwrites this line, or is the \n that ends it.
-            partial = partial.rstrip(b"\r").rpartition(b"\r")[2] + (b"\r" if partial.endswith(b"\r") else b"")
-        self._partial = partial[:_PARTIAL_BYTES_MAX]
-        return complete
+    @property
+    def is_holding(self) -> bool:
+        """Return True if `settle` may return lines later."""
+        return self._screen is not None
 
-    def flush(self) -> list[bytes]:
-        """Return the unterminated line, if any, and reset."""
-        partial, self._partial = self._partial, b""
-        return [partial] if partial else []
+    def feed(self, text: str, now: float) -> list[str]:
+        """Return the lines that became final."""
+        if self._screen is None and not _CONTROL.search(text := self.partial + text):
+            *complete, partial = text.split("\n")
+            if len(partial) > _PARTIAL_CHARS_MAX:
+                partial = partial[:_PARTIAL_CHARS_MAX] + "\r" * partial.endswith("\r")
+            self.partial = partial
+            return [truncate(line.rstrip("\r")) for line in complete]
+        if self._screen is None:
+            from chiplog.console.screen import Screen  # imported late: most ranks print plain lines
+
+            self._screen, self.partial = Screen(now), ""
+        return self._lines_of(self._screen, self._screen.feed(text, now))
+
+    def settle(self, now: float) -> list[str]:
+        """Return the held lines that became final by `now`."""
+        return [] if self._screen is None else self._lines_of(self._screen, self._screen.settle(now))
+
+    def flush(self) -> list[str]:
+        """Return all held lines and the unterminated one, and reset."""
+        lines = [self.partial.rstrip("\r")] if self.partial else [] if self._screen is None else self._screen.flush()
+        self.partial, self._screen = "", None
+        return [truncate(line) for line in lines]
+
+    def _lines_of(self, screen: "Screen", lines: list[str]) -> list[str]:
+        if screen.is_plain:
+            self._screen = None
+        return [truncate(line) for line in lines]
 
 
-def decode_line(line: bytes) -> str:
-    """Return a line as it is recorded. Bytes that are not UTF-8 are kept by surrogateescape."""
-    return truncate(collapse_overwrites(line.decode("utf-8", "surrogateescape")))
+class ByteSplitter(LineSplitter):
+    """The same for bytes, which may end within a character. Bytes that are not UTF-8 are kept by surrogateescape."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
-def collapse_overwrites(line: str) -> str:
-    """Return what a line finally shows, after a progress bar's returns and backspaces."""
-    line = line.rstrip("\r").rpartition("\r")[2]
-    if "\b" not in line:
-        return line
-    cells: list[str] = []
-    at = 0
-    for character in line:
-        if character == "\b":
-            at = max(0, at - 1)
-        else:
-            cells[at : at + 1] = [character]
-            at += 1
-    return "".join(cells)
+    def feed_bytes(self, data: bytes, now: float) -> list[str]:
+        """Return the lines that became final."""
+        return self.feed(self._decoder.decode(data), now)
+
+    def take_partial(self) -> bytes:
+        """Return the bytes of the unterminated line without controls, and reset it."""
+        partial = self.partial.encode("utf-8", "surrogateescape") + self._decoder.getstate()[0]
+        self.partial = ""
+        self._decoder.reset()
+        return partial
+
+    def flush(self) -> list[str]:
+        """Return all held lines and the unterminated one, and reset."""
+        rest = self._decoder.decode(b"", final=True)
+        lines = self.feed(rest, 0.0) if rest else []
+        return lines + super().flush()
 
 
 def truncate(line: str) -> str:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection
 from threading import get_ident
 from typing import Any, TextIO
 
-from chiplog.console.lines import collapse_overwrites, truncate
+from chiplog.console.lines import LineSplitter
 from chiplog.safety.interrupts import is_interrupt
-from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX, CONSOLE_LINES_PER_S
+from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINES_PER_S
 from chiplog_schemas.rate_limit import TokenBucket
 
 _WAITING_MAX = 10_000  # texts that wait while another thread records: with more of them it is stuck
@@ -29,7 +29,7 @@ class TeeStream:
     def __init__(self, stream: TextIO, on_line: Callable[[str], None], turn: "ReentrancyGuard | None" = None) -> None:
         self._stream = stream
         self._on_line: Callable[[str], None] | None = on_line
-        self._partial = ""
+        self._lines = LineSplitter()
         self._turn = turn or ReentrancyGuard()
 
     def write(self, text: str) -> int:
@@ -48,34 +48,32 @@ class TeeStream:
         """Stop recording, record an unterminated line, and return the wrapped stream."""
         self._turn.note(self, "")  # an interrupted thread may have left texts
         on_line, self._on_line = self._on_line, None
-        if on_line is not None and self._partial:
-            on_line(collapse_overwrites(self._partial))
+        if on_line is not None:
+            for line in self._lines.flush():
+                on_line(line)
         return self._stream
 
     def stop_recording(self) -> None:
-        """Stop recording and discard an unterminated line."""
+        """Stop recording and discard held lines and an unterminated one."""
         self._on_line = None
-        self._partial = ""
+        self._lines = LineSplitter()
+
+    def tick(self) -> None:
+        """Record the rows of progress bars that are not drawn any more."""
+        if self._lines.is_holding:
+            self._turn.note(self, "")
 
     def note(self, text: str) -> None:
         """Record the lines that this text completes. One thread at a time may call this."""
         if self._on_line is None:
             return
         try:
-            self._note(text, self._on_line)
+            for line in self._lines.feed(text, time.monotonic()):
+                self._on_line(line)
         except Exception as error:
             if is_interrupt(error):
                 raise
             self._on_line = None  # telemetry must never break print()
-
-    def _note(self, text: str, on_line: Callable[[str], None]) -> None:
-        *complete, self._partial = (self._partial + text).split("\n")
-        if "\r" in self._partial[:-1]:
-            # Keep a trailing \r: the next text overwrites this line, or is the \n that ends it.
-            self._partial = collapse_overwrites(self._partial) + ("\r" if self._partial.endswith("\r") else "")
-        self._partial = self._partial[: CONSOLE_LINE_CHARS_MAX + 1]  # one more, so that truncation is marked
-        for line in complete:
-            on_line(collapse_overwrites(line))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -162,6 +160,11 @@ class PythonStreamCapture:
                 sys.stderr = stream
         self._declare()
 
+    def tick(self) -> None:
+        """Record the rows of progress bars that are not drawn any more. The sender thread calls this."""
+        for tee in filter(None, (self._out, self._err)):
+            tee.tick()
+
     def take(self, stream: int, line: str) -> None:
         """Record a line that was written some other way."""
         self._line(stream, line)
@@ -177,7 +180,7 @@ class PythonStreamCapture:
             self._lost += 1
             return
         self._declare()
-        self._emit(stream, self.line_no, truncate(line))
+        self._emit(stream, self.line_no, line)
 
     def _declare(self) -> None:
         self._lost += self._turn.take_lost()

@@ -32,8 +32,8 @@ class StreamRedirect:
 
     orders: a helper's configuration, without its descriptors. on_given_up: called when no further helper can be
     started, with the reason, the unrecorded bytes of each restored stream and the number of the last line. on_rest:
-    called with bytes that were relayed without a helper; returns the number of the last line. Raises OSError, and then
-    nothing has changed.
+    called with bytes that were relayed without a helper, and whether they are the last; returns the number of the last
+    line, and the unterminated line of each stream if more follows. Raises OSError, and then nothing has changed.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class StreamRedirect:
         places: Paths,
         orders: dict[str, Any],
         on_given_up: Callable[[str, dict[int, bytes], int], None],
-        on_rest: Callable[[dict[int, bytes], int], int],
+        on_rest: Callable[[dict[int, bytes], int, bool], tuple[int, dict[int, bytes]]],
     ) -> None:
         self._process = HelperProcess(places, orders)
         self._on_given_up = on_given_up
@@ -196,13 +196,13 @@ class StreamRedirect:
         self._on_given_up(why, self._drain(), self._tally.line_no)
 
     def _drain(self) -> dict[int, bytes]:
-        """Relay the available bytes without a helper; return them by stream."""
+        """Relay the available bytes without a helper; return what was not recorded of each stream."""
         found: dict[int, bytes] = {}
         for ends in self._open_streams():
-            found[ends.stream] = b""
+            found[ends.stream] = self._tally.take_partial(ends.stream)
             if is_readable(ends.poll_fd):
                 passage = SpliceRelay(ends, self._tally)
-                found[ends.stream] = b"".join(passage.relay_all())
+                found[ends.stream] += b"".join(passage.relay_all())
                 passage.close_copy()
                 if passage.has_ended or passage.reader_closed:
                     self._close_broken(ends.stream)
@@ -215,8 +215,10 @@ class StreamRedirect:
                 return  # already finished, or the helper has just started
             try:
                 found = {ends.stream: drain_lines(ends, self._tally) for ends in self._open_streams()}
-                self._tally.line_no = self._on_rest(found, self._tally.line_no)
+                begun = {stream: self._tally.take_partial(stream) + data for stream, data in found.items()}
+                self._tally.line_no, partial = self._on_rest(begun, self._tally.line_no, False)
                 for stream, data in found.items():
+                    self._tally.set_partial(stream, partial[stream])  # safeguard: begun-line-handed-over
                     self._tally.note_recorded(stream, len(data))
                 # Keep the helper's time limit: it has not moved these bytes.
                 self._progress = (sum(self._tally.passed(stream) for stream in self._ends), self._progress[1])
@@ -248,7 +250,7 @@ class StreamRedirect:
                 if not self._is_given_up:  # else they were recorded when Python printed them
                     for stream, data in rest.items():
                         self._tally.note_recorded(stream, len(data))
-                    self._on_rest(rest, self._tally.line_no)
+                    self._on_rest(rest, self._tally.line_no, True)
             self._process.reap()
             self._close(targets=True)
             return finished

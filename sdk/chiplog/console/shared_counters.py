@@ -1,11 +1,15 @@
-"""Progress of the relay, in memory that outlives the helper."""
+"""Progress of the relay, and lines that are handed over, in memory that outlives the helper."""
 
 import fcntl
 import mmap
 import struct
 from collections.abc import Callable
 
+from chiplog_schemas.limits import CONSOLE_LINE_CHARS_MAX
 from chiplog_schemas.process.descriptors import map_file
+
+_PARTIAL_BYTES = 36_864  # pages; the longest line that is recorded has up to 4 bytes for each character
+assert 4 + 4 * (CONSOLE_LINE_CHARS_MAX + 1) <= _PARTIAL_BYTES
 
 
 class SharedCounters:
@@ -16,12 +20,15 @@ class SharedCounters:
          8     4  1 during a write to a target, which may block: the helper does not hang then
         16    16  of stream 1: bytes passed, bytes recorded
         32    16  of stream 2
+      4096 36864  of stream 1: an unterminated line, as its size of 4 bytes and its bytes
+     40960 36864  of stream 2
 
     mapping: `mmap.mmap` imports less, but is only for a process without code of the training.
     """
 
-    SIZE = 4096
+    SIZE = 4096 + 2 * _PARTIAL_BYTES
     _number = struct.Struct("<Q")
+    _length = struct.Struct("<I")
 
     def __init__(self, descriptor: int, mapping: Callable[[int, int], mmap.mmap] = map_file) -> None:
         self._descriptor = descriptor
@@ -81,6 +88,22 @@ class SharedCounters:
     def note_recorded(self, stream: int, n_bytes: int) -> None:
         """Count bytes that became lines."""
         self._set(16 * stream + 8, self.recorded(stream) + n_bytes)
+
+    def set_partial(self, stream: int, partial: bytes) -> None:
+        """Hand over the begin of a line whose end was not read yet."""
+        offset = 4096 + (stream - 1) * _PARTIAL_BYTES
+        partial = partial[: _PARTIAL_BYTES - 4]
+        self._memory[offset + 4 : offset + 4 + len(partial)] = partial
+        self._length.pack_into(self._memory, offset, len(partial))
+
+    def take_partial(self, stream: int) -> bytes:
+        """Return what was handed over last, and clear it."""
+        offset = 4096 + (stream - 1) * _PARTIAL_BYTES
+        length = self._length.unpack_from(self._memory, offset)[0]
+        if not length:
+            return b""
+        self._length.pack_into(self._memory, offset, 0)
+        return bytes(self._memory[offset + 4 : offset + 4 + length])
 
     def close(self) -> None:
         """Unmap the memory."""

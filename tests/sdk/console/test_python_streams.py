@@ -28,7 +28,7 @@ def noted():
         (["par", "tial", " line\n"], ["partial line"], None),
         (["no end"], [], "no end"),
         (["\n\n"], ["", ""], None),
-        (["10%\r", "20%\r", "100%\n"], ["100%"], None),
+        (["10%\r", "20%\r", "100%\n"], [], "100%"),
         (["\r10%", "\r20%", "\r30%"], [], "30%"),
         (["\r10%", "\r100%\n", "done\n"], ["100%", "done"], None),
         (["windows\r\n"], ["windows"], None),
@@ -49,9 +49,21 @@ def test_a_line_without_end_does_not_grow_without_bound(noted) -> None:
     tee, _, lines = noted
     for _ in range(100):
         tee.write("x" * 1000)
-    assert len(tee._partial) <= CONSOLE_LINE_CHARS_MAX + 1
-    tee.write("\rshort\n")
-    assert lines == ["short"]
+    assert len(tee._lines.partial) <= CONSOLE_LINE_CHARS_MAX + 1
+    tee.write("\rshort\nnext\n")
+    assert lines == ["short", "next"]
+
+
+def test_the_last_state_of_a_bar_is_noted_by_a_later_tick(noted, monkeypatch) -> None:
+    tee, _, lines = noted
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    tee.write("\r99%\r100%\n")
+    tee.tick()
+    assert lines == []
+    now = 1.0
+    tee.tick()
+    assert lines == ["100%"]
 
 
 def test_what_a_stream_can_do_the_tee_can_do(noted) -> None:

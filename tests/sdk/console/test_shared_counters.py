@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from chiplog.console.shared_counters import SharedCounters
+from chiplog_schemas.limits import CONSOLE_LINE_CHARS_MAX
 
 OTHER = """
 import sys, time
@@ -50,3 +51,17 @@ def test_what_one_process_counts_another_reads_and_a_killed_one_leaves_the_lock(
         assert counters.lock(wait=True)
     counters.unlock()
     counters.close()
+
+
+def test_the_begin_of_a_line_is_handed_over_once_for_each_stream(memory: int) -> None:
+    ours, theirs = SharedCounters(memory), SharedCounters(memory)
+    assert theirs.take_partial(1) == b""
+    longest = "😀".encode() * (CONSOLE_LINE_CHARS_MAX + 1)
+    ours.set_partial(1, longest)
+    ours.set_partial(2, b"two")
+    assert theirs.take_partial(1) == longest
+    assert theirs.take_partial(1) == b""
+    ours.set_partial(2, b"")
+    assert theirs.take_partial(2) == b""
+    ours.close()
+    theirs.close()
