@@ -13,6 +13,7 @@ from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
 from chiplog_schemas.paths import Paths, paths_for_root, resolve_root
 from chiplog_schemas.process.daemon import keep_files_private, raise_fd_limit, reset_affinity
 from chiplog_schemas.process.file_lock import Lock, LockHeldError, take_lock
+from chiplog_schemas.query.duckdb_errors import foreign_path_reason
 from chiplog_schemas.security.key_files import Keys, KeysError, keys_dir
 from chiplog_schemas.security.permissions import Role
 
@@ -40,6 +41,8 @@ def collector(
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     keep_files_private()
     place = paths_for_root(resolve_root(directory, os.environ))
+    if not embedded:  # one that a training starts keeps the events
+        _check_index_path(place)
     try:
         keys = Keys(keys_dir(keys_directory, os.environ, place.root))
         bounds = read_bounds(os.environ, logging.warning if embedded else None)  # one that a training starts must run
@@ -74,6 +77,11 @@ def collector(
         raise _held(place, error) from error
     except OSError as error:
         raise click.ClickException(f"collector cannot start: {error}") from error
+
+
+def _check_index_path(place: Paths) -> None:
+    if reason := foreign_path_reason(place.index):
+        raise click.UsageError(f"{reason}; name another directory with --dir or CHIPLOG_DIR")
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
@@ -135,6 +143,7 @@ def restore(source: Path, damaged: bool, directory: str | None) -> None:
     from chiplog_collector import backup, maintenance
 
     place = paths_for_root(resolve_root(directory, os.environ))
+    _check_index_path(place)
     click.echo(backup.restore(source, place, damaged=damaged))
     with _exclusive(place):
         click.echo(maintenance.rebuild(place))
@@ -149,6 +158,7 @@ class _exclusive:  # noqa: N801
         self._umask = 0
 
     def __enter__(self) -> None:
+        _check_index_path(self._place)
         if not self._place.collector.is_dir():
             raise click.ClickException(f"nothing is recorded under {self._place.root}; log a run there first")
         try:

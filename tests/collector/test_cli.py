@@ -51,6 +51,15 @@ def test_rewriting_while_a_collector_runs_is_refused_in_one_line_that_names_it(t
     assert CliRunner().invoke(collector, ["--bind", "tcp://0.0.0.0:5000"]).exit_code == 2
 
 
+@pytest.mark.parametrize("name", ["what?", "back\\slash"])
+def test_a_directory_in_which_duckdb_opens_no_database_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    for command in (collector, rebuild, compact):
+        done = CliRunner().invoke(command, ["--dir", str(tmp_path / name)])
+        assert done.exit_code == 2
+        assert done.output.splitlines()[-1].startswith(f"Error: DuckDB cannot open a database in {tmp_path / name}")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_rewriting_waits_for_an_index_that_applies_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli_module, "INDEX_LOCK_WAIT_S", 0.2)
     place = paths_for_root(tmp_path / "chiplog")

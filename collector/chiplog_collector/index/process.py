@@ -40,7 +40,7 @@ from chiplog_schemas.limits import INDEX_FLUSH_ROWS, INDEX_LOCK_WAIT_S
 from chiplog_schemas.model.codes import QuarantineCode
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.file_lock import LockHeldError, take_lock
-from chiplog_schemas.query.duckdb_errors import corruption_reason
+from chiplog_schemas.query.duckdb_errors import corruption_reason, foreign_path_reason
 from chiplog_schemas.query.result_file import ResultSpace
 from chiplog_schemas.security.key_files import Keys, KeysError
 from chiplog_schemas.security.permissions import Role
@@ -587,6 +587,8 @@ def main(arguments: list[str]) -> int:
             first_wait_s = FLUSH_WAIT_S
         channel = next((socket.socket(fileno=int(value)) for name, value in options if name == "--changes"), None)
         place = paths_for_root(Path(root))
+        if reason := foreign_path_reason(place.index):
+            raise OSError(f"{reason}; move the directory")  # the receiver keeps the events
         # Two that create or replace the file at the same time would mix it with the write-ahead log of the other.
         lock = take_lock(place.index_lock, patient_s=INDEX_LOCK_WAIT_S)  # safeguard: one-index-per-directory
         try:

@@ -6,6 +6,7 @@ arro3). The patterns are anchored there: a query can put any text into an error,
 """
 
 import re
+from pathlib import Path
 
 STREAM_PREFIX = "C Data interface error: "
 _OUT_OF_MEMORY = re.compile(rf"({STREAM_PREFIX})?Out of Memory Error: ")
@@ -48,6 +49,15 @@ def corruption_reason(error: BaseException) -> str | None:
 def is_refused_commit(text: str) -> bool:
     """Return True if a message of a failed transaction reports that the disk refused it."""
     return _REFUSED_COMMIT.match(text) is not None
+
+
+def foreign_path_reason(path: Path) -> str | None:
+    """Return why DuckDB does not open a database at exactly this path, in one line; None if it does.
+
+    DuckDB 2.0 reads a backslash as a slash, and writes the log of `a?b/c` to `a.wal?b/c`.
+    """
+    odd = next((character for character in "\\?" if character in str(path.parent)), None)
+    return None if odd is None else f"DuckDB cannot open a database in {path.parent}, because of the {odd} in its path"
 
 
 def is_lock_conflict(text: str, path: str) -> bool:

@@ -7,6 +7,7 @@ import click
 
 from chiplog.cli.completion import complete_runs
 from chiplog.cli.options import open_client, require_project, resolve_run, source_options
+from chiplog.cli.progress import progress_bar
 from chiplog.query.client import Client
 from chiplog.transfer.export_format import directory_name
 from chiplog.transfer.exporter import Exported, export_run
@@ -66,12 +67,9 @@ def _chosen(client: Client, runs: tuple[str, ...], project: str | None) -> list[
 
 
 def _export(client: Client, run: str, target: Path) -> Exported:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import TaskProgressColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
         task = progress.add_task(f"reading {run}", total=None)
 
         def show(name: str, done: int, total: int) -> None:

@@ -12,6 +12,7 @@ import click
 
 from chiplog.cli.completion import complete_runs
 from chiplog.cli.options import open_client, resolve_run, source_options
+from chiplog.cli.progress import progress_bar
 from chiplog.query.client import Client, QueryError
 from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
 from chiplog.transfer.export_format import directory_name
@@ -91,12 +92,9 @@ def _find(client: Client, run: str, path: str, output: Path | None) -> list[_Sav
 
 
 def _copy_all(client: Client, files: list[_SavedFile]) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import DownloadColumn, TransferSpeedColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with progress_bar(DownloadColumn(), TransferSpeedColumn()) as progress:
         task = progress.add_task("copying", total=sum(file.n_bytes for file in files))
         for file in files:
             progress.update(task, description=file.path)

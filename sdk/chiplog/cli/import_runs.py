@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from chiplog.cli.options import checked_run_id
+from chiplog.cli.progress import progress_bar
 from chiplog.identity.process_info import node_name
 from chiplog.ops import daemons
 from chiplog.query.client import Client, NoDataError, QueryError, connect
@@ -131,12 +132,9 @@ def _has_all_events(client: Client, producers: list[str], blocks: ImportBlocks) 
 
 
 def _deliver(destination: Destination, reader: ExportReader, blocks: ImportBlocks) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import TaskProgressColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
         total = sum(path.stat().st_size for path in reader.contents.values())
         files = progress.add_task(f"{blocks.run_id}: files", total=total, visible=total > 0)
         deliver_files(destination, reader.contents, lambda n_bytes: progress.advance(files, n_bytes))

@@ -17,6 +17,7 @@ from chiplog.ops.delivered import is_delivered
 from chiplog_schemas.limits import GIB, JOURNAL_BYTES_MAX, MIB, SPOOL_BYTES_MAX
 from chiplog_schemas.paths import NETWORK_FILE_SYSTEMS, Paths, file_system_type
 from chiplog_schemas.process.file_lock import Lock, LockHeldError, lock_holder_pid
+from chiplog_schemas.query.duckdb_errors import foreign_path_reason
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, is_adoptable, list_journals
 from chiplog_schemas.transport.link_status import LinkState
 
@@ -65,6 +66,8 @@ def _log_call(where: Paths) -> Finding:
 
 def _directory(where: Paths) -> Finding:
     name = "directory"
+    if reason := foreign_path_reason(where.index):
+        return Finding(name, ERROR, reason, "set CHIPLOG_DIR to another directory")
     if not where.root.exists():
         parent = next(path for path in where.root.parents if path.exists())
         if not os.access(parent, os.W_OK | os.X_OK):

@@ -28,7 +28,7 @@ from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.arrow_messages import count_rows
-from chiplog_schemas.query.duckdb_errors import is_lock_conflict
+from chiplog_schemas.query.duckdb_errors import foreign_path_reason, is_lock_conflict
 from chiplog_schemas.query.query_messages import FILE_PART_BYTES_MAX, LOCKED_SETTINGS, QueryMessageKind, one_line
 from chiplog_schemas.security.curve import ClientCurve, client_curve
 from chiplog_schemas.security.key_files import Keys, keys_dir
@@ -104,7 +104,10 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
         keys = Keys(keys_dir(None, os.environ, own_dir(None, os.environ)))
         client = Client(address, None, client_curve(keys, address, Role.READER, Role.COLLECTOR))
     else:
-        client = Client(None, paths_for_root(own_dir(dir, os.environ)))
+        where = paths_for_root(own_dir(dir, os.environ))
+        if reason := foreign_path_reason(where.index):
+            raise QueryError("refused", f"{reason}; move it, and set CHIPLOG_DIR or --dir to its new place")
+        client = Client(None, where)
     client._may_start = start and not any(os.environ.get(name) for name in ("CHIPLOG_AGENT", "CHIPLOG_COLLECTOR"))
     try:
         waiting = client._start_daemons() if start else []  # safeguard: waiting-journals-delivered

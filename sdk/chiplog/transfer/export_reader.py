@@ -1,5 +1,6 @@
 """Read an export, and check all of it before anything is sent: its version, its digests, its columns, its files."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from chiplog.transfer.export_format import CONTENTS, FILES, FORMAT, PARQUET_FILES, RUN_FILE, VERSION
+from chiplog.transfer.open_directory import OpenDirectory
 from chiplog_schemas.limits import NAME_CHARS_MAX
+from chiplog_schemas.query.duckdb_errors import foreign_path_reason
 from chiplog_schemas.storage.content_files import invalid_path_reason
 
 _MEMORY_BYTES = 512 << 20  # of DuckDB: larger sorts spill
@@ -43,11 +46,19 @@ class ExportReader:
         self.run: dict[str, Any] = content["run"]
         self._tables: dict[str, dict[str, Any]] = content["tables"]
         self.n_points = int(self._tables.get("metrics.parquet", {}).get("rows", 0))
-        self._local = duckdb.connect(
-            str(scratch / "rows.duckdb"),
-            config={"memory_limit": f"{_MEMORY_BYTES >> 20}MiB", "temp_directory": str(scratch / "spilled")},
-        )
+        self._resources = contextlib.ExitStack()
         try:
+            self._opened = self._resources.enter_context(OpenDirectory(directory))
+            rows = scratch / "rows.duckdb"
+            if reason := foreign_path_reason(rows):
+                raise self._error(reason, "set TMPDIR to another directory")
+            spilled = self._resources.enter_context(OpenDirectory(scratch)).place("spilled")
+            self._local = self._resources.enter_context(
+                duckdb.connect(
+                    str(rows.absolute()),
+                    config={"memory_limit": f"{_MEMORY_BYTES >> 20}MiB", "temp_directory": spilled},
+                )
+            )
             self._local.execute("SET TimeZone = 'UTC'")
             for name in self._tables:
                 self._check_table(name)
@@ -56,22 +67,22 @@ class ExportReader:
             self._check_producers()
             self.contents = self._check_files(content["files"], content["absent_contents"])
         except BaseException:
-            self._local.close()
+            self._resources.close()
             raise
 
     def __enter__(self) -> "ExportReader":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._local.close()
+        self._resources.close()
 
     def has(self, name: str) -> bool:
         """Return True if the export has rows of this table."""
         return f"{name}.parquet" in self._tables
 
-    def path(self, name: str) -> str:
-        """Return the name of a table's file as SQL."""
-        return "'" + str(self.directory / f"{name}.parquet").replace("'", "''") + "'"
+    def source(self, name: str) -> str:
+        """Return the rows of a table's file in SQL."""
+        return self._opened.rows(f"{name}.parquet")
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> None:
         """Run a statement in the database of this reader."""
@@ -138,7 +149,7 @@ class ExportReader:
         if digest != self._tables[name].get("sha256"):  # safeguard: damaged-table-refused
             raise self._error(f"{name} is damaged or was changed: its digest is not the one in {RUN_FILE}")
         try:
-            described = self._local.execute(f"DESCRIBE FROM {self.path(name.removesuffix('.parquet'))}").fetchall()
+            described = self._local.execute(f"DESCRIBE FROM {self.source(name.removesuffix('.parquet'))}").fetchall()
         except duckdb.Error as error:
             raise self._error(f"{name} is no Parquet file: {str(error).partition(chr(10))[0]:.200}") from error
         found = {row[0]: row[1] for row in described}
@@ -148,7 +159,7 @@ class ExportReader:
 
     def _check_producers(self) -> None:
         """Check that each producer is one, that labels are of one run, and that each row names a producer."""
-        query = f"SELECT producer, owner, stored FROM {self.path('producers')}"
+        query = f"SELECT producer, owner, stored FROM {self.source('producers')}"
         known = set()
         for producer, owner, stored in self.rows(query):
             if not _is_uuid(producer) or not (owner is None or _is_uuid(owner)):
@@ -159,7 +170,7 @@ class ExportReader:
         for name in self._tables:
             columns = PARQUET_FILES[name.removesuffix(".parquet")]
             if "producer" in columns and name not in ("producers.parquet", "events.parquet"):
-                query = f"SELECT DISTINCT producer FROM {self.path(name.removesuffix('.parquet'))}"
+                query = f"SELECT DISTINCT producer FROM {self.source(name.removesuffix('.parquet'))}"
                 if unknown := {producer for (producer,) in self.rows(query)} - known:
                     raise self._error(f"{name} has rows of {min(map(str, unknown))!r:.40}, which no producer is")
 
@@ -168,7 +179,7 @@ class ExportReader:
         found: dict[str, Path] = {}
         wanted = set()
         if self.has("saves"):
-            query = f"SELECT DISTINCT sha256 FROM {self.path('saves')} WHERE stored_at IS NOT NULL"
+            query = f"SELECT DISTINCT sha256 FROM {self.source('saves')} WHERE stored_at IS NOT NULL"
             wanted = {str(digest) for (digest,) in self.rows(query)} - set(absent)
         for file in files:
             path, digest = (file.get(name) if isinstance(file, dict) else None for name in ("path", "sha256"))

@@ -28,6 +28,7 @@ from chiplog.transfer.export_format import (
     VERSION,
     Table,
 )
+from chiplog.transfer.open_directory import OpenDirectory
 from chiplog_schemas._version import __version__
 from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.storage.content_files import invalid_path_reason
@@ -35,6 +36,7 @@ from chiplog_schemas.storage.content_files import invalid_path_reason
 _MEMORY_BYTES = 512 << 20  # of DuckDB here: a chunk is sorted; larger ones spill
 _SORTED = {"metrics": "key, label, attempt, step, seq", "phases": "phase, label, attempt, step, seq"}
 _SORTED |= dict.fromkeys(("texts", "histograms"), "key, label, attempt, step, seq")
+_PARTS = ".parts"  # what is not part of the finished export
 _SYSTEM_ORDER = "name, node, device, ts, label"
 
 _PRODUCERS = """
@@ -128,7 +130,8 @@ def export_run(client: Client, run: str, target: Path, on_progress: Progress = l
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".chiplog-export-", dir=target.parent))
     try:
-        done = _Exporter(client, run, staging, on_progress).write(target)
+        with OpenDirectory(staging) as opened:
+            done = _Exporter(client, run, opened, on_progress).write(target)
         staging.chmod(0o777 & ~_umask())
         for directory in [staging, *(path for path in staging.rglob("*") if path.is_dir())]:
             sync_directory(directory)
@@ -145,18 +148,19 @@ def export_run(client: Client, run: str, target: Path, on_progress: Progress = l
 class _Exporter:
     """Writes the files of one export."""
 
-    def __init__(self, client: Client, run: str, directory: Path, on_progress: Progress) -> None:
+    def __init__(self, client: Client, run: str, opened: OpenDirectory, on_progress: Progress) -> None:
         import duckdb
 
         self._client = client
         self._run = run
-        self._directory = directory
+        self._opened = opened
+        self._directory = opened.path
         self._on_progress = on_progress
         self._tables: dict[str, dict[str, Any]] = {}
-        self._parts = directory / ".parts"
+        self._parts = self._directory / _PARTS
         self._parts.mkdir()
         self._local = duckdb.connect(
-            config={"memory_limit": f"{_MEMORY_BYTES >> 20}MiB", "temp_directory": str(self._parts / "spilled")}
+            config={"memory_limit": f"{_MEMORY_BYTES >> 20}MiB", "temp_directory": opened.place(f"{_PARTS}/spilled")}
         )
         self._local.execute("SET TimeZone = 'UTC'")
 
@@ -233,7 +237,7 @@ class _Exporter:
             f"SELECT {selected} FROM chunk c JOIN writers w ON w.number = c.producer AND c.seq <= w.last_seq {names} "
             f"ORDER BY {order}"
         )
-        parts: list[Path] = []
+        parts: list[str] = []
         n_done = 0
         for chunk in reader.chunks():
             for result in reader.read(chunk):
@@ -247,7 +251,7 @@ class _Exporter:
         """Write the samples that belong to the run's labels, some names at a time."""
         counted = self._sql(_SAMPLE_NAMES).rows()
         total, n_done, has_slices = sum(row["n"] for row in counted), 0, False
-        parts: list[Path] = []
+        parts: list[str] = []
         query = f"SELECT {_cast(SYSTEM_COLUMNS)} FROM chunk ORDER BY {_SYSTEM_ORDER}"
         while counted:
             group = [counted.pop(0)]
@@ -289,26 +293,28 @@ class _Exporter:
     def _keep(self, name: str, result: Result) -> None:
         self._local.from_arrow(result._table).create_view(name, replace=True)
 
-    def _copy(self, query: str, name: str, number: int) -> Path:
-        path = self._parts / f"{name}-{number}.parquet"
-        self._local.execute(f"COPY ({query}) TO '{_quoted(path)}' (FORMAT parquet, COMPRESSION zstd)")
-        return path
+    def _copy(self, query: str, name: str, number: int) -> str:
+        """Write the rows of a query as a file of .parts, and return its name."""
+        part = f"{_PARTS}/{name}-{number}.parquet"
+        self._write_parquet(query, part)
+        return part
 
-    def _finish(self, name: str, parts: list[Path], order: str = "") -> int:
+    def _write_parquet(self, query: str, name: str) -> None:
+        self._local.execute(f"COPY ({query}) TO {self._opened.target(name)} (FORMAT parquet, COMPRESSION zstd)")
+
+    def _finish(self, name: str, parts: list[str], order: str = "") -> int:
         """Make one file of the parts, in their order, and return its rows."""
         if not parts:
             return 0
         target = self._directory / f"{name}.parquet"
         if len(parts) == 1:
-            os.rename(parts[0], target)
+            os.rename(self._directory / parts[0], target)
         else:
-            listed = ", ".join(f"'{_quoted(part)}'" for part in parts)
             ordered = f" ORDER BY {order}" if order else ""
-            query = f"FROM read_parquet([{listed}]){ordered}"
-            self._local.execute(f"COPY ({query}) TO '{_quoted(target)}' (FORMAT parquet, COMPRESSION zstd)")
+            self._write_parquet(f"FROM {self._opened.rows(*parts)}{ordered}", target.name)
             for part in parts:
-                part.unlink()
-        counted = self._local.execute(f"SELECT count(*) FROM read_parquet('{_quoted(target)}')").fetchall()
+                (self._directory / part).unlink()
+        counted = self._local.execute(f"SELECT count(*) FROM {self._opened.rows(target.name)}").fetchall()
         n_rows = int(counted[0][0])
         if n_rows == 0 and name != "producers":
             target.unlink()
@@ -410,10 +416,6 @@ def _plain(value: Any) -> str:
 
 def _cast(columns: dict[str, str]) -> str:
     return ", ".join(f"({name})::{kind} AS {name}" for name, kind in columns.items())
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
 
 
 def _sealed(path: Path) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class ImportBlocks:
         self._reader = reader
         self._is_renamed = self.run_id != reader.run["run_id"]
         self._prepare()
-        counted = [f"SELECT count(*) FROM {reader.path(name)}" for name in _OF_EVENTS if reader.has(name)]
+        counted = [f"SELECT count(*) FROM {reader.source(name)}" for name in _OF_EVENTS if reader.has(name)]
         self.n_rows = sum(n for query in counted for (n,) in reader.rows(query))
 
     @property
@@ -83,7 +83,7 @@ class ImportBlocks:
 
     def stored(self) -> Iterator[tuple[bytes, list[tuple[int, int]]]]:
         """Yield each process of the run with the closed ranges of seqs that the export has."""
-        query = f"SELECT p.place, r.stored FROM {self._reader.path('producers')} r JOIN places p USING (producer)"
+        query = f"SELECT p.place, r.stored FROM {self._reader.source('producers')} r JOIN places p USING (producer)"
         for place, ranges in self._reader.rows(query):
             yield self._uuids[place], [(range_["first_seq"], range_["last_seq"]) for range_ in ranges]
 
@@ -100,7 +100,7 @@ class ImportBlocks:
         reader = self._reader
         reader.execute(
             "CREATE TABLE places AS SELECT producer, (row_number() OVER ())::INTEGER - 1 AS place "
-            f"FROM {reader.path('producers')}"
+            f"FROM {reader.source('producers')}"
         )
         self._uuids = [
             self._uuid(producer) for (producer,) in reader.rows("SELECT producer FROM places ORDER BY place")
@@ -110,7 +110,7 @@ class ImportBlocks:
             if reader.has(name):
                 columns = ", ".join(column for column in TABLES[name].columns if column not in ("run_id", "producer"))
                 reader.execute(
-                    f"CREATE TABLE {name} AS SELECT p.place, {columns} FROM {reader.path(name)} t "
+                    f"CREATE TABLE {name} AS SELECT p.place, {columns} FROM {reader.source(name)} t "
                     f"JOIN places p USING (producer) {_ORDERED}"
                 )
                 seqs.append(f"SELECT DISTINCT place, seq FROM {name}")
@@ -189,7 +189,7 @@ class ImportBlocks:
             return
         self._reader.execute(
             "CREATE TABLE samples AS SELECT DISTINCT node, ts, device, name, value "
-            f"FROM {self._reader.path('system')} ORDER BY node, ts, device, name"
+            f"FROM {self._reader.source('system')} ORDER BY node, ts, device, name"
         )
         rows = self._reader.table_rows("samples", "node, epoch_us(ts), device, name, value")
         for node, of_node in itertools.groupby(rows, key=lambda row: row[0]):
@@ -211,9 +211,8 @@ class ImportBlocks:
         yield from self._node_heads()
         delivered = _by_place(self._reader.rows("SELECT * FROM delivered ORDER BY place, first_seq"))
         heads = []
-        query = (
-            f"SELECT p.place, r.* FROM {self._reader.path('producers')} r JOIN places p USING (producer) ORDER BY place"
-        )
+        source = self._reader.source("producers")
+        query = f"SELECT p.place, r.* FROM {source} r JOIN places p USING (producer) ORDER BY place"
         names = [name for name, *_ in self._described(query)]
         for row in self._reader.rows(query):
             said = dict(zip(names, row, strict=True))
@@ -287,7 +286,7 @@ class ImportBlocks:
         stored = "SELECT unhex(sha256), bytes, epoch_us(stored_at)"
         for name, query in queries.items():
             if self._reader.has(name):
-                where = f"FROM {self._reader.path(name)} WHERE producer = ?"
+                where = f"FROM {self._reader.source(name)} WHERE producer = ?"
                 yield from _parts(
                     "files" if name == "saves" else name, self._reader.rows(f"{query} {where} ORDER BY ALL", [producer])
                 )
@@ -297,16 +296,15 @@ class ImportBlocks:
 
     def _node_heads(self) -> Iterator[Event]:
         """Yield the IMPORTED events of the producers of samples, and of what GPUs reported."""
-        sources = [self._reader.path(name) for name in ("system", "gpu_events") if self._reader.has(name)]
+        sources = [self._reader.source(name) for name in ("system", "gpu_events") if self._reader.has(name)]
         if not sources:
             return
         union = " UNION ".join(f"SELECT DISTINCT node FROM {source}" for source in sources)
         for (node,) in self._reader.rows(f"SELECT node FROM ({union}) WHERE node IS NOT NULL ORDER BY node"):
             bodies: list[dict[str, Any]] = []
             if self._reader.has("gpu_events"):
-                query = (
-                    f"SELECT seq, epoch_us(ts), kind, level, message, body, NULL FROM {self._reader.path('gpu_events')}"
-                )
+                source = self._reader.source("gpu_events")
+                query = f"SELECT seq, epoch_us(ts), kind, level, message, body, NULL FROM {source}"
                 bodies += _parts("events", self._reader.rows(f"{query} WHERE node = ? ORDER BY ALL", [node]))
             bodies.append({"producer": {"role": "agent", "node": node, "agent_node": node}})
             for seq, body in enumerate(bodies):

@@ -7,6 +7,7 @@ import pytest
 
 from chiplog_schemas.query.duckdb_errors import (
     STREAM_PREFIX,
+    foreign_path_reason,
     is_damage,
     is_lock_conflict,
     is_out_of_memory,
@@ -59,3 +60,25 @@ def test_the_name_of_a_file_is_no_conflict() -> None:
     path = "/tmp/Conflicting lock is held in x/index.duckdb"
     assert not is_lock_conflict(f'IO Error: Cannot open file "{path}": Permission denied', path)
     assert is_lock_conflict(f'IO Error: Could not set lock on file "{path}": Conflicting lock is held in python', path)
+
+
+@pytest.mark.parametrize(
+    "name", ["key=lr", "star*", "[a]", "a b", "quo'te", "new\nline", "ü", "-x", "~", "file:", "%41", "#"]
+)
+def test_a_database_is_opened_at_its_path(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name / "index.duckdb"
+    path.parent.mkdir()
+    assert foreign_path_reason(path) is None
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE t AS SELECT 1")
+    assert path.exists()
+
+
+@pytest.mark.parametrize("name", ["back\\slash", "what?"])
+def test_a_path_under_which_duckdb_opens_another_file_is_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name / "index.duckdb"
+    path.parent.mkdir()
+    reason = foreign_path_reason(path)
+    assert reason is not None and str(path.parent) in reason
+    with pytest.raises(duckdb.Error):  # if this opens it, the check is needless
+        duckdb.connect(str(path)).execute("CREATE TABLE t AS SELECT 1")

@@ -84,6 +84,12 @@ def test_a_directory_that_others_can_write_is_bad_and_the_remedy_is_named(chiplo
     assert (found.verdict, found.remedy) == (ERROR, f"chmod go-w {chiplog_dir}")
 
 
+def test_a_directory_in_which_duckdb_opens_no_database_is_bad(tmp_path: Path) -> None:
+    finding = findings(tmp_path / "what?")["directory"]
+    assert finding.verdict == ERROR
+    assert str(tmp_path / "what?") in finding.found
+
+
 def test_a_directory_of_another_user_is_bad(where: Paths) -> None:
     assert findings(where.root)["directory"].verdict == OK
     os.chown(where.journals, 12345, -1)

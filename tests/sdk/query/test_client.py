@@ -619,6 +619,11 @@ def test_nothing_recorded_says_where_it_looked_and_what_to_do(tmp_path):
     assert not (tmp_path / "empty").exists()
 
 
+def test_a_directory_in_which_duckdb_opens_no_database_is_named(tmp_path):
+    with pytest.raises(QueryError, match="DuckDB cannot open a database in "):
+        connect(dir=tmp_path / "what?")
+
+
 def test_the_directory_may_come_from_the_environment(where, monkeypatch):
     monkeypatch.setenv("CHIPLOG_DIR", str(where.root))
     with connect() as client:
