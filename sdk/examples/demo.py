@@ -23,9 +23,11 @@ from typing import Any, NoReturn
 RANKS = 2
 STRAGGLER_MS = 6  # a seventh of a step on two CPU cores: clear in SQL, invisible in the loss
 MARKER = ".chiplog-demo"  # only a directory that carries it is ever emptied
-TRAIN_LIMIT_S = 300  # the training takes 40 s; a machine that needs longer than this is stuck
+# A busy machine may take many times as long as an idle one, so a wait ends only when nothing new happens for long.
+START_LIMIT_S = 600  # until the first step: ten seconds on an idle machine, most of them to import torch
+SILENCE_LIMIT_S = 120  # without a new step: 800 of them take 40 s
 COMMAND_LIMIT_S = 60  # each command takes about one second
-SETTLE_LIMIT_S = 30  # after a kill the ranks declare the agent silent after 10 s, and a new one has to start
+SETTLE_LIMIT_S = 30  # without news: after a kill, ranks declare the agent silent after 10 s, and a new one has to start
 HERE = Path(__file__).resolve().parent
 CHIPLOG = Path(sys.executable).parent / "chiplog"  # of this environment, whatever PATH says
 
@@ -96,13 +98,27 @@ def environment(data_dir: Path) -> dict[str, str]:
     return env
 
 
+class StepWatch:
+    """Notices when a training makes no new step for too long. Its start has a longer limit."""
+
+    def __init__(self, now: float) -> None:
+        self.step, self._at, self._limit_s = -1, now, START_LIMIT_S
+
+    def is_silent(self, step: int, now: float) -> bool:
+        """Return True if the newest step, -1 for none, has been the newest one for too long."""
+        if step > self.step:
+            self.step, self._at, self._limit_s = step, now, SILENCE_LIMIT_S
+        return now - self._at > self._limit_s
+
+
 class Demo:
     """One demo: its directory, its environment, and the commands that it runs."""
 
     def __init__(self, data_dir: Path, steps: int) -> None:
         self.dir, self.steps, self.env = data_dir, steps, environment(data_dir)
         self.stride = steps // 8  # between two evaluations, and two rows of the loss table
-        self.progress = threading.Event()  # set when rank 0 has printed a step in the middle of the training
+        self.step = -1  # the newest one that rank 0 has printed, or that was seen in SQL
+        self.was_silent = False  # the training was ended because it made no new step
 
     def command(self, *arguments: str, quiet: bool = False) -> str:
         """Run one chiplog command and echo it like a shell prompt; with `quiet`, only return its output."""
@@ -148,38 +164,55 @@ class Demo:
             [*launcher, *script], env=self.env, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
+        self.follow(training, kill_agent)
+
+    def follow(self, training: subprocess.Popen[str], kill_agent: bool) -> None:
+        """Wait for the end of a training, or end it when it makes no new step for too long."""
         # A thread reads: a process that outlives the training and keeps the pipe open must not block the demo.
         reader = threading.Thread(target=self.stream, args=(training,), daemon=True)
         reader.start()
-        deadline = time.monotonic() + TRAIN_LIMIT_S
+        watch = StepWatch(time.monotonic())
         try:
-            if kill_agent:
-                self.kill_agent(training, deadline)
-            code = training.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            fail(f"the training did not end within {TRAIN_LIMIT_S} s")
+            while training.poll() is None and not self.was_silent:
+                time.sleep(0.1)
+                if kill_agent and self.step >= self.steps // 2:
+                    self.kill_agent()
+                    kill_agent = False
+                if watch.is_silent(self.step, time.monotonic()):
+                    self.step = max(self.step, self.newest_stored_step())
+                    self.was_silent = watch.is_silent(self.step, time.monotonic())
         finally:
             if training.poll() is None:
                 training.terminate()  # torchrun forwards it to its ranks
                 with contextlib.suppress(subprocess.TimeoutExpired):  # the demo already fails with an error
                     training.wait(40)  # torchrun gives its ranks 30 s
-        if code:
-            fail(f"the training exited with {code}; its own message stands above")
         reader.join(5)
+        if kill_agent:
+            fail("the training printed no step in its second half, so the agent was not killed")
+        if self.was_silent and self.step < 0:
+            fail(f"the training made no step within {START_LIMIT_S} s")
+        if self.was_silent:
+            say(f"  no new step for {SILENCE_LIMIT_S} s after step {self.step}: the training was ended")
+        elif training.returncode:
+            fail(f"the training exited with {training.returncode}; its own message is above")
+
+    def newest_stored_step(self) -> int:
+        """Return the newest step that SQL has, or -1: rank 0 prints only every hundredth step."""
+        try:
+            return int(self.rows("SELECT coalesce(max(step), -1) AS step FROM metrics")[0]["step"])
+        except DemoError:  # no collector has started yet
+            return -1
 
     def stream(self, training: subprocess.Popen[str]) -> None:
-        """Print the training's output, and set `progress` when half of it is done."""
+        """Print the training's output, and keep the newest step."""
         assert training.stdout is not None
         for line in training.stdout:
             print(f"  {line}", end="", flush=True)
-            if (seen := re.match(r"step +(\d+)", line)) and int(seen[1]) >= self.steps // 2:
-                self.progress.set()
+            if seen := re.match(r"step +(\d+)", line):
+                self.step = max(self.step, int(seen[1]))
 
-    def kill_agent(self, training: subprocess.Popen[str], deadline: float) -> None:
-        """Send SIGKILL to the agent once half of the training is done."""
-        while not self.progress.wait(0.1):
-            if training.poll() is not None or time.monotonic() > deadline:
-                fail("the training printed no step in its second half, so the agent was not killed")
+    def kill_agent(self) -> None:
+        """Send SIGKILL to the agent."""
         lock = self.dir / "agent" / "lock"
         try:
             pid = int(lock.read_text().split()[0])
@@ -193,15 +226,31 @@ class Demo:
 
     def settle(self) -> None:
         """Wait until everything that the ranks produced is in SQL or declared lost, and the run has ended."""
-        deadline = time.monotonic() + SETTLE_LIMIT_S
+        news: tuple[Any, ...] = ()
         while True:
             counts = self.rows("SELECT count(*) AS labels, sum(pending) AS pending FROM completeness")[0]
             states = [row["state"] for row in self.rows("SELECT state FROM runs")]
-            if int(counts["labels"]) >= RANKS and not int(counts["pending"] or 0) and states == ["finished"]:
-                return
-            if time.monotonic() > deadline:
-                fail(f"{SETTLE_LIMIT_S} s after the training SQL still says {counts}, run states {states}")
+            has_ended = states == ["finished"] or (self.was_silent and len(states) == 1 and states != ["running"])
+            if int(counts["labels"]) >= RANKS and not int(counts["pending"] or 0) and has_ended:
+                break
+            if news != (counts, states):
+                news, deadline = (counts, states), time.monotonic() + SETTLE_LIMIT_S
+            elif time.monotonic() > deadline:
+                fail(f"for {SETTLE_LIMIT_S} s after the training SQL has had {counts}, run states {states}")
             time.sleep(0.5)
+        if self.was_silent and (missing := self.missing_steps()):
+            fail(f"the training made no new step for {SILENCE_LIMIT_S} s, and {missing}")
+
+    def missing_steps(self) -> str:
+        """Return which steps are missing or doubled; an empty string if every rank has each exactly once."""
+        rows = self.rows(EXACTLY_ONCE)
+        wanted = (self.steps, self.steps, 0, self.steps - 1)
+        for row in rows:
+            if tuple(int(row[name]) for name in ("stored", "distinct_steps", "first", "last")) != wanted:
+                return f"{row['label']} should have steps 0 to {self.steps - 1} once each, but SQL has {row}"
+        if len(rows) != RANKS:
+            return f"{RANKS} ranks should have logged train/loss, but SQL has {[row['label'] for row in rows]}"
+        return ""
 
     def look(self) -> None:
         """Show the usual questions after a training, each with the command that answers it."""
@@ -236,13 +285,8 @@ class Demo:
                 fail(f"not everything was stored: {row}")
         say(f"Every one of the {self.steps} steps of every rank is there exactly once:")
         self.sql(EXACTLY_ONCE)
-        rows = self.rows(EXACTLY_ONCE)
-        wanted = (self.steps, self.steps, 0, self.steps - 1)
-        for row in rows:
-            if tuple(int(row[name]) for name in ("stored", "distinct_steps", "first", "last")) != wanted:
-                fail(f"{row['label']} should have steps 0 to {self.steps - 1} once each, but SQL says {row}")
-        if len(rows) != RANKS:
-            fail(f"{RANKS} ranks logged train/loss, but SQL knows {[row['label'] for row in rows]}")
+        if missing := self.missing_steps():
+            fail(missing)
 
     def what_next(self) -> None:
         """Print commands to try next."""
