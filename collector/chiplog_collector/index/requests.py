@@ -88,7 +88,7 @@ def _plan_deletion(state: State, id: bytes, arguments: dict[str, Any]) -> Plan:
                 verb = "are" if len(running) > 1 else "is"
                 # safeguard: running-run-kept
                 raise RequestRefused(
-                    f"run {run.run_id} is running: {running[0]}{more} {verb} not over; end it first, or use --force"
+                    f"run {run.run_id} is running: {running[0]}{more} {verb} not over; end it first, or force it"
                 )
     parts: list[tuple[list[str], list[bytes]]] = [([], [])]
     n_bytes = n_producers = n_labels = 0
@@ -129,7 +129,7 @@ def _run_of(state: State, name: str) -> Run:
         passed.add(run.run)
         run = state.runs_by_number.get(run.alias_of)
     if run is None:
-        raise RequestRefused(f"run {name!r:.200} is unknown; chiplog runs lists all")
+        raise RequestRefused(f"run {name!r:.200} is unknown; the view runs lists all")
     return run
 
 

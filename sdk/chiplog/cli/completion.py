@@ -37,13 +37,18 @@ def completion(shell: str) -> None:
     click.echo(found(chiplog, {}, "chiplog", VARIABLE).source())
 
 
-def complete_runs(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+def complete_run_ids(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
     """Return the newest runs whose ID begins with a text."""
     query = (
         "SELECT run_id, state FROM runs WHERE starts_with(run_id, $begun) "
         f"ORDER BY created_at DESC NULLS LAST LIMIT {WORDS_MAX}"
     )
-    words = [CompletionItem(run_id, help=state) for run_id, state in _ask(context, query, begun)]
+    return [CompletionItem(run_id, help=state) for run_id, state in _ask(context, query, begun)]
+
+
+def complete_runs(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Return the newest runs whose ID begins with a text, and `latest`."""
+    words = complete_run_ids(context, parameter, begun)
     return [*words, CompletionItem("latest")] if "latest".startswith(begun) else words
 
 

@@ -4,14 +4,14 @@ from typing import Any
 
 import click
 
-from chiplog.cli.completion import complete_runs
-from chiplog.cli.options import open_client, resolve_run, source_options
+from chiplog.cli.completion import complete_run_ids
+from chiplog.cli.options import open_client, require_exact_run, run_text, source_options
 
 _COLUMNS = {"name": "name", "notes": "notes", "project": "project", "group": "run_group", "job_type": "job_type"}
 
 
 @click.command()
-@click.argument("run", shell_complete=complete_runs)
+@click.argument("run", shell_complete=complete_run_ids)
 @click.option("--name", help="A name for people.")
 @click.option("--notes", help="A text about the run.")
 @click.option("--tags", metavar="A,B,…", help="Replace the tags.")
@@ -32,8 +32,7 @@ def edit(
 ) -> None:
     """Change name, notes, tags, project, group or job type of a run; an empty text clears one.
 
-    RUN is an ID, the beginning of one, or `latest`. What you set stays, also when a process of the run reports another
-    value later.
+    RUN is an ID. What you set stays, also when a process of the run reports another value later.
     """
     fields: dict[str, Any] = {name: text or None for name, text in texts.items() if text is not None}
     if tags is not None and (added or removed):
@@ -41,15 +40,19 @@ def edit(
     if not (fields or tags is not None or added or removed):
         raise click.UsageError("nothing to change; give --name, --notes, --tags, --project, --group or --job-type")
     with open_client(dir_, url) as client:
-        run = resolve_run(client, run)
+        run = require_exact_run(client, run)  # safeguard: edit-needs-exact-id
         query = "SELECT name, notes, tags, project, run_group, job_type FROM runs WHERE run_id = $run"
-        [before] = client.sql(query, {"run": run}).rows()
+        rows = client.sql(query, {"run": run}).rows()
+        if not rows:
+            raise click.ClickException(f"run {run!r} was deleted just now")
+        before = rows[0]
         if tags is not None or added or removed:
             old = list(before["tags"] or [])
             fields["tags"] = _tags_of(tags) if tags is not None else _changed_tags(run, old, added, removed)
         client.edit_run(run, **fields)
     for name, value in fields.items():
-        click.echo(f"{run}: {name} {_text(before[_COLUMNS.get(name, name)])} → {_text(value)}")
+        was = _text(before[_COLUMNS.get(name, name)])
+        click.echo(f"{run_text(run, before['name'])}: {name} {was} → {_text(value)}")
 
 
 def _tags_of(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import click
 
 from chiplog.cli.completion import complete_runs
-from chiplog.cli.options import open_client, resolve_run, source_options
+from chiplog.cli.options import exact_run, open_client, resolve_run, source_options
 from chiplog.cli.progress import progress_bar
 from chiplog.query.client import Client, QueryError
 from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
@@ -42,17 +42,20 @@ class _SavedFile(NamedTuple):
 def get(run: str, path: str, output: Path | None, force: bool, dir_: str | None, url: str | None) -> None:
     """Copy saved files of a run back: the file PATH, all files below the directory PATH, or all of the run.
 
-    RUN is an ID, the beginning of one, or `latest`. By default a file or directory is written to the current directory
-    under its last name, and all files of a run to a directory that is named as by `chiplog export`.
+    RUN is an ID, the beginning of one, or `latest`; an ID if files are replaced. By default a file or directory is
+    written to the current directory under its last name, and all files of a run to a directory that is named as by
+    `chiplog export`.
     """
     path = path.strip("/")
     with open_client(dir_, url) as client:
-        run = resolve_run(client, run)
+        given, run = run, resolve_run(client, run)
         files = _find(client, run, path, output)
         taken = [file.target for file in files if os.path.lexists(file.target)]
         if taken and not force:
             more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
             raise click.UsageError(f"{taken[0]}{more} exists; name another place with -o, or replace it with --force")
+        if taken and exact_run(client, given) is None:  # safeguard: unasked-replacement-needs-exact-id
+            raise click.UsageError(f"{given!r} means run {run!r} now; to replace {taken[0]} give that ID")
         if blocked := next((target for target in taken if target.is_dir()), None):
             raise click.UsageError(f"{blocked} is a directory, not a file; name another place with -o")
         try:

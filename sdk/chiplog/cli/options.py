@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+from chiplog.cli.format_values import printable
 from chiplog.cli.suggestions import require_known
 from chiplog.query.client import Client, NoDataError, QueryError, connect
 from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
@@ -14,6 +15,13 @@ from chiplog_schemas.limits import NAME_CHARS_MAX
 
 _NO_START = "chiplog.no_start"  # in click's meta of one command
 _LABELS_SHOWN = 8  # in a message, if none is similar
+LATEST = "latest"
+_EXACT = "SELECT run_id FROM runs WHERE run_id = $run"
+_MERGED = "SELECT DISTINCT run_id FROM events WHERE kind = 'run_merged' AND body->>'from' = $run LIMIT 2"
+# What else a word may mean.
+_BEGINNINGS = "SELECT run_id FROM runs WHERE starts_with(run_id, $run)"
+_NAMED = "SELECT run_id FROM runs WHERE name = $run"
+_LATEST = "SELECT * FROM (SELECT run_id FROM runs ORDER BY created_at DESC NULLS LAST, run_id DESC LIMIT 1)"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -122,26 +130,60 @@ def _unknown_run(client: Client, run: str) -> str:
 
 
 def resolve_run(client: Client, run: str) -> str:
-    """Return the run ID for an ID, a unique beginning of one, or `latest`. Raises UsageError.
+    """Return the run ID for an ID, a unique beginning of one, or `latest`: to read. Raises UsageError.
 
     An ID may be the provisional one that the run had until its ranks agreed on another.
     """
-    if run == "latest":
-        rows = client.sql("SELECT run_id FROM runs ORDER BY created_at DESC NULLS LAST, run_id DESC LIMIT 1").rows()
-        if not rows:
-            raise click.UsageError("run 'latest' is unknown: no run has been recorded yet; start one first")
-        return str(rows[0]["run_id"])
-    rows = client.sql(
-        "SELECT run_id FROM runs WHERE starts_with(run_id, $run) ORDER BY run_id = $run DESC, run_id LIMIT 6",
-        {"run": run},
-    ).rows()
-    if not rows:
-        merged = "SELECT DISTINCT run_id FROM events WHERE kind = 'run_merged' AND body->>'from' = $run LIMIT 1"
-        rows = client.sql(merged, {"run": run}).rows()
-    found = [str(row["run_id"]) for row in rows]
-    if not found:
-        raise click.UsageError(_unknown_run(client, run))
-    if found[0] != run and len(found) > 1:
+    return _run_meant(client, run, _LATEST if run == LATEST else _BEGINNINGS)
+
+
+def chosen_run(client: Client, run: str) -> str:
+    """Return the run ID as `resolve_run`, also for a name: to ask the user about it. Raises UsageError."""
+    return _run_meant(client, run, f"{_LATEST if run == LATEST else _BEGINNINGS} UNION {_NAMED}")
+
+
+def _run_meant(client: Client, run: str, guesses: str) -> str:
+    """Return the run ID of the exact ID, else of the only guess. Raises UsageError."""
+    query = f"{_EXACT} UNION {guesses} ORDER BY run_id = $run DESC, run_id LIMIT 6"
+    found = [str(row["run_id"]) for row in client.sql(query, {"run": run}).rows()]
+    if found[:1] == [run]:
+        return run
+    if run != LATEST and (merged := _merged_run(client, run)) is not None:
+        return merged
+    if len(found) == 1:
+        return found[0]
+    if found:
         shown = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
         raise click.UsageError(f"run {run!r} is ambiguous: {shown}; give more characters")
-    return found[0]
+    if run == LATEST:
+        raise click.UsageError("run 'latest' is unknown: no run has been recorded yet; start one first")
+    raise click.UsageError(_unknown_run(client, run))
+
+
+def exact_run(client: Client, run: str) -> str | None:
+    """Return the run ID for an ID, also a provisional one that was merged into another; None if no run has it."""
+    return run if client.sql(_EXACT, {"run": run}).rows() else _merged_run(client, run)
+
+
+def _merged_run(client: Client, run: str) -> str | None:
+    """Return the run that has the data of a provisional ID; None if there is none, or several."""
+    found = client.sql(_MERGED, {"run": run}).rows()
+    return str(found[0]["run_id"]) if len(found) == 1 else None
+
+
+def require_exact_run(client: Client, run: str) -> str:
+    """Return the run ID for an ID: to change the run without a question. Raises UsageError with what may be meant.
+
+    A beginning, a name and `latest` may mean another run than the one that the user has in mind.
+    """
+    if (exact := exact_run(client, run)) is not None:
+        return exact
+    if run == LATEST:
+        newest = resolve_run(client, run)
+        raise click.UsageError(f"'latest' is not the ID of a run, which a change needs; the newest run is {newest!r}")
+    raise click.UsageError(f"{_unknown_run(client, run)} A change needs the exact ID")
+
+
+def run_text(run: str, name: str | None) -> str:
+    """Return the ID of a run, and its name in parentheses."""
+    return printable(run) + (f" ({printable(name)})" if name else "")

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from chiplog.cli.format_values import UTC_ZONE
+from chiplog.cli.format_values import UTC_ZONE, printable
 from chiplog.cli.options import open_client, require_project, source_options
 from chiplog.cli.plain_table import Column, plain_lines
 from chiplog.cli.rm import deletion_text
@@ -21,7 +21,7 @@ WITH seen AS (SELECT run_id, max(last_seen_at) AS at FROM labels GROUP BY run_id
      counted AS (SELECT i.run_id, sum(s.n)::BIGINT AS n
                  FROM base.metric_series s JOIN base.identified i USING (producer) GROUP BY i.run_id),
      saved AS (SELECT run_id, sum(bytes)::BIGINT AS bytes FROM files GROUP BY run_id)
-SELECT r.run_id, r.project, r.state, coalesce(r.ended_at, s.at, r.created_at) AS last_at,
+SELECT r.run_id, r.name, r.project, r.state, coalesce(r.ended_at, s.at, r.created_at) AS last_at,
        r.state = 'running' OR r.n_running > 0 AS is_running, coalesce(c.n, 0) AS n_values,
        coalesce(f.bytes, 0) AS file_bytes,
        coalesce(f.bytes, 0) + {_POINT_BYTES} * coalesce(c.n, 0) AS bytes,
@@ -29,8 +29,8 @@ SELECT r.run_id, r.project, r.state, coalesce(r.ended_at, s.at, r.created_at) AS
 FROM runs r LEFT JOIN seen s USING (run_id) LEFT JOIN counted c USING (run_id) LEFT JOIN saved f USING (run_id)
 """
 _HEADINGS = (
-    *(Column("run"), Column("project"), Column("state"), Column("last event"), Column("values", is_number=True)),
-    Column("files", is_number=True),
+    *(Column("run"), Column("name"), Column("project"), Column("state"), Column("last event")),
+    *(Column("values", is_number=True), Column("files", is_number=True)),
 )
 
 
@@ -87,7 +87,7 @@ def prune(
         rows = client.sql(query, params).rows()
         if not force:
             rows = _without_running(rows)  # safeguard: prune-leaves-running-runs
-        for line in _table(rows):
+        for line in _table(rows, len(rows) if yes else _SHOWN_MAX):
             click.echo(line)
         if not rows:
             click.echo("no run matches")
@@ -124,24 +124,25 @@ def _without_running(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if not row["is_running"]]
 
 
-def _table(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the runs as lines, and how much they hold."""
+def _table(rows: list[dict[str, Any]], shown: int) -> list[str]:
+    """Return the first runs as lines, and how much all of them hold."""
     if not rows:
         return []
     cells = [
         [
-            str(row["run_id"]),
-            str(row["project"] or ""),
+            printable(row["run_id"]),
+            printable(row["name"] or ""),
+            printable(row["project"] or ""),
             str(row["state"]),
             "" if row["last_at"] is None else UTC_ZONE.stamp(row["last_at"], "minutes"),
             f"{row['n_values']:,}",
             size_text(row["file_bytes"]),
         ]
-        for row in rows[:_SHOWN_MAX]
+        for row in rows[:shown]
     ]
     total = f"{len(rows):,} run{'s' if len(rows) != 1 else ''}"
     values, n_bytes = sum(row["n_values"] for row in rows), sum(row["file_bytes"] for row in rows)
-    more = [f"… and {len(rows) - _SHOWN_MAX:,} more"] if len(rows) > _SHOWN_MAX else []
+    more = [f"… and {len(rows) - shown:,} more"] if len(rows) > shown else []
     return [*plain_lines(_HEADINGS, cells), *more, "", f"{total}, {values:,} values, {size_text(n_bytes)} of files"]
 
 

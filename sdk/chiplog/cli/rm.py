@@ -5,7 +5,7 @@ import sys
 import click
 
 from chiplog.cli.completion import complete_runs
-from chiplog.cli.options import open_client, resolve_run, source_options
+from chiplog.cli.options import chosen_run, open_client, require_exact_run, run_text, source_options
 from chiplog.query.client import Client
 
 _ABOUT = """
@@ -25,26 +25,23 @@ FROM runs r WHERE r.run_id = $run
 def rm(runs: tuple[str, ...], force: bool, yes: bool, dir_: str | None, url: str | None) -> None:
     """Delete runs with all that they recorded. This cannot be undone, except from a backup or an export.
 
-    RUN is an ID, the beginning of one, or `latest`. What still arrives of the run's processes is ignored; a new run may
-    have the same ID. The space is freed in the background.
+    RUN is an ID. If you are asked, it may also be the beginning of one, a name, or `latest`. What still arrives of the
+    run's processes is ignored; a new run may have the same ID. The space is freed in the background.
     """
+    if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise click.UsageError("there is no terminal to confirm this on; delete without a question by --yes")
+    find = require_exact_run if yes else chosen_run  # safeguard: unasked-deletion-needs-exact-id
     with open_client(dir_, url) as client:
-        found = list(dict.fromkeys(resolve_run(client, run) for run in runs))
+        found = list(dict.fromkeys(find(client, run) for run in runs))
+        named = _names_of(client, found, force=force)
         if not yes:
-            _confirm([_line_about(client, run) for run in found])
+            for run in found:
+                click.echo(_line_about(client, run, named.get(run)), err=True)
+            click.confirm("Delete this? It cannot be undone", abort=True, err=True)
         deleted = client.delete_runs(found, force=force, why="chiplog rm")
+    for run in found:
+        click.echo(f"deleted {run_text(run, named.get(run))}")
     click.echo(deletion_text(len(found), deleted.get("labels")))
-
-
-def _confirm(lines: list[str]) -> None:
-    """Show what would go and ask. Raises Abort, or UsageError without a terminal."""
-    if not sys.stdin.isatty():
-        raise click.UsageError(
-            "standard input is not a terminal, so you cannot confirm; delete without a question by --yes"
-        )
-    for line in lines:
-        click.echo(line)
-    click.confirm("Delete this? It cannot be undone", abort=True)
 
 
 def deletion_text(n_runs: int, n_labels: int | None) -> str:
@@ -53,6 +50,17 @@ def deletion_text(n_runs: int, n_labels: int | None) -> str:
     return f"deleted {n_runs:,} run{'s' if n_runs != 1 else ''}{labels}"
 
 
-def _line_about(client: Client, run: str) -> str:
+def _names_of(client: Client, runs: list[str], *, force: bool) -> dict[str, str | None]:
+    """Return the names of runs. Raises UsageError for a run that has not ended, unless `force`."""
+    query = "SELECT run_id, name, state, n_running FROM runs WHERE list_contains($runs::VARCHAR[], run_id)"
+    rows = client.sql(query, {"runs": runs}).rows()
+    running = [str(row["run_id"]) for row in rows if row["state"] == "running" or row["n_running"]]
+    if running and not force:
+        raise click.UsageError(f"run {running[0]!r} is running; end it first, or add --force")
+    return {str(row["run_id"]): row["name"] for row in rows}
+
+
+def _line_about(client: Client, run: str, name: str | None) -> str:
     [row] = client.sql(_ABOUT, {"run": run}).rows() or [{"n_labels": 0, "n_values": 0, "n_files": 0}]
-    return f"{run}: {row['n_labels']:,} labels, {row['n_values']:,} values, {row['n_files']:,} files"
+    counts = f"{row['n_labels']:,} labels, {row['n_values']:,} values, {row['n_files']:,} files"
+    return f"{run_text(run, name)}: {counts}"

@@ -233,7 +233,7 @@ def test_a_client_at_the_unix_socket_changes_a_run_and_waits_for_it(world: World
         answer = ask(asker, query_messages.manage(id, "delete", {"runs": ["nope"]}))
         assert answer.kind == QueryMessageKind.DONE, "the ID of a change that was carried out"
         answer = ask(asker, query_messages.manage(os.urandom(ID_BYTES), "delete", {"runs": ["nope"]}))
-        assert (answer.error_kind, answer.message) == ("refused", "run 'nope' is unknown; chiplog runs lists all")
+        assert (answer.error_kind, answer.message) == ("refused", "run 'nope' is unknown; the view runs lists all")
     finally:
         writer.over.set()
         writer.join()

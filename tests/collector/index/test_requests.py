@@ -128,7 +128,7 @@ def test_only_deleted_producers_are_restored() -> None:
         ("explode", {}, "action 'explode' is unknown"),
         ("delete", {}, "give at least one run ID"),
         ("delete", {"runs": []}, "give at least one run ID"),
-        ("delete", {"runs": ["nope"]}, "run 'nope' is unknown; chiplog runs lists all"),
+        ("delete", {"runs": ["nope"]}, "run 'nope' is unknown; the view runs lists all"),
         ("delete", {"runs": ["r"], "why": 3}, "the reason of a deletion is a text"),
         ("restore", {"producers": ["text"]}, "each by its 16 bytes"),
         ("edit", {"run": "nope", "fields": {"name": "n"}}, "run 'nope' is unknown"),

@@ -48,6 +48,7 @@ def complete(root, *words: str, **more: str) -> list[str]:
         (["runs", "--sparkline", "tr"], ["train/loss"]),
         (["show", "gpt"], ["gpt-20260103-11aa22", "gpt-20260102-7f3a91"]),
         (["show", "l"], ["latest"]),
+        (["edit", "l"], []),
         (["logs", "latest", "--label", "rank"], ["rank0", "rank1", "rank2", "rank3"]),
         (["plot", "gpt-20260102", "l"], ["lr"]),
         (["compare", "vit", "v"], ["vit-20260104-0042"]),

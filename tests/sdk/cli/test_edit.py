@@ -11,6 +11,17 @@ from chiplog.query.client import connect
 from chiplog_schemas.paths import Paths
 from tests.support.collector_log import whole
 from tests.support.kept_log import finished, kept_log
+from tests.support.safeguard import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "an edit, which asks nothing, takes exact IDs only",
+        "edit-needs-exact-id",
+        part="require_exact_run",
+        new="__import__('chiplog.cli.options', fromlist=['cli']).resolve_run",
+        test="test_what_is_wrong_is_one_line_and_changes_nothing",
+    ),
+]
 
 ROW = "SELECT name, notes, tags, project, run_group, job_type FROM runs WHERE run_id = 'run-1'"
 
@@ -31,10 +42,10 @@ def test_fields_change_as_asked_and_others_stay(place: Paths) -> None:
     code, lines = run_edit(place, "run-1", "--name", "baseline", "--notes", "", "--add-tag", "best", "--group", "g")
     assert code == 0
     assert lines == [
-        "run-1: name 'old' → 'baseline'",
-        "run-1: notes 'n' → none",
-        "run-1: group none → 'g'",
-        "run-1: tags a → a, best",
+        "run-1 (old): name 'old' → 'baseline'",
+        "run-1 (old): notes 'n' → none",
+        "run-1 (old): group none → 'g'",
+        "run-1 (old): tags a → a, best",
     ]
     with connect(dir=place.root) as client:
         assert client.sql(ROW).tuples() == [("baseline", None, ["a", "best"], "p", "g", "train")]
@@ -51,6 +62,9 @@ def test_fields_change_as_asked_and_others_stay(place: Paths) -> None:
     [
         (["run-1"], "nothing to change; give --name"),
         (["run-2", "--name", "n"], "run 'run-2' is unknown; did you mean 'run-1'"),
+        (["run", "--name", "n"], "run 'run' is unknown; did you mean 'run-1'? A change needs the exact ID"),
+        (["latest", "--name", "n"], "'latest' is not the ID of a run, which a change needs; the newest run is 'run-1'"),
+        (["run-1 again", "--name", "n"], "run 'run-1 again' is unknown; did you mean 'run-1'"),
         (["run-1", "--tags", "a", "--add-tag", "b"], "--tags replaces all tags"),
         (["run-1", "--remove-tag", "nope"], "has no tag 'nope'; it has "),
         (["run-1", "--name", "n" * 2_000], "name exceeds its limit; shorten it"),

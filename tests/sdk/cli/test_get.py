@@ -52,6 +52,12 @@ SAFEGUARDS = [
         new="run",
         test="test_a_run_id_with_parts_of_a_path_is_one_name_in_the_current_directory",
     ),
+    Safeguard(
+        "files are replaced by those of a run with an exact ID only",
+        "unasked-replacement-needs-exact-id",
+        condition=False,
+        test="test_what_may_mean_another_run_replaces_nothing",
+    ),
 ]
 
 
@@ -155,6 +161,18 @@ def test_what_exists_is_replaced_only_by_force(root: Path, tmp_path: Path) -> No
     assert written(tmp_path) == {"config.json": b"mine"}
     assert run(root, "r1", "model", "-o", str(tmp_path), "--force").exit_code == 0
     assert written(tmp_path)["config.json"] == b"{}"
+
+
+@pytest.mark.parametrize("word", ["r", "latest"])
+def test_what_may_mean_another_run_replaces_nothing(root: Path, tmp_path: Path, word: str) -> None:
+    assert run(root, word, "model", "-o", str(tmp_path / "new"), "--force").exit_code == 0, "nothing is replaced"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_bytes(b"mine")
+    refused = run(root, word, "model", "-o", str(tmp_path / "mine"), "--force")
+    assert refused.exit_code == 2
+    says = f"'{word}' means run 'r1' now; to replace {tmp_path / 'mine' / 'config.json'} give that ID"
+    assert says in refused.stderr
+    assert written(tmp_path / "mine") == {"config.json": b"mine"}
 
 
 @pytest.mark.parametrize(
