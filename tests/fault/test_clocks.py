@@ -258,6 +258,7 @@ def test_order_and_completeness_are_untouched_by_clocks_that_jump(
         assert jumps(rows) >= 1, "the rank's clock was never wrong"
 
 
+@pytest.mark.full
 def test_a_machine_that_slept_goes_on_where_it_was(bare_node: Node, clocks: Clocks, tmp_path: Path) -> None:
     """Everything stands still for a moment, and then it is eight hours later."""
     node = bare_node.start()

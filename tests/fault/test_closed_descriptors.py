@@ -90,7 +90,14 @@ if ended == "kill":
 """
 
 
-@pytest.mark.parametrize(("when", "ended"), [("connected", "finish"), ("at once", "finish"), ("connected", "kill")])
+@pytest.mark.parametrize(
+    ("when", "ended"),
+    [
+        pytest.param("connected", "finish", marks=pytest.mark.full),
+        pytest.param("at once", "finish", marks=pytest.mark.full),
+        ("connected", "kill"),
+    ],
+)
 def test_a_training_that_closes_all_descriptors_lives_and_loses_nothing(
     node: Node, tmp_path: Path, when: str, ended: str
 ) -> None:

@@ -615,6 +615,7 @@ def damage_blocks(directory: Path, chooser: random.Random, protect: int) -> int:
     return n_damaged
 
 
+@pytest.mark.full
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_collector_started_on_a_damaged_log_answers_all_the_rest_and_declares_the_loss(
@@ -676,6 +677,7 @@ def test_an_agent_started_on_a_damaged_spool_sends_all_the_rest_and_the_loss_is_
         node.stop()
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_small_files_damaged_or_deleted_stop_nobody(tmp_path: Path, bare_node: Node) -> None:
     """`synced`, `host` and the lock's content: wrong, cut or gone, while the collector is stopped and while it runs."""

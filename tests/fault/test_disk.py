@@ -192,6 +192,7 @@ RANK_SITES = {
 }
 
 
+@pytest.mark.full
 def test_a_rank_whose_writes_fail_trains_on_and_loses_nothing_while_an_agent_listens(
     node: FaultyNode, library: Path, tmp_path: Path, started: list[Rank]
 ) -> None:
@@ -240,6 +241,7 @@ DAEMON_SITES = {
 }
 
 
+@pytest.mark.full
 def test_the_daemons_survive_every_write_that_fails_and_go_on_when_the_disk_does(
     node: FaultyNode, faults: dict[str, Faults], tmp_path: Path, started: list[Rank]
 ) -> None:

@@ -82,6 +82,7 @@ def refused(command: str, done: "subprocess.CompletedProcess[str]", remedy: str)
     assert remedy in done.stderr, done.stderr
 
 
+@pytest.mark.full
 def test_a_database_that_cannot_be_rewritten_stays_as_it_was(disk: Disk, library: Path, tmp_path: Path) -> None:
     root, file = disk.path / "chiplog", tmp_path / "oracle"
     node = Node(root)

@@ -120,6 +120,21 @@ ALL = [
 ]
 AGAIN = " again "  # in the name of a further play
 ENDINGS = [ending for ending in ALL if os.environ.get("CHIPLOG_FAULT_ENDINGS", "") in ending.name]
+EVERYDAY = {  # the others are full
+    "returns",
+    "sys.exit(3)",
+    "os._exit(5)",
+    "exception",
+    "exception in a child by fork",
+    "SIGKILL",
+    "SIGTERM",
+    "SIGINT, by fork",
+    "finish() in log()",
+    "returns, no agent",
+    "returns, disk refuses",
+    "returns, agent stopped",
+    "exception, agent stopped",
+}
 TEST = "test_a_rank_ends_as_it_would_without_chiplog_and_everything_it_logged_is_there"
 
 SAFEGUARDS = [
@@ -274,8 +289,9 @@ class Stage:
 
 @dataclass
 class Played:
-    """All endings, with chiplog and without it, and their rows in SQL."""
+    """Endings, with chiplog and without it, and their rows in SQL."""
 
+    endings: list[Ending]
     ours: dict[str, End] = field(default_factory=dict)
     bare: dict[str, End] = field(default_factory=dict)
     plays: dict[str, list[End]] = field(default_factory=dict)  # with chiplog: more than one of those that were late
@@ -318,13 +334,20 @@ def _of_session(sessions: set[int]) -> dict[int, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    """The endings whose tests were asked for, all at the same time."""
+    cases = [
+        item.callspec.params
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    ]
+    endings = [case["ending"] for case in cases]
     root = tmp_path_factory.mktemp("ends")
     node = Node(root / "chiplog")
     stage = Stage(node.root, root.name + str(time.time_ns()))
     try:
         node.start()
-        yield _play_all(node, stage, root)
+        yield _play_all(endings or ENDINGS, node, stage, root)
     finally:
         with contextlib.suppress(ProcessLookupError):
             assert node.agent is not None
@@ -333,8 +356,8 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
         node.stop()
 
 
-def _play_all(node: Node, stage: Stage, root: Path) -> Played:
-    played = Played()
+def _play_all(endings: list[Ending], node: Node, stage: Stage, root: Path) -> Played:
+    played = Played(endings)
     assert node.agent is not None
     with ThreadPoolExecutor(AT_ONCE) as pool:
 
@@ -344,8 +367,8 @@ def _play_all(node: Node, stage: Stage, root: Path) -> Played:
                 (ending.name, pool.submit(stage.play, ending, folder / ending.label, telemetry)) for ending in endings
             ]
 
-        with_agent = [ending for ending in ENDINGS if ending.agent != "stopped"]
-        likes = {ending.like or ending.name for ending in ENDINGS}
+        with_agent = [ending for ending in endings if ending.agent != "stopped"]
+        likes = {ending.like or ending.name for ending in endings}
         without = [ending for ending in ALL if ending.name in likes]
         # Spawned ranks are slowest, and the stage waits for its fork server to have imported torch.
         with_agent.sort(key=lambda ending: ("spawn", "script", "fork", "forkserver").index(ending.method))
@@ -362,7 +385,7 @@ def _play_all(node: Node, stage: Stage, root: Path) -> Played:
 
         ours, bare = play(with_agent, True), play(without, False)
         played.ours = {name: end.result() for name, end in ours}
-        stopped = [ending for ending in ENDINGS if ending.agent == "stopped"]
+        stopped = [ending for ending in endings if ending.agent == "stopped"]
         node.agent.send_signal(signal.SIGSTOP)
         played.ours |= {name: end.result() for name, end in play(stopped, True)}
         played.bare = {name: end.result() for name, end in bare}
@@ -394,7 +417,10 @@ def _play_all(node: Node, stage: Stage, root: Path) -> Played:
     return played
 
 
-@pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.name)
+@pytest.mark.parametrize(
+    "ending",
+    [pytest.param(e, marks=() if e.name in EVERYDAY else pytest.mark.full, id=e.name) for e in ENDINGS],
+)
 def test_a_rank_ends_as_it_would_without_chiplog_and_everything_it_logged_is_there(
     played: Played, ending: Ending
 ) -> None:
@@ -423,9 +449,9 @@ def test_a_rank_ends_as_it_would_without_chiplog_and_everything_it_logged_is_the
 
 def test_endings_leave_no_process_and_workers_no_label(played: Played) -> None:
     assert not played.left_behind and not played.stayed
-    assert sorted(played.names) == sorted(ending.label for ending in ENDINGS)
+    assert sorted(played.names) == sorted(ending.label for ending in played.endings)
     best_s = {name: min(end.took_s for end in ends) for name, ends in played.plays.items()}
-    later_s = {e.name: best_s[e.name] - played.bare_of(e).took_s for e in ENDINGS}
+    later_s = {e.name: best_s[e.name] - played.bare_of(e).took_s for e in played.endings}
     slowest_s = max(min(end.finish_s for end in ends) for ends in played.plays.values())
     print(f"the longest finish() took {slowest_s:.2f} s")
     latest = max(later_s, key=later_s.__getitem__)

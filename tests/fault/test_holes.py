@@ -387,7 +387,7 @@ def test_a_node_that_is_lost_with_its_spool_leaves_nothing_pending_and_holds_up_
     assert verdict.lost == list(range(min(verdict.lost), verdict.expected)), "only its end is missing"
 
 
-@pytest.mark.parametrize("what", ["rolled back", "deleted"])
+@pytest.mark.parametrize("what", [pytest.param("rolled back", marks=pytest.mark.full), "deleted"])
 def test_a_log_that_was_rolled_back_declares_what_it_had_acknowledged(cluster: Cluster, what: str) -> None:
     """A collector's disk is restored from a copy, or new: its agents have trimmed what it acknowledged since."""
     node = cluster.start_agent("a")

@@ -220,6 +220,7 @@ def test_a_known_producer_cannot_be_moved_to_the_impostors_node(centre: Centre) 
     assert [row["node"] for row in centre.refusals()] == ["node-a"]
 
 
+@pytest.mark.full
 def test_an_identity_cannot_move_ones_own_producer_to_another_node(centre: Centre) -> None:
     rank = rank_of(1, "node-b")
     centre.say(FALSE, B, whole(rank))
@@ -269,7 +270,7 @@ def agent_of(node: str, *located: tuple[Rank, dict[str, object]], number: int = 
 LABELS = "SELECT label, node, pid, hostname, rank_pid FROM labels WHERE label <> 'agent' ORDER BY label"
 
 
-@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("before", [pytest.param(False, marks=pytest.mark.full), True])
 def test_a_key_is_checked_against_the_node_of_the_agent_whatever_its_ranks_call_their_host(
     centre: Centre, before: bool
 ) -> None:
@@ -300,6 +301,7 @@ def test_an_agent_cannot_place_ranks_on_a_node_that_its_key_does_not_cover(centr
     ]
 
 
+@pytest.mark.full
 def test_a_rank_on_another_machine_keeps_the_node_that_it_names_and_is_not_the_key_of_it(centre: Centre) -> None:
     rank = rank_of(1, "node-b", pid=5)
     centre.say(TRUE, A, whole(rank, agent_of("node-a", (rank, {"remote": True}))))
@@ -309,6 +311,7 @@ def test_a_rank_on_another_machine_keeps_the_node_that_it_names_and_is_not_the_k
     assert centre.index.sql("SELECT node FROM system_samples") == [("node-a",)], "nor are its samples that node's"
 
 
+@pytest.mark.full
 def test_a_report_of_a_living_process_is_kept(centre: Centre) -> None:
     rank = rank_of(1, "pod-1", pid=1)
     centre.say(TRUE, A, whole(rank, agent_of("node-a", (rank, {"pid": 4711, "start": 99}))))
@@ -334,7 +337,7 @@ def kept(centre: Centre) -> dict[bytes, int]:
     return {sender: refused.events for sender, refused in centre.index.follower.refused.items()}
 
 
-@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("reopened", [pytest.param(False, marks=pytest.mark.full), True])
 def test_what_was_refused_is_kept_and_applied_once_the_key_covers_its_node(centre: Centre, reopened: bool) -> None:
     rank = rank_of(1, "node-a")
     centre.say(TRUE, A, block_of((rank, 0, 1)))
@@ -361,6 +364,7 @@ def test_what_was_refused_is_kept_and_applied_once_the_key_covers_its_node(centr
     assert kept(centre) == {}
 
 
+@pytest.mark.full
 def test_what_was_refused_by_two_names_waits_for_both(centre: Centre) -> None:
     one, two = rank_of(1, "node-c"), rank_of(2, "node-d")
     centre.say(FALSE, B, whole(one, two))
@@ -397,6 +401,7 @@ def test_a_producer_without_identity_belongs_to_the_first_that_speaks_for_it(cen
     assert len(centre.refusals()) == 1
 
 
+@pytest.mark.full
 def test_a_thousand_tries_are_one_row_also_across_restarts(centre: Centre) -> None:
     rank = rank_of(1, "node-a")
     for _ in range(4):
@@ -407,6 +412,7 @@ def test_a_thousand_tries_are_one_row_also_across_restarts(centre: Centre) -> No
     assert len(centre.refusals()) == 2
 
 
+@pytest.mark.full
 def test_made_up_producers_and_senders_do_not_fill_the_events(centre: Centre, monkeypatch) -> None:
     monkeypatch.setattr(authorization, "REFUSALS_PER_KEY_MAX", 5)
     for number in range(20):
@@ -425,6 +431,7 @@ def test_names_may_be_patterns_and_no_names_are_no_nodes(centre: Centre) -> None
     assert len(centre.refusals()) == 3
 
 
+@pytest.mark.full
 def test_who_is_not_restricted_may_speak_for_all(centre: Centre) -> None:
     rank, other = rank_of(1, "node-a"), rank_of(2, "node-b")
     centre.say(TRUE, A, block_of((rank, 0, 1)))
@@ -433,6 +440,7 @@ def test_who_is_not_restricted_may_speak_for_all(centre: Centre) -> None:
     assert centre.refusals() == []
 
 
+@pytest.mark.full
 def test_records_of_several_senders_in_one_commit_are_each_judged_by_their_own(centre: Centre) -> None:
     """A permit that changes between two slices counts from the second on, within one commit too."""
     ranks = [rank_of(number, f"node-{'ab'[number % 2]}") for number in range(6)]
@@ -447,6 +455,7 @@ def test_records_of_several_senders_in_one_commit_are_each_judged_by_their_own(c
     assert sorted(str(row["producer"])[:2] for row in centre.refusals()) == ["02", "03"]
 
 
+@pytest.mark.full
 def test_a_commit_that_never_ended_stores_nothing(centre: Centre) -> None:
     """Power fails between a slice and its receipt: the sender of the slice is unknown, so it is sent again."""
     rank, other = rank_of(1, "node-a"), rank_of(2, "node-b")
@@ -460,6 +469,7 @@ def test_a_commit_that_never_ended_stores_nothing(centre: Centre) -> None:
     assert centre.refusals() == []
 
 
+@pytest.mark.full
 def test_a_damaged_receipt_costs_itself_and_not_its_records(centre: Centre) -> None:
     centre.take(TRUE, A, whole(rank_of(1, "node-a")))
     centre.index.log.next_number += 1  # the receipt's place
@@ -468,6 +478,7 @@ def test_a_damaged_receipt_costs_itself_and_not_its_records(centre: Centre) -> N
     assert centre.index.sql("SELECT label FROM labels ORDER BY label") == [("rank1",), ("rank2",)]
 
 
+@pytest.mark.full
 def test_a_node_with_a_long_name_is_judged_by_what_is_kept_of_it(centre: Centre) -> None:
     rank = rank_of(1, "gpu-" + "x" * 100_000)
     centre.say(FALSE, B, whole(rank))
@@ -487,8 +498,8 @@ def moves(centre: Centre) -> list[tuple[str, str, bool]]:
     return [(body["from"], body["to"], body["had_ended"]) for body in bodies]
 
 
-@pytest.mark.parametrize("label", ["rank0", "rank7"])
-@pytest.mark.parametrize("claims", [True, False])
+@pytest.mark.parametrize("label", ["rank0", pytest.param("rank7", marks=pytest.mark.full)])
+@pytest.mark.parametrize("claims", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_primary_that_is_suddenly_on_another_keys_node_leaves_a_row(centre: Centre, label: str, claims: bool) -> None:
     """As after an elastic restart that moved rank 0: the two cannot be distinguished, so a row must report it."""
     first = rank_of(1, "node-a", label="rank0", primary=True)
@@ -503,6 +514,7 @@ def test_a_primary_that_is_suddenly_on_another_keys_node_leaves_a_row(centre: Ce
     assert centre.refusals() == []
 
 
+@pytest.mark.full
 def test_a_primary_that_moves_where_its_key_speaks_for_both_nodes_leaves_no_row(centre: Centre) -> None:
     ranks = [rank_of(n, f"node-{'ab'[n % 2]}", label="rank0", primary=True, restart=n) for n in range(4)]
     for rank, nodes in zip(ranks, [A, None, ("node-*",), B], strict=True):

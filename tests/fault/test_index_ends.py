@@ -157,6 +157,7 @@ class Readers:
             thread.join()
 
 
+@pytest.mark.full
 @pytest.mark.soak(2)
 def test_checkpoints_cut_no_query_and_no_query_stops_checkpoints(
     bare_node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: Rounds
@@ -192,7 +193,9 @@ def test_checkpoints_cut_no_query_and_no_query_stops_checkpoints(
     assert verdict.ok, verdict
 
 
-@pytest.mark.parametrize("word", ["crash_here", "break_here", "fault_here"])
+@pytest.mark.parametrize(
+    "word", ["crash_here", *(pytest.param(word, marks=pytest.mark.full) for word in ("break_here", "fault_here"))]
+)
 def test_a_query_that_ends_the_index_is_refused_the_third_time_and_costs_no_other_its_answer(
     bare_node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
@@ -249,6 +252,7 @@ def test_the_end_that_the_collector_asked_for_is_answered(node: Node) -> None:
     assert (error.kind, error.message) == ("stopping", "the collector is stopping; ask again later")
 
 
+@pytest.mark.full
 def test_a_query_that_a_stopping_collector_cuts_off_is_answered_from_the_file(node: Node) -> None:
     slow = "SELECT count(*) AS n FROM range(30000) a, range(30000) b WHERE (a.range + b.range) % 9 = 1"
     (rows,) = stop_beside(node, slow, dir=str(node.root))

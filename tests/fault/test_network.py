@@ -306,42 +306,51 @@ def test_a_cut_towards_the_collector_only_delays(outcomes: Outcomes, request: py
     seen(outcomes, request)
 
 
+@pytest.mark.full
 def test_a_cut_towards_the_agent_only_delays(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
 
 
+@pytest.mark.full
 def test_a_long_cut_of_one_node_delays_that_node_alone(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
 
 
+@pytest.mark.full
 def test_a_pulled_cable_only_delays(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
 
 
+@pytest.mark.full
 def test_a_collector_whose_host_vanished_goes_on_at_another(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
 
 
+@pytest.mark.full
 def test_a_connection_that_was_forgotten_on_the_way_is_replaced_and_dropped(
     outcomes: Outcomes, request: pytest.FixtureRequest
 ) -> None:
     seen(outcomes, request)
 
 
+@pytest.mark.full
 def test_the_connection_of_a_host_that_vanished_is_dropped(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
 
 
+@pytest.mark.full
 def test_connections_that_are_reset_are_replaced(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
 
 
+@pytest.mark.full
 def test_a_slow_and_lossy_link_drains_five_times_as_fast_as_events_arrive(
     outcomes: Outcomes, request: pytest.FixtureRequest
 ) -> None:
     seen(outcomes, request)
 
 
+@pytest.mark.full
 def test_a_flapping_link_only_delays(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
 
@@ -373,6 +382,7 @@ def fail_at_random(site: Site, chooser: random.Random, longest_s: float) -> str:
     return fault
 
 
+@pytest.mark.full
 @pytest.mark.soak(2)
 def test_a_network_that_fails_at_random_loses_and_doubles_nothing(tmp_path: Path, rounds: Rounds) -> None:
     """Invariant: whatever happens between two agents and their collector, all events are stored once."""

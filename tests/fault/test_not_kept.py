@@ -54,6 +54,7 @@ def holds_within(wait_s: float, node: Node, query: str, wanted: object) -> bool:
     return True
 
 
+@pytest.mark.full
 @pytest.mark.xfail(strict=True, reason="the identity of a producer was in the deleted log, and is sent once")
 def test_a_rank_that_outlives_the_collectors_log_keeps_its_run_and_label(node: Node, started: list, tmp_path) -> None:
     started.append(start_rank(node.root, node.place.agent_address, tmp_path / "oracle"))

@@ -172,6 +172,7 @@ def test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models(round
         rounds.count("refused", len(model.refused))
 
 
+@pytest.mark.full
 @pytest.mark.soak
 def test_what_was_decided_is_the_same_after_restarts_of_the_index_and_a_rebuild(tmp_path: Path, rounds: Rounds) -> None:
     """Invariant: the config that SQL shows is the model's holder's, and a rebuild shows the same in every view."""

@@ -226,6 +226,7 @@ def test_a_runaway_query_is_cancelled_and_ingest_goes_on(node: Node, reader: Ask
     logging_rank.end()
 
 
+@pytest.mark.full
 def test_a_query_that_cannot_be_cancelled_is_answered_in_time_and_ends_with_its_process(
     node: Node, reader: Asker, logging_rank: Logging
 ) -> None:
@@ -240,6 +241,7 @@ def test_a_query_that_cannot_be_cancelled_is_answered_in_time_and_ends_with_its_
     logging_rank.end()
 
 
+@pytest.mark.full
 def test_readers_that_never_read_and_sixteen_that_do_cost_nobody_an_event(
     node: Node, reader: Asker, logging_rank: Logging
 ) -> None:
@@ -270,6 +272,7 @@ def test_readers_that_never_read_and_sixteen_that_do_cost_nobody_an_event(
     logging_rank.end()
 
 
+@pytest.mark.full
 def test_questions_without_end_are_answered_busy_and_pings_at_once(node: Node, reader: Asker) -> None:
     ids = [reader.send(FOR_EVER, timeout_s=0.2) for _ in range(100)]
     id = os.urandom(8)

@@ -101,6 +101,7 @@ def test_a_rebuild_from_a_log_that_lost_its_end_says_so_and_keeps_the_better_fil
     assert compare(file, ask(node, VALUES)).ok
 
 
+@pytest.mark.full
 def test_a_rebuild_from_a_whole_log_has_nothing_to_tell(recorded: tuple[Node, Path]) -> None:
     node, file = recorded
     said = rebuild(node)

@@ -12,6 +12,7 @@ from tests.fault.switch_off import declared, switch_off, trouble, undeclared
 from tests.support.marks import marks_of
 from tests.support.safeguard import ROOT, Safeguard, changed_file
 
+N_EVERYDAY = 2  # in `make test`
 N_CHOSEN = 8  # of about forty-five whose tests take seconds; `make switch-off` tries all of them
 QUICK = ("agent", "collector")  # folders of tests
 # Their tests wait for seconds until what has been switched off fails to happen.
@@ -40,7 +41,9 @@ def test_no_module_has_two_lists_of_which_the_second_hides_the_first() -> None:
     ] == []
 
 
-@pytest.mark.parametrize("number", range(N_CHOSEN))
+@pytest.mark.parametrize(
+    "number", [*range(N_EVERYDAY), *(pytest.param(n, marks=pytest.mark.full) for n in range(N_EVERYDAY, N_CHOSEN))]
+)
 def test_a_safeguard_that_is_switched_off_turns_its_test_red(number: int, testrun_uid: str) -> None:
     """Try a few others in each run. CHIPLOG_SAFEGUARDS_SEED repeats one."""
     seed = os.environ.get("CHIPLOG_SAFEGUARDS_SEED", testrun_uid)

@@ -94,6 +94,7 @@ def rendezvous() -> Iterator[str]:
         store.stdout.close()
 
 
+@pytest.mark.full
 def test_a_node_that_goes_leaves_a_smaller_world_in_the_same_run(launched: Launched, rendezvous: str) -> None:
     """The node of rank 0 goes, and with it the store in which the ranks had agreed on their run."""
     training = launched("torchrun --nnodes 1:2, one node goes")

@@ -60,6 +60,7 @@ def guides() -> dict[str, list[Line]]:
 
 
 GUIDES = guides()
+EVERYDAY = {"plain-script", "config-files", "console", "labels", "manage-runs", "pass-run"}  # the others are full
 
 
 @pytest.fixture
@@ -119,7 +120,9 @@ def matches(shown: list[list[str]], found: list[list[str]]) -> bool:
     )
 
 
-@pytest.mark.parametrize("title", GUIDES)
+@pytest.mark.parametrize(
+    "title", [pytest.param(title, marks=() if title in EVERYDAY else pytest.mark.full) for title in GUIDES]
+)
 def test_a_guide_does_what_it_shows(title: str, shell: Any, shared_node: Node) -> None:
     if any("spark" in line.command for line in GUIDES[title]):
         require("java")

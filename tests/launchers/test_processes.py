@@ -194,25 +194,28 @@ work(run, truth, STEPS)
 )
 
 
-@pytest.mark.parametrize("when", ["early", "late"])
+@pytest.mark.parametrize("when", ["early", pytest.param("late", marks=pytest.mark.full)])
 def test_ranks_of_mp_spawn_are_one_run_whether_init_comes_before_the_group_or_after(launched: Launched, when) -> None:
     training = launched(f"mp.spawn, init() {'before' if when == 'early' else 'after'} the group")
     training.run([sys.executable, training.script(SPAWN), when])
     training.check(finished(2))
 
 
+@pytest.mark.full
 def test_ranks_of_mp_spawn_without_a_group_are_one_run_too(launched: Launched) -> None:
     training = launched("mp.spawn, no group")
     training.run([sys.executable, training.script(SPAWN), "alone"])
     training.check([("*", 0, "finished")] * 2)
 
 
+@pytest.mark.full
 def test_ranks_of_mp_spawn_that_die_before_they_know_who_they_are_leave_one_run(launched: Launched) -> None:
     training = launched("mp.spawn, a rank dies before the group")
     training.run([sys.executable, training.script(SPAWN), "dies"], exit_code=1)
     training.check([("*", 0, "crashed")] * 2, run_state="crashed")
 
 
+@pytest.mark.full
 def test_ranks_of_mp_spawn_that_go_on_with_a_run_are_its_next_attempts(launched: Launched) -> None:
     training = launched("mp.spawn, started again with its run ID")
     for store in ("first", "again"):
@@ -221,6 +224,7 @@ def test_ranks_of_mp_spawn_that_go_on_with_a_run_are_its_next_attempts(launched:
     training.check(finished(2) + finished(2, attempt=1))
 
 
+@pytest.mark.full
 def test_ranks_started_by_hand_agree_through_the_store_beside_another_such_job(launched: Launched) -> None:
     trainings = [launched(f"init_process_group by hand, job {number} of two at a time") for number in (1, 2)]
     started = []

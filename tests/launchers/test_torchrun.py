@@ -78,6 +78,7 @@ def test_a_plain_process_is_a_run_of_its_own(launched: Launched) -> None:
     training.check([("*", 0, "finished")])
 
 
+@pytest.mark.full
 def test_data_parallel_is_one_label(launched: Launched) -> None:
     training = launched("DataParallel")
     training.run([sys.executable, training.script(DATA_PARALLEL)])
@@ -90,6 +91,7 @@ def test_torchrun_on_one_node_is_one_run(launched: Launched) -> None:
     training.check(finished(3))
 
 
+@pytest.mark.full
 def test_torch_distributed_launch_is_one_run(launched: Launched) -> None:
     training = launched("torch.distributed.launch")
     module = [sys.executable, "-m", "torch.distributed.launch", "--master-port", str(free_ports())]
@@ -104,6 +106,7 @@ def test_torch_distributed_launch_is_one_run(launched: Launched) -> None:
     training.check(finished(2))
 
 
+@pytest.mark.full
 def test_the_same_rendezvous_id_again_is_another_run(launched: Launched) -> None:
     first, second = launched("torchrun --rdzv-id 100"), launched("torchrun --rdzv-id 100, again later")
     for training in (first, second):
@@ -112,6 +115,7 @@ def test_the_same_rendezvous_id_again_is_another_run(launched: Launched) -> None
     assert first.check(finished(2)) != second.check(finished(2))
 
 
+@pytest.mark.full
 def test_two_jobs_on_one_host_at_the_same_time_are_two_runs(launched: Launched) -> None:
     jobs = [launched("torchrun beside another"), launched("torchrun beside another, the other")]
     started = []
@@ -129,6 +133,7 @@ def test_ranks_whose_variables_were_exported_by_hand_are_one_run(launched: Launc
     training.check(finished(2))
 
 
+@pytest.mark.full
 def test_trainings_that_one_shell_starts_by_hand_one_after_the_other_are_runs_of_their_own(launched: Launched) -> None:
     port = free_ports()
     first, second = launched("c10d by hand, then again"), launched("c10d by hand, again")
@@ -137,6 +142,7 @@ def test_trainings_that_one_shell_starts_by_hand_one_after_the_other_are_runs_of
     assert first.check(finished(2)) != second.check(finished(2))
 
 
+@pytest.mark.full
 def test_ranks_by_hand_from_two_shells_are_one_run(launched: Launched) -> None:
     training = launched("c10d by hand, two shells")
     by_hand(training, training.script(RANKS), free_ports(), through_shells=True)

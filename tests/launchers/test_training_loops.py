@@ -61,7 +61,12 @@ optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.op
 
 @pytest.mark.parametrize(
     ("name", "model", "optimizer"),
-    [("DDP", DDP, ""), ("AMP", AMP, ""), ("ZeRO", DDP, ZERO), ("FSDP", FSDP, "")],
+    [
+        ("DDP", DDP, ""),
+        pytest.param("AMP", AMP, "", marks=pytest.mark.full),
+        pytest.param("ZeRO", DDP, ZERO, marks=pytest.mark.full),
+        pytest.param("FSDP", FSDP, "", marks=pytest.mark.full),
+    ],
     ids=["DDP", "AMP", "ZeRO", "FSDP"],
 )
 def test_each_rank_of_a_training_loop_logs_its_own_losses(launched: Launched, name, model, optimizer) -> None:

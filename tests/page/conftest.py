@@ -18,7 +18,8 @@ Fill = Callable[[duckdb.DuckDBPyConnection], None]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/page/" in item.path.as_posix():
-            item.add_marker(pytest.mark.xdist_group("page"))  # one worker has the browser
+            # Two workers have a browser: about half of the time each.
+            item.add_marker(pytest.mark.xdist_group("page-1" if item.path.stem < "test_run" else "page-2"))
 
 
 @pytest.fixture(scope="package")

@@ -54,6 +54,8 @@ VIEWS = {
     "empty": ("#/nothing", ".empty h1"),
 }
 
+EVERYDAY = ("runs", "curves", "ranks", "sql")
+
 
 @pytest.fixture(scope="module")
 def site(site_of: Callable[..., Site]) -> Site:
@@ -84,7 +86,9 @@ def go(page: Page, name: str) -> None:
         page.locator(".run-details > summary").click()
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize(
+    "name", [name if name in EVERYDAY else pytest.param(name, marks=pytest.mark.full) for name in VIEWS]
+)
 def test_a_view_has_no_barrier_and_is_not_wider_than_the_screen(shared: Page, name: str) -> None:
     go(shared, name)
     found: list[Any] = []

@@ -48,6 +48,7 @@ def odd(site_of: Callable[..., Site]) -> Site:
     return site_of(fill_odd_runs)
 
 
+@pytest.mark.full
 def test_a_run_that_only_printed_says_so_in_each_tab(odd: Site, page: Page) -> None:
     odd.visit(page, "#/run/talk")
     expect(page.get_by_text("No metrics yet")).to_be_visible()
@@ -121,6 +122,7 @@ def test_a_session_that_has_ended_is_explained(odd: Site, page: Page, errors: li
     expect(page.get_by_role("link", name="talk")).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_query_that_takes_too_long_says_what_helps(
     odd: Site, page: Page, errors: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

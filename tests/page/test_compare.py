@@ -39,6 +39,7 @@ def test_what_differs_is_beside_each_other(two: Site, page: Page) -> None:
     expect(overlay).to_have_attribute("href", "#/run/run-1/curves?with=run-2")
 
 
+@pytest.mark.full
 def test_a_run_that_goes_on_has_a_duration(site: Site, page: Page) -> None:
     site.visit(page, "#/compare?run=gpt-20260102-7f3a91&run=vit-20260104-0042")
     durations = page.get_by_role("region", name="Runs").get_by_role("row", name="Duration").get_by_role("cell")
@@ -51,6 +52,7 @@ def test_the_filter_takes_words(site_of: Callable[..., Site], page: Page) -> Non
     expect(metrics.get_by_role("row", name="train/loss")).to_be_visible()
 
 
+@pytest.mark.full
 def test_one_run_is_too_few(two: Site, page: Page) -> None:
     two.visit(page, "#/compare?run=run-1")
     expect(page.get_by_role("heading", name="1 run selected")).to_be_visible()
@@ -74,6 +76,7 @@ def test_metrics_are_compared_at_a_chosen_step(site_of: Callable[..., Site], pag
     assert "step=500" in page.url
 
 
+@pytest.mark.full
 def test_a_comparison_follows_a_run_that_goes_on(tmp_path: Path, page: Page) -> None:
     running = Rank(2, rank=0, label="rank0", primary=True, run_id="run-2", start_us=START_US)
     running.log(1, loss=1.0)

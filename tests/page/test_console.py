@@ -55,6 +55,7 @@ def test_the_console_is_at_its_end_and_loads_older_lines_at_the_top(runs: Site, 
     expect(page.get_by_text("line 500 of rank4")).to_be_in_viewport()  # what was at the top stays there
 
 
+@pytest.mark.full
 def test_a_scroll_to_the_top_while_new_lines_are_loading_loads_older_ones(printing: Printing, page: Page) -> None:
     held: list[Route] = []
     page.route("**/console?*resume=*", lambda route: held.append(route))
@@ -84,6 +85,7 @@ def test_new_lines_are_shown_also_if_they_are_late_or_a_clock_is_slow(printing: 
     expect(page.get_by_text("older than all lines that are shown")).to_have_count(0)
 
 
+@pytest.mark.full
 def test_a_failed_request_is_reported_and_leaves_the_lines(printing: Printing, page: Page, errors: list[str]) -> None:
     def fail(route: Route) -> None:
         route.fulfill(status=503, json={"error": {"kind": "busy", "message": "too many queries"}})
@@ -122,6 +124,7 @@ def test_a_search_finds_a_line_and_its_markup_and_colours_are_harmless(runs: Sit
     assert "search=error" in page.url
 
 
+@pytest.mark.full
 def test_lines_do_not_wait_for_the_report_of_the_run(runs: Site, page: Page) -> None:
     held: list[Route] = []
     page.route("**/api/runs/slow", lambda route: held.append(route))
@@ -145,6 +148,7 @@ def test_a_time_in_the_address_is_jumped_to(runs: Site, page: Page) -> None:
     assert "at=" not in page.url
 
 
+@pytest.mark.full
 def test_lines_of_the_same_time_are_all_loaded_in_parts(printing: Printing, page: Page) -> None:
     """The first answer after a time ends among them."""
     line = f"{BEGUN} + to_seconds(700), 'block ' || n"
@@ -159,6 +163,7 @@ def test_lines_of_the_same_time_are_all_loaded_in_parts(printing: Printing, page
     expect(page.locator(".line").last).to_contain_text("block 1499")
 
 
+@pytest.mark.full
 def test_a_run_that_printed_nothing_says_so(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/even/console")
     expect(page.get_by_text("Nothing was printed yet")).to_be_visible()

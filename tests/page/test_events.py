@@ -56,6 +56,7 @@ def test_all_labels_are_aligned_to_the_first_failure(runs: Site, page: Page) -> 
     expect(page.locator(".line.chosen")).to_contain_text("line 991 of rank6")
 
 
+@pytest.mark.full
 def test_events_are_filtered_by_kind(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/slow/events?level=warning")
     rows = page.get_by_role("region", name="All events").locator("tbody tr")
@@ -70,6 +71,7 @@ def test_events_are_filtered_by_kind(runs: Site, page: Page) -> None:
     expect(rows.first.get_by_title("file_stored")).to_have_text("file arrived")
 
 
+@pytest.mark.full
 def test_new_events_leave_what_a_reader_has_opened_and_selected(failing: Failing, page: Page) -> None:
     failing.site.visit(page, "#/run/slow/events")
     tracebacks = page.get_by_role("region", name="Tracebacks").locator("details")
@@ -115,6 +117,7 @@ def test_an_older_answer_does_not_replace_a_newer_one(runs: Site, page: Page) ->
     expect(rows).to_have_count(3)
 
 
+@pytest.mark.full
 def test_only_changes_of_a_run_that_is_not_complete_are_asked_for(failing: Failing, page: Page) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/events" in request.url else None)
@@ -136,6 +139,7 @@ def test_only_changes_of_a_run_that_is_not_complete_are_asked_for(failing: Faili
     assert answer.value.json().keys() == {"digest"}
 
 
+@pytest.mark.full
 def test_an_event_whose_request_failed_is_asked_for_again_without_a_change(
     failing: Failing, page: Page, errors: list[str]
 ) -> None:
@@ -153,6 +157,7 @@ def test_an_event_whose_request_failed_is_asked_for_again_without_a_change(
     errors.clear()  # answers of 503
 
 
+@pytest.mark.full
 def test_events_of_failed_labels(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/slow/events?labels=failed")
     rows = page.get_by_role("region", name="All events").locator("tbody tr")
@@ -165,6 +170,7 @@ def test_events_of_failed_labels(runs: Site, page: Page) -> None:
     expect(page.get_by_text("None of 4 labels has failed.")).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_run_without_events_says_so(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/even/events")
     expect(page.get_by_text("No event.")).to_be_visible()

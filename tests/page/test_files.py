@@ -48,6 +48,7 @@ def test_an_image_is_previewed_and_the_choice_is_in_the_address(runs: Site, page
     assert "file=plots%2Fred.png" in page.url
 
 
+@pytest.mark.full
 def test_svg_and_long_texts_are_shown_as_text(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/slow/files?file=page.svg")
     preview = page.get_by_role("region", name="Preview")
@@ -72,6 +73,7 @@ def test_tables_have_rows_and_json_is_indented(media: Site, page: Page) -> None:
     assert "filter=SAMPLES" in page.url
 
 
+@pytest.mark.full
 def test_only_the_start_of_a_large_file_is_sent(runs: Site, page: Page) -> None:
     with page.expect_response(lambda response: "/files/" in response.url) as response:
         runs.visit(page, f"#/run/slow/files?file={quote(MARKUP + '.txt')}")
@@ -87,6 +89,7 @@ def test_a_file_is_downloaded_and_one_that_has_not_arrived_is_not(runs: Site, pa
     expect(page.get_by_role("row", name="model.bin")).to_contain_text("has not arrived")
 
 
+@pytest.mark.full
 def test_a_run_without_files_says_how_to_save_one(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/even/files")
     expect(page.get_by_text("No file was saved.")).to_be_visible()
@@ -99,6 +102,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
     end_daemons(paths_for_root(root))
 
 
+@pytest.mark.full
 def test_a_file_appears_once_it_is_saved_and_its_preview_follows(root: Path, tmp_path: Path, page: Page) -> None:
     source = tmp_path / "source.txt"
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}

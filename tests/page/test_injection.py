@@ -106,13 +106,17 @@ def test_the_header_and_the_details_show_markup_as_text(site: Site, shared: Page
     ("tab", "places"),
     [
         ("curves", [".curve-groups h3", ".curve-groups"]),
-        (f"curves?with={quote(OTHER, safe='')}&x={quote('=' + marked('lr'))}", [".overlaid", "[aria-label='x axis']"]),
-        ("ranks", ["[aria-label='Who was slow']", "[aria-label='Labels']"]),
+        pytest.param(
+            f"curves?with={quote(OTHER, safe='')}&x={quote('=' + marked('lr'))}",
+            [".overlaid", "[aria-label='x axis']"],
+            marks=pytest.mark.full,
+        ),
+        pytest.param("ranks", ["[aria-label='Who was slow']", "[aria-label='Labels']"], marks=pytest.mark.full),
         ("console", [".tab-console"]),
-        ("events", [".tab-events"]),
-        ("media", [".tab-media"]),
+        pytest.param("events", [".tab-events"], marks=pytest.mark.full),
+        pytest.param("media", [".tab-media"], marks=pytest.mark.full),
         ("files", [".tab-files"]),
-        ("system", [".tab-system"]),
+        pytest.param("system", [".tab-system"], marks=pytest.mark.full),
     ],
     ids=["curves", "overlaid", "ranks", "console", "events", "media", "files", "system"],
 )
@@ -129,7 +133,15 @@ def test_each_tab_of_a_run_shows_markup_as_text(
 
 
 @pytest.mark.parametrize(
-    "name", ["notes.txt", "page.html", "drawing.svg", "scores.csv", "settings.json", "worst.table.json"]
+    "name",
+    [
+        "page.html",
+        "drawing.svg",
+        *(
+            pytest.param(name, marks=pytest.mark.full)
+            for name in ("notes.txt", "scores.csv", "settings.json", "worst.table.json")
+        ),
+    ],
 )
 def test_each_preview_of_a_file_shows_markup_as_text(site: Site, shared: Page, found: list[str], name: str) -> None:
     stem, _, ending = name.partition(".")
@@ -154,11 +166,13 @@ def test_a_query_and_its_result_show_markup_as_text(site: Site, shared: Page, fo
     open_and_check(shared, site, found, f"#/sql?q={quote(MARKUP)}", "pre.error")
 
 
+@pytest.mark.full
 def test_a_comparison_shows_markup_as_text(site: Site, shared: Page, found: list[str]) -> None:
     address = f"#/compare?all=1&run={quote(RUN)}&run={quote(OTHER)}"
     open_and_check(shared, site, found, address, "[aria-label='Config']", "[aria-label^='Summary']", "thead")
 
 
+@pytest.mark.full
 def test_a_direction_override_does_not_turn_the_text_after_it(site: Site, shared: Page, found: list[str]) -> None:
     open_and_check(shared, site, found, ADDRESS, "h1")
     assert "\u202e" not in shared.locator("#content").inner_text()

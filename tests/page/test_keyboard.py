@@ -28,6 +28,7 @@ def tab_to(page: Page, target: Locator) -> None:
     pytest.fail(f"{TABS_MAX} Tabs do not reach {target}")
 
 
+@pytest.mark.full
 def test_tab_alone_reaches_a_run_its_tabs_and_a_chart(site: Site, page: Page) -> None:
     site.visit(page, "#/runs")
     grid = page.get_by_role("grid", name="Runs")

@@ -83,6 +83,7 @@ def site(root: Path, training: Training) -> Iterator[Site]:
         yield site
 
 
+@pytest.mark.full
 def test_each_view_shows_a_new_value_without_a_reload(site: Site, training: Training, page: Page) -> None:
     site.visit(page, "#/run/live/curves")
     panel = page.locator(".panel").filter(has=page.get_by_role("heading", name="train/loss"))
@@ -131,6 +132,7 @@ def test_each_view_shows_a_new_value_without_a_reload(site: Site, training: Trai
     assert page.locator("img").count() == 0
 
 
+@pytest.mark.full
 def test_more_windows_than_a_browser_has_connections_all_load(site: Site, page: Page) -> None:
     # A browser opens six connections to a server, and each window that is seen holds one.
     site.visit(page, "#/run/live/curves")
@@ -171,6 +173,7 @@ def test_a_run_is_opened_once_it_is_stored_and_left_once_it_is_deleted(
     errors.clear()  # answers of 404
 
 
+@pytest.mark.full
 def test_a_page_follows_again_after_a_proxy_has_refused_the_stream(
     site_of: Callable[..., Site], page: Page, errors: list[str]
 ) -> None:
@@ -184,6 +187,7 @@ def test_a_page_follows_again_after_a_proxy_has_refused_the_stream(
     errors.clear()  # answers of 502
 
 
+@pytest.mark.full
 def test_a_browser_that_is_signed_out_is_told_so_and_follows_after_it_has_signed_in(
     site_of: Callable[..., Site], page: Page, errors: list[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.support.page_site import Site, watch
@@ -23,6 +24,7 @@ def test_the_theme_is_kept(site: Site, page: Page) -> None:
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != before
 
 
+@pytest.mark.full
 def test_times_are_in_utc_or_in_the_zone_of_the_browser(site: Site, browser: Browser, errors: list[str]) -> None:
     context = browser.new_context(timezone_id="Asia/Kolkata")
     page = context.new_page()
@@ -38,6 +40,7 @@ def test_times_are_in_utc_or_in_the_zone_of_the_browser(site: Site, browser: Bro
     assert errors == []
 
 
+@pytest.mark.full
 def test_the_link_to_the_content_leaves_the_view_as_it_is(site: Site, page: Page) -> None:
     site.visit(page, "#/runs?filter=whole")
     page.get_by_role("link", name="Skip to the content").press("Enter")
@@ -46,6 +49,7 @@ def test_the_link_to_the_content_leaves_the_view_as_it_is(site: Site, page: Page
     assert page.url.endswith("#/runs?filter=whole")
 
 
+@pytest.mark.full
 def test_a_dialog_closes_with_its_view(site: Site, page: Page) -> None:
     site.visit(page, "#/sql")
     page.evaluate("location.hash = '#/runs'")
@@ -56,6 +60,7 @@ def test_a_dialog_closes_with_its_view(site: Site, page: Page) -> None:
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
+@pytest.mark.full
 def test_axes_end_at_steps_that_no_number_can_follow(site: Site, page: Page) -> None:
     site.visit(page, "#/runs")
     ticks = "async () => (await import('./static/js/views/run/canvas.js')).ticksOf(1.7e18, 1.7e18 + 1000, 1).length"

@@ -16,6 +16,7 @@ def media(site_of: Callable[..., Site]) -> Site:
     return site
 
 
+@pytest.mark.full
 def test_a_cell_of_a_histogram_is_read_by_pointer_and_by_keys(media: Site, page: Page) -> None:
     media.visit(page, "#/run/media/media")
     panel = page.get_by_role("region", name="weights")
@@ -72,6 +73,7 @@ def test_a_count_in_a_single_step_stays_on_the_screen_when_the_window_shrinks(me
     expect(page.get_by_text("step 175: 5 values between 7 and 8")).to_be_visible()
 
 
+@pytest.mark.full
 def test_dragging_zooms_into_steps_and_values(media: Site, page: Page) -> None:
     media.visit(page, "#/run/media/media?filter=weights&labels=primary")
     panel = page.get_by_role("region", name="weights")
@@ -105,6 +107,7 @@ def test_texts_and_images_follow_the_step(media: Site, page: Page) -> None:
     assert "step=150" in page.url
 
 
+@pytest.mark.full
 def test_a_search_marks_its_words_in_all_steps(media: Site, page: Page) -> None:
     media.visit(page, "#/run/media/media")
     page.get_by_role("searchbox", name="Search texts").fill("ONERROR")
@@ -115,6 +118,7 @@ def test_a_search_marks_its_words_in_all_steps(media: Site, page: Page) -> None:
     assert "step=200" in page.url
 
 
+@pytest.mark.full
 def test_the_colours_change_without_a_request_and_two_inputs_at_once_both_count(media: Site, page: Page) -> None:
     media.visit(page, "#/run/media/media")
     panel = page.get_by_role("region", name="weights")
@@ -146,6 +150,7 @@ def test_what_is_no_image_is_not_shown_as_one_and_tables_are_text(media: Site, p
     expect(page.get_by_role("region", name="worst.table.json").get_by_role("columnheader")).to_have_text(["id", "loss"])
 
 
+@pytest.mark.full
 def test_a_run_without_media_says_how_to_log_some(media: Site, page: Page) -> None:
     media.visit(page, "#/run/plain/media")
     expect(page.get_by_text("chiplog.Histogram.of(model.weight)")).to_be_visible()

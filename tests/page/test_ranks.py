@@ -31,6 +31,7 @@ def runs(site_of: Callable[..., Site]) -> Site:
     return site_of(fill_page_run)
 
 
+@pytest.mark.full
 def test_the_sentence_links_to_its_proof(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/slow/ranks")
     verdict = page.get_by_role("region", name="Who was slow")
@@ -61,6 +62,7 @@ def test_the_sentence_links_to_its_proof(runs: Site, page: Page) -> None:
     expect(page.get_by_role("region", name="Excess over the median")).to_be_focused()
 
 
+@pytest.mark.full
 def test_time_outside_of_phases_is_in_the_sentence_the_heat_map_the_timeline_and_the_step(
     site_of: Callable[..., Site], page: Page
 ) -> None:
@@ -85,6 +87,7 @@ def test_time_outside_of_phases_is_in_the_sentence_the_heat_map_the_timeline_and
     ).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_late_answer_does_not_replace_what_was_chosen_after_it(runs: Site, page: Page) -> None:
     late: list[Route] = []
     page.route("**/heat?phase=data*", lambda route: late.append(route))
@@ -161,6 +164,7 @@ def test_the_timeline_shows_a_range_of_steps_and_its_phases_are_reached_by_keys(
     assert "first=399" in page.url and "last=400" in page.url and "step=400" in page.url
 
 
+@pytest.mark.full
 def test_an_hour_without_a_step_is_cut_short_on_the_timeline(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/even/ranks")
     found = page.evaluate(
@@ -176,6 +180,7 @@ def test_an_hour_without_a_step_is_cut_short_on_the_timeline(runs: Site, page: P
     assert found[1] == pytest.approx([0, 10.5, 15, 3600, 3605])
 
 
+@pytest.mark.full
 def test_a_drag_over_the_heat_map_chooses_the_steps_and_the_slowest_of_many_labels_come_first(
     runs: Site, page: Page
 ) -> None:
@@ -196,6 +201,7 @@ def test_a_drag_over_the_heat_map_chooses_the_steps_and_the_slowest_of_many_labe
     expect(page.get_by_label("Last step")).to_have_value("23")
 
 
+@pytest.mark.full
 def test_a_drag_beside_the_heat_map_chooses_no_steps(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/wide/ranks?phase=forward")
     box = page.get_by_role("img", name="Heat map of 1,024 labels by step").bounding_box()
@@ -239,6 +245,7 @@ def test_a_run_without_phases_says_what_records_them(runs: Site, page: Page) -> 
     expect(page.get_by_label("Phase", exact=True)).to_be_hidden()
 
 
+@pytest.mark.full
 def test_only_the_chosen_labels_have_rows(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/slow/ranks?labels=primary&step=499")
     labels = page.get_by_role("region", name="Labels", exact=True).locator("tbody th")
@@ -256,6 +263,7 @@ def test_only_the_chosen_labels_have_rows(runs: Site, page: Page) -> None:
     expect(page.locator(".phase-row")).to_have_count(2)
 
 
+@pytest.mark.full
 def test_labels_that_are_chosen_before_the_report_has_come_wait_for_it(runs: Site, page: Page) -> None:
     """The outline of a run does not say which labels failed."""
     asked: list[str] = []
@@ -274,6 +282,7 @@ def test_labels_that_are_chosen_before_the_report_has_come_wait_for_it(runs: Sit
     expect(page.get_by_role("img", name="Heat map of 2 labels")).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_run_that_ends_before_its_phases_are_shown_is_asked_for_again(runs: Site, page: Page) -> None:
     held: list[Route] = []
     outline = lambda route: route.fulfill(json=route.fetch().json() | {"n_running": 1})  # noqa: E731
@@ -285,6 +294,7 @@ def test_a_run_that_ends_before_its_phases_are_shown_is_asked_for_again(runs: Si
         held[0].continue_()
 
 
+@pytest.mark.full
 def test_a_list_of_too_many_labels_says_how_many_it_has(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/even/ranks")
     options = page.evaluate(
@@ -297,6 +307,7 @@ def test_a_list_of_too_many_labels_says_how_many_it_has(runs: Site, page: Page) 
     assert options[-2:] == [["rank1023", False], ["the first 1,024 of 2,000 labels", True]]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tab", ["ranks", "system", "media"])
 def test_a_finished_run_asks_for_nothing_when_another_one_changes(runs: Site, page: Page, tab: str) -> None:
     page.clock.install()

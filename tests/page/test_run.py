@@ -30,6 +30,7 @@ def test_the_header_has_state_primary_failure_and_completeness(curved: Site, pag
     assert page.locator("img").count() == 0
 
 
+@pytest.mark.full
 def test_the_details_show_config_and_summary_as_text(curved: Site, page: Page) -> None:
     curved.visit(page, "#/run/lines")
     page.get_by_text("Details: 2 config").click()
@@ -64,6 +65,7 @@ def test_an_unknown_run_links_to_the_runs(curved: Site, page: Page, errors: list
     errors.clear()  # its status is 404
 
 
+@pytest.mark.full
 def test_the_chosen_labels_are_those_of_each_tab(site_of: Callable[..., Site], page: Page) -> None:
     site_of(fill_page_run).visit(page, "#/run/slow/console")
     labels = page.get_by_role("combobox", name="labels", exact=True)

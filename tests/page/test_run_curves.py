@@ -253,6 +253,7 @@ def test_a_run_without_metrics_says_so(curved: Site, page: Page) -> None:
     expect(page.get_by_role("heading", name="No metrics yet")).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_name_in_the_legend_hides_its_line_in_all_panels(curved: Site, page: Page) -> None:
     visit(curved, page, "#/run/lines/curves")
     loss = panel(page, "train/loss")
@@ -268,6 +269,7 @@ def test_a_name_in_the_legend_hides_its_line_in_all_panels(curved: Site, page: P
     expect(loss.locator("button.curve-line[aria-pressed=true]")).to_have_count(4)
 
 
+@pytest.mark.full
 def test_a_click_keeps_a_step_with_links_to_the_console_and_the_ranks(curved: Site, page: Page) -> None:
     visit(curved, page, "#/run/lines/curves")
     over = panel(page, "train/loss").locator(".u-over")
@@ -283,6 +285,7 @@ def test_a_click_keeps_a_step_with_links_to_the_console_and_the_ranks(curved: Si
     assert "step=" in page.url
 
 
+@pytest.mark.full
 def test_a_chart_is_moved_and_zoomed_by_keys_and_by_dragging_with_shift(curved: Site, page: Page) -> None:
     visit(curved, page, "#/run/lines/curves?first=400&last=599")
     chart = panel(page, "train/loss").locator(".curve-box")
@@ -310,6 +313,7 @@ def test_a_chart_is_moved_and_zoomed_by_keys_and_by_dragging_with_shift(curved: 
     expect(first).to_have_value("")
 
 
+@pytest.mark.full
 def test_only_the_chosen_labels_have_curves(curved: Site, page: Page) -> None:
     visit(curved, page, "#/run/lines/curves?labels=failed")
     lines = panel(page, "train/loss").locator(".curve-line")
@@ -324,6 +328,7 @@ def test_only_the_chosen_labels_have_curves(curved: Site, page: Page) -> None:
     expect(panel(page, "train/loss").locator("canvas")).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_run_keeps_its_colour_where_another_one_lacks_the_metric(curved: Site, page: Page) -> None:
     visit(curved, page, "#/run/lines/curves?with=silent&with=other")
     entry = panel(page, "train/loss").locator(".curve-line", has_text="other").locator("i")
@@ -333,6 +338,7 @@ def test_a_run_keeps_its_colour_where_another_one_lacks_the_metric(curved: Site,
     assert entry.evaluate(colour) == mark.evaluate(colour)
 
 
+@pytest.mark.full
 def test_the_legend_keeps_its_entries_and_the_focus(curved: Site, page: Page) -> None:
     visit(curved, page, "#/run/lines/curves")
     entry = panel(page, "train/loss").get_by_role("button", name="rank1")
@@ -354,6 +360,7 @@ def test_arrow_keys_read_out_the_values_of_one_chart(curved: Site, page: Page) -
     expect(panel(page, "train/loss").locator("[aria-live=polite]")).to_have_text("")
 
 
+@pytest.mark.full
 def test_a_coarse_answer_after_the_wide_one_is_not_drawn(curved: Site, page: Page) -> None:
     coarse: list[Route] = []
     page.route("**/curves?*points=400*", lambda route: coarse.append(route))
@@ -368,6 +375,7 @@ def test_a_coarse_answer_after_the_wide_one_is_not_drawn(curved: Site, page: Pag
     expect(loss.locator(".curve-notes")).not_to_contain_text("each point covers")
 
 
+@pytest.mark.full
 def test_live_values_of_many_curves_are_asked_for_in_parts(growing: Site, page: Page) -> None:
     follow_changes(page)
     parts: list[list[str]] = []
@@ -384,6 +392,7 @@ def test_live_values_of_many_curves_are_asked_for_in_parts(growing: Site, page: 
     assert max(map(len, parts)) <= 6
 
 
+@pytest.mark.full
 def test_a_late_label_fills_its_part_and_the_end_of_a_run_what_was_logged_out_of_order(
     uneven: Site, page: Page
 ) -> None:
@@ -404,6 +413,7 @@ def test_a_late_label_fills_its_part_and_the_end_of_a_run_what_was_logged_out_of
     assert steps_of(page, "train/loss", "rank2") == list(range(300))
 
 
+@pytest.mark.full
 def test_a_label_that_is_far_behind_makes_few_answers_long(uneven: Site, page: Page) -> None:
     page.clock.install()
     asked: list[int] = []
@@ -428,6 +438,7 @@ def test_a_label_that_is_far_behind_makes_few_answers_long(uneven: Site, page: P
     assert asked == [192]
 
 
+@pytest.mark.full
 def test_a_step_metric_that_is_defined_later_is_the_x_of_all_values(uneven: Site, page: Page) -> None:
     visit(uneven, page, "#/run/uneven/curves?filter=loss")
     loss = panel(page, "train/loss")
@@ -441,6 +452,7 @@ def test_a_step_metric_that_is_defined_later_is_the_x_of_all_values(uneven: Site
     expect(loss.locator(".curve-where")).to_have_text("epoch 0")
 
 
+@pytest.mark.full
 def test_an_overlaid_run_that_was_deleted_is_asked_for_once(growing: Site, page: Page, errors: list[str]) -> None:
     n_asked = 0
 
@@ -468,6 +480,7 @@ def test_an_overlaid_run_that_was_deleted_is_asked_for_once(growing: Site, page:
     errors.clear()  # the answer of 404
 
 
+@pytest.mark.full
 def test_a_metric_opens_over_its_step_metric_until_another_x_is_chosen(uneven: Site, page: Page) -> None:
     visit(uneven, page, "#/run/uneven/curves")
     score = panel(page, "eval/score")
@@ -501,6 +514,7 @@ def test_one_bound_of_steps_is_enough(uneven: Site, page: Page) -> None:
     expect(first).to_have_value("0")
 
 
+@pytest.mark.full
 def test_a_part_after_the_newest_step_shows_values_as_they_come(growing: Site, page: Page) -> None:
     def reach(route: Route) -> None:
         """Answer as if step 210 was logged since then."""
@@ -514,6 +528,7 @@ def test_a_part_after_the_newest_step_shows_values_as_they_come(growing: Site, p
     expect(panel(page, "alone")).to_contain_text("rank05.5")
 
 
+@pytest.mark.full
 def test_curves_that_failed_are_asked_for_again_with_the_next_change(
     growing: Site, page: Page, errors: list[str]
 ) -> None:
@@ -548,6 +563,7 @@ def test_curves_that_failed_are_asked_for_again_without_a_change(growing: Site, 
     errors.clear()  # the failures
 
 
+@pytest.mark.full
 def test_a_new_metric_keeps_the_panels_the_focus_and_joins_the_choice_of_x(growing: Site, page: Page) -> None:
     has_logged = False
 
@@ -573,6 +589,7 @@ def test_a_new_metric_keeps_the_panels_the_focus_and_joins_the_choice_of_x(growi
     expect(page.get_by_label("x axis").locator("option", has_text="later")).to_be_attached()
 
 
+@pytest.mark.full
 def test_the_group_of_metrics_without_a_slash_stays_closed(growing: Site, page: Page) -> None:
     visit(growing, page, "#/run/on/curves")
     group = page.locator(".curve-group", has=page.get_by_role("heading", name="metrics"))

@@ -83,6 +83,7 @@ def test_the_filter_is_typed_and_kept_in_the_address(many: Site, page: Page) -> 
     expect(page.get_by_text("1 of 10,000 runs")).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_wrong_filter_says_why_in_one_line(many: Site, page: Page) -> None:
     many.visit(page, "#/runs?filter=size<3")
     error = page.locator("#filter-error")
@@ -108,6 +109,7 @@ def test_runs_are_sorted_and_grouped_by_keyboard(many: Site, page: Page) -> None
     expect(rows(page).first).to_have_text(re.compile("^▾ (gpt · 100 runs|vision · 100 runs, 100 failed)$"))
 
 
+@pytest.mark.full
 def test_groups_are_folded_by_keyboard_and_stay_so(many: Site, page: Page) -> None:
     many.visit(page, "#/runs?group=project")
     expect(rows(page).first).to_have_text("▾ vision · 5,000 runs, 1,000 failed")
@@ -155,6 +157,7 @@ def test_chosen_columns_come_from_config(many: Site, page: Page) -> None:
     expect(page).to_have_url(re.compile("config=lr"))
 
 
+@pytest.mark.full
 def test_columns_are_listed_that_became_known_while_the_dialog_was_open(many: Site, page: Page) -> None:
     held: list[Route] = []
     page.route("**/api/keys", lambda route: held.append(route))
@@ -189,6 +192,7 @@ def test_selected_runs_are_compared(many: Site, page: Page, errors: list[str]) -
     errors.clear()  # of another view
 
 
+@pytest.mark.full
 def test_runs_that_come_above_do_not_move_what_is_read(many: Site, page: Page) -> None:
     later: list[Route] = []
 
@@ -231,12 +235,14 @@ def test_a_late_answer_with_other_columns_is_not_drawn(many: Site, page: Page) -
     assert names(page)
 
 
+@pytest.mark.full
 def test_a_selected_run_that_was_deleted_leaves_the_address(many: Site, page: Page) -> None:
     many.visit(page, "#/runs?run=run-2&run=gone")
     expect(page.get_by_role("button", name="Compare 1")).to_be_visible()
     assert "run=run-2" in page.url and "gone" not in page.url
 
 
+@pytest.mark.full
 def test_a_column_that_was_logged_after_the_page_was_opened_is_found(many: Site, page: Page) -> None:
     page.route("**/api/keys", lambda route: route.fulfill(json={"config": [], "summary": [], "curve": []}), times=1)
     many.visit(page)
@@ -246,6 +252,7 @@ def test_a_column_that_was_logged_after_the_page_was_opened_is_found(many: Site,
     expect(page.locator("#filter-error")).to_be_hidden()
 
 
+@pytest.mark.full
 def test_a_filter_by_a_column_beyond_the_most_says_so(many: Site, page: Page) -> None:
     columns = "&".join(f"config=k{n}" for n in range(20))
     many.visit(page, f"#/runs?filter=lr<0.05&{columns}")
@@ -270,6 +277,7 @@ def test_names_that_every_object_has_are_no_columns(many: Site, page: Page) -> N
     expect(page.get_by_role("columnheader")).to_have_count(2)
 
 
+@pytest.mark.full
 def test_words_find_names_and_not_the_primary_of_each_run(many: Site, page: Page) -> None:
     many.visit(page, "#/runs?filter=rank0")
     expect(page.get_by_role("heading", name="No run matches the filter")).to_be_visible()
@@ -328,6 +336,7 @@ def test_deleting_names_the_run_and_asks_twice_while_it_runs(changing: Site, pag
     errors.clear()  # the refusal
 
 
+@pytest.mark.full
 def test_a_missing_role_is_reported_and_not_asked_about_again(changing: Site, page: Page, errors: list[str]) -> None:
     error = {"kind": "forbidden", "message": "changes need a key with the role admin"}
     page.route("**/api/runs/run-3", lambda route: route.fulfill(status=403, json={"error": error}))
@@ -339,6 +348,7 @@ def test_a_missing_role_is_reported_and_not_asked_about_again(changing: Site, pa
     errors.clear()  # the refusal
 
 
+@pytest.mark.full
 def test_of_several_runs_only_those_that_run_are_asked_about_again(
     changing: Site, page: Page, errors: list[str]
 ) -> None:
@@ -352,6 +362,7 @@ def test_of_several_runs_only_those_that_run_are_asked_about_again(
     errors.clear()  # the refusal
 
 
+@pytest.mark.full
 def test_a_run_is_edited_and_deleted_on_its_own_page(changing: Site, page: Page, errors: list[str]) -> None:
     changing.visit(page, "#/run/run-2/files")
     page.get_by_role("button", name="Edit").click()

@@ -33,6 +33,7 @@ def save_as(page: Page, name: str) -> None:
     page.keyboard.press("Enter")
 
 
+@pytest.mark.full
 def test_a_layout_of_a_run_is_opened_on_another_run_of_its_project(changing: Site, page: Page) -> None:
     changing.visit(page, "#/run/run-1/curves?labels=primary&log=1&filter=loss")
     save_as(page, "a/b <i>")
@@ -53,6 +54,7 @@ def test_a_layout_of_a_run_is_opened_on_another_run_of_its_project(changing: Sit
     expect(page.get_by_role("button", name="Views")).to_be_focused()
 
 
+@pytest.mark.full
 def test_a_view_is_replaced_only_when_asked_twice_and_deleted(changing: Site, page: Page) -> None:
     changing.visit(page, "#/runs?filter=run-1")
     save_as(page, "mine")

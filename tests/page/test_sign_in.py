@@ -55,6 +55,7 @@ def test_a_session_below_a_path_prefix_is_for_that_prefix_only(
     errors.clear()
 
 
+@pytest.mark.full
 def test_links_of_another_site_open_the_page(locked: PageClient, page: Page) -> None:
     links = f'<a href="{locked.server.new_address()}">first</a> <a href="{base_of(locked)}#/sql">later</a>'
     page.route(ELSEWHERE, lambda route: route.fulfill(content_type="text/html", body=links))

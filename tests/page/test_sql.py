@@ -32,6 +32,7 @@ def test_a_link_runs_its_query_and_draws_a_chart(site: Site, page: Page) -> None
     expect(page.get_by_role("gridcell", name="7497.5")).to_be_in_viewport()
 
 
+@pytest.mark.full
 def test_texts_beside_the_same_steps_have_a_line_each(site: Site, page: Page) -> None:
     rows = "SELECT step, 'rank' || r AS label, step * r AS value FROM range(20) a(step), (VALUES (2), (10)) b(r)"
     site.visit(page, f"#/sql?q={quote(rows)}")
@@ -60,6 +61,7 @@ def test_large_integers_have_all_digits(site: Site, page: Page) -> None:
     expect(page.get_by_role("gridcell", name="1.000e+15")).to_be_visible()
 
 
+@pytest.mark.full
 def test_integers_beyond_a_double_are_numbers_with_all_digits(site: Site, page: Page, tmp_path: Path) -> None:
     exact = quote("SELECT d::DECIMAL(20, 15) AS d FROM (VALUES ('10.123456789012345'), ('9.5')) t(d) ORDER BY d DESC")
     site.visit(page, f"#/sql?sort=d&q={exact}")
@@ -118,6 +120,7 @@ def changing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
 
 
+@pytest.mark.full
 def test_queries_are_saved_under_a_name(changing: Site, page: Page) -> None:
     changing.visit(page, "#/sql?q=" + quote("SELECT 'kept' AS word"))
     page.get_by_role("button", name="Saved queries").click()
@@ -131,6 +134,7 @@ def test_queries_are_saved_under_a_name(changing: Site, page: Page) -> None:
     expect(page.get_by_role("gridcell", name="kept")).to_be_visible()
 
 
+@pytest.mark.full
 def test_the_views_and_their_columns_are_listed_and_a_click_reads_one(site: Site, page: Page) -> None:
     site.visit(page, "#/sql")
     page.get_by_text("Views: ").click()

@@ -30,6 +30,7 @@ def test_devices_have_curves_and_marks(sampled: Site, page: Page) -> None:
     expect(page.get_by_text("GPU-1-1 is lost: fell off the bus (XID 79)")).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_list_of_many_marks_begins_with_events_and_says_how_many_there_are(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/hot/system")
     page.get_by_text("GPU events and throttling: 500 of 602", exact=True).click()
@@ -42,6 +43,7 @@ def test_a_list_of_many_marks_begins_with_events_and_says_how_many_there_are(sam
     expect(page.get_by_text("GPU events and throttling: 500", exact=True)).to_be_visible()
 
 
+@pytest.mark.full
 def test_what_an_agent_sends_after_the_end_of_a_run_is_shown(tmp_path: Path, page: Page) -> None:
     with hand_written(tmp_path) as database:
         fill_sampled_run(database)
@@ -69,6 +71,7 @@ def test_what_an_agent_sends_after_the_end_of_a_run_is_shown(tmp_path: Path, pag
         page.goto("about:blank")  # no request is under way when the server ends
 
 
+@pytest.mark.full
 def test_a_choice_of_too_many_nodes_is_refused_with_a_notice(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/unsampled/system")
     page.evaluate(
@@ -102,6 +105,7 @@ def test_a_time_in_the_address_is_shown_and_left(sampled: Site, page: Page) -> N
     assert "first" not in page.url
 
 
+@pytest.mark.full
 def test_a_run_without_samples_says_why(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/unsampled/system")
     expect(page.get_by_text("No samples of GPUs, hosts or processes for this run yet.")).to_be_visible()
@@ -124,6 +128,7 @@ def test_samples_are_aligned_with_steps_and_the_page_says_how(sampled: Site, pag
     expect(panel).to_contain_text("rank1 HW thermal slowdown")
 
 
+@pytest.mark.full
 def test_devices_are_chosen_by_label_and_by_node(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/many/system")
     panel = page.get_by_role("region", name="GPU utilization")
@@ -146,6 +151,7 @@ def test_devices_are_chosen_by_label_and_by_node(sampled: Site, page: Page) -> N
     expect(panel).to_contain_text("20 devices")
 
 
+@pytest.mark.full
 def test_samples_that_are_alone_in_their_buckets_have_a_unit_too(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/runs")
     line = "{ mean: [3 * 2 ** 30, null, 2 ** 30], min: null, max: null }"

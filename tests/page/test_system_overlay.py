@@ -32,6 +32,7 @@ def test_a_system_metric_is_added_on_a_second_axis(sampled: Site, page: Page) ->
     expect(panel).not_to_contain_text("right axis")
 
 
+@pytest.mark.full
 def test_the_page_says_why_a_system_metric_is_not_drawn(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/sampled/curves?system=hw.nothing")
     expect(page.get_by_text("has no sample in these steps")).to_be_visible()
@@ -39,6 +40,7 @@ def test_the_page_says_why_a_system_metric_is_not_drawn(sampled: Site, page: Pag
     expect(page.get_by_text("is drawn over steps and times only")).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_metric_that_is_sampled_later_is_in_the_list_when_it_is_opened_again(sampled: Site, page: Page) -> None:
     page.route("**/sampled/system", lambda route: route.fulfill(json={"names": [], "marks": []}), times=1)
     sampled.visit(page, "#/run/sampled/curves")

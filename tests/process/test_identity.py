@@ -95,6 +95,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     host.stop()
 
 
+@pytest.mark.full
 def test_a_container_with_another_hostname_delivers_all_with_its_agents_key(
     centre: Centre, host: Host, tmp_path: Path
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_container_with_another_hostname_delivers_all_with_its_agents_key(
     assert centre.sql("SELECT * FROM events WHERE kind = 'refused_node'") == []
 
 
+@pytest.mark.full
 def test_each_rank_of_a_pid_namespace_has_its_own_statistics(bare_node: Node, tmp_path: Path) -> None:
     bare_node.start_collector()
     bare_node.agent = bare_node._start("chiplog_agent", "--sample-interval-s", "0.2", "--node", "gpu-17")
@@ -192,6 +194,7 @@ def test_what_a_collector_refuses_is_kept_and_reported_until_the_key_is_allowed(
         other.stop()
 
 
+@pytest.mark.full
 def test_a_rank_that_comes_over_tcp_is_not_sampled(bare_node: Node, tmp_path: Path) -> None:
     port = free_ports()
     bare_node.start_collector()

@@ -148,6 +148,7 @@ def centre(tmp_path: Path) -> Iterator[Centre]:
     centre.stop()
 
 
+@pytest.mark.full
 def test_a_second_user_with_the_first_ones_environment_loses_nothing(centre: Centre, homes: Path) -> None:
     address = f"ipc://{homes}/alice/agent.sock"
     env = {"CHIPLOG_DIR": f"{homes}/alice/data", "CHIPLOG_AGENT": address, "CHIPLOG_COLLECTOR": centre.address}

@@ -192,6 +192,7 @@ def test_a_group_gives_each_process_a_run_of_its_own_with_its_own_gpu(place: Nod
     assert gpus_of(place, "r.run_group = 'exp1'") == {"rank0": {GPUS[0]}, "rank1": {GPUS[1]}}
 
 
+@pytest.mark.full
 def test_under_torchrun_a_group_works_the_same_and_a_run_id_brings_the_processes_together(place: Node) -> None:
     train(place, "dict(group='exp2')", "quick", launch="torchrun")
     train(place, "dict(group='exp3', run_id='together')", "quick")
@@ -201,6 +202,7 @@ def test_under_torchrun_a_group_works_the_same_and_a_run_id_brings_the_processes
     assert [(row["run_id"], row["n_labels"]) for row in runs(place, "exp3")] == [("together", 2)]
 
 
+@pytest.mark.full
 def test_one_run_of_all_has_labels_one_primary_and_the_saved_queries(place: Node) -> None:
     train(place, "dict(run_id='shared', update_finish_state=True)", "dies", "gpus")
     ended(place, "FROM labels WHERE run_id = 'shared'", 2)

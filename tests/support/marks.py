@@ -17,7 +17,13 @@ TESTS = ROOT / "tests"
 MIRRORS = ("agent", "collector", "schemas", "sdk")  # the folders whose modules mirror those of the packages
 PROCESS_FOLDERS = ("deploy", "fault", "fuzz", "gpu", "launchers", "process")
 # Modules and folders of which `make test` runs nothing. Each module of the product and each promise keeps a test there.
-FULL = ("launchers/test_spark.py",)
+FULL = (
+    "fault/test_backup.py",
+    "fault/test_mixed_use.py",
+    "launchers/test_hosts.py",  # in namespaces
+    "launchers/test_spark.py",
+    "page/test_path_prefix.py",  # behind Jupyter's server
+)
 STARTS_PROCESSES = {"multiprocessing", "pty", "subprocess"}
 MOVES_BYTES_OR_TIME = {"asyncio", "concurrent", "ctypes", "duckdb", "signal", "socket", "threading", "time", "zmq"}
 MOVES_BYTES_OR_TIME_FOR_US = {
