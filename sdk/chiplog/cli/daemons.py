@@ -24,6 +24,8 @@ def up(directory: str | None) -> None:
         wanted.insert(0, daemons.COLLECTOR)
     try:
         before = {module: daemons.daemon_pid(where, module) for module in wanted}
+        if daemons.COLLECTOR in wanted:
+            daemons.claim_host(where)  # safeguard: killed-collector-started-again
         for module in reversed(wanted):  # the agent first: it would start another collector
             _stop_embedded(where, module)
         pids = {module: _start_to_stay(where, module) for module in wanted}

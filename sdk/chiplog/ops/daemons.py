@@ -1,5 +1,6 @@
 """Start, stop and find the agent and collector of a CHIPLOG_DIR. Used by the command line and by `connect()`."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chiplog_schemas.addresses import ipc_path
+from chiplog_schemas.atomic_file import atomic_write
 from chiplog_schemas.limits import EVENT_BYTES_MAX
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.daemon import NOT_FOR_DAEMONS, output_path, start_daemon
@@ -148,11 +150,19 @@ def has_undelivered_spool(where: Paths) -> bool:
         return False  # of an older agent, or not for this user
 
 
-def may_apply_log(where: Paths) -> bool:
-    """Return True if this user may apply the log of an embedded collector of this host.
+def claim_host(where: Paths) -> None:
+    """Name this host as that of the directory's collector, unless it has one. Raises OSError."""
+    ensure_private_dir(where.collector)
+    with contextlib.suppress(FileExistsError):
+        # safeguard: first-host-stays
+        atomic_write(where.collector / "host", socket.gethostname().encode(), replaces=False)
 
-    The agent that starts such a collector names its host. The log of a collector that an operator started is not
-    touched: the collector may run on another host that shares the directory.
+
+def may_apply_log(where: Paths) -> bool:
+    """Return True if this user may apply the log of a collector that a training or `chiplog up` started on this host.
+
+    Such a collector's host is named (`claim_host`, and the agent of a training). The log of a collector that an
+    operator started is not touched: the collector may run on another host that shares the directory.
     """
     try:
         is_ours = os.stat(where.collector).st_uid == os.geteuid()

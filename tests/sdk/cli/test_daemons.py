@@ -1,5 +1,9 @@
 """`chiplog up`: the daemons that it names are those that run in the end, and stay until `chiplog down`."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +22,11 @@ SAFEGUARDS = [
         "up-names-lasting-daemon",
         new="if daemons.daemon_pid(where, module) == pid:",
         test="test_a_collector_that_a_training_started_in_between_is_not_the_one_that_up_names",
+    ),
+    Safeguard(
+        "a change starts a collector in place of a killed one that up had started",
+        "killed-collector-started-again",
+        test="test_a_change_after_a_kill_of_the_daemons_of_up_starts_a_collector",
     ),
 ]
 MODULES = (daemons.COLLECTOR, daemons.AGENT)
@@ -60,3 +69,17 @@ def test_a_collector_that_a_training_started_in_between_is_not_the_one_that_up_n
     monkeypatch.setattr(daemons, "start_daemon", outrun)
     assert main(["up", "--dir", str(where.root)]) == 0
     check(where, capsys.readouterr().out)
+
+
+def test_a_change_after_a_kill_of_the_daemons_of_up_starts_a_collector(where, capsys) -> None:
+    assert main(["up", "--dir", str(where.root)]) == 0
+    script = "import chiplog; chiplog.init(run_id='killed-1', capture_console=False).finish()"
+    environ = os.environ | {"CHIPLOG_DIR": str(where.root)}
+    assert subprocess.run([sys.executable, "-c", script], env=environ, timeout=100).returncode == 0
+    for module in MODULES:
+        pid = daemons.daemon_pid(where, module)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda module=module, pid=pid: daemons.daemon_pid(where, module) != pid, "a daemon that is gone")
+    assert main(["edit", "killed-1", "--name", "again", "--dir", str(where.root)]) == 0
+    assert main(["rm", "killed-1", "--yes", "--dir", str(where.root)]) == 0
+    assert "deleted killed-1 (again)" in capsys.readouterr().out

@@ -28,6 +28,13 @@ SAFEGUARDS = [
         value="0.0",
         test="test_an_embedded_collector_may_need_time_to_start_its_index",
     ),
+    Safeguard(
+        "a directory's collector keeps the host that it has",
+        "first-host-stays",
+        part="replaces=False",
+        new="replaces=True",
+        test="test_the_first_host_of_a_collector_stays",
+    ),
 ]
 AGENT, COLLECTOR, INDEX = daemons.AGENT, daemons.COLLECTOR, daemons.INDEX
 
@@ -155,6 +162,14 @@ def test_an_embedded_collector_may_need_time_to_start_its_index(where: Paths, mo
         holder.send_signal(signal.SIGSTOP)
         wait_until(lambda: daemons.is_sigstopped(holder.pid), "a stopped process")
         assert daemons.start_wait_s(where) == 0.0
+
+
+def test_the_first_host_of_a_collector_stays(where: Paths) -> None:
+    daemons.claim_host(where)
+    assert (where.collector / "host").read_text() == socket.gethostname()
+    (where.collector / "host").write_text("another-host")
+    daemons.claim_host(where)
+    assert (where.collector / "host").read_text() == "another-host"
 
 
 def test_only_the_log_of_an_embedded_collector_of_this_host_may_be_applied(where: Paths) -> None:
