@@ -14,6 +14,7 @@ from chiplog_agent.pipeline.collector_supervisor import CollectorSupervisor
 from chiplog_agent.pipeline.file_uploader import FileUploader
 from chiplog_agent.pipeline.spool import Spool
 from chiplog_agent.ranks.exit_cause import ExitCauseResolver
+from chiplog_agent.ranks.former_place import FormerPlaceMover
 from chiplog_agent.ranks.origins import origin_of_living
 from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector, remove_stale_staging
 from chiplog_agent.stats.claims import Claims
@@ -120,6 +121,7 @@ class AgentDaemon:
         self._receiver = ReceiverProtocol(credit=settings.credit_bytes)
         self._endings = ExitCauseResolver(places.journals)
         self._adoption = OrphanJournalCollector(places.journals, self._endings)
+        self._former = FormerPlaceMover(places)
         self._synced: dict[bytes, int] = {}  # producer -> next seq in the spool, while its journal may exist
         self._acks: dict[bytes, int] = {}  # to send after the next sync
         self._gate = open_gate(self._context, settings.keys, Role.AGENT) if settings.bind else None
@@ -368,6 +370,7 @@ class AgentDaemon:
             self._tidy_at = now + _TIDY_INTERVAL_S
             remove_stale_staging(self.settings.places.journals, time.time())
             remove_old(self.settings.places.owners, time.time() - _OWNERS_KEPT_S)
+        self._former.tick(now)
         if self._can_drain_orphans:
             self._adoption.drain_into(self._core, now, now_us())
 
@@ -408,9 +411,11 @@ class AgentDaemon:
         """Build a block of the pending events, sync it, then acknowledge."""
         if now < self._write_after:
             return
-        if not self._core.is_flush_due(now) and not self._spool.waiting_bytes and not self._adoption.is_waiting:
+        is_moving = not self._former.is_idle
+        if not (self._core.is_flush_due(now) or self._spool.waiting_bytes or self._adoption.is_waiting or is_moving):
             return
         self._append_pending()
+        self._append_former()
         try:
             self._disk.run(self._spool.sync)  # safeguard: spool-synced-before-acknowledge
         except OSError as error:
@@ -428,6 +433,7 @@ class AgentDaemon:
             self._act(self._receiver.acknowledge(producer, next_seq), now)
         for producer in self._adoption.on_spool_synced():
             self._forget(producer)
+        self._former.on_spool_synced()
 
     def _beat(self) -> None:
         """Send heartbeats to ranks and collector while the disk is slow."""
@@ -443,6 +449,14 @@ class AgentDaemon:
         if taken and self._delivers_here:  # safeguard: foreign-spool-waits
             self._spool.owe()
         self._acks.update(taken)
+
+    def _append_former(self) -> None:
+        """Append blocks of a spool that is in a former place of this directory."""
+        blocks = self._former.take_blocks() if self._has_room else []
+        for block in blocks:
+            self._spool.append(block)
+        if blocks and self._delivers_here:
+            self._spool.owe()
 
     def _watch(self) -> None:
         """Tell the sampler which processes are ranks of this node."""
@@ -485,6 +499,7 @@ class AgentDaemon:
         return (  # safeguard: leave-after-drain
             self.settings.embedded
             and self._adoption.is_idle
+            and self._former.is_idle
             and not self._receiver.senders
             and now - self._busy_at >= self.settings.idle_exit_s
             and self._spool.is_drained
@@ -540,6 +555,7 @@ class AgentDaemon:
     def _shut_down(self) -> None:
         """Stop intake, drain, flush, close, in this order."""
         self._lease.close()
+        self._former.close()
         if self._feed is not None:
             self._feed.close()
         if not self._door.socket.closed:

@@ -10,8 +10,9 @@
       outbox/                   saved files on their way to the collector, by content; offline runs use offline/files
       run/                      agent.sock, collector.sock, query.sock, and the daemons' output *.out
 
-Journals, spool, outbox and sockets must be on a disk of this node. When CHIPLOG_DIR is on a network file system they
-move to /var/tmp/chiplog-<uid>/<hash of CHIPLOG_DIR>. When its path is too long for a socket, only the sockets move.
+Journals, spool, outbox and sockets must be on a disk of this node. Unless CHIPLOG_DIR is on a file system that is known
+to be local, they are in /var/tmp/chiplog-<uid>/<hash of CHIPLOG_DIR>. CHIPLOG_LOCAL_DIR names another directory for
+them, or is `same`: CHIPLOG_DIR is on a disk of this node. When a path is too long for a socket, only the sockets move.
 Without a home directory, chiplog uses /var/tmp/chiplog-<uid>/home instead.
 """
 
@@ -22,14 +23,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from chiplog_schemas.file_systems import LOCAL_FILE_SYSTEMS, file_system_type
+
 SUBSTITUTE_PREFIX = "/var/tmp/chiplog-"  # a disk of this node that, unlike /tmp, survives a reboot
 SOCKET_PATH_BYTES_MAX = 100  # sockaddr_un holds 107 and the final zero; libzmq needs some of them
-NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p", "afs"}
-)  # on these a full disk can kill a process that maps a file, even if the file was allocated
+LOCAL_DIR = "CHIPLOG_LOCAL_DIR"
+SAME = "same"  # its value for a CHIPLOG_DIR on a disk of this node
 _log = logging.getLogger("chiplog")
 _has_told_homeless = False
 _has_told_foreign = False
+_has_told_relative = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class Paths:
     root: Path  # CHIPLOG_DIR itself
     local: Path  # the same, or its substitute on a disk of this node
     run: Path  # sockets
+    former: tuple[Path, ...] = ()  # where another decision has left or leaves the content of `local`
+    may_be_shared: bool = False  # whether other nodes may use `root` too
 
     @property
     def journals(self) -> Path:
@@ -168,15 +173,31 @@ def _fallback_root(chosen: str) -> Path:
     return directory
 
 
-def paths_for_root(root: Path) -> Paths:
-    """Return the paths and addresses for a CHIPLOG_DIR. Creates nothing."""
+def paths_for_root(root: Path, environ: Mapping[str, str] | None = None) -> Paths:
+    """Return the paths and addresses for a CHIPLOG_DIR. Creates nothing. environ: by default this process's."""
     digest = hashlib.sha256(str(root).encode()).hexdigest()[:12]
     substitute = Path(f"{SUBSTITUTE_PREFIX}{os.getuid()}") / digest
-    local = substitute if file_system_type(root) in NETWORK_FILE_SYSTEMS else root
+    may_be_shared = file_system_type(root) not in LOCAL_FILE_SYSTEMS  # safeguard: unknown-file-system-not-local
+    named = (os.environ if environ is None else environ).get(LOCAL_DIR, "").strip()
+    if named == SAME:
+        may_be_shared = False
+    local = substitute if may_be_shared else root
+    if os.path.isabs(named):
+        local = Path(os.path.abspath(named)) / f"chiplog-{os.getuid()}" / digest
+    elif named and named != SAME:
+        _warn_relative(named)
     run = local / "run"
     if len(f"{run}/collector.sock".encode()) > SOCKET_PATH_BYTES_MAX:
         run = substitute / "run"
-    return Paths(root, local, run)
+    return Paths(root, local, run, tuple(path for path in (root, substitute) if path != local), may_be_shared)
+
+
+def _warn_relative(named: str) -> None:
+    """Warn once: a relative path would name another directory in each process."""
+    global _has_told_relative
+    if not _has_told_relative:
+        _has_told_relative = True
+        _log.warning("chiplog: %s is %r, neither an absolute path nor %r; it is not used", LOCAL_DIR, named, SAME)
 
 
 def ensure_private_dir(directory: Path) -> None:
@@ -189,7 +210,7 @@ def ensure_private_dir(directory: Path) -> None:
     directory.mkdir(exist_ok=True, mode=0o700)
     require_private(directory)
     for parent in directory.parents:  # everybody can write to /var/tmp, so any user may have made the directory
-        if str(parent).startswith(SUBSTITUTE_PREFIX):
+        if str(parent).startswith(SUBSTITUTE_PREFIX) or parent.name == f"chiplog-{os.getuid()}":
             require_private(parent)
 
 
@@ -207,20 +228,3 @@ def check_root(place: Paths) -> None:
     for directory in {place.root, place.local}:
         if directory.exists():
             require_private(directory)
-
-
-def file_system_type(path: Path) -> str:
-    """Return the kernel's name for the file system of an existing or future path; '' when unknown."""
-    best, kind = "", ""
-    path = Path(os.path.realpath(path))  # a home directory is often a link onto the network
-    try:
-        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
-            for line in mounts:
-                _, mount_point, mount_type, *_ = line.split(" ")
-                mount_point = mount_point.replace("\\040", " ")
-                inside = str(path) == mount_point or str(path).startswith(mount_point.rstrip("/") + "/")
-                if inside and len(mount_point) >= len(best):
-                    best, kind = mount_point, mount_type
-    except (OSError, ValueError):
-        return ""
-    return kind

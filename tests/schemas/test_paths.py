@@ -8,14 +8,24 @@ import pytest
 
 from chiplog_schemas import paths as module
 from chiplog_schemas.paths import (
+    LOCAL_DIR,
     SOCKET_PATH_BYTES_MAX,
     check_root,
     ensure_private_dir,
-    file_system_type,
     paths_for_root,
     resolve_root,
 )
+from tests.support.safeguard import Safeguard
 from tests.support.tools import ROOT, needs
+
+SAFEGUARDS = [
+    Safeguard(
+        "a file system that several nodes may share has no journals",
+        "unknown-file-system-not-local",
+        value="False",
+        test="test_a_file_system_that_is_not_known_to_be_local_keeps_the_collector_alone",
+    ),
+]
 
 
 def test_everything_lies_under_a_short_chiplog_dir(tmp_path: Path) -> None:
@@ -47,22 +57,56 @@ def test_no_path_length_makes_a_socket_path_too_long(length: int) -> None:
         assert len(address.removeprefix("ipc://").encode()) <= SOCKET_PATH_BYTES_MAX
 
 
-def test_a_network_file_system_keeps_the_collector_and_moves_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def on(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "file_system_type", lambda path: kind)
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "fuse", "fuse.juicefs", "wekafs", "9p", "virtiofs", "fuseblk", ""])
+def test_a_file_system_that_is_not_known_to_be_local_keeps_the_collector_alone(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "file_system_type", lambda path: "nfs4")
-    place = paths_for_root(tmp_path)
+    on(kind, monkeypatch)
+    place = paths_for_root(tmp_path, {})
     assert place.collector == tmp_path / "collector"
     substitute = Path(f"/var/tmp/chiplog-{os.getuid()}")
     assert place.local.parent == substitute
-    assert {place.journals.parent, place.agent.parent, place.run.parent} == {place.local}
+    assert {place.journals.parent, place.agent.parent, place.run.parent, place.outbox.parent} == {place.local}
+    assert place.may_be_shared and place.former == (tmp_path,), "where an earlier version had them"
 
 
-def test_the_file_system_of_a_link_is_that_of_its_target(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("/proc/self")
-    assert file_system_type(tmp_path / "link" / "not made yet") == "proc"
-    assert file_system_type(Path("/proc/1")) == "proc"
-    assert file_system_type(tmp_path) != "proc"
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "zfs", "overlay", "tmpfs"])
+def test_a_file_system_that_is_known_to_be_local_has_everything(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(kind, monkeypatch)
+    place = paths_for_root(tmp_path, {})
+    assert place.local == place.root == tmp_path
+    assert not place.may_be_shared
+
+
+def test_the_variable_chooses_a_directory_or_declares_the_disk_local(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on("fuse.juicefs", monkeypatch)
+    scratch = paths_for_root(tmp_path, {LOCAL_DIR: "/scratch"})
+    assert scratch.local.parent == Path(f"/scratch/chiplog-{os.getuid()}")
+    assert scratch.may_be_shared and tmp_path in scratch.former
+    assert paths_for_root(tmp_path / "other", {LOCAL_DIR: "/scratch"}).local != scratch.local
+    declared = paths_for_root(tmp_path, {LOCAL_DIR: "same"})
+    assert declared.local == tmp_path and not declared.may_be_shared
+    on("ext4", monkeypatch)
+    assert paths_for_root(tmp_path, {LOCAL_DIR: "/scratch"}).local == scratch.local, "what a user says wins"
+
+
+def test_a_relative_local_directory_is_one_warning_and_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    on("ext4", monkeypatch)
+    for _ in range(2):
+        assert paths_for_root(tmp_path, {LOCAL_DIR: "scratch"}).local == tmp_path
+    assert caplog.messages == [
+        "chiplog: CHIPLOG_LOCAL_DIR is 'scratch', neither an absolute path nor 'same'; it is not used"
+    ]
 
 
 def test_chiplog_dir_is_the_argument_else_the_variable_else_at_home(monkeypatch: pytest.MonkeyPatch) -> None:

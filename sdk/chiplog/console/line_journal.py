@@ -22,7 +22,8 @@ class ConsoleJournal:
     """
 
     def __init__(self, orders: dict[str, Any], warn: Callable[[str], object]) -> None:
-        places = Paths(*(Path(path) for path in orders["places"]))
+        root, local, run = map(Path, orders["places"])
+        places = Paths(root, local, run)
         bounds, mode = Limits(**orders["bounds"]), orders["mode"]
         started_us = now_us()
         # No PID: the agent would take this process for a rank's, and sample it.

@@ -23,6 +23,7 @@ from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.security.curve import client_curve
 from chiplog_schemas.security.key_files import Keys, keys_dir
 from chiplog_schemas.security.permissions import Role
+from chiplog_schemas.storage.former_places import new_notices
 from chiplog_schemas.transport.dealer import DeliveryClient, require_free_fds
 
 AGENT_MODULE = "chiplog_agent"
@@ -58,8 +59,8 @@ class SenderThread:
     ) -> None:
         """Prepare the thread.
 
-        probes: whether to report a named agent that cannot be reached. must_hurry: whether the ticks are needed at
-        short intervals.
+        probes: whether to report a named agent that cannot be reached, and where the journals are. must_hurry:
+        whether the ticks are needed at short intervals.
         """
         self._journal = journal
         self._places = places
@@ -67,6 +68,7 @@ class SenderThread:
         self._address = agent_address or places.agent_address
         self._may_start_agent = agent_address is None
         self._probe_at = 0.0 if probes and not self._may_start_agent else float("inf")  # 0: from the start
+        self._reports_place = probes
         self._online = online
         self._on_tick = on_tick
         self._warn = warn
@@ -103,6 +105,9 @@ class SenderThread:
 
     def _run(self) -> None:
         try:
+            if self._reports_place:
+                for notice in new_notices(self._places):
+                    self._warn(notice)
             if self._online:
                 self._send_loop()
             else:

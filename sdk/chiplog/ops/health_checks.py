@@ -14,10 +14,12 @@ from chiplog.journal.reachability import Reason, probe
 from chiplog.native.loader import SWITCH, hot_path, why_not
 from chiplog.ops import daemons
 from chiplog.ops.delivered import is_delivered
+from chiplog_schemas.file_systems import LOCAL_FILE_SYSTEMS, VOLATILE_FILE_SYSTEMS, file_system_type
 from chiplog_schemas.limits import GIB, JOURNAL_BYTES_MAX, MIB, SPOOL_BYTES_MAX
-from chiplog_schemas.paths import NETWORK_FILE_SYSTEMS, Paths, file_system_type
+from chiplog_schemas.paths import LOCAL_DIR, Paths
 from chiplog_schemas.process.file_lock import Lock, LockHeldError, lock_holder_pid
 from chiplog_schemas.query.duckdb_errors import foreign_path_reason
+from chiplog_schemas.storage.former_places import find_leftovers, why_elsewhere
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, is_adoptable, list_journals
 from chiplog_schemas.transport.link_status import LinkState
 
@@ -91,13 +93,26 @@ def _disk(where: Paths) -> Finding:
     kind = file_system_type(at)
     usage = shutil.disk_usage(at)
     found = f"{kind or 'unknown file system'} at {at}, {usage.free / GIB:.1f} GiB free of {usage.total / GIB:.1f}"
-    if kind in NETWORK_FILE_SYSTEMS:
-        return Finding("disk", ERROR, f"{found}: a network file system", "set CHIPLOG_DIR to a disk of this node")
+    if why := why_elsewhere(where):
+        found = f"journals, spool and sockets are there, {why}: {found}"
+    elsewhere = f"set {LOCAL_DIR} to a directory on a disk of this node"
+    if kind not in LOCAL_FILE_SYSTEMS and not os.environ.get(LOCAL_DIR):
+        return Finding("disk", ERROR, f"{found}: other nodes may share it", elsewhere)
     if usage.free < _FREE_BYTES_MIN:
         return Finding("disk", ERROR, found, f"free some: four full journals need {_FREE_BYTES_MIN // MIB} MiB")
+    if why and kind in VOLATILE_FILE_SYSTEMS:
+        return Finding("disk", WARNING, f"{found}: it ends with this container or boot", elsewhere)
     if usage.free < SPOOL_BYTES_MAX:
         return Finding("disk", WARNING, found, f"a full spool needs {SPOOL_BYTES_MAX // GIB} GiB; free some")
     return Finding("disk", OK, found)
+
+
+def _former_places(where: Paths) -> Finding:
+    left = find_leftovers(where)
+    if not left:
+        return Finding("former places", OK, f"nothing is left outside of {where.local}")
+    remedy = "chiplog up moves them; what another node may still write only after two hours without a change"
+    return Finding("former places", WARNING, "; ".join(map(str, left)), remedy)
 
 
 def _journal(where: Paths) -> Finding:
@@ -240,6 +255,7 @@ CHECKS: tuple[Callable[[Paths], Finding], ...] = (
     _log_call,
     _directory,
     _disk,
+    _former_places,
     _journal,
     _limits,
     _gpu,

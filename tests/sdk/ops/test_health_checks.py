@@ -15,7 +15,7 @@ import pytest
 from chiplog.ops import daemons, health_checks
 from chiplog.ops.health_checks import CHECKS, ERROR, OK, WARNING, directory_bytes, run_checks
 from chiplog_schemas.limits import MIB
-from chiplog_schemas.paths import Paths, ensure_private_dir, file_system_type, paths_for_root
+from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import Lock
 from chiplog_schemas.storage.journal_dir import HEAD_NAME
 from chiplog_schemas.storage.segment_format import segment_name
@@ -109,8 +109,8 @@ def test_a_disk_is_judged_by_its_kind_and_its_free_space(where: Paths, monkeypat
     assert judged() == (WARNING, "a full spool needs 1099511627776 GiB; free some")
     monkeypatch.setattr(health_checks, "_FREE_BYTES_MIN", 1 << 70)
     assert judged() == (ERROR, "free some: four full journals need 1125899906842624 MiB")
-    monkeypatch.setattr(health_checks, "NETWORK_FILE_SYSTEMS", {file_system_type(where.local)})
-    assert judged() == (ERROR, "set CHIPLOG_DIR to a disk of this node")
+    monkeypatch.setattr(health_checks, "LOCAL_FILE_SYSTEMS", frozenset())
+    assert judged() == (ERROR, "set CHIPLOG_LOCAL_DIR to a directory on a disk of this node")
 
 
 def test_what_a_journal_does_is_tried_and_leaves_nothing(where: Paths) -> None:

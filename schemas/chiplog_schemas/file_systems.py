@@ -1,0 +1,32 @@
+"""Which file systems are this node's own.
+
+Two nodes that share a directory would each take its locks, adopt the other's journals and remove its sockets. No list
+of network file systems is complete, so only the file systems named here count as local. A kind that can be either
+(FUSE, 9p, virtiofs, a kind unknown today) does not.
+"""
+
+import os
+from pathlib import Path
+
+# In memory, or the upper layer of a container: gone after a reboot, or with the container.
+VOLATILE_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "overlay", "aufs"})
+LOCAL_FILE_SYSTEMS = VOLATILE_FILE_SYSTEMS | {
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs",
+}  # fmt: skip
+
+
+def file_system_type(path: Path) -> str:
+    """Return the kernel's name for the file system of an existing or future path; '' when unknown."""
+    best, kind = "", ""
+    path = Path(os.path.realpath(path))  # a home directory is often a link onto the network
+    try:
+        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
+            for line in mounts:
+                _, mount_point, mount_type, *_ = line.split(" ")
+                mount_point = mount_point.replace("\\040", " ")
+                inside = str(path) == mount_point or str(path).startswith(mount_point.rstrip("/") + "/")
+                if inside and len(mount_point) >= len(best):
+                    best, kind = mount_point, mount_type
+    except (OSError, ValueError):
+        return ""
+    return kind

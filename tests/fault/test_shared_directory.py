@@ -1,0 +1,48 @@
+"""One CHIPLOG_DIR on a file system that two nodes share, and that no list of network file systems knows (FUSE).
+
+Every value of both nodes is in SQL, or named by one line.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.shared_directory import SharedNode
+
+RANK = """
+import chiplog, sys
+run = chiplog.init(run_id=sys.argv[1], label=sys.argv[1], capture_console=False)
+for step in range(50):
+    run.log({"x": float(step)}, step=step)
+run.finish()
+"""
+COUNT = "SELECT count(*) AS n FROM metrics WHERE run_id = '{}'"
+
+
+@pytest.fixture(params=[False, True], ids=["own-locks", "shared-locks"])
+def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[SharedNode, SharedNode]]:
+    opened: list[SharedNode] = []
+    try:
+        opened += [SharedNode(tmp_path, "node1", has_locks=request.param)]
+        opened += [SharedNode(tmp_path, "node2", has_locks=request.param)]
+        yield opened[0], opened[1]
+    finally:
+        for node in opened:
+            node.close()
+
+
+def count(node: SharedNode, run_id: str) -> str:
+    asked = node.chiplog("sql", COUNT.format(run_id), "--format", "csv")
+    return asked.stdout.strip().splitlines()[-1] if asked.returncode == 0 else asked.stderr
+
+
+def test_each_value_of_two_nodes_is_in_sql_or_named(nodes: tuple[SharedNode, SharedNode]) -> None:
+    first, second = nodes
+    for node in nodes:
+        logged = node.run("-c", RANK, node.name)
+        assert logged.returncode == 0, logged.stderr
+    assert count(first, "node1") == "50"
+    assert list((second.home / "var-tmp").glob("chiplog-*/*/agent/spool/*.seg")), "on the node's own disk"
+    shared = {path.name for path in (second.shared.with_name("real") / "chiplog").iterdir()}
+    assert not shared & {"journals", "agent", "outbox", "run"}

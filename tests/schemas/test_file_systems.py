@@ -1,0 +1,22 @@
+"""Which file systems count as this node's own: a short list, and nothing that can be either."""
+
+from pathlib import Path
+
+import pytest
+
+from chiplog_schemas.file_systems import LOCAL_FILE_SYSTEMS, VOLATILE_FILE_SYSTEMS, file_system_type
+
+
+def test_what_can_be_shared_is_not_local() -> None:
+    either = {"nfs4", "lustre", "fuse", "fuseblk", "fuse.juicefs", "wekafs", "9p", "virtiofs", "autofs", "ocfs2", ""}
+    assert not either & LOCAL_FILE_SYSTEMS
+    assert {"ext4", "xfs", "btrfs", "zfs", "overlay", "tmpfs"} <= LOCAL_FILE_SYSTEMS
+    assert VOLATILE_FILE_SYSTEMS < LOCAL_FILE_SYSTEMS
+
+
+@pytest.mark.skipif(not Path("/proc/self/mounts").exists(), reason="no list of mounts")
+def test_the_file_system_of_a_link_is_that_of_its_target(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/proc")
+    assert file_system_type(tmp_path / "link" / "not made yet") == "proc"
+    assert file_system_type(Path("/proc/1")) == "proc"
+    assert file_system_type(tmp_path) != "proc"
