@@ -58,6 +58,7 @@ PACKAGES = {
     "ethtool": ("ethtool",),
     "unshare": ("util-linux",),
     "nsenter": ("util-linux",),
+    "bindfs": ("bindfs",),  # a directory that two simulated nodes share
     "mount": ("mount",),
     "script": ("bsdutils",),
     "systemd-analyze": ("systemd",),  # checks the units

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.shared_directory import SharedNode
+from tests.support.shared_directory import TOOLS, SharedNode
+from tests.support.tools import needs
+
+pytestmark = needs(*TOOLS)
 
 RANK = """
 import chiplog, sys
@@ -20,7 +23,12 @@ run.finish()
 COUNT = "SELECT count(*) AS n FROM metrics WHERE run_id = '{}'"
 
 
-@pytest.fixture(params=[False, True], ids=["own-locks", "shared-locks"])
+@pytest.fixture(
+    params=[
+        pytest.param(False, id="own-locks"),
+        pytest.param(True, id="shared-locks", marks=pytest.mark.full),
+    ]
+)
 def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[SharedNode, SharedNode]]:
     opened: list[SharedNode] = []
     try:

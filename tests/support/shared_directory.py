@@ -1,7 +1,7 @@
 """Two nodes that share one directory over FUSE: mount and host-name namespaces, bindfs in each, a disk of their own.
 
 A node has its own host name, machine ID, boot ID and /var/tmp. Its mount of the directory has the same path on each
-node. Needs root, /dev/fuse and Debian's bindfs.
+node. A test module needs TOOLS.
 """
 
 import os
@@ -12,8 +12,10 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from tests.support.network import need
+from tests.support.tools import FUSE, NAMESPACES, ROOT
 from tests.support.waiting import wait_until
+
+TOOLS = ("bindfs", "unshare", "nsenter", NAMESPACES, FUSE, ROOT)
 
 _SETUP = """set -e
 mount --make-rprivate /
@@ -33,7 +35,6 @@ class SharedNode:
     """One node. `start` runs a Python command on it; `close` ends everything that it started."""
 
     def __init__(self, directory: Path, name: str, *, has_locks: bool) -> None:
-        need({"bindfs": "bindfs", "unshare": "util-linux", "nsenter": "util-linux"})
         self.name = name
         self.home = directory / name
         self.shared = directory / "shared"

@@ -18,6 +18,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts/system_packages.py"
 ROOT = "root"  # the right to change owners, and to become other users
 NAMESPACES = "namespaces"  # of networks, mounts and host names: simulated hosts
 PID_NAMESPACE = "PID namespace"  # root makes it, or a user namespace does where the kernel lets users have them
+FUSE = "FUSE"  # the right to mount file systems of programs
 MARK = "needs"
 
 
@@ -52,6 +53,10 @@ def lack(tool: str) -> str:
         return "" if os.geteuid() == 0 else "only root may do what this test does; run it as root"
     if tool == NAMESPACES:
         return _lack_of_namespaces(tool, "--net", "--uts", "--mount", "--pid")
+    if tool == FUSE:
+        return (
+            "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "/dev/fuse is missing; load the module fuse, as root"
+        )
     if tool == PID_NAMESPACE:
         return _lack_of_namespaces(tool, *([] if os.geteuid() == 0 else ["--user"]), "--pid")
     return "" if _packages().is_installed(tool) else _packages().missing_line(tool)
