@@ -151,9 +151,9 @@ def test_many_labels_are_a_band_whose_extremes_are_named(curved: Site, page: Pag
 
 
 def test_dragging_zooms_all_panels_to_finer_buckets_and_a_double_click_resets(curved: Site, page: Page) -> None:
-    visit(curved, page, "#/run/lines/curves")
+    visit(curved, page, "#/run/long/curves")
     loss = panel(page, "train/loss")
-    expect(loss.locator(".curve-notes")).to_contain_text("each point covers 4 steps")
+    expect(loss.locator(".curve-notes")).to_contain_text("each point covers 16 steps")
     over = loss.locator(".u-over")
     over.scroll_into_view_if_needed()
     box = over.bounding_box()
@@ -164,11 +164,12 @@ def test_dragging_zooms_all_panels_to_finer_buckets_and_a_double_click_resets(cu
     page.mouse.up()
     expect(loss.locator(".curve-notes")).not_to_contain_text("each point covers")
     expect(panel(page, "epoch").locator(".curve-notes")).not_to_contain_text("each point covers")
-    expect(loss.locator(".curve-legend")).to_contain_text("y begins at 1.")  # a small range looks large
+    epoch = panel(page, "epoch").locator(".curve-legend")
+    expect(epoch).to_contain_text("y begins at 1")  # a small range looks large
     first = int(page.get_by_label("first step").input_value())
-    assert 480 <= first <= 520 and f"first={first}" in page.url
+    assert 1_920 <= first <= 2_080 and f"first={first}" in page.url
     over.dblclick()
-    expect(loss.locator(".curve-notes")).to_contain_text("each point covers 4 steps")
+    expect(loss.locator(".curve-notes")).to_contain_text("each point covers 16 steps")
     assert "first" not in page.url
 
 
@@ -235,14 +236,14 @@ def test_several_runs_have_a_colour_each_and_their_configs_beside_them(curved: S
     expect(loss.locator(".curve-line")).to_have_count(2)
 
 
-def test_csv_has_the_buckets_of_a_panel(curved: Site, page: Page) -> None:
+def test_csv_has_the_values_of_a_panel(curved: Site, page: Page) -> None:
     visit(curved, page, "#/run/other/curves")
     expect(panel(page, "train/loss").locator("canvas")).to_be_visible()
     with page.expect_download() as download:
         panel(page, "train/loss").get_by_role("button", name="CSV").click()
     lines = download.value.path().read_text().splitlines()
-    assert lines[0] == "run,label,step,time,mean,min,max"
-    assert len(lines) == 1 + 250
+    assert lines[0] == "run,label,step,time,value"
+    assert len(lines) == 1 + 1_000
     with page.expect_download() as download:
         panel(page, "train/loss").get_by_role("button", name="PNG").click()
     assert download.value.path().read_bytes().startswith(b"\x89PNG")
@@ -449,7 +450,7 @@ def test_a_step_metric_that_is_defined_later_is_the_x_of_all_values(uneven: Site
     expect(loss.locator(".curve-notes")).to_contain_text("x: epoch")
     expect(axis.locator("option:checked")).to_have_text("x: as defined")
     loss.locator(".curve-box").press("ArrowRight")
-    expect(loss.locator(".curve-where")).to_have_text("epoch 0")
+    expect(loss.locator(".curve-where")).to_have_text("epoch 0, step 0")
 
 
 @pytest.mark.full
@@ -488,11 +489,11 @@ def test_a_metric_opens_over_its_step_metric_until_another_x_is_chosen(uneven: S
     axis = page.get_by_label("x axis")
     expect(axis.locator("option:checked")).to_have_text("x: as defined")
     score.locator(".curve-box").press("ArrowRight")
-    expect(score.locator(".curve-where")).to_have_text("epoch 0")
+    expect(score.locator(".curve-where")).to_have_text("epoch 0, step 0")
     axis.select_option("=step")  # the metric
     expect(score.locator(".curve-notes")).to_have_text("1 of 4 labels logs this")
     score.locator(".curve-box").press("ArrowLeft")
-    expect(score.locator(".curve-where")).to_have_text("step 2500")
+    expect(score.locator(".curve-where")).to_have_text("step 2500, step 250")
     page.reload()
     expect(axis).to_have_value("=step")
     axis.select_option("step")

@@ -1,8 +1,9 @@
-"""Curves in buckets of equally many steps: each label up to a number of labels, above that a band over all of them.
+"""Curves, each label up to a number of labels, above that a band over all of them: values, or buckets of steps.
 
-Long ranges are read from base.metric_levels, which has buckets of 16 and of 256 steps, and from the recent rows. A
-bucket keeps its minimum and maximum, so that no spike is lost at any width. The widths are powers of two: a page that
-asks again for the end of a growing curve gets the same buckets.
+A curve has its values as they were logged while each label has fewer than VALUES_MAX of them; above that it has buckets
+of equally many steps. These are read from base.metric_levels, which has buckets of 16 and of 256 steps, and from the
+recent rows. A bucket keeps its minimum and maximum, so that no spike is lost at any width. Widths are powers of two: a
+page that asks again for the end of a growing curve gets the same buckets. The last value is exact at any width.
 """
 
 import math
@@ -14,10 +15,14 @@ from chiplog.page.parameters import CHOSEN_LABELS, STEP_MAX, STEP_MIN
 from chiplog.query.client import Client
 from chiplog_schemas.sql import LEVELS
 
-POINTS_MAX = 1_000  # more than a chart has pixels
+POINTS_MAX = 2_000  # as many as a wide chart has pixels
+VALUES_MAX = 2_000  # a label with fewer values in the chosen steps is not put in buckets
+ANSWER_MAX = 400_000  # values or buckets of all lines in one answer: 20 MB of JSON, and more than 6 charts of 16 lines
 LINES_MAX = 64  # in one panel
 WIDTH_MAX = 1 << 62  # of a bucket; sums of two such numbers are still 64-bit integers
 BEHIND_SHOWN = 5  # labels that are named because they have not sent the newest step
+_ENDS_APART = 64  # buckets: last buckets that are nearer to each other are read in one piece
+_ENDS_MAX = 32  # pieces that are read for the last values of one answer
 # A row per key and kind of labels: the ranks of a job type, or its labels without a rank. The step of a label is that
 # of its newest attempt, even if an earlier one got further. Names of labels are returned only where some are missing.
 _SPANS = f"""
@@ -42,7 +47,7 @@ WITH members AS (
            coalesce(
                list(label ORDER BY step, rank NULLS LAST, label) FILTER (step < newest_step), []
            )[1:{BEHIND_SHOWN}] AS behind,
-           list(label) AS labels
+           max(n) AS most_values, max(n_nan) AS most_nan, list(label) AS labels
     FROM found GROUP BY key, kind
 ), defined AS (
     SELECT k.key, arg_min(d.step_metric, (d.name <> k.key, -length(d.name), d.label)) AS step_metric
@@ -54,32 +59,35 @@ SELECT s.* EXCLUDE (kind, labels), d.step_metric, coalesce(k.n, s.n_labels) AS n
        CASE WHEN s.n_labels < k.n THEN s.labels END AS labels, CASE WHEN s.n_labels < k.n THEN k.labels END AS peers
 FROM spans s LEFT JOIN kinds k ON k.kind = s.kind LEFT JOIN defined d ON d.key = s.key ORDER BY s.key, s.kind
 """
-# Of a label with several attempts in a bucket the newest one counts.
-# safeguard: newest-attempt-is-drawn
-_BUCKETS = f"""
+_SERIES = f"""
 WITH series AS MATERIALIZED (
     SELECT DISTINCT s.producer, s.key, n.name, i.label, i.attempt, i.rank
     FROM base.metric_series s JOIN base.identified i ON i.producer = s.producer JOIN base.names n ON n.id = s.key
     WHERE i.run_id = $run AND list_contains($keys::VARCHAR[], n.name) AND {CHOSEN_LABELS}
-), parts AS (
+)"""
+# Of a label with several attempts in a bucket the newest one counts.
+# safeguard: newest-attempt-is-drawn
+_BUCKETS = f"""{_SERIES}, parts AS (
     {{parts}}
 ), attempts AS (
     SELECT s.name AS key, s.label, s.rank, s.attempt, p.step - (p.step % {{width}} + {{width}}) % {{width}} AS step,
-           min(p.ts) AS ts, min(p.min) AS min, max(p.max) AS max, sum(p.sum) / nullif(sum(p.n), 0) AS mean
+           min(p.ts) AS ts, min(p.min) AS min, max(p.max) AS max, {{mean}} AS mean
     FROM parts p JOIN series s ON s.producer = p.producer AND s.key = p.key GROUP BY ALL
 ), buckets AS (
     FROM attempts
     QUALIFY attempt = max(attempt) OVER (PARTITION BY key, label, step)
 )
 """
+# Of a step that was logged several times the last value counts, as in `history`.
+_MEANS = {True: "arg_max_null(p.sum, p.seq)", False: "sum(p.sum) / nullif(sum(p.n), 0)"}
 _ROWS = """
-SELECT f.producer, f.key, f.step, f.ts, (NOT isnan(f.value))::BIGINT AS n, nullif(f.value, 'nan') AS sum,
+SELECT f.producer, f.key, f.step, f.seq, f.ts, (NOT isnan(f.value))::BIGINT AS n, nullif(f.value, 'nan') AS sum,
        nullif(f.value, 'nan') AS min, nullif(f.value, 'nan') AS max
 FROM {table} f JOIN series s ON s.producer = f.producer AND s.key = f.key
 WHERE f.step >= {first} AND f.step <= {last}
 """
 _LEVEL = """
-SELECT l.producer, l.key, l.step, l.ts, l.n_numbers, l.sum, l.min, l.max
+SELECT l.producer, l.key, l.step, 0, l.ts, l.n_numbers, l.sum, l.min, l.max
 FROM base.metric_levels l JOIN series s ON s.producer = l.producer AND s.key = l.key
 WHERE l.width = {level} AND l.step >= {first} AND l.step <= {last}
 """
@@ -87,7 +95,7 @@ WHERE l.width = {level} AND l.step >= {first} AND l.step <= {last}
 _LINES = """
 SELECT key, label, arg_max(rank, attempt) AS rank, list(step ORDER BY step) AS step,
        list(epoch_ms(ts) ORDER BY step) AS ts, list(min ORDER BY step) AS min, list(mean ORDER BY step) AS mean,
-       list(max ORDER BY step) AS max
+       list(max ORDER BY step) AS max, arg_max(attempt, step) AS last_attempt
 FROM buckets GROUP BY key, label ORDER BY rank NULLS LAST, label
 """
 _BAND_COLUMNS = ("step", "ts", "n_present", "min", "median", "max", "min_label", "max_label")
@@ -104,6 +112,44 @@ SELECT key, {", ".join(f"list({name} ORDER BY step) AS {name}" for name in _BAND
 _PLACES = """
 , places AS (SELECT key, step, avg(mean) AS x FROM buckets WHERE isfinite(mean) GROUP BY key, step)
 SELECT key, step, x FROM places
+"""
+# The values of the label with the most of them, between two steps: whole buckets of a level have their numbers, and
+# only the steps at both ends are read row by row. A level leaves NaN out.
+_COUNTS = f"""{_SERIES}, counts AS (
+    SELECT s.name, s.label, sum(l.n_numbers) AS n FROM base.metric_levels l
+    JOIN series s ON s.producer = l.producer AND s.key = l.key
+    WHERE l.width = {LEVELS[0]} AND l.step >= {{low}} AND l.step < {{high}} GROUP BY ALL
+    UNION ALL
+    SELECT s.name, s.label, count(*) FROM base.metrics f JOIN series s ON s.producer = f.producer AND s.key = f.key
+    WHERE f.step BETWEEN {{first}} AND {{last}} AND (f.step < {{low}} OR f.step >= {{high}}) GROUP BY ALL
+    UNION ALL
+    SELECT s.name, s.label, count(*) FROM base.metrics_recent f
+    JOIN series s ON s.producer = f.producer AND s.key = f.key
+    WHERE f.step BETWEEN {{first}} AND {{last}} GROUP BY ALL
+)
+SELECT name AS key, max(n)::BIGINT AS n FROM (SELECT name, label, sum(n) AS n FROM counts GROUP BY ALL) GROUP BY name
+"""
+# The last value of each attempt of a label, from a step of each key on. The pieces of steps that are read have the last
+# buckets of all labels.
+_ENDS = f"""{_SERIES}, found AS (
+    {{pieces}}
+), ends AS (
+    SELECT f.name AS key, f.label, f.attempt, max(f.step) AS step,
+           arg_max(f.value, (f.step, f.seq)) AS value  -- safeguard: last-value-is-exact
+    FROM found f JOIN (SELECT unnest($keys::VARCHAR[]) AS name, unnest($starts::BIGINT[]) AS start) k
+    ON k.name = f.name AND f.step >= k.start GROUP BY ALL
+)
+"""
+_PIECE = """
+SELECT s.name, s.label, s.attempt, f.step, f.seq, f.value FROM {table} f
+JOIN series s ON s.producer = f.producer AND s.key = f.key WHERE f.step BETWEEN {first} AND {last}
+"""
+# A band ends with the labels that have its last step.
+_BAND_ENDS = """
+, newest AS (FROM ends QUALIFY attempt = max(attempt) OVER (PARTITION BY key, label)),
+last AS (FROM newest QUALIFY step = max(step) OVER (PARTITION BY key))
+SELECT key, any_value(step) AS step, min(nullif(value, 'nan')) AS min, median(nullif(value, 'nan')) AS median,
+       max(nullif(value, 'nan')) AS max FROM last GROUP BY key
 """
 
 
@@ -122,6 +168,7 @@ class CurvesRequest:
         lines_max: A band if there are more labels.
         x: A metric whose mean in each bucket is returned, too; "" for none.
         is_x_defined: x is the step metric of each key, where define_metric() has named one.
+        values_max: A curve whose labels each have fewer values than that is not put in buckets.
     """
 
     run: str
@@ -134,21 +181,24 @@ class CurvesRequest:
     lines_max: int = 16
     x: str = ""
     is_x_defined: bool = False
+    values_max: int = VALUES_MAX
 
 
 def read_curves(client: Client, request: CurvesRequest) -> list[dict[str, Any]]:
-    """Return keys of a run in buckets, in the order of the request.
+    """Return keys of a run in the order of the request: their values, or buckets of them.
 
     Returns:
         For each key its `n_labels` and values, its steps, and its `step_metric`. `n_behind` and `behind`: labels whose
         newest step is less than that of the others, `n_silent` of them without any value. `n_expected`: all labels that
         should have a value; `n_peers`: all labels of their kinds. `least_running_step` and `n_values_ended` show a page
-        that follows the curve which part of it has changed. `kind` is `lines`, `band`, or `none` without values.
+        that follows the curve which part of it has changed. `most_values`: of a label in all steps. `kind` is `lines`,
+        `band`, or `none` without values. `width`: steps in a bucket; with 1, values are as they were logged.
         `step` and `ts` (milliseconds since 1970), and `x` if asked for, with its `x_name`, have an entry for each
         bucket. `lines`: for each label lists of mean, min and max, None where it has no number, and `gaps`, the places
-        of buckets whose values are NaN or infinite; min and max are None if they are the mean everywhere. `band`:
-        n_present (labels), min, median, max, min_label and max_label for each bucket. `n_infinite` counts buckets with
-        infinities.
+        of buckets whose values are NaN or infinite, with what they are in `gap_texts`; min and max are None if they are
+        the mean everywhere. `last`: step and exact value of its last one, a text if that is not finite. `band`:
+        n_present (labels), min, median, max, min_label and max_label for each bucket; `last` has the step, minimum,
+        median and maximum of the labels that logged the last step. `n_infinite` counts buckets with infinities.
 
     Raises:
         QueryError: A query has no result.
@@ -160,16 +210,16 @@ def read_curves(client: Client, request: CurvesRequest) -> list[dict[str, Any]]:
         spans[row["key"]] = joined(spans[row["key"]], of_kind) if row["key"] in spans else of_kind
     curves: dict[str, dict[str, Any]] = {}
     groups: dict[tuple[int, int, int, bool], list[str]] = {}
+    widths = _read_widths(client, request, spans)
     for key in request.keys:
         if (span := spans.get(key)) is None:
             curves[key] = {"key": key, "n_labels": 0, "kind": "none", "width": 1, "step": [], "ts": []}
             continue
-        first = span["first_step"] if request.first is None else request.first
-        last = span["last_step"] if request.last is None else request.last
-        width = max(bucket_width(last - first + 1, request.points), bucket_width(request.width, 1))
+        first, last = _bounds(request, span)
+        width = widths[key]
         is_band = span["n_labels"] > request.lines_max
         kind = "band" if is_band else "lines"
-        empty: dict[str, list[Any]] = {"lines": []} if not is_band else {name: [] for name in _BAND_COLUMNS}
+        empty: dict[str, Any] = {"lines": []} if not is_band else {name: [] for name in _BAND_COLUMNS} | {"last": None}
         curves[key] = span | {"kind": kind, "width": width, "step": [], "ts": [], "n_infinite": 0} | empty
         # Whole buckets: the page that asks again for a part gets the same ones.
         first -= first % width
@@ -181,8 +231,10 @@ def read_curves(client: Client, request: CurvesRequest) -> list[dict[str, Any]]:
         by_key: dict[str, list[dict[str, Any]]] = {}
         for row in rows:
             by_key.setdefault(row["key"], []).append(row)
+        ends = _read_ends(client, params, by_key, width, is_band)
         for key, of_key in by_key.items():
             curves[key] |= band_of(of_key[0]) if is_band else lines_of(of_key)
+            _set_ends(curves[key], ends[key], {row["label"]: row["last_attempt"] for row in of_key if not is_band})
         x_names = {key: (curves[key]["step_metric"] if request.is_x_defined else request.x) for key in keys}
         if names := sorted({name for name in x_names.values() if name}):
             places = client.sql(text + _PLACES, {**params, "keys": names}).rows()
@@ -191,6 +243,101 @@ def read_curves(client: Client, request: CurvesRequest) -> list[dict[str, Any]]:
                 if name:
                     curves[key] |= {"x_name": name, "x": [x.get((name, step)) for step in curves[key]["step"]]}
     return list(curves.values())
+
+
+def _bounds(request: CurvesRequest, span: dict[str, Any]) -> tuple[int, int]:
+    """Return the first and the last step of a curve in an answer."""
+    first = span["first_step"] if request.first is None else request.first
+    return first, span["last_step"] if request.last is None else request.last
+
+
+def _read_widths(client: Client, request: CurvesRequest, spans: dict[str, dict[str, Any]]) -> dict[str, int]:
+    """Return the width of the buckets of each key: 1 while each label has few values, and the answer holds them."""
+    params = {"run": request.run, "labels": list(request.labels)}
+    n_steps, most = {}, {}
+    uncounted: dict[tuple[int, int], list[str]] = {}
+    for key, span in spans.items():
+        first, last = _bounds(request, span)
+        n_steps[key] = last - first + 1
+        most[key] = span["most_values"] if span["most_values"] < request.values_max else max(n_steps[key], 0)
+        is_part = request.first is not None or request.last is not None
+        if most[key] >= request.values_max and is_part and span["most_nan"] < request.values_max:
+            uncounted.setdefault((first, last), []).append(key)
+    for (first, last), keys in uncounted.items():
+        low, high = first + -first % LEVELS[0], last + 1 - (last + 1) % LEVELS[0]
+        text = _COUNTS.format(first=first, last=last, low=low, high=max(low, high))
+        for row in client.sql(text, {**params, "keys": keys}).rows():
+            most[row["key"]] = row["n"] + spans[row["key"]]["most_nan"]
+    widths = {}
+    room = ANSWER_MAX
+    for key in sorted(spans, key=most.__getitem__):
+        n_lines = min(spans[key]["n_labels"], request.lines_max) or 1
+        has_room = n_lines * most[key] <= room
+        room -= n_lines * (most[key] if has_room else request.points)
+        width = 1 if most[key] < request.values_max and has_room else bucket_width(n_steps[key], request.points)
+        widths[key] = max(width, bucket_width(request.width, 1))
+    return widths
+
+
+def _read_ends(
+    client: Client, params: dict[str, Any], by_key: dict[str, list[dict[str, Any]]], width: int, is_band: bool
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the last values of keys: rows of a label, an attempt, a step and a value; of a band a single row."""
+    found: dict[str, list[dict[str, Any]]] = {key: [] for key in by_key}
+    if width == 1 or not by_key:
+        return found  # the curve itself has them
+    starts = sorted({row["step"][-1] for rows in by_key.values() for row in rows})
+    pieces = end_pieces(starts, width)
+    tables = [
+        _PIECE.format(table=table, first=first, last=last)
+        for first, last in pieces
+        for table in ("base.metrics", "base.metrics_recent")
+    ]
+    text = _ENDS.format(pieces=" UNION ALL ".join(tables)) + (_BAND_ENDS if is_band else "FROM ends")
+    least = [min(row["step"][-1] for row in rows) for rows in by_key.values()]
+    for row in client.sql(text, {**params, "keys": list(by_key), "starts": least}).rows():
+        found[row["key"]].append(row)
+    return found
+
+
+def end_pieces(starts: list[int], width: int) -> list[tuple[int, int]]:
+    """Return few ranges of steps that have all buckets with these first steps, which are in order."""
+    apart = _ENDS_APART * width
+    while True:
+        pieces: list[list[int]] = []
+        for start in starts:
+            if pieces and start - pieces[-1][1] <= apart:
+                pieces[-1][1] = start
+            else:
+                pieces.append([start, start])
+        if len(pieces) <= _ENDS_MAX:
+            return [(first, min(last + width - 1, STEP_MAX)) for first, last in pieces]
+        apart *= 4
+
+
+def _set_ends(curve: dict[str, Any], ends: list[dict[str, Any]], attempts: dict[str, int]) -> None:
+    """Give a curve its last values where it has buckets.
+
+    Args:
+        curve: It ends with its last bucket.
+        ends: What was read.
+        attempts: That of the last bucket of each label.
+    """
+    if curve["kind"] == "band":
+        place = {name: curve[name][-1] for name in ("step", "min", "median", "max")}
+        last = next(iter(ends), place)
+        curve["last"] = {"step": last["step"], **{name: _plain(last[name]) for name in ("min", "median", "max")}}
+        return
+    values = {(row["label"], row["attempt"]): row for row in ends}
+    for line in curve["lines"]:
+        row = values.get((line["label"], attempts[line["label"]]))
+        if row is not None:
+            line["last"] = {"step": row["step"], "value": _plain(row["value"])}
+
+
+def _plain(value: float | None) -> float | str | None:
+    """Return a number that JSON has, or a text."""
+    return value if value is None or math.isfinite(value) else str(value)
 
 
 def span_of(row: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +363,9 @@ def span_of(row: dict[str, Any]) -> dict[str, Any]:
 def joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Return what is known of a key in labels of several kinds."""
     both: dict[str, Any] = {name: one[name] + other[name] for name in one if name.startswith("n_")}
-    for name, choose in (("first_step", min), ("last_step", max), ("least_step", min), ("least_running_step", min)):
+    choices = {"first_step": min, "least_step": min, "least_running_step": min}
+    choices |= {"last_step": max, "most_values": max, "most_nan": max}
+    for name, choose in choices.items():
         both[name] = choose((span[name] for span in (one, other) if span[name] is not None), default=None)
     return one | both | {"behind": [*one["behind"], *other["behind"]][:BEHIND_SHOWN]}
 
@@ -236,7 +385,7 @@ def _text_of(width: int, first: int, last: int) -> str:
     parts = [_ROWS.format(table=table, **bounds) for table in tables]
     if level > 1:
         parts.append(_LEVEL.format(level=level, **bounds))
-    return _BUCKETS.format(parts=" UNION ALL ".join(parts), width=width)
+    return _BUCKETS.format(parts=" UNION ALL ".join(parts), width=width, mean=_MEANS[width == 1])
 
 
 def lines_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -255,9 +404,14 @@ def lines_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     n_infinite = 0
     for row in rows:
         at = [place[step] for step in row["step"]]
-        gaps = [p for p, mean in zip(at, row["mean"], strict=True) if mean is None or not math.isfinite(mean)]
+        gaps = [(p, mean) for p, mean in zip(at, row["mean"], strict=True) if mean is None or not math.isfinite(mean)]
         n_infinite += sum(1 for low, high in zip(row["min"], row["max"], strict=True) if _is_infinite(low, high))
-        line: dict[str, Any] = {"label": row["label"], "rank": row["rank"], "gaps": gaps}
+        line: dict[str, Any] = {"label": row["label"], "rank": row["rank"], "gaps": [place for place, _ in gaps]}
+        line["gap_texts"] = ["nan" if mean is None else str(mean) for _, mean in gaps]
+        line["last"] = {
+            "step": row["step"][-1],
+            "value": _plain(math.nan if row["mean"][-1] is None else row["mean"][-1]),
+        }
         line["mean"] = _spread(row["mean"], at, len(steps))
         is_flat = row["min"] == row["mean"] == row["max"]
         line["min"], line["max"] = (

@@ -4,23 +4,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from chiplog.page.curves import LINES_MAX, POINTS_MAX, WIDTH_MAX, CurvesRequest, read_curves
+from chiplog.page.curves import ANSWER_MAX, LINES_MAX, POINTS_MAX, WIDTH_MAX, CurvesRequest, read_curves
 from chiplog.page.json_response import read_json
 from chiplog.page.parameters import LABELS_MAX, BadRequestError, integer, optional_integer, repeated
 from chiplog.page.shared_answers import shared
 
 KEYS_MAX = 50  # in one request
-BUCKETS_MAX = 400_000  # in one answer, of all lines: 20 MB of JSON, and more than 6 wide charts of 16 lines
 
 
 @shared
 async def get_curves(request: Request) -> Response:
-    """GET api/runs/RUN/curves: values of metrics in buckets of equally many steps.
+    """GET api/runs/RUN/curves: values of metrics, or buckets of equally many steps.
 
-    key: a metric; may be repeated. points: buckets of a curve, at most 1,000, 400 if missing. first, last: bounds of
+    Values are as they were logged where each label has fewer than 2,000 of them in the chosen steps; `width` is then 1.
+    key: a metric; may be repeated. points: buckets of a curve, at most 2,000, 400 if missing. first, last: bounds of
     steps. width: steps in a bucket at least. label: only these labels; may be repeated. lines: above so many labels the
     answer is a band over all of them, 16 if missing. x: a metric whose mean in each bucket is added as `x`. defined=1:
-    that is the `step_metric` of each key. Keys, lines and points are at most 400,000 buckets together.
+    that is the `step_metric` of each key. Keys, lines and points are at most 400,000 buckets together; of more values
+    than that some curves have buckets. `last` is the exact last value of a line, with its step.
     """
     query = request.query_params
     wanted = CurvesRequest(
@@ -37,10 +38,10 @@ async def get_curves(request: Request) -> Response:
     )
     n_lines = max(min(wanted.lines_max, len(wanted.labels) or wanted.lines_max), 1)
     n_buckets = len(wanted.keys) * n_lines * wanted.points
-    if n_buckets > BUCKETS_MAX:
+    if n_buckets > ANSWER_MAX:
         raise BadRequestError(
             f"{len(wanted.keys)} keys with {n_lines} lines of {wanted.points} points are {n_buckets} buckets, "
-            f"more than {BUCKETS_MAX}; give fewer keys, lines or points"
+            f"more than {ANSWER_MAX}; give fewer keys, lines or points"
         )
     return await read_json(request, lambda client: read_curves(client, wanted))
 

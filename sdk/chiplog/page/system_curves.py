@@ -49,7 +49,7 @@ run_id = $run AND list_contains($names::VARCHAR[], name) AND (
 )"""
 _BY_TIME = f"""
 WITH placed AS (
-    SELECT *, epoch_us(ts) // {{width}} * {{width}} AS place FROM system
+    SELECT *, epoch_us(ts) // {{width}} * {{width}} AS place, NULL::BIGINT AS at_step FROM system
     WHERE {_CHOSEN} AND ts >= make_timestamp({{first}}) AND ts < make_timestamp({{last}})
 )"""
 # safeguard: sample-has-the-last-step
@@ -57,13 +57,14 @@ _BY_STEP = f"""
 WITH {{progress}}, chosen AS (
     FROM system WHERE {_CHOSEN}
 ), placed AS (
-    SELECT s.*, p.step - (p.step % {{width}} + {{width}}) % {{width}} AS place
+    SELECT s.*, p.step - (p.step % {{width}} + {{width}}) % {{width}} AS place, p.step AS at_step
     FROM chosen s ASOF JOIN progress p ON s.node = p.node AND s.ts >= p.ts
     WHERE p.step >= {{first}} AND p.step <= {{last}}
 )"""
 _SAMPLED = """, sampled AS MATERIALIZED (
     SELECT name, node, device, place, avg(value) AS mean, min(value) AS min, max(value) AS max, min(label) AS label,
-           min(rank) AS rank, min(epoch_us(ts)) AS first_us, max(epoch_us(ts)) AS last_us
+           min(rank) AS rank, min(epoch_us(ts)) AS first_us, max(epoch_us(ts)) AS last_us,
+           arg_max(value, ts) AS last, arg_max(at_step, ts) AS last_step
     FROM placed GROUP BY name, node, device, place
 )"""
 # A counter is shown as its growth per second; one that falls began again.
@@ -73,7 +74,8 @@ _BUCKETS = """, grown AS (
     FROM sampled WINDOW earlier AS (PARTITION BY name, node, device ORDER BY place)
 ), buckets AS MATERIALIZED (
     SELECT name, node, device, label, rank, place, first_us, CASE WHEN is_rate THEN growth ELSE mean END AS mean,
-           CASE WHEN is_rate THEN growth ELSE min END AS min, CASE WHEN is_rate THEN growth ELSE max END AS max
+           CASE WHEN is_rate THEN growth ELSE min END AS min, CASE WHEN is_rate THEN growth ELSE max END AS max,
+           CASE WHEN is_rate THEN growth ELSE last END AS last, last_step
     FROM grown WHERE NOT is_rate OR growth >= 0
 )"""
 # One query: the number of devices decides which half has rows. A row per device, or per band, with lists.
@@ -82,21 +84,24 @@ _RESULT = """
     SELECT *, (SELECT count(DISTINCT (d.node, d.device)) FROM buckets d WHERE d.name = b.name) AS n FROM buckets b
 ), bands AS (
     SELECT name, any_value(n) AS n, place, min(first_us) AS first_us, median(mean) AS mean, min(min) AS min,
-           max(max) AS max, count(*) AS n_present, arg_min(coalesce(label, node), min) AS min_label,
+           max(max) AS max, median(last) AS last, min(last) AS last_min, max(last) AS last_max,
+           max(last_step) AS last_step, count(*) AS n_present, arg_min(coalesce(label, node), min) AS min_label,
            arg_max(coalesce(label, node), max) AS max_label
     FROM counted WHERE n > $lines_max GROUP BY name, place
 )
 SELECT name, any_value(n) AS n, node, device, arg_min(label, place) AS label, min(rank) AS rank, {lists},
-       NULL AS n_present, NULL AS min_label, NULL AS max_label
+       NULL AS last_min, NULL AS last_max, NULL AS n_present, NULL AS min_label, NULL AS max_label
 FROM counted WHERE n <= $lines_max GROUP BY name, node, device
 UNION ALL
-SELECT name, any_value(n), NULL, NULL, NULL, NULL, {lists}, list(n_present ORDER BY place),
+SELECT name, any_value(n), NULL, NULL, NULL, NULL, {lists}, arg_max(last_min, place), arg_max(last_max, place),
+       list(n_present ORDER BY place),
        list(min_label ORDER BY place), list(max_label ORDER BY place)
 FROM bands GROUP BY name
 ORDER BY name, node, rank NULLS LAST, device
 """.format(
     lists="list(place ORDER BY place) AS step, list(first_us / 1e3 ORDER BY place) AS ts, "
-    "list(min ORDER BY place) AS min, list(mean ORDER BY place) AS mean, list(max ORDER BY place) AS max"
+    "list(min ORDER BY place) AS min, list(mean ORDER BY place) AS mean, list(max ORDER BY place) AS max, "
+    "arg_max(last, place) AS last, arg_max(last_step, place) AS last_step"
 )
 # A mark where throttling begins. Bits as in throttle_cost: an idle GPU and chosen clocks are no throttling. Of too many
 # marks all events are kept first, then the newest throttling.
@@ -208,6 +213,8 @@ def _mark(row: dict[str, Any]) -> dict[str, Any]:
 def read_system_curves(client: Client, request: SystemRequest) -> list[dict[str, Any]]:
     """Return names in buckets, in the form of `read_curves`, each with a line for each device, or a band.
 
+    `last` is the last sample, of a band those of all devices in its last bucket; of a counter its last growth.
+
     Raises:
         QueryError: A query has no result.
     """
@@ -239,7 +246,7 @@ def read_system_curves(client: Client, request: SystemRequest) -> list[dict[str,
         if rows:
             n = rows[0]["n"]
             is_band = n > request.lines_max
-            curve = band_of(rows[0] | {"median": rows[0]["mean"]}) if is_band else _lines(rows)
+            curve = _band(rows[0]) if is_band else _lines(rows)
             curve |= {"kind": "band" if is_band else "lines", "n_labels": n}
         if not request.is_by_step:  # buckets begin at whole widths
             curve["step"] = curve["ts"] = [place / 1000 for place in curve["step"]]
@@ -268,7 +275,15 @@ def _lines(rows: list[dict[str, Any]]) -> dict[str, Any]:
         f"{owner} {row['device']}" if counts[owner] > 1 and row["device"] else owner
         for owner, row in zip(owners, rows, strict=True)
     ]
-    return lines_of([row | {"label": label} for label, row in zip(labels, rows, strict=True)])
+    curve = lines_of([row | {"label": label} for label, row in zip(labels, rows, strict=True)])
+    for line, row in zip(curve["lines"], rows, strict=True):
+        line["last"] = {"step": row["last_step"], "value": row["last"]}
+    return curve
+
+
+def _band(row: dict[str, Any]) -> dict[str, Any]:
+    last = {"step": row["last_step"], "min": row["last_min"], "median": row["last"], "max": row["last_max"]}
+    return band_of(row | {"median": row["mean"]}) | {"last": last}
 
 
 def _owner(row: dict[str, Any]) -> str:

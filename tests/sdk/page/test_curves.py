@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import duckdb
 import pytest
 
-from chiplog.page.curves import CurvesRequest, bucket_width, read_curves
+from chiplog.page.curves import CurvesRequest, bucket_width, end_pieces, read_curves
 from chiplog.query.client import Client
 from tests.support.hand_written import filled
 from tests.support.safeguard import Safeguard
@@ -28,6 +28,13 @@ SAFEGUARDS = [
         part="max(attempt)",
         new="min(attempt)",
         test="test_buckets_are_those_of_all_values",
+    ),
+    Safeguard(
+        "the last value of a curve in buckets is the one that was logged last",
+        "last-value-is-exact",
+        part="arg_max(f.value",
+        new="arg_min(f.value",
+        test="test_the_last_value_is_the_one_that_was_logged",
     ),
 ]
 
@@ -179,7 +186,8 @@ def check(curve: dict[str, Any], values: list[Value], first: int | None = None, 
 @pytest.mark.parametrize("points", [10, 50, 1_000])
 @pytest.mark.parametrize("lines_max", [0, 16])
 def test_buckets_are_those_of_all_values(client: Client, values: list[Value], points: int, lines_max: int) -> None:
-    curves = read_curves(client, CurvesRequest("r", (*KEYS, "none"), points, lines_max=lines_max))
+    request = CurvesRequest("r", (*KEYS, "none"), points, lines_max=lines_max, values_max=0)
+    curves = read_curves(client, request)
     assert [curve["key"] for curve in curves] == [*KEYS, "none"]
     for curve in curves[:-1]:
         assert curve["kind"] == ("lines" if lines_max else "band")
@@ -194,13 +202,96 @@ def test_a_part_has_finer_buckets_that_are_whole(client: Client, values: list[Va
     draw = random.Random(SEED)
     for _ in range(4):
         first, last = sorted(draw.sample(range(-50, 50 if key != "long" else LONG_STEPS), 2))
-        [curve] = read_curves(client, CurvesRequest("r", (key,), 20, first, last))
+        [curve] = read_curves(client, CurvesRequest("r", (key,), 20, first, last, values_max=0))
         assert curve["width"] == bucket_width(last - first + 1, 20)
         check(curve, values, first, last)
 
 
+@pytest.mark.parametrize("lines_max", [0, 16])
+@pytest.mark.parametrize("points", [10, 100])
+@pytest.mark.parametrize("last", [None, 33])
+def test_the_last_value_is_the_one_that_was_logged(
+    client: Client, values: list[Value], points: int, lines_max: int, last: int | None
+) -> None:
+    request = CurvesRequest("r", KEYS, points, last=last, lines_max=lines_max, values_max=0)
+    for curve in read_curves(client, request):
+        ends = expected_ends(values, curve["key"], curve["width"], curve["step"][-1] + curve["width"] - 1)
+        if lines_max:
+            assert {line["label"]: line["last"] for line in curve["lines"]} == {
+                label: {"step": step, "value": number if math.isfinite(number) else str(number)}
+                for label, (step, number) in ends.items()
+            }
+            continue
+        step = max(step for step, _ in ends.values())
+        numbers = [number for at, number in ends.values() if at == step and not math.isnan(number)]
+        assert curve["last"]["step"] == step
+        if all(map(math.isfinite, numbers)) and numbers:
+            wanted = [min(numbers), statistics.median(numbers), max(numbers)]
+            assert [curve["last"][name] for name in ("min", "median", "max")] == pytest.approx(wanted)
+
+
+def expected_ends(values: list[Value], key: str, width: int, last: int) -> dict[str, tuple[int, float]]:
+    """Return the last step of each label with its value, of the newest attempt in the label's last bucket."""
+    ends = {}
+    for label in {value.label for value in values if value.key == key and value.step <= last}:
+        own = [value for value in values if (value.key, value.label) == (key, label) and value.step <= last]
+        bucket = max(value.step - value.step % width for value in own)
+        newest = [value for value in own if value.step >= bucket]
+        attempt = max(value.attempt for value in newest)
+        end = max((value for value in newest if value.attempt == attempt), key=lambda value: value.step)
+        ends[label] = (end.step, end.number)
+    return ends
+
+
+def fill_sparse(database: duckdb.DuckDBPyConnection) -> None:
+    """One label: `few` has 1,999 values in 400,000 steps, `many` 2,000, `twice` two at each of three steps."""
+    database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, rank, produced) "
+        "VALUES (1, 'rank', 1, 'rank0', 0, 0, 1)"
+    )
+    database.execute("INSERT INTO base.names VALUES (1, 'few'), (2, 'many'), (3, 'twice')")
+    insert = "INSERT INTO {} SELECT 1, {}, i * 200, i, make_timestamp(i), sin(i) FROM range({}) t(i) WHERE i {} 1500"
+    for key, n in ((1, 1_999), (2, 2_000)):
+        database.execute(insert.format("base.metrics", key, n, "<"))
+        database.execute(insert.format("base.metrics_recent", key, n, ">="))
+    database.execute("INSERT INTO base.metrics SELECT 1, 3, i // 2, i, make_timestamp(i), i FROM range(6) t(i)")
+
+
+def test_a_curve_of_few_values_has_each_of_them_at_its_step(tmp_path: Path) -> None:
+    with filled(tmp_path, fill_sparse) as client:
+        few, many, twice = read_curves(client, CurvesRequest("r", ("few", "many", "twice")))
+        assert few["width"] == 1 and few["step"] == [i * 200 for i in range(1_999)]
+        assert few["lines"][0]["mean"] == [math.sin(i) for i in range(1_999)]
+        assert many["width"] == 1_024 and len(many["step"]) < 400
+        assert many["lines"][0]["last"] == {"step": 1_999 * 200, "value": math.sin(1_999)}
+        assert twice["lines"][0]["mean"] == [1.0, 3.0, 5.0], "the last value of a step counts"
+        # A part of the steps that has one value less.
+        [part] = read_curves(client, CurvesRequest("r", ("many",), first=77, last=1_999 * 200))
+        assert part["width"] == 1 and part["step"] == [i * 200 for i in range(1, 2_000)]
+        [end] = read_curves(client, CurvesRequest("r", ("many",), first=1_990 * 200, width=many["width"]))
+        assert end["width"] == many["width"], "a page that follows the curve gets its buckets"
+
+
+def test_an_answer_that_would_be_too_large_has_buckets(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = CurvesRequest("r", ("short", "odd", "epoch"), 10)
+    curves = read_curves(client, request)
+    assert [curve["width"] for curve in curves] == [1, 1, 1]
+    monkeypatch.setattr("chiplog.page.curves.ANSWER_MAX", N_LABELS * min(curve["most_values"] for curve in curves))
+    assert sorted(curve["width"] for curve in read_curves(client, request)) == [1, 8, 8]
+
+
+@pytest.mark.parametrize("n", [1, 5, 200])
+def test_the_pieces_of_ends_are_few_and_have_all_last_buckets(n: int) -> None:
+    starts = sorted(random.Random(SEED).sample(range(0, 1 << 40, 16), n))
+    pieces = end_pieces(starts, 16)
+    assert len(pieces) <= 32
+    assert all(any(first <= start and start + 15 <= last for first, last in pieces) for start in starts)
+
+
 def test_the_end_of_a_curve_has_the_buckets_of_the_whole(client: Client) -> None:
     [whole] = read_curves(client, CurvesRequest("r", ("long",), 100))
+    assert whole["width"] == 64
     start = whole["step"][-10]
     [end] = read_curves(client, CurvesRequest("r", ("long",), 100, first=start + 3, width=whole["width"]))
     assert (end["width"], end["step"]) == (whole["width"], whole["step"][-10:])
@@ -247,7 +338,7 @@ def test_a_label_that_never_logged_what_most_of_its_kind_log_is_missing(tmp_path
 
 
 def test_x_is_the_mean_of_another_metric_in_each_bucket(client: Client, values: list[Value]) -> None:
-    [curve] = read_curves(client, CurvesRequest("r", ("short",), 20, x="epoch"))
+    [curve] = read_curves(client, CurvesRequest("r", ("short",), 20, x="epoch", values_max=0))
     wanted = expected(values, "epoch", curve["width"], 0, 1_000)
     for step, x in zip(curve["step"], curve["x"], strict=True):
         assert is_same(x, statistics.mean(mean(some) for some in wanted[step].values()))

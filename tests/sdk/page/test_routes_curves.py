@@ -7,7 +7,7 @@ from tests.support.page_client import PageClient
 
 def test_several_keys_in_one_request(reader: PageClient) -> None:
     lines, none = reader.get("runs/healthy/curves?key=loss&key=none&points=10")
-    assert (lines["kind"], lines["n_labels"], len(lines["lines"]), lines["width"]) == ("lines", 8, 8, 4)
+    assert (lines["kind"], lines["n_labels"], len(lines["lines"]), lines["width"]) == ("lines", 8, 8, 1)
     assert [line["label"] for line in lines["lines"]] == [f"rank{n}" for n in range(8)]
     assert (none["key"], none["kind"]) == ("none", "none")
     [band] = reader.get("runs/healthy/curves?key=loss&lines=4")
@@ -18,7 +18,7 @@ def test_several_keys_in_one_request(reader: PageClient) -> None:
     ("query", "message"),
     [
         ("", "0 values of key; give 1 to 50"),
-        ("key=loss&points=5", "points=5 is not within 10 and 1000"),
+        ("key=loss&points=5", "points=5 is not within 10 and 2000"),
         ("key=loss&first=x", "first='x' is not an integer"),
         (
             "points=1000&lines=64&" + "&".join(f"key={n}" for n in range(50)),

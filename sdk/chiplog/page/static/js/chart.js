@@ -2,7 +2,8 @@
 // values at the crosshair as a legend. Colours are those of the style sheet, so that a change of the theme draws again.
 
 import { h, show } from "./dom.js";
-import { clockText, durationText, timeText, valueText, zoneName } from "./texts.js";
+import { readout } from "./readout.js";
+import { clockText, durationText, exponentText, valueText, zoneName } from "./texts.js";
 import { onTheme } from "./theme.js";
 import uPlot from "./uplot.js";
 
@@ -49,7 +50,10 @@ export function lineStyle(at) {
  *   range: [least, most] of x, or null; isLog, isLogX: whether y or x is logarithmic, which is then above 0
  *   lines: [{name, values, low, high, raw, colour, dash, isThin, tail}], colour: name of a CSS variable; low, high: the
  *     band of a line; raw: values that stay faint behind it; tail: a name at the right edge; isThin: not the line itself
- *     but a bound; isSilent: not in the legend; isOnRight: of the axis at the right
+ *     but a bound; isSilent: not in the legend; isOnRight: of the axis at the right. For the legend, if `values` are not
+ *     what was logged: exact: the values; bounds: [least, most] of buckets; texts: of values without a number; steps and
+ *     width: the first step of each bucket, and their number; lastStep; isSmooth; isMean: a median of means; last:
+ *     {step, value}, the last one; digits of its numbers
  *   marks: [{x, isBad, text}]: vertical lines, or nothing; text: a few words at the top where there is room, all of them
  *     near the crosshair
  *   fills: [[line, line, colour]]: what is filled between two lines
@@ -406,15 +410,13 @@ export class Chart {
 
   drawValues(at) {
     if (!this.values) return;
-    const { x, kind, xName, lines, present, nLabels, noun = "labels" } = this.model;
+    const { x, present, nLabels, noun = "labels" } = this.model;
     const isInside = at !== null && at !== undefined && at < x.length;
     const missing = isInside && present?.[at] < nLabels ? ` · ${present[at]} of ${nLabels} ${noun}` : "";
     const near = isInside ? this.nearMarks().map((text) => ` · ${text}`) : [];
-    this.where.textContent = isInside ? placeText(x[at], kind, xName, this.local) + missing + near.join("") : "last";
-    lines.forEach((line, number) => {
-      const value = isInside ? valueAt(line.values, at) : line.values.findLast((one) => one !== null && one !== undefined);
-      this.values[number].textContent = valueText(value) || "–";
-    });
+    const { where, texts } = readout(this.model, isInside ? at : null, this.local);
+    this.where.textContent = where + missing + near.join("");
+    texts.forEach((text, number) => (this.values[number].textContent = text));
   }
 
   /** Return the texts of the marks near the crosshair. */
@@ -455,12 +457,6 @@ export class Chart {
 /** Return whether other charts follow: the crosshair, and no zoom. */
 function isMove(type) {
   return type === "mousemove" || type === "mouseleave";
-}
-
-/** Return the value at a place of x, or the one before it where the line has no point at this place. */
-function valueAt(values, at) {
-  if (values[at] !== undefined || values.findLastIndex((value) => value !== undefined) < at) return values[at];
-  return values.slice(0, at).findLast((value) => value !== undefined);
 }
 
 /** Return the places that have a dot: all of a few, else those without a neighbour, which no line shows. */
@@ -549,7 +545,7 @@ export function axisText(value, splits) {
   const most = Math.max(...shown.map(Math.abs));
   const apart = shown.length > 1 ? Math.abs(shown[1] - shown[0]) : most || 1;
   if (most >= 1e7 || (most < 1e-3 && most > 0)) {
-    return value === 0 ? "0" : value.toExponential(Math.max(0, Math.min(6, Math.ceil(Math.log10(most / apart)))));
+    return value === 0 ? "0" : exponentText(value, Math.max(0, Math.min(6, Math.ceil(Math.log10(most / apart)))));
   }
   let digits = Math.max(0, Math.min(8, -Math.floor(Math.log10(apart) + 1e-9)));
   if (Math.abs(apart * 10 ** digits - Math.round(apart * 10 ** digits)) > 1e-6) digits += 1; // 0.25
@@ -568,15 +564,9 @@ function formatOf(digits) {
 function logText(value, splits) {
   const digit = Math.round(value / 10 ** Math.floor(Math.log10(value) + 1e-9));
   if (digit !== 1 && splits.length > 12) return null;
-  return value >= 1e5 || value < 1e-3 ? value.toExponential(0) : String(Number(value.toPrecision(3)));
+  return value >= 1e5 || value < 1e-3 ? exponentText(value, 3) : String(Number(value.toPrecision(3)));
 }
 
 function axisSize(values) {
   return 14 + 6.5 * Math.max(3, ...(values ?? []).map((text) => (text ?? "").length));
-}
-
-function placeText(value, kind, xName, local) {
-  if (kind === "time") return timeText(new Date(value * 1000).toISOString(), local);
-  if (kind === "relative") return durationText(value);
-  return `${kind === "step" ? "step " : xName ? `${xName} ` : ""}${valueText(value)}`;
 }

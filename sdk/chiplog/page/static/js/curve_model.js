@@ -15,18 +15,22 @@ export function merge(curve, part, from) {
     for (const name of ["n_present", "min", "median", "max", "min_label", "max_label"]) {
       merged[name] = joined(curve[name], part[name]);
     }
+    merged.last = part.last ?? curve.last;
     return merged;
   }
-  const empty = (n) => ({ gaps: [], mean: new Array(n).fill(null), min: null, max: null });
+  const empty = (n) => ({ gaps: [], gap_texts: [], mean: new Array(n).fill(null), min: null, max: null });
   const parts = new Map(part.lines.map((line) => [line.label, line]));
   const known = new Map(curve.lines.map((line) => [line.label, line]));
   merged.lines = [...new Set([...known.keys(), ...parts.keys()])].map((label) => {
     const before = known.get(label) ?? empty(kept);
     const after = parts.get(label) ?? empty(part.step.length);
     const bound = (name) => (before[name] || after[name] ? joined(before[name] ?? before.mean, after[name] ?? after.mean) : null);
+    const gaps = before.gaps.filter((at) => at < kept);
     return {
       label,
-      gaps: [...before.gaps.filter((at) => at < kept), ...after.gaps.map((at) => at + kept)],
+      last: after.last ?? before.last,
+      gaps: [...gaps, ...after.gaps.map((at) => at + kept)],
+      gap_texts: [...(before.gap_texts ?? []).slice(0, gaps.length), ...(after.gap_texts ?? [])],
       mean: joined(before.mean, after.mean),
       min: bound("min"),
       max: bound("max"),
@@ -66,12 +70,15 @@ export function modelOf(runs, { x, isLog, isLogX = false, weight, range, hidden 
   tables.forEach((table, number) => {
     const start = lines.length;
     const column = (values) => (values ? columns[number](values) : null);
+    const steps = column(table.steps);
     for (const line of table.lines) {
       if (hidden.has(line.id)) {
         lines.push({ ...line, isHidden: true, low: null, high: null, values: places.map(() => undefined) });
         continue;
       }
       const given = column(line.values);
+      const [least, most] = [column(line.low), column(line.high)];
+      const isSmooth = weight > 0 && !line.isThin; // a bound is not smoothed: the values of the line are within it
       if (!line.isThin) {
         nHidden += given.filter(isLeftOut).length;
         nLeft += table.left.filter((place) => isNumber(line.values[place])).length;
@@ -79,10 +86,18 @@ export function modelOf(runs, { x, isLog, isLogX = false, weight, range, hidden 
       const values = shown(given);
       lines.push({
         ...line,
-        values: smooth(values, weight),
-        raw: weight && !line.isThin ? values : null,
-        low: shown(column(line.low)),
-        high: shown(column(line.high)),
+        values: isSmooth ? smooth(values, weight) : values,
+        raw: isSmooth ? values : null,
+        low: shown(least),
+        high: shown(most),
+        exact: given,
+        bounds: least && most ? [least, most] : null,
+        texts: column(line.texts),
+        isSmooth,
+        steps,
+        width: table.width,
+        digits: table.digits,
+        lastStep: table.lastStep,
       });
     }
     for (const [upper, lower, colour] of table.fills) fills.push([start + upper, start + lower, colour]);
@@ -90,7 +105,8 @@ export function modelOf(runs, { x, isLog, isLogX = false, weight, range, hidden 
   // Of a band: the labels that are in it, so that none is missing unseen.
   const only = tables.length === 1 ? runs.find(({ curve }) => curve?.step.length).curve : null;
   const present = only?.kind === "band" ? columns[0](only.n_present) : null;
-  const model = { x: places, kind: x, range: x === "step" ? range : null, isLog, isLogX, lines, fills, present };
+  const spanS = Math.max(...runs.map(({ curve }) => curve?.width_s ?? 0));
+  const model = { x: places, kind: x, spanS, range: x === "step" ? range : null, isLog, isLogX, lines, fills, present };
   return { model: { ...model, nLabels: only?.n_expected ?? only?.n_labels }, nHidden, nLeft };
 }
 
@@ -109,6 +125,9 @@ function tableOf({ run, name, curve, startMs, noun = "labels" }, x, number, isLo
   const order = all.order.filter((_, at) => !isLeft(all.x[at]));
   const left = all.order.filter((_, at) => isLeft(all.x[at]));
   const single = number === null ? null : lineStyle(number);
+  const { width = 1, last_step: lastStep, digits } = curve;
+  // Buckets of time have no steps.
+  const common = { x: places, order, left, width, lastStep, digits, steps: curve.width_s === undefined ? curve.step : null };
   const prefix = number === null ? "" : `${name} `;
   if (curve.kind === "lines") {
     const same = number === null ? commonLine(curve.lines) : null;
@@ -117,22 +136,27 @@ function tableOf({ run, name, curve, startMs, noun = "labels" }, x, number, isLo
       const gaps = new Set(line.gaps);
       // A label without a value at a step of others is bridged; NaN and infinities interrupt the line.
       const numbers = (values) => values.map((value, place) => (value ?? (gaps.has(place) ? null : undefined)));
+      const texts = gaps.size && line.gap_texts ? new Array(line.mean.length) : null;
+      line.gaps.forEach((place, number) => texts && (texts[place] = nonFiniteText(line.gap_texts[number])));
       const values = numbers(line.mean);
       const isOne = number !== null && curve.lines.length === 1;
       return {
         id: same ? null : number === null ? line.label : run,
         name: same ? `all ${curve.lines.length} ${noun}` : isOne ? name : prefix + line.label,
         values,
+        texts,
         low: line.min ? numbers(line.min) : null,
         high: line.max ? numbers(line.max) : null,
+        last: line.last && { ...line.last, value: nonFiniteText(line.last.value) },
         ...(single ?? lineStyle(at)),
       };
     });
-    return { x: places, order, left, lines, fills: [] };
+    return { ...common, lines, fills: [] };
   }
   const style = single ?? lineStyle(0);
+  const last = (name) => curve.last && { step: curve.last.step, value: nonFiniteText(curve.last[name]) };
   if (number === null && curve.max.every((value, at) => value === curve.min[at])) {
-    return { x: places, order, left, lines: [{ name: `all ${curve.n_labels} ${noun}`, values: curve.median, ...style }], fills: [] };
+    return { ...common, lines: [{ name: `all ${curve.n_labels} ${noun}`, values: curve.median, last: last("median"), ...style }], fills: [] };
   }
   const most = commonest(curve.max_label);
   const least = commonest(curve.min_label);
@@ -141,11 +165,16 @@ function tableOf({ run, name, curve, startMs, noun = "labels" }, x, number, isLo
   const id = number === null ? null : run;
   const median = number === null ? "median" : `${name} (median of ${curve.n_labels})`;
   const lines = [
-    { name: `${prefix}max${most ? ` (mostly ${most})` : ""}`, values: curve.max, isThin: true, isSilent, id, tail: tail(most, true), ...style },
-    { name: median, values: curve.median, id, ...style },
-    { name: `${prefix}min${least ? ` (mostly ${least})` : ""}`, values: curve.min, isThin: true, isSilent, id, tail: tail(least, false), ...style },
+    { name: `${prefix}max${most ? ` (mostly ${most})` : ""}`, values: curve.max, last: last("max"), isThin: true, isSilent, id, tail: tail(most, true), ...style },
+    { name: median, values: curve.median, last: last("median"), isMean: width > 1, id, ...style },
+    { name: `${prefix}min${least ? ` (mostly ${least})` : ""}`, values: curve.min, last: last("min"), isThin: true, isSilent, id, tail: tail(least, false), ...style },
   ];
-  return { x: places, order, left, lines, fills: [[0, 2, style.colour]] };
+  return { ...common, lines, fills: [[0, 2, style.colour]] };
+}
+
+/** Return a number as it is, and what JSON lacks in words: "NaN", "∞". */
+function nonFiniteText(value) {
+  return { nan: "NaN", inf: "∞", "-inf": "−∞" }[value] ?? value;
 }
 
 /**
@@ -212,8 +241,9 @@ export function combined(model, other) {
   const { places: x, spread } = union([model.x, other.x]);
   const linesOf = (one) =>
     one.lines.map((line) => {
-      const columns = ["values", "raw", "low", "high"].map((name) => [name, line[name] && spread(one.x, line[name])]);
-      return { ...line, ...Object.fromEntries(columns) };
+      const placed = (values) => values && spread(one.x, values);
+      const columns = ["values", "raw", "low", "high", "exact", "texts", "steps"].map((name) => [name, placed(line[name])]);
+      return { ...line, ...Object.fromEntries(columns), bounds: line.bounds?.map(placed) };
     });
   let last = model.nLabels;
   const present = model.present && spread(model.x, model.present).map((n) => (last = n ?? last));
@@ -222,25 +252,34 @@ export function combined(model, other) {
   return { ...model, x, present, lines: [...linesOf(model), ...linesOf(other)], fills };
 }
 
-/** Return curves as rows of a table, after its head: a row per bucket. */
+/**
+ * Return curves as rows of a table, after its head: a row per value. The head says so where a row is a bucket of steps, or
+ * the labels of a band.
+ */
 export function rowsOf(runs) {
-  const rows = [["run", "label", "step", "time", "mean", "min", "max"]];
-  for (const { run, curve } of runs) {
-    const time = (at) => new Date(curve.ts[at]).toISOString();
-    if (curve.kind === "lines") {
-      for (const line of curve.lines) {
-        curve.step.forEach((step, at) => {
-          const mean = line.mean[at];
-          if (mean === null) return;
-          rows.push([run, line.label, step, time(at), mean, line.min?.[at] ?? mean, line.max?.[at] ?? mean]);
-        });
-      }
-    } else if (curve.kind === "band") {
-      curve.step.forEach((step, at) => {
-        const label = `median of ${curve.n_present[at]} labels`;
-        rows.push([run, label, step, time(at), curve.median[at], curve.min[at], curve.max[at]]);
+  const curves = runs.filter(({ curve }) => curve.kind !== "none");
+  const isBucketed = curves.some(({ curve }) => curve.width > 1);
+  const isBand = curves.some(({ curve }) => curve.kind === "band");
+  const middle = isBand ? (isBucketed ? "median_of_means" : "median") : isBucketed ? "mean" : "value";
+  const steps = isBucketed ? ["first_step", "last_step"] : ["step"];
+  const bounds = isBucketed || isBand ? ["min", "max"] : [];
+  const rows = [["run", "label", ...steps, "time", middle, ...bounds]];
+  for (const { run, curve } of curves) {
+    const add = (label, at, value, least, most) => {
+      const step = curve.step[at];
+      const last = Math.max(step, Math.min(step + curve.width - 1, curve.last_step ?? Infinity));
+      const range = isBucketed ? [step, last] : [step];
+      rows.push([run, label, ...range, new Date(curve.ts[at]).toISOString(), value, ...(bounds.length ? [least, most] : [])]);
+    };
+    for (const { label, mean, min, max, gaps, gap_texts: texts = [] } of curve.lines ?? []) {
+      const odd = new Map(gaps.map((at, number) => [at, texts[number] ?? null]));
+      mean.forEach((value, at) => {
+        if (odd.has(at)) add(label, at, odd.get(at), min?.[at] ?? null, max?.[at] ?? null);
+        else if (value !== null) add(label, at, value, min?.[at] ?? value, max?.[at] ?? value);
       });
     }
+    if (curve.kind !== "band") continue;
+    curve.step.forEach((_, at) => add(`${curve.n_present[at]} labels`, at, curve.median[at], curve.min[at], curve.max[at]));
   }
   return rows;
 }

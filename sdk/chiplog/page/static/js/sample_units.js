@@ -1,7 +1,8 @@
 // Samples of machines as people read them: in units, and with the words of what went wrong.
 
-import { valueText } from "./texts.js";
+import { numberText } from "./texts.js";
 
+const DIGITS = 4; // of a value in the legend: samples are no more exact
 const SAMPLES_MIN = 2; // of each device in a bucket: they are not sampled at the same time
 // The sizes of each unit from large to small, by quantity: see sample_names.py of the server.
 const SIZES = {
@@ -37,7 +38,7 @@ function unitOf({ quantity, is_rate: isRate }, most) {
 /** Return a value of a name as "79.6 GiB". */
 export function sampleText(row, value) {
   const { unit, size } = unitOf(row, Math.abs(value));
-  return `${valueText(Number((value / size).toPrecision(4)))} ${unit}`;
+  return `${numberText(value / size, DIGITS)} ${unit}`;
 }
 
 /** Return a curve in a unit for people: {title, scaled}; the title is that of its name with the unit. */
@@ -48,11 +49,13 @@ export function inUnit(curve) {
   const { unit, size } = unitOf(curve, most);
   const scale = (values) => values?.map((value) => (value === null ? null : value / size));
   const parts = (of, names) => Object.fromEntries(names.map((name) => [name, scale(of[name])]));
+  const one = (last, names) => last && { ...last, ...Object.fromEntries(names.map((name) => [name, last[name] === null ? null : last[name] / size])) };
+  const ofBand = ["min", "median", "max"];
   const scaled =
     curve.kind === "band"
-      ? { ...curve, ...parts(curve, ["min", "median", "max"]) }
-      : { ...curve, lines: curve.lines?.map((line) => ({ ...line, ...parts(line, ["mean", "min", "max"]) })) };
-  return { title: unit ? `${curve.title}, ${unit}` : curve.title, scaled };
+      ? { ...parts(curve, ofBand), last: one(curve.last, ofBand) }
+      : { lines: curve.lines?.map((line) => ({ ...line, ...parts(line, ["mean", "min", "max"]), last: one(line.last, ["value"]) })) };
+  return { title: unit ? `${curve.title}, ${unit}` : curve.title, scaled: { ...curve, ...scaled, digits: DIGITS } };
 }
 
 /**

@@ -12,6 +12,21 @@ export function valueText(value) {
   return size >= 1e6 || (size < 1e-4 && size > 0) ? value.toExponential(3) : String(Number(value.toPrecision(6)));
 }
 
+/** Return a measured number for reading: in `digits` digits that matter, whole numbers with separators, no false zeros. */
+export function numberText(value, digits = 6) {
+  if (typeof value !== "number") return valueText(value);
+  const size = Math.abs(value);
+  if (size >= 1e9 || (size < 1e-4 && size > 0)) return exponentText(value, digits - 1);
+  if (Number.isInteger(value) || size >= 10 ** (digits - 1)) return wholeText(value);
+  const short = Number(value.toPrecision(digits));
+  return size >= 1000 ? short.toLocaleString("en-US", { maximumFractionDigits: digits }) : String(short);
+}
+
+/** Return a number as "1.11111e14". */
+export function exponentText(value, digits) {
+  return value.toExponential(digits).replace(/(\.\d*?)0*e/, "$1e").replace(".e", "e").replace("e+", "e");
+}
+
 /** Return seconds as "850 ms", "12 s", "3 min 20 s", "5 h 3 min", "2 d 4 h". */
 export function durationText(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "";

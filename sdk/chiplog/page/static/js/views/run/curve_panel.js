@@ -7,8 +7,9 @@ import { h, show } from "../../dom.js";
 import { csvOf, save } from "../../download.js";
 import { countText, wholeText } from "../../texts.js";
 
-const POINTS = 400;
-const POINTS_WIDE = 1000; // a bound of the server
+const POINTS = 400; // of a panel of usual width, and for each further so many pixels; pages that show the same ask the same
+const POINTS_MAX = 2000; // a bound of the server
+const VALUES_MAX = 2000; // a curve has buckets from so many values of a label on: a bound of the server
 const FAR_BUCKETS = 64; // a label that is further behind, or has stopped logging a key, would make each answer long
 export const FAR_PAUSE_MS = 10_000; // between two answers that are so long
 const BUCKETS_ALIGNED = 8; // pages that show the same then ask the same, and share the answer
@@ -36,6 +37,7 @@ export class Panel {
     this.view = view;
     this.key = key;
     this.asked = -1;
+    this.askedPoints = 0;
     this.loaded = -1;
     this.isVisible = false;
     this.isStale = false;
@@ -70,8 +72,9 @@ export class Panel {
     this.chart?.close();
   }
 
+  /** Return true if it was not asked for since, or is wider now and has buckets. */
   needs(version) {
-    return this.asked !== version;
+    return this.asked !== version || (this.askedPoints < this.points && this.curves.some(({ width }) => width > 1));
   }
 
   isOnScreen() {
@@ -84,7 +87,7 @@ export class Panel {
   }
 
   get points() {
-    return this.isWide ? POINTS_WIDE : POINTS;
+    return Math.min(POINTS_MAX, Math.max(1, Math.floor(this.element.clientWidth / POINTS)) * POINTS);
   }
 
   widen() {
@@ -155,7 +158,9 @@ export class Panel {
     const isOther = part.n_labels !== curve.n_labels || part.n_values_ended !== curve.n_values_ended;
     const isBack = part.least_running_step < curve.least_running_step;
     const hasOtherX = part.x_name !== curve.x_name; // the step metric was defined in the meantime
-    const isTooFine = merged?.step.length > this.points + 1 && !this.view.zoom; // a bucket at each end may be cut
+    // As values, or as buckets, of which one at each end may be cut.
+    const isFull = curve.width === 1 && part.most_values >= VALUES_MAX && part.last_step - part.first_step >= VALUES_MAX;
+    const isTooFine = !this.view.zoom && (curve.width > 1 ? merged?.step.length > this.askedPoints + 1 : isFull);
     if (!merged || isOther || isBack || hasOtherX || isTooFine) {
       this.asked = -1;
       return;

@@ -27,6 +27,7 @@ const RUNS_MAX = 10; // overlaid
 const MARGIN_PX = 150; // panels that are so near to the screen load, too
 const PAN_REST_MS = 150;
 const TYPING_MS = 200;
+const SIZING_MS = 200;
 
 /** The first curves do not wait for the report. */
 export const beginsWithOutline = true;
@@ -83,10 +84,15 @@ class View {
     });
     if (!this.isOpen) return;
     this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: `${MARGIN_PX}px` });
+    this.sizes = new ResizeObserver(() => {
+      clearTimeout(this.sizing);
+      this.sizing = setTimeout(() => this.load(), SIZING_MS); // a wider panel has more buckets
+    });
     this.bar = this.drawBar();
     this.place = h("p", { class: "picked", role: "status", hidden: true });
     this.drawPlace();
     this.body = h("div", { class: "curve-groups" });
+    this.sizes.observe(this.body);
     this.overlay = h("div", {});
     show(this.overlay, this.overlaid());
     show(this.element, this.bar, this.filterError, this.overlay, this.place, this.body);
@@ -162,8 +168,10 @@ class View {
     this.abort.abort();
     clearTimeout(this.typing);
     clearTimeout(this.panning);
+    clearTimeout(this.sizing);
     clearTimeout(this.far);
     this.seen?.disconnect();
+    this.sizes?.disconnect();
     this.system.close();
     this.live?.close();
     this.states?.close();
@@ -550,17 +558,17 @@ class View {
   async request(panels, points) {
     const version = this.version;
     this.nRequests += 1;
-    for (const panel of panels) Object.assign(panel, { asked: version, hasFailed: false });
+    for (const panel of panels) Object.assign(panel, { asked: version, askedPoints: points, hasFailed: false });
     const keys = panels.map(({ key }) => key);
     const range = this.zoom ? { first: this.zoom[0], last: this.zoom[1] } : {};
     try {
       const answers = await Promise.all(this.runs.map(({ run }) => this.askFor(run, { key: keys, points, ...range })));
       if (version !== this.version) return;
-      panels.forEach((panel, at) => panel.points === points && panel.setCurves(answers.map((curves) => curves[at])));
+      panels.forEach((panel, at) => panel.askedPoints === points && panel.setCurves(answers.map((curves) => curves[at])));
       this.offerDefined(answers.flat());
     } catch (error) {
       if (error.name === "AbortError" || version !== this.version) return;
-      for (const panel of panels) if (panel.points === points) panel.fail(error.message);
+      for (const panel of panels) if (panel.askedPoints === points) panel.fail(error.message);
       this.live?.changed(); // asks again
     } finally {
       this.nRequests -= 1;
@@ -605,10 +613,10 @@ class View {
         const from = panel.from(at);
         if (from === null) continue;
         const { width } = panel.curves[at];
-        const name = `${width}/${panel.points}/${Math.floor(from / (CELL_BUCKETS * width))}`;
+        const name = `${width}/${panel.askedPoints}/${Math.floor(from / (CELL_BUCKETS * width))}`;
         let group = groups.get(name);
         if (!(group?.panels.length < KEYS_AT_ONCE)) {
-          groups.set(name, (group = { width, from, points: panel.points, panels: [] }));
+          groups.set(name, (group = { width, from, points: panel.askedPoints, panels: [] }));
           requests.push(group);
         }
         group.from = Math.min(group.from, from);
