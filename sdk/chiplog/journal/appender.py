@@ -8,12 +8,16 @@ signal handler, is in the file when it returns, and an exception of a signal han
 In C a commit runs no Python code. In Python it relies on this: CPython runs signal handlers, finalisers and other
 threads at calls, at backward jumps and where containers are allocated, and a commit has none of these. A commit is one
 line of source, because a tracer (`sys.settrace`) may run code between lines. Both rely on the interpreter lock.
+
+A commit also checks that this process is the one that writes here: a forked child, which may begin to run anywhere in
+an append, writes nothing.
 """
 
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from chiplog.native.loader import hot_path
+from chiplog.safety.process_number import PAGE
 from chiplog_schemas.storage.record import HEADER_BYTES, MAGIC, pack_back, pack_front
 
 _COUNTER_BYTES = 8
@@ -25,6 +29,7 @@ class PythonAppender:
     """The tail, and the two functions that replace it."""
 
     _tail: Any  # (end of the records, next seq, layout)
+    _process: int  # the number of the process that writes here
 
     def append(self, payload: bytes, *, urgent: bool = False) -> None:
         """Append an event with the next seq. `urgent` events may use the reserve. Waits only for the disk.
@@ -46,10 +51,13 @@ class PythonAppender:
             # Built before the commit, including the slice: allocating a container may run finalisers.
             after, place, memory = (end, seq + 1, layout), slice(position, end), layout.memory
             # safeguard: overtaken-append-restarts
-            if self._tail is tail: memory[place] = record; self._tail = after; return  # fmt: skip  # noqa: E701, E702
+            if self._tail is tail and PAGE[0] == self._process: memory[place] = record; self._tail = after; return  # fmt: skip  # noqa: E501, E701, E702
+            if PAGE[0] != self._process:
+                self._append_in_python(payload, urgent)
+                return
 
     def _append_in_python(self, payload: bytes, urgent: bool) -> None:
-        """Append an event for which `append` finds no room."""
+        """Append an event for which `append` finds no room, or that a forked child appends."""
         raise NotImplementedError
 
     def _publish(
@@ -77,7 +85,7 @@ class PythonAppender:
         if page is not NO_MEMORY:
             counter, produced = slice(page_offset, page_offset + _COUNTER_BYTES), after[1].to_bytes(8, "little")
         # safeguard: overtaken-long-append-restarts
-        if self._tail is tail: memory[place] = records; page[counter] = produced; current.end, current.next_seq = end, seq; segment.first_seq = first; self._tail = after; return True  # fmt: skip  # noqa: E501, E701, E702
+        if self._tail is tail and PAGE[0] == self._process: memory[place] = records; page[counter] = produced; current.end, current.next_seq = end, seq; segment.first_seq = first; self._tail = after; return True  # fmt: skip  # noqa: E501, E701, E702
         return False
 
 

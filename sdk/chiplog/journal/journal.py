@@ -5,6 +5,8 @@ Once `append` has returned, the bytes are in the page cache and survive SIGKILL 
 
 `append` may be called from any thread, from signal handlers and finalisers, also while another `append` is running. No
 lock is held while it runs, so none can leak and no caller waits for another one: see `appender.py`.
+
+A forked child changes nothing here, however it was forked: the journal passes on what the child appends.
 """
 
 import itertools
@@ -21,6 +23,7 @@ from typing import Any
 from chiplog.journal.appender import NO_MEMORY, Appender
 from chiplog.journal.segment import HeadPage, Segment, find_offset, split_at
 from chiplog.safety.interrupts import is_interrupt
+from chiplog.safety.process_number import PAGE, process_number
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import (
     FILES_LOOK_S,
@@ -121,6 +124,9 @@ class Journal(Appender):
         bytes_max: int = JOURNAL_BYTES_MAX,
         memory_bytes_max: int = JOURNAL_MEMORY_BYTES_MAX,
     ) -> None:
+        self._process = process_number()
+        # Called in a forked child that appends: with the payload, and whether it is urgent.
+        self.on_append_in_child: Callable[[bytes, bool], object] = lambda payload, urgent: None
         self.directory = directory
         self.producer = producer
         self.bytes_max = bytes_max
@@ -131,7 +137,7 @@ class Journal(Appender):
         self._ordinals = itertools.count(1)  # drawn by several threads: next() is atomic
         self._making_by: tuple[int, float] = _NOBODY  # thread that makes a segment; others wait until then
         self._file_lock: Lock | None = None
-        self._head: HeadPage | None = None
+        self._page: HeadPage | None = None  # use `_head`
         self._look_at = 0.0  # time of the next check that the files exist
         self._touch_at = time.monotonic() + FILES_TOUCH_S
         self._staging_dir = directory
@@ -141,7 +147,7 @@ class Journal(Appender):
                 self._staging_dir = directory.with_name(f".new-{directory.name}")
                 self._staging_dir.mkdir(mode=0o700)
                 self._file_lock = Lock(self._staging_dir / LOCK_NAME)
-                self._head = HeadPage(self._staging_dir / HEAD_NAME, producer, identity)
+                self._page = HeadPage(self._staging_dir / HEAD_NAME, producer, identity)
             path = None if self._staging_dir is None else self._staging_dir / segment_name(next(self._ordinals))
             segment = Segment(path, _FIRST_SEGMENT_BYTES)
         except OSError:
@@ -152,6 +158,16 @@ class Journal(Appender):
         self._cursor = (segment, SEGMENT_HEADER_BYTES, 0)  # position of the next record to send
         self._promised = 0
         self.acked = 0
+
+    @property
+    def is_own(self) -> bool:
+        """Return False in a forked child: the journal is that of the process that forked it."""
+        return PAGE[0] == self._process
+
+    @property
+    def _head(self) -> HeadPage | None:
+        """The head page, if there is one that this process may change."""
+        return self._page if self.is_own else None
 
     # -- writing: any thread --
 
@@ -227,9 +243,9 @@ class Journal(Appender):
         seals the journal.
         """
         position, seq, layout = tail
-        if layout.refuse is not None:
-            if payload:
-                layout.refuse()
+        if layout.refuse is not None or not self.is_own:  # safeguard: child-leaves-parents-journal
+            if payload and not skipped and refuse is None:
+                self._reject(layout, payload, urgent)
             return True
         n_events = skipped or int(bool(payload))
         records, number = b"", seq + skipped
@@ -267,6 +283,13 @@ class Journal(Appender):
         after = (end, number, replace(layout, drop_first=-1, refuse=refuse))
         return self._commit(tail, after, records, position, is_counted=is_counted)
 
+    def _reject(self, layout: _Layout, payload: bytes, urgent: bool) -> None:
+        """Pass on the event of a forked child, or refuse one that comes after the last one."""
+        if not self.is_own:
+            self.on_append_in_child(payload, urgent)
+        elif layout.refuse is not None:
+            layout.refuse()
+
     def _is_making(self, *, wait: bool) -> bool:
         """Return True if a segment is being made, by another thread or by the code that this call interrupted."""
         maker, until = self._making_by
@@ -300,7 +323,7 @@ class Journal(Appender):
         while True:
             tail = self._tail
             end, seq, layout = tail
-            if self._commit(tail, (end, seq, change(layout))):
+            if self._commit(tail, (end, seq, change(layout))) or not self.is_own:
                 return
 
     def _segment_header(self, first_seq: int) -> bytes:
@@ -391,6 +414,8 @@ class Journal(Appender):
 
     def _new_segment(self, size: int, urgent: bool = False) -> Segment | None:
         """Return a segment on disk, or in memory while the disk rejects writes; None if that is used up too."""
+        if not self.is_own:  # a signal handler has forked in the middle of an append
+            return None
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         directory = self._staging_dir
         if directory is not None:
@@ -603,6 +628,8 @@ class Journal(Appender):
 
         keep_lock: the exit of the process releases the lock, and the exit status is known by then.
         """
+        if not self.is_own:
+            return
         spare = self._tail[2].spare
         self._change(lambda layout: replace(layout, spare=None))
         if spare is not None:
@@ -611,7 +638,7 @@ class Journal(Appender):
             for segment in (*self._tail[2].full, self._tail[2].segment):
                 segment.unmap()  # a reader of another thread keeps the mapping until it is done
             self._change(replace)
-            self._head = None
+            self._page = None
         if remove and self.directory is not None:
             remove_journal(self.directory)
         if self._file_lock is not None and not keep_lock:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chiplog.safety.interrupts import is_interrupt
+from chiplog.safety.process_number import process_number
 from chiplog_schemas.process.descriptors import OwnedDescriptor, map_file
 from chiplog_schemas.process.file_lock import file_id, id_of
 from chiplog_schemas.storage.journal_dir import (
@@ -37,9 +38,10 @@ class Segment:
     of them may wait, and the training needs its descriptors.
     """
 
-    __slots__ = ("end", "file_id", "first_seq", "memory", "next_seq", "path", "size")
+    __slots__ = ("_process", "end", "file_id", "first_seq", "memory", "next_seq", "path", "size")
 
     def __init__(self, path: Path | None, size: int) -> None:
+        self._process = process_number()
         self.path = path
         self.size = size
         self.first_seq = 0
@@ -109,7 +111,9 @@ class Segment:
         return memoryview(found)
 
     def delete(self) -> None:
-        """Remove the file."""
+        """Remove the file, unless it is that of the process that forked this one."""
+        if self._process != process_number():  # safeguard: child-keeps-parents-segments
+            return
         if self.path is not None:
             try:
                 os.unlink(self.path)

@@ -82,10 +82,12 @@ class SenderThread:
         self._thread = threading.Thread(target=self._run, name="chiplog-sender", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, and before it an agent if none runs.
+        """Start the thread unless it runs, and before it an agent if none runs.
 
         A process may end before its thread has run: a worker of a pool by os._exit, a rank by SIGSEGV.
         """
+        if self._thread.ident is not None:
+            return
         # safeguard: agent-started-with-journal
         if self._online and self._may_start_agent and lock_holder_pid(self._places.agent / "lock") == 0:
             self._start_agent()

@@ -55,6 +55,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     Tail tail;
+    long long process; /* the number of the process that writes here */
 } Appender;
 
 typedef struct {
@@ -100,6 +101,11 @@ typedef struct {
 
 enum { APPENDER, GC_PAUSE_TIMER, TIMING, STEPS, LOOP_CALLS, PHASE, N_TYPES };
 static PyTypeObject *type_of[N_TYPES];
+
+/* The number of this process, in a page that the kernel clears in a forked child: see safety/process_number.py. */
+static Py_buffer process_page;
+static const long long no_number;
+static const volatile long long *process_number = &no_number;
 
 static PyObject *float_types;       /* the set of types that PyFloat_AsDouble converts */
 static PyObject *tensor_type;       /* torch.Tensor, once the Python path has read one on the host */
@@ -296,11 +302,18 @@ choose_crc(void)
 
 /* ---- Appender: the tail of a journal, and the only code that writes to a segment ---- */
 
+/* Return True if the journal is not that of the process that forked this one. */
+static int
+is_own(const Appender *journal)
+{
+    return journal->process == *process_number;
+}
+
 /* Return True if this journal is one whose segment has room for so many bytes, with the headers of their records. */
 static int
 has_room(PyObject *journal, size_t size)
 {
-    if (!is_a(journal, APPENDER))
+    if (!is_a(journal, APPENDER) || !is_own((Appender *)journal))
         return 0;
     const Tail *tail = &((Appender *)journal)->tail;
     return (long long)size <= tail->limit - tail->position;
@@ -417,7 +430,7 @@ appender_publish(Appender *self, PyObject *args)
         return NULL;
     /* First: what an overtaken caller prepared may be invalid by now, such as a segment that is unmapped. What follows
        runs no Python code, so the tail stays the same: the attributes are slots, and ints have no finalisers. */
-    if (self->tail.position != position || self->tail.seq != seq || self->tail.layout != layout)
+    if (self->tail.position != position || self->tail.seq != seq || self->tail.layout != layout || !is_own(self))
         Py_RETURN_FALSE;
     if (read_tail(after, &next) == RAISED || PyObject_GetBuffer(memory, &target, PyBUF_WRITABLE) < 0
         || PyObject_GetBuffer(page, &counter, PyBUF_WRITABLE) < 0
@@ -870,6 +883,7 @@ static PyGetSetDef appender_attributes[] = {
 static PyMemberDef appender_members[] = {
     HIDDEN(Appender, "_layout", tail.layout),
     HIDDEN(Appender, "_memory", tail.memory.obj),
+    FIELD(Appender, T_LONGLONG, "_process", process),
     {NULL},
 };
 
@@ -1012,6 +1026,15 @@ set_value_types(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Read the number of this process from now on in this page, which stays for as long as the process. */
+static PyObject *
+set_process_page(PyObject *module, PyObject *page)
+{
+    if (process_page.obj == NULL && PyObject_GetBuffer(page, &process_page, PyBUF_SIMPLE) == 0)
+        process_number = process_page.buf;
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
 /* Take the texts of help() from the Python functions. */
 static PyObject *
 set_docs(PyObject *module, PyObject *docs)
@@ -1032,6 +1055,7 @@ fix_time(PyObject *module, PyObject *time_us)
 
 static PyMethodDef functions[] = {
     {"set_value_types", set_value_types, METH_VARARGS, "Name types: (floats, tensor, is_wrapped_tensor)."},
+    {"set_process_page", set_process_page, METH_O, "Set the page with the number of this process."},
     {"set_docs", set_docs, METH_VARARGS, "Set the texts of help() for log, phase and step."},
     {"fix_time", fix_time, METH_O, "For tests: stop both clocks at this time, in microseconds; -1 starts them."},
     {NULL},

@@ -8,9 +8,11 @@ from typing import Any
 from chiplog.recording.run import Run
 from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.lenient_calls import NO_DATA, hide_unknown_arguments, ignore_unknown_arguments
+from chiplog.safety.process_number import process_number
 
 _log = logging.getLogger("chiplog")
 _lock = threading.Lock()
+_process = process_number()  # whose lock and runs these are
 _current: Run | None = None
 _earlier: list[Run] = []  # opened by init() before the current one, and still open
 _secondary_runs: list[Run] = []  # unpickled while another run was the current one
@@ -46,13 +48,16 @@ def enter_unpickled(run: Run) -> None:
             _secondary_runs.append(run)
 
 
-def after_fork() -> None:
-    """Detach the runs of a forked child from those of its parent."""
-    global _lock
+def follow_fork() -> None:
+    """Detach the runs of a forked child from those of its parent, once."""
+    global _lock, _process
+    if _process == (number := process_number()):
+        return
+    _process = number
     opened_ids.clear()
     _lock = threading.Lock()  # another thread of the parent may have held it
     for run in all_runs():
-        run._after_fork()
+        run._follow_fork()
 
 
 def current() -> Run | None:

@@ -16,6 +16,7 @@ from chiplog.safety.diagnostics import Diagnostics
 from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.lenient_calls import NO_DATA, hide_unknown_arguments, unknown_argument_diagnostic
+from chiplog.safety.process_number import PAGE
 from chiplog.safety.text import clean_utf8
 from chiplog.timing.phases import Phase, Timing
 from chiplog.timing.steps import Step, Steps
@@ -47,6 +48,7 @@ class PythonLoopCalls:
     _steps_per_log: int  # increment of `log()` without a step; 0 once `step()` counts
     _former_next_step: int  # before the last `step()`
     _former_top_step: int
+    _process: int  # the number of the process whose run this is
 
     @dynamo_disable
     @hide_unknown_arguments
@@ -70,7 +72,7 @@ class PythonLoopCalls:
             >>> run.log({"train/loss": loss, "opt": {"lr": 3e-4}}, step=step)
         """
         try:
-            if unknown or more:
+            if unknown or more or PAGE[0] != self._process:
                 self._log_with_options(data, step, more, unknown)
                 return
             # Use few calls and objects: beside a training caches are cold, and each one costs some microseconds.

@@ -145,7 +145,9 @@ def _at_exit_of_child() -> None:
 def _after_fork() -> None:
     forget_exit()
     _remember_main_frame()
-    current_run.after_fork()
+    current_run.follow_fork()
+    for run in all_runs():
+        run._start_sender()
     if all_runs():
         register_child_finalizer()
 

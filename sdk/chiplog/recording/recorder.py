@@ -20,6 +20,7 @@ from chiplog.safety.lenient_calls import (
     ignore_unknown_arguments,
     split_unknown,
 )
+from chiplog.safety.process_number import PAGE, process_number
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.timing.phases import DATA, GC, STEP, Phase, Timing
 from chiplog.timing.stall_detector import StallDetector
@@ -50,6 +51,7 @@ class Recorder(LoopCalls):
 
     def __init__(self, bounds: Limits) -> None:
         self._bounds = bounds
+        self._process = process_number()
         self._journal = NullJournal()
         self._finished = False
         self._pack = packer().pack
@@ -88,12 +90,20 @@ class Recorder(LoopCalls):
         """The run ID."""
         raise NotImplementedError
 
+    def _follow_fork(self) -> None:
+        """In a forked child: leave the parent's journal, unless this has been done. `Run` knows how."""
+        self._process = process_number()
+
     # -- logging --
 
     def _log_with_options(
         self, data: Mapping[str, Any], step: Any, more: tuple[Any, ...], unknown: dict[str, Any]
     ) -> None:
-        """Log a call with arguments of other loggers. commit=False: the next call without a step has the same step."""
+        """Log a call with arguments of other loggers, and the first one in a forked child.
+
+        commit=False: the next call without a step has the same step.
+        """
+        self._follow_fork()
         if more and type(more[0]) is bool and "commit" not in unknown:  # its place in W&B's log()
             unknown["commit"], more = more[0], more[1:]
         stays = unknown.pop("commit", None) is False  # safeguard: uncommitted-call-keeps-step
@@ -176,6 +186,7 @@ class Recorder(LoopCalls):
 
         The sender thread appends a value on a device later, so the run must have one.
         """
+        self._follow_fork()
         if isinstance(self._journal, LazyJournal):
             self._journal.open()
         return not isinstance(self._journal, NullJournal)
@@ -199,6 +210,7 @@ class Recorder(LoopCalls):
 
     def _is_finished_warn(self, call: str) -> bool:
         """Return True if the run has finished, and warn that the call is too late."""
+        self._follow_fork()
         if self._finished:
             self._warn_after_finish(call)
         return self._finished
@@ -472,6 +484,8 @@ class Recorder(LoopCalls):
         self._complaints.report_internal_error(where, error)
 
     def _emit(self, kind: EventKind, *fields: Any, urgent: bool = False) -> None:
+        if PAGE[0] != self._process:
+            self._follow_fork()
         payload = encode(kind, time_ns() // 1000, *fields)
         if len(payload) <= (limit := self._bounds.event_bytes_max):
             self._journal.append(payload, urgent=urgent)

@@ -37,6 +37,7 @@ from chiplog.safety.diagnostics import Diagnostic, Diagnostics
 from chiplog.safety.dynamo import exclude_from_dynamo
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.lenient_calls import ignore_unknown_arguments, report_unknown
+from chiplog.safety.process_number import may_start_threads, process_number
 from chiplog.safety.text import clean_utf8, is_encodable
 from chiplog.settings import RunSettings, as_strings, identity_event_fields, safe_name
 from chiplog.torch.current_device import CurrentDevice, current_device
@@ -191,6 +192,7 @@ class Run(Recorder):
 
     @property
     def _current_identity(self) -> Identity:
+        self._follow_fork()
         return (
             self._question.with_group_rank(self._identity, self._settings.label_given)
             if self._awaiting_group
@@ -200,6 +202,7 @@ class Run(Recorder):
     @property
     def is_primary(self) -> bool:
         """True if this label claims to write the config, files and state of the run."""
+        self._follow_fork()
         return self._identity.primary
 
     @property
@@ -435,6 +438,7 @@ class Run(Recorder):
         Examples:
             >>> run.finish()
         """
+        self._follow_fork()
         with self._finish_lock:
             if self._finished:
                 return
@@ -594,6 +598,7 @@ class Run(Recorder):
             lambda message: self._complaints.warn_once(("disk", ""), message),
         )
         self._disk_warned = not on_disk
+        self._journal.on_append_in_child = self._append_in_child
         # safeguard: device-values-polled-often
         # safeguard: expected-group-polled-often
         self._sender = SenderThread(
@@ -606,7 +611,8 @@ class Run(Recorder):
             warn=lambda message: self._complaints.warn_once(("sender", message[:20]), message),
             must_hurry=lambda: self._later.is_used or self._question.expects_group,
         )
-        self._sender.start()
+        if may_start_threads():  # safeguard: early-child-starts-no-thread
+            self._sender.start()
 
     @never_raises("tick")  # sending must continue
     def _tick(self) -> None:
@@ -706,8 +712,14 @@ class Run(Recorder):
 
     # -- fork --
 
-    def _after_fork(self) -> None:
-        """Detach a forked child from its parent's journal, socket and streams; its first `log()` opens a journal."""
+    def _follow_fork(self) -> None:
+        """Detach a forked child from its parent's journal, socket and streams; its first `log()` opens a journal.
+
+        Called by a hook, and at the first use in a child that comes before the hook or has none.
+        """
+        if self._process == (number := process_number()):
+            return
+        self._process = number
         if self._settings.mode == "disabled" or self._finished:
             return
         if self._console is not None:
@@ -739,7 +751,19 @@ class Run(Recorder):
         self._attempt = AttemptLookup(self._settings.places)
         self._journal = LazyJournal(self._open_lazily)
 
+    def _append_in_child(self, payload: bytes, urgent: bool) -> None:
+        """Append what a forked child was about to append to its parent's journal."""
+        self._follow_fork()
+        if not (isinstance(self._journal, Journal) and not self._journal.is_own):  # the run was finishing
+            self._journal.append(payload, urgent=urgent)
+
+    def _start_sender(self) -> None:
+        """Start to send what a forked child logged before it could start threads."""
+        if self._sender is not None and not self._finished:
+            self._sender.start()
+
     def _open_lazily(self) -> EventSink:
+        self._follow_fork()
         self._started_us = now_us()
         self._open()
         return self._journal

@@ -92,6 +92,7 @@ def init(
         >>> run = chiplog.init(project="gpt", config={"lr": 3e-4})
     """
     given = dict(locals())  # the arguments by name
+    current_run.follow_fork()
     with handlers_held():  # safeguard: interrupt-passes-init
         return _init(os.environ, given)
 
@@ -158,6 +159,7 @@ def setup() -> None:
         >>> chiplog.setup()
         >>> workers = [subprocess.Popen(["python", "worker.py"]) for _ in range(8)]
     """
+    current_run.follow_fork()
     with handlers_held():
         process_hooks.install()
         try:
@@ -173,6 +175,7 @@ def rejoin(ticket: RunPickle) -> Run:
     the same run, through the same agent, under its own label, from its first `log()` on. It is the current run if there
     is no other, and ends with the process.
     """
+    current_run.follow_fork()
     run = find_local(ticket)
     if run is not None:
         return run

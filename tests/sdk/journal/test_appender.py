@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from chiplog.journal.appender import NO_MEMORY, Appender, PythonAppender
+from chiplog.safety.process_number import process_number
 from chiplog_schemas.storage.record import Kind, encode, scan_records
 
 KINDS = [PythonAppender] if Appender is PythonAppender else [PythonAppender, Appender]
@@ -20,6 +21,7 @@ def layout_of(memory: Any, limit: int) -> Any:
 def appender(request: pytest.FixtureRequest) -> Any:
     class Recording(request.param):  # type: ignore[misc]  # either base
         def __init__(self) -> None:
+            self._process = process_number()
             self.refused: list[tuple[bytes, bool]] = []
 
         def _append_in_python(self, payload: bytes, urgent: bool) -> None:
@@ -52,6 +54,18 @@ def test_a_record_that_does_not_fit_is_left_to_python_and_nothing_is_written(app
     appender.append(b"x" * 10)
     assert len(appender.refused) == 1
     assert appender._tail[:2] == (34, 1)
+
+
+def test_another_process_writes_nothing_and_leaves_the_record_to_python(appender: Any) -> None:
+    memory = bytearray(4096)
+    layout = layout_of(memory, 4096)
+    appender._tail = (0, 0, layout)
+    appender._process -= 1
+    appender.append(b"x")
+    assert appender.refused == [(b"x", False)]
+    assert not appender._publish(appender._tail, (1, 1, layout), b"y", memory, 0, NO_MEMORY, 0)
+    assert not any(memory)
+    assert appender._tail == (0, 0, layout)
 
 
 def test_a_tail_is_replaced_with_what_is_written_or_not_at_all(appender: Any) -> None:

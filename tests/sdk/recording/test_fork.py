@@ -3,21 +3,41 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import chiplog
 from chiplog_schemas.model.events import EventKind
+from tests.support.forks import FORKS
 from tests.support.safeguard import Safeguard
 from tests.support.scripts import run_script
-from tests.support.sdk_events import by_label, values
+from tests.support.sdk_events import by_label, numbers, values
 from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(
-        "a forked child detaches from the journal that it inherits",
+        "a child of multiprocessing that inherits the run finishes it",
         "fork-detaches-journal",
-        test="test_a_killed_child_leaves_the_parents_journal_whole",
+        test="test_children_of_multiprocessing_that_inherit_the_run_log_and_finish",
+    ),
+    Safeguard(
+        "a forked child writes nothing to the journal of its parent, whichever way it was forked",
+        "child-leaves-parents-journal",
+        part=" or not self.is_own",
+        test="test_no_byte_of_a_child_is_in_its_parents_journal",
+    ),
+    Safeguard(
+        "a forked child that logs before Python's own hooks starts no thread: a lock of threading may be held",
+        "early-child-starts-no-thread",
+        condition=True,
+        test="test_a_child_that_logs_while_a_lock_of_threading_is_held_does_not_wait",
+    ),
+    Safeguard(
+        "a forked child removes no segment of its parent",
+        "child-keeps-parents-segments",
+        condition=False,
+        test="test_no_byte_of_a_child_is_in_its_parents_journal",
     ),
 ]
 
@@ -301,3 +321,155 @@ assert os.waitpid(pid, 0)[1] == 0
 """)
     assert out == "[] {'save_not_primary': 1}\n"
     assert not offline(EventKind.FILE)
+
+
+# The hook is there before chiplog's own, and even before that of threading.
+EARLY = """
+import os, signal, sys
+logs_in_hook = False
+def hook():
+    signal.alarm(60)  # a child that waits ends, and its exit status shows it
+    if logs_in_hook:
+        if logs_in_hook == "signal": os.kill(os.getpid(), signal.SIGUSR1)
+        else: run.log({"child": 1.0}, step=1)
+os.register_at_fork(after_in_child=hook)
+import threading
+import chiplog
+from tests.support.forks import FORKS
+run = chiplog.init(mode="offline", run_id="r", label="main", capture_console=False)
+"""
+
+WAYS = """
+signal.signal(signal.SIGUSR1, lambda number, frame: run.log({"child": 1.0}, step=1))
+steps = iter(range(1_000_000))
+def parent(count=3):
+    for _ in range(count):
+        step = next(steps)
+        run.log({"parent": float(step)}, step=step)
+def both(pid):
+    if not pid:
+        signal.alarm(60)
+        sys.setprofile(None)
+        run.log({"child": 2.0}, step=2)
+        run.log({"child": 3.0})
+        run.log({"text": "of the child"}, step=4)
+        run.finish()
+        os._exit(0)
+    parent()
+    found = os.waitpid(pid, 0)[1]
+    assert found == 0, found
+    parent()
+
+for logs_in_hook in (True, "signal"):
+    both(os.fork())
+logs_in_hook = False
+
+class Final:
+    def __del__(self): run.log({"child": 1.0}, step=1)
+def keep(local, event):
+    local.final = Final()
+    kept.set()
+    event.wait()
+kept, event = threading.Event(), threading.Event()
+thread = threading.Thread(target=keep, args=(threading.local(), event))
+thread.start()
+kept.wait()
+both(os.fork())
+Final.__del__ = lambda self: None
+event.set()
+thread.join()
+
+for fork in FORKS.values():
+    both(fork())
+    pid = fork()
+    if not pid:  # ends as a script does, with the hooks of its exit
+        signal.alarm(30)
+        break
+    both(fork())
+    assert os.waitpid(pid, 0)[1] == 0
+
+# In the middle of an append that needs a new segment: before it is made, and after.
+run._journal.preallocate = lambda: None
+for name, event in (("_put", "call"), ("_new_segment", "call"), ("_new_segment", "return")):
+    if not pid: break
+    forked = []
+    def profile(frame, what, argument):
+        if what == event and frame.f_code.co_name == name and not forked:
+            forked.append(os.fork())
+            if not forked[0]: signal.alarm(30)
+    sys.setprofile(profile)
+    while not forked:
+        chiplog.log({"parent": float(step := next(steps)), **{f"k{n}": 1.0 for n in range(100)}}, step=step)
+    sys.setprofile(None)
+    both(forked[0])
+if not pid:
+    run.log({"child": 2.0}, step=2)
+print(next(steps))
+"""
+
+
+@pytest.mark.parametrize("native", ["1", "0"])
+def test_no_byte_of_a_child_is_in_its_parents_journal(chiplog_dir, offline, native) -> None:
+    out = run_alone(EARLY + WAYS, CHIPLOG_NATIVE=native)
+    labels = by_label(offline())
+    main = labels.pop("main")
+    steps = sorted(int(line) for line in out.splitlines())
+    found = [(step, value) for key, step, value in numbers(main) if key == "parent"]
+    assert found == [(step, float(step)) for step in range(steps[-1])]
+    assert [e.fields["state"]["state"] for e in main if e.kind == EventKind.STATE] == ["finished"]
+    assert not [e for e in main if e.kind in (EventKind.LOST, EventKind.TEXT)]
+    n_early = n_in_append = 0
+    for events in labels.values():
+        found = values(events, "child")
+        n_early += found[0] == (1, 1.0)
+        in_append = [step for key, step, _ in numbers(events) if key == "parent"]
+        n_in_append += len(in_append)
+        assert len(in_append) <= 1, "only the call in whose middle it was forked"
+        found = [entry for entry in found if entry[0] != 1]
+        assert found in ([(2, 2.0), (3, 3.0)], [(2, 2.0)])
+    assert n_early == 3
+    assert n_in_append == 3
+    assert len(labels) == 3 + 3 * len(FORKS) + 3
+
+
+def run_alone(script: str, **environ: str) -> str:
+    """Run a script that imports as little as possible before its first lines."""
+    path = os.path.join(os.path.dirname(os.environ["CHIPLOG_DIR"]), "alone.py")
+    with open(path, "w") as file:
+        file.write(script)
+    where = {"PYTHONPATH": os.pathsep.join((os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[3])))}
+    done = subprocess.run(
+        [sys.executable, path], env={**os.environ, **where, **environ}, capture_output=True, text=True, timeout=180
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+LOCKED = """
+def hold():
+    with threading._active_limbo_lock:
+        held.set()
+        leave.wait()
+held, leave = threading.Event(), threading.Event()
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+for fork in FORKS.values():
+    logs_in_hook = fork is os.fork
+    pid = fork()
+    if not pid:
+        signal.alarm(60)
+        run.log({"child": 2.0}, step=2)
+        run.finish()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+leave.set()
+thread.join()
+"""
+
+
+def test_a_child_that_logs_while_a_lock_of_threading_is_held_does_not_wait(chiplog_dir, offline) -> None:
+    run_alone(EARLY + LOCKED)
+    labels = by_label(offline())
+    labels.pop("main")
+    assert [values(events, "child")[-1] for events in labels.values()] == [(2, 2.0)] * len(FORKS)
