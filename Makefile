@@ -4,6 +4,7 @@
 PYTHON ?= python3
 MINUTES ?= 10
 ARGS ?=
+export LATEST ?=
 # Tests of processes wait most of their time: three side by side keep two cores busy.
 TEST_WORKERS ?= 3
 SEED := $(or $(SEED),$(shell date +%s))
@@ -16,7 +17,7 @@ BOOTSTRAP := scripts/bootstrap.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo lint check test test-rest test-all test-summary system-packages docs screenshots matrix bench soak \
-    switch-off clean python
+    switch-off constraints clean python
 
 help:
 	@echo "make demo              train a small model on two ranks, then ask chiplog what happened (two minutes)"
@@ -31,9 +32,11 @@ help:
 	@echo "make bench             measure: cost of log(), rates, latencies"
 	@echo "make soak MINUTES=n    kill, cut, damage and fuzz for n minutes (default 10), and print the counts reached"
 	@echo "make switch-off        switch each safeguard off in turn, and see its fault test turn red"
+	@echo "make constraints       write constraints.txt: the newest versions of all dependencies, which other targets then install"
 	@echo "make clean             remove .venv, caches and the demo's data"
 	@echo
 	@echo "ARGS='…' is handed on, as in: make test ARGS='-k spool'    make demo ARGS=--kill-agent"
+	@echo "LATEST=1 installs the newest versions instead of those in constraints.txt: make test LATEST=1"
 	@echo "PYTHON=… names another interpreter: make test PYTHON=python3.12"
 
 python:
@@ -115,6 +118,10 @@ soak: python
 switch-off: python
 	@$(PYTHON) $(BOOTSTRAP) dev
 	@$(PY) -m tests.fault.switch_off $(ARGS)
+
+constraints: python
+	@$(PYTHON) $(BOOTSTRAP) dev
+	@$(PY) scripts/constraints.py $(ARGS)
 
 # The demo's daemons leave by themselves when idle; asked first, they do not lose their directory while they write.
 clean:

@@ -1,7 +1,10 @@
 """Make .venv and install chiplog into it, editable, with one extra: `python3 scripts/bootstrap.py dev|docs|torch`.
 
+constraints.txt names the versions of all dependencies; with the variable LATEST=1 the newest ones are installed.
+
 The script records the installed extras in .venv/.chiplog-installed, so that a second call does nothing. It installs
-again when pyproject.toml has changed, and recreates .venv when the clone was moved or its Python is gone.
+again when pyproject.toml or constraints.txt has changed, or LATEST, and recreates .venv when the clone was moved or its
+Python is gone.
 
 The script runs before the version of Python is checked: every Python 3 must be able to parse it, with only the standard
 library.
@@ -23,6 +26,8 @@ EXTRAS = {"docs": ("docs",), "torch": ("torch",), "dev": ("dev", "docs", "torch"
 STILL_INTERVAL_S = 15.0  # how often a long download prints a sign of life
 LINES_SHOWN = 40  # of pip, when it fails
 NOT_BUILT = "not built"  # in the stamp: the next call tries again
+CONSTRAINTS = "constraints.txt"
+LATEST = os.environ.get("LATEST", "") not in ("", "0")
 NATIVE = ("sdk/chiplog/native/hot_path.c", "scripts/build_native.py")
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
@@ -53,8 +58,9 @@ def check_python():
 
 
 def wanted(extra):
-    """Return the expected lines of the stamp: path, digests of the sources, and each extra."""
-    return [ROOT, digest("pyproject.toml"), digest(*NATIVE), *EXTRAS[extra]]
+    """Return the expected lines of the stamp: path, what decides the versions, the C source, and each extra."""
+    versions = digest("pyproject.toml", CONSTRAINTS) + (time.strftime(" latest of %Y-%m-%d") if LATEST else "")
+    return [ROOT, versions, digest(*NATIVE), *EXTRAS[extra]]
 
 
 def digest(*paths):
@@ -91,9 +97,16 @@ def venv_works():
 def install(extra):
     """Run pip; print its progress at times, and its last lines if it fails."""
     command = [VENV_PYTHON, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar=off"]
+    environ = dict(os.environ)
+    if LATEST:
+        command += ["--upgrade", "--upgrade-strategy=eager"]
+    else:  # as variables, they hold for the packages that build chiplog, too; relative, for pip splits them at blanks
+        environ["PIP_CONSTRAINT"] = " ".join([os.environ.get("PIP_CONSTRAINT", ""), CONSTRAINTS]).strip()
+        environ["PIP_BUILD_CONSTRAINT"] = CONSTRAINTS  # of pip 25.3 and newer
     pip = subprocess.Popen(
         [*command, "--editable", f".[{extra}]"],
         cwd=ROOT,
+        env=environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,  # hides warnings about mirrors; errors are among the last lines
@@ -101,7 +114,12 @@ def install(extra):
         errors="replace",
     )
     lines = collections.deque(maxlen=LINES_SHOWN)
-    reader = threading.Thread(target=lambda: lines.extend(pip.stdout), daemon=True)
+
+    def read():
+        with pip.stdout:
+            lines.extend(pip.stdout)
+
+    reader = threading.Thread(target=read, daemon=True)
     reader.start()
     began = time.monotonic()
     while True:
@@ -111,10 +129,11 @@ def install(extra):
         except subprocess.TimeoutExpired:
             at = [line.strip() for line in list(lines) if line.strip() and not line.startswith("WARNING")]
             say(f"  {time.monotonic() - began:.0f} s: {at[-1][:100] if at else 'pip is starting'}")
+    reader.join(1.0)
     if code:
-        reader.join(1.0)
         sys.stderr.writelines(lines)
-        fail(f"pip could not install .[{extra}] (exit code {code}); its message is above")
+        remedy = "" if LATEST else f"; LATEST=1 installs other versions than those of {CONSTRAINTS}"
+        fail(f"pip could not install .[{extra}] (exit code {code}); its message is above{remedy}")
 
 
 def native_files():
@@ -152,7 +171,8 @@ def main():
         if subprocess.run([sys.executable, "-m", "venv", VENV], stdin=subprocess.DEVNULL).returncode:
             fail(f"{sys.executable} -m venv failed; its message is above")
     large = "; the first time this downloads PyTorch, which is large" if "torch" in EXTRAS[extra] else ""
-    say(f"installing chiplog[{extra}] into .venv{large}")
+    newest = " with the newest of all dependencies" if LATEST else ""
+    say(f"installing chiplog[{extra}] into .venv{newest}{large}")
     for path in native_files():
         os.unlink(path)
     install(extra)  # compiles the C part, and hides why that failed

@@ -75,7 +75,8 @@ def test_an_installation_compiles_once_and_again_only_where_that_failed(
     counted.chmod(0o755)
     monkeypatch.setenv("CC", str(counted))
     (tree / "sdk/chiplog/native/_hot_path.abi3.so").write_text("of an older source")
-    (tree / "pyproject.toml").touch()
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tree / name).touch()
     (tree / ".venv").mkdir()
     spec = importlib.util.spec_from_file_location("bootstrap", tree / "scripts/bootstrap.py")
     assert spec is not None and spec.loader is not None

@@ -8,12 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from chiplog.journal.reachability import Reason, probe
 from chiplog.native.loader import SWITCH, hot_path, why_not
 from chiplog.ops import daemons
 from chiplog.ops.delivered import is_delivered
+from chiplog_schemas._version import __version__
 from chiplog_schemas.file_systems import LOCAL_FILE_SYSTEMS, VOLATILE_FILE_SYSTEMS, file_system_type
 from chiplog_schemas.limits import GIB, JOURNAL_BYTES_MAX, MIB, SPOOL_BYTES_MAX
 from chiplog_schemas.paths import LOCAL_DIR, Paths
@@ -29,6 +31,7 @@ _BACKLOG_BYTES = 64 * MIB  # of the spool: minutes of delay at usual rates
 _DESCRIPTORS_MIN = 1_024  # a rank needs ten, a collector one for each agent
 _ADOPTION_S = 10.0  # a working agent has adopted a dead rank's journal by then: it checks twice a second
 _PROBE = ".doctor"
+TESTED_DUCKDB = "2.0"  # the version in constraints.txt; a new one changed results of SQL before
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,18 @@ def _python(where: Paths) -> Finding:
     if not zmq.has("curve"):
         return Finding("python", WARNING, f"{found} without CURVE", "keys need it: install pyzmq's wheel from PyPI")
     return Finding("python", OK, found)
+
+
+def _duckdb(where: Paths) -> Finding:
+    remedy = f"pip install 'duckdb=={TESTED_DUCKDB}.*'"
+    try:
+        version = metadata.version("duckdb")
+    except metadata.PackageNotFoundError:
+        return Finding("duckdb", ERROR, "not installed", remedy)
+    if version.split(".")[:2] != TESTED_DUCKDB.split("."):
+        found = f"{version} was not tested with chiplog {__version__}, {TESTED_DUCKDB} was"
+        return Finding("duckdb", WARNING, found, f"if a query or the collector fails: {remedy}")
+    return Finding("duckdb", OK, version)
 
 
 def _log_call(where: Paths) -> Finding:
@@ -252,6 +267,7 @@ def directory_bytes(directory: Path) -> int:
 
 CHECKS: tuple[Callable[[Paths], Finding], ...] = (
     _python,
+    _duckdb,
     _log_call,
     _directory,
     _disk,

@@ -164,6 +164,20 @@ def test_a_spool_that_waits_is_a_warning_with_an_agent_and_without(where: Paths)
     assert found.remedy == "see whether its collector answers: chiplog doctor --canary"
 
 
+def test_a_minor_version_of_duckdb_that_was_not_tested_is_named(
+    where: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert findings(where.root)["duckdb"].verdict == OK
+    about = tmp_path / "duckdb-2.7.0.dist-info" / "METADATA"
+    about.parent.mkdir()
+    about.write_text("Metadata-Version: 2.1\nName: duckdb\nVersion: 2.7.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = findings(where.root)["duckdb"]
+    assert found.verdict == WARNING
+    assert found.found.startswith("2.7.0 was not tested with chiplog ")
+    assert found.remedy == f"if a query or the collector fails: pip install 'duckdb=={health_checks.TESTED_DUCKDB}.*'"
+
+
 def test_a_log_without_a_database_is_a_warning(where: Paths) -> None:
     assert findings(where.root)["collector"].verdict == OK
     (where.collector / "log").mkdir()
