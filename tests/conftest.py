@@ -22,6 +22,7 @@ from tests.support.node import Node, end_daemons
 from tests.support.rounds import Rounds, rounds, share_the_minutes, write_report
 from tests.support.run_report import write_run_report
 from tests.support.tools import MARK, require
+from tests.support.waiting import TIMES
 
 __all__ = ["Rounds", "rounds"]
 
@@ -133,6 +134,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)  # after -k and -m: the minutes are for those that run
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     share_the_minutes(items)
+    if TIMES != 1:
+        for item in items:
+            mark = item.get_closest_marker("timeout")
+            limit_s = float(mark.args[0] if mark else config.getini("timeout"))
+            item.add_marker(pytest.mark.timeout(TIMES * limit_s), append=False)
     if config.option.shuffle:
         chooser = random.Random(config.option.shuffle)
         modules = {path: chooser.random() for path in sorted({item.path for item in items})}

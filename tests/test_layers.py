@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import WAIT_S
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {
     "chiplog": ROOT / "sdk" / "chiplog",
@@ -39,13 +41,13 @@ def is_setter(node: ast.AST) -> bool:
 
 def test_every_contract_about_imports_is_kept() -> None:
     code = "from importlinter.cli import lint_imports_command as lint; lint(['--no-cache'])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=180)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stdout[done.stdout.find("Contracts") :]
 
 
 def test_importing_chiplog_costs_no_heavy_package() -> None:
     code = f"import sys, chiplog; print([name for name in {NOT_AT_IMPORT!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -59,7 +61,7 @@ def test_importing_chiplog_costs_no_heavy_package() -> None:
 def test_a_daemon_loads_no_heavy_package(module: str, absent: tuple[str, ...]) -> None:
     """A small job pays for each import, and a crash in DuckDB must not end the receiver."""
     code = f"import sys, {module}; print([name for name in {absent!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert done.stdout.strip() == "[]"
 
 

@@ -15,6 +15,7 @@ import chiplog
 from chiplog.cli.root import COMMANDS
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
+from tests.support.waiting import WAIT_S
 
 pytestmark = pytest.mark.xdist_group("readme")  # one worker: what its fixture does is costly
 
@@ -46,7 +47,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     subprocess.run([sys.executable, "-c", PROGRAM], env=environ, check=True)
     ranks = [subprocess.Popen([sys.executable, "-c", TWO_RANKS, str(rank)], env=environ) for rank in (0, 1)]
     for process in ranks:
-        process.wait(180)
+        process.wait(WAIT_S)
     where = paths_for_root(root)
     deadline = time.monotonic() + 240
     with chiplog.connect(dir=root) as client:

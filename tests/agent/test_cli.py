@@ -61,7 +61,7 @@ def test_exactly_one_agent_serves_a_directory_however_many_start(chiplog_dir) ->
 )
 def test_bad_flags_are_one_line_that_names_them_and_exit_code_2(tmp_path, flags, named) -> None:
     command = [*AGENT, "--dir", str(tmp_path / "c"), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert named in line
@@ -70,7 +70,7 @@ def test_bad_flags_are_one_line_that_names_them_and_exit_code_2(tmp_path, flags,
 
 def test_a_directory_that_cannot_be_used_is_one_line_and_exit_code_1(tmp_path) -> None:
     (tmp_path / "file").write_text("")
-    done = subprocess.run([*AGENT, "--dir", str(tmp_path / "file")], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([*AGENT, "--dir", str(tmp_path / "file")], capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert str(tmp_path / "file") in line

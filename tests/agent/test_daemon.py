@@ -30,7 +30,7 @@ from chiplog_schemas.storage.record import encode as frame
 from tests.support.descriptors import no_descriptors
 from tests.support.node import Node, end_process
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_MS, WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -139,7 +139,7 @@ class Rank:
         self.next = last + 1
 
     def receive(self) -> messages.Message:
-        assert self.socket.poll(180_000), "no answer"
+        assert self.socket.poll(WAIT_MS), "no answer"
         message = messages.parse(self.socket.recv_multipart())
         self.credit = message.credit
         self.acked = max(self.acked, message.next)
@@ -166,7 +166,9 @@ def identity(label: str = "hand") -> bytes:
 
 
 def run_rank(label: str = "rank0", *more: str, says: str = "") -> None:
-    done = subprocess.run([sys.executable, "-W", "error", "-c", RANK, label, *more], capture_output=True, timeout=180)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", RANK, label, *more], capture_output=True, timeout=WAIT_S
+    )
     assert done.returncode == 0, done.stderr
     assert says in done.stderr.decode() and len(done.stderr.splitlines()) == bool(says), done.stderr
 
@@ -319,7 +321,7 @@ def test_a_leaving_agent_starts_a_successor_only_for_journals_that_it_has_not_se
     (bare_node.place.journals / ("00112233445566778899aabbccddeeff") / LOCK_NAME).mkdir(parents=True)
     code = IMPATIENT.replace("try:\n", SHOWS_SUCCESSOR + "try:\n", 1)
     command = [sys.executable, "-c", code, str(bare_node.root), "0.5", late]
-    process = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=180, check=True)
+    process = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=WAIT_S, check=True)
     assert process.stderr == printed
 
 
@@ -335,7 +337,7 @@ def test_an_embedded_agent_stays_while_a_rank_lives_or_its_spool_is_not_delivere
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1.5)
         bare_node.start_collector()
-        process.wait(180)
+        process.wait(WAIT_S)
         assert process.returncode == 0
     finally:
         end_process(process.pid)
@@ -540,11 +542,11 @@ def slow_agent(chiplog_dir: Path) -> Iterator[None]:
     process = subprocess.Popen([sys.executable, "-P", "-c", SLOW, str(chiplog_dir)])
     yield
     process.terminate()
-    assert process.wait(60) == 0
+    assert process.wait(WAIT_S) == 0
 
 
 def wait_for_ack(rank: Rank, number: int) -> messages.Message:
-    while rank.socket.poll(120_000):
+    while rank.socket.poll(WAIT_MS):
         message = rank.receive()
         if message.next >= number:
             return message
@@ -594,4 +596,4 @@ def test_while_clients_ask_the_collector_its_agents_sync_often_and_tell_their_ra
         rank.close()
     finally:
         done.set()
-        collector.join(60)
+        collector.join(WAIT_S)

@@ -10,6 +10,7 @@ import pytest
 
 from chiplog_collector.memory_limit import ALLOCATOR_SETTING, data_bytes, limit_memory
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -37,7 +38,7 @@ print("kept" if bound_memory(1 << 20) == lower else "raised")
 
 
 def test_a_single_allocation_beyond_the_limit_is_refused_and_a_lower_limit_stays() -> None:
-    done = subprocess.run([sys.executable, "-c", ALLOCATION], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([sys.executable, "-c", ALLOCATION], capture_output=True, text=True, timeout=WAIT_S)
     assert done.stdout.split() == ["refused", "kept"], done.stderr
 
 
@@ -46,7 +47,7 @@ def test_the_allocator_is_set_before_the_index_imports_duckdb(tmp_path: Path) ->
     command = [sys.executable, "-m", "chiplog_collector.index", str(tmp_path)]
     environment = {name: value for name, value in os.environ.items() if name not in ALLOCATOR_SETTING}
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S)
     assert done.stdout.splitlines() == list(ALLOCATOR_SETTING.values()), done.stderr
 
 

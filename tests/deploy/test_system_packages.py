@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import tools
 from tests.support.tools import ROOT, lack, needs, require
+from tests.support.waiting import WAIT_S
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TMUX = "tmux is missing; apt-get install tmux"
@@ -41,7 +42,9 @@ def no_tmux(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def run(*command: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if name != "CI"} | environ
-    return subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        command, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=2 * WAIT_S, check=False
+    )
 
 
 def installed_by(apt_get: str, programs: Path) -> str:

@@ -145,7 +145,7 @@ def train(host: Deployed) -> str:
         env=environment_of_a_user(host),
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=WAIT_S,
         cwd="/",
     )
     assert done.returncode == 0, done.stderr
@@ -270,6 +270,6 @@ def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
         copy.write_text(text.replace("/opt/chiplog/bin/chiplog", str(CHIPLOG)))  # it checks that the program is there
         copies.append(copy)
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *copies], capture_output=True, text=True, timeout=180
+        ["systemd-analyze", "verify", "--man=no", *copies], capture_output=True, text=True, timeout=WAIT_S
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -11,6 +11,7 @@ import pytest
 
 import chiplog
 from chiplog_schemas.query.query_messages import disable_faulty_optimizers
+from tests.support.waiting import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -27,7 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "http_proxy": "http://127.0.0.1:9",
         "https_proxy": "http://127.0.0.1:9",
     }
-    done = subprocess.run(command, cwd=ROOT, env=without_network, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, env=without_network, capture_output=True, text=True, timeout=2 * WAIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return directory
 
@@ -48,7 +49,7 @@ def test_lists_that_repeat_code_are_up_to_date() -> None:
     assert pages
     command = [sys.executable, "-m", "cogapp", "--check", "--diff", *pages]
     environ = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, f"run `make docs` and commit the pages\n{done.stdout}{done.stderr}"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from chiplog.query.client import connect
 from tests.support.command_line import CLI
 from tests.support.node import Node
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 RANK = """
 import sys, time, chiplog
@@ -29,7 +29,7 @@ STEPS = "SELECT step, value FROM metrics WHERE run_id = 'kept' ORDER BY step"
 
 
 def command(*arguments: object) -> str:
-    done = subprocess.run([*CLI, *map(str, arguments)], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([*CLI, *map(str, arguments)], capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -23,7 +23,7 @@ from tests.support.kept_log import finished
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
 from tests.support.sample_log import place_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -51,7 +51,7 @@ def node_with(directory: Path, *ranks: Rank) -> Node:
 def end(node: Node) -> None:
     if node.collector is not None and node.collector.poll() is None:
         node.collector.terminate()
-        node.collector.wait(60)
+        node.collector.wait(WAIT_S)
 
 
 def test_a_deletion_that_was_answered_survives_kills_and_a_rebuild(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_deletion_that_was_answered_survives_kills_and_a_rebuild(tmp_path: Pat
         node.start_collector()
         wait_until(lambda: node.try_sql("SELECT 1"), "a collector that answers")
         assert not shown & set(runs_in(node.place))
-        deleting.join(180)
+        deleting.join(WAIT_S)
         assert not deleting.is_alive()
     finally:
         over.set()

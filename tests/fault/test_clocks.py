@@ -33,7 +33,7 @@ from tests.support.oracle import compare
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
 from tests.support.tools import require
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 pytestmark = pytest.mark.xdist_group("clocks")  # one worker: what its fixture does is costly
 
@@ -178,7 +178,7 @@ class Trial:
 
     def finish(self) -> None:
         self.rank.send_signal(signal.SIGTERM)
-        assert self.rank.wait(120) == 0
+        assert self.rank.wait(WAIT_S) == 0
         self._until_complete("finished")
 
     def kill(self) -> None:

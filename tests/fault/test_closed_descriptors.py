@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -108,7 +109,7 @@ def test_a_training_that_closes_all_descriptors_lives_and_loses_nothing(
         env=os.environ | {"CHIPLOG_DIR": str(node.root)},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=WAIT_S,
     )
     assert done.returncode == (-signal.SIGKILL if ended == "kill" else 0), done.stderr[-2000:]
     assert "lived" in done.stdout

@@ -46,7 +46,7 @@ from tests.support.oracle import ORACLE, compare
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
 from tests.support.sample_log import everything
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -543,7 +543,7 @@ def test_a_log_that_lost_its_end_and_the_word_of_it_takes_new_events_all_the_sam
     process = subprocess.run(
         [sys.executable, "-P", "-m", "chiplog_collector.index", str(place.root)],
         stdin=subprocess.DEVNULL,
-        timeout=180,
+        timeout=WAIT_S,
     )
     assert process.returncode == 0
     with duckdb.connect(str(place.index), read_only=True) as connection:
@@ -581,7 +581,7 @@ def test_a_spool_that_lost_its_end_says_so_and_gives_out_no_number_twice(tmp_pat
 def rank_to_its_end(node: Node, file: Path, events: int = 400) -> None:
     command = [sys.executable, "-P", ORACLE, str(file), "--events", str(events), "--pause-s", "0.004"]
     environment = os.environ | {"CHIPLOG_DIR": str(node.root)}
-    subprocess.run([*command, "--label", "rank0", "--run-id", "r"], env=environment, check=True, timeout=180)
+    subprocess.run([*command, "--label", "rank0", "--run-id", "r"], env=environment, check=True, timeout=WAIT_S)
 
 
 def settled(node: Node, file: Path, seed: int) -> None:

@@ -62,7 +62,7 @@ from tests.support.disk.faults import (
 from tests.support.node import end_process
 from tests.support.oracle import read
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -305,7 +305,7 @@ def test_a_commit_cuts_back_its_own_bytes_and_never_acknowledged_ones(library: P
     rules.fail(SYNC, tmp_path / "log", "", EIO, skip=4, times=1)
     command = [sys.executable, "-c", COMMITS, str(tmp_path / "log")]
     environment = {**os.environ, **rules.environment}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert rules.hits == [1, 2, 1]
     *refused, kept = done.stdout.splitlines()
     assert len(refused) == 2
@@ -481,7 +481,7 @@ def test_a_daemon_that_cannot_start_says_why_in_one_line_and_starts_when_the_dis
         processes[site] = started, rules
     try:
         for site, (process, rules) in processes.items():
-            _, errors = process.communicate(timeout=180)
+            _, errors = process.communicate(timeout=WAIT_S)
             assert process.returncode == 1, (site, errors)
             assert "cannot start" in errors.splitlines()[-1], (site, errors)
             assert "Traceback" not in errors, (site, errors)

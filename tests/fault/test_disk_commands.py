@@ -18,6 +18,7 @@ from tests.support.disk.faults import OPEN, RENAME, SYNC, WRITE, Disk, Faults, b
 from tests.support.node import Node
 from tests.support.oracle import ORACLE, compare
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -60,7 +61,7 @@ def chiplog(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=WAIT_S,
     )
 
 

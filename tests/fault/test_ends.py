@@ -28,12 +28,12 @@ from chiplog_schemas.limits import FINISH_WAIT_S
 from tests.support.node import Node
 from tests.support.oracle import compare
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 PROMISED_S = 2.0  # by which an end may be later with chiplog than without it
 NOISE_S = 4.0  # extra time on a busy machine, also for finish() …
 PLAYS = 3  # … in one of this many runs of the same ending
-HUNG_S = 200.0  # a rank that has not ended by then is killed, and its test fails
+HUNG_S = WAIT_S  # a rank that has not ended by then is killed, and its test fails
 AT_ONCE = 4
 NOWHERE = {"CHIPLOG_AGENT": "ipc:///nowhere/agent.sock"}  # an agent that is named and not there: none is started
 KILLED, TERMINATED, ABORTED = (("crashed", None, f"killed by {name}") for name in ("SIGKILL", "SIGTERM", "SIGABRT"))
@@ -282,8 +282,8 @@ class Stage:
         """End the stage; what it keeps for its ranks (the fork server) ends with it."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(180)
-        self._reader.join(180)
+        self._process.wait(WAIT_S)
+        self._reader.join(WAIT_S)
         self._process.stdout.close()
 
 

@@ -16,7 +16,7 @@ from chiplog_schemas.storage.journal_dir import list_journals
 from tests.support.node import Node
 from tests.support.oracle import compare
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -90,7 +90,7 @@ def ranks(directory: Path, run_id: str, *, comes_back: bool) -> dict[int, tuple[
     directory.mkdir(exist_ok=True)
     arguments = [str(directory), run_id, "back" if comes_back else "", str(FREE[0]), str(FREE[-1]), str(EVENTS)]
     done = subprocess.run(
-        [sys.executable, "-c", STAGE, *arguments], capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-c", STAGE, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert done.stdout, done.stderr
     codes = json.loads(done.stdout)

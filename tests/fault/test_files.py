@@ -18,7 +18,7 @@ from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 SIZE = 64 << 20
 STEP = 8 << 20  # so much arrives between two kills
@@ -79,7 +79,7 @@ def test_a_saved_file_arrives_whole_and_once_whoever_is_killed(bare_node: Node, 
     data = random.Random(7).randbytes(SIZE)
     (tmp_path / "big.bin").write_bytes(data)
     environment = os.environ | {"CHIPLOG_DIR": str(bare_node.root), "CHIPLOG_AGENT": place.agent_address}
-    rank = subprocess.run([sys.executable, "-c", RANK], cwd=tmp_path, env=environment, timeout=120)
+    rank = subprocess.run([sys.executable, "-c", RANK], cwd=tmp_path, env=environment, timeout=WAIT_S)
     assert rank.returncode == -signal.SIGKILL
     assert len(list(place.outbox.iterdir())) == 1
     (tmp_path / "big.bin").write_bytes(b"the training continues")

@@ -21,8 +21,9 @@ from chiplog_schemas.storage.journal_dir import JournalReader, list_journals
 from chiplog_schemas.storage.record import Record
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
-PATIENCE_S = 200.0
+PATIENCE_S = WAIT_S
 RAISED_IN_A_SOAK = 40_000
 
 SAFEGUARDS = [

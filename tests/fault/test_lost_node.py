@@ -14,6 +14,7 @@ import pytest
 from tests.support.node import Node, end_process
 from tests.support.oracle import ORACLE
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -78,7 +79,7 @@ def test_a_lost_nodes_labels_crash_and_those_of_one_out_of_reach_run_on_when_it_
         unknown = "SELECT produced, pending, stored > 0 AS kept, reasons LIKE 'unknown: %' AS told FROM completeness"
         assert centre.sql(unknown) == [{"produced": None, "pending": None, "kept": True, "told": True}] * 2
         listed = [sys.executable, "-m", "chiplog.cli", "runs", "--format", "json", "--dir", str(centre.root)]
-        [run] = json.loads(subprocess.run(listed, capture_output=True, check=True, timeout=120).stdout)
+        [run] = json.loads(subprocess.run(listed, capture_output=True, check=True, timeout=WAIT_S).stdout)
         assert (run["complete"], run["pending"]) == (False, None)
         assert centre.sql("SELECT n_failed, n_running FROM runs") == [{"n_failed": 2, "n_running": 0}]
         [told] = centre.sql("SELECT reason FROM labels WHERE label = 'gone'")

@@ -29,7 +29,7 @@ from chiplog_schemas.storage.record import Record
 from tests.support.disk.faults import LONG_MS, FaultyNode, Rank, settled
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 MIB = 1 << 20
 SAFEGUARDS = [
@@ -308,7 +308,7 @@ def test_more_questions_than_may_wait_are_answered_busy_and_slow_ones_end_in_tim
     for asker in askers:
         asker.start()
     for asker in askers:
-        asker.join(180)
+        asker.join(WAIT_S)
     assert sum(kinds.values()) == 6
     assert kinds["busy"] >= 1
     assert kinds["timeout"] >= 1
@@ -322,7 +322,7 @@ def test_more_questions_than_may_wait_are_answered_busy_and_slow_ones_end_in_tim
 def test_a_daemon_names_a_bad_bound_and_does_not_start(tmp_path: Path, module: str) -> None:
     environment = {**os.environ, "CHIPLOG_CREDIT_BYTES": "1 GB"}
     command = [sys.executable, "-P", "-m", module, "--dir", str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     least, most = RANGES["CHIPLOG_CREDIT_BYTES"]

@@ -27,7 +27,7 @@ from tests.support.query_client import (
     assert_is_stopped,
 )
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 STUBBORN = 10_000_000  # letters: some minutes of work in one call, which no interruption ends
 MEMORY_BYTES_MAX = 4 << 30  # of the index: what `memory.py` lets it have, and some for what it had before
@@ -286,5 +286,5 @@ def test_questions_without_end_are_answered_busy_and_pings_at_once(node: Node, r
     assert "busy" in kinds
     assert len(kinds) < len(ids), "the ping was answered before the queries"
     other = Asker(node.place.query_address)
-    wait_until(lambda: other.ask("SELECT 1").kind == QueryMessageKind.RESULT, "another reader's answer", 110)
+    wait_until(lambda: other.ask("SELECT 1").kind == QueryMessageKind.RESULT, "another reader's answer", WAIT_S)
     other.close()

@@ -16,6 +16,7 @@ from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.node import Node
 from tests.support.oracle import ORACLE, compare
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -58,7 +59,7 @@ def recorded(tmp_path: Path) -> Iterator[tuple[Node, Path]]:
 
 def rebuild(node: Node) -> str:
     command = [sys.executable, "-P", "-m", "chiplog.cli", "rebuild", "--dir", str(node.root)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0 and done.stderr == "", done
     return done.stdout
 

@@ -26,7 +26,7 @@ from tests.support.node import Node, end_daemons
 from tests.support.oracle import compare
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 STOPPED_S = PEER_SILENT_S + 2.0
 STOPPED_LONG_S = 45.0  # in a soak
@@ -135,7 +135,7 @@ class Pipeline:
     def finish(self, seed: int) -> None:
         """Let the rank finish, and measure the time."""
         self.end.touch()
-        printed, _ = self.rank.communicate(timeout=120)
+        printed, _ = self.rank.communicate(timeout=WAIT_S)
         assert self.rank.returncode == 0, (seed, self.victim)
         log_us, finish_s = printed.strip().splitlines()
         print(f"{self.victim} stopped: log() p50, p99.9, worst in µs: {log_us}; finish() {finish_s} s")

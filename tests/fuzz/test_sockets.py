@@ -31,7 +31,7 @@ from tests.support.node import Node
 from tests.support.oracle import ORACLE
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import WAIT_S, wait_until
+from tests.support.waiting import WAIT_MS, WAIT_S, wait_until
 
 RSS_GROWTH_BYTES = 64 * MIB
 DESCRIPTORS_MORE = 64
@@ -223,10 +223,10 @@ def test_a_frame_longer_than_a_record_ends_its_connection(tmp_path: Path) -> Non
         try:
             peer.connect(f"ipc://{tmp_path}/s")
             peer.send_multipart([b"head", bytes(messages.FRAME_BYTES_MAX)])
-            assert router.poll(180_000), "the longest frame that there is"
+            assert router.poll(WAIT_MS), "the longest frame that there is"
             assert len(router.recv_multipart()[2]) == messages.FRAME_BYTES_MAX
             peer.send_multipart([b"head", bytes(messages.FRAME_BYTES_MAX + 1)])
-            assert told.poll(180_000), "it was not cut off"
+            assert told.poll(WAIT_MS), "it was not cut off"
             assert not router.poll(0)
         finally:
             peer.disable_monitor()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.launchers.training import Training, finished
 from tests.support.ports import free_ports
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -237,7 +237,7 @@ def test_ranks_started_by_hand_agree_through_the_store_beside_another_such_job(l
     first_ids = {(training.directory / f"id{rank}").read_text() for rank in (0, 1)}
     [former] = first_ids - {training.run_id}
     chiplog = [sys.executable, "-m", "chiplog.cli", "show", former, "--dir", training.environ["CHIPLOG_DIR"]]
-    shown = subprocess.run(chiplog, capture_output=True, text=True, timeout=180)
+    shown = subprocess.run(chiplog, capture_output=True, text=True, timeout=WAIT_S)
     assert training.run_id in shown.stdout, f"the ID that a rank printed at first leads to the run: {shown}"
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.support.node import Node
+from tests.support.waiting import WAIT_S
 
 # rank1 raises while the others wait for it: rank0 hangs in native code until the launcher sends SIGTERM, and rank2
 # waits on the connection that breaks.
@@ -36,7 +37,7 @@ def test_of_three_ranks_that_fail_the_one_that_raised_is_first_and_the_others_ar
     script.write_text(TRAIN)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(script)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2 * WAIT_S)
     assert done.returncode == 1, done.stderr
     labels = "SELECT label, state, exit_code, exit_signal, reason FROM labels ORDER BY label"
     rows = node.until(labels, lambda rows: len(rows) == 3 and all(row["state"] != "running" for row in rows))
@@ -52,7 +53,7 @@ def test_of_three_ranks_that_fail_the_one_that_raised_is_first_and_the_others_ar
         [sys.executable, "-m", "chiplog.cli", "show", "latest", "--dir", str(node.root)],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=WAIT_S,
         env={**environment, "COLUMNS": "200"},
     )
     line = next(line for line in shown.stdout.splitlines() if line.strip().startswith("failed first"))

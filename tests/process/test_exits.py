@@ -12,6 +12,7 @@ import pytest
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -67,7 +68,7 @@ def ended(node: Node, tmp_path: Path, end: str, *prefix: str) -> tuple[int, dict
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("{end}", end))
     environ = os.environ | {"CHIPLOG_DIR": str(node.root), "CHIPLOG_RUN_ID": tmp_path.name}
-    done = subprocess.run([*prefix, sys.executable, str(script)], capture_output=True, timeout=120, env=environ)
+    done = subprocess.run([*prefix, sys.executable, str(script)], capture_output=True, timeout=WAIT_S, env=environ)
     labels = f"SELECT * FROM labels WHERE run_id = '{tmp_path.name}'"
     [row] = node.until(labels, lambda rows: rows[0]["state"] != "running")
     return done.returncode, row

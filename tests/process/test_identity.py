@@ -18,7 +18,7 @@ from tests.support.node import Node
 from tests.support.ports import free_ports
 from tests.support.safeguard import Safeguard
 from tests.support.tools import NAMESPACES, needs
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 pytestmark = [
     pytest.mark.xdist_group("identity"),
@@ -110,7 +110,7 @@ def test_a_container_with_another_hostname_delivers_all_with_its_agents_key(
         assert centre.sql(query) == [{"node": "gpu-17", "pid": pid, "hostname": "pod-7f9c", "rank_pid": 1}]
     finally:
         until.touch()
-        rank.wait(60)
+        rank.wait(WAIT_S)
     assert centre.sql("SELECT * FROM events WHERE kind = 'refused_node'") == []
 
 
@@ -148,12 +148,12 @@ def test_each_rank_of_a_pid_namespace_has_its_own_statistics(bare_node: Node, tm
     finally:
         until.touch()
         for rank in ranks:
-            rank.wait(60)
+            rank.wait(WAIT_S)
 
 
 def printed(host: Host, *arguments: str) -> str:
     command = [sys.executable, "-P", "-m", "chiplog.cli", *arguments, "--dir", str(host.root)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False).stdout
 
 
 def link_state(host: Host) -> str:
@@ -174,7 +174,7 @@ def test_what_a_collector_refuses_is_kept_and_reported_until_the_key_is_allowed(
         centre.until("SELECT 1 FROM metrics HAVING count(*) = 100")
         host.kill_agent()
         rank.kill()
-        rank.wait(60)
+        rank.wait(WAIT_S)
         [journal] = [path for _, path in list_journals(host.place.journals)]
         making = other.place.journals / f".new-{journal.name}"
         shutil.copytree(journal, making)
@@ -190,7 +190,7 @@ def test_what_a_collector_refuses_is_kept_and_reported_until_the_key_is_allowed(
         wait_until(lambda: link_state(other) == "open", "an agent of which nothing is refused")
     finally:
         rank.kill()
-        rank.wait(60)
+        rank.wait(WAIT_S)
         other.stop()
 
 
@@ -220,5 +220,5 @@ def test_a_rank_that_comes_over_tcp_is_not_sampled(bare_node: Node, tmp_path: Pa
         ]
     finally:
         until.touch()
-        far.wait(60)
-        near.wait(60)
+        far.wait(WAIT_S)
+        near.wait(WAIT_S)

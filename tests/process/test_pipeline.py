@@ -12,7 +12,7 @@ from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.node import Node
 from tests.support.ports import free_ports
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 PLAIN = """
 import sys
@@ -107,7 +107,7 @@ def daemons_of(root: Path, module: str) -> list[int]:
 
 
 def run_to_end(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd="/")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, cwd="/")
     assert done.returncode == 0, done.stderr
     assert "chiplog:" not in done.stderr, done.stderr
     assert "Traceback" not in done.stderr, done.stderr
@@ -123,7 +123,7 @@ def test_eight_processes_that_race_from_nothing_get_one_agent_one_collector_and_
         for number in range(8)
     ]
     for process in processes:
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate(timeout=WAIT_S)
         assert process.returncode == 0, err
         assert err == ""
         assert out.startswith("hello from")
@@ -220,7 +220,7 @@ def test_a_rank_that_is_killed_before_any_agent_runs_is_delivered_by_the_next_on
     # Its sender starts an agent after 0.1 s: an explicit address prevents that.
     killed = PLAIN.replace("run.finish()", "import os; os.kill(os.getpid(), 9)")
     killed = killed.replace("config=", "agent='ipc:///nowhere/agent.sock', config=")
-    done = subprocess.run([sys.executable, script(killed), "1"], capture_output=True, timeout=180)
+    done = subprocess.run([sys.executable, script(killed), "1"], capture_output=True, timeout=WAIT_S)
     assert done.returncode == -signal.SIGKILL, done.stderr
     run_to_end([sys.executable, script(PLAIN), "0"])
     node = Node(chiplog_dir)

@@ -10,6 +10,7 @@ import pytest
 from chiplog_agent.ranks.exit_cause import DISMISSED, VANISHED
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -57,7 +58,7 @@ def test_workers_of_a_pool_that_was_terminated_end_as_their_owner_did(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(POOL.replace("{main}", MAINS[main]))
-    done = subprocess.run([sys.executable, str(script)], env=os.environ, capture_output=True, text=True, timeout=180)
+    done = subprocess.run([sys.executable, str(script)], env=os.environ, capture_output=True, text=True, timeout=WAIT_S)
     is_good = main != "raises"
     assert (done.returncode == 0) is is_good, done.stderr
     query = "SELECT DISTINCT state FROM labels"

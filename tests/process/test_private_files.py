@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -40,7 +41,11 @@ def test_nobody_else_can_read_or_write_what_chiplog_makes_under_umask_000(chiplo
 
     def run(*command: str) -> None:
         subprocess.run(
-            [sys.executable, *command], umask=0, env=os.environ | {"CHIPLOG_SURROUNDINGS": "1"}, timeout=180, check=True
+            [sys.executable, *command],
+            umask=0,
+            env=os.environ | {"CHIPLOG_SURROUNDINGS": "1"},
+            timeout=WAIT_S,
+            check=True,
         )
 
     run(str(script))

@@ -23,7 +23,7 @@ from chiplog_schemas.storage.segment_format import segment_name
 from tests.support.findings import findings
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -128,7 +128,7 @@ def run_script(tmp_path: Path, script: str, **variables: str) -> "subprocess.Com
     path = tmp_path / "train.py"
     path.write_text(script)
     return subprocess.run(
-        [sys.executable, str(path)], env=os.environ | variables, capture_output=True, text=True, timeout=180
+        [sys.executable, str(path)], env=os.environ | variables, capture_output=True, text=True, timeout=WAIT_S
     )
 
 
@@ -164,7 +164,7 @@ def test_looking_starts_the_daemons_when_journals_wait_and_says_so(chiplog_dir: 
         command = [*CLI, *arguments]
         environment = os.environ | variables
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True}
-        return subprocess.run(command, env=environment, text=True, timeout=180, **streams)
+        return subprocess.run(command, env=environment, text=True, timeout=WAIT_S, **streams)
 
     served = look("ui", "--no-start", "--port", "0", "--until-stdin-ends")
     assert (served.returncode, served.stderr) == (0, "")
@@ -239,7 +239,7 @@ def test_a_directory_that_no_agent_can_adopt_starts_nothing(chiplog_dir: Path) -
     (headless / LOCK_NAME).touch()
     assert daemons.waiting_journals(where) == []
     command = [*CLI, "runs"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 1
     assert "nothing has been recorded" in done.stderr and "wait" not in done.stderr
     assert lock_holder_pid(where.agent / "lock") == 0

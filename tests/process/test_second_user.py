@@ -120,7 +120,7 @@ class User:
             text=True,
             capture_output=True,
             cwd="/",
-            timeout=120,
+            timeout=WAIT_S,
             check=False,
         )
 
@@ -162,7 +162,7 @@ def test_a_second_user_with_the_first_ones_environment_loses_nothing(centre: Cen
         assert rank.stdout is not None
         assert rank.stdout.readline() == "logged\n"
         centre.until("SELECT 1 FROM metrics WHERE run_id = 'of-bob' HAVING count(*) = 100")
-        printed = rank.communicate("\n", timeout=120)[1].splitlines()
+        printed = rank.communicate("\n", timeout=WAIT_S)[1].splitlines()
         assert rank.returncode == 0
         [line] = [line for line in printed if "cannot be reached" in line]
         assert address in line and "permission denied" in line and f"{homes}/bob/.chiplog" in line
@@ -171,7 +171,7 @@ def test_a_second_user_with_the_first_ones_environment_loses_nothing(centre: Cen
         assert len(printed) == 2
 
         short = bob.rank("short")
-        _, errors = short.communicate(timeout=120)
+        _, errors = short.communicate(timeout=WAIT_S)
         assert "permission denied" in errors, "also when the run is over within a second"
         centre.until("SELECT 1 FROM metrics WHERE run_id = 'short' HAVING count(*) = 100")
 
@@ -183,12 +183,12 @@ def test_a_second_user_with_the_first_ones_environment_loses_nothing(centre: Cen
         assert alice.chiplog("doctor", "--format", "csv").stdout.count(f'"{address}, by CHIPLOG_AGENT, listens"') == 1
 
         mine = alice.rank("of-alice")
-        _, errors = mine.communicate(timeout=120)
+        _, errors = mine.communicate(timeout=WAIT_S)
         assert errors == ""
         centre.until("SELECT 1 FROM metrics WHERE run_id = 'of-alice' HAVING count(*) = 100")
     finally:
         agent.send_signal(signal.SIGTERM)
-        agent.wait(60)
+        agent.wait(WAIT_S)
 
 
 def test_a_named_agent_that_does_not_listen_is_reported_while_the_run_goes_on(centre: Centre, homes: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_named_agent_that_does_not_listen_is_reported_while_the_run_goes_on(ce
     line = rank.stderr.readline()
     print(f"reported {time.monotonic() - logged_at:.2f} s after the first values")
     assert address in line and "no such file" in line and "chiplog up" in line and f"{homes}/bob/.chiplog" in line
-    _, errors = rank.communicate("\n", timeout=120)
+    _, errors = rank.communicate("\n", timeout=WAIT_S)
     assert "cannot be reached" not in errors, "once"
     assert not (homes / "bob" / ".chiplog" / "agent").exists(), "that one may be starting: no other is started"
     assert "1" in bob.chiplog("status", "--no-canary", "--format", "csv").stdout.partition("journals_waiting,")[2][:1]

@@ -23,7 +23,7 @@ from chiplog_schemas.security.key_files import host_key_name
 from tests.support.hosts import Centre, Host, give
 from tests.support.ports import free_ports
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import WAIT_S, wait_until
+from tests.support.waiting import WAIT_MS, WAIT_S, wait_until
 
 pytestmark = pytest.mark.xdist_group("security")  # one worker: the fixture is expensive
 
@@ -328,7 +328,7 @@ def test_a_copied_spool_with_another_key_leaves_the_numbers_of_the_first_alone(c
             curve.configure(socket)
             socket.connect(centre.address)
             socket.send_multipart(messages.hello(os.urandom(8), b"S" * 16, first, {"node": "n"}))
-            assert socket.poll(180_000)
+            assert socket.poll(WAIT_MS)
             return messages.parse(socket.recv_multipart())
 
     thief = Host(host.root.parent / "thief")
@@ -492,7 +492,7 @@ def refused_start(module: str, root: Path, *flags: str) -> tuple[int, str]:
         return process.returncode, output.read_text()
     finally:
         process.terminate()
-        process.wait(180)
+        process.wait(WAIT_S)
 
 
 @pytest.mark.parametrize(
@@ -637,7 +637,7 @@ def test_the_commands_of_the_deployment_page_connect_two_hosts(
         command = command.replace("/var/lib/chiplog-collector/", "").replace("scp ", "cp ")
         here = environment | {"CHIPLOG_DIR": str(on.root)}
         done = subprocess.run(
-            ["bash", "-ec", command], cwd=on.root, env=here, capture_output=True, text=True, timeout=180
+            ["bash", "-ec", command], cwd=on.root, env=here, capture_output=True, text=True, timeout=WAIT_S
         )
         assert done.returncode == 0, f"{where}$ {command}\n{done.stderr}"
     try:

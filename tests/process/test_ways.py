@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.node import Node
 from tests.support.tools import needs
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 SOURCE = Path(__file__).parents[1] / "support" / "fake_nvml" / "nvml.c"
 GPUS = [f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(2)]
@@ -74,7 +74,7 @@ def train(node: Node, arguments: str, *words: str, launch: str = "", **environ: 
     command = [sys.executable, str(file), arguments, *words]
     if launch == "torchrun":
         runner = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        done = subprocess.run([*runner, *command[1:]], env=base, capture_output=True, text=True, timeout=100)
+        done = subprocess.run([*runner, *command[1:]], env=base, capture_output=True, text=True, timeout=WAIT_S)
         assert done.returncode == 0, done.stderr
         return
     ranks = [
@@ -88,7 +88,7 @@ def train(node: Node, arguments: str, *words: str, launch: str = "", **environ: 
         for rank in range(2)
     ]
     for rank in ranks:
-        rank.wait(180)
+        rank.wait(WAIT_S)
 
 
 def runs(node: Node, name: str) -> list[dict[str, Any]]:
@@ -117,7 +117,7 @@ def gpus_of(node: Node, whose: str) -> dict[str, set[str]]:
 def ask(node: Node, *arguments: str) -> list[dict[str, Any]]:
     """Ask by the command, as users do."""
     command = [sys.executable, "-m", "chiplog.cli", "sql", "--dir", str(node.root), "--format", "json", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, Any]] = json.loads(done.stdout)
     return rows
@@ -232,8 +232,8 @@ def test_the_state_is_the_primarys_unless_another_label_sets_it_too(place: Node)
 
 def test_saved_queries_are_listed_and_wrong_calls_named(place: Node) -> None:
     cli = [sys.executable, "-m", "chiplog.cli", "sql", "--dir", str(place.root)]
-    done = subprocess.run([*cli, "--list-saved"], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([*cli, "--list-saved"], capture_output=True, text=True, timeout=WAIT_S)
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["primary", "failed", "all"]
     for wrong, word in ((["--saved", "nope"], "nope"), (["--saved", "all", "FROM runs"], "exclude each other")):
-        done = subprocess.run([*cli, *wrong], capture_output=True, text=True, timeout=180)
+        done = subprocess.run([*cli, *wrong], capture_output=True, text=True, timeout=WAIT_S)
         assert (done.returncode, word in done.stderr) == (2, True), done.stderr

@@ -8,6 +8,7 @@ from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.messages import MessageKind
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as frame
+from tests.support.waiting import WAIT_MS
 
 SENDER = b"spool-of-agent-a"
 
@@ -46,7 +47,7 @@ class Agent:
         self.socket.send_multipart(messages.data(self.session, first, last, data))
 
     def receive(self) -> messages.Message:
-        assert self.socket.poll(180_000), "no answer"
+        assert self.socket.poll(WAIT_MS), "no answer"
         return messages.parse(self.socket.recv_multipart())
 
     def acknowledged(self, number: int) -> messages.Message:

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 from tests.support.command_line import CLI, environment
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 BLOCK = re.compile(r"^<!-- capture (\d+): (.+?) -->\n\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _HEIGHT = 100  # lines: no capture scrolls
@@ -31,10 +31,12 @@ def capture(root: Path, width: int, command: str) -> str:
     env = environment(root, TERM="xterm-256color")
     for name in ("COLUMNS", "LINES", "TMUX"):  # they would count more than the size of this terminal
         env.pop(name, None)
-    subprocess.run([*server, "new-session", "-d", *size, "sh", "-c", line], env=env, check=True, timeout=60)
+    subprocess.run([*server, "new-session", "-d", *size, "sh", "-c", line], env=env, check=True, timeout=WAIT_S)
 
     def screen() -> str:
-        done = subprocess.run([*server, "capture-pane", "-p"], capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(
+            [*server, "capture-pane", "-p"], capture_output=True, text=True, check=True, timeout=WAIT_S
+        )
         return done.stdout
 
     try:
@@ -42,8 +44,8 @@ def capture(root: Path, width: int, command: str) -> str:
             ready = _PROMPT if number == 0 else "…>"
             wait_until(lambda ready=ready: screen().rstrip().endswith(ready.rstrip()), ready)
             keys = re.sub(";$", r"\\;", text)  # a semicolon at the end of an argument would end tmux's command
-            subprocess.run([*server, "send-keys", "-l", keys], check=True, timeout=60)
-            subprocess.run([*server, "send-keys", "Enter"], check=True, timeout=60)
+            subprocess.run([*server, "send-keys", "-l", keys], check=True, timeout=WAIT_S)
+            subprocess.run([*server, "send-keys", "Enter"], check=True, timeout=WAIT_S)
         if typed:
             end = r"(?s)\d+ rows?, \d+ ms\n.*" + re.escape(_PROMPT.rstrip())
         else:
@@ -51,7 +53,7 @@ def capture(root: Path, width: int, command: str) -> str:
         wait_until(lambda: re.search(end, screen()), end)
         shown = screen().rstrip()
     finally:
-        subprocess.run([*server, "kill-server"], check=False, timeout=60)
+        subprocess.run([*server, "kill-server"], check=False, timeout=WAIT_S)
     last = _PROMPT.rstrip() if typed else _END
     shown = shown.removesuffix(last).rstrip("\n")
     return "\n".join([f"$ {program}", *(row.rstrip() for row in shown.splitlines())]) + "\n"

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import WAIT_S
+
 CLI = [sys.executable, "-m", "chiplog.cli"]
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 ON_ONE_WORKER = pytest.mark.xdist_group("cli")  # the database and the process with the imports are made once
@@ -62,7 +64,7 @@ requests.close()
 def forking_process(root: Path) -> Iterator[socket.socket]:
     """Start the process that has done the imports; yield the socket that takes requests."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.settimeout(60)
+    ours.settimeout(WAIT_S)
     with ours, theirs:
         process = subprocess.Popen(
             [sys.executable, "-c", FORKING, str(theirs.fileno())],
@@ -73,7 +75,7 @@ def forking_process(root: Path) -> Iterator[socket.socket]:
         )
         theirs.close()
         yield ours
-    assert process.wait(180) == 0
+    assert process.wait(WAIT_S) == 0
 
 
 def fork(forking: socket.socket, arguments: tuple[str, ...], streams: list[int], **environment: str) -> None:
@@ -103,6 +105,6 @@ def one_line(stderr: str) -> str:
 def run_cli(root: Path, *arguments: str) -> tuple[int, str, str]:
     """Start a command as users do, in the directory of a node; return code, stdout, stderr."""
     done = subprocess.run(
-        [*CLI, *arguments], capture_output=True, text=True, timeout=100, env=dict(os.environ, CHIPLOG_DIR=str(root))
+        [*CLI, *arguments], capture_output=True, text=True, timeout=WAIT_S, env=dict(os.environ, CHIPLOG_DIR=str(root))
     )
     return done.returncode, done.stdout, done.stderr

@@ -14,8 +14,9 @@ from chiplog_agent.stats.sampler_process import (
     SamplerLog,
     SamplerProcess,
 )
+from tests.support.waiting import TIMES
 
-WAIT_S = 40.0  # generous, and still shorter than the library hangs
+WAIT_S = 40.0 * TIMES  # generous, and still shorter than the library hangs
 GPU0 = "GPU-00000000-0000-0000-0000-000000000000"
 GPU1 = "GPU-00000000-0000-0000-0000-000000000001"
 GPU2 = "GPU-00000000-0000-0000-0000-000000000002"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.tools import NAMESPACES, require
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 PREFIX = "chiplog"
 TOOLS = ("ip", "iptables", "ethtool", "unshare", NAMESPACES)
@@ -215,7 +215,7 @@ def _ip(*arguments: str) -> None:
 
 
 def _call(*command: str) -> str:
-    done = subprocess.run(command, env={**os.environ, "PATH": _PATH}, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, env={**os.environ, "PATH": _PATH}, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
     return done.stdout
 

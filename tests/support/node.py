@@ -20,7 +20,7 @@ from tests.support.waiting import WAIT_S, wait_until
 def end_process(pid: int) -> None:
     """End a process that a test started, and wait for its end."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + 60.0
+        deadline = time.monotonic() + WAIT_S / 3
         try:
             os.kill(pid, number)
             while time.monotonic() < deadline and not _has_ended(pid):

@@ -11,10 +11,11 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright
 from chiplog.page.access import Access
 from chiplog.page.server import PageServer
 from chiplog.page.source import Source
+from tests.support import waiting
 from tests.support.tools import require
 
 CHROMIUM = "chromium"
-WAIT_MS = 30_000.0
+WAIT_MS = waiting.WAIT_MS / 3  # of one step of a test, which has many
 
 
 class Site:

@@ -8,6 +8,7 @@ import zmq
 
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.query_messages import ID_BYTES, QueryMessageKind
+from tests.support.waiting import WAIT_MS
 
 FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * 7 + b.range) % 13 = 3"
 # Each is one way out of reading the database, or into its settings. The first part is refused before it is run, the
@@ -119,7 +120,7 @@ class Asker:
         return id
 
     def receive(self) -> query_messages.QueryMessage:
-        assert self.socket.poll(180_000), "no answer"
+        assert self.socket.poll(WAIT_MS), "no answer"
         return query_messages.parse(self.socket.recv_multipart())
 
     def ask(self, sql, params=None, timeout_s=30.0, time_zone="") -> query_messages.QueryMessage:

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+from tests.support.waiting import WAIT_S
+
 # A script of its own for each: the children must not inherit pytest.
 HEAD = """
 import multiprocessing, os, signal, sys
@@ -36,7 +38,7 @@ def run_script(body: str, functions: str = "", *, may_fail: bool = False) -> str
     path = os.path.join(os.path.dirname(os.environ["CHIPLOG_DIR"]), "script.py")
     with open(path, "w") as file:
         file.write(script)
-    done = subprocess.run([sys.executable, "-W", "error", path], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([sys.executable, "-W", "error", path], capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     assert may_fail or "Traceback" not in done.stderr, done.stderr
     assert "chiplog:" not in done.stderr, done.stderr

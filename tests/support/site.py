@@ -22,13 +22,13 @@ from chiplog_schemas.security.key_files import KeyPair, read_public, write_pair,
 from chiplog_schemas.security.permissions import Permission, Role
 from tests.support.network import Network
 from tests.support.oracle import ORACLE, compare
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 PORT = 7447
 PAUSE_S = 0.002  # between two log() calls
 BEFORE_S = 2.0  # of undisturbed logging, to compare with
-RECONNECT_S = 120.0  # generous: a reconnect takes up to five on an idle machine
-SETTLE_S = 180.0
+RECONNECT_S = WAIT_S  # generous: a reconnect takes up to five on an idle machine
+SETTLE_S = WAIT_S
 LOOK_S = 0.1
 LATE_S = 0.2  # a check that is this late: this process itself was not scheduled, so others were not either
 IDLE_LEAST = 0.1  # of the machine's time; below it, what drains waits for a processor

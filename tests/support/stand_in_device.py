@@ -13,6 +13,7 @@ import torch
 from chiplog.native.loader import hot_path
 from chiplog.torch.backends import BACKENDS
 from chiplog.values.metrics import DEVICE_TYPES, FLOAT_TYPES
+from tests.support.waiting import WAIT_S
 
 
 class Mark:
@@ -80,6 +81,6 @@ def uninstall() -> None:
 
 def resolve(run) -> None:
     """Do now what the sender thread does at its next poll."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + WAIT_S
     while run._later.pending and time.monotonic() < deadline:
         run._later.poll()

@@ -1,10 +1,13 @@
-"""Waiting for what another process does."""
+"""Waiting for what another process does. All waits of tests are multiples of one unit."""
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
 
-WAIT_S = 120.0  # generous: a loaded machine is slow, a hung test names itself
+TIMES = float(os.environ.get("CHIPLOG_TEST_WAIT_TIMES", "1"))  # for a machine that is slower than any that was tried
+WAIT_S = 180.0 * TIMES  # the unit. Generous: a loaded machine is slow, and a hung test names itself
+WAIT_MS = int(1000 * WAIT_S)
 _PAUSE_MIN_S = 0.02  # between two checks
 # A check that queries SQL takes 20 ms of CPU time. Without pauses in proportion to it, tests that wait would take half
 # of the CPU time that the processes need for which they wait.

@@ -10,6 +10,7 @@ import pytest
 
 from chiplog_agent.ranks.elastic_error_file import ElasticErrorFileReader
 from tests.support.tools import ROOT, needs
+from tests.support.waiting import WAIT_S
 
 MessageOf = Callable[[Path], str | None]
 
@@ -40,7 +41,7 @@ def test_an_error_file_is_not_opened_before_it_is_known_to_be_a_file(message_of:
     writer.join(0.2)
     assert writer.is_alive(), "the pipe was opened"
     path.read_bytes()
-    writer.join(180)
+    writer.join(WAIT_S)
     path.unlink()
     path.symlink_to(said(tmp_path / "other.json", "ValueError: of another"))
     assert message_of(path) is None

@@ -19,7 +19,7 @@ from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.process.file_lock import kernel_lock_holder_pid
 from tests.support.safeguard import Safeguard
 from tests.support.tools import PID_NAMESPACE, require
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -66,7 +66,7 @@ def verdict(
     assert process.stdout is not None
     process.stdout.readline()
     endings.greet(PRODUCER)
-    process.communicate("\n", timeout=180)
+    process.communicate("\n", timeout=WAIT_S)
     wait_until(lambda: endings.look(42), "the end of the process")
     ts_us, state = endings.resolve(PRODUCER, {"started_at": STARTED_US, "rank": 0, **identity}, 99, finished=finished)
     assert ts_us == 42
@@ -225,7 +225,7 @@ def test_ranks_whose_error_files_hang_are_done_without_after_the_first(
     def opens(name: Any, *rest: Any, **named: Any) -> int:  # simulates a file system that does not answer
         if name == "/hung/error.json":
             opened.append(name)
-            hung.wait(180)
+            hung.wait(WAIT_S)
         return open_file(name, *rest, **named)
 
     monkeypatch.setattr(os, "open", opens)

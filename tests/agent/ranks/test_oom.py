@@ -16,7 +16,7 @@ import pytest
 from chiplog_agent.ranks.oom import OomWatcher
 from chiplog_agent.stats.cgroup import find_groups
 from tests.support.node import Node
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 MIB = 1 << 20
 LIMIT_BYTES = 96 * MIB
@@ -90,14 +90,14 @@ def test_a_process_that_its_group_had_no_memory_for_is_told_from_one_that_somebo
     assert greedy.stdin is not None
     greedy.stdin.write(b"\n")
     greedy.stdin.flush()
-    assert greedy.wait(180) == -9
+    assert greedy.wait(WAIT_S) == -9
     kill = kills.kill_of(bytes(16), greedy.pid)
     assert kill is not None
     assert kill.group == str(group)
     is_read = os.access(log, os.R_OK) and os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
     assert kill.source == ("kernel log" if is_read else "cgroup")
     other.kill()
-    assert other.wait(180) == -9
+    assert other.wait(WAIT_S) == -9
     assert kills.kill_of(b"\1" * 16, other.pid) is None, "one kill is counted once"
     for number in range(2):
         kills.forget(bytes([number]) * 16)
@@ -109,7 +109,7 @@ def test_a_process_that_its_group_had_no_memory_for_is_told_from_one_that_somebo
 def test_a_rank_that_had_no_memory_is_crashed_for_that_reason(node: Node, group: Path) -> None:
     rank = subprocess.Popen([sys.executable, "-c", RANK, str(group)], stdin=subprocess.PIPE, text=True)
     node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] == 1)
-    rank.communicate("\n", timeout=180)
+    rank.communicate("\n", timeout=WAIT_S)
     assert rank.returncode == -9
     [label] = node.until("SELECT state, exit_signal, reason FROM labels", lambda rows: rows[0]["state"] != "running")
     assert (label["state"], label["exit_signal"]) == ("crashed", 9)

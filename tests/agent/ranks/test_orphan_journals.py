@@ -20,6 +20,7 @@ from chiplog_schemas.storage.record import MAGIC_BYTES
 from tests.support.blocks import block_to_rows
 from tests.support.descriptors import no_descriptors
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -86,7 +87,7 @@ def journals(tmp_path: Path) -> Path:
 
 def rank_that(journals: Path, last_act: str, number: int = 1) -> Path:
     """Run a rank to its end and return its journal."""
-    done = subprocess.run([sys.executable, "-c", RANK + last_act, str(journals), str(number)], timeout=180)
+    done = subprocess.run([sys.executable, "-c", RANK + last_act, str(journals), str(number)], timeout=WAIT_S)
     assert done.returncode in (0, -signal.SIGKILL)
     return journals / (bytes([number]) * 16).hex()
 
@@ -203,7 +204,7 @@ def test_a_living_rank_that_closes_all_descriptors_keeps_its_journal(journals) -
             assert agent.adopt() == []
             assert agent.adoption.alive == 1
         print("end", file=rank.stdin, flush=True)
-        rank.wait(60)
+        rank.wait(WAIT_S)
         while not agent.adopt():
             time.sleep(0.05)
         assert [seq for _, seq, _ in agent.rows][:3] == [0, 1, 2]
@@ -362,7 +363,7 @@ def test_adoption_gives_way_when_the_block_is_full(journals) -> None:
 
 def test_journals_that_died_while_they_were_made_are_removed_and_those_of_the_living_are_not(journals: Path) -> None:
     making = RANK.replace("journal.publish()\n", "")
-    done = subprocess.run([sys.executable, "-c", making + KILL, str(journals), "1"], timeout=180)
+    done = subprocess.run([sys.executable, "-c", making + KILL, str(journals), "1"], timeout=WAIT_S)
     assert done.returncode == -signal.SIGKILL
     living = subprocess.Popen(
         [sys.executable, "-c", making + "\nprint(flush=True); sys.stdin.read()", str(journals), "2"],
@@ -436,7 +437,7 @@ def test_a_late_word_of_a_dead_rank_does_not_cost_the_lock_of_its_journal(journa
 
     def is_held() -> bool:
         agent.adoption.greet(b"\1" * 16)
-        return subprocess.run([sys.executable, "-c", LOCKS, str(journal / LOCK_NAME)], timeout=180).returncode == 9
+        return subprocess.run([sys.executable, "-c", LOCKS, str(journal / LOCK_NAME)], timeout=WAIT_S).returncode == 9
 
     assert agent.adoption.scan({}) == [b"\1" * 16]
     assert is_held(), "while it is read"

@@ -17,6 +17,7 @@ from chiplog_agent.stats.cgroup import MemoryGroup
 from chiplog_agent.stats.host import HostStats
 from chiplog_agent.stats.process_tree import ProcessStats
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -127,7 +128,7 @@ def test_memory_is_the_hosts_also_for_an_agent_in_a_limited_group(group: Path) -
         "print(dict(zip(*HostStats().sample()))['system.memory.limit'])"
     )
     command = [sys.executable, "-c", code, str(group / "cgroup.procs")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert float(done.stdout) == psutil.virtual_memory().total, done.stderr
 
 

@@ -15,7 +15,7 @@ from chiplog_agent.stats import sampler_process as sampler_process_module
 from chiplog_agent.stats.host import HostStats
 from chiplog_agent.stats.sampler_process import Message, Sample, SamplerLog, SamplerProcess
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import TIMES, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -37,7 +37,9 @@ SAFEGUARDS = [
         test="test_a_driver_that_appears_ends_the_thread",
     ),
 ]
-WAIT_S = 40.0  # as of tests.support.gpu_sampler: generous, and a safeguard that is switched off is seen within it
+WAIT_S = (
+    40.0 * TIMES
+)  # as of tests.support.gpu_sampler: generous, and a safeguard that is switched off is seen within it
 ABSENT = "hw.* is absent: no NVIDIA driver here (test)"
 
 

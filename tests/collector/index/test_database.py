@@ -23,6 +23,7 @@ from tests.support.collector_log import LOG_ID, START_US, VIEWS, Rank, block_of,
 from tests.support.index import Index, copy_of
 from tests.support.safeguard import Safeguard
 from tests.support.sample_log import everything, place_of
+from tests.support.waiting import WAIT_S
 
 TABLES = {7: "0395576ebfd70dcf"}  # migration -> digest of the columns of its tables
 ROLLUP_TEXTS = {1: "d0e69d80340b2c11"}  # number -> digest of the words of their statements
@@ -317,5 +318,5 @@ def test_a_second_process_on_the_file_is_an_io_error(index: Index) -> None:
 
     index.take(whole(Rank(0)))
     code = f"import duckdb; duckdb.connect({str(index.path)!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S)
     assert "IOException" in done.stderr

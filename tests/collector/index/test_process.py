@@ -38,6 +38,7 @@ from tests.support.index import Index
 from tests.support.lock_holder import lock_holder
 from tests.support.safeguard import Safeguard
 from tests.support.sample_log import everything, place_of
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -193,7 +194,7 @@ def test_an_index_waits_for_the_end_of_another(index: Index) -> None:
         assert not place.index.exists()
     finally:
         holder.communicate(b"\n")
-    assert waiting.wait(120.0) == 0
+    assert waiting.wait(WAIT_S) == 0
     with duckdb.connect(str(place.index), read_only=True) as connection:
         assert connection.execute("SELECT count(*) > 0 FROM metrics").fetchone() == (True,)
 
@@ -357,11 +358,11 @@ def test_damage_that_a_query_meets_ends_the_index_and_the_next_one_answers(index
     assert remote.ping(60)
     with pytest.raises(QueryError, match="is damaged and is rebuilt"):
         remote.execute(total, None, 30, lambda: True)
-    _, said = first.communicate(timeout=180)
+    _, said = first.communicate(timeout=WAIT_S)
     assert first.returncode == 1
     assert b"Traceback" not in said, said
     second = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    second.communicate(timeout=180)  # catches up, and ends with its standard input
+    second.communicate(timeout=WAIT_S)  # catches up, and ends with its standard input
     assert second.returncode == 0
     remote.close()
     with duckdb.connect(str(place.index), read_only=True) as connection:
@@ -433,7 +434,7 @@ class Writer:
         return time.monotonic() - begun
 
     def join(self) -> None:
-        self._thread.join(60)
+        self._thread.join(WAIT_S)
         assert not self._thread.is_alive(), "the index does not end with its standard input"
         self.demand.close()
 
@@ -525,7 +526,7 @@ def test_the_first_query_is_parsed_by_a_fork_of_the_index(index: Index) -> None:
     children = [child for task in tasks for child in (task / "children").read_text().split()]
     commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
     assert commands == [Path(f"/proc/{process.pid}/cmdline").read_bytes()] * len(addresses)
-    process.communicate(timeout=60)
+    process.communicate(timeout=WAIT_S)
     assert process.returncode == 0
     assert not [child for child in children if Path(f"/proc/{child}").exists()]
 

@@ -13,6 +13,7 @@ from chiplog_collector.query.demand import FLUSH_SHARED_S, QueryDemand, is_queri
 from chiplog_collector.query.running import PAGE_BYTES, QUERIED_AT, RunningQueries, digest_of
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_INTERVAL_SLOW_S, QUERIED_FOR_S
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -93,7 +94,7 @@ def test_a_query_that_shares_a_flush_waits_until_it_is_done() -> None:
     waiting.start()
     assert waiting.is_alive()
     demand.flushed(number)
-    waiting.join(60)
+    waiting.join(WAIT_S)
     assert not waiting.is_alive()
     demand.close()
 
@@ -135,7 +136,7 @@ def test_the_end_of_the_writer_lets_waiting_queries_continue() -> None:
     waiting = threading.Thread(target=demand.wait, args=(demand.ask(), math.inf))
     waiting.start()
     demand.close()
-    waiting.join(60)
+    waiting.join(WAIT_S)
     assert not waiting.is_alive()
 
 
@@ -153,14 +154,14 @@ def test_the_time_of_the_newest_query_has_its_own_place_on_the_page(n_suspects) 
 
 def test_queries_of_an_index_that_was_started_for_them_wait_longer_for_its_first_flush(monkeypatch) -> None:
     monkeypatch.setattr(demand_module, "FLUSH_WAIT_S", 0.01)
-    demand = QueryDemand(first_wait_s=60.0)
+    demand = QueryDemand(first_wait_s=3 * WAIT_S)
     number = demand.ask()
     waiting = threading.Thread(target=demand.wait, args=(number, math.inf))
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive(), "the index has not caught up"
     demand.flushed(demand.begin())
-    waiting.join(60.0)
+    waiting.join(WAIT_S)
     assert not waiting.is_alive()
     demand.wait(number + 1, math.inf)  # a later flush: the usual bound
     demand.close()

@@ -40,7 +40,7 @@ from tests.support.query_client import (
     assert_is_stopped,
 )
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -208,7 +208,7 @@ def test_a_disk_that_hangs_does_not_keep_the_service_from_answering(index, addre
     goes_on = threading.Event()
 
     def hang(*_: object) -> tuple[int, bytes]:
-        assert goes_on.wait(60)
+        assert goes_on.wait(WAIT_S)
         return 4, b"data"
 
     monkeypatch.setattr(file_reader, "read_content", hang)

@@ -12,6 +12,7 @@ from chiplog_collector.query.sql_guard import FUNCTIONS_REFUSED, QueryRejected, 
 from chiplog_schemas.limits import QUERY_CHARS_MAX
 from tests.support.query_client import NOT_A_SELECT
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -224,7 +225,7 @@ os._exit(0)  # the parser of a killed process ends, and with it this pipe
 def test_a_forked_parser_has_nothing_of_its_process_and_ends_with_it(tmp_path):
     (tmp_path / "of the index").touch()
     command = [sys.executable, "-P", "-c", FORK, str(tmp_path / "of the index")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
     found = json.loads(done.stdout)
     assert not [path for path in found["files"] if str(tmp_path) in path]
     assert found["limit"] != "unlimited"
@@ -245,7 +246,9 @@ guard.close()
 
 
 def test_a_text_that_hangs_a_forked_parser_costs_only_that(tmp_path):
-    done = subprocess.run([sys.executable, "-P", "-c", HANG], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", HANG], capture_output=True, text=True, timeout=WAIT_S, check=True
+    )
     refused, hung = done.stdout.splitlines()
     assert refused.startswith("0 DELETE statement is refused")
     assert hung.startswith("1 query could not be parsed within")

@@ -32,7 +32,7 @@ from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.agent_by_hand import SENDER, Agent
 from tests.support.collector_log import Rank, whole
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -221,7 +221,7 @@ def test_what_a_sender_trimmed_and_this_log_does_not_have_is_a_row(bare_node, ag
 def test_a_second_collector_on_the_same_directory_says_in_one_line_who_serves_it(bare_node, agent) -> None:
     agent.hello()
     command = [sys.executable, "-P", "-m", "chiplog_collector", "--dir", str(bare_node.root)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert f"collector process {bare_node.collector.pid}" in line
@@ -239,7 +239,7 @@ def test_a_second_collector_on_the_same_directory_says_in_one_line_who_serves_it
 )
 def test_bad_flags_are_one_line_that_names_them_and_exit_code_2(tmp_path, flags, named) -> None:
     command = [sys.executable, "-P", "-m", "chiplog_collector", "--dir", str(tmp_path / "c"), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert named in line
@@ -250,7 +250,7 @@ def test_an_address_in_use_is_one_line_and_exit_code_1(tmp_path, bare_node, agen
         port = socket.bind_to_random_port("tcp://127.0.0.1")
         flags = ["--dir", str(tmp_path / "c"), "--bind", f"tcp://127.0.0.1:{port}"]
         command = [sys.executable, "-P", "-m", "chiplog_collector", *flags]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert f"127.0.0.1:{port}" in line
@@ -388,7 +388,7 @@ def test_readers_that_come_at_the_same_time_see_everything(bare_node, embedded, 
     code = "import chiplog; print(chiplog.connect().sql('SELECT count(*) AS n FROM metrics').rows()[0]['n'])"
     environ = os.environ | {"CHIPLOG_DIR": str(bare_node.root)}
     readers = [subprocess.Popen([sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE) for _ in range(3)]
-    assert [reader.communicate(timeout=180)[0] for reader in readers] == [b"3\n"] * 3
+    assert [reader.communicate(timeout=WAIT_S)[0] for reader in readers] == [b"3\n"] * 3
     assert not list(bare_node.place.collector.glob("*set-aside*"))
 
 

@@ -12,7 +12,7 @@ from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.daemon import output_path, start_daemon, start_daemon_once
 from chiplog_schemas.process.file_lock import Lock
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 MODULE = "this"  # prints a text of some lines, and ends
 STARTER = """
@@ -86,14 +86,14 @@ def test_one_of_many_that_miss_a_daemon_starts_it(place: Paths) -> None:
     for racer in racers:
         assert racer.stdout is not None
         assert racer.stdout.readline() == "ready\n"
-    answers = [racer.communicate("go\n", timeout=180)[0] for racer in racers]
+    answers = [racer.communicate("go\n", timeout=WAIT_S)[0] for racer in racers]
     assert sorted(answers) == ["False\n"] * 5 + ["True\n"]
     wait_until(lambda: starts(place) == 1, "what the one prints")
 
 
 def test_workers_that_are_forked_meanwhile_do_not_hold_up_a_start(place: Paths) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKING, str(place.root)], capture_output=True, text=True, timeout=180
+        [sys.executable, "-W", "ignore", "-c", FORKING, str(place.root)], capture_output=True, text=True, timeout=WAIT_S
     )
     assert (done.stdout, done.stderr) == ("True\n", "")
 
@@ -125,7 +125,7 @@ place = paths_for_root(Path(sys.argv[1]))
 start_daemon("{MODULE}", [], place)
 start_daemon("no_such_module", [], place)
 """
-    subprocess.run([sys.executable, "-c", code, str(place.root)], timeout=180, check=True)
+    subprocess.run([sys.executable, "-c", code, str(place.root)], timeout=WAIT_S, check=True)
     wait_until(lambda: starts(place) == 1, "what it prints")
     wait_until(lambda: "No module" in output_path(place, "no_such_module").read_text(), "what it has to complain of")
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from chiplog_schemas.process.exit_status import exit_status
+from tests.support.waiting import WAIT_S
 
 READER = """
 import os, sys
@@ -39,7 +40,7 @@ def test_a_status_is_known_until_the_kernel_forgets_it(prefix: list[str], is_rea
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     if is_reaped:
         process.wait()
-    found, _ = reader.communicate("\n", timeout=120)
+    found, _ = reader.communicate("\n", timeout=WAIT_S)
     assert found.strip() == said
     process.wait()
 

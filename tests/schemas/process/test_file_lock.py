@@ -13,6 +13,7 @@ import pytest
 
 from chiplog_schemas.process.file_lock import Lock, LockHeldError, kernel_lock_holder_pid, lock_holder_pid
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -132,7 +133,7 @@ def test_to_look_at_a_lock_of_this_process_does_not_release_it(tmp_path: Path) -
     assert (lock_holder_pid(lock.path), kernel_lock_holder_pid(lock.path)) == (os.getpid(), os.getpid())
     code = "from chiplog_schemas.process.file_lock import *; "
     code += f"print(lock_holder_pid(Path({str(lock.path)!r})))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert int(done.stdout) == os.getpid(), "another process still finds it locked"
     lock.release()
     assert (lock_holder_pid(lock.path), kernel_lock_holder_pid(lock.path)) == (0, 0)

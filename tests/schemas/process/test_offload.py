@@ -6,7 +6,7 @@ import pytest
 
 from chiplog_schemas.process import offload as offload_module
 from chiplog_schemas.process.offload import Offload
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 
 def test_the_caller_beats_while_the_call_blocks_and_gets_what_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +23,7 @@ def test_the_caller_beats_while_the_call_blocks_and_gets_what_it_raises(monkeypa
 
     def call() -> None:
         threads.append(threading.current_thread())
-        assert release.wait(60)
+        assert release.wait(WAIT_S)
 
     def fail() -> None:
         raise OSError(5, "a disk that refuses")

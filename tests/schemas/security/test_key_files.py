@@ -30,6 +30,7 @@ from chiplog_schemas.security.permissions import Permission, Role, scoped_sender
 from tests.support.keys import new_pair
 from tests.support.safeguard import Safeguard
 from tests.support.tools import ROOT, needs
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -234,7 +235,7 @@ class Interrupted(AllowList):
     def __setattr__(self, name: str, value: object) -> None:
         if name == "_permits" and threading.current_thread().name == "handler":
             self.is_between.set()
-            assert self.go_on.wait(180)
+            assert self.go_on.wait(WAIT_S)
         super().__setattr__(name, value)
 
 
@@ -246,7 +247,7 @@ def test_a_key_that_is_revoked_while_another_thread_looks_does_not_stay(keys: Ke
     write_permit(keys.allowed, permit_of(other, "node2"))
     handler = threading.Thread(target=allowed.find, args=(revoked.public, 1.0), name="handler")
     handler.start()
-    assert allowed.is_between.wait(180)
+    assert allowed.is_between.wait(WAIT_S)
     path.unlink()
     loop = threading.Thread(target=allowed.find, args=(revoked.public, 2.0))
     loop.start()

@@ -24,7 +24,7 @@ from chiplog_schemas.transport.router import RouterSocket
 from tests.support.ports import free_ports
 from tests.support.rounds import SOAK_MINUTES, Rounds
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_MS, WAIT_S, wait_until
 
 HELLO = messages.hello(b"12345678", bytes(16), 0, {"node": "node1"})
 _LATE_S = 0.6  # an answer that must not come is waited for so long; one that must come has a minute
@@ -179,7 +179,7 @@ class Client:
 
     def handshake(self) -> HandshakeFailure | None:
         """Wait for the end of the handshake; return why it failed."""
-        assert self.monitor.poll(180_000), "no end of a handshake"
+        assert self.monitor.poll(WAIT_MS), "no end of a handshake"
         message = self.monitor.recv_multipart()
         if _EVENT.unpack_from(message[0])[0] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             return None
@@ -233,7 +233,7 @@ def test_an_allowed_key_is_let_in_and_known_by_its_permit(site: Site) -> None:
     client.socket.send_multipart(HELLO)
     assert wait_until(site.serve, "a message of a key") == [(HELLO, permit)]
     assert client.handshake() is None
-    assert client.socket.poll(180_000)
+    assert client.socket.poll(WAIT_MS)
 
 
 @pytest.mark.parametrize("roles", [(), ("reader",), ("rank", "reader")])
@@ -274,7 +274,7 @@ def test_a_message_without_a_key_counts_only_from_a_unix_socket(site: Site) -> N
     client = site.knock(f"tcp://127.0.0.1:{port}")
     client.socket.send_multipart(HELLO)
     with contextlib.closing(plain):
-        assert plain.poll(180_000)
+        assert plain.poll(WAIT_MS)
         assert receive(plain, site.gate, "ingest", time.monotonic()).visitor.is_refused
 
 
@@ -311,12 +311,12 @@ def test_a_key_that_is_revoked_while_connected_gets_no_answer_that_was_under_way
     permit = site.allow(pair)
     client = site.knock(site.tcp, site.curve(pair))
     client.socket.send_multipart(HELLO)
-    assert site.door.socket.poll(180_000)
+    assert site.door.socket.poll(WAIT_MS)
     received = site.door.receive(time.monotonic())
     assert received is not None
     reply = Reply(received.routing, messages.welcome(b"12345678", 0, 1), permit)
     site.door.reply(reply, time.monotonic())
-    assert client.socket.poll(180_000)
+    assert client.socket.poll(WAIT_MS)
     client.socket.recv_multipart()
     (site.keys.allowed / "node1.pub").unlink()
     wait_until(lambda: site.gate.permission_for(pair.public, "ingest", time.monotonic()) is None, "the revocation")
@@ -375,7 +375,7 @@ def test_garbage_in_place_of_a_handshake_leaves_the_gate_standing(hasty: None, s
             if number % 4 < 2:
                 held.pop().close()
         for peer in held:
-            peer.settimeout(60)
+            peer.settimeout(WAIT_S)
             assert is_broken_off(peer), "a half handshake is kept forever"
     finally:
         for peer in held:

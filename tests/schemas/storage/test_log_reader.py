@@ -12,6 +12,7 @@ from chiplog_schemas.storage.record import HEADER_BYTES, CorruptRange, Kind, Rec
 from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES, list_segments
 from chiplog_schemas.storage.segment_log import SegmentLog
 from tests.support.segments import OWNER, fill, numbers_of, payload_of, read_all
+from tests.support.waiting import WAIT_S
 
 
 def test_a_damaged_middle_costs_its_records_and_is_reported_in_place(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_a_reader_in_another_thread_sees_every_record_once(tmp_path: Path) -> No
         fill(log, 3)
         synced = log.next_number
     done.set()
-    thread.join(120)
+    thread.join(WAIT_S)
     log.close()
     assert seen == list(range(300))
 

@@ -19,6 +19,7 @@ from chiplog_schemas.storage.segment_format import (
 from chiplog_schemas.storage.segment_log import END_NAME, SegmentError, SegmentLog
 from chiplog_schemas.storage.watermark import Watermark
 from tests.support.segments import OWNER, fill, numbers_of, payload_of, read_all
+from tests.support.waiting import WAIT_S
 
 
 def test_what_is_appended_and_committed_is_read_back(tmp_path: Path) -> None:
@@ -217,6 +218,6 @@ print("held")
 
 def test_a_disk_that_is_full_at_any_byte_loses_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=180, check=False
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert done.stdout.strip() == "held", done.stderr

@@ -14,6 +14,7 @@ from chiplog_schemas.protocol.sender import SenderState
 from chiplog_schemas.transport.dealer import require_free_fds
 from tests.support.hop import Hop
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -71,7 +72,7 @@ for free in range(24):
     assert len(os.listdir("/dev/fd") if free else range(opened + 1)) - 1 == opened
 print(refused)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.stdout.strip() == str(list(range(17))), done.stderr  # 16, and one for the listing
 
 

@@ -11,7 +11,7 @@ import zmq
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.actions import Reply
 from chiplog_schemas.transport.router import RouterSocket
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_MS, wait_until
 
 HELLO = messages.hello(b"12345678", bytes(16), 0, {"node": "node1"})
 WELCOME = messages.welcome(b"12345678", 0, 1)
@@ -54,11 +54,11 @@ def door(context: "zmq.Context[zmq.Socket[bytes]]", path: Path) -> Iterator[Rout
 
 def is_answered(door: RouterSocket, client: "zmq.Socket[bytes]") -> bool:
     client.send_multipart(HELLO)
-    assert door.socket.poll(60_000), "no message"
+    assert door.socket.poll(WAIT_MS), "no message"
     received = door.receive(time.monotonic())
     assert received is not None and received.frames == HELLO
     door.reply(Reply(received.routing, WELCOME, None), time.monotonic())
-    return bool(client.poll(60_000)) and client.recv_multipart() == WELCOME
+    return bool(client.poll(WAIT_MS)) and client.recv_multipart() == WELCOME
 
 
 def test_a_unix_socket_is_of_its_user_alone_and_answers_like_tcp(knock: Knock, door: RouterSocket, path: Path) -> None:

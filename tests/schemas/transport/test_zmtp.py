@@ -12,7 +12,7 @@ import zmq
 from chiplog_schemas.transport.zmtp import FRAME_BYTES_MAX, Dealer
 from tests.support.ports import free_ports
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_MS, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -97,7 +97,7 @@ def test_what_is_queued_is_sent_before_the_close(address: str, router: zmq.Socke
     for _ in range(10):
         dealer.send([b"x" * 1_000_000])
     dealer.close(30.0)
-    sizes = [len(router.recv_multipart()[1]) for _ in range(11) if router.poll(30_000)]
+    sizes = [len(router.recv_multipart()[1]) for _ in range(11) if router.poll(WAIT_MS)]
     assert sizes == [5, *[1_000_000] * 10]
 
 

@@ -21,6 +21,7 @@ from tests.support.command_line import CLI, environment, fork, forking_process, 
 from tests.support.hand_written import hand_written
 from tests.support.recorded import fill_three_runs
 from tests.support.shown_runs import fill_shown_runs
+from tests.support.waiting import WAIT_S
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +46,9 @@ def chiplog(recorded, forking) -> Callable[..., tuple[int, str, str]]:
     def run(*arguments: str, stdin: str = "", root: Path = recorded, **more: str) -> tuple[int, str, str]:
         if more:
             env = environment(root, **more)
-            done = subprocess.run([*CLI, *arguments], input=stdin, capture_output=True, text=True, env=env, timeout=180)
+            done = subprocess.run(
+                [*CLI, *arguments], input=stdin, capture_output=True, text=True, env=env, timeout=WAIT_S
+            )
             code, text, errors = done.returncode, done.stdout, done.stderr
         else:
             code, text, errors = on_pipes(forking, root, arguments, stdin)
@@ -80,7 +83,7 @@ def on_terminal(recorded, forking) -> Callable[..., str]:
                 break
             shown += part
         os.close(master)
-        assert (process.wait(180) if process else int(forking.recv(100))) == 0
+        assert (process.wait(WAIT_S) if process else int(forking.recv(100))) == 0
         return shown.decode().replace("\r\n", "\n")
 
     return run

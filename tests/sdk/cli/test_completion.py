@@ -11,6 +11,7 @@ import pytest
 from tests.support.command_line import CLI, ON_ONE_WORKER, environment, one_line
 from tests.support.hand_written import hand_written
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -32,7 +33,7 @@ def complete(root, *words: str, **more: str) -> list[str]:
     """Return what bash would offer for the last of these words."""
     asked = {"COMP_WORDS": " ".join(["chiplog", *words]), "COMP_CWORD": str(len(words))}
     env = environment(root, _CHIPLOG_COMPLETE="bash_complete", **asked, **more)
-    done = subprocess.run(CLI, capture_output=True, text=True, env=env, timeout=180)
+    done = subprocess.run(CLI, capture_output=True, text=True, env=env, timeout=WAIT_S)
     assert done.stderr == ""
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
@@ -120,5 +121,5 @@ def test_bash_completes_a_run_with_the_script(recorded, tmp_path):
         'echo "${COMPREPLY[@]}"'
     )
     env = environment(recorded, PATH=f"{tmp_path}:{os.environ['PATH']}")
-    done = subprocess.run([bash, "-c", script], capture_output=True, text=True, env=env, timeout=180)
+    done = subprocess.run([bash, "-c", script], capture_output=True, text=True, env=env, timeout=WAIT_S)
     assert (done.stdout, done.stderr) == ("vit-20260104-0042\n", "")

@@ -10,6 +10,7 @@ from chiplog.cli.logs import COLOURS, colour_of
 from tests.support.command_line import CLI, ON_ONE_WORKER, environment, one_line
 from tests.support.hand_written import hand_written
 from tests.support.recorded import fill_three_runs
+from tests.support.waiting import WAIT_S
 
 pytestmark = ON_ONE_WORKER
 
@@ -90,7 +91,7 @@ def test_following_prints_what_comes_whatever_its_clock_says_until_the_run_ends_
     )
     assert interrupted.stdout and interrupted.stdout.readline() == "rank0 | first\n"
     interrupted.send_signal(signal.SIGINT)
-    assert interrupted.communicate(timeout=180) == ("", "\n"), "a new line after ^C, and nothing else"
+    assert interrupted.communicate(timeout=WAIT_S) == ("", "\n"), "a new line after ^C, and nothing else"
     assert interrupted.returncode == 130
     write("INSERT INTO base.console VALUES (31, 'stdout', 0, 5, TIMESTAMP '1970-01-01 00:00:00', 'clock is wrong')")
     assert follower.stdout.readline() == "rank1 | clock is wrong\n"
@@ -98,10 +99,10 @@ def test_following_prints_what_comes_whatever_its_clock_says_until_the_run_ends_
     assert follower.stdout.readline() == "rank0 | second\n"
     write("UPDATE base.producers SET state = 'finished', ended_at = TIMESTAMP '2026-01-04 05:00:00' WHERE run = 3")
     assert follower.stdout.read() == ""
-    assert follower.wait(180) == 0
+    assert follower.wait(WAIT_S) == 0
     follower.stdout.close()
     collector.stdin.close()
-    assert collector.wait(180) == 0
+    assert collector.wait(WAIT_S) == 0
     collector.stdout.close()
 
 

@@ -10,6 +10,7 @@ import pytest
 from chiplog.cli.root import COMMANDS
 from tests.support.command_line import CLI, ON_ONE_WORKER, environment, one_line
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -128,7 +129,7 @@ def test_a_reader_that_stops_reading_is_no_failure(recorded):
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(180) == 0
+    assert process.wait(WAIT_S) == 0
 
 
 def test_a_plugin_is_found_and_a_broken_one_costs_one_line(chiplog, tmp_path):

@@ -15,6 +15,7 @@ from tests.support.command_line import CLI, environment, one_line
 from tests.support.journals import Event, read_events
 from tests.support.safeguard import Safeguard
 from tests.support.terminal import Terminal
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -41,7 +42,7 @@ OFFLINE = ("run", "--mode", "offline", "-q")
 
 def ran(root: Path, *arguments: str, **more: Any) -> tuple[int, str, str]:
     env = environment(root, CHIPLOG_SURROUNDINGS="1")
-    done = subprocess.run([*CLI, *arguments], capture_output=True, env=env, timeout=120, **more)
+    done = subprocess.run([*CLI, *arguments], capture_output=True, env=env, timeout=WAIT_S, **more)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
@@ -134,7 +135,7 @@ def test_a_training_runs_although_it_cannot_be_recorded(tmp_path: Path) -> None:
     shell = f'rmdir "{gone}"; exec "$@"'
     arguments = ["run", "--", "/bin/sh", "-c", "echo trained; exit 4"]
     done = subprocess.run(
-        ["sh", "-c", shell, "sh", *CLI, *arguments], cwd=gone, env=env, capture_output=True, text=True, timeout=120
+        ["sh", "-c", shell, "sh", *CLI, *arguments], cwd=gone, env=env, capture_output=True, text=True, timeout=WAIT_S
     )
     assert (done.returncode, done.stdout) == (4, "trained\n")
     assert done.stderr.startswith("chiplog run: the run is not recorded: FileNotFoundError: ")

@@ -19,7 +19,7 @@ from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.storage.journal_dir import list_journals
 from tests.support.command_line import environment
 from tests.support.node import Node
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 RANK = """
 import chiplog, sys
@@ -49,7 +49,7 @@ def test_status_counts_ranks_and_not_the_helpers_of_their_consoles(ask: Any, tmp
     facts = ask(tmp_path, "--no-canary")[1]
     assert (facts["ranks_logging"], facts["journals_waiting"]) == (1, 0)
     process.kill()
-    process.communicate(timeout=180)
+    process.communicate(timeout=WAIT_S)
 
 
 def test_where_nothing_runs_no_event_is_sent_and_nothing_is_made(ask: Any, tmp_path: Path) -> None:

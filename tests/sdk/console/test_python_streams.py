@@ -11,6 +11,7 @@ import chiplog
 from chiplog.console.python_streams import STDERR, STDOUT, PythonStreamCapture, TeeStream
 from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX
 from chiplog_schemas.model.events import EventKind
+from tests.support.waiting import WAIT_S
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_threads_that_print_at_once_lose_no_line() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(180)
+            thread.join(WAIT_S)
     finally:
         sys.setswitchinterval(interval)
     assert sorted(lines) == sorted(f"{who} {i}" for who in range(4) for i in range(1000))

@@ -11,6 +11,7 @@ from chiplog.console.shared_targets import TargetServer, adopt_targets
 from chiplog.console.stream_fds import fd_identity, inherited_pipes
 from chiplog.identity.identity import LAUNCHER, PARENT_RUN, Identity, encode_parent_run
 from chiplog.identity.process_info import process_fingerprint
+from tests.support.waiting import WAIT_S
 
 # A child whose stdout is the launcher's pipe, and whose stderr is something else.
 CHILD = """
@@ -42,7 +43,9 @@ def test_a_child_gets_the_target_of_the_stream_that_is_the_launchers_pipe_and_of
     target_read, target, pipe_read, pipe = pipes
     server = TargetServer(lambda: {1: (fd_identity(pipe), target), 2: (fd_identity(target_read), target)})
     try:
-        subprocess.run([sys.executable, "-c", CHILD], stdout=pipe, env=os.environ | record(), check=True, timeout=60)
+        subprocess.run(
+            [sys.executable, "-c", CHILD], stdout=pipe, env=os.environ | record(), check=True, timeout=WAIT_S
+        )
     finally:
         server.close()
     assert os.read(pipe_read, 100) == b"[1]\n"
@@ -60,7 +63,7 @@ def test_a_launcher_that_has_closed_its_capture_or_is_gone_does_not_answer(pipes
     server = TargetServer(lambda: {1: (fd_identity(pipes[3]), pipes[1])})
     server.close()
     done = subprocess.run(
-        [sys.executable, "-c", CHILD], capture_output=True, text=True, env=os.environ | record(), timeout=60
+        [sys.executable, "-c", CHILD], capture_output=True, text=True, env=os.environ | record(), timeout=WAIT_S
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")
     gone = record()[PARENT_RUN].replace(f"{os.getpid()}:", "999999:")

@@ -12,6 +12,7 @@ from chiplog.identity.process_info import (
     read_process_facts,
     start_ticks,
 )
+from tests.support.waiting import WAIT_S
 
 PARENT = """
 import os, subprocess, sys
@@ -43,7 +44,7 @@ for os.environ[sys.argv[1]] in sys.argv[2:]:
 def runs_of(name: str, *records: str) -> list[str]:
     """Return the runs of a process that has such a record, in a terminal that is younger than the writer."""
     command = ["sh", "-c", '"$0" "$@"; exit $?', sys.executable, "-c", OTHERS, name, *records]
-    return subprocess.check_output(command, text=True, timeout=180, start_new_session=True).splitlines()
+    return subprocess.check_output(command, text=True, timeout=WAIT_S, start_new_session=True).splitlines()
 
 
 def test_a_parents_record_counts_until_the_parent_ends_and_then_for_what_it_started_itself(chiplog_dir) -> None:
@@ -58,7 +59,7 @@ def test_a_parents_record_counts_until_the_parent_ends_and_then_for_what_it_star
         parent.stdin.close()
         os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
         assert runs_of(PARENT_RUN, record) != ["parents"], "it has ended, and its parent has not reaped it"
-        assert parent.wait(180) == 0
+        assert parent.wait(WAIT_S) == 0
         world = record.split("/")[4]
         as_before = record.partition(f"/{world}")[0]
         elsewhere = record.replace(world, "another-boot.1")
@@ -80,7 +81,7 @@ def test_an_orphan_whose_new_parent_is_as_old_as_its_own_was_is_still_that_ones_
 
 
 def test_what_a_launcher_prepared_is_for_its_workers_also_when_it_has_left() -> None:
-    record = subprocess.check_output([sys.executable, "-c", LAUNCHER], text=True, timeout=180).strip()
+    record = subprocess.check_output([sys.executable, "-c", LAUNCHER], text=True, timeout=WAIT_S).strip()
     prepared = record.partition(":")[2].split("/")[0]
     given_out_again = f"{os.getpid()}:{record.partition(':')[2]}"
     kept, other = runs_of(SETUP, record, given_out_again)

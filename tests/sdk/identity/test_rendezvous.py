@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.ports import free_ports
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 
@@ -116,7 +117,7 @@ with chiplog.init(mode="offline", capture_console=False) as run:
 
 def output_of(script: str) -> str:
     command = [sys.executable, "-c", "import sys, time\n" + script, str(free_ports())]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

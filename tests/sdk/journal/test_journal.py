@@ -26,6 +26,7 @@ from chiplog_schemas.storage.record import Record, scan_records
 from chiplog_schemas.transport.dealer import LogSlice
 from tests.support.marks import only_if
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 PRODUCER = bytes(range(16))
 IDENTITY = pack({"role": "rank", "label": "rank0", "run_id": "r"})
@@ -437,7 +438,7 @@ def test_a_writer_in_need_waits_for_the_segment_that_is_being_made_rather_than_d
     writer = threading.Thread(target=lambda: [journal.append(payload(0, 1000)) for _ in range(500)])
     DuringAllocation(journal, lambda: (writer.start(), time.sleep(0.03)))
     journal.preallocate()
-    writer.join(60)
+    writer.join(WAIT_S)
     assert journal.dropped == 0
     assert numbers_of(read_all(journal)) == list(range(n_appended + 500))
 
@@ -481,9 +482,9 @@ def test_threads_append_side_by_side_while_another_one_prepares_reads_and_trims(
         for thread in (*threads, sender):
             thread.start()
         for thread in threads:
-            thread.join(180)
+            thread.join(WAIT_S)
         done.set()
-        sender.join(180)
+        sender.join(WAIT_S)
     finally:
         sys.setswitchinterval(interval)
     assert not errors
@@ -704,7 +705,7 @@ def test_threads_that_append_beside_the_close_are_refused_and_meet_no_mapping_th
         journal.close(remove=False)
         closed.set()
         for thread in threads:
-            thread.join(180)
+            thread.join(WAIT_S)
     finally:
         sys.setswitchinterval(interval)
     assert not errors

@@ -19,7 +19,7 @@ from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.messages import MessageKind
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -74,7 +74,7 @@ class Ran:
 
     def until_ticked(self) -> None:
         before = self.ticks
-        wait_until(lambda: self.ticks > before + 2, "the thread goes round", 30.0)
+        wait_until(lambda: self.ticks > before + 2, "the thread goes round", WAIT_S)
 
     def until_asleep(self) -> None:
         def sleeps() -> bool:
@@ -82,7 +82,7 @@ class Ran:
             time.sleep(0.5)
             return self.ticks == before
 
-        wait_until(sleeps, "the thread sleeps", 30.0)
+        wait_until(sleeps, "the thread sleeps", WAIT_S)
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def answering(tmp_path: Path, *, on_request: bool = False, queried: bool = False
     thread.start()
     yield lambda: behind
     done.set()
-    thread.join(120)
+    thread.join(WAIT_S)
     router.close(0)
     context.term()
 
@@ -232,7 +232,7 @@ def test_a_rank_that_has_much_in_flight_sends_often(begin) -> None:
 @pytest.mark.usefixtures("hourly", "agent")
 def test_a_rank_with_values_on_a_device_ticks_often(begin) -> None:
     ran = begin(hurries=True)
-    wait_until(lambda: ran.journal.acked == 1, "the first acknowledgement", 30.0)
+    wait_until(lambda: ran.journal.acked == 1, "the first acknowledgement", WAIT_S)
     ran.until_ticked()
 
 
@@ -253,6 +253,6 @@ def test_a_sender_without_a_descriptor_to_be_woken_by_works_all_the_same(begin, 
     ran.until_ticked()
     ran.thread.wake()
     if online:  # on a busy machine that may take longer than stop() waits
-        wait_until(lambda: ran.journal.acked == 1, f"the acknowledgement; said {ran.said}", 30.0)
+        wait_until(lambda: ran.journal.acked == 1, f"the acknowledgement; said {ran.said}", WAIT_S)
     assert ran.thread.stop() is online, ran.said
     assert (agent() == 1) is online

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chiplog.native.loader import hot_path
+from tests.support.waiting import WAIT_S
 
 ROOT = Path(__file__).parents[3]
 MODULES = [
@@ -26,6 +27,6 @@ def test_the_python_functions_pass_the_same_tests(module: str, tmp_path: Path) -
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'inner'}", module]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
-        command, cwd=ROOT, env=environ | {"CHIPLOG_NATIVE": "0"}, capture_output=True, text=True, timeout=500
+        command, cwd=ROOT, env=environ | {"CHIPLOG_NATIVE": "0"}, capture_output=True, text=True, timeout=2 * WAIT_S
     )
     assert done.returncode == 0, done.stdout[-4000:]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from chiplog.ops.command_process import NOT_EXECUTABLE, NOT_FOUND, CommandError, find_program
+from tests.support.waiting import WAIT_S
 
 RUN = """
 import os, sys
@@ -42,7 +43,7 @@ def started(*command: str, before: str = "") -> "subprocess.Popen[str]":
 
 def test_the_exit_status_of_a_command_is_its_code_or_its_signal() -> None:
     for script, status in (("exit 0", 0), ("exit 3", 3), ("kill -KILL $$", -9)):
-        assert started("sh", "-c", script).communicate(timeout=60)[0] == f"ended with {status}\n"
+        assert started("sh", "-c", script).communicate(timeout=WAIT_S)[0] == f"ended with {status}\n"
 
 
 def test_signals_to_the_process_alone_are_forwarded_once_each_and_the_command_starts_with_none_blocked() -> None:
@@ -54,13 +55,13 @@ def test_signals_to_the_process_alone_are_forwarded_once_each_and_the_command_st
         assert process.stdout.readline() == f"got {int(number)}\n"
     # Not communicate(): it reads the pipe past what readline() has already taken from it.
     assert process.stdout.read() == "ended with 0\n"
-    process.wait(60)
+    process.wait(WAIT_S)
     process.stdout.close()
 
 
 def test_a_signal_that_came_before_the_command_keeps_it_from_starting() -> None:
     process = started("echo", "started", before="os.kill(os.getpid(), 2)")
-    assert process.communicate(timeout=60)[0] == "ended with -2\n"
+    assert process.communicate(timeout=WAIT_S)[0] == "ended with -2\n"
 
 
 def test_an_exit_status_is_read_although_the_parent_ignored_the_end_of_children() -> None:
@@ -68,7 +69,7 @@ def test_an_exit_status_is_read_although_the_parent_ignored_the_end_of_children(
         "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
     )
     command = [sys.executable, "-c", RUN.format(before=""), "sh", "-c", "exit 3"]
-    done = subprocess.run([sys.executable, "-c", ignoring, *command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", ignoring, *command], capture_output=True, text=True, timeout=WAIT_S)
     assert done.stdout == "ended with 3\n"
 
 
@@ -91,4 +92,4 @@ def test_a_script_without_an_interpreter_is_reported_when_it_is_started(tmp_path
     plain = tmp_path / "train.py"
     plain.write_text("print(1)\n")
     plain.chmod(0o755)
-    assert started(str(plain)).communicate(timeout=60)[0].startswith(f"{NOT_EXECUTABLE} program {str(plain)!r}")
+    assert started(str(plain)).communicate(timeout=WAIT_S)[0].startswith(f"{NOT_EXECUTABLE} program {str(plain)!r}")

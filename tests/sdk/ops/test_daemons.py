@@ -19,7 +19,7 @@ from chiplog_schemas.transport.link_status import LinkState, write_link_status
 from tests.support.lock_holder import lock_holder
 from tests.support.node import end_daemons
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -111,7 +111,7 @@ def test_stop_returns_the_daemon_once_its_lock_is_free(where: Paths) -> None:
     with lock_holder(lock(where, AGENT)) as holder:
         assert daemons.stop(where, AGENT) == holder.pid
         assert daemons.daemon_pid(where, AGENT) == 0
-        assert holder.wait(60) == -signal.SIGTERM
+        assert holder.wait(WAIT_S) == -signal.SIGTERM
 
 
 def test_stop_waits_for_the_lock_of_a_daemon_that_listens(where: Paths) -> None:

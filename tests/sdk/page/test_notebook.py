@@ -13,6 +13,7 @@ import chiplog
 from chiplog.page import notebook
 from tests.support.hand_written import hand_written
 from tests.support.live_runs import fill_live_runs
+from tests.support.waiting import WAIT_S
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def test_a_frame_and_a_link_open_the_page_once_each(root: Path) -> None:
     assert 'height="300"' in shown and "<script" not in shown
     for address in addresses:
         opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-        with opener.open(address.partition("#")[0], timeout=30) as response:
+        with opener.open(address.partition("#")[0], timeout=WAIT_S) as response:
             assert b"static/js/main.js" in response.read()
 
 
@@ -54,7 +55,7 @@ assert endless.began.acquire(timeout=25)
 
 
 def test_the_end_of_the_process_cancels_the_queries_that_run(root: Path) -> None:
-    ended = subprocess.run([sys.executable, "-c", ENDS, root], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", ENDS, root], capture_output=True, text=True, timeout=WAIT_S)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "cancelled\n", "")
 
 

@@ -13,6 +13,7 @@ from chiplog.page.source import Source
 from tests.support.hand_written import hand_written
 from tests.support.live_runs import fill_live_runs
 from tests.support.page_client import serving
+from tests.support.waiting import WAIT_S
 
 
 class Scripted(Source):
@@ -91,7 +92,7 @@ def test_a_page_hears_of_each_change(tmp_path: Path) -> None:
         database.execute("INSERT INTO base.position (next_number) VALUES (5)")
     with serving(tmp_path) as client:
         client.sign_in()
-        connection = http.client.HTTPConnection("127.0.0.1", client.server.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", client.server.port, timeout=WAIT_S)
         connection.request("GET", "/api/live", headers={"Cookie": client.cookie})
         response = connection.getresponse()
         assert response.headers["content-type"].startswith("text/event-stream")

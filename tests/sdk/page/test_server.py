@@ -41,7 +41,7 @@ def test_a_closed_server_has_no_thread_and_no_port(tmp_path: Path) -> None:
 def test_a_page_that_follows_changes_does_not_delay_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with serving(tmp_path) as client:
         client.sign_in()
-        stream = socket.create_connection(("127.0.0.1", client.server.port), timeout=30)
+        stream = socket.create_connection(("127.0.0.1", client.server.port), timeout=WAIT_S)
         request = f"GET /api/live HTTP/1.1\r\nHost: 127.0.0.1:{client.server.port}\r\nCookie: {client.cookie}\r\n\r\n"
         stream.sendall(request.encode())
         received = b""
@@ -68,7 +68,7 @@ def test_a_request_without_an_answer_ends_with_the_server_and_prints_nothing(
     server = PageServer(Silent(dir=str(tmp_path)), access, port=0)
     server.start()
     client = PageClient(server, access).sign_in()
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as request:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as request:
         text = f"GET /api/info HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nCookie: {client.cookie}\r\n\r\n"
         request.sendall(text.encode())
         assert asked.wait(WAIT_S)
@@ -133,7 +133,7 @@ def test_the_log_of_the_process_stays_as_it_is_and_has_each_warning_once(
         logging.info("before")
         with serving(tmp_path) as client:
             client.sign_in()
-            with socket.create_connection(("127.0.0.1", client.server.port), timeout=30) as request:
+            with socket.create_connection(("127.0.0.1", client.server.port), timeout=WAIT_S) as request:
                 request.sendall(b"no request\r\n\r\n")
                 assert request.recv(4096).startswith(b"HTTP/1.1 400 ")
         logging.info("after")

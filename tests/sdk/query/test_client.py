@@ -127,12 +127,12 @@ class Collector:
 
     def stop(self) -> None:
         self.process.stdin.close()
-        self.process.wait(120)
+        self.process.wait(WAIT_S)
         self.process.stdout.close()
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(120)
+        self.process.wait(WAIT_S)
         self.process.stdin.close()
         self.process.stdout.close()
 
@@ -540,7 +540,7 @@ os._exit(0)
 
 def test_a_forked_child_opens_the_file_that_a_thread_of_its_parent_was_opening(where):
     command = [sys.executable, "-P", "-c", FORKS, str(where.root)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.stdout == "7\n", (done.stdout, done.stderr)
 
 
@@ -687,7 +687,7 @@ def test_a_file_that_somebody_else_writes_is_waited_for_and_then_named(where, mo
     threading.Timer(0.2, holder.stdin.close).start()
     with connect(dir=where.root) as client:
         assert len(client.sql("SELECT * FROM runs")) == 1
-    holder.wait(120)
+    holder.wait(WAIT_S)
     holder.stdout.close()
 
 

@@ -28,6 +28,7 @@ from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.once import OnceLogger
 from tests.support.hand_written import create_tables
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 PACKAGE = Path(chiplog.__file__).parent
 OF_A_DICT = {"clear", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"}
@@ -214,7 +215,7 @@ while not is_begun: pass
 
 def test_a_process_ends_well_while_a_thread_of_chiplog_is_in_duckdb() -> None:
     for _ in range(8):
-        done = subprocess.run([sys.executable, "-c", IN_DUCKDB], capture_output=True, text=True, timeout=180)
+        done = subprocess.run([sys.executable, "-c", IN_DUCKDB], capture_output=True, text=True, timeout=WAIT_S)
         assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -428,7 +429,7 @@ print(json.dumps([run.mode, run.config.lr, chiplog.run is run]))
 """
     environ = os.environ | {"CHIPLOG_DIR": str(tmp_path / "data")}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True, env=environ
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True, env=environ
     )
     assert json.loads(done.stdout) == ["disabled", 2, True]
     assert done.stderr.count("\n") == 1

@@ -14,7 +14,7 @@ from chiplog.recording.collector_lookup import AttemptLookup, watch_demand
 from chiplog_schemas.paths import Paths, paths_for_root
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -66,7 +66,7 @@ def test_a_demand_that_is_not_met_is_kept_under_another_name_with_one_line_also_
             env=os.environ | {"CHIPLOG_DIR": str(node.root)},
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=WAIT_S,
         )
         assert done.returncode == 0, done.stderr
         lines.append([line for line in done.stderr.splitlines() if "resume=" in line])

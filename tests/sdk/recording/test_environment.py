@@ -11,6 +11,7 @@ import pytest
 from chiplog.recording.environment import EnvironmentCollector, collect_environment, git_of, packages
 from chiplog_schemas.model.events import EventKind
 from tests.support.journals import Event, read_events
+from tests.support.waiting import WAIT_S
 
 TRAINING = """
 import os, sys, time, chiplog
@@ -52,7 +53,7 @@ def train(repository: Path, root: Path, label: str, *arguments: str, **environ: 
         env=os.environ | {"CHIPLOG_DIR": str(root), "CHIPLOG_SURROUNDINGS": "1"} | environ,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=WAIT_S,
     )
     assert done.stdout == "no child\n", done.stderr
     events = read_events(root / "offline")
@@ -100,7 +101,7 @@ if __name__ == "__main__":
 def test_a_spawned_rank_tells_the_command_that_people_typed(tmp_path) -> None:
     (tmp_path / "train.py").write_text(SPAWNS)
     command = [sys.executable, "train.py", "spawn", "forkserver", "--lr", "0.1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert done.stdout.splitlines() == [str(command[1:])] * 2
 
 

@@ -14,6 +14,7 @@ from chiplog.recording.failures import TRACEBACK_CHARS_MAX, cause_of, exit_statu
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
 from tests.support.journals import read_events
+from tests.support.waiting import WAIT_S
 
 
 def caught(code: str, **names: Any) -> BaseException:
@@ -123,7 +124,7 @@ run.log({"x": 1.0})
 
 
 def notices(chiplog_dir: Path, rest: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    done = subprocess.run([sys.executable, "-c", SCRIPT % rest], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([sys.executable, "-c", SCRIPT % rest], capture_output=True, text=True, timeout=WAIT_S)
     assert "in a thread" in done.stderr, "the interpreter prints it as ever"
     events = read_events(chiplog_dir / "offline")
     [state] = [event.fields["state"] for event in events if event.kind == EventKind.STATE]
@@ -218,7 +219,7 @@ WELL = {"state": "finished", "exit_code": 0}
 )
 def test_a_signal_in_the_middle_of_finish_does_not_cost_the_end(tmp_path, where, does, said) -> None:
     environ = os.environ | {"CHIPLOG_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", ENDING, where, does], env=environ, timeout=120, stderr=subprocess.PIPE)
+    subprocess.run([sys.executable, "-c", ENDING, where, does], env=environ, timeout=WAIT_S, stderr=subprocess.PIPE)
     events = read_events(tmp_path / "offline")
     assert [event.fields["state"] for event in events if event.kind == EventKind.STATE] == [said]
     assert sum(event.kind == EventKind.METRICS for event in events) == (2 if does == "is caught" else 1)

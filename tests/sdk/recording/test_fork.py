@@ -13,7 +13,7 @@ from tests.support.forks import FORKS
 from tests.support.safeguard import Safeguard
 from tests.support.scripts import run_script
 from tests.support.sdk_events import by_label, numbers, values
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -197,7 +197,7 @@ def test_the_parents_lock_is_not_released_by_its_children(chiplog_dir) -> None:
     if not pid:
         os._exit(0)  # closes every descriptor that it inherited
     os.waitpid(pid, 0)
-    done = subprocess.run(ask, capture_output=True, text=True, timeout=180, check=True)
+    done = subprocess.run(ask, capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert int(done.stdout) == os.getpid()
     assert lock_holder_pid(chiplog_dir / "no such lock") == 0
     run.finish()

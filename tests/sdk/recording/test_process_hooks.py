@@ -7,6 +7,7 @@ import pytest
 
 from chiplog_schemas.model.events import EventKind
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -51,7 +52,7 @@ EXIT
 )
 def test_the_end_by_sys_exit_is_the_end_of_the_run(chiplog_dir, offline, inside, leave, state, code, reason) -> None:
     script = EXITS.replace("EXIT", leave).replace("INSIDE", str(inside))
-    subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=180, check=False)
+    subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=WAIT_S, check=False)
     [event] = offline(EventKind.STATE)
     found = event.fields["state"]
     assert (found["state"], found["exit_code"], found.get("reason")) == (state, code, reason)
@@ -103,7 +104,7 @@ def test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end(chiplog_dir, tmp_pat
     (tmp_path / "train.py").write_text(KEEPS + (end if how != "-i" else "") + "\n")
     command = {"script": ["train.py"], "-m": ["-m", "train"], "-c": ["-c", KEEPS + end], "-i": ["-i", "train.py"]}[how]
     typed = {"input": f"{end}\n", "text": True}
-    subprocess.run([sys.executable, *command], **typed, capture_output=True, timeout=180, cwd=tmp_path)
+    subprocess.run([sys.executable, *command], **typed, capture_output=True, timeout=WAIT_S, cwd=tmp_path)
     runs = {event.producer: event.fields["identity"]["run_id"] for event in offline(EventKind.IDENTITY)}
     found = {runs[event.producer]: event.fields["state"]["exit_code"] for event in offline(EventKind.STATE)}
     assert found == ends

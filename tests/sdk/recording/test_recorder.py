@@ -18,6 +18,7 @@ from chiplog_schemas.model.events import EventKind
 from tests.support.hostile import Hostile
 from tests.support.safeguard import Safeguard
 from tests.support.sdk_events import counted, notices, numbers
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -312,7 +313,7 @@ def test_what_is_logged_beside_a_finish_is_kept_or_said_to_be_refused(run, offli
 
     thread = threading.Thread(target=log)
     thread.start()
-    logged.wait(180)
+    logged.wait(WAIT_S)
     run.finish()
     go_on = False
     thread.join()

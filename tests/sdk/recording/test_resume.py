@@ -15,7 +15,7 @@ from tests.support.journals import read_events
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
 from tests.support.sdk_events import numbers
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -151,7 +151,7 @@ def test_restarts_tells_where_a_loop_resumed_that_gives_some_of_its_steps(node: 
     environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     for restart, (first, last) in enumerate(((0, 67), (60, 90), (80, 99))):
         command = [sys.executable, "-c", ELASTIC, str(first), str(last)]
-        subprocess.run(command, env=os.environ | environ | {"TORCHELASTIC_RESTART_COUNT": str(restart)}, timeout=180)
+        subprocess.run(command, env=os.environ | environ | {"TORCHELASTIC_RESTART_COUNT": str(restart)}, timeout=WAIT_S)
     node.until("SELECT count(*) AS n FROM labels WHERE state <> 'running'", lambda rows: rows[0]["n"] == 3)
     rows = node.sql("SELECT last_step, resumed_step, steps_again FROM restarts ORDER BY attempt")
     assert [tuple(row.values()) for row in rows] == [(67, 60, 8), (90, 80, 11)]
@@ -160,7 +160,7 @@ def test_restarts_tells_where_a_loop_resumed_that_gives_some_of_its_steps(node: 
 def test_a_run_resumed_after_sigkill_has_its_label_and_its_steps_again(chiplog_dir) -> None:
     for end in ("die", "die", "end"):
         process = resume(chiplog_dir, "offline", end)
-        process.communicate(timeout=180)
+        process.communicate(timeout=WAIT_S)
         assert process.returncode == (-signal.SIGKILL if end == "die" else 0)
     events = read_events(chiplog_dir / "offline")
     assert len({e.fields["identity"]["label"] for e in events if e.kind == EventKind.IDENTITY}) == 1
@@ -198,14 +198,14 @@ def test_the_label_of_a_process_that_lives_is_not_taken(chiplog_dir) -> None:
     assert first.stdout is not None
     label = first.stdout.readline()
     second = resume(chiplog_dir, "offline", "end")
-    assert second.communicate(timeout=180)[0] != label
-    first.communicate("\n", timeout=180)
+    assert second.communicate(timeout=WAIT_S)[0] != label
+    first.communicate("\n", timeout=WAIT_S)
 
 
 def test_attempts_count_up_and_steps_out_of_order_are_all_there(node: Node) -> None:
     for _ in range(2):
         process = resume(node.root, "online", "end")
-        process.communicate(timeout=180)
+        process.communicate(timeout=WAIT_S)
         assert process.returncode == 0
     run = chiplog.init(resume="gpt-1", dir=node.root, capture_console=False)
     for step in (50, 7, -3, 50, 8):

@@ -12,7 +12,7 @@ import chiplog
 from chiplog_schemas.model.events import EventKind
 from tests.support.safeguard import Safeguard
 from tests.support.sdk_events import numbers
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -76,7 +76,7 @@ def start(root: Path, project: str, resume: str, end: str, **options: object) ->
 def train(root: Path, project: str, resume: str = "auto", end: str = "end", **options: object) -> list[str]:
     """Return run ID and label of a training."""
     process = start(root, project, resume, end, **options)
-    said, _ = process.communicate(timeout=180)
+    said, _ = process.communicate(timeout=WAIT_S)
     assert process.returncode == {"kill": -signal.SIGKILL, "exit": 4}.get(end, 0)
     return said.split()
 
@@ -164,7 +164,7 @@ def test_auto_leaves_a_run_alone_that_still_runs(chiplog_dir) -> None:
     first = runs.stdout.readline().split()[0]
     wait_until(lambda: list((chiplog_dir / "unfinished").glob("*")), "the file of an unfinished run")
     assert train(chiplog_dir, "p")[0] != first
-    runs.communicate("\n", timeout=180)
+    runs.communicate("\n", timeout=WAIT_S)
 
 
 RANKS = """
@@ -189,7 +189,7 @@ def test_ranks_that_start_one_after_the_other_go_on_with_the_same_run(chiplog_di
             environ |= {"TORCHELASTIC_RUN_ID": elastic_id, "CHIPLOG_DIR": chiplog_dir}
             environ = os.environ | {name: str(value) for name, value in environ.items()}
             command = [sys.executable, "-c", RANKS, "0.5", *([end] if end else [])]
-            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=180)
+            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=WAIT_S)
             found.append(done.stdout.strip())
         return set(found)
 

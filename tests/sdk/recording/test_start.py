@@ -12,6 +12,7 @@ from chiplog_schemas.model.events import EventKind
 from tests.support.journals import read_events
 from tests.support.safeguard import Safeguard
 from tests.support.sdk_events import numbers
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -139,7 +140,7 @@ def test_an_uncaught_exception_is_how_every_open_run_ends_and_each_line_is_in_on
         env=os.environ | {"CHIPLOG_DIR": str(chiplog_dir)},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=WAIT_S,
     )
     assert done.stdout == "one\ntwo\nthree\n"
     events = read_events(chiplog_dir / "offline")
@@ -186,7 +187,7 @@ def test_a_rank_that_no_launcher_names_is_in_one_run_before_and_after_its_group_
     environ = os.environ | {"CHIPLOG_DIR": str(chiplog_dir)}
     command = [sys.executable, "-c", LIGHTNING]
     ranks = [subprocess.Popen([*command, str(rank), "2", str(tmp_path / "store")], env=environ) for rank in range(2)]
-    assert [rank.wait(timeout=180) for rank in ranks] == [0, 0]
+    assert [rank.wait(timeout=WAIT_S) for rank in ranks] == [0, 0]
     said = [e for e in read_events(chiplog_dir / "offline") if e.kind == EventKind.IDENTITY]
     last = {e.producer: (e.fields["identity"]["run_id"], e.fields["identity"]["label"]) for e in said}
     assert len(last) == 2, "one producer for each rank"

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from chiplog.safety import background_threads
+from tests.support.waiting import WAIT_S
 
 
 def test_a_thread_runs_its_target_and_does_not_hold_the_process() -> None:
@@ -16,7 +17,7 @@ def test_a_thread_runs_its_target_and_does_not_hold_the_process() -> None:
         done.set()
 
     assert background_threads.start_thread(target, 1, 2, name="test")
-    assert done.wait(60)
+    assert done.wait(WAIT_S)
     assert found == [(1, 2), True]
 
 

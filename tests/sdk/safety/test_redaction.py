@@ -8,6 +8,7 @@ import pytest
 
 from chiplog.safety.redaction import REDACTED, is_secret_name, redact_command, redact_text
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SECRET = "hunter2"
 RANDOM = "Xq7Rt2Lp9Zk4Wm8Nv3Yb6"
@@ -263,7 +264,7 @@ def test_no_secret_of_a_command_line_reaches_a_file(chiplog_dir, tmp_path) -> No
         "GLOO_X": f"token={SECRET}",
     }
     command = [sys.executable, str(script), "--lr", "0.125", *arguments]
-    subprocess.run(command, env=os.environ | environ, timeout=180, check=True)
+    subprocess.run(command, env=os.environ | environ, timeout=WAIT_S, check=True)
     written = b"".join(path.read_bytes() for path in chiplog_dir.rglob("*") if path.is_file())
     assert b"0.125" in written
     assert not [word for word in MUST_NOT_BE_SEEN if word.encode() in written]
@@ -271,4 +272,4 @@ def test_no_secret_of_a_command_line_reaches_a_file(chiplog_dir, tmp_path) -> No
 
 def test_an_import_of_chiplog_compiles_nothing_of_this() -> None:
     script = "import sys, chiplog; sys.exit('chiplog.safety.redaction' in sys.modules)"
-    subprocess.run([sys.executable, "-c", script], timeout=180, check=True)
+    subprocess.run([sys.executable, "-c", script], timeout=WAIT_S, check=True)

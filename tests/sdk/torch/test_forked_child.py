@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -51,5 +52,5 @@ with run.phase("open"):
 
 def test_a_forked_child_destroys_no_mark_of_its_parent(chiplog_dir: Path) -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", TRAINING]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert (done.returncode, done.stderr) == (0, "")

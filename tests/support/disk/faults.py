@@ -15,7 +15,7 @@ from typing import Any
 from tests.support.node import Node
 from tests.support.oracle import Verdict, compare
 from tests.support.tools import ROOT, require
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 HERE = Path(__file__).parent
 RANK = HERE / "rank.py"
@@ -31,7 +31,7 @@ def build_library(directory: Path) -> Path:
     require("gcc")
     target = directory / "faults.so"
     command = ["cc", "-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-o", target, HERE / "faults.c", "-ldl"]
-    subprocess.run(command, check=True, timeout=180)
+    subprocess.run(command, check=True, timeout=WAIT_S)
     return target
 
 
@@ -80,11 +80,11 @@ def small_disk(path: Path, size: int) -> Iterator["Disk"]:
     """Mount a disk of this size at a path, and unmount it in any case."""
     require("mount", ROOT)
     path.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "none", path], check=True, timeout=180)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "none", path], check=True, timeout=WAIT_S)
     try:
         yield Disk(path)
     finally:
-        subprocess.run(["umount", "-l", path], check=True, timeout=180)
+        subprocess.run(["umount", "-l", path], check=True, timeout=WAIT_S)
 
 
 class Disk:
@@ -180,7 +180,7 @@ class Rank:
         self.process.stdin.close()
         word, _, produced = self.process.stdout.read().strip().partition(" ")
         errors = self.process.stderr.read()
-        assert self.process.wait(180) == 0, errors
+        assert self.process.wait(WAIT_S) == 0, errors
         assert word == "finished", errors
         self.produced = int(produced)
         return errors
@@ -188,13 +188,13 @@ class Rank:
     def kill(self) -> None:
         """End it at once."""
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(180)
+        self.process.wait(WAIT_S)
 
     def close(self) -> None:
         """Remove everything that was started or mounted."""
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(180)
+            self.process.wait(WAIT_S)
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()
