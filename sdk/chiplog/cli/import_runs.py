@@ -72,7 +72,9 @@ def import_(directories: tuple[Path, ...], run_id: str | None, directory: str | 
 def _opened(path: Path, run_id: str | None) -> Iterator[tuple[ExportReader, ImportBlocks]]:
     """Check an export, and prepare its rows in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="chiplog-import-") as scratch, ExportReader(path, Path(scratch)) as reader:
-        yield reader, ImportBlocks(reader, run_id)
+        blocks = ImportBlocks(reader, run_id)
+        blocks.check()
+        yield reader, blocks
 
 
 def _destination(directory: str | None, url: str | None) -> Destination:
@@ -135,8 +137,8 @@ def _deliver(destination: Destination, reader: ExportReader, blocks: ImportBlock
     from rich.progress import TaskProgressColumn, TimeRemainingColumn
 
     with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
-        total = sum(path.stat().st_size for path in reader.contents.values())
+        total = sum(path.lstat().st_size for path in reader.contents.values())
         files = progress.add_task(f"{blocks.run_id}: files", total=total, visible=total > 0)
-        deliver_files(destination, reader.contents, lambda n_bytes: progress.advance(files, n_bytes))
+        deliver_files(destination, reader.contents, lambda n_bytes: progress.advance(files, n_bytes), reader.open_saved)
         rows = progress.add_task(f"{blocks.run_id}: rows", total=blocks.n_rows)
         deliver_blocks(destination, blocks.blocks(), lambda: progress.update(rows, completed=blocks.n_done))

@@ -186,6 +186,15 @@ PARQUET_FILES = {
     "system": SYSTEM_COLUMNS,
     "gpu_events": GPU_EVENT_COLUMNS,
 }
+# Columns that have no value in some rows, or that an import does not read. producers.parquet has others.
+OPTIONAL_COLUMNS = frozenset(
+    {
+        *("run_id", "label", "attempt", "rank", "summary", "step_metric", "stored_at", "n_sharers"),
+        *("level", "message", "body", "cause"),
+    }
+)
+REQUIRED_OF_PRODUCERS = frozenset({"producer", "stored"})
+EXPORTED_NAMES = {"group": "run_group"}  # columns of a run that have another name on the wire
 
 
 def directory_name(run_id: str) -> str:

@@ -3,16 +3,30 @@
 import contextlib
 import hashlib
 import json
-import os
 import re
+import struct
 from collections.abc import Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from chiplog.transfer.export_format import CONTENTS, FILES, FORMAT, PARQUET_FILES, RUN_FILE, VERSION
+from chiplog.transfer.export_format import (
+    CONTENTS,
+    EXPORTED_NAMES,
+    FILES,
+    FORMAT,
+    OPTIONAL_COLUMNS,
+    PARQUET_FILES,
+    REQUIRED_OF_PRODUCERS,
+    RUN_FILE,
+    VERSION,
+)
 from chiplog.transfer.open_directory import OpenDirectory
+from chiplog_schemas.codec import CodecError, pack
 from chiplog_schemas.limits import NAME_CHARS_MAX
+from chiplog_schemas.model.import_event import RUN_FIELDS
 from chiplog_schemas.query.duckdb_errors import foreign_path_reason
+from chiplog_schemas.query.query_messages import one_line
 from chiplog_schemas.storage.content_files import invalid_path_reason
 
 _MEMORY_BYTES = 512 << 20  # of DuckDB: larger sorts spill
@@ -42,13 +56,16 @@ class ExportReader:
         import duckdb
 
         self.directory = directory
-        content = self._read_json()
-        self.run: dict[str, Any] = content["run"]
-        self._tables: dict[str, dict[str, Any]] = content["tables"]
-        self.n_points = int(self._tables.get("metrics.parquet", {}).get("rows", 0))
         self._resources = contextlib.ExitStack()
         try:
-            self._opened = self._resources.enter_context(OpenDirectory(directory))
+            try:
+                self._opened = self._resources.enter_context(OpenDirectory(directory))
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise self._no_export() from error
+            content = self._read_json()
+            self.run: dict[str, Any] = content["run"]
+            self._tables: dict[str, dict[str, Any]] = content["tables"]
+            self.n_points = self._tables.get("metrics.parquet", {}).get("rows", 0)
             rows = scratch / "rows.duckdb"
             if reason := foreign_path_reason(rows):
                 raise self._error(reason, "set TMPDIR to another directory")
@@ -66,8 +83,10 @@ class ExportReader:
                 raise self._error("it has no producers.parquet")
             self._check_producers()
             self.contents = self._check_files(content["files"], content["absent_contents"])
-        except BaseException:
+        except BaseException as error:
             self._resources.close()
+            if isinstance(error, OSError | duckdb.Error):
+                raise self._error(f"{error}".partition("\n")[0], "check the disk, and TMPDIR") from error
             raise
 
     def __enter__(self) -> "ExportReader":
@@ -105,21 +124,44 @@ class ExportReader:
         for first in range(0, n_rows, _FETCHED_ROWS):
             yield from self.rows(query, [first, first + _FETCHED_ROWS])
 
+    def open_saved(self, path: Path) -> BufferedReader:
+        """Open a saved file of `contents`. Raises OSError."""
+        return self._opened.open(str(path.relative_to(self.directory)))
+
+    @contextlib.contextmanager
+    def naming(self, name: str) -> Iterator[None]:
+        """Raise ExportError, which names the table's file, for rows that cannot be read or encoded."""
+        import duckdb
+
+        try:
+            yield
+        except (
+            duckdb.Error,
+            ValueError,
+            TypeError,
+            AttributeError,
+            ArithmeticError,
+            struct.error,
+            CodecError,
+        ) as error:
+            raise self._error(f"{name}.parquet has rows that no run has: {one_line(str(error)):.200}") from error
+
+    def _no_export(self) -> ExportError:
+        return ExportError(f"{self.directory} is no export of chiplog: name a directory with {RUN_FILE}")
+
     def _error(self, reason: str, remedy: str = "export the run again") -> ExportError:
         return ExportError(f"{self.directory} cannot be imported: {reason}; {remedy}")
 
     def _read_json(self) -> dict[str, Any]:
-        path = self.directory / RUN_FILE
-        wrong = ExportError(f"{self.directory} is no export of chiplog: name a directory with {RUN_FILE}")
         try:
-            with open(path, "rb") as file:
+            with self._opened.open(RUN_FILE) as file:
                 content = json.loads(file.read(_JSON_BYTES_MAX))
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise wrong from error
-        except (OSError, ValueError) as error:
-            raise self._error(f"{RUN_FILE} cannot be read: {error}") from error
+        except FileNotFoundError as error:
+            raise self._no_export() from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise self._error(f"{RUN_FILE} cannot be read: {_reason(error)}") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise wrong
+            raise self._no_export()
         version = content.get("version")
         if type(version) is not int or version < 1:
             raise self._error(f"its version {version!r:.20} is no number")
@@ -129,23 +171,39 @@ class ExportReader:
         for name, kind in shapes.items():
             if not isinstance(content.get(name), kind):
                 raise self._error(f"{RUN_FILE} lacks {name}")
-        run_id = content["run"].get("run_id")
-        if not isinstance(run_id, str) or not 0 < len(run_id) <= NAME_CHARS_MAX:
-            raise self._error(f"run ID {run_id!r:.80} is none")
+        self._check_run(content["run"])
+        for name, table in content["tables"].items():
+            if name not in [f"{known}.parquet" for known in PARQUET_FILES]:
+                raise self._error(f"{RUN_FILE} lists {name!r:.80}, which is no table of an export")
+            if not isinstance(table, dict) or type(table.get("rows")) is not int:
+                raise self._error(f"{RUN_FILE} has {table!r:.80} for {name!r:.80}, without a number of rows")
         return content
+
+    def _check_run(self, run: dict[str, Any]) -> None:
+        run_id = run.get("run_id")
+        if not isinstance(run_id, str) or not 0 < len(run_id) <= NAME_CHARS_MAX:
+            raise self._error(f"{RUN_FILE}: run ID {run_id!r:.80} is none")
+        for name, kind in RUN_FIELDS.items():
+            name = EXPORTED_NAMES.get(name, name)
+            value = run.get(name)
+            try:
+                if value is None or (isinstance(value, kind) and type(value) is not bool):
+                    pack(value)
+                    continue
+            except CodecError:
+                pass  # of a text with half a character, of a number out of range
+            raise self._error(f"{RUN_FILE} has {value!r:.80} for the run's {name}")
 
     def _check_table(self, name: str) -> None:
         """Verify the digest of a table, and its columns."""
         import duckdb
 
-        expected = PARQUET_FILES.get(name.removesuffix(".parquet"))
-        if expected is None or not name.endswith(".parquet"):
-            raise self._error(f"{RUN_FILE} lists {name!r:.80}, which is no table of an export")
+        expected = PARQUET_FILES[name.removesuffix(".parquet")]
         try:
-            with open(self.directory / name, "rb") as file:
+            with self._opened.open(name) as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
-            raise self._error(f"{name} cannot be read: {error.strerror}") from error
+            raise self._error(f"{name} cannot be read: {_reason(error)}") from error
         if digest != self._tables[name].get("sha256"):  # safeguard: damaged-table-refused
             raise self._error(f"{name} is damaged or was changed: its digest is not the one in {RUN_FILE}")
         try:
@@ -156,16 +214,37 @@ class ExportReader:
         for column, kind in expected.items():
             if found.get(column) != kind:
                 raise self._error(f"{name} has no column {column} of type {kind}")
+        self._check_values(name, expected)
+
+    def _check_values(self, name: str, columns: dict[str, str]) -> None:
+        """Check that no value is missing that an event needs, and that times and seqs are ones."""
+        table = name.removesuffix(".parquet")
+        required = REQUIRED_OF_PRODUCERS if table == "producers" else columns.keys() - OPTIONAL_COLUMNS
+        wrong = [f"{column} IS NULL" for column in sorted(required)]
+        wrong += [f"NOT isfinite({column})" for column, kind in columns.items() if kind == "TIMESTAMP"]
+        wrong += ["seq < 0"] if "seq" in columns else []
+        wrong += ["NOT json_valid(hashes)"] if "hashes" in columns else []
+        wrong += ["length(sha256) <> 64 OR try(unhex(sha256)) IS NULL"] if "sha256" in columns else []
+        with self.naming(table):
+            counts = ", ".join(f"count(*) FILTER ({condition})" for condition in wrong)
+            found = next(self.rows(f"SELECT {counts} FROM {self.source(table)}")) if wrong else ()
+        for condition, n_rows in zip(wrong, found, strict=True):
+            if n_rows:  # safeguard: impossible-rows-refused
+                raise self._error(f"{name} has {n_rows} rows that no run has: {condition}")
 
     def _check_producers(self) -> None:
         """Check that each producer is one, that labels are of one run, and that each row names a producer."""
         query = f"SELECT producer, owner, stored FROM {self.source('producers')}"
         known = set()
         for producer, owner, stored in self.rows(query):
+            if producer in known:
+                raise self._error(f"producers.parquet has producer {producer} twice")
             if not _is_uuid(producer) or not (owner is None or _is_uuid(owner)):
-                raise self._error(f"producer {producer!r:.40} is not 32 hex digits")
+                raise self._error(f"producers.parquet: producer {producer!r:.40} is not 32 hex digits")
             if not stored:
-                raise self._error(f"producer {producer} has no stored events")
+                raise self._error(f"producers.parquet: producer {producer} has no stored events")
+            if not _are_ascending(stored):
+                raise self._error(f"producers.parquet: the stored events of {producer} are no ranges")
             known.add(producer)
         for name in self._tables:
             columns = PARQUET_FILES[name.removesuffix(".parquet")]
@@ -177,6 +256,7 @@ class ExportReader:
     def _check_files(self, files: list[Any], absent: dict[str, Any]) -> dict[str, Path]:
         """Verify the saved files, and return where each content is."""
         found: dict[str, Path] = {}
+        reasons: dict[str, list[str]] = {}
         wanted = set()
         if self.has("saves"):
             query = f"SELECT DISTINCT sha256 FROM {self.source('saves')} WHERE stored_at IS NOT NULL"
@@ -185,24 +265,43 @@ class ExportReader:
             path, digest = (file.get(name) if isinstance(file, dict) else None for name in ("path", "sha256"))
             if not isinstance(path, str) or not isinstance(digest, str) or digest in found or digest in absent:
                 continue
-            if invalid_path_reason(path) is None and _has_digest(self.directory / FILES / path, digest):
+            reason = invalid_path_reason(path) or self._digest_reason(f"{FILES}/{path}", digest)
+            if reason is None:
                 found[digest] = self.directory / FILES / path
+            else:
+                reasons.setdefault(digest, []).append(f"{FILES}/{path} ({reason})")
         for digest in sorted(wanted - set(found)):
-            if not _has_digest(self.directory / CONTENTS / digest, digest):  # safeguard: damaged-file-refused
-                raise self._error(f"the saved file with SHA-256 {digest} is missing or damaged")
+            reason = self._digest_reason(f"{CONTENTS}/{digest}", digest)
+            if reason is not None:  # safeguard: damaged-file-refused
+                where = " and ".join([*reasons.get(digest, []), f"{CONTENTS}/{digest} ({reason})"])
+                raise self._error(f"a saved file is missing or damaged: {where}")
             found[digest] = self.directory / CONTENTS / digest
         return {digest: found[digest] for digest in sorted(wanted)}
+
+    def _digest_reason(self, name: str, digest: str) -> str | None:
+        """Return why a file does not hold a content, or None if it does."""
+        try:
+            with self._opened.open(name) as file:
+                is_same = hashlib.file_digest(file, "sha256").hexdigest() == digest
+        except OSError as error:
+            return _reason(error)
+        return None if is_same else "another SHA-256"
 
 
 def _is_uuid(value: Any) -> bool:
     return isinstance(value, str) and _UUID.fullmatch(value) is not None
 
 
-def _has_digest(path: Path, digest: str) -> bool:
-    try:
-        if os.path.islink(path) or not path.is_file():
+def _are_ascending(ranges: list[dict[str, Any]]) -> bool:
+    """Return True if closed ranges of seqs follow each other."""
+    end = -1
+    for range_ in ranges:
+        first, last = range_.values() if range_ is not None else (None, None)
+        if first is None or last is None or not end < first <= last:
             return False
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == digest
-    except OSError:
-        return False
+        end = last
+    return True
+
+
+def _reason(error: Exception) -> str:
+    return one_line((error.strerror or str(error)) if isinstance(error, OSError) else str(error))

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from chiplog.transfer.export_format import TABLES
+from chiplog.transfer.export_format import EXPORTED_NAMES, TABLES
 from chiplog.transfer.export_reader import ExportError, ExportReader
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import BATCH_BYTES_MAX, MIB
@@ -28,7 +28,6 @@ RANGES_PER_PART = 10_000  # of seqs in one IMPORTED event
 PAYLOAD_BYTES_MAX = 3 * MIB  # of an event whose producer has few seqs: it fits one record with its block
 _SAMPLES_FIRST = 1 << 20  # seq of the first sample of a node; its IMPORTED events have the seqs from 0
 _STREAMS = {name: number for number, name in CONSOLE_STREAMS.items()}
-_RUN_NAMES = {"run_group": "group"}  # columns that have another name on the wire
 _RUN_COLUMNS = ("project", "name", "run_group", "job_type", "tags", "notes")
 _DECIDED_COLUMNS = ("primary_label", "primary_launch", "primary_restart", "told")
 # Tables whose rows are events of a kind; the others' rows come in IMPORTED events.
@@ -87,6 +86,12 @@ class ImportBlocks:
         for place, ranges in self._reader.rows(query):
             yield self._uuids[place], [(range_["first_seq"], range_["last_seq"]) for range_ in ranges]
 
+    def check(self) -> None:
+        """Encode the rows that are checked no other way, and drop the result. Raises ExportError."""
+        with self._reader.naming("producers"):
+            for _ in self._head_events():
+                pass
+
     def blocks(self) -> Iterator[bytes]:
         """Yield the payloads of the BLOCK records."""
         yield from self._naming_blocks()
@@ -109,10 +114,11 @@ class ImportBlocks:
         for name in _OF_EVENTS:
             if reader.has(name):
                 columns = ", ".join(column for column in TABLES[name].columns if column not in ("run_id", "producer"))
-                reader.execute(
-                    f"CREATE TABLE {name} AS SELECT p.place, {columns} FROM {reader.source(name)} t "
-                    f"JOIN places p USING (producer) {_ORDERED}"
-                )
+                with reader.naming(name):
+                    reader.execute(
+                        f"CREATE TABLE {name} AS SELECT p.place, {columns} FROM {reader.source(name)} t "
+                        f"JOIN places p USING (producer) {_ORDERED}"
+                    )
                 seqs.append(f"SELECT DISTINCT place, seq FROM {name}")
         union = " UNION ".join(seqs) or "SELECT 0 AS place, 0 AS seq WHERE false"
         # The closed ranges of the seqs that have rows: consecutive ones have the same difference to their number.
@@ -156,32 +162,35 @@ class ImportBlocks:
 
     def _row_events(self, table: str, columns: str, kind: EventKind) -> Iterator[tuple[int, int, bytes]]:
         """Yield the events of a table whose rows are one event each."""
-        for place, seq, ts, *fields in self._reader.table_rows(table, f"place, seq, epoch_us(ts), {columns}"):
-            self.n_done += 1
-            yield place, seq, encode(kind, ts, *_fields_of(kind, fields))
+        with self._reader.naming(table):
+            for place, seq, ts, *fields in self._reader.table_rows(table, f"place, seq, epoch_us(ts), {columns}"):
+                self.n_done += 1
+                yield place, seq, encode(kind, ts, *_fields_of(kind, fields))
 
     def _summary_events(self) -> Iterator[tuple[int, int, bytes]]:
         rows = self._reader.table_rows("summary", "place, seq, epoch_us(ts), key, value")
-        for (place, seq, ts), grouped in itertools.groupby(rows, key=lambda row: row[:3]):
-            values = {row[3]: row[4] for row in grouped}
-            self.n_done += len(values)
-            yield place, seq, encode(EventKind.SUMMARY, ts, values)
+        with self._reader.naming("summary"):
+            for (place, seq, ts), grouped in itertools.groupby(rows, key=lambda row: row[:3]):
+                values = {row[3]: row[4] for row in grouped}
+                self.n_done += len(values)
+                yield place, seq, encode(EventKind.SUMMARY, ts, values)
 
     def _matrix_events(self, table: str, key: str, value: str, kind: EventKind) -> Iterator[tuple[int, int, bytes]]:
         """Yield the events of a table of numbers: the rows of one seq are one event."""
         table_rows = self._reader.table_rows(table, f"place, seq, epoch_us(ts), step, {key}, {value}")
         packed: dict[tuple[str, ...], bytes] = {}
-        for (place, seq), grouped in itertools.groupby(table_rows, key=lambda row: row[:2]):
-            rows = list(grouped)
-            self.n_done += len(rows)
-            ts, step = rows[0][2:4]
-            keys = tuple(row[4] for row in rows)
-            keys_bin = packed.get(keys)
-            if keys_bin is None:
-                packed = packed if len(packed) < _PACKED_KEYS_MAX else {}
-                keys_bin = packed[keys] = pack(list(keys))
-            values = struct.pack(f"<{len(rows)}d", *(row[5] for row in rows))
-            yield place, seq, encode(kind, ts, step, keys_bin, values)
+        with self._reader.naming(table):
+            for (place, seq), grouped in itertools.groupby(table_rows, key=lambda row: row[:2]):
+                rows = list(grouped)
+                self.n_done += len(rows)
+                ts, step = rows[0][2:4]
+                keys = tuple(row[4] for row in rows)
+                keys_bin = packed.get(keys)
+                if keys_bin is None:
+                    packed = packed if len(packed) < _PACKED_KEYS_MAX else {}
+                    keys_bin = packed[keys] = pack(list(keys))
+                values = struct.pack(f"<{len(rows)}d", *(row[5] for row in rows))
+                yield place, seq, encode(kind, ts, step, keys_bin, values)
 
     def _sample_events(self) -> Iterator[Event]:
         """Yield the samples of the run's nodes. A sample that several labels share is one event."""
@@ -252,7 +261,8 @@ class ImportBlocks:
         return events
 
     def _error(self, said: dict[str, Any], reason: str) -> ExportError:
-        return ExportError(f"{self._reader.directory} cannot be imported: producer {said['producer']} {reason}")
+        what = f"producers.parquet: producer {said['producer']} {reason}"
+        return ExportError(f"{self._reader.directory} cannot be imported: {what}; export the run again")
 
     def _head_of(self, said: dict[str, Any]) -> dict[str, Any]:
         producer = {
@@ -273,7 +283,8 @@ class ImportBlocks:
 
     def _run_map(self) -> dict[str, Any]:
         columns = (*_RUN_COLUMNS, *_DECIDED_COLUMNS)
-        given = {_RUN_NAMES.get(name, name): self._reader.run.get(name) for name in columns}
+        names = {exported: name for name, exported in EXPORTED_NAMES.items()}
+        given = {names.get(name, name): self._reader.run.get(name) for name in columns}
         return {"run_id": self.run_id, **{name: value for name, value in given.items() if value is not None}}
 
     def _row_parts(self, producer: str) -> Iterator[dict[str, Any]]:
@@ -287,9 +298,9 @@ class ImportBlocks:
         for name, query in queries.items():
             if self._reader.has(name):
                 where = f"FROM {self._reader.source(name)} WHERE producer = ?"
-                yield from _parts(
-                    "files" if name == "saves" else name, self._reader.rows(f"{query} {where} ORDER BY ALL", [producer])
-                )
+                rows = self._reader.rows(f"{query} {where} ORDER BY ALL", [producer])
+                with self._reader.naming(name):
+                    yield from _parts("files" if name == "saves" else name, rows)
                 if name == "saves":
                     rows = self._reader.rows(f"{stored} {where} AND stored_at IS NOT NULL ORDER BY ALL", [producer])
                     yield from _parts("stored", rows)

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 
 import zmq
@@ -177,14 +178,29 @@ def _check_refusals(client: DeliveryClient, destination: Destination) -> None:
         )
 
 
-def deliver_files(destination: Destination, contents: dict[str, Path], on_bytes: Callable[[int], None]) -> None:
+def open_content(path: Path) -> BufferedReader:
+    """Open a file for reading. Raises OSError."""
+    return open(path, "rb")
+
+
+def deliver_files(
+    destination: Destination,
+    contents: dict[str, Path],
+    on_bytes: Callable[[int], None],
+    opened: Callable[[Path], BufferedReader] = open_content,
+) -> None:
     """Deliver saved files by digest, one at a time, and return when the collector has them. Raises DeliveryError."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     sender = _FileSender(context, destination)
     try:
         for digest, path in contents.items():
-            sender.send(bytes.fromhex(digest), path)
-            on_bytes(path.stat().st_size)
+            try:
+                file = opened(path)
+            except OSError as error:
+                raise DeliveryError(f"{path} cannot be read: {error.strerror}; export the run again") from error
+            with file:
+                sender.send(bytes.fromhex(digest), path, file)
+                on_bytes(os.fstat(file.fileno()).st_size)
     finally:
         sender.close()
         context.destroy(LINGER_MS)
@@ -213,30 +229,29 @@ class _FileSender:
     def close(self) -> None:
         self._socket.close(0)
 
-    def send(self, digest: bytes, path: Path) -> None:
+    def send(self, digest: bytes, path: Path, file: BufferedReader) -> None:
         """Send one file, and return when the collector has it. Raises DeliveryError."""
         heard_at, offer_at = time.monotonic(), 0.0
-        with open(path, "rb") as file:
-            while True:
-                now = time.monotonic()
-                if now - heard_at > CONNECT_WAIT_S:
-                    raise DeliveryError(
-                        f"{self._destination.address}: no collector takes saved files within {CONNECT_WAIT_S:g} s; "
-                        "check that it runs, and that it allows this host's key"
-                    )
-                if not self._machine.digest and now >= offer_at:
-                    self._act(self._machine.offer(digest, os.fstat(file.fileno()).st_size, now))
-                self._socket.poll(int(_POLL_S * 1000))
-                actions = self._machine.tick(now)
-                while self._socket.poll(0):
-                    heard_at = now
-                    actions += self._machine.receive(self._socket.recv_multipart(), now)
-                if any(isinstance(action, FileStored) for action in actions):
-                    return
-                wait_s = max((self._pause_after(action, path) for action in actions), default=0.0)
-                offer_at = max(offer_at, now + wait_s)
-                self._act(actions)
-                self._send_chunks(file.fileno(), path)
+        while True:
+            now = time.monotonic()
+            if now - heard_at > CONNECT_WAIT_S:
+                raise DeliveryError(
+                    f"{self._destination.address}: no collector takes saved files within {CONNECT_WAIT_S:g} s; "
+                    "check that it runs, and that it allows this host's key"
+                )
+            if not self._machine.digest and now >= offer_at:
+                self._act(self._machine.offer(digest, os.fstat(file.fileno()).st_size, now))
+            self._socket.poll(int(_POLL_S * 1000))
+            actions = self._machine.tick(now)
+            while self._socket.poll(0):
+                heard_at = now
+                actions += self._machine.receive(self._socket.recv_multipart(), now)
+            if any(isinstance(action, FileStored) for action in actions):
+                return
+            wait_s = max((self._pause_after(action, path) for action in actions), default=0.0)
+            offer_at = max(offer_at, now + wait_s)
+            self._act(actions)
+            self._send_chunks(file.fileno(), path)
 
     def _pause_after(self, action: FileSenderAction, path: Path) -> float:
         """Return how long to wait before the next offer. Raises DeliveryError if another offer is no use."""

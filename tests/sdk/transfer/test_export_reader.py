@@ -1,8 +1,12 @@
 """An export is checked before anything of it is sent: each kind of damage is one line that names it."""
 
 import json
+import os
+import re
 import shutil
+import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,9 @@ import pytest
 from tests.support.exported_run import SAVES, export_of_whole
 from tests.support.safeguard import Safeguard
 
+from chiplog.transfer.export_format import PARQUET_FILES
 from chiplog.transfer.export_reader import ExportError, ExportReader
+from chiplog.transfer.import_blocks import ImportBlocks
 
 SAFEGUARDS = [
     Safeguard(
@@ -31,6 +37,25 @@ SAFEGUARDS = [
         "damaged-file-refused",
         condition=False,
         test="test_what_is_wrong_is_named_in_one_line",
+    ),
+    Safeguard(
+        "a pipe in an export does not stop the import",
+        "export-pipe-not-awaited",
+        part="os.O_NONBLOCK",
+        new="0",
+        test="test_each_changed_file_is_named_in_one_line",
+    ),
+    Safeguard(
+        "an import reads no file outside of the export",
+        "export-link-refused",
+        part="| os.O_NOFOLLOW ",
+        test="test_a_link_above_a_saved_file_is_not_followed",
+    ),
+    Safeguard(
+        "rows that no run has are refused before anything is sent",
+        "impossible-rows-refused",
+        condition=False,
+        test="test_each_odd_value_is_named_in_one_line",
     ),
 ]
 
@@ -72,7 +97,7 @@ def rewrite(export: Path, table: str, query: str) -> None:
     import hashlib
 
     path = export / f"{table}.parquet"
-    duckdb.execute(f"COPY ({query.format(table=f'{path!s}')}) TO '{path}.new' (FORMAT parquet)")
+    duckdb.execute(f"COPY ({query.replace('{table}', str(path))}) TO '{path}.new' (FORMAT parquet)")
     (export / f"{table}.parquet.new").rename(path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     edit(export, lambda content: content["tables"][path.name].update(sha256=digest))
@@ -126,8 +151,8 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda e: rewrite(e, "texts", "SELECT * REPLACE ('x' AS producer) FROM '{table}'"),
         "texts.parquet has rows of 'x', which no producer is",
     ),
-    "damaged file": (lambda e: flip(e / "files" / "ckpt"), "is missing or damaged; export the run again"),
-    "lost file": (lambda e: shutil.rmtree(e / "contents"), "is missing or damaged; export the run again"),
+    "damaged file": (lambda e: flip(e / "files" / "ckpt"), "a saved file is missing or damaged: "),
+    "lost file": (lambda e: shutil.rmtree(e / "contents"), "a saved file is missing or damaged: "),
 }
 
 
@@ -143,9 +168,119 @@ def test_what_is_wrong_is_named_in_one_line(export: Path, tmp_path: Path, what: 
     assert "\n" not in text
 
 
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def replace_by_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replace_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def replace_by_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def replace_by_socket(path: Path) -> None:
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(os.path.relpath(path))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+FILE_CHANGES = (
+    *(Path.unlink, truncate, flip, empty),
+    *(replace_by_directory, replace_by_pipe, replace_by_link, replace_by_socket),
+)
+
+
+@pytest.mark.timeout(60)  # a pipe that is opened blocks
+@pytest.mark.parametrize("change", FILE_CHANGES, ids=lambda change: change.__name__)
+def test_each_changed_file_is_named_in_one_line(
+    export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's path is short
+    with ExportReader(export, tmp_path) as reader:
+        needed = {path for path in reader.contents.values() if path.stat().st_size or change is not empty}
+    names = ["run.json", "metrics.parquet", "producers.parquet", *(str(path.relative_to(export)) for path in needed)]
+    for number, name in enumerate(names):
+        changed = Path(shutil.copytree(export, tmp_path / f"changed{number}"))
+        if change in (truncate, flip) and (name == "run.json" or not (changed / name).stat().st_size):
+            continue  # a change of one bit in run.json may be harmless
+        change(changed / name)
+        with pytest.raises(ExportError) as raised:
+            read(changed, tmp_path / f"scratch{number}")
+        text = str(raised.value)
+        assert text.startswith(str(changed)) and name in text and "\n" not in text, text
+
+
+def test_a_link_above_a_saved_file_is_not_followed(export: Path, tmp_path: Path) -> None:
+    for name in ("files", "contents"):
+        changed = Path(shutil.copytree(export, tmp_path / name))
+        replace_by_link(changed / name)
+        with pytest.raises(ExportError, match=f"{name} is a link, which is not followed"):
+            read(changed, tmp_path / f"scratch-{name}")
+
+
+ODD = "SELECT * REPLACE ({value}::{kind} AS {column}) FROM '{{table}}'"
+# Values that no run has: by table, an expression for each column.
+ODD_VALUES = {
+    "producers": {"stored": ["[NULL]", "[{'first_seq': 5, 'last_seq': 1}]", "[{'first_seq': NULL, 'last_seq': 1}]"]},
+    "metrics": {"key": ["NULL"], "step": ["NULL"], "seq": ["NULL", "-1"], "ts": ["'infinity'"], "value": ["NULL"]},
+    "histograms": {"edges": ["NULL", "[NULL]"], "counts": ["[1, NULL]"]},
+    "console": {"stream": ["'x'", "NULL"], "line_no": ["NULL"]},
+    "config_hashes": {"hashes": ["'x'", "NULL"]},
+    "saves": {"sha256": ["'../../x'", "repeat('g', 64)", "NULL"]},
+    "system": {"node": ["NULL"], "name": ["NULL"]},
+}
+ODD_FIELDS: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
+    ("run", lambda c: c["run"].update(run_id="\ud800")),
+    ("run", lambda c: c["run"].update(project=5)),
+    ("run", lambda c: c["run"].update(primary_restart=1 << 70)),
+    ("run", lambda c: c["run"].update(tags="x")),
+    ("metrics.parquet", lambda c: c["tables"].update({"metrics.parquet": None})),
+    ("metrics.parquet", lambda c: c["tables"]["metrics.parquet"].update(rows="x")),
+    ("tables", lambda c: c.update(tables=[])),
+]
+
+
+def test_each_odd_value_is_named_in_one_line(export: Path, tmp_path: Path) -> None:
+    changes: list[tuple[str, Callable[[Path], Any]]] = [
+        (
+            f"{table}.parquet",
+            partial(rewrite, table=table, query=f"SELECT * REPLACE ({value}::{kind} AS {column}) FROM '{{table}}'"),
+        )
+        for table, columns in ODD_VALUES.items()
+        for column, values in columns.items()
+        for kind in [PARQUET_FILES[table][column]]
+        for value in values
+    ]
+    changes += [(f"run.json .*{name}", partial(edit, change=change)) for name, change in ODD_FIELDS]
+    changes += [("run.json", lambda e: (e / "run.json").write_text("[" * 100_000))]
+    for number, (named, change) in enumerate(changes):
+        changed = Path(shutil.copytree(export, tmp_path / f"changed{number}"))
+        change(changed)
+        (tmp_path / f"scratch{number}").mkdir()
+        with pytest.raises(ExportError) as raised, ExportReader(changed, tmp_path / f"scratch{number}") as reader:
+            blocks = ImportBlocks(reader)
+            blocks.check()
+            list(blocks.blocks())
+        text = str(raised.value)
+        assert text.startswith(str(changed)) and re.search(named, text) and "\n" not in text, (number, text)
+
+
 def test_a_file_that_is_a_link_is_not_followed(export: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"a file")
     (export / "files" / "ckpt").unlink()
     (export / "files" / "ckpt").symlink_to(tmp_path / "secret")
-    with pytest.raises(ExportError, match="is missing or damaged"):
+    with pytest.raises(ExportError, match="ckpt is a link, which is not followed"):
         read(export, tmp_path / "scratch")
