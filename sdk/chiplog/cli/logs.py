@@ -10,7 +10,9 @@ import click
 from chiplog.cli.completion import complete_labels, complete_runs
 from chiplog.cli.format_values import Zone, common_timezone, console_text, printable
 from chiplog.cli.options import local_option, open_client, require_label, resolve_run, source_options
+from chiplog.cli.plain_table import cell_width
 from chiplog.query.client import Client
+from chiplog.query.label_names import LABELS_QUERY, label_names
 
 FOLLOW_INTERVAL_S = 0.5  # shorter is not visible, and a query costs milliseconds
 PAGE_LINES = 50_000  # even at 8 KiB a line far below the limit of a result; usually a few MB
@@ -58,7 +60,8 @@ def logs(
 ) -> None:
     """Print what the processes of a run printed, ordered by time.
 
-    RUN is a run ID, a unique beginning of one, or `latest`. Each line begins with its label, unless --label names one.
+    RUN is a run ID, a unique beginning of one, or `latest`. Each line begins with its label, or the name of
+    the run if its only label was generated, unless --label names one.
     """
     with open_client(dir_, url) as client:
         run = resolve_run(client, run)
@@ -66,6 +69,9 @@ def logs(
         if label is not None:
             require_label(client, run, label)
         printer = _Printer(prefix=label is None, zone=common_timezone(is_local) if times else None)
+        if label is None:
+            labels = client.sql(LABELS_QUERY, {"run": run}).rows()
+            printer.names = label_names(run, labels[0]["name"], labels) if labels else {}
         if tail is not None:
             if follow:
                 printer.skip_to_here(client, named)
@@ -106,14 +112,18 @@ class _Printer:
         self._zone = zone  # for the times before the lines; None: no times
         self._colour = sys.stdout.isatty()
         self._width = 0
+        self.names: dict[str, str] = {}  # to show in place of labels
         self._numbers: dict[tuple[str, int, str], int] = {}
 
     def print(self, rows: list[dict[str, Any]]) -> None:
         if not rows:
             return
-        self._width = max(self._width, *(len(row["label"] or "") for row in rows))
+        if any(row["label"] not in self.names for row in rows):
+            self.names = {}  # another label has begun
+        shown = [printable(self.names.get(row["label"] or "", row["label"] or "")) for row in rows]
+        self._width = max(self._width, *map(cell_width, shown))
         lines = []
-        for row in rows:
+        for row, name in zip(rows, shown, strict=True):
             label = row["label"] or ""
             at = (label, row["attempt"] or 0, row["stream"])
             self._numbers[at] = max(row["line_no"], self._numbers.get(at, -1))
@@ -121,7 +131,7 @@ class _Printer:
             if self._zone is not None:
                 line = f"{self._zone.stamp(row['ts'], 'milliseconds', ' ')} {line}"
             if self._prefix:
-                prefix = f"{printable(label):<{self._width}} |"
+                prefix = f"{name}{' ' * (self._width - cell_width(name))} |"
                 line = f"{click.style(prefix, fg=colour_of(label)) if self._colour else prefix} {line}"
             lines.append(line)
         sys.stdout.write("\n".join(lines) + "\n")

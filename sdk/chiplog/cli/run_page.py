@@ -40,6 +40,7 @@ def build_page(
 
     found: the data of `chiplog show`. source: its options --dir and --url, for the commands that the page shows.
     """
+    found = _with_label_names(found)
     tables = (
         _summary_table(found, zone),
         _labels(found["labels"], found["first_failure"], _bound(LABELS_SHOWN, everything)),
@@ -59,6 +60,26 @@ def build_page(
                 table.caption += f": {command}"
             page += ["", table] if page else [table]
     return page
+
+
+def _with_label_names(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the data with the names to show in place of labels."""
+    names = found["label_names"]
+    if not names:
+        return found
+
+    def renamed(row: dict[str, Any], column: str = "label") -> dict[str, Any]:
+        return {**row, column: names.get(row[column], row[column])}
+
+    lists = {name: [renamed(row) for row in found[name]] for name in ("labels", "alerts", "events")}
+    failure = found["first_failure"]
+    drift = {names.get(label, label): keys for label, keys in found["config_drift"].items()}
+    return {
+        **renamed(found, "primary_label"),
+        **lists,
+        "first_failure": renamed(failure) if failure else None,
+        "config_drift": drift,
+    }
 
 
 def _bound(shown: int, everything: bool) -> int | None:

@@ -120,7 +120,7 @@ def _print_once(client: Client, live: LiveRun, view: View, output: Output) -> No
             {"run_id": "VARCHAR", "ts": "TIMESTAMP", **ROW_TYPES},
         ),
         output,
-        sheets=lambda: _sheets(frame, view, is_markdown=output.form == "md"),
+        sheets=lambda: _sheets(frame.for_people(), view, is_markdown=output.form == "md"),
     )
 
 
@@ -177,7 +177,7 @@ class _Reader:
             client = client or connect(**self._source)
             frame = self._live.read(client)
             if frame is not None:
-                self.frame, self.read_at = frame, time.monotonic()
+                self.frame, self.read_at = frame.for_people(), time.monotonic()
             self._error = "" if frame is not None else f"run {self._live.run_id} is not in the database"
             return client
         except (QueryError, NoDataError, OSError, ValueError) as error:  # safeguard: top-survives-collector

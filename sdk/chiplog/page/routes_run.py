@@ -106,7 +106,7 @@ async def get_run(request: Request) -> Response:
 
 @shared
 async def get_ranks(request: Request) -> Response:
-    """GET api/runs/RUN/ranks: one row per label, as of `chiplog top`."""
+    """GET api/runs/RUN/ranks: one row per label, as of `chiplog top`. label_names: to show in place of labels."""
     live = request.app.state.live.frames(request.path_params["run"])
 
     def read(client: Client) -> dict[str, Any]:
@@ -114,7 +114,8 @@ async def get_ranks(request: Request) -> Response:
         if frame is None:
             raise HTTPException(404, f"there is no run {live.run_id!r:.200}, or it has no label yet")
         rows = [row_values(row) for row in frame.rows]
-        return {"now": frame.now, "goodput": frame.goodput, "columns": ROW_COLUMNS, "rows": rows}
+        about = {"now": frame.now, "goodput": frame.goodput, "label_names": frame.label_names}
+        return {**about, "columns": ROW_COLUMNS, "rows": rows}
 
     return await read_json(request, read)
 

@@ -2,11 +2,12 @@
 
 import statistics
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from chiplog.query.client import Client
+from chiplog.query.label_names import label_names
 from chiplog.query.rank_states import RankRow, judge
 
 RECENT_STEPS = 20  # over which a step time is the mean: shows a change within seconds, and evens out single steps
@@ -20,8 +21,8 @@ QUERY_TIMEOUT_S = 10.0  # a frame that takes longer is cancelled, and the last o
 # Ages use the clock of the answering collector. Progress is of the newest attempt, if that has logged a step.
 _RANKS = """
 SELECT r.project, r.name, r.state AS run_state, r.created_at, r.ended_at AS run_ended_at, r.n_attempts,
-       now()::TIMESTAMP AS now, l.label, l.attempt, l.rank, l.node, l.pid, l.gpus, l.state, l.reason, l.started_at,
-       l.last_seen_at, l.ended_at, p.step, p.reached_at, p.steps_behind
+       now()::TIMESTAMP AS now, l.label, l.hostname, l.attempt, l.rank, l.node, l.pid, l.gpus, l.state, l.reason,
+       l.started_at, l.last_seen_at, l.ended_at, p.step, p.reached_at, p.steps_behind
 FROM (FROM runs WHERE run_id = $run) r JOIN (
     FROM labels WHERE run_id = $run QUALIFY row_number() OVER (PARTITION BY label ORDER BY attempt DESC) = 1
 ) l ON l.run_id = r.run_id
@@ -84,6 +85,12 @@ class Frame:
     n_attempts: int = 1
     elapsed_s: float | None = None
     goodput: float | None = None  # of the view; None without steps of known length
+    label_names: dict[str, str] = field(default_factory=dict)  # to show in place of labels
+
+    def for_people(self) -> "Frame":
+        """Return this frame with names in place of labels."""
+        rows = [replace(row, label=self.label_names.get(row.label, row.label)) for row in self.rows]
+        return replace(self, rows=rows)
 
 
 @dataclass
@@ -147,6 +154,7 @@ class LiveRun:
             n_attempts=first["n_attempts"],
             elapsed_s=None if created is None else max(0.0, ((ended or now) - created).total_seconds()),
             goodput=self._goodput,
+            label_names=label_names(self.run_id, first["name"], ranks),
         )
 
     def _has_other_goodput(self, step: int, state: str, now: datetime) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 
 from chiplog.query.client import Client
 from chiplog.query.json_texts import decoded
+from chiplog.query.label_names import label_names
 
 KEYS_MAX = 10_000  # as many as a run may have
 LAST_VALUES_MAX = 64  # labels whose last value is listed with a key
@@ -92,7 +93,7 @@ ORDER BY {RANK_ROUNDS_FIRST} LIMIT 1
 def read_run(client: Client, run: str) -> dict[str, Any] | None:
     """Return everything about a run; None if there is no such run.
 
-    Config values and bodies of events are decoded from JSON.
+    Config values and bodies of events are decoded from JSON. `label_names` is for people: see `label_names()`.
 
     Raises:
         QueryError: A query has no result.
@@ -125,6 +126,7 @@ def read_run(client: Client, run: str) -> dict[str, Any] | None:
             name: _sum(label[name] for label in labels) for name in ("produced", "stored", "lost", "pending")
         },
         "labels": labels,
+        "label_names": label_names(run, found[0]["name"], labels),
         "keys": keys,
         "summary": _values(ask(_SUMMARY)),
         "phases": ask(_PHASES),
