@@ -9,7 +9,9 @@ import gc
 import hashlib
 import json
 import logging
+import math
 import random
+import struct
 import sys
 import warnings
 from collections import OrderedDict, UserDict
@@ -25,7 +27,8 @@ from chiplog.native.loader import hot_path
 from chiplog.recording import loop_calls, recorder
 from chiplog.timing import phases, steps
 from chiplog_schemas.bounds import Limits
-from chiplog_schemas.model.events import decode
+from chiplog_schemas.codec import unpack
+from chiplog_schemas.model.events import EventKind, decode
 from chiplog_schemas.storage.record import Record, scan_records
 from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES
 
@@ -211,6 +214,32 @@ def events_of(run: Probe) -> list[tuple[int, list[Any]]]:
     return [(record.number, decode(record.payload)) for record in records if isinstance(record, Record)]
 
 
+def tallies_of_events(run: Probe) -> dict[str, list[float]]:
+    """Return what the journal's events have of each key: how many values, first, last, smallest and largest."""
+    values: dict[str, list[float]] = {}
+    for _, event in events_of(run):
+        if event[0] == EventKind.METRICS:
+            numbers = struct.unpack(f"<{len(event[4]) // 8}d", event[4])
+            for key, number in zip(unpack(event[3]), numbers, strict=True):
+                values.setdefault(key, []).append(number)
+    found = {}
+    for key, column in values.items():
+        plain = [number for number in column if not math.isnan(number)] or [math.nan]
+        found[key] = [len(column), column[0], column[-1], min(plain), max(plain)]
+    return found
+
+
+def tallies_of(run: Probe) -> dict[str, list[float]]:
+    """Return the same from the summary."""
+    found = {}
+    for key in run._logged.list_keys():
+        tally = run._logged.tally(key)
+        assert tally is not None
+        summaries = [tally.summarize(kind) for kind in ("first", "last", "min", "max")]
+        found[key] = [tally.n_all, *summaries]
+    return found
+
+
 def journal_of(seed: int, directory: Path, n_calls: int) -> list[str]:
     """Make the calls of one seed; return the digest of the journal's files, and of what was returned."""
     draw, clock = random.Random(seed), Clock()
@@ -225,6 +254,7 @@ def journal_of(seed: int, directory: Path, n_calls: int) -> list[str]:
     ):
         setattr(module, name, replaced)
     run = Probe(directory)
+    run._logged.define(lambda key: "min")
     returned = hashlib.sha256()
     for _ in range(n_calls):
         returned.update(repr(call(draw, run, clock)).encode("utf-8", "backslashreplace"))
@@ -241,6 +271,10 @@ def journal_of(seed: int, directory: Path, n_calls: int) -> list[str]:
         run._former_top_step,
         run._journal.next_seq,
     )
+    shown, logged = tallies_of(run), tallies_of_events(run)
+    keys = {**shown, **logged}.keys() - {"loss", "odd"}  # an OddKey is one of these and equals the other
+    differing = [key for key in keys if repr(shown.get(key)) != repr(logged.get(key))]
+    assert not differing, f"seed {seed}: {[(key, shown.get(key), logged.get(key)) for key in differing]}"
     return [files.hexdigest(), returned.hexdigest(), repr(state)]
 
 

@@ -37,6 +37,13 @@
 #define FRONT_BYTES_MAX 24  /* of what precedes the keys of an event */
 #define HEADER_BYTES 24     /* of a record, see chiplog_schemas/storage/record.py */
 #define STEP_MAX INT64_MAX
+#if defined(__GNUC__) && !defined(__clang__)
+#define VECTORIZED __attribute__((optimize("O3"))) /* clang needs no word for it */
+#else
+#define VECTORIZED
+#endif
+#define TALLY_COUNTS 3  /* doubles before the columns of a tally, see values/logged_values.py */
+#define TALLY_COLUMNS 5 /* each with a double for each key */
 
 enum { METRICS = 1, PHASES = 2 }; /* EventKind of chiplog_schemas */
 /* Results of functions. The first three are also those of functions of Python's C API. */
@@ -77,7 +84,7 @@ typedef struct {
 } Steps;
 
 typedef struct {
-    PyObject *keys, *packed; /* a tuple, and its MessagePack */
+    PyObject *keys, *packed, *tally; /* a tuple, its MessagePack, and what was logged: see values/logged_values.py */
 } KeySet;
 
 typedef struct {
@@ -85,7 +92,7 @@ typedef struct {
     Timing *timing;
     Steps *steps;
     PyObject *journal, *phases, *held, *callbacks, *step_block;
-    PyObject *key_sets; /* {keys: (their MessagePack, …)} of calls before */
+    PyObject *key_sets; /* {keys: (their MessagePack, …, tally)} of calls before */
     KeySet last[2];     /* of the last event of each kind: METRICS and PHASES */
     long long next_step, last_step, top_step, former_next_step, former_top_step; /* former: before the last step() */
     long long steps_per_log;
@@ -473,6 +480,8 @@ typedef struct {
     uint8_t *body;            /* they are here, after room for FRONT_BYTES_MAX */
     uint8_t *large;           /* the allocation, if they do not fit on the stack */
     PyObject *totals, *empty; /* of phases: the dict that the event has, and the next one; else NULL */
+    PyObject *tally;          /* of its keys */
+    size_t n_values;
     uint8_t small[BYTES_ON_STACK];
 } Event;
 
@@ -480,7 +489,7 @@ static void
 begin_event(Event *event)
 {
     event->large = NULL;
-    event->totals = event->empty = NULL;
+    event->totals = event->empty = event->tally = NULL;
 }
 
 static void
@@ -489,6 +498,7 @@ release_event(Event *event)
     PyMem_Free(event->large);
     Py_XDECREF(event->totals);
     Py_XDECREF(event->empty);
+    Py_XDECREF(event->tally);
 }
 
 /* Compare a new reference with an object, and release it. */
@@ -564,6 +574,8 @@ encode_numbers(Event *event, PyObject *data, KeySet known, int is_copy)
         at += sizeof(number);
     }
     event->size = (size_t)(at - event->body);
+    event->n_values = (size_t)n;
+    replace(&event->tally, known.tally);
     return i == n ? result : OTHER_KEYS;
 }
 
@@ -577,6 +589,7 @@ look_up_keys(LoopCalls *self, KeySet *last, PyObject *data)
         are_plain = PyUnicode_CheckExact(PyTuple_GetItem(keys, i)); /* others may run code when they are compared */
     if (are_plain && (entry = PyDict_GetItemWithError(self->key_sets, keys)) != NULL) {
         replace(&last->packed, PyTuple_GetItem(entry, 0));
+        replace(&last->tally, PyTuple_GetItem(entry, PyTuple_Size(entry) - 1));
         replace(&last->keys, keys);
     }
     Py_XDECREF(keys);
@@ -592,12 +605,14 @@ prepare_event(LoopCalls *self, int kind, PyObject *data, Event *event)
     if (result == OTHER_KEYS && (result = look_up_keys(self, last, data)) == DONE)
         result = encode_numbers(event, data, *last, 0);
     if (result == HAS_FOREIGN_VALUES && kind == METRICS) {
-        KeySet known = {Py_NewRef(last->keys), Py_NewRef(last->packed)}; /* a call of log() within may replace `last` */
+        /* A call of log() within may replace `last`. */
+        KeySet known = {Py_NewRef(last->keys), Py_NewRef(last->packed), Py_XNewRef(last->tally)};
         PyObject *copy = PyDict_Copy(data);
         result = copy == NULL ? RAISED : encode_numbers(event, copy, known, 1);
         Py_XDECREF(copy);
         Py_DECREF(known.keys);
         Py_DECREF(known.packed);
+        Py_XDECREF(known.tally);
     }
     return result;
 }
@@ -621,6 +636,32 @@ write_event(PyObject *journal, int kind, int64_t step, const Event *event)
     size_t n_front = (size_t)(at - front);
     memcpy(event->body - n_front, front, n_front);
     write_record((Appender *)journal, event->body - n_front, n_front + event->size);
+}
+
+/* Add the values of an event, all of them finite, to the tally of their keys: how many events, the numbers of the first
+   and last one, and for all keys the last, smallest and largest value, the sum, and the first value. */
+VECTORIZED static void
+note_values(const Event *event, long long seq)
+{
+    size_t n = event->n_values;
+    if (event->tally == NULL || !PyObject_TypeCheck(event->tally, &PyByteArray_Type)
+        || (size_t)PyByteArray_Size(event->tally) != (TALLY_COUNTS + TALLY_COLUMNS * n) * sizeof(double))
+        return;
+    double *restrict counts = (double *)PyByteArray_AsString(event->tally), *restrict last = counts + TALLY_COUNTS;
+    double *restrict min = last + n, *restrict max = min + n, *restrict sum = max + n;
+    memcpy(last, event->body + event->size - n * sizeof(double), n * sizeof(double));
+    counts[2] = (double)seq;
+    if (counts[0]++ == 0) {
+        counts[1] = (double)seq;
+        for (double *column = min; column <= sum + n; column += n)
+            memcpy(column, last, n * sizeof(double));
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        min[i] = last[i] < min[i] ? last[i] : min[i];
+        max[i] = last[i] > max[i] ? last[i] : max[i];
+        sum[i] += last[i];
+    }
 }
 
 /* ---- LoopCalls: log(), phase() and step() ---- */
@@ -722,6 +763,7 @@ commit_log(LoopCalls *self, PyObject *given, const Event *metrics, const Event *
     self->last_step = step;
     if (has_phases)
         take_phases(self, step, phases);
+    note_values(metrics, ((Appender *)self->journal)->tail.seq);
     write_event(self->journal, METRICS, step, metrics);
     return DONE;
 }
@@ -928,8 +970,10 @@ static PyMemberDef loop_calls_members[] = {
     OBJECT(LoopCalls, "_key_sets", key_sets),
     HIDDEN(LoopCalls, "_last_metrics_keys", last[0].keys),
     HIDDEN(LoopCalls, "_last_metrics_packed", last[0].packed),
+    HIDDEN(LoopCalls, "_last_metrics_tally", last[0].tally),
     HIDDEN(LoopCalls, "_last_phases_keys", last[1].keys),
     HIDDEN(LoopCalls, "_last_phases_packed", last[1].packed),
+    HIDDEN(LoopCalls, "_last_phases_tally", last[1].tally),
     FIELD(LoopCalls, T_LONGLONG, "_next_step", next_step),
     FIELD(LoopCalls, T_LONGLONG, "_last_step", last_step),
     FIELD(LoopCalls, T_LONGLONG, "_top_step", top_step),

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from chiplog.safety.boundary import never_raises
@@ -10,6 +11,7 @@ from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.values.config import Fingerprints, config_entries, to_plain
+from chiplog.values.logged_values import LoggedValues, Tally
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX
 from chiplog_schemas.model.events import SUMMARIES, EventKind
 
@@ -126,14 +128,75 @@ class Config(_ObservedDict):
 
 
 class Summary(_ObservedDict):
-    """The summary of this label. For each metric that is not set here, it is the last value.
+    """The summary of this label: what is set here, and of each other metric the last value that this process logged.
 
-    A dict whose entries are attributes, too. `define_metric` chooses another default than the last value.
+    A dict whose entries are attributes, too. `define_metric` chooses another default than the last value. A value on a
+    device is awaited, for at most a second.
 
     Examples:
         >>> run.summary["best/epoch"] = 7
         >>> run.summary.accuracy = 0.93
+        >>> run.log({"loss": 0.5})
+        >>> run.summary["loss"]
+        0.5
     """
+
+    def __init__(
+        self,
+        say: Callable[[Mapping[str, Any]], None],
+        complain: Callable[[Diagnostic], None],
+        logged: LoggedValues | None = None,
+        await_values: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(say, complain)
+        self._logged = LoggedValues() if logged is None else logged
+        self._await_values = await_values
+        self._deleted: dict[str, Tally] = {}  # what a metric had then: it is back with the next value
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._values:
+            self._await_values()
+            return self._logged_value(key)
+        return self._values[key]
+
+    def _logged_value(self, key: str) -> float:
+        """Return the value of a metric; raise KeyError if it has none here."""
+        value = self._logged.summarize(key)
+        if value is None or (key in self._deleted and self._deleted[key] == self._logged.tally(key)):
+            raise KeyError(key)
+        return value
+
+    def __delitem__(self, key: str) -> None:
+        """Remove a value in this process. Events that were emitted stay."""
+        is_set = self._values.pop(key, self) is not self
+        if (tally := self._logged.tally(key)) is not None:
+            self._deleted[key] = tally
+        elif not is_set:
+            raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        self._await_values()
+        return iter([*self._values, *(key for key in self._logged.list_keys() if self._is_shown(key))])
+
+    def _is_shown(self, key: str) -> bool:
+        try:
+            return key not in self._values and self._logged_value(key) is not None
+        except KeyError:
+            return False
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # protocols of Python look these up
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
 
 
 class ConfigPublisher:
@@ -190,13 +253,18 @@ class ConfigPublisher:
     def _say_summary(self, values: Mapping[str, Any]) -> None:
         self._say_json(EventKind.SUMMARY, self._plain("summary", values))
 
-    def define(self, name: Any, summary: Any, step_metric: Any) -> None:
-        """Emit how a metric, or all metrics of a pattern, is summarized, and which metric is its x axis."""
-        if not self._is_silent("define_metric()"):
-            self._define(name, summary, step_metric)
+    def summary_kind(self, key: str) -> str:
+        """Return how this label sums up a metric: an exact name counts, then the longest pattern."""
+        kinds = [
+            (name == key, len(name), name, said["summary"])
+            for name, said in list(self._definitions.items())
+            if "summary" in said and (name == key or fnmatchcase(key, name))
+        ]
+        return max(kinds)[-1] if kinds else "last"
 
     @never_raises("define_metric")
-    def _define(self, name: Any, summary: Any, step_metric: Any) -> None:
+    def define(self, name: Any, summary: Any, step_metric: Any) -> None:
+        """Emit how a metric, or all metrics of a pattern, is summarized, and which metric is its x axis."""
         if not self._is_name(name, "name", name):
             return
         said: dict[str, str] = {}
@@ -216,7 +284,8 @@ class ConfigPublisher:
             self._complain_of(name, f"the limit is {_DEFINITIONS_MAX} names; use a pattern such as val/*")
             return
         self._definitions[name] = merged
-        self._say(EventKind.DEFINE, name, merged)
+        if not self._is_silent("define_metric()"):
+            self._say(EventKind.DEFINE, name, merged)
 
     def _is_name(self, name: Any, what: str, given: Any) -> bool:
         size = len(given.encode("utf-8", "replace")) if isinstance(given, str) else 0

@@ -20,6 +20,7 @@ from chiplog.safety.process_number import PAGE
 from chiplog.safety.text import clean_utf8
 from chiplog.timing.phases import Phase, Timing
 from chiplog.timing.steps import Step, Steps
+from chiplog.values.logged_values import Put
 from chiplog.values.metrics import FLOAT_TYPES
 
 STEP_MAX = 0x7FFFFFFFFFFFFFFF
@@ -35,8 +36,8 @@ class PythonLoopCalls:
     _complaints: Diagnostics
     _finished: bool
     _pack: Callable[[Any], bytes]
-    # Tuples of keys seen before: their msgpack, and the function that packs their values.
-    _key_sets: dict[tuple[str, ...], tuple[bytes, Callable[..., bytes]]]
+    # Tuples of keys seen before: their msgpack, what packs their values, what takes them for the summary, C's tally.
+    _key_sets: dict[tuple[str, ...], tuple[bytes, Callable[..., bytes], Put, bytearray | None]]
     _phases: dict[str, Phase]
     # Phases that the first `step()` ended, held until it is clear that it does not begin a `with`.
     _first_step_phases: list[tuple[int, dict[str, float]]]  # at most one; a pop is atomic
@@ -77,7 +78,8 @@ class PythonLoopCalls:
                 return
             # Use few calls and objects: beside a training caches are cold, and each one costs some microseconds.
             values = tuple(data.values())
-            shape = self._key_sets.get(tuple(data))
+            names = tuple(data)
+            shape = self._key_sets.get(names)
             if shape is None or not FLOAT_TYPES.issuperset(map(type, values)):
                 self._log_any(data, step)
                 return
@@ -98,8 +100,9 @@ class PythonLoopCalls:
                 self._append_phases(step)
             if not isfinite(hypot(*numbers)):
                 self._complaints.report_nonfinite(data, step)
-            keys, pack_values = shape
+            keys, pack_values, put, _ = shape
             payload = self._pack((1, time_ns() // 1000, step, keys, pack_values(*numbers)))
+            put((self._journal.next_seq, names, numbers))
         except Exception as error:
             if is_interrupt(error):  # safeguard: interrupt-passes-log
                 raise

@@ -29,6 +29,7 @@ from chiplog.torch.backends import BACKENDS
 from chiplog.torch.device_values import DeviceValues
 from chiplog.torch.poller import TorchPoller
 from chiplog.torch.watch import Watch
+from chiplog.values.logged_values import LoggedValues
 from chiplog.values.metrics import DeviceScalar, Histogram, flatten
 from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import pack, packer
@@ -39,6 +40,7 @@ _INT_BYTES_MAX = 9  # of msgpack
 _WATCHES_MAX = 64  # models; each is checked before every step of an optimizer
 _SHAPES_MAX = 4096  # cached tuples of keys; a script that generates more takes the slow path
 _LOOK_WAIT_S = 0.05  # part of finish()'s one second: to wait while the sender thread flushes the open step
+_SUMMARY_WAIT_S = 1.0  # a reader of the summary asked for values that a device has to compute first
 _LOOK_AGAIN_S = 0.001
 _SHAPE_KEYS_MAX = 200_000  # keys in all of them: about 20 MB
 
@@ -56,6 +58,7 @@ class Recorder(LoopCalls):
         self._finished = False
         self._pack = packer().pack
         self._key_sets = {}
+        self._logged = LoggedValues()
         self._shape_keys = 0
         self._keys: set[str] = set()
         self._begin_count()
@@ -137,6 +140,8 @@ class Recorder(LoopCalls):
                 self._append_values(EventKind.METRICS, step, numbers)
             if on_device and self._ensure_recording():
                 self._devices.log_scalars(sys.modules["torch"], step, on_device)
+            elif on_device:
+                self._logged.note_unread(on_device)
         except Exception as error:
             self._complaints.report_internal_error("log", error)
 
@@ -218,9 +223,10 @@ class Recorder(LoopCalls):
     def _append_values(self, kind: EventKind, step: int, numbers: Mapping[str, float], ts: int | None = None) -> None:
         ts = ts or time_ns() // 1000
         keys = tuple(numbers)
-        shape = self._key_sets.get(keys)
-        if shape is not None:
-            self._journal.append(self._pack((int(kind), ts, step, shape[0], shape[1](*numbers.values()))))
+        known = self._key_sets.get(keys)
+        if known is not None:
+            self._note_values(kind, numbers)
+            self._journal.append(self._pack((int(kind), ts, step, known[0], known[1](*numbers.values()))))
             return
         shape = pack(list(keys)), struct.Struct(f"<{len(keys)}d").pack
         payload = self._pack((int(kind), ts, step, shape[0], shape[1](*numbers.values())))
@@ -229,16 +235,35 @@ class Recorder(LoopCalls):
             fits_always = len(payload) + _INT_BYTES_MAX <= self._bounds.event_bytes_max
             if fits_always and not self._finished:
                 if len(self._key_sets) >= _SHAPES_MAX or self._shape_keys + len(keys) > _SHAPE_KEYS_MAX:
-                    self._key_sets.clear()
-                    self._shape_keys = 0
-                self._key_sets[keys] = shape
+                    self._forget_key_sets()
+                is_numbered = not isinstance(self._journal, NullJournal)
+                self._key_sets[keys] = (*shape, *self._logged.begin_set(keys, is_numbered=is_numbered))
                 self._shape_keys += len(keys)
+            self._note_values(kind, numbers)
             # Last: no call follows, so an exception of a signal handler in this function comes before the append.
             self._journal.append(payload)
         elif len(numbers) > 1:  # thousands of long keys in one call: split into two events
             items = list(numbers.items())
             for half in (items[: len(items) // 2], items[len(items) // 2 :]):
                 self._append_values(kind, step, dict(half), ts)
+
+    def _forget_key_sets(self) -> None:
+        self._key_sets.clear()
+        self._logged.forget_sets(getattr(self, "_last_metrics_tally", None))
+        self._shape_keys = 0
+
+    def _note_values(self, kind: EventKind, numbers: Mapping[str, float]) -> None:
+        if kind is EventKind.METRICS:
+            self._logged.note((self._journal.next_seq, tuple(numbers), tuple(numbers.values())))
+
+    @never_raises("summary")
+    def _await_devices(self) -> None:
+        """Wait briefly for values on a device that were logged before: the summary is asked for them."""
+        deadline = monotonic() + _SUMMARY_WAIT_S
+        while self._later.pending and monotonic() < deadline:
+            self._later.poll()
+            if self._later.pending:
+                sleep(_LOOK_AGAIN_S)
 
     def _step(self, step: Any) -> int:
         if step is None:

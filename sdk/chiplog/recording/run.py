@@ -118,7 +118,12 @@ class Run(Recorder):
             event_bytes_max=bounds.event_bytes_max,
         )
         self._config = Config(self._shared.publish_config, lambda bad: self._complaints.report(bad))
-        self._summary = Summary(self._shared.say_summary, lambda bad: self._complaints.report(bad))
+        self._summary = Summary(
+            self._shared.say_summary,
+            lambda bad: self._complaints.report(bad),
+            self._logged,
+            self._await_devices,
+        )
         exclude_from_dynamo()
         self._count = StepCounterFile(settings.places.local / STEPS)
         self._unfinished = UnfinishedRun(settings.places.local / UNFINISHED, settings.unfinished_key)
@@ -423,6 +428,8 @@ class Run(Recorder):
             >>> run.define_metric("val/*", summary="max", step_metric="epoch")
         """
         self._shared.define(name, summary, step_metric)
+        if self._logged.define(self._shared.summary_kind):
+            self._forget_key_sets()
 
     @ignore_unknown_arguments
     def finish(self, exit_code: int = 0) -> None:
@@ -739,6 +746,7 @@ class Run(Recorder):
         for watch in self._watches:
             watch.stop()
         self._first_step_phases.clear()
+        self._logged.reset()
         self._begin_count()  # the label is new
         self._count = StepCounterFile(
             self._settings.places.local / STEPS

@@ -113,6 +113,56 @@ def test_a_summary_is_read_the_same_way(chiplog_dir, offline) -> None:
     assert counted(offline()) == {"not_json": 1}
 
 
+def test_the_summary_shows_what_was_logged_at_once_and_says_nothing(chiplog_dir, offline) -> None:
+    run = chiplog.init(mode="offline", capture_console=False)
+    run.define_metric("val/*", summary="max")
+    run.define_metric("val/loss", summary="min")
+    run.define_metric("hidden", summary="none")
+    for step, loss in enumerate([3.0, 1.0, 2.0]):
+        run.log({"loss": loss, "val": {"loss": loss, "acc": loss}, "hidden": 1, "note": "text"})
+        assert run.summary["loss"] == run.summary.loss == loss, step
+    run.log({"loss": float("nan"), "val": {"acc": float("nan")}})
+    assert np.isnan(run.summary["loss"]) and run.summary.get("hidden") is None and run.summary.get("other", 5) == 5
+    run.summary["loss"] = "set"
+    shown = {"loss": "set", "val/loss": 1.0, "val/acc": 3.0}
+    assert dict(run.summary) == {**run.summary} == shown
+    assert (len(run.summary), repr(run.summary), "val/acc" in run.summary) == (3, repr(shown), True)
+    del run.summary["val/loss"]
+    assert list(run.summary) == ["loss", "val/acc"]
+    run.log({"val/loss": 0.5})
+    assert run.summary.pop("val/loss") == 0.5
+    run.summary.clear()
+    assert dict(run.summary) == {}
+    run.finish()
+    assert [event.fields["values"] for event in offline(EventKind.SUMMARY)] == [{"loss": '"set"'}]
+
+
+def test_a_disabled_run_and_one_after_its_end_have_the_same_summary(chiplog_dir) -> None:
+    run = chiplog.init(mode="disabled")
+    run.define_metric("loss", summary="min")
+    for loss in [3.0, 1.0, 2.0]:
+        run.log({"loss": loss, "lr": loss})
+    run.log({"lr": 7.0})
+    run.finish()
+    assert dict(run.summary) == {"loss": 1.0, "lr": 7.0}
+
+
+def test_the_summary_is_that_of_the_view(node) -> None:
+    run = chiplog.init("p", run_id="shown", dir=node.root, capture_console=False)
+    for kind in ("min", "max", "mean", "first"):
+        run.define_metric(f"*/{kind}", summary=kind)
+    kinds = ("min", "max", "mean", "first", "last")
+    for step in range(600):
+        value = (step * 37 % 101) / 8
+        run.log({f"loss/{kind}": value for kind in kinds} | {"odd/max": float("nan") if step % 7 else value})
+    run.finish()
+    rows = node.until(
+        "SELECT key, value::DOUBLE AS value FROM summary WHERE run_id = 'shown' "
+        "AND EXISTS (FROM labels WHERE run_id = 'shown' AND state = 'finished')"
+    )
+    assert {row["key"]: pytest.approx(row["value"]) for row in rows} == dict(run.summary)
+
+
 def test_a_config_of_very_many_keys_is_kept_whole(chiplog_dir, offline) -> None:
     config = {f"k{number}": number for number in range(50_000)}
     chiplog.init(mode="offline", config=config, capture_console=False).finish()

@@ -66,6 +66,26 @@ run.finish()
     assert child[-1].kind == EventKind.STATE
 
 
+def test_a_forked_child_has_a_summary_of_its_own(chiplog_dir) -> None:
+    shown = run_script("""
+run = chiplog.init(mode="offline", run_id="r", label="main")
+run.log({"loss": 1.0, "lr": 0.5})
+run.log({"loss": 2.0, "lr": 0.5})
+pid = os.fork()
+if not pid:
+    before = dict(run.summary)
+    run.log({"loss": 3.0, "lr": 0.5})
+    run.log({"loss": 4.0, "lr": 0.5})
+    print(before, dict(run.summary), flush=True)
+    run.finish()
+    os._exit(0)
+os.waitpid(pid, 0)
+print(dict(run.summary))
+run.finish()
+""")
+    assert shown.splitlines() == ["{} {'loss': 4.0, 'lr': 0.5}", "{'loss': 2.0, 'lr': 0.5}"]
+
+
 def test_children_of_multiprocessing_that_inherit_the_run_log_and_finish(chiplog_dir, offline) -> None:
     run_script("""
 run = chiplog.init(mode="offline", run_id="r", label="main")

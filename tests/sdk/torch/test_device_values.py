@@ -102,6 +102,16 @@ def test_a_value_on_a_device_arrives_when_its_copy_is_complete_with_the_step_and
     assert counted(offline()) == {}
 
 
+def test_a_reader_of_the_summary_waits_for_values_on_a_device(run, device) -> None:
+    run.log({"loss": torch.tensor(0.5), "lr": 0.1}, step=3)
+    threading.Timer(0.05, device.advance).start()
+    assert run.summary["loss"] == 0.5
+    assert dict(run.summary) == {"lr": 0.1, "loss": 0.5}
+    disabled = chiplog.init(mode="disabled", reinit="create_new")
+    disabled.log({"loss": torch.tensor(0.25)})
+    assert disabled.summary["loss"] == 0.25
+
+
 def test_values_on_a_device_keep_the_ticks_of_the_sender_thread_frequent(run, device) -> None:
     run._question._expected_until = 0.0  # a group that may come has the same effect during the first minute
     run.log({"lr": 0.1})
