@@ -16,6 +16,7 @@ import tempfile
 import tomllib
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 PYTHONS = ("3.11", "3.12", "3.13")  # tested; the pins of the newest hold for newer ones
@@ -42,19 +43,28 @@ def requirements():
     return torch, [str(r) for r in found if r.name not in ("chiplog", "torch")]
 
 
-def resolve(python, lines):
-    """Return name -> version of what pip would install into an empty environment of an interpreter."""
+def resolve(python, version, lines):
+    """Return name -> version of what pip would install into an empty environment of an interpreter.
+
+    Each pin also holds for the first release of that Python: Debian 12 has 3.11.2, and some packages need 3.11.5.
+    """
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([python, "-m", "venv", os.path.join(folder, "venv")], check=True)
         pip = [os.path.join(folder, "venv/bin/python"), "-m", "pip", "install", "--quiet", "--no-input"]
         subprocess.run([*pip, "--upgrade", "pip"], check=True)  # older ones download each package to read its metadata
         wanted, report = os.path.join(folder, "requirements.txt"), os.path.join(folder, "report.json")
-        with open(wanted, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines))
-        resolving = [*pip, "--dry-run", "--ignore-installed", "--report", report, "--requirement", wanted]
-        subprocess.run(resolving, check=True)
-        with open(report, encoding="utf-8") as file:
-            found = [item["metadata"] for item in json.load(file)["install"]]
+        while True:
+            with open(wanted, "w", encoding="utf-8") as file:
+                file.write("\n".join(lines))
+            resolving = [*pip, "--dry-run", "--ignore-installed", "--report", report, "--requirement", wanted]
+            subprocess.run(resolving, check=True)
+            with open(report, encoding="utf-8") as file:
+                found = [item["metadata"] for item in json.load(file)["install"]]
+            needs = {f"{item['name']}<{item['version']}": item.get("requires_python", "") for item in found}
+            too_new = [line for line, pythons in needs.items() if f"{version}.0" not in SpecifierSet(pythons)]
+            if not too_new:
+                break
+            lines = lines + too_new
     return {canonicalize_name(item["name"]): item["version"].split("+")[0] for item in found}
 
 
@@ -91,7 +101,7 @@ def main():
     resolved = []
     for python, version in zip(pythons, PYTHONS, strict=True):
         print(f"resolving for Python {version}", flush=True)
-        resolved.append(resolve(python, lines))
+        resolved.append(resolve(python, version, lines))
     names = sorted(set().union(*resolved))
     body = [line for name in names for line in pins(name, [versions.get(name) for versions in resolved])]
     body.append(f"{torch.name}{torch.specifier}")

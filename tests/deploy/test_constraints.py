@@ -2,12 +2,15 @@
 
 import importlib.util
 import re
+import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from chiplog.ops.health_checks import TESTED_DUCKDB
@@ -49,6 +52,19 @@ def test_each_requirement_has_a_pin_that_satisfies_it(python: str) -> None:
         if requirement.name != "chiplog":
             version = pins[canonicalize_name(requirement.name)]
             assert requirement.specifier.contains(version), f"{requirement} and the pin {version}"
+
+
+def test_the_pins_hold_for_the_first_release_of_a_python() -> None:
+    """Debian 12 has 3.11.2. pip would search for other versions, and at last download PyTorch for GPUs."""
+    first = "{}.{}.0".format(*sys.version_info)
+    for name, version in pinned("{}.{}".format(*sys.version_info)).items():
+        try:
+            about = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # what builds chiplog, and what another extra needs
+        if about.version == version:
+            pythons = about.metadata.get("Requires-Python") or ""
+            assert first in SpecifierSet(pythons), f"{name} {version} needs Python {pythons}"
 
 
 def test_a_pin_is_a_name_and_a_version_and_comes_from_anywhere() -> None:
