@@ -27,6 +27,7 @@ from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES, decode_
 from chiplog_schemas.storage.watermark import open_watermark
 
 CLEANED_NAME = "cleaned"
+_ASIDE = ".removed"  # of a content's name, between two looks at its age
 SWEEP_INTERVAL_S = 3_600.0
 AGAIN_S = 60.0  # after a refusal of the disk
 PAUSE_S = 0.05  # between two segments: the thread must not take the interpreter from queries all the time
@@ -81,15 +82,33 @@ def remove_contents(files: Path, orphans: Iterable[str], now: float) -> int:
         if not is_content_name(name):
             continue
         path = content_path(files, bytes.fromhex(name))
-        aside = path.with_name(f".{name}.removed")
+        aside = path.with_name(f".{name}{_ASIDE}")
         with contextlib.suppress(FileNotFoundError):
             # Another run may just have sent it again, and the row that names it is not applied yet.
             # safeguard: young-content-stays
             if now - path.stat().st_mtime > CONTENT_AGE_S:
                 os.rename(path, aside)  # from here on the receiver takes it again
-                n_bytes += aside.stat().st_size
+                about = aside.stat()
+                if now - about.st_mtime <= CONTENT_AGE_S:  # the receiver has claimed it since it was looked at
+                    _put_back(aside, path)  # safeguard: claimed-content-put-back
+                    continue
+                n_bytes += about.st_size
                 aside.unlink()
     return n_bytes
+
+
+def restore_set_aside(files: Path) -> None:
+    """Put back the contents that a killed process had set aside: the next sweep decides. Raises OSError."""
+    for aside in files.glob(f"*/.*{_ASIDE}"):
+        name = aside.name.removeprefix(".").removesuffix(_ASIDE)
+        if is_content_name(name):
+            _put_back(aside, aside.with_name(name))  # safeguard: set-aside-content-restored
+
+
+def _put_back(aside: Path, path: Path) -> None:
+    with contextlib.suppress(FileExistsError):  # it was sent again: the same content
+        os.link(aside, path)
+    aside.unlink()
 
 
 class LogCleaner:
@@ -170,5 +189,6 @@ class LogCleaner:
             self._mark.set(removal.number + 1)
 
     def _sweep(self, orphans: Iterable[str]) -> None:
+        restore_set_aside(self._files)
         if freed := remove_contents(self._files, orphans, time.time()):
             _log.info("%d bytes of saved files were freed", freed)

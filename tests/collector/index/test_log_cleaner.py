@@ -1,15 +1,29 @@
 """The log without deleted data: smaller, and a rebuild from it is the database that there was."""
 
+import hashlib
+import itertools
 import os
+import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from chiplog_collector.index import log_cleaner
-from chiplog_collector.index.log_cleaner import CLEANED_NAME, LogCleaner, Removal, clean_segment, remove_contents
+from chiplog_collector.index.database import Database
+from chiplog_collector.index.log_cleaner import (
+    CLEANED_NAME,
+    LogCleaner,
+    Removal,
+    clean_segment,
+    remove_contents,
+    restore_set_aside,
+)
 from chiplog_collector.index.process import LogFollower
+from chiplog_collector.receiver.file_store import ContentStored, FileStore
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import CONTENT_AGE_S
 from chiplog_schemas.model.changes import Action
@@ -18,7 +32,7 @@ from chiplog_schemas.storage.content_files import content_path
 from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.changes import at_once_and_one_by_one, change, deletion, logged
-from tests.support.collector_log import START_US, Rank, whole
+from tests.support.collector_log import LOG_ID, START_US, Rank, whole
 from tests.support.index import Index, copy_of
 from tests.support.safeguard import Safeguard
 from tests.support.sample_log import everything
@@ -46,13 +60,30 @@ SAFEGUARDS = [
         "a content that some row names is not removed",
         "only-orphans-removed",
         new='return [digest for (digest,) in self.connection.execute("SELECT sha256 FROM base.orphans").fetchall()]',
-        test="test_only_contents_of_deleted_rows_that_no_other_row_names_are_orphans",
+        test="test_only_contents_that_no_row_names_are_orphans",
     ),
     Safeguard(
         "a content that has just come is not removed",
         "young-content-stays",
         condition=True,
         test="test_only_old_contents_that_no_row_names_are_removed",
+    ),
+    Safeguard(
+        "a content that counts as stored is not removed at the same moment",
+        "claimed-content-put-back",
+        new="aside.unlink()",
+        test="test_a_content_that_is_saved_while_the_cleaner_removes_it_is_not_lost",
+    ),
+    Safeguard(
+        "a content that a killed process had set aside is not lost",
+        "set-aside-content-restored",
+        test="test_a_content_that_a_killed_cleaner_had_set_aside_comes_back",
+    ),
+    Safeguard(
+        "a content whose row is set aside is not removed",
+        "deferred-rows-keep-contents",
+        condition=True,
+        test="test_contents_stay_while_blocks_are_set_aside_that_may_name_them",
     ),
 ]
 
@@ -75,9 +106,6 @@ def removal_of(index: Index) -> Removal:
 
 def rebuilt(index: Index) -> dict[str, list[str]]:
     """Return all views of a database that is built from the log as it is now."""
-    from chiplog_collector.index.database import Database
-    from tests.support.collector_log import LOG_ID
-
     path = index.directory / "rebuilt.duckdb"
     path.unlink(missing_ok=True)
     database = Database(path, LOG_ID)
@@ -177,15 +205,123 @@ def test_the_newest_segment_is_left_to_its_writer_until_it_is_sealed(
     assert kept == [path.read_bytes() for _, path in list_segments(index.directory / "log")]
 
 
-def test_only_contents_of_deleted_rows_that_no_other_row_names_are_orphans(index: Index) -> None:
+def test_only_contents_that_no_row_names_are_orphans(index: Index) -> None:
     gone, kept = Rank(1, run_id="gone"), Rank(2, run_id="kept")
     for rank, names in ((gone, "ab"), (kept, "bc")):
         for name in names:
             rank.say(EventKind.FILE, name, 5, name.encode() * 32)
     index.take(whole(gone, kept), (Kind.STORED, pack([b"S" * 16, b"d" * 32, 5])))
-    assert index.database.orphaned_contents() == []
+    assert index.database.orphaned_contents() == [b"d".hex() * 32]
     index.take(deletion(gone, run="gone"))
-    assert index.database.orphaned_contents() == [b"a".hex() * 32], "d came before its row, and b is named by a row"
+    expected = [b"a".hex() * 32, b"d".hex() * 32]  # b is named by a row; d may have come before its row: it is young
+    assert sorted(index.database.orphaned_contents()) == expected
+
+
+def test_a_database_rebuilt_from_a_cleaned_log_knows_the_orphans(index: Index, tmp_path: Path) -> None:
+    gone, kept = Rank(1, run_id="gone"), Rank(2, run_id="kept")
+    for rank, name in ((gone, "a"), (kept, "b")):
+        rank.say(EventKind.FILE, name, 5, name.encode() * 32)
+    stored = [(Kind.STORED, pack([b"S" * 16, name * 32, 5])) for name in (b"a", b"b")]
+    take_each(index, whole(gone), whole(kept), *stored, deletion(gone, run="gone"), whole(logged(3, 400, run_id="s")))
+    take_each(index, whole(logged(4, 400, run_id="s")))
+    assert index.database.orphaned_contents() == [b"a".hex() * 32]
+    assert clean(index, removal_of(index)) > 0
+    rebuilt(index)
+    database = Database(index.directory / "rebuilt.duckdb", LOG_ID)
+    try:
+        assert database.orphaned_contents() == [b"a".hex() * 32]
+    finally:
+        database.close()
+
+
+def test_contents_stay_while_blocks_are_set_aside_that_may_name_them(index: Index) -> None:
+    index.take((Kind.STORED, pack([b"S" * 16, b"a" * 32, 5])))
+    assert index.database.orphaned_contents() == [b"a".hex() * 32]
+    for table, row in (
+        ("refused", "(1, 'S', '[]', 2, now()::TIMESTAMP)"),
+        ("quarantine", "(1, 1, 'x', '', 'x', 9, true)"),
+    ):
+        index.database.connection.execute(f"INSERT INTO base.{table} VALUES {row}")
+        assert index.database.orphaned_contents() == []
+        index.database.connection.execute(f"DELETE FROM base.{table}")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[FileStore]:
+    store = FileStore(tmp_path / "files", 1 << 30)
+    yield store
+    store.close()
+
+
+def at_line(function: Callable[..., Any], number: int, act: Callable[[], Any], run: Callable[[], Any]) -> bool:
+    """Run something, and act before the line with this number that a function executes. False: it has fewer lines."""
+    count, has_acted = 0, False
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count, has_acted
+        if frame.f_code is not function.__code__:
+            return trace if event == "call" else None
+        if event == "line" and not has_acted:
+            count += 1
+            if count == number:
+                has_acted = True
+                sys.settrace(None)
+                act()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        run()
+    finally:
+        sys.settrace(None)
+    return has_acted
+
+
+def test_a_content_that_is_saved_while_the_cleaner_removes_it_is_not_lost(store: FileStore, tmp_path: Path) -> None:
+    """Each saves between any two lines of the other: a content that counts as stored is there."""
+    data = b"12345"
+    digest = hashlib.sha256(data).digest()
+    path = content_path(tmp_path / "files", digest)
+    answers: list[object] = []
+
+    def old_content() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.write_bytes(data)
+        os.utime(path, (0, time.time() - CONTENT_AGE_S - 60))
+        answers.clear()
+
+    def save() -> None:
+        try:
+            answers.append(store._open(1, digest, len(data)))
+        except FileNotFoundError:
+            answers.append(None)  # refused: the agent offers it again
+
+    def remove() -> None:
+        remove_contents(tmp_path / "files", [digest.hex()], time.time())
+
+    n_stored = 0
+    for traced, run, act in ((remove_contents, remove, save), (FileStore._open, save, remove)):
+        for number in itertools.count(1):
+            old_content()
+            if not at_line(traced, number, act, run):
+                break
+            if isinstance(answers[0], ContentStored):
+                n_stored += 1
+                assert path.read_bytes() == data, (traced.__name__, number)
+            for token in list(store._parts):
+                store._let_go(token)
+            assert not list(path.parent.glob("*.removed"))
+        assert number > 5
+    assert n_stored > 5
+
+
+def test_a_content_that_a_killed_cleaner_had_set_aside_comes_back(tmp_path: Path) -> None:
+    digest = b"\1" * 32
+    path = content_path(tmp_path, digest)
+    path.parent.mkdir()
+    path.with_name(f".{path.name}.removed").write_bytes(b"12345")
+    restore_set_aside(tmp_path)
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
 def test_only_old_contents_that_no_row_names_are_removed(tmp_path: Path) -> None:
