@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from chiplog_schemas.limits import QUERY_TIMEOUT_S
 from tests.support.waiting import WAIT_S
 
 CLI = [sys.executable, "-m", "chiplog.cli"]
@@ -33,7 +34,8 @@ def environment(root: Path, **more: str) -> dict[str, str]:
 FORKING = """
 import json, os, runpy, socket, sys
 import arro3.core, arro3.io, click, duckdb, rich.console, rich.table, zmq
-import chiplog.cli.logs, chiplog.cli.runs, chiplog.cli.show, chiplog.cli.sql
+import chiplog.cli.completion, chiplog.cli.logs, chiplog.cli.runs, chiplog.cli.show, chiplog.cli.sql
+chiplog.cli.completion.ANSWER_S = float(sys.argv[2])  # on a machine however slow
 requests = socket.socket(fileno=int(sys.argv[1]))
 assert len(os.listdir("/proc/self/task")) == 1
 while True:
@@ -67,7 +69,7 @@ def forking_process(root: Path) -> Iterator[socket.socket]:
     ours.settimeout(WAIT_S)
     with ours, theirs:
         process = subprocess.Popen(
-            [sys.executable, "-c", FORKING, str(theirs.fileno())],
+            [sys.executable, "-c", FORKING, str(theirs.fileno()), str(QUERY_TIMEOUT_S)],
             pass_fds=[theirs.fileno()],
             env=environment(root),
             stdin=subprocess.DEVNULL,
@@ -86,9 +88,11 @@ def fork(forking: socket.socket, arguments: tuple[str, ...], streams: list[int],
         os.close(stream)
 
 
-def on_pipes(forking: socket.socket, root: Path, arguments: tuple[str, ...], stdin: str) -> tuple[int, str, str]:
+def on_pipes(
+    forking: socket.socket, root: Path, arguments: tuple[str, ...], stdin: str = "", **environment: str
+) -> tuple[int, str, str]:
     (in_read, in_write), (out_read, out_write), (error_read, error_write) = os.pipe(), os.pipe(), os.pipe()
-    fork(forking, arguments, [in_read, out_write, error_write], CHIPLOG_DIR=str(root))
+    fork(forking, arguments, [in_read, out_write, error_write], CHIPLOG_DIR=str(root), **environment)
     with ThreadPoolExecutor(2) as pool, open(out_read, encoding="utf-8") as out, open(error_read) as error:
         read = [pool.submit(stream.read) for stream in (out, error)]
         with open(in_write, "w", encoding="utf-8") as target:
