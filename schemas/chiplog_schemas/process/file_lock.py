@@ -27,9 +27,9 @@ class LockHeldError(OSError):
         self.pid = pid
 
 
-# Files that this process has locked, and its PID, which a forked child does not have. Closing any descriptor of such a
-# file releases the lock, so the functions that only read must not open it.
-_held: dict[tuple[int, int], int] = {}
+# Files that this process has locked, with its PID, which a forked child does not have, and the descriptor. Closing any
+# descriptor of such a file releases the lock, so the functions that only read must not open it.
+_held: dict[tuple[int, int], tuple[int, int]] = {}
 
 
 class Lock:
@@ -55,7 +55,7 @@ class Lock:
                 raise  # a file system without locks: no process holds the lock, and none can
             raise LockHeldError(path, holder) from error
         self._write_holder(self._descriptor)
-        _held[self._file] = self._owner
+        _held[self._file] = (self._owner, self._descriptor)
 
     def _write_holder(self, descriptor: int) -> None:
         try:
@@ -104,7 +104,8 @@ class Lock:
                 making.unlink(missing_ok=True)
         if is_ours:
             os.close(self._descriptor)  # this descriptor belongs to another file: the new lock stays
-        _held.pop(self._file, None)
+        if taken._file != self._file:
+            _held.pop(self._file, None)
         self._adopt(taken)
         self._directory = file_id(self.path.parent)
 
@@ -126,11 +127,11 @@ class Lock:
 
     def release(self) -> None:
         """Release the lock. In a forked child this closes the child's copy and leaves the parent's lock alone."""
-        if self.is_ours:  # else the number belongs to another file
-            os.close(self._descriptor)
-            if self._owner == os.getpid():
-                _held.pop(self._file, None)
-        self._descriptor = -1
+        descriptor, is_ours, self._descriptor = self._descriptor, self.is_ours, -1
+        if is_ours:  # else the number belongs to another file
+            os.close(descriptor)
+        if _held.get(self._file) == (os.getpid(), descriptor):
+            del _held[self._file]
 
 
 def file_id(path: Path) -> tuple[int, int] | None:
@@ -230,7 +231,13 @@ def kernel_lock_holder_pid(path: Path) -> int:
 
 def _is_held_here(path: Path) -> bool:
     file = file_id(path)
-    return file is not None and _held.get(file) == os.getpid()
+    if file is None or file not in _held:
+        return False
+    pid, descriptor = _held[file]
+    try:  # other code may have closed the descriptor, and a new file have the removed file's inode
+        return pid == os.getpid() and id_of(os.fstat(descriptor)) == file  # safeguard: closed-lock-is-not-held
+    except OSError:
+        return False
 
 
 def _locker(descriptor: int) -> tuple[bool, int]:

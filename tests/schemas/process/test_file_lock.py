@@ -22,6 +22,12 @@ SAFEGUARDS = [
         new="return read_pid(descriptor)",
         test="test_a_holder_is_named_before_it_has_written_its_pid",
     ),
+    Safeguard(
+        "a file that has the inode of an earlier lock is not held",
+        "closed-lock-is-not-held",
+        part=" and id_of(os.fstat(descriptor)) == file",
+        test="test_a_lock_that_other_code_closed_is_not_held_whichever_file_gets_its_inode[not released]",
+    ),
 ]
 HOLD = """
 import sys
@@ -162,3 +168,29 @@ def test_a_file_system_without_locks_is_an_error_of_its_own(tmp_path: Path, monk
     with pytest.raises(OSError, match="no locks") as caught:
         Lock(tmp_path / "lock")
     assert not isinstance(caught.value, LockHeldError)
+
+
+@pytest.mark.parametrize("is_released", [True, False], ids=["released", "not released"])
+def test_a_lock_that_other_code_closed_is_not_held_whichever_file_gets_its_inode(
+    tmp_path: Path, is_released: bool
+) -> None:
+    """A file system gives the inode of a removed file to the next one; a rename gives it at once, on each of them."""
+    lock = Lock(tmp_path / "lock")
+    os.close(lock._descriptor)
+    if is_released:
+        lock.release()
+    (tmp_path / "lock").rename(tmp_path / "of another process")
+    assert lock_holder_pid(tmp_path / "of another process") == 0
+    assert kernel_lock_holder_pid(tmp_path / "of another process") == 0
+
+
+def test_a_lock_that_was_taken_again_is_not_released_by_a_look_at_its_holder(tmp_path: Path) -> None:
+    lock = Lock(tmp_path / "lock")
+    os.close(lock._descriptor)
+    lock.renew()
+    assert lock_holder_pid(tmp_path / "lock") == os.getpid()
+    done = subprocess.run(
+        [sys.executable, "-c", HOLD, str(tmp_path / "lock")], input="", capture_output=True, text=True
+    )
+    assert "LockHeldError" in done.stderr, "no other process can take it"
+    lock.release()
