@@ -31,6 +31,15 @@ def runs(site_of: Callable[..., Site]) -> Site:
     return site_of(fill_page_run)
 
 
+def test_the_sentence_is_above_all_tabs_and_leads_to_its_proof(runs: Site, page: Page) -> None:
+    runs.visit(page, "#/run/slow/files")
+    verdict = page.get_by_role("region", name="Who was slow")
+    expect(verdict).to_contain_text("rank5 cost 60 s between steps 400 and 599")
+    verdict.get_by_role("link", name="60 s").click()
+    expect(page.get_by_label("First step")).to_have_value("350")
+    expect(page.get_by_role("region", name="Who was slow")).to_have_count(1)
+
+
 @pytest.mark.full
 def test_the_sentence_links_to_its_proof(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/slow/ranks")

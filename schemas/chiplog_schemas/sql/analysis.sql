@@ -157,12 +157,12 @@ JOIN base.labels_by_place l ON l.run_id = c.run_id AND l.place = c.place;
 CREATE OR REPLACE VIEW stragglers AS
 FROM base.stragglers_in(-9223372036854775808, 9223372036854775807);
 
--- The steps of each run: the first one, the first of the last 100, and their number. No sum of steps may overflow.
-CREATE OR REPLACE VIEW base.step_ranges AS
+-- The steps of each run up to one: the first, the first of the last 100, and their number. No sum of steps may overflow.
+CREATE OR REPLACE MACRO base.step_ranges(until_step) AS TABLE
 SELECT run_id, first_step, greatest(last_step::HUGEINT - 99, first_step)::BIGINT AS last_from,
        last_step::DOUBLE - first_step + 1 AS n
 FROM (
-    SELECT i.run_id, min(s.first_step) AS first_step, max(s.last_step) AS last_step
+    SELECT i.run_id, min(s.first_step) AS first_step, max(least(s.last_step, until_step)) AS last_step
     FROM base.phase_series s JOIN base.identified i ON i.producer = s.producer WHERE i.label IS NOT NULL GROUP BY i.run_id
 );
 
@@ -170,7 +170,7 @@ FROM (
 -- whether it is a culprit or waited for one. The phase `outside` is the time outside of shared phases. Windows are the tenths of the run and its last 100 steps. They are added up
 -- from hundredths of the run, which also show since when a label is slow. A label is slow with a share of 0.05 or more.
 -- Each query block is read once, by the next one: DuckDB would not leave out other runs in a block that two read.
-CREATE OR REPLACE VIEW straggler_windows AS
+CREATE OR REPLACE MACRO base.straggler_windows_until(end_step) AS TABLE
 WITH parts AS (
     SELECT c.run_id, c.key, c.place, least(floor((c.step::DOUBLE - r.first_step) * 100 / r.n), 99)::INTEGER AS hundredth,
            c.step >= r.last_from AS is_last,
@@ -178,8 +178,8 @@ WITH parts AS (
            sum(c.seconds) AS seconds, sum(c.typical) AS typical, sum(c.usual) AS usual,
            min(c.step) FILTER (c.seconds > c.typical + 0.05 * c.usual) AS first_slow,
            max(c.step) FILTER (c.seconds > c.typical + 0.05 * c.usual) AS last_slow
-    FROM base.compared_with_outside(-9223372036854775808, 9223372036854775807) c
-    JOIN base.step_ranges r ON r.run_id = c.run_id
+    FROM base.compared_with_outside(-9223372036854775808, end_step) c
+    JOIN base.step_ranges(end_step) r ON r.run_id = c.run_id
     GROUP BY c.run_id, c.key, c.place, hundredth, is_last
 ), judged AS (  -- a hundredth with the first of the last 100 steps has two rows
     SELECT *, sum(seconds) OVER same - sum(typical) OVER same AS excess,
@@ -243,6 +243,21 @@ SELECT s.run_id, CASE WHEN s.span = 11 THEN 'last' ELSE s.span || '/10' END AS s
        CASE WHEN s.share >= 0.05 THEN s.until_step END AS until_step
 FROM named s JOIN base.labels_by_place l ON l.run_id = s.run_id AND l.place = s.place
 LEFT JOIN base.labels_by_place c ON c.run_id = s.run_id AND c.place = s.busiest AND s.role = 'victim';
+
+CREATE OR REPLACE VIEW straggler_windows AS
+FROM base.straggler_windows_until(9223372036854775807);
+
+-- Per run, label and attempt: the last step that it finished. A step is finished when all phases are recorded that the
+-- label has in most steps; `step` is the last of them.
+CREATE OR REPLACE VIEW base.finished_steps AS
+SELECT run_id, label, attempt, any_value(rank) AS rank, min(last_step) FILTER (2 * n >= most) AS step
+FROM (
+    SELECT p.run_id, p.label, p.attempt, p.rank, sum(s.n) AS n, max(s.last_step) AS last_step,
+           max(sum(s.n)) OVER (PARTITION BY p.run_id, p.label, p.attempt) AS most
+    FROM base.phase_series s JOIN base.label_places p ON p.producer = s.producer
+    JOIN base.names n ON n.id = s.key WHERE n.name <> 'gc'
+    GROUP BY p.run_id, p.label, p.attempt, p.rank, s.key
+) GROUP BY run_id, label, attempt;
 
 -- Per label, attempt and phase: its steps and seconds. A long step has several rows of a phase, so steps are counted as
 -- bits, one bit string for each 256 steps: a group for each step would take seven times as long. `known_s` are the

@@ -115,6 +115,7 @@ def _summary_table(found: dict[str, Any], zone: Zone) -> Sheet:
         "took": duration_text(took) if took is not None else None,
         "interrupted": _interrupted_text(found["first_failure"]),
         "failed first": first_failure_text(found["first_failure"], found["n_attempts"]),
+        "verdict": found["verdict"]["text"],
         "last event": _last_event(found["labels"]),
         "labels": f"{found['n_labels']}, primary {found['primary_label'] or 'not known yet'}",
         "attempts": found["n_attempts"],

@@ -9,6 +9,7 @@ from chiplog.cli.output import Output, output_options
 from chiplog.cli.run_page import build_page
 from chiplog.cli.writers import write_object, write_sheets
 from chiplog.query.run_report import read_run
+from chiplog.query.run_verdict import read_verdict
 
 
 @click.command()
@@ -19,6 +20,8 @@ from chiplog.query.run_report import read_run
 @source_options
 def show(run: str, output: Output, everything: bool, is_local: bool, dir_: str | None, url: str | None) -> None:
     """Show one run: its labels, how far they are and how they ended, alerts, time per phase, metrics, config, files.
+
+    `verdict` says who failed first, which rank was slow, in which phase, and who waited for it.
 
     RUN is a run ID, a unique beginning of one, or `latest`, which is also the default. Of many labels the failed ones
     come first, then those that are behind or silent for longest; the others are counted. json has one object with
@@ -32,8 +35,10 @@ def show(run: str, output: Output, everything: bool, is_local: bool, dir_: str |
     with open_client(dir_, url) as client:
         run_id = resolve_run(client, run)
         found = read_run(client, run_id)
+        verdict = read_verdict(client, run_id)
     if found is None:
         raise click.ClickException(f"run {run_id!r} was deleted; chiplog runs lists all")
+    found["verdict"] = {name: value for name, value in verdict.items() if name not in ("parts", "others")}
     if output.form == "json":
         write_object(found, output.path, zone)
     else:

@@ -127,12 +127,13 @@ def _progress(frame: Frame) -> Text:
 
 
 def _attention(frame: Frame) -> Text:
-    """Return the one line to read at night: which label hangs or failed, else which is the slowest."""
+    """Return the one line to read at night: which label hangs or failed, and the verdict on the run."""
+    verdict = frame.verdict or {"text": "", "is_slow": False, "has_failed": False}
     by_severity: dict[Severity, list[RankRow]] = {}
     for row in sorted(frame.rows, key=SORTS["attention"]):
         by_severity.setdefault(row.severity, []).append(row)
     parts = []
-    if failed := by_severity.get(Severity.FAILED):
+    if not verdict["has_failed"] and (failed := by_severity.get(Severity.FAILED)):
         first = max(failed, key=lambda row: row.ended_s or 0.0)
         ago = f" {duration_text(first.ended_s)} ago" if first.ended_s is not None else ""
         reason = f": {printable(first.reason)}" if first.reason else ""
@@ -152,8 +153,12 @@ def _attention(frame: Frame) -> Text:
         longest = max(row.idle_s or row.seen_s or 0.0 for row in stalled)
         all_of = "all running labels" if len(stalled) == sum(row.is_running for row in frame.rows) else _names(stalled)
         parts.append(f"no new step for {duration_text(longest)}: {all_of}; nothing shows which one is the cause")
-    if parts:
-        return Text("; ".join(parts), "bold red")
+    text = printable(verdict["text"])
+    if parts or verdict["has_failed"]:
+        shown = [*parts, *([text] if text and (verdict["has_failed"] or verdict["is_slow"]) else [])]
+        return Text("; ".join(shown), "bold red")
+    if text:
+        return Text(text, "yellow" if verdict["is_slow"] else "dim")
     paced = [row for row in frame.rows if row.pace_s and row.is_running]
     typical = median_pace_s(frame.rows)
     if len(paced) > 1 and typical:

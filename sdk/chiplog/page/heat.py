@@ -11,8 +11,8 @@ from chiplog.page.curves import bucket_width
 from chiplog.page.json_response import shorten
 from chiplog.page.parameters import BadRequestError
 from chiplog.page.run_phases import read_labels, read_phases
-from chiplog.page.verdict import OUTSIDE
 from chiplog.query.client import Client
+from chiplog.query.verdict import OUTSIDE
 
 ROWS_MAX = 256
 COLUMNS_MAX = 600

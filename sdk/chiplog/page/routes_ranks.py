@@ -1,7 +1,5 @@
 """Ranks of a run beside each other: who is slow, in a sentence and as a heat map, and their phases over time."""
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -13,35 +11,10 @@ from chiplog.page.shared_answers import shared
 from chiplog.page.timeline import COLUMNS_MAX as PIXELS_MAX
 from chiplog.page.timeline import ROWS_MAX as LANES_MAX
 from chiplog.page.timeline import TimelineRequest, read_timeline
-from chiplog.page.verdict import OUTSIDE, Outside, Spell, build_sentence, slow_spells
-from chiplog.query.client import Client
+from chiplog.query.run_verdict import read_verdict
+from chiplog.query.verdict import OUTSIDE
 
 STEP_LABELS_MAX = 64  # bars in one picture
-_WINDOWS = """
-SELECT span, phase, label, role, waits_for, n_steps, typical_s, excess_s, since_step, until_step
-FROM straggler_windows WHERE run_id = $run AND span <> 'last'
-"""
-# Until a later step for a spell outside of phases: the next step has the waiting for what a label did at the end of the
-# last one. Only there the whole step counts as a wait; in a phase it would contain the phase.
-_SUMS = """
-SELECT n.name AS phase, base.may_wait(n.name) OR n.name = 'step' AS may_wait, l.label,
-       count(*) FILTER (c.step <= {last}) AS n_steps, coalesce(sum(c.seconds) FILTER (c.step <= {last}), 0) AS seconds,
-       coalesce(sum(c.typical) FILTER (c.step <= {last}), 0) AS typical_s, sum(c.seconds) AS waited_s
-FROM base.{compared}({first}, {until}) c JOIN base.phase_names n ON n.id = c.key
-JOIN base.labels_by_place l ON l.run_id = c.run_id AND l.place = c.place
-WHERE c.run_id = $run AND n.name <> '{but}' GROUP BY ALL
-"""
-_PREVIOUS = """
-SELECT min(o.previous) AS step FROM base.outside({first}, {first}) o
-JOIN base.labels_by_place l ON l.run_id = o.run_id AND l.place = o.place WHERE o.run_id = $run AND l.label = $label
-"""
-_ALONE = """
-SELECT n.name AS phase, sum(f.value) AS seconds
-FROM base.phase_facts f JOIN base.phase_kinds k ON k.producer = f.producer AND k.key = f.key
-JOIN base.labels_by_place l ON l.run_id = k.run_id AND l.place = k.place JOIN base.names n ON n.id = f.key
-WHERE k.run_id = $run AND l.label = $label AND f.step BETWEEN $first AND $last AND NOT k.is_shared AND NOT k.is_step
-GROUP BY ALL ORDER BY seconds DESC, phase
-"""
 _STEP_COLUMNS = ["label", "phase", "may_wait", "seconds", "typical_s", "ts"]
 # The marked label first, then those that took longest without waiting. The newest attempt of a step counts. The time
 # outside of shared phases has a row without the phases that most labels do not have: they have rows.
@@ -71,35 +44,9 @@ _N_LABELS = f"SELECT count(DISTINCT label) AS n FROM phases WHERE run_id = $run 
 
 @shared
 async def get_verdict(request: Request) -> Response:
-    """GET api/runs/RUN/verdict: which rank was slow, and who waited for it, as a sentence in parts with links."""
+    """GET api/runs/RUN/verdict: who failed first, who was slow and who waited, as a sentence in parts with links."""
     run = request.path_params["run"]
-
-    def read(client: Client) -> dict[str, Any]:
-        windows = client.sql(_WINDOWS, {"run": run}).rows()
-        spells = slow_spells(windows)
-        if not windows:
-            return {"is_slow": False, "parts": [], "others": []}
-        slow = next((spell for spell in spells if spell.is_slow), None)
-        sums, outside = ([], None) if slow is None else _read_sums(client, run, slow)
-        return build_sentence(spells, sums, (row for row in windows if row["role"] == "victim"), outside)
-
-    return await read_json(request, read)
-
-
-def _read_sums(client: Client, run: str, spell: Spell) -> tuple[list[dict[str, Any]], Outside | None]:
-    """Return the sums of the steps of a spell, and of a spell outside of phases more about it."""
-    first, last = spell.first_step, spell.last_step
-    if spell.phase != OUTSIDE:
-        text = _SUMS.format(compared="compared", first=first, last=last, until=last, but="step")
-        return client.sql(text, {"run": run}).rows(), None
-    named = {"run": run, "label": spell.label}
-    [found] = client.sql(_PREVIOUS.format(first=first), named).rows()
-    previous = found["step"] if found["step"] is not None else first
-    until = last + first - previous
-    text = _SUMS.format(compared="compared_with_outside", first=first, last=last, until=until, but="")
-    sums = client.sql(text, {"run": run}).rows()
-    alone = client.sql(_ALONE, {**named, "first": first, "last": last}).rows()
-    return sums, Outside(previous, tuple((row["phase"], row["seconds"]) for row in alone))
+    return await read_json(request, lambda client: read_verdict(client, run))
 
 
 @shared

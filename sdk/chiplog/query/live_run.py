@@ -9,10 +9,11 @@ from typing import Any
 from chiplog.query.client import Client
 from chiplog.query.label_names import label_names
 from chiplog.query.rank_states import RankRow, judge
+from chiplog.query.run_verdict import read_verdict
 
 RECENT_STEPS = 20  # over which a step time is the mean: shows a change within seconds, and evens out single steps
 FAR_BEHIND_MAX = 4  # labels in one frame that are asked for by themselves: two queries each; the next frame has others
-GOODPUT_INTERVAL_S = 30.0  # it changes slowly, and its view reads all steps
+ALL_STEPS_INTERVAL_S = 30.0  # of goodput and verdict: they change slowly, and read all steps
 STEP_MAX = (1 << 63) - 1
 OPENED_MAX = 4  # newest reports of open phases per label: phases enclose one another
 SAMPLES_S = 15  # age of the oldest shown sample of a device; agents sample each second
@@ -86,6 +87,7 @@ class Frame:
     elapsed_s: float | None = None
     goodput: float | None = None  # of the view; None without steps of known length
     label_names: dict[str, str] = field(default_factory=dict)  # to show in place of labels
+    verdict: dict[str, Any] | None = None  # see `read_verdict`
 
     def for_people(self) -> "Frame":
         """Return this frame with names in place of labels."""
@@ -102,7 +104,8 @@ class LiveRun:
 
     run_id: str
     _goodput: float | None = None
-    _goodput_of: tuple[int, str, datetime] | None = None  # foremost step, state of the run, time of the frame
+    _verdict: dict[str, Any] | None = None
+    _all_steps_of: tuple[int, str, datetime] | None = None  # foremost step, state of the run, time of the frame
     _moved: dict[tuple[str, int], tuple[int, datetime, bool]] = field(default_factory=dict)
     _paces: dict[tuple[str, int], float] = field(default_factory=dict)
     _phases: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -124,8 +127,9 @@ class LiveRun:
             return None
         steps = [row["step"] for row in ranks if row["step"] is not None]
         now, from_step = ranks[0]["now"], max(steps, default=0) - RECENT_STEPS
-        if steps and self._has_other_goodput(max(steps), ranks[0]["run_state"], now):
+        if steps and self._has_other_steps(max(steps), ranks[0]["run_state"], now):
             self._goodput = next((row["goodput"] for row in ask(_GOODPUT)), None)
+            self._verdict = read_verdict(client, self.run_id, timeout_s=QUERY_TIMEOUT_S)
         since = now - timedelta(seconds=SAMPLES_S)
         samples = client.sql(_SAMPLES, {"since": since}, timeout_s=QUERY_TIMEOUT_S).rows()
         rows = [self._row(row, now) for row in ranks]
@@ -155,16 +159,17 @@ class LiveRun:
             elapsed_s=None if created is None else max(0.0, ((ended or now) - created).total_seconds()),
             goodput=self._goodput,
             label_names=label_names(self.run_id, first["name"], ranks),
+            verdict=self._verdict,
         )
 
-    def _has_other_goodput(self, step: int, state: str, now: datetime) -> bool:
-        """Return True if the goodput may have changed since it was read, and that was long enough ago."""
-        known = self._goodput_of
+    def _has_other_steps(self, step: int, state: str, now: datetime) -> bool:
+        """Return True if goodput and verdict may have changed since they were read, and that was long enough ago."""
+        known = self._all_steps_of
         if known is not None and known[1] == state:
-            is_recent = (now - known[2]).total_seconds() < GOODPUT_INTERVAL_S
+            is_recent = (now - known[2]).total_seconds() < ALL_STEPS_INTERVAL_S
             if known[0] == step or is_recent:
                 return False
-        self._goodput_of = (step, state, now)
+        self._all_steps_of = (step, state, now)
         return True
 
     def _far_behind(self, rows: list[RankRow], from_step: int) -> list[dict[str, Any]]:

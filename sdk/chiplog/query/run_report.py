@@ -80,7 +80,7 @@ RANK_ROUNDS_FIRST = (
     "rank IS NOT NULL OR len(list_filter(others, lambda other: other.rank IS NOT NULL)) > 0 DESC, attempt DESC"
 )
 # Also whether Ctrl-C ended it: shells report SIGINT as 130.
-_FIRST_FAILURE = f"""
+FIRST_FAILURE = f"""
 SELECT *, NOT is_cause AND (exit_signal IS NOT DISTINCT FROM 2 OR exit_code IS NOT DISTINCT FROM 130 OR EXISTS (
     FROM events e WHERE e.run_id = $run AND e.label = f.label AND e.ts = f.ts AND e.kind = 'traceback'
     AND e.body->>'exception' = 'KeyboardInterrupt'
@@ -111,7 +111,7 @@ def read_run(client: Client, run: str) -> dict[str, Any] | None:
     for key in keys:
         key["last_values"] = dict(zip(key.pop("last_labels"), key["last_values"], strict=True))
         key["summary"] = decoded(key["summary"])
-    failures = ask(_FIRST_FAILURE)
+    failures = ask(FIRST_FAILURE)
     events = ask(_EVENTS)
     for event in events:
         event["body"] = decoded(event["body"])

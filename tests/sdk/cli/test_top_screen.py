@@ -83,6 +83,20 @@ def test_the_heading_names_what_failed_first() -> None:
     assert heading(frame)[1].plain == "3 labels: 1 running, 2 failed  step 100  500ms/step  goodput 50%"
 
 
+def test_the_heading_has_the_verdict_of_the_page() -> None:
+    frame = frame_of(8)
+    frame.verdict = {"text": "rank3 cost 59 s in step 7.", "is_slow": True, "has_failed": False}
+    assert heading(frame)[2].plain == "rank3 cost 59 s in step 7."
+    hanging = frame_of(8, hangs=2)
+    hanging.verdict = frame.verdict
+    assert heading(hanging)[2].plain.startswith("rank2 hangs")
+    assert heading(hanging)[2].plain.endswith("; rank3 cost 59 s in step 7.")
+    frame.rows[1].state, frame.rows[1].reason = "failed", "ValueError: 1"
+    judge(frame.rows)
+    frame.verdict = {"text": "rank1 failed first, after step 6: ValueError: 1.", "is_slow": False, "has_failed": True}
+    assert heading(frame)[2].plain == "rank1 failed first, after step 6: ValueError: 1."
+
+
 def test_keys_sort_filter_group_pause_scroll_and_quit() -> None:
     view = View()
     for name in [*list(SORTS)[1:], "attention"]:

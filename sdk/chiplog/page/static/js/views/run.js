@@ -8,6 +8,7 @@ import { isActive, liveRefresh } from "../live.js";
 import { deleteRuns, editRun } from "../run_edits.js";
 import { savedViews } from "../saved_views.js";
 import { countText, durationText, timeText, valueText, wholeText } from "../texts.js";
+import { verdictSection } from "./run/verdict.js";
 
 const TABS = {
   ...{ curves: "Curves", ranks: "Ranks", console: "Console", events: "Events", media: "Media", files: "Files" },
@@ -15,6 +16,7 @@ const TABS = {
 };
 const PAUSE_MS = 2000; // between two reports of a run that changes
 const PAUSE_QUIET_MS = 30000; // of a run that has ended and is complete
+const VERDICT_PAUSE_MS = 30000; // it reads all phases of the run; the tab of ranks asks more often
 const PAUSE_FACTOR = 10; // an answer that takes long is asked for less often
 const ROWS_SHOWN = 30; // of config and summary, until more are asked for
 
@@ -56,7 +58,9 @@ export async function open(content, rest, query) {
   const details = h("details", { class: "run-details", open: query.get("details") === "1" });
   const whole = new Set(); // titles of panels whose rows are all shown
   const element = h("section", { class: `run-tab tab-${tab}`, "aria-label": TABS[tab] });
-  drawHeader(header, report);
+  const verdict = verdictSection(run, { isWhole: tab === "ranks" });
+  verdict.onFailure = () => header.querySelector(".run-failure")?.remove(); // the sentence says the same and more
+  drawHeader(header, report, verdict);
   details.addEventListener("toggle", () => {
     setParameters({ details: details.open ? 1 : null });
     tabs.setLinks();
@@ -75,15 +79,24 @@ export async function open(content, rest, query) {
   element.addEventListener("labels", () => (drawChoice(), onLabels())); // a tab has changed the choice
   drawChoice();
   const line = h("div", { class: "tab-line" }, tabs.bar, choice, viewsMenu(run, tab, () => report));
-  show(content, h("header", { class: "run-header" }, header, buttons), line, element, details);
+  show(content, h("header", { class: "run-header" }, header, buttons), verdict.element, line, element, details);
   show(element, h("p", { class: "quiet" }, "Loading…"));
 
   let isOpen = true;
   let isFresh = false;
   let hasFailed = false;
   let [clock, live, closeTab] = [null, null, () => {}];
+  let verdictAt = -Infinity;
+  const closed = new AbortController();
+  // After what the tab shows: it reads all phases. The tab of ranks asks itself.
+  const loadVerdict = () => {
+    if (tab === "ranks" || performance.now() - verdictAt < VERDICT_PAUSE_MS) return;
+    verdictAt = performance.now();
+    verdict.load(closed.signal).catch(() => {}); // what it would say is in the tab of ranks, with the reason
+  };
   let close = () => {
     isOpen = false;
+    closed.abort();
     clearInterval(clock);
     live?.close();
     closeTab();
@@ -108,7 +121,8 @@ export async function open(content, rest, query) {
     if (hasFailed) notice("");
     hasFailed = false;
     isFresh = true;
-    drawHeader(header, report);
+    drawHeader(header, report, verdict);
+    loadVerdict();
     if (details.open || details.hidden) drawDetails(details, report, whole);
     if (isOutline || !choice.contains(document.activeElement)) drawChoice(); // an open list stays as it is
     notifyTab();
@@ -118,7 +132,7 @@ export async function open(content, rest, query) {
     const view = await loading;
     const isReady = () => !report.isOutline || (view.beginsWithOutline && areLabelsKnown(report));
     if (!isReady()) await refresh();
-    if (isReady()) closeTab = (await view.open(element, run, query, report)) ?? closeTab;
+    if (isReady()) closeTab = (await view.open(element, run, query, report, verdict)) ?? closeTab;
     else show(element, h("p", { class: "error" }, "The report of this run did not arrive."), retryButton());
   } catch (error) {
     show(element, h("p", { class: "error" }, error.message), retryButton());
@@ -137,6 +151,7 @@ export async function open(content, rest, query) {
     },
   });
   if (!isFresh) live.changed();
+  else loadVerdict();
   clock = setInterval(() => report.ended_at ?? drawDuration(header, report), 1000);
   return () => close();
 }
@@ -208,7 +223,7 @@ function viewsMenu(run, tab, report) {
   });
 }
 
-function drawHeader(header, report) {
+function drawHeader(header, report, verdict) {
   const { run_id: run, n_running: nRunning, n_failed: nFailed } = report;
   const labels = [countText(report.n_labels, "label")];
   if (nRunning) labels.push(`${wholeText(nRunning)} running`);
@@ -244,7 +259,7 @@ function drawHeader(header, report) {
       report.name && report.name !== run ? h("span", { class: "quiet" }, run) : null,
       (report.tags ?? []).map((tag) => h("span", { class: "chip" }, tag)),
     );
-    show(header, title, dl, failureLine(run, report.first_failure));
+    show(header, title, dl, verdict.found?.has_failed ? null : failureLine(run, report.first_failure));
   }
   drawDuration(header, report);
 }

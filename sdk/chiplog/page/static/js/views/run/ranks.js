@@ -1,4 +1,4 @@
-// Ranks beside each other: a sentence on who was slow, a heat map of rank and step, the phases of a step, all labels.
+// Ranks beside each other: a heat map of rank and step, the phases of a step, all labels.
 
 import { addressOf, readAddress, setParameters, wholeOf } from "../../address.js";
 import { ask, objects, part } from "../../api.js";
@@ -16,19 +16,15 @@ const AROUND = 10; // steps before and after a chosen one on the timeline
 const LANES = 64; // labels on the timeline
 const ROWS_SHOWN = 64; // of the table, until more are asked for
 
-/** The last sentence, so that a link within the view is drawn at once. */
-let known = null;
-
 /** Nothing here waits for the report of the run. */
 export const beginsWithOutline = true;
 
-export async function open(element, run, query, firstReport) {
+export async function open(element, run, query, firstReport, verdict) {
   let report = firstReport;
   const path = `runs/${part(run)}`;
   const aborted = new AbortController();
   const { signal } = aborted;
   const state = readState(query);
-  let verdict = known?.run === run ? known.verdict : null;
   let heat = null;
   let turn = 0; // of the heat map: an answer for what is no longer chosen is not drawn
   let phaseNames = []; // in the order of their colours
@@ -36,11 +32,6 @@ export async function open(element, run, query, firstReport) {
   let stepTurn = 0; // of the phases of a step, likewise
   let lanesShown = null; // its last answer
 
-  const sentence = h(
-    "section",
-    { class: "verdict", "aria-label": "Who was slow" },
-    h("p", { class: "quiet" }, "Comparing the labels…"),
-  );
   const phases = h("select", { "aria-label": "Phase", onchange: () => go({ phase: phases.value }) });
   const whole = h("button", { onclick: () => go({ first: null, last: null }) }, "All steps");
   const range = h("span", { class: "quiet" });
@@ -121,7 +112,7 @@ export async function open(element, run, query, firstReport) {
     if (isNew) live.changed();
   };
   element.addEventListener("report", onReport);
-  show(element, sentence, mapPanel, lanesPanel, stepBars.element, table.element);
+  show(element, mapPanel, lanesPanel, stepBars.element, table.element);
 
   function go(given) {
     const changes = { panel: null, ...given };
@@ -155,62 +146,18 @@ export async function open(element, run, query, firstReport) {
 
   function fail(error) {
     if (error.name === "AbortError") return;
-    if (verdict) notice(error.message, true);
-    else show(sentence, h("p", { class: "error" }, error.message));
+    if (verdict.found) notice(error.message, true);
+    else verdict.fail(error);
   }
 
-  async function loadVerdict() {
-    verdict = await ask(`${path}/verdict`, {}, { signal });
-    known = { run, verdict };
-    drawVerdict();
-  }
-
-  function drawVerdict() {
-    const linked = (parts) =>
-      parts.map(({ text, link }) =>
-        link
-          ? h("a", { href: addressOf(["run", run, "ranks"], link), onclick: (event) => follows(event, link) }, text)
-          : text,
-      );
-    show(
-      sentence,
-      verdict.parts.length
-        ? h("p", {}, linked(verdict.parts))
-        : h(
-            "p",
-            { class: "quiet" },
-            "No phases of two labels at the same step: nothing to compare. ",
-            h("code", {}, "run.step()"),
-            " and ",
-            h("code", {}, 'run.phase("data")'),
-            " record them.",
-          ),
-      verdict.others.length
-        ? h(
-            "ul",
-            { class: "quiet" },
-            verdict.others.map((parts) => h("li", {}, linked(parts))),
-          )
-        : null,
-    );
-  }
-
-  function follows(event, link) {
-    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
-    event.preventDefault();
-    const changes = { phase: null, first: null, last: null, ...link };
-    if (link.label) changes.step ??= Math.floor((link.first + link.last) / 2);
-    // Some steps before and after, so that the difference is seen.
-    const room = Math.max(10, Math.round((link.last - link.first + 1) / 4));
-    const end = Math.max(heat?.last_step ?? Infinity, link.last); // a run has no data after its last step
-    if ("first" in link) {
-      Object.assign(changes, { first: Math.max(link.first - room, 0), last: Math.min(link.last + room, end) });
-    }
+  verdict.follow = (changes) => {
+    const end = heat?.last_step ?? Infinity; // a run has no data after its last step
+    if (changes.last !== null) changes = { ...changes, last: Math.max(Math.min(changes.last, end), changes.first) };
     if (labels()) location.hash = addressOf(["run", run, "ranks"], changes); // of all labels
     else go(changes);
-  }
+  };
 
-  const chosenPhase = () => state.phase ?? verdict?.culprit?.phase ?? null;
+  const chosenPhase = () => state.phase ?? verdict.found?.culprit?.phase ?? null;
   const labels = () => chosenLabels(report);
   const isNone = () => labels()?.length === 0; // the table says why
   const asked = () => ({
@@ -275,7 +222,7 @@ export async function open(element, run, query, firstReport) {
     show(range, words.filter(Boolean).join("; "));
     const shown = { first: state.first ?? Math.max(heat.start, heat.first_step), last: state.last ?? last };
     for (const [name, input] of Object.entries(bounds)) if (document.activeElement !== input) input.value = shown[name];
-    map.draw(heat, state, verdict?.culprit?.label ?? null);
+    map.draw(heat, state, verdict.found?.culprit?.label ?? null);
   }
 
   async function loadStep() {
@@ -289,7 +236,7 @@ export async function open(element, run, query, firstReport) {
 
   /** Return the steps of the timeline: the chosen ones, else around the step in which a label began to be slow. */
   function lanesSteps() {
-    const at = verdict?.culprit?.first;
+    const at = verdict.found?.culprit?.first;
     return { ...(at === undefined ? {} : stepsAround(at)), ...chosenSteps() };
   }
 
@@ -351,10 +298,10 @@ export async function open(element, run, query, firstReport) {
   let verdictTimer = null;
   async function refresh() {
     const now = performance.now();
-    const isFirst = heat?.labels.length > 1 && !verdict?.parts.length; // there was nothing to compare before
+    const isFirst = heat?.labels.length > 1 && !verdict.found?.parts.length; // there was nothing to compare before
     const isVerdictDue = isFirst || now - verdictAt > VERDICT_PAUSE_MS;
     const pictures = async () => {
-      if (isVerdictDue) await loadVerdict();
+      if (isVerdictDue) await verdict.load(signal);
       if (heat && !isVerdictDue && state.last === null) await growHeat();
       else if (!heat || isVerdictDue) await loadHeat();
     };
@@ -375,14 +322,13 @@ export async function open(element, run, query, firstReport) {
     return true;
   }
 
-  if (verdict) drawVerdict();
   const failFirst = (error) => {
     fail(error);
     live.changed(); // asks again
   };
   const tables = ask(`${path}/ranks`, {}, { signal }).then(table.draw, failFirst);
   // Without a choice, the sentence says which phase and steps to show.
-  const verdictLoaded = verdict ? Promise.resolve() : loadVerdict();
+  const verdictLoaded = verdict.found ? Promise.resolve() : verdict.load(signal);
   const pictures = Promise.all([
     (state.phase ? Promise.resolve() : verdictLoaded).then(loadHeat).then(loadStep),
     (Object.keys(chosenSteps()).length ? Promise.resolve() : verdictLoaded).then(loadTimeline),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from chiplog.page.verdict import Outside, Spell, build_sentence, duration, slow_spells, times
+from chiplog.query.verdict import Failure, Outside, Spell, build_sentence, duration, slow_spells, times
 
 
 def window(span: int, label: str, phase: str, typical_s: float, excess_s: float, **given: Any) -> dict[str, Any]:
@@ -222,3 +222,10 @@ def test_labels_that_were_slow_at_once_for_a_few_steps_are_told_together() -> No
         "rank4 cost about 6.0 s in forward in step 185",
         "rank5 cost about 5.0 s in data between steps 100 and 300",
     ]
+
+
+def test_the_only_label_of_a_run_is_called_the_run() -> None:
+    found = build_sentence(None, (), (), failure=Failure(None, "killed by SIGKILL", 7))
+    assert found["text"] == "The run failed, after step 7: killed by SIGKILL."
+    found = build_sentence(None, (), (), failure=Failure("rank1", "SIGTERM", None, is_cause=False))
+    assert found["text"] == "rank1 was ended from outside first, before it finished a step: SIGTERM."

@@ -1,4 +1,4 @@
-"""Pure: one sentence on which rank was slow, in which phase, and who waited for it."""
+"""Pure: one sentence on who failed first, which rank was slow, in which phase, and who waited for it."""
 
 import math
 from collections import defaultdict
@@ -47,6 +47,22 @@ class Spell:
     def is_slow(self) -> bool:
         """Return True if the excess is large beside the steps."""
         return self.excess_s >= SLOW_SHARE * self.base_s and not self.is_noise
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first failure of a run that has failed.
+
+    Attributes:
+        label: None for the only label of a run.
+        step: The last step that the label finished; None if it finished none.
+        is_cause: False if the label was ended from outside, so that no label is the cause.
+    """
+
+    label: str | None
+    reason: str
+    step: int | None
+    is_cause: bool = True
 
 
 @dataclass(frozen=True)
@@ -154,29 +170,54 @@ def _length(spell: Spell) -> int:
 
 
 def build_sentence(
-    spells: Sequence[Spell],
+    spells: Sequence[Spell] | None,
     sums: Iterable[dict[str, Any]],
     victims: Iterable[dict[str, Any]],
     outside: Outside | None = None,
+    failure: Failure | None = None,
 ) -> dict[str, Any]:
-    """Build the sentence on the most expensive spell.
+    """Build the sentence on the first failure and the most expensive spell.
 
     Args:
-        spells: As of `slow_spells`.
+        spells: See `slow_spells`; None if there is nothing to compare.
         sums: Of the steps of the first slow spell, for each phase and label: `phase`, `label`, `may_wait`, `n_steps`,
             `seconds`, and `typical_s`, the seconds of the median; `waited_s`, of a spell outside of phases its seconds
             until the end of the next step.
         victims: Rows of straggler_windows with the role `victim`.
         outside: Of a spell outside of phases.
+        failure: Of a run that has failed.
 
     Returns:
-        `is_slow`; `parts`, each with `text` and with `link` if it has a proof: parameters of the view of ranks, among
-        them the `panel` that shows it: `step`, `heat` or `timeline`. With
-        `is_slow` also `culprit` and `others`, shorter sentences on further spells.
+        `text`; `is_slow`; `has_failed`; `parts`, the text in pieces, each with `text` and with `link` if it has a
+        proof: parameters of the view of ranks, among them the `panel` that shows it: `step`, `heat` or `timeline`; the
+        panel `failures` is the view of events. With `is_slow` also `culprit` and `others`, shorter sentences on further
+        spells.
     """
+    found: dict[str, Any] = {"is_slow": False, "others": [], "has_failed": failure is not None}
+    parts: list[dict[str, Any]] = [] if spells is None else _without_culprit(spells)
+    if spells is not None and any(spell.is_slow for spell in spells):
+        slow = _on_slow(spells, sums, victims, outside)
+        found, parts = found | slow, slow["parts"]
+    if failure is not None:
+        if parts:
+            parts[0] = parts[0] | {"text": parts[0]["text"].replace("No rank", "no rank", 1)}
+            parts = [_part(" Until then "), *parts]
+        parts = [*_on_failure(failure), *parts]
+    return found | {"parts": parts, "text": "".join(part["text"] for part in parts)}
+
+
+def _on_failure(failure: Failure) -> list[dict[str, Any]]:
+    verb = " failed" if failure.is_cause else " was ended from outside"
+    if failure.label is not None:
+        verb += " first"
+    when = f" after step {failure.step:,}" if failure.step is not None else " before it finished a step"
+    return [_part(failure.label or "The run", "failures"), _part(f"{verb},{when}: {failure.reason.rstrip('.')}.")]
+
+
+def _on_slow(
+    spells: Sequence[Spell], sums: Iterable[dict[str, Any]], victims: Iterable[dict[str, Any]], outside: Outside | None
+) -> dict[str, Any]:
     slow = [spell for spell in spells if spell.is_slow]
-    if not slow:
-        return {"is_slow": False, "parts": _without_culprit(spells), "others": []}
     spell, rows = slow[0], list(sums)
     own = [row for row in rows if row["label"] == spell.label and row["phase"] == spell.phase]
     seconds, typical = sum(row["seconds"] for row in own), sum(row["typical_s"] for row in own)

@@ -1,0 +1,113 @@
+"""Read who failed first in a run and who was slow: the sentence of the page, of `chiplog show` and `chiplog top`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from chiplog.query.client import Client
+from chiplog.query.run_report import FIRST_FAILURE
+from chiplog.query.verdict import OUTSIDE, Failure, Outside, Spell, build_sentence, slow_spells
+
+# The last step that counts, by the labels that run or failed. Steps that one of them has not finished are not compared:
+# the others wait there, or end because of its failure. A label that restarts has the steps of its last attempt. Where
+# ranks have phases, other labels do not count. A failed label without a phase finished no step.
+_LABELS = """
+WITH newest AS (
+    SELECT label, attempt, state, rank FROM labels WHERE run_id = $run
+    QUALIFY row_number() OVER (PARTITION BY label ORDER BY attempt DESC) = 1
+), done AS (
+    FROM base.finished_steps WHERE run_id = $run
+)
+SELECT l.label, l.state, coalesce(max(d.step) FILTER (d.attempt = l.attempt), max(d.step)) AS step
+FROM newest l LEFT JOIN done d ON d.label = l.label
+WHERE l.state <> 'finished' AND (l.rank IS NOT NULL OR NOT EXISTS (FROM done WHERE rank IS NOT NULL))
+GROUP BY l.label, l.state
+"""
+_STATE = "SELECT state, n_labels FROM runs WHERE run_id = $run"
+_FAILED = ("failed", "crashed")
+_STEP_MAX = (1 << 63) - 1
+_Ask = Callable[..., list[dict[str, Any]]]
+_WINDOWS = """
+SELECT span, phase, label, role, waits_for, n_steps, typical_s, excess_s, since_step, until_step
+FROM base.straggler_windows_until({last}) WHERE run_id = $run AND span <> 'last'
+"""
+# Until a later step for a spell outside of phases: the next step has the waiting for what a label did at the end of the
+# last one. Only there the whole step counts as a wait; in a phase it would contain the phase.
+_SUMS = """
+SELECT n.name AS phase, base.may_wait(n.name) OR n.name = 'step' AS may_wait, l.label,
+       count(*) FILTER (c.step <= {last}) AS n_steps, coalesce(sum(c.seconds) FILTER (c.step <= {last}), 0) AS seconds,
+       coalesce(sum(c.typical) FILTER (c.step <= {last}), 0) AS typical_s, sum(c.seconds) AS waited_s
+FROM base.{compared}({first}, {until}) c JOIN base.phase_names n ON n.id = c.key
+JOIN base.labels_by_place l ON l.run_id = c.run_id AND l.place = c.place
+WHERE c.run_id = $run AND n.name <> '{but}' GROUP BY ALL
+"""
+_PREVIOUS = """
+SELECT min(o.previous) AS step FROM base.outside({first}, {first}) o
+JOIN base.labels_by_place l ON l.run_id = o.run_id AND l.place = o.place WHERE o.run_id = $run AND l.label = $label
+"""
+_ALONE = """
+SELECT n.name AS phase, sum(f.value) AS seconds
+FROM base.phase_facts f JOIN base.phase_kinds k ON k.producer = f.producer AND k.key = f.key
+JOIN base.labels_by_place l ON l.run_id = k.run_id AND l.place = k.place JOIN base.names n ON n.id = f.key
+WHERE k.run_id = $run AND l.label = $label AND f.step BETWEEN $first AND $last AND NOT k.is_shared AND NOT k.is_step
+GROUP BY ALL ORDER BY seconds DESC, phase
+"""
+
+
+def read_verdict(client: Client, run: str, *, timeout_s: float | None = None) -> dict[str, Any]:
+    """Return who failed first and who was slow, see `build_sentence`. `parts` is empty if nothing can be compared.
+
+    Steps after the first failure, and steps that a running label has not finished, are left out.
+
+    Args:
+        client: The collector.
+        run: The run.
+        timeout_s: Of each query; the default is that of the client.
+
+    Raises:
+        QueryError: A query has no result.
+    """
+
+    def ask(query: str, **named: Any) -> list[dict[str, Any]]:
+        return client.sql(query, {"run": run, **named}, timeout_s=timeout_s).rows()
+
+    labels = ask(_LABELS)
+    failure = _read_failure(ask, labels) if any(row["state"] in _FAILED for row in labels) else None
+    last = _last_step(labels)
+    windows = ask(_WINDOWS.format(last=last)) if last is not None else []
+    if not windows:
+        return build_sentence(None, (), (), failure=failure)
+    spells = slow_spells(windows)
+    slow = next((spell for spell in spells if spell.is_slow), None)
+    sums, outside = ([], None) if slow is None else _read_sums(ask, slow)
+    return build_sentence(spells, sums, (row for row in windows if row["role"] == "victim"), outside, failure)
+
+
+def _last_step(labels: list[dict[str, Any]]) -> int | None:
+    """Return the last step that all labels have finished that run or failed; None if one failed before any."""
+    failed = [row["step"] for row in labels if row["state"] in _FAILED]
+    if None in failed and any(row["step"] is not None for row in labels):
+        return None
+    return min((row["step"] for row in labels if row["step"] is not None), default=_STEP_MAX)
+
+
+def _read_failure(ask: _Ask, labels: list[dict[str, Any]]) -> Failure | None:
+    """Return the first failure of a run that has failed."""
+    runs, found = ask(_STATE), ask(FIRST_FAILURE)
+    if not runs or runs[0]["state"] not in _FAILED or not found or found[0]["is_interrupted"]:
+        return None
+    step = next((row["step"] for row in labels if row["label"] == found[0]["label"]), None)
+    label = found[0]["label"] if runs[0]["n_labels"] > 1 else None
+    return Failure(label, found[0]["reason"] or found[0]["state"], step, is_cause=found[0]["is_cause"])
+
+
+def _read_sums(ask: _Ask, spell: Spell) -> tuple[list[dict[str, Any]], Outside | None]:
+    """Return the sums of the steps of a spell, and of a spell outside of phases more about it."""
+    first, last = spell.first_step, spell.last_step
+    if spell.phase != OUTSIDE:
+        return ask(_SUMS.format(compared="compared", first=first, last=last, until=last, but="step")), None
+    [found] = ask(_PREVIOUS.format(first=first), label=spell.label)
+    previous = found["step"] if found["step"] is not None else first
+    until = last + first - previous
+    sums = ask(_SUMS.format(compared="compared_with_outside", first=first, last=last, until=until, but=""))
+    alone = ask(_ALONE, label=spell.label, first=first, last=last)
+    return sums, Outside(previous, tuple((row["phase"], row["seconds"]) for row in alone))
