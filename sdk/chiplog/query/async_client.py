@@ -1,6 +1,7 @@
 """The client for asyncio: each call waits in a thread, and a cancelled task cancels its query."""
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
@@ -14,6 +15,21 @@ __all__ = ["AsyncClient", "AsyncResultStream"]
 _Value = TypeVar("_Value")
 
 
+class _Turns:
+    """One query takes one thread, however many wait."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._pid = os.getpid()
+
+    @property
+    def lock(self) -> asyncio.Lock:
+        """The lock of this process: in a forked child, a task that is not there may hold the parent's."""
+        if self._pid != os.getpid():
+            self._lock, self._pid = asyncio.Lock(), os.getpid()
+        return self._lock
+
+
 class AsyncClient:
     """Runs SQL in asyncio; returned by `connect_async`.
 
@@ -23,7 +39,7 @@ class AsyncClient:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._turn = asyncio.Lock()  # one query takes one thread, however many wait
+        self._turns = _Turns()
 
     async def sql(
         self, query: str, params: Params = None, timeout_s: float | None = None, time_zone: str = "UTC"
@@ -34,7 +50,7 @@ class AsyncClient:
         def call() -> Result:
             return self._client.sql(query, params, timeout_s, time_zone, cancelled=cancelled)
 
-        async with self._turn:
+        async with self._turns.lock:
             return await _in_thread(call, cancelled)
 
     def stream(
@@ -51,7 +67,7 @@ class AsyncClient:
         def call() -> ResultStream:
             return self._client.stream(query, params, timeout_s, time_zone, cancelled=cancelled)
 
-        return AsyncResultStream(call, cancelled, self._turn)
+        return AsyncResultStream(call, cancelled, self._turns)
 
     async def close(self) -> None:
         """Close the connection. May be called twice."""
@@ -70,10 +86,10 @@ class AsyncResultStream:
     The query runs when iteration begins, or at `async with`, which gives the stream its columns before.
     """
 
-    def __init__(self, call: Callable[[], ResultStream], cancelled: threading.Event, turn: asyncio.Lock) -> None:
+    def __init__(self, call: Callable[[], ResultStream], cancelled: threading.Event, turns: "_Turns") -> None:
         self._call = call
         self._cancelled = cancelled
-        self._turn = turn
+        self._turns = turns
         self._stream: ResultStream | None = None
 
     @property
@@ -117,7 +133,7 @@ class AsyncResultStream:
 
     async def _open(self) -> ResultStream:
         if self._stream is None:
-            async with self._turn:
+            async with self._turns.lock:
                 self._stream = await _in_thread(self._call, self._cancelled)
         return self._stream
 

@@ -121,19 +121,27 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
 
 
 class Client:
-    """Runs SQL; returned by `connect`. Thread-safe, one query at a time; not usable across a fork."""
+    """Runs SQL; returned by `connect`. Thread-safe, one query at a time. A forked child has a connection of its own."""
 
     def __init__(self, address: str | None, where: Paths | None, curve: ClientCurve | None = None) -> None:
         self._address = address
         self._curve = curve
         self._where = where
         self._remote: CollectorConnection | None = None
-        self._lock = threading.Lock()
+        self._own_lock = threading.Lock()
+        self._pid = os.getpid()
         self._closed = False
         self._told_stale = False
         self._may_start = False
         self._awaits_spool = False  # an agent was started to deliver it
         self._cancelled: threading.Event | None = None  # of queries that are given none; of the page's server
+
+    @property
+    def _lock(self) -> threading.Lock:
+        """The lock of this process: in a forked child, a thread that is not there may hold the parent's."""
+        if self._pid != os.getpid():  # safeguard: fork-renews-client-lock
+            self._own_lock, self._pid = threading.Lock(), os.getpid()
+        return self._own_lock
 
     def sql(
         self,

@@ -72,7 +72,8 @@ class CollectorConnection:
         self._address = address
         self._curve = curve
         self.handshake_error = ""  # why the newest handshake failed
-        self.is_broken = False  # ZeroMQ has ended this connection: a new one is needed
+        self._has_failed = False
+        self._pid = os.getpid()
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
@@ -93,8 +94,20 @@ class CollectorConnection:
             self.close()
             raise QueryError("unreachable", f"address {address} cannot be used: {error}") from error
 
+    @property
+    def is_inherited(self) -> bool:
+        """Return True in a forked child: ZeroMQ's threads run in the parent only, so every wait would be endless."""
+        return self._pid != os.getpid()
+
+    @property
+    def is_broken(self) -> bool:
+        """Return True if a new connection is needed: ZeroMQ has ended this one, or it is the parent's."""
+        return self._has_failed or self.is_inherited
+
     def close(self) -> None:
         """Close the socket."""
+        if self.is_inherited:  # safeguard: inherited-connection-untouched
+            return
         self._socket.disable_monitor()
         self._monitor.close()
         self._socket.close()
@@ -192,7 +205,8 @@ class CollectorConnection:
 
     def cancel(self, id: bytes) -> None:
         """End a query, or drop its result. There is no answer."""
-        self._send(query_messages.cancel(id))
+        if not self.is_inherited:
+            self._send(query_messages.cancel(id))
 
     def request_part(self, id: bytes, offset: int) -> None:
         """Request a part of the result of a query. The answers come in the order of the requests."""
@@ -289,6 +303,7 @@ class CollectorConnection:
         raise QueryError("unreachable", f"the collector at {self._address} sends nothing of a file: {reason}")
 
     def _send(self, frames: list[bytes]) -> None:
+        self._check_process()
         try:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
@@ -309,6 +324,7 @@ class CollectorConnection:
 
     def _receive(self, deadline: float) -> query_messages.QueryMessage | None:
         """Return the next valid message before `deadline`, or None."""
+        self._check_process()
         while True:
             wait_ms = math.ceil(1000 * max(0.0, deadline - time.monotonic()))
             ready = dict(self._poller.poll(wait_ms))
@@ -325,13 +341,17 @@ class CollectorConnection:
                 raise_interrupt(error)
                 continue  # ignored: without a valid answer the query ends as unreachable
 
+    def _check_process(self) -> None:
+        if self.is_inherited:  # safeguard: inherited-result-expired
+            raise QueryError("expired", "this result belongs to the parent of this forked process; ask again here")
+
     def _poll_handshake(self) -> None:
         """Remember why a handshake failed; raise QueryError if it can never succeed."""
         failure = parse_handshake_failure(self._monitor.recv_multipart(zmq.NOBLOCK), self._address, self._curve)
         if failure is not None:
             self.handshake_error = failure.reason
             if failure.is_final:
-                self.is_broken = True
+                self._has_failed = True
                 raise QueryError("unreachable", failure.reason)
 
 
