@@ -484,8 +484,8 @@ class AgentDaemon:
             self._watched = pids
             self._feed.watch(pids)
 
-    def _say_no_collector(self, message: str, host: str, now: float) -> None:
-        self._core.notice("no_collector", "warning", message, {"host": host}, now, now_us())
+    def _say_no_collector(self, message: str, now: float) -> None:
+        self._core.notice("no_collector", "warning", message, {}, now, now_us())
 
     def _say_refused(self, message: str, count: int) -> None:
         self._core.notice("refused", "error", message, {"events": count}, time.monotonic(), now_us())

@@ -13,6 +13,7 @@ from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
 from chiplog_schemas.paths import Paths, paths_for_root, resolve_root
 from chiplog_schemas.process.daemon import keep_files_private, raise_fd_limit, reset_affinity
 from chiplog_schemas.process.file_lock import Lock, LockHeldError, take_lock
+from chiplog_schemas.process.log_owner import LogOwnership, read_owner
 from chiplog_schemas.query.duckdb_errors import foreign_path_reason
 from chiplog_schemas.security.key_files import Keys, KeysError, keys_dir
 from chiplog_schemas.security.permissions import Role
@@ -27,6 +28,7 @@ _DIRECTORY = click.option("--dir", "directory", metavar="DIR", help="In place of
 @click.option("--keys", "keys_directory", metavar="DIR", help="In place of CHIPLOG_KEYS (default CHIPLOG_DIR/keys).")
 @click.option("--ui", "page", metavar="[HOST:]PORT", help="Serve the page here too: `chiplog ui` and its variables.")
 @click.option("--embedded", is_flag=True, help="Exit after a while without agents.")
+@click.option("--take-over", metavar="HOST", help="Own the data of a host that is gone, if hosts share DIR.")
 def collector(
     bind: tuple[str, ...],
     query: tuple[str, ...],
@@ -34,6 +36,7 @@ def collector(
     keys_directory: str | None,
     page: str | None,
     embedded: bool,
+    take_over: str | None,
 ) -> None:
     """Run the daemon that receives all streams, stores them in a log, indexes them in DuckDB and answers SQL."""
     from chiplog_collector.receiver.daemon import ReceiverDaemon, ReceiverSettings  # `--help` needs no zmq
@@ -60,6 +63,8 @@ def collector(
             files_bytes_max=bounds.files_bytes_max,
             keys=keys,
             page=None if page is None else _host_and_port(page),
+            is_service=bool(bind or query or page),  # safeguard: killed-collector-started-again
+            take_over=take_over or "",
         )
         os.environ["CHIPLOG_DIR"] = str(place.root)  # the index inherits it, so `ps e` shows which directory it serves
         if os.environ.get("CHIPLOG_COLLECTOR") and not bind:
@@ -155,6 +160,7 @@ class _exclusive:  # noqa: N801
     def __init__(self, place: Paths) -> None:
         self._place = place
         self._locks: list[Lock] = []
+        self._ownership: LogOwnership | None = None
         self._umask = 0
 
     def __enter__(self) -> None:
@@ -165,6 +171,12 @@ class _exclusive:  # noqa: N801
             self._locks.append(Lock(self._place.collector / "lock"))
         except LockHeldError as error:
             raise _held(self._place, error) from error
+        try:
+            self._ownership = LogOwnership(self._place, is_service=_is_service(self._place))
+            self._ownership.renew_in_background()
+        except OSError as error:
+            self._release()
+            raise click.ClickException(str(error)) from error
         try:
             # safeguard: index-ends-before-replacement
             self._locks.append(take_lock(self._place.index_lock, patient_s=INDEX_LOCK_WAIT_S))
@@ -181,8 +193,16 @@ class _exclusive:  # noqa: N801
         self._release()
 
     def _release(self) -> None:
+        if self._ownership is not None:
+            self._ownership.release()
         for lock in reversed(self._locks):
             lock.release()
+
+
+def _is_service(place: Paths) -> bool:
+    """Return whether the collector of a directory is a service, which a command that replaces files does not change."""
+    owner = read_owner(place.collector)
+    return owner is None or owner.is_service
 
 
 def _held(place: Paths, error: LockHeldError) -> click.ClickException:

@@ -39,6 +39,7 @@ import pytest
 
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
+from chiplog_schemas.process.log_owner import read_owner
 from tests.support.disk.faults import (
     ALLOCATE,
     BIND,
@@ -117,11 +118,6 @@ SAFEGUARDS = [
         "failed-socket-retried",
         value="ZeroDivisionError",
         test="test_a_socket_that_cannot_be_made_anew_is_made_when_the_disk_heals",
-    ),
-    Safeguard(
-        "a truncated host name is removed",
-        "truncated-host-name-removed",
-        test="test_a_host_file_that_could_not_be_written_names_nobody",
     ),
     Safeguard(
         "an agent that could not be started is tried again",
@@ -527,21 +523,20 @@ def test_a_rank_that_cannot_start_an_agent_tries_again(library: Path, tmp_path: 
                 end_process(pid)
 
 
-def test_a_host_file_that_could_not_be_written_names_nobody(library: Path, tmp_path: Path) -> None:
-    """On a shared directory a truncated host name would keep this host from ever starting its collector."""
+def test_an_owners_record_that_could_not_be_written_names_no_owner(library: Path, tmp_path: Path) -> None:
+    """On a shared directory a truncated record would keep this host from ever starting its collector."""
     root = tmp_path / "chiplog"
     place = paths_for_root(root)
     rules = Faults(library, tmp_path / "agent.rules")
-    rules.fail(WRITE, root, "collector/host", SHORT, times=1)
-    rules.fail(WRITE, root, "collector/host", ENOSPC)
+    rules.fail(WRITE, root, "collector/.owner-", SHORT, times=1)
+    rules.fail(WRITE, root, "collector/.owner-", ENOSPC)
     command = [sys.executable, "-P", "-m", "chiplog_agent", "--dir", str(root), "--embedded", "--no-stats"]
     with open(os.devnull, "wb") as nowhere:
         process = subprocess.Popen(command, stdout=nowhere, stderr=nowhere, env={**os.environ, **rules.environment})
     try:
-        until_hit(rules, "the host file")
+        until_hit(rules, "the owner's record")
+        assert read_owner(place.collector) is None
         rules.heal()
-        path = place.collector / "host"
-        assert not path.exists() or path.read_text() in ("", os.uname().nodename)
         wait_until(lambda: lock_holder_pid(place.collector / "lock") > 0, "a collector of this host")
     finally:
         end_process(process.pid)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.shared_directory import TOOLS, SharedNode
 from tests.support.tools import needs
+from tests.support.waiting import wait_until
 
 pytestmark = needs(*TOOLS)
 
@@ -54,3 +55,23 @@ def test_each_value_of_two_nodes_is_in_sql_or_named(nodes: tuple[SharedNode, Sha
     assert list((second.home / "var-tmp").glob("chiplog-*/*/agent/spool/*.seg")), "on the node's own disk"
     shared = {path.name for path in (second.shared.with_name("real") / "chiplog").iterdir()}
     assert not shared & {"journals", "agent", "outbox", "run"}
+
+
+def test_the_second_node_names_where_its_values_are(nodes: tuple[SharedNode, SharedNode]) -> None:
+    first, second = nodes
+    assert first.run("-c", RANK, "node1").stderr == ""
+    assert count(first, "node1") == "50"
+    line = "belongs to the collector of host node1; what is logged here waits in "
+    logged = second.run("-c", RANK, "node2")
+    assert line in logged.stderr and len(logged.stderr.splitlines()) == 1
+    assert line in second.chiplog("runs").stderr
+    assert line in second.chiplog("doctor").stdout
+    assert line in second.chiplog("status", "--no-canary").stdout
+    assert count(first, "node2") == "0"
+    first.crash()
+    second.chiplog("down")
+    taken = second.chiplog("up", "--take-over", "node1")
+    assert taken.returncode == 0, taken.stderr
+    wait_until(lambda: count(second, "node2") == "50", "the values of node 2 in SQL")
+    assert count(second, "node1") == "50"
+    assert second.chiplog("runs").stderr == ""

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from chiplog.ops import daemons
 from chiplog.ops.health_checks import WARNING
 from chiplog.query.client import NoDataError, connect
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
+from chiplog_schemas.process.daemon import output_path
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME
 from chiplog_schemas.storage.segment_format import segment_name
@@ -194,8 +194,8 @@ def test_looking_starts_the_daemons_when_journals_wait_and_says_so(chiplog_dir: 
 
 def test_a_reader_delivers_what_a_killed_agent_left_in_its_spool(chiplog_dir: Path, tmp_path: Path, capsys) -> None:
     where = paths_for_root(chiplog_dir)
-    ensure_private_dir(where.collector)
-    (where.collector / "host").write_text("another-host")  # the agent starts no collector
+    obstacle = output_path(where, daemons.COLLECTOR)
+    ensure_private_dir(obstacle)  # the agent can start no collector
     agent = daemons.start(where, daemons.AGENT, ["--embedded"])  # one: ranks of a slow machine start another
     script = (
         "import chiplog\nwith chiplog.init(run_id='short', capture_console=False) as run:\n    run.log({'x': 1.0})\n"
@@ -204,7 +204,7 @@ def test_a_reader_delivers_what_a_killed_agent_left_in_its_spool(chiplog_dir: Pa
     wait_until(lambda: not list(where.journals.iterdir()), "an agent that has everything")
     os.kill(agent, signal.SIGKILL)
     wait_until(lambda: not daemons.daemon_pid(where, daemons.AGENT), "the end of the agent")
-    (where.collector / "host").write_text(socket.gethostname())
+    obstacle.rmdir()
     with pytest.raises(NoDataError):
         connect(start=False)
     found = findings(chiplog_dir)["agent"]

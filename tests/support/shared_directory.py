@@ -80,6 +80,8 @@ class SharedNode:
 
     def pids(self) -> list[int]:
         """Return the processes of this node, also daemons that left their parents."""
+        if self._holder.poll() is not None:
+            return []
         world = os.readlink(f"/proc/{self._holder.pid}/ns/mnt")
         found = []
         for name in os.listdir("/proc"):

@@ -1,13 +1,11 @@
 """The agent's report on its collector and, if embedded, the start of a collector when none answers."""
 
-import contextlib
 import logging
-import os
-import socket
 from collections.abc import Callable
 
-from chiplog_schemas.paths import Paths, ensure_private_dir
+from chiplog_schemas.paths import Paths
 from chiplog_schemas.process.daemon import start_daemon
+from chiplog_schemas.process.log_owner import served_elsewhere
 from chiplog_schemas.protocol.sender import SenderState
 from chiplog_schemas.transport.dealer import DeliveryClient
 from chiplog_schemas.transport.link_status import LinkState, remove_link_status, write_link_status
@@ -15,7 +13,6 @@ from chiplog_schemas.transport.link_status import LinkState, remove_link_status,
 COLLECTOR_MODULE = "chiplog_collector"
 _START_AFTER_S = 0.1  # a running collector answers within this time; otherwise one is started …
 _START_AGAIN_S = 5.0  # … and again when that one did not come up
-_HOST_CHARS_MAX = 255  # of a name; a longer content is not from chiplog
 _log = logging.getLogger("chiplog.agent")
 
 
@@ -23,14 +20,14 @@ class CollectorSupervisor:
     """Supervises the collector at the other end of a link.
 
     may_start: whether this agent may start a collector. say_elsewhere: adds a row to `events` when this directory's
-    collector belongs to another host. complain: logs a failure that will be retried.
+    data belongs to a collector on another machine. complain: logs a failure that will be retried.
     """
 
     def __init__(
         self,
         link: DeliveryClient,
         places: Paths,
-        say_elsewhere: Callable[[str, str, float], None],
+        say_elsewhere: Callable[[str, float], None],
         complain: Callable[[str, Exception], None],
         *,
         may_start: bool,
@@ -94,36 +91,16 @@ class CollectorSupervisor:
             self._complain("the state of the link cannot be reported to `chiplog status`", error)
 
     def ensure_running(self, now: float) -> None:
-        """Start a collector if none answers and this is its host."""
+        """Start a collector if none answers and this directory's data does not belong to another machine."""
         if not self._may_start or self._link.is_open or now < self._start_at:
             return
         self._start_at = now + _START_AGAIN_S
         try:
-            if (host := self._collector_host()) == socket.gethostname():
+            if not (elsewhere := served_elsewhere(self._places)):
                 start_daemon(COLLECTOR_MODULE, ["--embedded"], self._places)
             elif not self._told_where:
                 self._told_where = True
-                message = f"this directory's collector belongs to host {host}; set CHIPLOG_COLLECTOR to reach it"
-                _log.warning("%s; the spool keeps everything", message)
-                self._say_elsewhere(message, host, now)
+                _log.warning("%s", elsewhere)
+                self._say_elsewhere(elsewhere, now)
         except OSError as error:
             self._complain("no collector could be started, and the spool keeps everything", error)
-
-    def _collector_host(self) -> str:
-        """Return the host of this directory's collector: the first host to ask, if it is shared. Raises OSError."""
-        own = socket.gethostname()
-        path = self._places.collector / "host"
-        try:
-            ensure_private_dir(path.parent)
-            with open(path, "x", encoding="utf-8") as file:
-                try:
-                    file.write(own)
-                    file.flush()
-                except OSError:
-                    # safeguard: truncated-host-name-removed
-                    os.unlink(path)  # a truncated name would be another host's
-                    raise
-        except FileExistsError:
-            with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as file:
-                return file.read(_HOST_CHARS_MAX).strip() or own
-        return own

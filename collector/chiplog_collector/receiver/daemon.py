@@ -38,6 +38,7 @@ from chiplog_schemas.limits import (
 from chiplog_schemas.paths import Paths, check_root, ensure_private_dir
 from chiplog_schemas.process.daemon import on_stop_signals
 from chiplog_schemas.process.file_lock import keep_lock, take_lock, touch
+from chiplog_schemas.process.log_owner import LogOwnership
 from chiplog_schemas.process.offload import Offload
 from chiplog_schemas.protocol.actions import (
     DataReceived,
@@ -85,6 +86,8 @@ class ReceiverSettings:
     idle_exit_s: float = IDLE_EXIT_S
     keys: Keys | None = None  # of this host; without a collector's among them no socket uses keys
     page: tuple[str, int] | None = None  # host and port to serve the page at
+    is_service: bool = False  # only an operator starts it: a reader must not start an embedded one in its place
+    take_over: str = ""  # host name of the former owner of the log, if a person has named it
 
 
 class ReceiverDaemon:
@@ -105,6 +108,11 @@ class ReceiverDaemon:
             patient_s=LEAVER_WAIT_S if settings.embedded else 0.0,
             note="embedded" if settings.embedded else "",
         )
+        try:
+            self._ownership = LogOwnership(places, is_service=settings.is_service, take_over=settings.take_over)
+        except OSError:
+            self._lock.release()
+            raise
         directory = places.collector / "log"
         self._synced = Watermark(places.collector / "synced", writable=True)
         self.log = SegmentLog(directory, log_owner(directory) or os.urandom(16))
@@ -319,6 +327,7 @@ class ReceiverDaemon:
             receipt = self._intake.receipt_record(now_us())
             self.log.append(receipt.kind, receipt.payload)
         try:
+            self._ownership.confirm()
             self._disk.run(self.log.commit)  # safeguard: log-synced-before-acknowledge, receiver-beats-while-syncing
         except OSError as error:
             if not self._write_after:
@@ -354,7 +363,7 @@ class ReceiverDaemon:
             return
         self._look_at = now + FILES_LOOK_S
         self._look_at_disk()
-        if reason := keep_lock(self._lock):
+        if reason := self._ownership.renew() or keep_lock(self._lock):
             _log.error("collector ends: %s", reason)
             self._stopping = True
             return
@@ -429,6 +438,7 @@ class ReceiverDaemon:
         if self._gate is not None:
             self._gate.close()
         self._context.term()
+        self._ownership.release()
         self._lock.release()
 
 

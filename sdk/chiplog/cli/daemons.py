@@ -13,7 +13,8 @@ _DIR = click.option("--dir", "directory", metavar="DIR", help="In place of CHIPL
 
 @click.command()
 @_DIR
-def up(directory: str | None) -> None:
+@click.option("--take-over", metavar="HOST", help="Own the data of a host that is gone, if hosts share DIR.")
+def up(directory: str | None, take_over: str | None) -> None:
     """Start a collector and an agent in the background. They run until `chiplog down`.
 
     This is never required: a training starts them itself, and those exit when they are idle.
@@ -23,9 +24,9 @@ def up(directory: str | None) -> None:
     if not os.environ.get("CHIPLOG_COLLECTOR"):
         wanted.insert(0, daemons.COLLECTOR)
     try:
+        if take_over:
+            daemons.take_over(where, take_over)
         before = {module: daemons.daemon_pid(where, module) for module in wanted}
-        if daemons.COLLECTOR in wanted:
-            daemons.claim_host(where)  # safeguard: killed-collector-started-again
         for module in reversed(wanted):  # the agent first: it would start another collector
             _stop_embedded(where, module)
         pids = {module: _start_to_stay(where, module) for module in wanted}

@@ -16,6 +16,7 @@ from chiplog.ops.delivered import is_delivered
 from chiplog.ops.health_checks import directory_bytes
 from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
+from chiplog_schemas.process.log_owner import served_elsewhere
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, decode_head, list_journals
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def _collect_status(where: Paths) -> dict[str, object]:
         "agent_named": _named(),
         **_link(where, agent_pid),
         "collector_pid": daemons.daemon_pid(where, daemons.COLLECTOR) or None,
+        "data_served": served_elsewhere(where) or None,
         "ranks_logging": sum(map(_is_rank_journal, alive)),
         "journals_waiting": len(journals) - len(alive),
         "offline_journals": len(offline),

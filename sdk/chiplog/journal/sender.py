@@ -20,6 +20,7 @@ from chiplog_schemas.limits import FINISH_WAIT_S, KIB, SEND_INTERVAL_S, SEND_INT
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.process.daemon import STARTING_S, start_daemon_once
 from chiplog_schemas.process.file_lock import lock_holder_pid
+from chiplog_schemas.process.log_owner import served_elsewhere
 from chiplog_schemas.security.curve import client_curve
 from chiplog_schemas.security.key_files import Keys, keys_dir
 from chiplog_schemas.security.permissions import Role
@@ -108,8 +109,7 @@ class SenderThread:
     def _run(self) -> None:
         try:
             if self._reports_place:
-                for notice in new_notices(self._places):
-                    self._warn(notice)
+                self._report_place()
             if self._online:
                 self._send_loop()
             else:
@@ -118,6 +118,14 @@ class SenderThread:
             self._warn(f"sender stopped: {type(error).__name__} {error}; the journal is delivered after the run")
         finally:
             self._done.set()
+
+    def _report_place(self) -> None:
+        """Report where the journals are, if that is news, and that their data is served by another machine."""
+        notices = new_notices(self._places)
+        if self._online and self._may_start_agent and not os.environ.get("CHIPLOG_COLLECTOR"):
+            notices.append(served_elsewhere(self._places))
+        for notice in filter(None, notices):
+            self._warn(notice)
 
     def _offline_loop(self, until: float = float("inf")) -> None:
         """Maintain the journal until `until`, or until the end of the run."""

@@ -1,6 +1,5 @@
 """Start, stop and find the agent and collector of a CHIPLOG_DIR. Used by the command line and by `connect()`."""
 
-import contextlib
 import os
 import signal
 import socket
@@ -11,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chiplog_schemas.addresses import ipc_path
-from chiplog_schemas.atomic_file import atomic_write
 from chiplog_schemas.limits import EVENT_BYTES_MAX
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.daemon import NOT_FOR_DAEMONS, output_path, start_daemon
-from chiplog_schemas.process.file_lock import lock_holder_pid, lock_note
+from chiplog_schemas.process.file_lock import Lock, lock_holder_pid, lock_note
+from chiplog_schemas.process.log_owner import LogOwnership, may_write_log
 from chiplog_schemas.process.procfs import START, read_proc_stat
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, is_adoptable, list_journals
 from chiplog_schemas.storage.segment_format import list_segments
@@ -150,28 +149,32 @@ def has_undelivered_spool(where: Paths) -> bool:
         return False  # of an older agent, or not for this user
 
 
-def claim_host(where: Paths) -> None:
-    """Name this host as that of the directory's collector, unless it has one. Raises OSError."""
-    ensure_private_dir(where.collector)
-    with contextlib.suppress(FileExistsError):
-        # safeguard: first-host-stays
-        atomic_write(where.collector / "host", socket.gethostname().encode(), replaces=False)
-
-
 def may_apply_log(where: Paths) -> bool:
-    """Return True if this user may apply the log of a collector that a training or `chiplog up` started on this host.
+    """Return True if this user may apply the log of a collector of this machine that is not a service.
 
-    Such a collector's host is named (`claim_host`, and the agent of a training). The log of a collector that an
-    operator started is not touched: the collector may run on another host that shares the directory.
+    The log of a service, which listens at named addresses, is left to its operator.
     """
     try:
         is_ours = os.stat(where.collector).st_uid == os.geteuid()
-        host = (where.collector / "host").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return False
     if not is_ours or not all(os.access(path, os.W_OK) for path in (where.root, where.collector)):
         return False
-    return host == socket.gethostname() and has_log(where)  # safeguard: log-of-other-host-left-alone
+    return may_write_log(where) and has_log(where)  # safeguard: log-of-other-host-left-alone
+
+
+def take_over(where: Paths, host: str) -> None:
+    """Take the data of a directory over from a host that is gone.
+
+    Waits until the collector of that host has not renewed its record for a while. Raises OSError if it does, or if the
+    data does not belong to that host.
+    """
+    ensure_private_dir(where.collector)
+    lock = Lock(lock_path(where, COLLECTOR))
+    try:
+        LogOwnership(where, take_over=host).release()
+    finally:
+        lock.release()
 
 
 def has_log(where: Paths) -> bool:

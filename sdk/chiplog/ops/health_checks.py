@@ -20,6 +20,7 @@ from chiplog_schemas.file_systems import LOCAL_FILE_SYSTEMS, VOLATILE_FILE_SYSTE
 from chiplog_schemas.limits import GIB, JOURNAL_BYTES_MAX, MIB, SPOOL_BYTES_MAX
 from chiplog_schemas.paths import LOCAL_DIR, Paths
 from chiplog_schemas.process.file_lock import Lock, LockHeldError, lock_holder_pid
+from chiplog_schemas.process.log_owner import served_elsewhere
 from chiplog_schemas.query.duckdb_errors import foreign_path_reason
 from chiplog_schemas.storage.former_places import find_leftovers, why_elsewhere
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, is_adoptable, list_journals
@@ -220,6 +221,8 @@ def _collector(where: Paths) -> Finding:
         return Finding(
             "collector", ERROR, f"process {pid}, stopped by a signal: it accepts nothing", f"kill -CONT {pid}"
         )
+    if not pid and (elsewhere := served_elsewhere(where)):
+        return Finding("collector", WARNING, elsewhere, "log and query through that host's collector")
     if pid:
         return Finding("collector", OK, f"process {pid}, log {directory_bytes(where.collector / 'log') // MIB} MiB")
     if daemons.has_log(where) and not where.index.exists():  # safeguard: unapplied-log-found

@@ -26,6 +26,7 @@ from chiplog_schemas.addresses import query_address_of
 from chiplog_schemas.limits import MIB, QUERY_TIMEOUT_S
 from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
+from chiplog_schemas.process.log_owner import served_elsewhere
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.arrow_messages import count_rows
 from chiplog_schemas.query.duckdb_errors import foreign_path_reason, is_lock_conflict
@@ -107,6 +108,8 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
         where = paths_for_root(own_dir(dir, os.environ))
         if reason := foreign_path_reason(where.index):
             raise QueryError("refused", f"{reason}; move it, and set CHIPLOG_DIR or --dir to its new place")
+        if start and (elsewhere := served_elsewhere(where)):
+            print(f"chiplog: {elsewhere}", file=sys.stderr)
         client = Client(None, where)
     client._may_start = start and not any(os.environ.get(name) for name in ("CHIPLOG_AGENT", "CHIPLOG_COLLECTOR"))
     try:

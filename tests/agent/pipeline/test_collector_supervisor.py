@@ -1,10 +1,10 @@
 """The agent's report on its collector, and the start of a collector: a real link, real files, and time by hand."""
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ class Agent:
         self.supervisor = CollectorSupervisor(
             hop.link,
             where,
-            lambda message, host, now: self.elsewhere.append(host),
+            lambda message, now: self.elsewhere.append(message),
             lambda message, error: self.complaints.append(message),
             may_start=may_start,
             now=0.0,
@@ -146,7 +146,6 @@ def test_a_collector_is_started_when_none_answers_and_again_when_it_does_not_com
     wait_until(lambda: len(starts(where)) > 1, "another collector")
     time.sleep(0.2)  # a third one prints within this
     assert starts(where) == [started] * 2
-    assert (where.collector / "host").read_text() == socket.gethostname()
     assert starter.elsewhere == []
 
 
@@ -157,22 +156,28 @@ def test_no_collector_is_started_where_none_may_be_or_one_answers(agent: Agent, 
     assert not output_path(where, "chiplog_collector").exists()
 
 
-@pytest.mark.parametrize(("written", "host"), [("elsewhere\n", "elsewhere"), ("x" * 10_000, "x" * 255)])
-def test_the_collector_of_another_host_is_reported_once_and_not_started(
-    starter: Agent, written: str, host: str
+@pytest.mark.parametrize("may_be_shared", [True, False])
+def test_data_of_another_host_is_reported_once_and_no_collector_is_started(
+    hop: Hop, where: Paths, starter: Agent, may_be_shared: bool
 ) -> None:
-    ensure_private_dir(starter.where.collector)
-    (starter.where.collector / "host").write_text(written)
+    ensure_private_dir(where.collector)
+    (where.collector / "host").write_text("elsewhere")
+    agent = Agent(replace(where, may_be_shared=may_be_shared), hop, may_start=True)
     for now in (1.0, 10.0, 100.0):
-        starter.supervisor.ensure_running(now)
-    assert starter.elsewhere == [host]
-    assert not output_path(starter.where, "chiplog_collector").exists()
+        agent.supervisor.ensure_running(now)
+    if may_be_shared:
+        [line] = agent.elsewhere
+        assert line.startswith(f"the data in {where.collector} belongs to the collector of host elsewhere; what is")
+        assert not output_path(where, "chiplog_collector").exists()
+    else:
+        assert agent.elsewhere == [], "on a local disk the name of the host does not count"
+        wait_until(lambda: len(starts(where)) == 3, "a collector at each try")
 
 
 def test_a_start_that_fails_is_a_complaint_and_is_tried_again(starter: Agent) -> None:
-    starter.where.collector.write_text("a file in place of the directory")
+    starter.where.run.write_text("a file in place of the directory")
     starter.supervisor.ensure_running(1.0)
     assert starter.complaints == ["no collector could be started, and the spool keeps everything"]
-    os.unlink(starter.where.collector)
+    os.unlink(starter.where.run)
     starter.supervisor.ensure_running(10.0)
     wait_until(lambda: len(starts(starter.where)) == 1, "a collector")

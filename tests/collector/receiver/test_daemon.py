@@ -3,7 +3,6 @@
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from chiplog_schemas.codec import unpack
 from chiplog_schemas.limits import CREDIT_BYTES, PEER_SILENT_S
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import LockHeldError, lock_holder_pid
+from chiplog_schemas.process.log_owner import LogOwnership
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.actions import LeaveCause, SessionClosed
 from chiplog_schemas.protocol.messages import MessageKind
@@ -31,6 +31,7 @@ from chiplog_schemas.storage.record import encode as frame
 from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.agent_by_hand import SENDER, Agent
 from tests.support.collector_log import Rank, whole
+from tests.support.ports import free_ports
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -88,7 +89,7 @@ SAFEGUARDS = [
         test="test_a_reader_applies_records_that_a_database_lacks",
     ),
     Safeguard(
-        "a reader leaves alone the log of another host's collector",
+        "a reader leaves the log of a service to its operator",
         "log-of-other-host-left-alone",
         value="has_log(where)",
         test="test_a_reader_applies_a_log_that_a_killed_collector_left",
@@ -337,22 +338,16 @@ def test_an_embedded_collector_that_ends_without_a_query_leaves_everything_in_th
     assert bare_node.sql("SELECT count(*) AS n FROM metrics") == [{"n": 3}]
 
 
-@pytest.fixture
-def of_this_host(bare_node):
-    """As an agent does before it starts an embedded collector."""
-    (bare_node.place.collector / "host").write_text(socket.gethostname())
-
-
-def test_a_reader_applies_a_log_that_a_killed_collector_left(bare_node, embedded, of_this_host, capsys) -> None:
+def test_a_reader_applies_a_log_that_a_killed_collector_left(bare_node, embedded, capsys) -> None:
     embedded.kill()
     embedded.wait()
     assert not bare_node.place.index.exists()
     with pytest.raises(NoDataError, match="no database has the log"), connect(dir=bare_node.root, start=False):
         pass
-    (bare_node.place.collector / "host").write_text("another-host")
+    LogOwnership(bare_node.place, is_service=True).release()
     with pytest.raises(NoDataError, match="no database has the log"), connect(dir=bare_node.root):
         pass
-    (bare_node.place.collector / "host").write_text(socket.gethostname())
+    LogOwnership(bare_node.place).release()
     umask = os.umask(0o022)
     try:
         with connect(dir=bare_node.root) as client:
@@ -364,7 +359,7 @@ def test_a_reader_applies_a_log_that_a_killed_collector_left(bare_node, embedded
     assert bare_node.place.index.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_reader_applies_records_that_a_database_lacks(bare_node, embedded, of_this_host, capsys) -> None:
+def test_a_reader_applies_records_that_a_database_lacks(bare_node, embedded, capsys) -> None:
     bare_node.stop_collector()
     with connect(dir=bare_node.root) as client:
         assert client.sql("SELECT count(*) AS n FROM metrics").rows() == [{"n": 3}]
@@ -381,7 +376,7 @@ def test_a_reader_applies_records_that_a_database_lacks(bare_node, embedded, of_
     assert "they are applied now" in capsys.readouterr().err
 
 
-def test_readers_that_come_at_the_same_time_see_everything(bare_node, embedded, of_this_host) -> None:
+def test_readers_that_come_at_the_same_time_see_everything(bare_node, embedded) -> None:
     embedded.kill()
     embedded.wait()
 
@@ -394,7 +389,7 @@ def test_readers_that_come_at_the_same_time_see_everything(bare_node, embedded, 
 
 def leave_unapplied_log(node, *, embedded: bool) -> None:
     """Kill a collector that has acknowledged three events of which the database has none."""
-    flags = ["--embedded"] if embedded else []
+    flags = ["--embedded"] if embedded else ["--bind", f"tcp://127.0.0.1:{free_ports()}"]
     node.collector = node._start("chiplog_collector", *flags)
     agent = Agent(node.place.collector_address)
     agent.hello()
@@ -417,8 +412,6 @@ def leave_unapplied_log(node, *, embedded: bool) -> None:
 @pytest.mark.parametrize("embedded", [False, True])
 def test_a_collector_starts_after_a_reader_found_records_that_the_database_lacks(bare_node, embedded) -> None:
     leave_unapplied_log(bare_node, embedded=embedded)
-    if embedded:  # as an agent does before it starts one
-        (bare_node.place.collector / "host").write_text(socket.gethostname())
     with connect(dir=bare_node.root) as client:
         n_applied = client.sql("SELECT count(*) AS n FROM metrics").rows()[0]["n"]
         bare_node.start_collector()

@@ -26,6 +26,8 @@ SAFEGUARDS = [
     Safeguard(
         "a change starts a collector in place of a killed one that up had started",
         "killed-collector-started-again",
+        part="bool(bind or query or page)",
+        new="True",
         test="test_a_change_after_a_kill_of_the_daemons_of_up_starts_a_collector",
     ),
 ]

@@ -13,6 +13,7 @@ from chiplog.query.client import QueryError, connect
 from chiplog_collector.maintenance import rebuild
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import Paths
+from chiplog_schemas.process.log_owner import LogOwnership
 from tests.support.collector_log import START_US, Rank, whole
 from tests.support.kept_log import finished, kept_log
 from tests.support.safeguard import Safeguard
@@ -93,8 +94,8 @@ def test_a_collector_that_exits_at_that_moment_is_started_again(place: Paths, mo
     assert "run-1" not in runs_in(place)
 
 
-def test_a_directory_of_another_host_is_left_alone(place: Paths) -> None:
-    (place.collector / "host").write_text("elsewhere")
+def test_the_directory_of_a_service_is_left_to_its_operator(place: Paths) -> None:
+    LogOwnership(place, is_service=True).release()
     code, said = run_rm(place, "run-1", "--yes")
     assert code == 2
     assert f"no collector runs for {place.root}, and only it can change data; start it (chiplog up" in said

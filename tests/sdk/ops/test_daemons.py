@@ -2,9 +2,9 @@
 
 import os
 import signal
-import socket
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from chiplog.ops import daemons
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.daemon import output_path
 from chiplog_schemas.process.file_lock import Lock
+from chiplog_schemas.process.log_owner import LogOwnership
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME
 from chiplog_schemas.storage.segment_format import segment_name
 from chiplog_schemas.transport.link_status import LinkState, write_link_status
@@ -27,13 +28,6 @@ SAFEGUARDS = [
         "index-start-waited-for",
         value="0.0",
         test="test_an_embedded_collector_may_need_time_to_start_its_index",
-    ),
-    Safeguard(
-        "a directory's collector keeps the host that it has",
-        "first-host-stays",
-        part="replaces=False",
-        new="replaces=True",
-        test="test_the_first_host_of_a_collector_stays",
     ),
 ]
 AGENT, COLLECTOR, INDEX = daemons.AGENT, daemons.COLLECTOR, daemons.INDEX
@@ -164,24 +158,19 @@ def test_an_embedded_collector_may_need_time_to_start_its_index(where: Paths, mo
         assert daemons.start_wait_s(where) == 0.0
 
 
-def test_the_first_host_of_a_collector_stays(where: Paths) -> None:
-    daemons.claim_host(where)
-    assert (where.collector / "host").read_text() == socket.gethostname()
-    (where.collector / "host").write_text("another-host")
-    daemons.claim_host(where)
-    assert (where.collector / "host").read_text() == "another-host"
-
-
-def test_only_the_log_of_an_embedded_collector_of_this_host_may_be_applied(where: Paths) -> None:
+def test_only_the_log_of_a_collector_that_is_no_service_may_be_applied(where: Paths) -> None:
     assert not daemons.may_apply_log(where)
     log = where.collector / "log"
     log.mkdir(parents=True)
     (log / segment_name(0)).touch()
     assert daemons.has_log(where)
     assert not daemons.may_apply_log(where), "of a collector that an operator started"
-    (where.collector / "host").write_text("another-host")
-    assert not daemons.may_apply_log(where)
-    (where.collector / "host").write_text(socket.gethostname())
+    (where.collector / "host").write_text("former-name")
+    assert daemons.may_apply_log(where), "on a local disk a new host name changes nothing"
+    assert not daemons.may_apply_log(replace(where, may_be_shared=True)), "elsewhere it may be another host's"
+    LogOwnership(where, is_service=True).release()
+    assert not daemons.may_apply_log(where), "of a collector that an operator starts"
+    LogOwnership(where).release()
     assert daemons.may_apply_log(where)
     (log / segment_name(0)).unlink()
     assert not daemons.may_apply_log(where), "an empty log"
