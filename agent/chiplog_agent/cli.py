@@ -1,22 +1,28 @@
 """The command `chiplog agent`."""
 
+import contextlib
 import logging
 import os
+import signal
 import sys
+from pathlib import Path
 
 import click
 
+from chiplog_agent.pipeline.destination import choose_destination
 from chiplog_agent.stats.frames import PERIOD_MAX_S
-from chiplog_schemas.addresses import AddressError, check_bind, check_connect
+from chiplog_schemas.addresses import AddressError, check_bind
 from chiplog_schemas.bounds import LimitError, read_bounds
 from chiplog_schemas.limits import LEAVER_WAIT_S, SAMPLE_INTERVAL_S
 from chiplog_schemas.paths import check_root, ensure_private_dir, paths_for_root, resolve_root
 from chiplog_schemas.process.daemon import keep_files_private, raise_fd_limit, reset_affinity
-from chiplog_schemas.process.file_lock import LockHeldError, take_lock
+from chiplog_schemas.process.file_lock import Lock, LockHeldError, kernel_lock_holder_pid, lock_note, take_lock
 from chiplog_schemas.security.curve import client_curve
-from chiplog_schemas.security.key_files import Keys, KeysError, host_key_name, keys_dir, node_name
+from chiplog_schemas.security.key_files import Keys, KeysError
 from chiplog_schemas.security.permissions import Role
 
+_EMBEDDED = "embedded"  # the lock's note of an agent that a training or a reader started
+_REPLACE_WAIT_S = 10.0  # an embedded agent ends in order within a second; its disk may be slow
 SAMPLE_INTERVAL_MIN_S = 0.1  # ten samples a second of every device: a database should not have to store more
 
 
@@ -28,8 +34,24 @@ def _check_interval(context: click.Context, option: click.Parameter, seconds: fl
     return seconds
 
 
+def _take_lock(path: Path, *, embedded: bool) -> Lock:
+    """Take the lock of the agent's directory. A configured agent ends an embedded one, which has stood in for it."""
+    if embedded:
+        return take_lock(path, patient_s=LEAVER_WAIT_S, note=_EMBEDDED)  # safeguard: successor-waits-for-leaver
+    pid = kernel_lock_holder_pid(path) if lock_note(path) == _EMBEDDED else 0
+    if pid > 0:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)  # safeguard: embedded-agent-leaves-for-configured
+    return take_lock(path, patient_s=_REPLACE_WAIT_S if pid > 0 else 0.0)
+
+
 @click.command()
-@click.option("--collector", "collector_address", metavar="ADDRESS", help="The collector, tcp://HOST:PORT.")
+@click.option(
+    "--collector",
+    "collector_address",
+    metavar="ADDRESS",
+    help="The collector, tcp://HOST:PORT, also of agents that follow; local: that of this directory.",
+)
 @click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
 @click.option("--bind", multiple=True, metavar="ADDRESS", help="Listen here too, in addition to the node's own socket.")
 @click.option("--keys", "keys_directory", metavar="DIR", help="In place of CHIPLOG_KEYS (default CHIPLOG_DIR/keys).")
@@ -59,29 +81,28 @@ def agent(
     """Run the sidecar of one node: it receives events of ranks, adds statistics, and forwards both to the collector."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     keep_files_private()
-    collector_address = collector_address or os.environ.get("CHIPLOG_COLLECTOR") or None
     place = paths_for_root(resolve_root(directory, os.environ))
     os.environ["CHIPLOG_DIR"] = str(place.root)  # child processes must use the same
     try:
         # An agent that a training starts must run.
         bounds = read_bounds(os.environ, logging.warning if embedded else None)
-        keys = Keys(keys_dir(keys_directory, os.environ, place.root))
         check_root(place)
         ensure_private_dir(place.agent)
-        lock = take_lock(  # safeguard: successor-waits-for-leaver
-            place.agent / "lock", patient_s=LEAVER_WAIT_S if embedded else 0.0, note="embedded" if embedded else ""
-        )
-        # After the lock is taken: of many agents that race, all but one exit before they load the daemon.
-        from chiplog_agent.daemon import AgentDaemon, AgentSettings
-
+        lock = _take_lock(place.agent / "lock", embedded=embedded)
         raise_fd_limit()
         if embedded:
             reset_affinity()
+        destination = choose_destination(place, collector_address, keys_directory, node, os.environ, embedded=embedded)
+        keys, collector = Keys(Path(destination.keys)), destination.address
+        curve = client_curve(keys, collector, Role.AGENT, Role.COLLECTOR) if collector else None
+        destination.keep(place)  # early: whatever ends this agent, the next one must know
+        # After the lock is taken: of many agents that race, all but one exit before they load the daemon.
+        from chiplog_agent.daemon import AgentDaemon, AgentSettings
+
         keyed = bool(bind) and keys.pair(Role.AGENT) is not None
-        collector = check_connect(collector_address) if collector_address else None
         settings = AgentSettings(
             places=place,
-            node=node_name(node or os.environ.get("CHIPLOG_NODE", "").strip() or host_key_name()),
+            node=destination.node,
             collector_address=collector,
             bind=[check_bind(address, keyed=keyed, role=Role.AGENT) for address in bind],
             embedded=embedded,
@@ -90,7 +111,8 @@ def agent(
             credit_bytes=bounds.credit_bytes,
             sample_interval_s=sample_interval_s,
             keys=keys,
-            curve=client_curve(keys, collector, Role.AGENT, Role.COLLECTOR) if collector else None,
+            curve=curve,
+            forgets_collector=not destination.is_configured,
         )
         daemon = AgentDaemon(settings, lock)
     except (AddressError, LimitError, KeysError) as error:

@@ -64,6 +64,7 @@ from chiplog_schemas.security.key_files import Keys
 from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.security.zap import open_gate
 from chiplog_schemas.storage.journal_dir import list_journals
+from chiplog_schemas.transport.collector_memory import forget_collector
 from chiplog_schemas.transport.dealer import DeliveryClient
 from chiplog_schemas.transport.router import RouterSocket
 
@@ -97,6 +98,7 @@ class AgentSettings:
     sample_interval_s: float = SAMPLE_INTERVAL_S
     keys: Keys | None = None  # of this host; without an agent's among them its own addresses use no keys
     curve: ClientCurve | None = None  # for the collector; None: without keys
+    forgets_collector: bool = False  # once everything is delivered: only the environment of a training named it
 
 
 class AgentDaemon:
@@ -577,6 +579,8 @@ class AgentDaemon:
         self._spool.close()
         if self._gate is not None:
             self._gate.close()
+        if self.settings.forgets_collector and self._spool.is_drained:
+            forget_collector(self.settings.places.agent)
         self._context.term()
         _log.info("agent stopped")
         self._lock.release()

@@ -21,7 +21,10 @@ def up(directory: str | None, take_over: str | None) -> None:
     """
     where = paths_for_root(own_dir(directory, os.environ))
     wanted = [daemons.AGENT]
-    if not os.environ.get("CHIPLOG_COLLECTOR"):
+    if elsewhere := daemons.goes_elsewhere(where):  # safeguard: up-keeps-configured-collector
+        click.echo(f"chiplog: {elsewhere}", err=True)
+        os.environ.pop("CHIPLOG_COLLECTOR", None)
+    elif not os.environ.get("CHIPLOG_COLLECTOR"):
         wanted.insert(0, daemons.COLLECTOR)
     try:
         if take_over:

@@ -61,7 +61,7 @@ def _collect_status(where: Paths) -> dict[str, object]:
         "agent_named": _named(),
         **_link(where, agent_pid),
         "collector_pid": daemons.daemon_pid(where, daemons.COLLECTOR) or None,
-        "data_served": served_elsewhere(where) or None,
+        "data_served": daemons.goes_elsewhere(where) or served_elsewhere(where) or None,
         "ranks_logging": sum(map(_is_rank_journal, alive)),
         "journals_waiting": len(journals) - len(alive),
         "offline_journals": len(offline),

@@ -25,6 +25,7 @@ from chiplog_schemas.security.curve import client_curve
 from chiplog_schemas.security.key_files import Keys, keys_dir
 from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.storage.former_places import new_notices
+from chiplog_schemas.transport.collector_memory import remembered_collector
 from chiplog_schemas.transport.dealer import DeliveryClient, require_free_fds
 
 AGENT_MODULE = "chiplog_agent"
@@ -122,8 +123,12 @@ class SenderThread:
     def _report_place(self) -> None:
         """Report where the journals are, if that is news, and that their data is served by another machine."""
         notices = new_notices(self._places)
-        if self._online and self._may_start_agent and not os.environ.get("CHIPLOG_COLLECTOR"):
-            notices.append(served_elsewhere(self._places))
+        if self._online and self._may_start_agent:
+            named, kept = os.environ.get("CHIPLOG_COLLECTOR"), remembered_collector(self._places.agent)
+            if named and kept is not None and kept.is_configured and kept.address != named:
+                notices.append(f"this node's agent delivers to {kept.address}, not to {named} of CHIPLOG_COLLECTOR")
+            elif not named and kept is None:
+                notices.append(served_elsewhere(self._places))
         for notice in filter(None, notices):
             self._warn(notice)
 

@@ -20,6 +20,7 @@ from chiplog_schemas.storage.journal_dir import LOCK_NAME, is_adoptable, list_jo
 from chiplog_schemas.storage.segment_format import list_segments
 from chiplog_schemas.storage.segment_log import OWED_NAME
 from chiplog_schemas.storage.watermark import Watermark
+from chiplog_schemas.transport.collector_memory import remembered_collector
 from chiplog_schemas.transport.link_status import LinkStatus, read_link_status
 
 COLLECTOR, AGENT, INDEX = "chiplog_collector", "chiplog_agent", "chiplog_collector.index"
@@ -161,6 +162,17 @@ def may_apply_log(where: Paths) -> bool:
     if not is_ours or not all(os.access(path, os.W_OK) for path in (where.root, where.collector)):
         return False
     return may_write_log(where) and has_log(where)  # safeguard: log-of-other-host-left-alone
+
+
+def goes_elsewhere(where: Paths) -> str:
+    """Return one line if the agents of this directory deliver to a collector that is configured; '' otherwise."""
+    collector = remembered_collector(where.agent)
+    if collector is None:
+        return ""
+    return (
+        f"what is logged under {where.root} goes to the collector {collector.address}: query it with --url or "
+        "CHIPLOG_COLLECTOR; `chiplog agent --collector local` ends that"
+    )
 
 
 def take_over(where: Paths, host: str) -> None:

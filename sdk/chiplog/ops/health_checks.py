@@ -216,6 +216,8 @@ def _collector(where: Paths) -> Finding:
     named = os.environ.get("CHIPLOG_COLLECTOR")
     if named:
         return Finding("collector", OK, f"{named}, by CHIPLOG_COLLECTOR; see the agent's line")
+    if elsewhere := daemons.goes_elsewhere(where):
+        return Finding("collector", OK, elsewhere)
     pid = daemons.daemon_pid(where, daemons.COLLECTOR)
     if pid and daemons.is_sigstopped(pid):
         return Finding(

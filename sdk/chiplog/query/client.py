@@ -411,7 +411,8 @@ class Client:
                 print(f"chiplog: {what}, and no agent can be started: {error}", file=sys.stderr)
                 return []
             self._awaits_spool = has_spool
-            print(f"chiplog: {what}; an agent and a collector were started to deliver {them}", file=sys.stderr)
+            started = "an agent was" if daemons.goes_elsewhere(self._where) else "an agent and a collector were"
+            print(f"chiplog: {what}; {started} started to deliver {them}", file=sys.stderr)
         return waiting
 
     def _open_file(self, where: Paths) -> "duckdb.DuckDBPyConnection | str":
@@ -522,6 +523,8 @@ class Client:
 
 def _start_collector(where: Paths) -> None:
     """Start the embedded collector of a directory, for a change. Raises QueryError."""
+    if elsewhere := daemons.goes_elsewhere(where):  # safeguard: change-starts-no-second-collector
+        raise QueryError("refused", f"no collector runs for {where.root}; {elsewhere}")
     if not daemons.may_apply_log(where):
         remedy = f"start it (chiplog up --dir {where.root}), or name its address with --url"
         raise QueryError("refused", f"no collector runs for {where.root}, and only it can change data; {remedy}")
@@ -554,6 +557,8 @@ def _open_file(where: Paths) -> "duckdb.DuckDBPyConnection | str":
 
 
 def _no_data(where: Paths) -> NoDataError:
+    if elsewhere := daemons.goes_elsewhere(where):
+        return NoDataError(elsewhere)
     if daemons.has_log(where):
         return NoDataError(f"no database has the log in {where.collector} yet; start the collector (chiplog up)")
     return NoDataError(

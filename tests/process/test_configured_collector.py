@@ -1,0 +1,196 @@
+"""An agent that was configured with a collector and killed: what stands in for it delivers to that collector alone."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chiplog.cli.root import main
+from chiplog.ops import daemons
+from chiplog.query.client import NoDataError, connect
+from chiplog_schemas.process.file_lock import lock_note
+from chiplog_schemas.transport.collector_memory import remembered_collector
+from tests.support.hosts import Centre, Host
+from tests.support.node import end_daemons
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
+
+SAFEGUARDS = [
+    Safeguard(
+        "an agent in place of a configured one delivers to the same collector",
+        "configured-collector-kept",
+        condition=False,
+        test="test_all_values_of_a_rank_whose_agent_is_killed_are_at_the_configured_collector",
+    ),
+    Safeguard(
+        "a configured agent replaces one that stood in for it",
+        "embedded-agent-leaves-for-configured",
+        test="test_all_values_of_a_rank_whose_agent_is_killed_are_at_the_configured_collector",
+    ),
+    Safeguard(
+        "`chiplog up` starts no collector where another one is configured",
+        "up-keeps-configured-collector",
+        condition=False,
+        test="test_no_command_starts_a_collector_where_another_one_is_configured",
+    ),
+    Safeguard(
+        "a change starts no collector where another one is configured",
+        "change-starts-no-second-collector",
+        condition=False,
+        test="test_no_command_starts_a_collector_where_another_one_is_configured",
+    ),
+]
+RANK = """
+import sys, chiplog
+run = chiplog.init(run_id="r", capture_console=False)
+step = 0
+for line in sys.stdin:
+    for _ in range(int(line)):
+        run.log({"x": float(step)}, step=step)
+        step += 1
+run.finish()
+"""
+
+
+class Site(Host):
+    """A node whose agent has keys that its ranks do not know of."""
+
+    @property
+    def key_directory(self) -> Path:
+        return self.root.with_name("operator-keys")
+
+    def start_service(self, address: str) -> None:
+        self.start_at(address, "--keys", str(self.key_directory), "--node", "site-agent")
+        wait_until(lambda: remembered_collector(self.place.agent), "an agent that has its settings")
+
+    def start_rank(self) -> "subprocess.Popen[str]":
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("CHIPLOG_")}
+        return subprocess.Popen(
+            [sys.executable, "-c", RANK],
+            env={**environ, "CHIPLOG_DIR": str(self.root)},
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Iterator[Centre]:
+    found = Centre(tmp_path / "centre")
+    found.keys("new", "collector")
+    found.start_collector()
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def site(tmp_path: Path, centre: Centre, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    found = Site(tmp_path / "site")
+    centre.admit(found, "agent", "--node", "site-agent")
+    for name in ("CHIPLOG_DIR", "CHIPLOG_COLLECTOR", "CHIPLOG_AGENT"):
+        monkeypatch.delenv(name, raising=False)
+    yield found
+    found.stop()
+    end_daemons(found.place)
+
+
+def tell(rank: "subprocess.Popen[str]", n_values: int) -> None:
+    assert rank.stdin is not None
+    rank.stdin.write(f"{n_values}\n")
+    rank.stdin.flush()
+
+
+def numbers(count: int) -> list[float]:
+    return [float(step) for step in range(count)]
+
+
+def test_all_values_of_a_rank_whose_agent_is_killed_are_at_the_configured_collector(centre: Centre, site: Site) -> None:
+    site.start_service(centre.address)
+    rank = site.start_rank()
+    tell(rank, 100)
+    wait_until(lambda: centre.stored() == numbers(100), "values by the configured agent")
+    site.kill_agent()
+    tell(rank, 100)
+    wait_until(lambda: centre.stored() == numbers(200), "values by the agent that stands in for it")
+    lock = daemons.lock_path(site.place, daemons.AGENT)
+    assert lock_note(lock) == "embedded"
+    site.start_service(centre.address)  # returns once this agent holds the lock
+    assert site.agent is not None
+    assert rank.poll() is None, "it did not wait for the end of the rank"
+    tell(rank, 50)
+    _, err = rank.communicate(timeout=120)
+    wait_until(lambda: centre.stored() == numbers(250), "values by the configured agent again")
+    assert (rank.returncode, err) == (0, "")
+    assert not site.place.collector.exists(), "no second log"
+
+
+def test_no_command_starts_a_collector_where_another_one_is_configured(
+    centre: Centre, site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start_service(centre.address)
+    site.kill_agent()
+    line = f"what is logged under {site.root} goes to the collector {centre.address}"
+    monkeypatch.setenv("CHIPLOG_COLLECTOR", "tcp://127.0.0.1:9")
+    assert main(["up", "--dir", str(site.root)]) == 0
+    monkeypatch.delenv("CHIPLOG_COLLECTOR", raising=False)
+    said = capsys.readouterr()
+    assert line in said.err and "collector started" not in said.out and "agent started" in said.out
+    site.log(0.0, 1.0)
+    wait_until(lambda: centre.stored() == [0.0, 1.0], "values by the agent of `chiplog up`")
+    with pytest.raises(NoDataError, match="goes to the collector"):
+        connect(dir=site.root)
+    main(["doctor", "--dir", str(site.root), "--format", "csv"])
+    main(["status", "--dir", str(site.root), "--no-canary", "--format", "csv"])
+    assert capsys.readouterr().out.count(line) == 2
+    daemons.stop(site.place, daemons.AGENT)
+    (site.place.collector / "log").mkdir(parents=True)
+    (site.place.collector / "log" / f"{0:020d}.seg").touch()  # of a time before
+    with pytest.raises(Exception, match="goes to the collector"):
+        from chiplog.query import client
+
+        client._start_collector(site.place)
+
+
+def test_a_new_collector_wins_and_is_remembered_with_a_line_that_names_the_former(centre: Centre, site: Site) -> None:
+    site.start_service(centre.address)
+    site.stop_agent()
+    site.start_agent("--collector", "ipc:///elsewhere.sock")
+
+    def is_new() -> bool:
+        kept = remembered_collector(site.place.agent)
+        return kept is not None and kept.address == "ipc:///elsewhere.sock"
+
+    wait_until(is_new, "the new one")
+    line = f"events go to ipc:///elsewhere.sock now, with all that wait; the spool was for {centre.address}"
+    assert line in site.output()
+    site.stop_agent()
+    site.start_agent("--collector", "local")
+    wait_until(lambda: remembered_collector(site.place.agent) is None, "the collector of the directory")
+
+
+def test_the_collector_of_a_trainings_environment_is_kept_until_the_spool_is_delivered(
+    centre: Centre, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    centre.stop_collector()
+    monkeypatch.setenv("CHIPLOG_COLLECTOR", centre.place.collector_address)
+    pid = daemons.start(site.place, daemons.AGENT, ["--embedded", "--no-stats"])
+    wait_until(lambda: remembered_collector(site.place.agent), "the collector of the environment")
+    kept = remembered_collector(site.place.agent)
+    assert kept is not None and not kept.is_configured
+    site.log(1.0)
+    wait_until(lambda: not list(site.place.journals.iterdir()), "an agent that has everything")
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: daemons.daemon_pid(site.place, daemons.AGENT) != pid, "the end of the agent")
+    monkeypatch.delenv("CHIPLOG_COLLECTOR")
+    daemons.start(site.place, daemons.AGENT, ["--embedded", "--no-stats"])
+    daemons.stop(site.place, daemons.AGENT)
+    assert remembered_collector(site.place.agent) == kept, "its values still wait"
+    assert not site.place.collector.exists()
+    centre.start_collector()
+    daemons.start(site.place, daemons.AGENT, ["--embedded", "--no-stats"])
+    wait_until(lambda: remembered_collector(site.place.agent) is None, "an agent that has delivered everything")
+    assert centre.stored() == [1.0]
