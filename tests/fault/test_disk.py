@@ -523,24 +523,26 @@ def test_a_rank_that_cannot_start_an_agent_tries_again(library: Path, tmp_path: 
                 end_process(pid)
 
 
-def test_an_owners_record_that_could_not_be_written_names_no_owner(library: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("failure", ["full", "short"])
+def test_an_owners_record_that_could_not_be_written_names_no_owner(library: Path, tmp_path: Path, failure: str) -> None:
     """On a shared directory a truncated record would keep this host from ever starting its collector."""
     root = tmp_path / "chiplog"
     place = paths_for_root(root)
-    rules = Faults(library, tmp_path / "agent.rules")
-    rules.fail(WRITE, root, "collector/.owner-", SHORT, times=1)
+    rules = Faults(library, tmp_path / "collector.rules")
+    if failure == "short":
+        rules.fail(WRITE, root, "collector/.owner-", SHORT, times=1)
     rules.fail(WRITE, root, "collector/.owner-", ENOSPC)
-    command = [sys.executable, "-P", "-m", "chiplog_agent", "--dir", str(root), "--embedded", "--no-stats"]
+    command = [sys.executable, "-P", "-m", "chiplog_collector", "--dir", str(root), "--embedded"]
+    environ = {**os.environ, **rules.environment}
+    refused = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=WAIT_S)
+    assert refused.returncode == 1 and "No space left on device" in refused.stderr
+    assert read_owner(place.collector) is None
+    rules.heal()
     with open(os.devnull, "wb") as nowhere:
-        process = subprocess.Popen(command, stdout=nowhere, stderr=nowhere, env={**os.environ, **rules.environment})
+        process = subprocess.Popen(command, stdout=nowhere, stderr=nowhere, env=environ)
     try:
-        until_hit(rules, "the owner's record")
-        assert read_owner(place.collector) is None
-        rules.heal()
-        wait_until(lambda: lock_holder_pid(place.collector / "lock") > 0, "a collector of this host")
+        wait_until(lambda: read_owner(place.collector) is not None, "a collector that owns its log")
     finally:
         end_process(process.pid)
         process.wait()
-        if (pid := lock_holder_pid(place.collector / "lock")) > 0:
-            end_process(pid)
         shutil.rmtree(root, ignore_errors=True)
