@@ -51,6 +51,7 @@ class RunSettings:
     bounds: Limits = field(default_factory=Limits)
     resumed: bool = False  # a run that this node knows goes on
     unfinished_key: str = ""  # for `resume="auto"`, see unfinished_runs.py
+    announcements: tuple[str, ...] = ()  # decisions that users must know, one line each
     diagnostics: tuple[Diagnostic, ...] = ()  # of bad arguments
 
     def sets_run_state(self, identity: Identity) -> bool | None:

@@ -10,7 +10,9 @@ import chiplog
 
 def trial(lr: float) -> float:
     """Train once, in a separate run."""
-    with chiplog.init(project="pool", group="trials", job_type="trial", config={"lr": lr}) as run:
+    with chiplog.init(
+        project="pool", group="trials", job_type="trial", config={"lr": lr}, one_run_per_process=True
+    ) as run:
         loss = 1.0
         for step in range(20):
             loss *= 1 - lr

@@ -179,8 +179,8 @@ def test_the_drivers_process_list_corrects_what_a_rank_claims(place: Node) -> No
     assert gpus_of(place, "r.run_id = 'swap'") == {"rank0": {GPUS[1]}, "rank1": {GPUS[0]}}
 
 
-def test_a_group_gives_each_process_a_run_of_its_own_with_its_own_gpu(place: Node) -> None:
-    train(place, "dict(group='exp1', job_type='train')", "gpus", MASTER_PORT="7001")
+def test_one_run_per_process_is_one_with_its_own_gpu(place: Node) -> None:
+    train(place, "dict(one_run_per_process=True, group='exp1', job_type='train')", "gpus", MASTER_PORT="7001")
     ended(place, "FROM runs WHERE run_group = 'exp1'", 2)
     found = runs(place, "exp1")
     assert [(row["name"], row["job_type"], row["primary_label"], row["n_labels"]) for row in found] == [
@@ -192,10 +192,19 @@ def test_a_group_gives_each_process_a_run_of_its_own_with_its_own_gpu(place: Nod
     assert gpus_of(place, "r.run_group = 'exp1'") == {"rank0": {GPUS[0]}, "rank1": {GPUS[1]}}
 
 
+def test_a_group_is_one_run_and_shows_the_true_first_failure(place: Node) -> None:
+    train(place, "dict(group='whole')", "quick", "dies", MASTER_PORT="7002")
+    ended(place, "FROM labels JOIN runs USING (run_id) WHERE run_group = 'whole'", 2)
+    [run] = runs(place, "whole")
+    assert (run["primary_label"], run["n_labels"]) == ("rank0", 2)
+    [failure] = place.sql("SELECT label FROM first_failure WHERE run_id = ?", [run["run_id"]])
+    assert failure["label"] == "rank1"
+
+
 @pytest.mark.full
-def test_under_torchrun_a_group_works_the_same_and_a_run_id_brings_the_processes_together(place: Node) -> None:
-    train(place, "dict(group='exp2')", "quick", launch="torchrun")
-    train(place, "dict(group='exp3', run_id='together')", "quick")
+def test_under_torchrun_it_works_the_same_and_a_run_id_brings_the_processes_together(place: Node) -> None:
+    train(place, "dict(group='exp2')", "quick", launch="torchrun", CHIPLOG_RUN_PER_PROCESS="1")
+    train(place, "dict(one_run_per_process=True, group='exp3', run_id='together')", "quick")
     ended(place, "FROM runs WHERE run_group IN ('exp2', 'exp3')", 3)
     ended(place, "FROM labels WHERE run_id = 'together'", 2)  # a run has ended when its primary has
     assert [row["name"] for row in runs(place, "exp2")] == ["exp2-rank0", "exp2-rank1"]

@@ -70,8 +70,10 @@ def _mode(word: Any) -> str:
     return _ALIASES.get(text, text)
 
 
-def with_own_run(identity: Identity, group: str, name: str | None, facts: ProcessFacts) -> tuple[Identity, str | None]:
-    """Give a process its own run in a group; return its identity and the run's name.
+def with_own_run(
+    identity: Identity, group: str | None, name: str | None, facts: ProcessFacts
+) -> tuple[Identity, str | None]:
+    """Give a process its own run; return its identity and the run's name.
 
     The run ID is the ID that the processes would share, followed by the label: a rank that its launcher restarts
     returns to its own run. A child of a process that has a run stays in that run.
@@ -91,7 +93,13 @@ def with_own_run(identity: Identity, group: str, name: str | None, facts: Proces
         proposed_run_id="",
         launch_cache_key="",
     )
-    return own, name or (f"{group}-{identity.label}" if is_shared else None)
+    return own, name or (f"{group}-{identity.label}" if is_shared and group else None)
+
+
+def announces_split(identity: Identity) -> bool:
+    """Return True if this process, before it gets its own run, is the first of a launch: one of all reports it."""
+    is_alone = identity.launch.startswith("process:") or identity.world_size == 1
+    return identity.primary and not (is_alone or identity.joined_existing_run or identity.is_fallback_primary)
 
 
 def is_rank0(identity: Identity) -> bool:

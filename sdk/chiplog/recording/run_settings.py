@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from chiplog.identity import process_info
 from chiplog.identity.identity import Identity, initial_run_id, resolve_identity
 from chiplog.identity.launch_cache import with_cached_run_id
-from chiplog.identity.modes import CREATE_NEW, RANK0, beside, mode_of, reinit_of, with_own_run
+from chiplog.identity.modes import CREATE_NEW, RANK0, announces_split, beside, mode_of, reinit_of, with_own_run
 from chiplog.recording.environment import RECORDS_ENVIRONMENT
 from chiplog.recording.resume import go_on, is_resumed, requested_run, warn_unknown_run, working_directory
 from chiplog.recording.run import Run
@@ -22,6 +22,8 @@ from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 
+RUN_PER_PROCESS = "CHIPLOG_RUN_PER_PROCESS"
+SPLIT = "each process of this launch has its own run; without one_run_per_process they share one"
 _T = TypeVar("_T")
 
 
@@ -51,10 +53,12 @@ def resolve_settings(
     where = paths_for_root(own_dir(given["dir"], environ))
     group = _checked(clean_text("group", given["group"] or environ.get("CHIPLOG_GROUP")), remarks)
     name = _checked(clean_text("name", given["name"]), remarks)
-    if group is not None and not run_id:
+    splits = one_run_per_process(given, environ, remarks) and not run_id
+    announcements = [SPLIT] if splits and announces_split(identity) else []
+    if splits:  # safeguard: split-is-asked-for
         identity, name = with_own_run(identity, group, name, facts)
     project = _checked(clean_text("project", given["project"] or environ.get("CHIPLOG_PROJECT")), remarks)
-    own = f"rank{identity.rank}" if group is not None and not run_id and identity.rank is not None else ""
+    own = f"rank{identity.rank}" if splits and identity.rank is not None else ""
     key = key_of(working_directory(), project, group, own)
     identity, label = go_on(identity, asked, label, key, where, is_spawned=facts.spawned is not None)
     clean_id, clean_label = _name("run ID", identity.run_id, []), _name("label", identity.label, [])
@@ -95,7 +99,7 @@ def resolve_settings(
         config=config,
         run_given=bool(run_id),
         label_given=bool(label),
-        primary_given=primary is not None or (group is not None and not run_id),
+        primary_given=primary is not None or splits,
         gpu_device_ids=None if gpus is None else tuple(word.strip() for word in as_strings(gpus) if word.strip()),
         speaks_for_node=str(given["mode"] or environ.get("CHIPLOG_MODE")).strip().lower() == RANK0,
         update_finish_state=_checked(flag("update_finish_state", given["update_finish_state"]), remarks),
@@ -104,6 +108,7 @@ def resolve_settings(
         bounds=read_bounds(environ, lambda message: remarks.append(Diagnostic("bad_argument", message[:60], message))),
         resumed=mode != "disabled" and is_resumed(where, identity, asked),
         unfinished_key=key,
+        announcements=tuple(announcements) if mode != "disabled" else (),
         diagnostics=tuple(remarks),
     )
 
@@ -117,6 +122,14 @@ def disabled_settings(
     except Exception:  # reported by init(): a relative CHIPLOG_DIR below a removed directory
         identity = Identity("disabled", "disabled", "")
         return RunSettings(identity, Paths(*(Path("/nonexistent"),) * 3), "disabled", None)
+
+
+def one_run_per_process(given: Mapping[str, Any], environ: Mapping[str, str], remarks: list[Diagnostic]) -> bool:
+    """Return True if each process gets its own run: by the argument, else by the variable."""
+    asked = _checked(flag("one_run_per_process", given["one_run_per_process"]), remarks)
+    if asked is None:
+        asked = _checked(flag(RUN_PER_PROCESS, environ.get(RUN_PER_PROCESS)), remarks)
+    return bool(asked)
 
 
 def _without_stand_ins(given: Mapping[str, Any], remarks: list[Diagnostic]) -> dict[str, Any]:

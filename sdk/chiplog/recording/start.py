@@ -46,6 +46,7 @@ def init(
     dir: str | os.PathLike[str] | None = None,
     agent: str | None = None,
     reinit: str | bool | None = None,
+    one_run_per_process: bool | None = None,
 ) -> Run:
     """Open a run in this process and make it the current one. Never raises, and waits for no daemon.
 
@@ -57,8 +58,7 @@ def init(
         run_id: ID of the run (`CHIPLOG_RUN_ID`). By default all ranks of a launch agree on one.
         id: Another name of `run_id`.
         name: Display name of the run.
-        group: Group of the run (`CHIPLOG_GROUP`). Without a run ID each process has its own run in this group; with
-            one, it is the group of the shared run.
+        group: Group of the run (`CHIPLOG_GROUP`): a word for several runs that belong together.
         job_type: Kind of the job in its group, such as train or eval.
         tags: Words to find the run by. A single text is one tag.
         notes: Free text.
@@ -84,6 +84,8 @@ def init(
         reinit: What happens to open runs: finish_previous or True finishes them, return_previous or False returns the
             latest of them, create_new leaves them open beside this one. By default an open run is returned if this
             call means the same run, and else finished.
+        one_run_per_process: True gives each process its own run in place of one run of all
+            (`CHIPLOG_RUN_PER_PROCESS`). A run ID that is given counts more, and children stay in their parent's run.
 
     Returns:
         The run; one that records nothing if it is disabled or could not be opened.
@@ -109,6 +111,8 @@ def _init(environ: MutableMapping[str, str], given: dict[str, Any]) -> Run:
             previous._complain(remark)
         return previous
     run = _open(settings)
+    for line in settings.announcements:
+        _log.warning("chiplog: %s", line)
     for remark in settings.diagnostics:
         run._complain(remark)
     if run.mode != "disabled":

@@ -354,7 +354,7 @@ def test_the_group_does_not_overrule_what_the_launcher_said() -> None:
     assert (later.run_id, later.label, later.rank, later.primary) == ("agreed", "rank3", 3, False)
 
 
-def test_a_group_gives_each_rank_a_run_of_its_own_and_the_same_one_after_a_restart() -> None:
+def test_one_run_per_process_gives_each_rank_a_run_of_its_own_and_the_same_one_after_a_restart() -> None:
     environ = {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "0d9c6b7e-0000-4000-8000-000000000001"}
     shared = resolve_identity(environ, FACTS)
     own, name = with_own_run(shared, "exp1", None, FACTS)
