@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import resource
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ _MESSAGES_PER_STEP = 256  # acknowledgements are small; the loop has other work
 # libzmq aborts the process when its first socket gets no descriptor for an epoll. Measured: 9 descriptors for context,
 # reaper, I/O thread, socket, monitor and connection. The others are for threads that open files at the same moment.
 _SPARE_DESCRIPTORS = 16
+_CONTEXT_THREADS = 2  # of libzmq: the reaper, and one for I/O
 _DESCRIPTORS = "/proc/self/fd"
 _EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)  # plain ints: an enum's arithmetic costs more than the call
 
@@ -50,6 +52,22 @@ def require_free_fds() -> None:
     finally:
         for descriptor in taken:
             os.close(descriptor)
+
+
+def require_free_threads() -> None:
+    """Raise OSError when the system does not start the threads of a context: libzmq would abort the process."""
+    leave = threading.Event()
+    threads = [threading.Thread(target=leave.wait, daemon=True) for _ in range(_CONTEXT_THREADS)]
+    try:
+        for thread in threads:
+            thread.start()  # safeguard: context-needs-threads
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, f"{error}; raise `ulimit -u` or the pids limit of the container") from error
+    finally:
+        leave.set()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
 
 
 def _has_message(socket: "zmq.Socket[bytes]") -> bool:
@@ -260,6 +278,7 @@ class DeliveryClient:
         assert self._context is not None
         if not self._has_threads:
             require_free_fds()
+            require_free_threads()
         socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         try:
             self._connect(socket)

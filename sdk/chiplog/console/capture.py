@@ -26,7 +26,7 @@ class ConsoleCapture:
 
     producer: the run's producer; the lines belong to its label. on_line, on_lost, has_room: as in
     `PythonStreamCapture`. warn: called once if descriptors cannot be captured. journal: the run's journal directory if
-    it is on disk; the helper writes there how this process ended.
+    it is on disk; the helper writes there how this process ended. is_supervised: whether `tick` will be called.
     """
 
     def __init__(
@@ -38,6 +38,8 @@ class ConsoleCapture:
         has_room: Callable[[], bool],
         warn: Callable[[str], object],
         journal: Path | None = None,
+        *,
+        is_supervised: bool = True,
     ) -> None:
         self._noting = (on_line, on_lost, has_room)
         self._bounds = settings.bounds
@@ -50,6 +52,10 @@ class ConsoleCapture:
         # safeguard: pid-1-without-helper
         if captured and os.getpid() == 1:  # the kernel would kill the helper with it, and unrecorded lines
             self._tell("this process is PID 1 of a container; start it under an init, as `docker run --init` does")
+            captured = []
+        # safeguard: helper-needs-supervisor
+        if captured and not is_supervised:  # a pipe without a reader would stop the training once it is full
+            self._tell("no thread can be started to replace a helper that ends")
             captured = []
         if captured:
             try:

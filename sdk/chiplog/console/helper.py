@@ -316,7 +316,14 @@ class ConsoleHelper:
         self._queued.append(event)
         if self._opening is None:
             self._opening = threading.Thread(target=self._open, daemon=True)
-            self._opening.start()
+            try:
+                self._opening.start()
+            except RuntimeError:  # out of threads
+                self._opening = None
+                self._open()
+                self._transcript, queued, self._queued = self._opened, self._queued, []
+                for event in queued:
+                    self._record_or_queue(*event)
 
     def _open(self) -> None:
         from chiplog.console.line_journal import ConsoleJournal

@@ -27,7 +27,7 @@ Targets = dict[int, tuple[tuple[int, int], int]]  # by stream: (device, inode) o
 
 
 class TargetServer:
-    """Answers each connection with the targets, until `close`. Raises OSError if the socket cannot be bound."""
+    """Answers each connection with the targets, until `close`. Raises OSError without a socket or a thread for it."""
 
     def __init__(self, targets: Callable[[], Targets]) -> None:
         self._targets = targets
@@ -39,7 +39,11 @@ class TargetServer:
             self._socket.close()
             raise
         self._thread = threading.Thread(target=self._answer_all, name="chiplog-targets", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # out of threads
+            self._socket.close()
+            raise OSError(str(error)) from error
 
     def close(self) -> None:
         """Stop answering."""

@@ -35,12 +35,19 @@ def open_journal(
     bytes_max = bounds.spool_bytes_max if offline else bounds.journal_bytes_max
     memory = bounds.journal_memory_bytes_max
     packed, first = pack(info), encode(EventKind.IDENTITY, started_us, info)
-    try:
-        path = parent / producer.hex()
+
+    def open_on_disk() -> Journal:
         check_root(places)
-        journal = Journal(path, producer, packed, bytes_max=bytes_max, memory_bytes_max=memory)
+        journal = Journal(parent / producer.hex(), producer, packed, bytes_max=bytes_max, memory_bytes_max=memory)
         journal.append(first)
         journal.publish()
+        return journal
+
+    try:
+        try:
+            journal = open_on_disk()
+        except OSError:  # perhaps the system lacked a mapping or a descriptor only at this moment
+            journal = open_on_disk()  # safeguard: journal-tried-twice
     except OSError as error:  # safeguard: memory-without-journal
         message = f"no journal in {parent}: {_reason(error)}; events are kept in memory only, bounded, and end with"
         message = f"{message} this process unless an agent takes them; {_REMEDIES.get(error.errno or 0, _REMEDY)}"

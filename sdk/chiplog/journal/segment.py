@@ -50,8 +50,13 @@ class Segment:
         self.file_id: tuple[int, int] | None = None
         self.memory: Any  # mmap.mmap or None; Any, so that append needs no check
         if path is None:
-            self.memory = mmap.mmap(-1, size)
-            self._prefault()
+            try:
+                self.memory = mmap.mmap(-1, size)
+                self._prefault()
+            except OSError as error:  # too many mappings: small blocks come from the heap
+                if is_interrupt(error):
+                    raise
+                self.memory = bytearray(size)
             return
         opened = OwnedDescriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         try:

@@ -14,6 +14,8 @@ import zmq
 
 from chiplog.journal.journal import Journal
 from chiplog.journal.reachability import Reason, probe
+from chiplog.safety.interrupts import is_interrupt
+from chiplog.safety.process_number import may_start_threads
 from chiplog_schemas.addresses import check_connect
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.limits import FINISH_WAIT_S, KIB, SEND_INTERVAL_S, SEND_INTERVAL_SLOW_S
@@ -83,17 +85,41 @@ class SenderThread:
         # safeguard: sender-thread-is-daemon
         self._thread = threading.Thread(target=self._run, name="chiplog-sender", daemon=True)
 
+    @property
+    def is_running(self) -> bool:
+        """Return True if the thread was started. Without one the journal keeps everything until an agent adopts it."""
+        return self._thread.ident is not None
+
     def start(self) -> None:
         """Start the thread unless it runs, and before it an agent if none runs.
 
         A process may end before its thread has run: a worker of a pool by os._exit, a rank by SIGSEGV.
         """
-        if self._thread.ident is not None:
+        if self.is_running:
             return
+        no_agent = ""
         # safeguard: agent-started-with-journal
         if self._online and self._may_start_agent and lock_holder_pid(self._places.agent / "lock") == 0:
-            self._start_agent()
-        self._thread.start()
+            _, no_agent = self._try_agent()
+        error = self._start_thread()
+        if error is not None:
+            self._report(
+                f"the system starts no thread ({error}), so nothing is sent while this process runs",
+                f"the journal in {self._places.journals} keeps everything until this process has ended and an agent "
+                "adopts it; raise `ulimit -u` or the pids limit of the container",
+            )
+        elif no_agent:
+            self._warn(no_agent)
+
+    def _start_thread(self) -> RuntimeError | None:
+        """Start the thread. Return the error if the system is out of threads."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # safeguard: journal-needs-no-thread
+            if is_interrupt(error):
+                raise
+            return error
+        return None
 
     def wake(self) -> None:
         """Wake the thread before its next interval."""
@@ -102,6 +128,10 @@ class SenderThread:
 
     def stop(self, wait_s: float = FINISH_WAIT_S) -> bool:
         """Send the rest for at most `wait_s` and stop. Return True if everything was acknowledged."""
+        if not self.is_running and (not may_start_threads() or self._start_thread() is not None):
+            if self._online and self._may_start_agent and lock_holder_pid(self._places.agent / "lock") == 0:
+                self._try_agent(_LAST_LOOK_S)  # it adopts the journal; without one, a later agent does
+            return False
         self._deadline = time.monotonic() + wait_s - _CLOSE_S  # safeguard: finish-waits-one-second
         self.wake()
         self._done.wait(wait_s)
@@ -253,14 +283,21 @@ class SenderThread:
 
     def _start_agent(self, just_now_s: float = STARTING_S) -> bool:
         """Start an agent; return True if this process started it and no other had just done so."""
+        is_started, trouble = self._try_agent(just_now_s)
+        if trouble:
+            self._warn(trouble)
+        return is_started
+
+    def _try_agent(self, just_now_s: float = STARTING_S) -> tuple[bool, str]:
+        """Return the same, and one line if the agent could not be started."""
         try:
             lock = self._places.agent / "lock"
-            return start_daemon_once(AGENT_MODULE, ["--embedded"], self._places, lock, just_now_s)
+            return start_daemon_once(AGENT_MODULE, ["--embedded"], self._places, lock, just_now_s), ""
         except OSError as error:
             # safeguard: failed-agent-start-retried
-            if self._journal.directory is not None:  # else the same directory refused the journal: reported
-                self._warn(f"no agent could be started: {error}; the journal keeps everything until one runs")
-            return True
+            if self._journal.directory is None:  # the same directory refused the journal: reported
+                return True, ""
+            return True, f"no agent could be started: {error}; the journal keeps everything until one runs"
 
     def _report(self, trouble: str, kept: str) -> None:
         """Warn, and add where the events are in the meantime. kept: of a journal on disk."""

@@ -34,6 +34,7 @@ from chiplog_schemas.query.query_messages import (
     one_line,
 )
 from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, parse_handshake_failure
+from chiplog_schemas.transport.dealer import require_free_threads
 
 __all__ = ["CollectorConnection"]
 
@@ -74,6 +75,10 @@ class CollectorConnection:
         self.handshake_error = ""  # why the newest handshake failed
         self._has_failed = False
         self._pid = os.getpid()
+        try:
+            require_free_threads()
+        except OSError as error:
+            raise QueryError("unreachable", f"address {address} cannot be used: {error.strerror}") from error
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)

@@ -357,6 +357,12 @@ class Run(Recorder):
             self._note_device()
         super()._log_any(data, step)
 
+    def _ensure_recording(self) -> bool:
+        is_recording = super()._ensure_recording()
+        if self._sender is not None and not self._sender.is_running:  # no thread polls the devices
+            self._tick()  # safeguard: device-values-need-no-thread
+        return is_recording
+
     def _note_device(self) -> None:
         """Record the GPU that torch uses, once it uses one. Only in the main thread: each thread has its own."""
         if threading.current_thread() is threading.main_thread():
@@ -576,6 +582,7 @@ class Run(Recorder):
             lambda: not getattr(self._journal, "is_under_pressure", False),
             lambda message: self._complaints.warn_once(("console", ""), message),
             journal.directory if isinstance(journal, Journal) else None,
+            is_supervised=self._sender is not None and self._sender.is_running,
         )
 
     def _say_line(self, stream: int, line_no: int, line: str) -> None:

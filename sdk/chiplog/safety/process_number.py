@@ -15,13 +15,14 @@ _MADV_WIPEONFORK = 18  # Linux 4.14
 
 
 def _new_page() -> memoryview:
-    memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    page = memoryview(memory).cast("Q")
     try:
+        memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.madvise(_MADV_WIPEONFORK)
-    except (OSError, ValueError):  # an older kernel, or gVisor: only Python's forks count, and hooks before this one
+    except (OSError, ValueError):  # an older kernel, gVisor, or too many mappings: only forks by Python count then
+        page = memoryview(bytearray(8)).cast("Q")
         os.register_at_fork(after_in_child=lambda: page.__setitem__(0, 0))
-    return page
+        return page
+    return memoryview(memory).cast("Q")
 
 
 PAGE = _new_page()  # its first number is that of this process; 0 in a child that has not asked yet
