@@ -1,9 +1,7 @@
 """The command `chiplog agent`."""
 
-import contextlib
 import logging
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -16,12 +14,11 @@ from chiplog_schemas.bounds import LimitError, read_bounds
 from chiplog_schemas.limits import LEAVER_WAIT_S, SAMPLE_INTERVAL_S
 from chiplog_schemas.paths import check_root, ensure_private_dir, paths_for_root, resolve_root
 from chiplog_schemas.process.daemon import keep_files_private, raise_fd_limit, reset_affinity
-from chiplog_schemas.process.file_lock import Lock, LockHeldError, kernel_lock_holder_pid, lock_note, take_lock
+from chiplog_schemas.process.file_lock import EMBEDDED, Lock, LockHeldError, ask_embedded_to_leave, take_lock
 from chiplog_schemas.security.curve import client_curve
 from chiplog_schemas.security.key_files import Keys, KeysError
 from chiplog_schemas.security.permissions import Role
 
-_EMBEDDED = "embedded"  # the lock's note of an agent that a training or a reader started
 _REPLACE_WAIT_S = 10.0  # an embedded agent ends in order within a second; its disk may be slow
 SAMPLE_INTERVAL_MIN_S = 0.1  # ten samples a second of every device: a database should not have to store more
 
@@ -37,12 +34,8 @@ def _check_interval(context: click.Context, option: click.Parameter, seconds: fl
 def _take_lock(path: Path, *, embedded: bool) -> Lock:
     """Take the lock of the agent's directory. A configured agent ends an embedded one, which has stood in for it."""
     if embedded:
-        return take_lock(path, patient_s=LEAVER_WAIT_S, note=_EMBEDDED)  # safeguard: successor-waits-for-leaver
-    pid = kernel_lock_holder_pid(path) if lock_note(path) == _EMBEDDED else 0
-    if pid > 0:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)  # safeguard: embedded-agent-leaves-for-configured
-    return take_lock(path, patient_s=_REPLACE_WAIT_S if pid > 0 else 0.0)
+        return take_lock(path, patient_s=LEAVER_WAIT_S, note=EMBEDDED)  # safeguard: successor-waits-for-leaver
+    return take_lock(path, patient_s=_REPLACE_WAIT_S if ask_embedded_to_leave(path) else 0.0)
 
 
 @click.command()

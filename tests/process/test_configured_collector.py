@@ -28,7 +28,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a configured agent replaces one that stood in for it",
-        "embedded-agent-leaves-for-configured",
+        "embedded-daemon-leaves-for-configured",
         test="test_all_values_of_a_rank_whose_agent_is_killed_are_at_the_configured_collector",
     ),
     Safeguard(
@@ -126,6 +126,17 @@ def test_all_values_of_a_rank_whose_agent_is_killed_are_at_the_configured_collec
     wait_until(lambda: centre.stored() == numbers(250), "values by the configured agent again")
     assert (rank.returncode, err) == (0, "")
     assert not site.place.collector.exists(), "no second log"
+
+
+def test_a_collector_of_an_operator_replaces_an_embedded_one(centre: Centre) -> None:
+    centre.stop_collector()
+    embedded = centre._start("chiplog_collector", "--embedded")
+    wait_until(lambda: daemons.daemon_pid(centre.place, daemons.COLLECTOR) == embedded.pid, "an embedded collector")
+    wait_until(lambda: daemons.socket_path(centre.place, daemons.COLLECTOR).exists(), "one that can be stopped")
+    centre.start_collector()
+    assert centre.collector is not None
+    assert daemons.daemon_pid(centre.place, daemons.COLLECTOR) == centre.collector.pid
+    embedded.wait(120)
 
 
 def test_no_command_starts_a_collector_where_another_one_is_configured(

@@ -37,7 +37,7 @@ from chiplog_schemas.limits import (
 )
 from chiplog_schemas.paths import Paths, check_root, ensure_private_dir
 from chiplog_schemas.process.daemon import on_stop_signals
-from chiplog_schemas.process.file_lock import keep_lock, take_lock, touch
+from chiplog_schemas.process.file_lock import EMBEDDED, Lock, ask_embedded_to_leave, keep_lock, take_lock, touch
 from chiplog_schemas.process.log_owner import LogOwnership
 from chiplog_schemas.process.offload import Offload
 from chiplog_schemas.protocol.actions import (
@@ -68,6 +68,7 @@ _IDLE_POLL_S = 0.25
 # Where unknown peers can connect: no burst of them may use up the descriptors between two checks.
 _GUARDED_POLL_S = 0.05
 _WRITE_AGAIN_S = 1.0
+_REPLACE_WAIT_S = 40.0  # an embedded collector lets its index catch up before it ends: 30 s at most
 _SAID_AGAIN_S = 60.0  # how often a continuing failure is logged
 _REFUSED_INTERVAL_S = 1.0  # a small file, and only people read the result
 _log = logging.getLogger("chiplog.collector")
@@ -103,11 +104,7 @@ class ReceiverDaemon:
         check_root(places)
         ensure_private_dir(places.collector)
         ensure_private_dir(places.run)
-        self._lock = take_lock(
-            places.collector / "lock",
-            patient_s=LEAVER_WAIT_S if settings.embedded else 0.0,
-            note="embedded" if settings.embedded else "",
-        )
+        self._lock = _take_lock(places.collector / "lock", embedded=settings.embedded)
         try:
             self._ownership = LogOwnership(places, is_service=settings.is_service, take_over=settings.take_over)
         except OSError:
@@ -440,6 +437,13 @@ class ReceiverDaemon:
         self._context.term()
         self._ownership.release()
         self._lock.release()
+
+
+def _take_lock(path: Path, *, embedded: bool) -> Lock:
+    """Take the lock of the collector's directory. An operator's collector ends an embedded one in its place."""
+    if embedded:
+        return take_lock(path, patient_s=LEAVER_WAIT_S, note=EMBEDDED)
+    return take_lock(path, patient_s=_REPLACE_WAIT_S if ask_embedded_to_leave(path) else 0.0)
 
 
 def _recover(directory: Path) -> tuple[dict[bytes, int], set[bytes]]:

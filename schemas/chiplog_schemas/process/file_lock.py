@@ -8,11 +8,13 @@ import errno
 import fcntl
 import itertools
 import os
+import signal
 import struct
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
+EMBEDDED = "embedded"  # the lock's note of a daemon that a training or a reader started
 _LOOK_AGAIN_S = 0.1
 _TOUCHED_MAX = 10_000  # files per call, at 10 µs each, in a daemon's loop
 _PID_MAX = (1 << 31) - 1  # the kernel's type; a larger number in a file is not a PID
@@ -207,6 +209,18 @@ def take_lock(path: Path, *, patient_s: float = 0.0, note: str = "") -> Lock:
             if time.monotonic() >= deadline:
                 raise  # safeguard: stopped-daemon-keeps-lock
             time.sleep(_LOOK_AGAIN_S)
+
+
+def ask_embedded_to_leave(path: Path) -> bool:
+    """Ask a daemon that a training started to end in order. Return True if one holds the lock of this path.
+
+    A daemon that an operator starts replaces it: the embedded one has stood in for it.
+    """
+    pid = kernel_lock_holder_pid(path) if lock_note(path) == EMBEDDED else 0
+    if pid > 0:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)  # safeguard: embedded-daemon-leaves-for-configured
+    return pid > 0
 
 
 def kernel_lock_holder_pid(path: Path) -> int:

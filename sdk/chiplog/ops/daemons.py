@@ -13,7 +13,7 @@ from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.limits import EVENT_BYTES_MAX
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.daemon import NOT_FOR_DAEMONS, output_path, start_daemon
-from chiplog_schemas.process.file_lock import Lock, lock_holder_pid, lock_note
+from chiplog_schemas.process.file_lock import EMBEDDED, Lock, lock_holder_pid, lock_note
 from chiplog_schemas.process.log_owner import LogOwnership, may_write_log
 from chiplog_schemas.process.procfs import START, read_proc_stat
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, is_adoptable, list_journals
@@ -265,7 +265,7 @@ def start_wait_s(where: Paths) -> float:
 
 def is_embedded(where: Paths, module: str) -> bool:
     """Return True if a training started the running daemon, which therefore exits when it is idle."""
-    return lock_note(lock_path(where, module)) == "embedded"
+    return lock_note(lock_path(where, module)) == EMBEDDED
 
 
 def _accepts_connections(path: Path) -> bool:
