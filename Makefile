@@ -68,7 +68,8 @@ check: lint
 	@$(PY) -m pytest -m pure --shuffle $(SEED) -n 2 --cov --cov-report= $(ARGS)
 	@echo "the pure tests cover $$($(PY) -m coverage report --format=total) % of the lines of the four packages"
 
-# What `make check` does besides lint is among the tests: contracts of imports, lists of the documentation, its site.
+# What `make check` does besides lint is among the tests: contracts of imports and lists of the documentation, and with
+# `make test-rest` the site.
 test: system-packages lint
 	@echo "pytest -m 'not full' $(ARGS)"
 	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup -m "not full" $(ARGS)

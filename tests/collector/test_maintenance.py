@@ -52,6 +52,7 @@ def test_compaction_sorts_facts_so_that_a_series_lies_together(index: Index) -> 
     assert rows == sorted(rows)
 
 
+@pytest.mark.full
 def test_compaction_keeps_to_the_memory_that_queries_may_take(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     index.take(*everything())
     place = place_of(index)

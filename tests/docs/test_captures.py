@@ -13,6 +13,7 @@ from tests.support.captures import BLOCK, capture
 from tests.support.hand_written import hand_written
 from tests.support.recorded import fill_three_runs
 from tests.support.tools import needs
+from tests.support.marks import everyday
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SCREENS = [
@@ -36,7 +37,7 @@ def masked(screen: str) -> str:
 
 
 @needs("tmux")
-@pytest.mark.parametrize(("page", "width", "command", "shown"), SCREENS)
+@pytest.mark.parametrize(("page", "width", "command", "shown"), everyday(2, SCREENS))
 def test_a_screen_is_what_the_command_shows(root: Path, page: Path, width: str, command: str, shown: str) -> None:
     assert masked(capture(root, int(width), command)) == masked(shown), f"python -m {__name__} writes it into {page.name}"
 

@@ -33,6 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.full
 def test_the_site_builds_in_strict_mode_and_no_page_loads_from_a_network(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 5

@@ -195,6 +195,7 @@ def test_no_way_to_write_or_to_read_files_changes_anything(
     logging_rank.end()
 
 
+@pytest.mark.full
 def test_no_query_exhausts_the_collector(node: Node, reader: Asker, logging_rank: Logging) -> None:
     pids = [index_pid(node)]
     for sql in EXHAUSTING:

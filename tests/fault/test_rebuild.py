@@ -111,6 +111,7 @@ def test_a_rebuild_from_a_whole_log_has_nothing_to_tell(recorded: tuple[Node, Pa
     assert ask(node, TOLD) == []
 
 
+@pytest.mark.full
 def test_a_collector_tells_of_a_lost_end_at_its_start(recorded: tuple[Node, Path]) -> None:
     """Without an agent that sends anything."""
     node, _ = recorded

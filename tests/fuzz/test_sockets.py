@@ -284,6 +284,7 @@ def test_garbage_at_every_socket_costs_the_ranks_nothing(
     assert quarantined[0]["n"] > 0, "hostile records left no row"
 
 
+@pytest.mark.full
 @pytest.mark.soak
 def test_connections_opened_and_dropped_leave_nothing(node: Node, rounds: Rounds, tmp_path: Path) -> None:
     warm_up(node, tmp_path / "oracle")

@@ -9,6 +9,7 @@ import pytest
 import chiplog
 from chiplog.cli.root import main
 from chiplog_schemas.security.key_files import host_key_name
+from tests.support.marks import everyday
 from tests.support.node import Node
 from tests.support.ports import free_ports
 from tests.support.safeguard import Safeguard
@@ -57,7 +58,7 @@ def nodes(tmp_path: Path, ipv6: None) -> Iterator[tuple[Node, Node]]:
     centre.stop()
 
 
-@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keys"])
+@pytest.mark.parametrize("keyed", everyday(1, [True, False]), ids=["keys", "plain"])
 def test_events_and_answers_go_over_ipv6(nodes, keyed, monkeypatch, tmp_path) -> None:
     centre, host = nodes
     first = free_ports(3, "::1")

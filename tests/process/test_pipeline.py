@@ -161,6 +161,7 @@ def test_eight_processes_that_race_from_nothing_get_one_agent_one_collector_and_
     assert os.listdir(place.journals) == []
 
 
+@pytest.mark.full
 def test_torchrun_gives_one_run_with_a_label_for_each_rank(node: Node, script) -> None:
     run_to_end(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script(TORCHRUN)]
@@ -189,6 +190,7 @@ def test_torchrun_gives_one_run_with_a_label_for_each_rank(node: Node, script) -
     assert node.sql("SELECT key, label FROM config") == [{"key": "lr", "label": "rank0"}]
 
 
+@pytest.mark.full
 def test_spawned_processes_that_learn_their_ranks_later_end_up_in_one_run(node: Node, script) -> None:
     run_to_end([sys.executable, script(SPAWN), str(free_ports(1))])
     rows = node.until(
@@ -211,6 +213,7 @@ def test_spawned_processes_that_learn_their_ranks_later_end_up_in_one_run(node: 
     assert node.sql("SELECT kind FROM events") == []
 
 
+@pytest.mark.full
 def test_torch_may_be_imported_while_the_sender_looks_for_its_process_group(chiplog_dir: Path, script) -> None:
     assert run_to_end([sys.executable, script(LATE_IMPORT)]) == "done\n"
 

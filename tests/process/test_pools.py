@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_agent.ranks.exit_cause import DISMISSED, VANISHED
+from tests.support.marks import everyday
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S
@@ -52,7 +53,7 @@ MAINS = {
 }
 
 
-@pytest.mark.parametrize("main", MAINS)
+@pytest.mark.parametrize("main", everyday(2, MAINS))
 def test_workers_of_a_pool_that_was_terminated_end_as_their_owner_did(
     chiplog_dir: Path, tmp_path: Path, main: str
 ) -> None:

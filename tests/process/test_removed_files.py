@@ -15,6 +15,7 @@ from chiplog.cli.root import main
 from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, list_journals
+from tests.support.marks import everyday
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S, wait_until
@@ -107,7 +108,7 @@ def log_one(node: Node, value: float) -> None:
     node.until(f"SELECT 1 FROM metrics WHERE value = {value}")
 
 
-@pytest.mark.parametrize("removed", ["agent.sock", "collector.sock", "query.sock", "run"])
+@pytest.mark.parametrize("removed", everyday(2, ["run", "collector.sock", "agent.sock", "query.sock"]))
 def test_sockets_that_were_removed_come_back(node: Node, removed: str) -> None:
     log_one(node, 1.0)
     if removed == "run":
@@ -141,7 +142,7 @@ def test_locks_of_daemons_that_were_removed_come_back_and_down_finds_both(
     assert all(f"stopped (process {pid})" in said for pid in pids(node)), said
 
 
-@pytest.mark.parametrize("how", ["removed", "renamed", "replaced"])
+@pytest.mark.parametrize("how", everyday(1, ["removed", "renamed", "replaced"]))
 def test_daemons_end_when_their_directory_is_gone(node: Node, how: str, tmp_path: Path) -> None:
     log_one(node, 1.0)
     assert node.agent is not None and node.collector is not None
@@ -262,7 +263,7 @@ def test_a_stopped_rank_without_a_locks_file_is_not_adopted(
     wait_until(lambda: len(adoption.scan({})) == 1, "the adoption of the journal")
 
 
-@pytest.mark.parametrize("removed", ["journals", "journal", HEAD_NAME, "segments", "CHIPLOG_DIR"])
+@pytest.mark.parametrize("removed", everyday(2, ["journals", HEAD_NAME, "journal", "segments", "CHIPLOG_DIR"]))
 def test_journals_that_are_removed_under_a_live_rank_lose_nothing(
     bare_node: Node, training: Training, removed: str, tmp_path: Path
 ) -> None:

@@ -4,13 +4,16 @@ A pure test opens no socket, starts no process or thread, waits for no clock and
 text of the test module and of the helpers that it imports, so that a module need not be imported to be left out.
 
 A full test runs in `make test-all` and not in `make test`: it costs much, and a cheaper test shows most of that.
-FULL names modules and folders; `@pytest.mark.full` marks single tests, or cases by `pytest.param(…, marks=…)`.
+FULL names modules and folders; `@pytest.mark.full` marks single tests, and everyday() cases of one.
 """
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
@@ -22,6 +25,8 @@ FULL = (
     "fault/test_mixed_use.py",
     "launchers/test_hosts.py",  # in namespaces
     "launchers/test_spark.py",
+    "launchers/test_training_loops.py",
+    "process/test_endings.py",
     "page/test_path_prefix.py",  # behind Jupyter's server
 )
 STARTS_PROCESSES = {"multiprocessing", "pty", "subprocess"}
@@ -45,6 +50,14 @@ def only_if(holds: bool) -> Callable[[Test], Test | None]:
     Not for what a machine lacks. Such a test is skipped and says so, and CI then fails unless a GPU is missing.
     """
     return lambda test: test if holds else None
+
+
+def everyday(n: int, cases: Iterable[Any]) -> list[Any]:
+    """Return the cases of a parametrized test, of which those after the first n are full."""
+    return [
+        case if i < n else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.full)
+        for i, case in enumerate(cases)
+    ]
 
 
 @cache
@@ -98,4 +111,5 @@ def has_none_of(path: Path, lane: str) -> bool:
         return "pure" not in marks_of(path)
     if lane == "not full":
         return "full" in marks_of(path)
-    return lane == "full" and "full" not in marks_of(path) and "mark.full" not in path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
+    return lane == "full" and "full" not in marks_of(path) and "mark.full" not in text and "everyday(" not in text

@@ -106,6 +106,7 @@ def test_a_process_that_its_group_had_no_memory_for_is_told_from_one_that_somebo
         process.communicate()
 
 
+@pytest.mark.full
 def test_a_rank_that_had_no_memory_is_crashed_for_that_reason(node: Node, group: Path) -> None:
     rank = subprocess.Popen([sys.executable, "-c", RANK, str(group)], stdin=subprocess.PIPE, text=True)
     node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] == 1)

@@ -136,6 +136,7 @@ def test_a_second_agent_of_a_collector_leaves_the_host_to_the_first_until_that_i
     assert "this agent samples the host" in second.output()
 
 
+@pytest.mark.full
 def test_agents_of_different_collectors_each_sample(agents: tuple[Centre, Second, Second], tmp_path: Path) -> None:
     centre, first, second = agents
     other = Centre(tmp_path / "other")

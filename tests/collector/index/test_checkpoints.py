@@ -137,6 +137,7 @@ def test_deleted_rows_are_freed_at_the_first_clean_moment(world: World) -> None:
     assert world.n_runs == 6
 
 
+@pytest.mark.full
 def test_without_a_clean_moment_the_writer_pauses_until_the_readers_have_ended(world: World) -> None:
     n_held = n_row_groups = 0
     reader = world.open_reader()

@@ -73,6 +73,7 @@ def test_dimensions_are_written_and_read_by_the_names_of_their_columns(index: In
     assert loaded.producers == state.producers
 
 
+@pytest.mark.full
 def test_a_database_that_is_opened_anew_after_every_record_is_the_same(index: Index, tmp_path) -> None:
     payloads = everything(n_steps=12)
     index.take(*payloads)

@@ -122,6 +122,7 @@ def test_the_rollups_are_those_of_the_plain_query_after_any_history(small_pieces
     assert index.sql("SELECT count(*) > 0 FROM base.metrics") == [(True,)], "pieces were sorted"
 
 
+@pytest.mark.full
 def test_recent_rows_become_one_sorted_piece_and_every_view_stays_the_same(index: Index, monkeypatch) -> None:
     index.take(*everything())
     before = index.views()

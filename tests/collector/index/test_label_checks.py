@@ -12,6 +12,7 @@ from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import START_US, Rank, block_of, whole
 from tests.support.index import Index
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
@@ -279,7 +280,7 @@ def test_a_run_whose_ranks_all_ended_without_a_primary_says_so_once(index: Index
     assert index.sql("SELECT state FROM runs") == [("failed",)], "the worst of all labels"
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", everyday(1, [1, 2]))
 def test_what_was_merged_and_told_is_the_same_after_restarts_of_the_index_as_without(tmp_path: Path, seed: int) -> None:
     """Invariant: views are a function of the log's bytes, wherever the index was stopped and started in between."""
     chooser = random.Random(seed)

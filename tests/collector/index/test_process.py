@@ -36,6 +36,7 @@ from chiplog_schemas.storage.watermark import Watermark
 from tests.support.collector_log import VIEWS, Rank, contents_of, receipt, whole
 from tests.support.index import Index
 from tests.support.lock_holder import lock_holder
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 from tests.support.sample_log import everything, place_of
 from tests.support.waiting import WAIT_S
@@ -274,6 +275,7 @@ def test_what_was_set_aside_is_never_overwritten_and_the_newest_two_are_kept(ind
     assert sorted(path.read_bytes()[:3] for path in set_aside_files(place)) == [b"thr", b"two"]
 
 
+@pytest.mark.full
 def test_a_flipped_byte_anywhere_in_the_file_costs_no_answer_after_the_rebuild(index: Index, ends_at_once) -> None:
     """Invariant: whatever byte is wrong, every view answers as before after at most one rebuild."""
     index.take(*everything())
@@ -299,7 +301,7 @@ def test_a_flipped_byte_anywhere_in_the_file_costs_no_answer_after_the_rebuild(i
     assert rebuilt > 2, "the damage must be met to prove anything"
 
 
-@pytest.mark.parametrize("at", [5, 20, 60, 2000])
+@pytest.mark.parametrize("at", everyday(1, [20, 5, 60, 2000]))
 def test_a_damaged_write_ahead_log_of_duckdb_costs_no_answer_either(index: Index, ends_at_once, at) -> None:
     index.take(*everything(n_steps=5))
     before, limit = index.views(), index.log.next_number

@@ -31,6 +31,7 @@ from chiplog_schemas.storage.record import encode as frame
 from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.agent_by_hand import SENDER, Agent
 from tests.support.collector_log import Rank, whole
+from tests.support.marks import everyday
 from tests.support.ports import free_ports
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S, wait_until
@@ -376,6 +377,7 @@ def test_a_reader_applies_records_that_a_database_lacks(bare_node, embedded, cap
     assert "they are applied now" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_readers_that_come_at_the_same_time_see_everything(bare_node, embedded) -> None:
     embedded.kill()
     embedded.wait()
@@ -409,7 +411,7 @@ def leave_unapplied_log(node, *, embedded: bool) -> None:
         os.kill(index, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("embedded", [False, True])
+@pytest.mark.parametrize("embedded", everyday(1, [True, False]))
 def test_a_collector_starts_after_a_reader_found_records_that_the_database_lacks(bare_node, embedded) -> None:
     leave_unapplied_log(bare_node, embedded=embedded)
     with connect(dir=bare_node.root) as client:

@@ -5,6 +5,7 @@ import pytest
 
 from tests.support.collector_log import Rank, whole
 from tests.support.index import Index
+from tests.support.marks import everyday
 from tests.support.random_facts import SEEDS, fill_randomly, rows_of
 from tests.support.safeguard import Safeguard
 
@@ -24,7 +25,7 @@ FROM metrics WHERE run_id IS NOT NULL GROUP BY run_id, key, step
 """
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", everyday(2, SEEDS))
 def test_step_skew_is_that_of_the_plain_query(database: duckdb.DuckDBPyConnection, seed: int) -> None:
     fill_randomly(database, seed)
     expected = rows_of(database, PLAIN_STEP_SKEW)

@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.support.marks import only_if
+from tests.support.marks import everyday, only_if
 from tests.support.random_facts import SEEDS, fill_randomly, insert, rows_of
 from tests.support.safeguard import Safeguard
 
@@ -84,7 +84,7 @@ FROM straggler_windows WHERE phase <> 'outside'
 """
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", everyday(2, SEEDS))
 def test_stragglers_are_those_of_the_plain_query(database: duckdb.DuckDBPyConnection, seed: int) -> None:
     fill_randomly(database, seed)
     expected = rows_of(database, PLAIN)
@@ -93,14 +93,14 @@ def test_stragglers_are_those_of_the_plain_query(database: duckdb.DuckDBPyConnec
     assert rows_of(database, of_one_run) == [row for row in expected if row[:2] == ("a", "step")]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", everyday(2, SEEDS))
 def test_data_wait_is_that_of_the_plain_query(database: duckdb.DuckDBPyConnection, seed: int) -> None:
     fill_randomly(database, seed)
     expected = rows_of(database, PLAIN_DATA_WAIT)
     assert rows_of(database, "SELECT * FROM data_wait") == expected and expected, f"seed {seed}"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", everyday(2, SEEDS))
 def test_phase_times_are_those_of_the_plain_query(database: duckdb.DuckDBPyConnection, seed: int) -> None:
     fill_randomly(database, seed)
     expected = rows_of(database, PLAIN_PHASE_TIMES)
@@ -149,7 +149,7 @@ def windows_of(database: duckdb.DuckDBPyConnection) -> set[tuple[Any, ...]]:
     return found
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", everyday(2, SEEDS))
 def test_windows_are_those_computed_row_by_row(database: duckdb.DuckDBPyConnection, seed: int) -> None:
     fill_randomly(database, seed)
     found = {tuple(map(rounded, row)) for row in database.execute(WINDOWS).fetchall()}

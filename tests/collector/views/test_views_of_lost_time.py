@@ -9,6 +9,7 @@ from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from tests.support.collector_log import START_US, Rank, block_of, whole
 from tests.support.index import Index
+from tests.support.marks import everyday
 from tests.support.random_facts import SEEDS, fill_randomly, make_database
 from tests.support.safeguard import Safeguard
 
@@ -96,7 +97,7 @@ def test_a_run_without_steps_of_known_length_has_no_goodput(index: Index) -> Non
     assert index.sql("SELECT * FROM goodput") == []
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", everyday(2, SEEDS))
 def test_productive_and_repeated_time_are_those_of_the_plain_query(seed: int) -> None:
     plain = """
     WITH steps AS (

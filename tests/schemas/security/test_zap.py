@@ -397,6 +397,7 @@ def is_broken_off(peer: socket.socket) -> bool:
     return True
 
 
+@pytest.mark.full
 @pytest.mark.soak
 def test_ten_thousand_handshakes_leave_nothing_behind(site: Site, rounds: Rounds) -> None:
     pair, stranger = site.pair("node1"), site.pair("mallory")

@@ -10,6 +10,7 @@ import pytest
 from chiplog.cli.compare import change_text
 from tests.support.command_line import COLOURS, ON_ONE_WORKER, one_line
 from tests.support.hand_written import hand_written
+from tests.support.marks import everyday
 from tests.support.plotted_runs import fill_plotted_runs
 from tests.support.terminal import Terminal
 
@@ -42,7 +43,7 @@ def test_a_page_has_runs_config_metrics_phases_and_machines(chiplog, root):
         assert line in lines
 
 
-@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("width", everyday(1, [60, 80, 100]))
 def test_a_page_fits_a_terminal(root, width):
     with Terminal(root, "compare", "gpt-a", "gpt-b", width=width, height=60) as terminal:
         assert terminal.end() == 0
@@ -58,7 +59,7 @@ def test_json_has_everything(chiplog, root):
     assert found["config"][0] == {"key": "lr", "a": 0.0003, "b": 0.001, "in_a": True, "in_b": True}
 
 
-@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "arrow"])
+@pytest.mark.parametrize("form", everyday(2, ["jsonl", "parquet", "csv", "arrow"]))
 def test_formats_for_programs_have_a_row_for_each_pair_of_values(chiplog, root, tmp_path, form):
     path = tmp_path / f"pairs.{form}"
     code, text, _ = chiplog("compare", "gpt-a", "gpt-b", "-o", str(path), root=root)

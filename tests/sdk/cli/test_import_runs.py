@@ -91,6 +91,7 @@ def test_a_run_with_its_files_comes_into_the_collector_of_a_directory(centre: Ce
     assert after == before
 
 
+@pytest.mark.full
 def test_a_run_comes_over_tcp_with_a_key_and_under_another_name(centre: Centre, host: Host, exported: Path) -> None:
     centre.admit(host, "agent", "--node", "node-a", "--node", "here")
     done = run(exported, "--as", "copy", "--url", centre.address, CHIPLOG_DIR=str(host.root), CHIPLOG_NODE="here")
@@ -102,6 +103,7 @@ def test_a_run_comes_over_tcp_with_a_key_and_under_another_name(centre: Centre, 
     assert found == [{"n": 189, "labels": 2}]
 
 
+@pytest.mark.full
 def test_a_key_that_does_not_cover_the_runs_nodes_fails_the_import(centre: Centre, host: Host, exported: Path) -> None:
     centre.admit(host, "agent", "--node", "here")
     done = run(exported, "--as", "alien", "--url", centre.address, CHIPLOG_DIR=str(host.root), CHIPLOG_NODE="here")
@@ -110,6 +112,7 @@ def test_a_key_that_does_not_cover_the_runs_nodes_fails_the_import(centre: Centr
     assert rows(centre.root, "FROM runs WHERE run_id = 'alien'") == []
 
 
+@pytest.mark.full
 def test_a_collector_is_started_for_a_directory_without_one(exported: Path, tmp_path: Path) -> None:
     root = tmp_path / "fresh"
     try:

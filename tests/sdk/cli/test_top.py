@@ -163,6 +163,7 @@ def test_the_last_frame_stays_while_nothing_answers(tmp_path):
         assert terminal.end() == 0
 
 
+@pytest.mark.full
 def test_it_follows_running_ranks_through_a_collector_that_is_killed(tmp_path):
     node = Node(tmp_path).start()
     env = environment(tmp_path)

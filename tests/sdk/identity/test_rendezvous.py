@@ -130,5 +130,6 @@ def test_a_store_whose_host_stands_still_holds_nobody_up() -> None:
     assert output_of(STANDS_STILL).startswith("finished in")
 
 
+@pytest.mark.full
 def test_a_group_that_may_come_keeps_the_ticks_of_the_sender_thread_frequent_for_a_minute() -> None:
     output_of(EXPECTED)

@@ -66,6 +66,7 @@ def test_c_and_python_leave_the_same_bytes(tmp_path: Path, rounds: Rounds) -> No
         rounds.count("calls compared", n_seeds * n_calls)
 
 
+@pytest.mark.full
 @needs_c
 @needs("gcc", "Python.h")
 @pytest.mark.soak(2)

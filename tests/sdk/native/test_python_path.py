@@ -8,21 +8,22 @@ from pathlib import Path
 import pytest
 
 from chiplog.native.loader import hot_path
+from tests.support.marks import everyday
 from tests.support.waiting import WAIT_S
 
 ROOT = Path(__file__).parents[3]
 MODULES = [
+    "tests/sdk/recording/test_bad_input.py",
+    "tests/sdk/timing",
     "tests/sdk/journal/test_journal.py",
     "tests/sdk/recording/test_api.py",
-    "tests/sdk/recording/test_bad_input.py",
     "tests/sdk/recording/test_run.py",
-    "tests/sdk/timing",
     "tests/fault/test_interrupts.py",
 ]
 
 
 @pytest.mark.skipif(hot_path is None, reason="all tests use the Python functions")
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", everyday(2, MODULES))
 def test_the_python_functions_pass_the_same_tests(module: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'inner'}", module]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

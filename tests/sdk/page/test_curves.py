@@ -19,6 +19,7 @@ import pytest
 from chiplog.page.curves import CurvesRequest, bucket_width, end_pieces, read_curves
 from chiplog.query.client import Client
 from tests.support.hand_written import filled
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
@@ -183,8 +184,8 @@ def check(curve: dict[str, Any], values: list[Value], first: int | None = None, 
             assert (at in line["gaps"]) == is_gap
 
 
-@pytest.mark.parametrize("points", [10, 50, 1_000])
-@pytest.mark.parametrize("lines_max", [0, 16])
+@pytest.mark.parametrize("points", everyday(2, [10, 1_000, 50]))
+@pytest.mark.parametrize("lines_max", everyday(1, [16, 0]))
 def test_buckets_are_those_of_all_values(client: Client, values: list[Value], points: int, lines_max: int) -> None:
     request = CurvesRequest("r", (*KEYS, "none"), points, lines_max=lines_max, values_max=0)
     curves = read_curves(client, request)
