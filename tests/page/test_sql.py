@@ -16,12 +16,18 @@ from tests.support.page_site import Site
 CURVE = "SELECT range AS step, range * 2.5 AS loss, '=1+' || range AS word FROM range(3000)"
 
 
-def test_a_link_runs_its_query_and_draws_a_chart(site: Site, page: Page) -> None:
+def test_a_link_runs_its_query_and_a_chart_is_drawn_on_request(site: Site, page: Page) -> None:
     site.visit(page, f"#/sql?q={quote(CURVE)}")
     expect(page.get_by_text(re.compile("^3,000 rows · "))).to_be_visible()
     assert page.locator(".table .rows .row").count() < 60
-    expect(page.locator(".chart canvas")).to_be_visible()
-    expect(page.locator(".chart .curve-legend")).to_contain_text("loss7497.5")
+    chart = page.locator(".chart")
+    expect(chart).to_be_hidden()
+    page.get_by_role("button", name="Chart").click()
+    expect(chart.locator("canvas")).to_be_visible()
+    expect(chart.locator(".curve-legend")).to_contain_text("loss7,497.5")
+    chart.get_by_label("x axis").select_option("loss")
+    expect(chart.locator(".curve-legend")).to_contain_text("step2,999")
+    assert "chart=1" in page.url and "x=loss" in page.url
     head = page.get_by_role("columnheader", name="loss")
     head.get_by_role("button").click()
     head.get_by_role("button").click()
@@ -35,7 +41,7 @@ def test_a_link_runs_its_query_and_draws_a_chart(site: Site, page: Page) -> None
 @pytest.mark.full
 def test_texts_beside_the_same_steps_have_a_line_each(site: Site, page: Page) -> None:
     rows = "SELECT step, 'rank' || r AS label, step * r AS value FROM range(20) a(step), (VALUES (2), (10)) b(r)"
-    site.visit(page, f"#/sql?q={quote(rows)}")
+    site.visit(page, f"#/sql?chart=1&q={quote(rows)}")
     entries = page.locator(".chart .curve-legend .curve-line")
     expect(entries).to_have_text(["rank238", "rank10190"])
 
@@ -137,8 +143,9 @@ def test_queries_are_saved_under_a_name(changing: Site, page: Page) -> None:
 @pytest.mark.full
 def test_the_views_and_their_columns_are_listed_and_a_click_reads_one(site: Site, page: Page) -> None:
     site.visit(page, "#/sql")
-    page.get_by_text("Views: ").click()
     listed = page.locator(".views-list")
+    expect(listed).to_be_hidden()
+    page.get_by_role("button", name="Views", exact=True).click()
     expect(listed).to_contain_text("run_id")
     listed.get_by_role("link", name="stragglers", exact=True).click()
     expect(page.get_by_label("SQL query")).to_have_value("FROM stragglers LIMIT 100")

@@ -25,6 +25,7 @@ export async function open(content, rest, query) {
   let suggested = [];
   let isTyping = false; // since a completion, or a run
   let plot = null;
+  let isCharted = query.get("chart") === "1";
   let running = null; // aborts the query
   let clock = null; // shows how long it has been running
   let turn = 0;
@@ -58,10 +59,15 @@ export async function open(content, rest, query) {
     },
     hrefOf: ({ query: text }) => (typeof text === "string" ? addressOf(["sql"], { q: text }) : null),
   });
-  const views = h("details", { class: "panel", hidden: true });
+  const views = h("dl", { class: "panel views-list", hidden: true });
+  const viewsButton = h("button", { hidden: true, "aria-expanded": "false", onclick: onViews, title: "All views with their columns" }, "Views");
+  const chartButton = h("button", { disabled: true, onclick: onChart }, "Chart");
+  const xSelect = h("select", { "aria-label": "x axis", onchange: () => chooseAxes({ x: xSelect.value, y: null }) });
+  const ySelect = h("select", { "aria-label": "y axis", onchange: () => chooseAxes({ y: ySelect.value }) });
   const curves = h("div");
   const legend = h("div", { class: "curve-legend" });
-  const chart = h("div", { class: "panel chart", hidden: true }, curves, legend);
+  const axes = h("div", { class: "bar" }, h("label", {}, "x", xSelect), h("label", {}, "y", ySelect));
+  const chart = h("div", { class: "panel chart", hidden: true }, axes, curves, legend);
   const table = createTable({ label: "Result", onSort });
   table.element.hidden = true;
 
@@ -78,7 +84,9 @@ export async function open(content, rest, query) {
         { class: "bar" },
         runButton,
         download,
+        chartButton,
         queries,
+        viewsButton,
         status,
         took,
       ),
@@ -114,19 +122,19 @@ export async function open(content, rest, query) {
 
   function drawViews() {
     const names = Object.keys(words).sort();
-    views.hidden = !names.length;
+    viewsButton.hidden = !names.length;
     show(
       views,
-      h("summary", {}, `Views: ${names.length}`),
-      h(
-        "dl",
-        { class: "views-list" },
-        names.map((name) => [
-          h("dt", {}, h("a", { href: addressOf(["sql"], { q: `FROM ${name} LIMIT 100` }) }, name)),
-          h("dd", { class: "quiet" }, words[name].join(", ")),
-        ]),
-      ),
+      names.map((name) => [
+        h("dt", {}, h("a", { href: addressOf(["sql"], { q: `FROM ${name} LIMIT 100` }) }, name)),
+        h("dd", { class: "quiet" }, words[name].join(", ")),
+      ]),
     );
+  }
+
+  function onViews() {
+    views.hidden = !views.hidden;
+    viewsButton.setAttribute("aria-expanded", String(!views.hidden));
   }
 
   function wordAt() {
@@ -185,7 +193,7 @@ export async function open(content, rest, query) {
       status.textContent = `${part}${countText(result.n_rows, "row")} · ${seconds} s`;
       download.disabled = false;
       draw();
-      await showChart(mine);
+      await drawChart();
     } catch (reason) {
       if (reason.name === "AbortError" || mine !== turn) return;
       ended();
@@ -242,18 +250,47 @@ export async function open(content, rest, query) {
     draw();
   }
 
+  function onChart() {
+    isCharted = !isCharted;
+    setParameters({ chart: isCharted ? 1 : null });
+    drawChart();
+  }
+
+  function chooseAxes(changes) {
+    setParameters(changes);
+    drawChart();
+  }
+
+  /** Return {x, ys, xs, all}: the axes that were chosen, else `step`, a time or the first number, and the numbers over it. */
+  function axesOf() {
+    const { query: now } = readAddress();
+    const columns = result.kinds.map((kind, at) => ({ ...kind, at, title: result.columns[at] }));
+    const isSpread = ({ at }) => new Set(result.rows.map((row) => row[at])).size > 1;
+    const xs = columns.filter((one) => (one.isNumber || one.isTime) && isSpread(one));
+    const x = xs.find(({ title }) => title === now.get("x")) ?? xs.find(isStep) ?? xs.find(({ isTime }) => isTime) ?? xs[0];
+    const all = columns.filter((one) => one.isNumber && one !== x);
+    const chosen = all.filter(({ title }) => title === now.get("y"));
+    return { x, xs, all, chosen, ys: (chosen.length ? chosen : all).slice(0, CURVES_MAX) };
+  }
+
   /**
-   * Draw the numeric columns over `step`, over a time, or over the first of them. Where several rows have the same place,
-   * each text, such as a label, has its own line.
+   * Draw columns over another one, if a chart is wanted. Where several rows have the same place, each text, such as a
+   * label, has its own line.
    */
-  async function showChart(mine) {
-    const numbers = result.kinds.map((kind, at) => ({ ...kind, at })).filter((kind) => kind.isNumber || kind.isTime);
-    const isStep = ({ isNumber, at }) => isNumber && result.columns[at] === "step";
-    const x = numbers.find(isStep) ?? numbers.find((kind) => kind.isTime) ?? numbers[0];
-    const ys = numbers.filter((kind) => kind.isNumber && kind !== x).slice(0, CURVES_MAX);
+  async function drawChart() {
+    const mine = turn;
+    const { x, xs, all, chosen, ys } = axesOf();
     const place = (row) => (x.isTime ? Date.parse(row[x.at]) / 1000 : Number(row[x.at]));
-    chart.hidden = !x || !ys.length || new Set(result.rows.map(place)).size < 2;
+    const canDraw = Boolean(x) && ys.length > 0;
+    chartButton.disabled = !canDraw;
+    chartButton.title = canDraw ? "" : "A chart needs two columns of numbers, and two rows";
+    chartButton.setAttribute("aria-pressed", String(canDraw && isCharted));
+    chart.hidden = !canDraw || !isCharted;
     if (chart.hidden) return;
+    const option = ({ title }, isChosen) => h("option", { value: title, selected: isChosen }, title);
+    show(xSelect, xs.map((one) => option(one, one === x)));
+    const every = h("option", { value: "" }, all.length > CURVES_MAX ? `the first ${CURVES_MAX} numbers` : "all numbers");
+    show(ySelect, all.length > 1 ? every : null, all.map((one) => option(one, one === chosen[0] || all.length === 1)));
     const { Chart, lineStyle } = await import("../chart.js");
     if (mine !== turn) return;
     const rows = result.rows.filter((row) => row[x.at] !== null).sort((a, b) => place(a) - place(b));
@@ -305,6 +342,10 @@ export async function open(content, rest, query) {
   };
 }
 
+function isStep({ isNumber, title }) {
+  return isNumber && title === "step";
+}
+
 function kindOf(rows, at) {
   const values = rows.slice(0, LOOKED_AT).map((row) => row[at]).filter((value) => value !== null);
   const isTime = values.length > 0 && values.every((value) => typeof value === "string" && TIME.test(value));
@@ -340,5 +381,6 @@ function exactOf(value) {
 
 function compareValues(a, b, turn) {
   if (a === null || b === null) return (a === null) - (b === null);
+  if (typeof a === "string" && typeof b === "string") return turn * byName(a, b); // rank2 before rank10
   return a < b ? -turn : a > b ? turn : 0;
 }
