@@ -1,11 +1,14 @@
 """The table of runs: all of them at once, so that a browser sorts and filters without asking again."""
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.json_response import JsonResponse, read_json
 from chiplog.page.parameters import integer, repeated
+from chiplog.query.client import Client
 from chiplog.query.run_sparklines import read_sparklines
 
 KEYS_MAX = 20  # chosen columns of config, and of the summary
@@ -49,12 +52,17 @@ async def get_sparklines(request: Request) -> Response:
     """GET api/sparklines: a metric of some runs in a few points each, the mean over their labels.
 
     key: the metric. run: repeated, at most 100. points: parts of a run's steps, at most 200, 40 if missing. The answer
-    has a list for each run that logged it; null for a part without a number.
+    has a list for each run that logged it; null for a part without a value, the text "nan" for one without a number.
     """
     query = request.query_params
     [key], runs = repeated(query, "key", 1, least=1), repeated(query, "run", SPARKLINES_MAX, least=1)
     points = integer(query, "points", 40, 2, POINTS_MAX)
-    return await read_json(request, lambda client: read_sparklines(client, key, runs, points))
+
+    def read(client: Client) -> dict[str, Any]:
+        found = read_sparklines(client, key, runs, points)
+        return {run: ["nan" if value != value else value for value in values] for run, values in found.items()}
+
+    return await read_json(request, read)
 
 
 ROUTES = [Route("/runs", list_runs), Route("/keys", list_keys), Route("/sparklines", get_sparklines)]

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { svg } from "./dom.js";
-import { valueText } from "./texts.js";
+import { numberText } from "./texts.js";
 
 const REST_MS = 60; // after the last row that came: a fast scroll asks once
 const RUNS_MAX = 100; // in one request: a bound of the server
@@ -74,26 +74,33 @@ export class Sparklines {
   }
 }
 
-/** Draw points, the lowest at the bottom. A part of the run without a number is a gap. */
+/**
+ * Return the path of points, the lowest at the bottom; a part of the run that is NaN is a gap, one without a value is not. A
+ * number that is alone is a dot.
+ */
+export function pathOf(points) {
+  const numbers = points.filter((value) => typeof value === "number");
+  const [least, most] = [Math.min(...numbers), Math.max(...numbers)];
+  const x = (at) => ((at + 0.5) * WIDTH) / points.length;
+  const y = (value) => (most > least ? 2 + ((most - value) / (most - least)) * (HEIGHT - 4) : HEIGHT / 2);
+  const pieces = [[]];
+  points.forEach((value, at) => {
+    if (value === "nan") pieces.push([]);
+    else if (value !== null) pieces.at(-1).push(`${x(at).toFixed(1)} ${y(value).toFixed(1)}`);
+  });
+  return pieces.filter(({ length }) => length).map((places) => `M${places.join("L")}${places.length === 1 ? "h0" : ""}`).join("");
+}
+
 function fill(element, key, points) {
   element.replaceChildren();
-  const numbers = (points ?? []).filter((value) => value !== null);
+  const numbers = (points ?? []).filter((value) => typeof value === "number");
   if (!numbers.length) {
     element.setAttribute("aria-label", points ? `${key} was not logged` : "");
     return;
   }
   const [least, most] = [Math.min(...numbers), Math.max(...numbers)];
-  const x = (at) => ((at + 0.5) * WIDTH) / points.length;
-  const y = (value) => (most > least ? 2 + ((most - value) / (most - least)) * (HEIGHT - 4) : HEIGHT / 2);
-  let [path, isDown] = ["", false];
-  points.forEach((value, at) => {
-    if (value !== null) {
-      const isAlone = !isDown && (points[at + 1] ?? null) === null;
-      path += `${isDown ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}${isAlone ? "h0.1" : ""}`;
-    }
-    isDown = value !== null;
-  });
-  const text = `${key}: from ${valueText(numbers[0])} to ${valueText(numbers.at(-1))}, least ${valueText(least)}, most ${valueText(most)}`;
+  const [from, to, low, high] = [numbers[0], numbers.at(-1), least, most].map((value) => numberText(value));
+  const text = `${key}, means of ${points.length} parts of its steps: from ${from} to ${to}, least ${low}, most ${high}`;
   element.setAttribute("aria-label", text);
-  element.append(svg("title", {}, text), svg("path", { d: path }));
+  element.append(svg("title", {}, text), svg("path", { d: pathOf(points) }));
 }
