@@ -2,13 +2,29 @@
 
 import { h, show } from "./dom.js";
 
+const CELL_PX = 18; // of a cell beside its text
+const ARROW_PX = 34; // the arrow and the padding beside the title of the sorted column
+const WANTED_MAX = 900; // px of one column
 const MORE = 8; // rows above and below the visible ones
 let tables = 0;
 
 /**
+ * Return the widths of columns in px: their own, and of the room beside them what their contents lack.
+ * @param {Array<{width: number}>} columns
+ * @param {Array<number>} wanted the widths of the contents
+ */
+export function fittedWidths(columns, wanted, room) {
+  const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+  const lacks = columns.map(({ width }, at) => Math.max(0, (wanted[at] ?? 0) - width));
+  const free = Math.max(0, room - sum(columns.map(({ width }) => width)));
+  const share = Math.min(1, free / (sum(lacks) || 1));
+  return columns.map(({ width }, at) => Math.floor(width + share * lacks[at]));
+}
+
+/**
  * Return a table: {element, set, redraw, close}.
  *
- * set(columns, rows, sort, keepsPlace): columns are {name, title, width (px), grows, isNumber, cell(data), isSortable}; rows are
+ * set(columns, rows, sort, keepsPlace): columns are {name, title, width (px), grows, isFluid, isNumber, cell(data), isSortable}; rows are
  * {key, data}, or {key, heading, isFolded} for a line over a group; sort is {name, isDown} or null. Rows with the same key and the
  * same `data` keep their elements. keepsPlace: the first visible row stays where it is, although rows come above it; else
  * the table begins at its top again.
@@ -24,6 +40,7 @@ export function createTable({ label, onSort, onOpen, onMark, onFold, isMarked = 
   let height = 30;
   let frame = 0;
   let drawn = new Map();
+  let wanted = []; // widths of contents, px
 
   const head = h("div", { class: "row head", role: "row", "aria-rowindex": 1 });
   const body = h("div", { class: "rows", role: "rowgroup" });
@@ -36,6 +53,7 @@ export function createTable({ label, onSort, onOpen, onMark, onFold, isMarked = 
   const sizes = new ResizeObserver(() => {
     height = parseInt(getComputedStyle(element).getPropertyValue("--row"), 10) || 30;
     body.style.height = `${rows.length * height}px`;
+    setWidths();
     redraw();
   });
   sizes.observe(element);
@@ -47,7 +65,10 @@ export function createTable({ label, onSort, onOpen, onMark, onFold, isMarked = 
     const key = rows[active]?.key;
     [columns, rows, sort] = [newColumns, newRows, newSort];
     active = key === undefined ? -1 : rows.findIndex((row) => row.key === key);
-    if (!isSame) drawn.clear();
+    if (!isSame) {
+      drawn.clear();
+      wanted = [];
+    }
     drawHead();
     element.setAttribute("aria-rowcount", rows.length + 1);
     element.setAttribute("aria-colcount", columns.length);
@@ -62,11 +83,31 @@ export function createTable({ label, onSort, onOpen, onMark, onFold, isMarked = 
 
   function drawHead() {
     const focused = head.contains(document.activeElement) ? document.activeElement.dataset.name : null;
-    const widths = columns.map(({ width, grows }) => (grows ? `minmax(${width}px, ${grows}fr)` : `${width}px`));
-    element.style.setProperty("--columns", widths.join(" "));
     element.style.setProperty("--least", `${columns.reduce((sum, { width }) => sum + width, 0)}px`);
     show(head, columns.map(headOf));
+    setWidths();
     if (focused) head.querySelector(`[data-name="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  function setWidths() {
+    const widths = fittedWidths(columns, wanted, element.clientWidth);
+    const tracks = columns.map(({ grows }, at) => (grows ? `minmax(${widths[at]}px, ${grows}fr)` : `${widths[at]}px`));
+    element.style.setProperty("--columns", tracks.join(" "));
+  }
+
+  /** Note how wide the contents of new rows are. */
+  function measure(elements) {
+    const range = document.createRange();
+    for (const element of elements) {
+      [...element.children].forEach((cell, at) => {
+        if (columns[at]?.isFluid) return;
+        range.selectNodeContents(cell);
+        const title = cell.parentNode === head && cell.querySelector(".clip"); // a button is not wider than its cell
+        const width = title ? title.scrollWidth + ARROW_PX : range.getBoundingClientRect().width;
+        wanted[at] = Math.min(WANTED_MAX, Math.max(wanted[at] ?? 0, Math.ceil(width) + CELL_PX));
+      });
+    }
+    setWidths();
   }
 
   function headOf({ name, title, isNumber, isSortable, help }) {
@@ -98,6 +139,7 @@ export function createTable({ label, onSort, onOpen, onMark, onFold, isMarked = 
     const first = Math.max(0, Math.floor(top / height) - MORE);
     const last = Math.min(rows.length, Math.ceil((top + element.clientHeight) / height) + MORE);
     const next = new Map();
+    const made = [];
     let place = body.firstChild;
     for (let at = first; at < last; at++) {
       const row = rows[at];
@@ -105,6 +147,7 @@ export function createTable({ label, onSort, onOpen, onMark, onFold, isMarked = 
       let old = drawn.get(row.key);
       if (!old || old.data !== row.data || old.heading !== row.heading || old.isFolded !== row.isFolded || old.isChosen !== isChosen) {
         old = { data: row.data, heading: row.heading, isFolded: row.isFolded, isChosen, element: rowOf(row, isChosen) };
+        if (!row.heading) made.push(old.element);
       }
       next.set(row.key, old);
       old.element.id = `${id}-${at}`;
@@ -120,6 +163,7 @@ export function createTable({ label, onSort, onOpen, onMark, onFold, isMarked = 
       place = after;
     }
     drawn = next;
+    if (made.length && element.clientWidth) measure([head, ...made]);
     if (active >= first && active < last) element.setAttribute("aria-activedescendant", `${id}-${active}`);
     else element.removeAttribute("aria-activedescendant");
   }

@@ -164,7 +164,7 @@ export async function open(content, rest, query) {
   function curveColumn(name, key) {
     const lines = new Sparklines(key, report);
     curves.push(lines);
-    return { name, title: key, help: `curve of ${key}`, width: 120, grows: 1, cell: (run) => lines.cell(run) };
+    return { name, title: key, help: `curve of ${key}`, width: 120, grows: 1, isFluid: true, cell: (run) => lines.cell(run) };
   }
   function columnOf(name) {
     if (!made.has(name)) {
