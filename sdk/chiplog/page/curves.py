@@ -33,7 +33,8 @@ WITH members AS (
     FROM base.producers p JOIN base.runs r ON r.run = p.run
     WHERE r.run_id = $run AND p.role = 'rank' AND {CHOSEN_LABELS} GROUP BY p.label
 ), kinds AS (
-    SELECT kind, count(*) AS n, list(label ORDER BY rank NULLS LAST, label) AS labels FROM members GROUP BY kind
+    SELECT kind, count(*) AS n, list(label ORDER BY rank NULLS LAST, length(label), label) AS labels
+    FROM members GROUP BY kind
 ), found AS (
     SELECT k.*, m.kind, m.is_running, max(k.step) OVER (PARTITION BY k.key) AS newest_step
     FROM keys k LEFT JOIN members m USING (label)
@@ -45,7 +46,7 @@ WITH members AS (
            coalesce(sum(n) FILTER (NOT is_running), 0)::BIGINT AS n_values_ended,
            count(*) FILTER (step < newest_step) AS n_behind,
            coalesce(
-               list(label ORDER BY step, rank NULLS LAST, label) FILTER (step < newest_step), []
+               list(label ORDER BY step, rank NULLS LAST, length(label), label) FILTER (step < newest_step), []
            )[1:{BEHIND_SHOWN}] AS behind,
            max(n) AS most_values, max(n_nan) AS most_nan, list(label) AS labels
     FROM found GROUP BY key, kind
@@ -96,7 +97,7 @@ _LINES = """
 SELECT key, label, arg_max(rank, attempt) AS rank, list(step ORDER BY step) AS step,
        list(epoch_ms(ts) ORDER BY step) AS ts, list(min ORDER BY step) AS min, list(mean ORDER BY step) AS mean,
        list(max ORDER BY step) AS max, arg_max(attempt, step) AS last_attempt
-FROM buckets GROUP BY key, label ORDER BY rank NULLS LAST, label
+FROM buckets GROUP BY key, label ORDER BY rank NULLS LAST, length(label), label
 """
 _BAND_COLUMNS = ("step", "ts", "n_present", "min", "median", "max", "min_label", "max_label")
 _BAND = f"""

@@ -37,7 +37,7 @@ WITH named AS MATERIALIZED (
 )
 SELECT t.label, t.phase, t.may_wait, t.seconds, m.typical_s, t.ts FROM times t JOIN shown s ON s.label = t.label
 JOIN (SELECT phase, median(seconds) AS typical_s FROM times GROUP BY phase) m ON m.phase = t.phase
-ORDER BY t.label <> $mark, s.work DESC, t.label, t.phase
+ORDER BY t.label <> $mark, s.work DESC, length(t.label), t.label, t.phase
 """
 _N_LABELS = f"SELECT count(DISTINCT label) AS n FROM phases WHERE run_id = $run AND step = $step AND {CHOSEN_LABELS}"
 

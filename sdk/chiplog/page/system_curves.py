@@ -36,7 +36,8 @@ _OWNED = "regexp_matches({}, '^(GPU-|MIG-|pid:)')"
 _LABELS = """
 SELECT node, label, min(rank) AS rank,
        list(DISTINCT device ORDER BY device) FILTER (regexp_matches(device, '^(GPU-|MIG-)')) AS gpus
-FROM base.shares WHERE run_id = $run GROUP BY node, label ORDER BY min(rank) NULLS LAST, node, label
+FROM base.shares WHERE run_id = $run GROUP BY node, label
+ORDER BY min(rank) NULLS LAST, length(node), node, length(label), label
 """
 # What belongs to the chosen labels and nodes: a label's GPUs and process, a node's host.
 _CHOSEN = f"""
@@ -97,7 +98,7 @@ SELECT name, any_value(n), NULL, NULL, NULL, NULL, {lists}, arg_max(last_min, pl
        list(n_present ORDER BY place),
        list(min_label ORDER BY place), list(max_label ORDER BY place)
 FROM bands GROUP BY name
-ORDER BY name, node, rank NULLS LAST, device
+ORDER BY name, length(node), node, rank NULLS LAST, length(device), device
 """.format(
     lists="list(place ORDER BY place) AS step, list(first_us / 1e3 ORDER BY place) AS ts, "
     "list(min ORDER BY place) AS min, list(mean ORDER BY place) AS mean, list(max ORDER BY place) AS max, "

@@ -35,7 +35,7 @@ FROM (
     SELECT *, CASE WHEN length(value) <= $chars OR $search = '' THEN 0
                    ELSE greatest(instr(lower(value), lower($search)) - $chars // 4, 0) END AS start
     FROM found WHERE $step IS NULL OR step = $step
-) ORDER BY step DESC, rank NULLS LAST, label LIMIT {ROWS_MAX + 1}
+) ORDER BY step DESC, rank NULLS LAST, length(label), label LIMIT {ROWS_MAX + 1}
 """
 )
 

@@ -28,7 +28,7 @@ FROM (FROM runs WHERE run_id = $run) r JOIN (
     FROM labels WHERE run_id = $run QUALIFY row_number() OVER (PARTITION BY label ORDER BY attempt DESC) = 1
 ) l ON l.run_id = r.run_id
 LEFT JOIN (FROM rank_progress WHERE run_id = $run) p ON p.label = l.label AND p.attempt = l.attempt
-ORDER BY l.rank NULLS LAST, l.label
+ORDER BY l.rank NULLS LAST, length(l.label), l.label
 """
 # Bounds of step and time are parameters, so that DuckDB skips whatever lies before them. A step time is the time
 # between the first facts of the oldest and the newest of the last steps, divided by the number of steps between them.

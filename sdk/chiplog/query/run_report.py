@@ -21,7 +21,7 @@ SELECT l.*, l.attempt = max(l.attempt) OVER (PARTITION BY l.label) AS is_newest,
 FROM labels l
 LEFT JOIN (FROM completeness WHERE run_id = $run) c ON c.label = l.label AND c.attempt = l.attempt
 LEFT JOIN (FROM rank_progress WHERE run_id = $run) p ON p.label = l.label AND p.attempt = l.attempt
-WHERE l.run_id = $run ORDER BY l.rank NULLS LAST, l.label, l.attempt
+WHERE l.run_id = $run ORDER BY l.rank NULLS LAST, length(l.label), l.label, l.attempt
 """
 # The last step is that of the newest attempt, even if an earlier one got further. The same query reads the summary:
 # between two queries a run logs more. Labels together may have far more keys than are listed.
@@ -30,8 +30,8 @@ WITH listed AS MATERIALIZED (SELECT DISTINCT key FROM keys WHERE run_id = $run O
 per_label AS (FROM keys WHERE run_id = $run AND key IN (FROM listed))
 SELECT key, sum(n)::BIGINT AS points, count(*) AS labels, max(step) AS last_step,
        min(last_value) AS lowest, max(last_value) AS highest,
-       list(label ORDER BY rank NULLS LAST, label)[1:{LAST_VALUES_MAX}] AS last_labels,
-       list(last_value ORDER BY rank NULLS LAST, label)[1:{LAST_VALUES_MAX}] AS last_values,
+       list(label ORDER BY rank NULLS LAST, length(label), label)[1:{LAST_VALUES_MAX}] AS last_labels,
+       list(last_value ORDER BY rank NULLS LAST, length(label), label)[1:{LAST_VALUES_MAX}] AS last_values,
        (SELECT any_value(s.value) FROM run_summary s WHERE s.run_id = $run AND s.key = per_label.key) AS summary
 FROM per_label GROUP BY key ORDER BY key
 """

@@ -338,6 +338,21 @@ def test_a_label_that_never_logged_what_most_of_its_kind_log_is_missing(tmp_path
     assert reward["behind"] == ["actor1"]
 
 
+def test_labels_without_a_rank_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    def fill_twelve(database: duckdb.DuckDBPyConnection) -> None:
+        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
+        database.execute(
+            "INSERT INTO base.producers (producer, role, run, label, attempt, produced) "
+            "SELECT r, 'rank', 1, 'worker' || r, 0, 1 FROM range(12) t(r)"
+        )
+        database.execute("INSERT INTO base.names VALUES (1, 'loss')")
+        database.execute("INSERT INTO base.metrics SELECT r, 1, 0, 0, make_timestamp(0), r FROM range(12) t(r)")
+
+    with filled(tmp_path, fill_twelve) as client:
+        [curve] = read_curves(client, CurvesRequest("r", ("loss",)))
+    assert [line["label"] for line in curve["lines"]] == [f"worker{n}" for n in range(12)]
+
+
 def test_x_is_the_mean_of_another_metric_in_each_bucket(client: Client, values: list[Value]) -> None:
     [curve] = read_curves(client, CurvesRequest("r", ("short",), 20, x="epoch", values_max=0))
     wanted = expected(values, "epoch", curve["width"], 0, 1_000)
