@@ -7,7 +7,7 @@ import { areLabelsKnown, failedLabels, labelsChoice, labelsSelect } from "../lab
 import { isActive, liveRefresh } from "../live.js";
 import { deleteRuns, editRun } from "../run_edits.js";
 import { savedViews } from "../saved_views.js";
-import { countText, durationText, timeText, valueText, wholeText } from "../texts.js";
+import { countText, durationText, numberText, timeText, valueText, wholeText } from "../texts.js";
 import { verdictSection } from "./run/verdict.js";
 
 const TABS = {
@@ -18,6 +18,7 @@ const PAUSE_MS = 2000; // between two reports of a run that changes
 const PAUSE_QUIET_MS = 30000; // of a run that has ended and is complete
 const VERDICT_PAUSE_MS = 30000; // it reads all phases of the run; the tab of ranks asks more often
 const PAUSE_FACTOR = 10; // an answer that takes long is asked for less often
+const OVERLAID_MAX = 9; // other runs
 const ROWS_SHOWN = 30; // of config and summary, until more are asked for
 
 /** The last whole report, so that another tab of the same run is drawn at once. */
@@ -40,7 +41,9 @@ export async function open(content, rest, query) {
     if (error.kind !== "not_found") throw error;
     return waitFor(content, run, "No such run yet");
   }
-  if (content.isConnected) document.title = `${report.name || run} · chiplog`;
+  const others = tab === "curves" ? new Set(query.getAll("with").filter((other) => other !== run)).size : 0;
+  const overlay = others ? `Curves of ${countText(Math.min(others, OVERLAID_MAX) + 1, "run")}` : ""; // not of this run
+  if (content.isConnected) document.title = `${overlay || report.name || run} · chiplog`;
 
   const header = h("div");
   const onDeleted = ([gone]) => {
@@ -50,7 +53,7 @@ export async function open(content, rest, query) {
   };
   const buttons = h(
     "div",
-    {},
+    { hidden: Boolean(overlay) },
     h("button", { onclick: () => editRun(report, refresh) }, "Edit"),
     " ",
     h("button", { onclick: () => deleteRuns([report], onDeleted) }, "Delete"),
@@ -60,7 +63,8 @@ export async function open(content, rest, query) {
   const element = h("section", { class: `run-tab tab-${tab}`, "aria-label": TABS[tab] });
   const verdict = verdictSection(run, { isWhole: tab === "ranks" });
   verdict.onFailure = () => header.querySelector(".run-failure")?.remove(); // the sentence says the same and more
-  drawHeader(header, report, verdict);
+  const drawHead = () => (overlay ? show(header, h("div", { class: "run-title" }, h("h1", {}, overlay))) : drawHeader(header, report, verdict));
+  drawHead();
   details.addEventListener("toggle", () => {
     setParameters({ details: details.open ? 1 : null });
     tabs.setLinks();
@@ -78,8 +82,8 @@ export async function open(content, rest, query) {
   };
   element.addEventListener("labels", () => (drawChoice(), onLabels())); // a tab has changed the choice
   drawChoice();
-  const line = h("div", { class: "tab-line" }, tabs.bar, choice, viewsMenu(run, tab, () => report));
-  show(content, h("header", { class: "run-header" }, header, buttons), verdict.element, line, element, details);
+  const line = h("div", { class: "tab-line" }, overlay ? h("span", { class: "tabs" }) : tabs.bar, choice, viewsMenu(run, tab, () => report));
+  show(content, h("header", { class: "run-header" }, header, buttons), overlay ? null : verdict.element, line, element, overlay ? null : details);
   show(element, h("p", { class: "quiet" }, "Loading…"));
 
   let isOpen = true;
@@ -90,7 +94,7 @@ export async function open(content, rest, query) {
   const closed = new AbortController();
   // After what the tab shows: it reads all phases. The tab of ranks asks itself.
   const loadVerdict = () => {
-    if (tab === "ranks" || performance.now() - verdictAt < VERDICT_PAUSE_MS) return;
+    if (tab === "ranks" || overlay || performance.now() - verdictAt < VERDICT_PAUSE_MS) return;
     verdictAt = performance.now();
     verdict.load(closed.signal).catch(() => {}); // what it would say is in the tab of ranks, with the reason
   };
@@ -121,7 +125,7 @@ export async function open(content, rest, query) {
     if (hasFailed) notice("");
     hasFailed = false;
     isFresh = true;
-    drawHeader(header, report, verdict);
+    drawHead();
     loadVerdict();
     if (details.open || details.hidden) drawDetails(details, report, whole);
     if (isOutline || !choice.contains(document.activeElement)) drawChoice(); // an open list stays as it is
@@ -152,7 +156,7 @@ export async function open(content, rest, query) {
   });
   if (!isFresh) live.changed();
   else loadVerdict();
-  clock = setInterval(() => report.ended_at ?? drawDuration(header, report), 1000);
+  if (!overlay) clock = setInterval(() => report.ended_at ?? drawDuration(header, report), 1000);
   return () => close();
 }
 
@@ -331,7 +335,7 @@ function drawDetails(details, report, whole) {
       "div",
       { class: "panels" },
       panel("Config", flat(report.config), "no config was set"),
-      panel("Summary", report.summary, "no summary yet"),
+      panel("Summary", Object.fromEntries(Object.entries(report.summary).map(([key, value]) => [key, numberText(value)])), "no summary yet"),
       panel("Environment", flat(settings), "no environment was reported"),
       packages ? panel("Packages", packages, "none", 0) : null,
     ),
