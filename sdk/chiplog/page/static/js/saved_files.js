@@ -54,7 +54,7 @@ export function imageOf(content) {
 }
 
 /**
- * Return a table {head, rows, isCut} of at most so many rows; null if the text is none.
+ * Return a table {head, rows, nRows} of at most so many rows; null if the text is none. nRows: of all, null if unknown.
  * @param {string} path its end says what separates values
  * @param {string} text perhaps only the start of the file
  * @param {boolean} isPart whether more of the file follows: then the last line may be half
@@ -72,14 +72,12 @@ export function tableOf(path, text, rowsMax, isPart) {
     return {
       head: cells(value.columns),
       rows: value.data.slice(0, rowsMax).map(cells),
-      isCut: value.data.length > rowsMax,
+      nRows: value.data.length,
     };
   }
-  const rows = separated(text, TABLES[path.split(".").at(-1).toLowerCase()] ?? ",", rowsMax + 2);
+  const rows = separated(text, TABLES[path.split(".").at(-1).toLowerCase()] ?? ",", isPart ? rowsMax + 2 : Infinity);
   if (isPart && rows.length < rowsMax + 2) rows.pop();
-  return rows.length
-    ? { head: rows[0], rows: rows.slice(1, rowsMax + 1), isCut: isPart || rows.length > rowsMax + 1 }
-    : null;
+  return rows.length ? { head: rows[0], rows: rows.slice(1, rowsMax + 1), nRows: isPart ? null : rows.length - 1 } : null;
 }
 
 /** Return the first rows of separated values with quotes as of RFC 4180. */
@@ -117,7 +115,7 @@ export function tableElement({ head, rows }) {
   const isNumber = head.map(
     (_, at) => rows.length > 0 && rows.every((row) => (row[at] ?? "") === "" || Number.isFinite(Number(row[at]))),
   );
-  const text = (value = "") => (value.length > CELL_CHARS_MAX ? `${value.slice(0, CELL_CHARS_MAX)}…` : value);
+  const text = (value = "") => (value.length > CELL_CHARS_MAX ? `${value.slice(0, CELL_CHARS_MAX)}… (${CELL_CHARS_MAX} of ${countText(value.length, "character")})` : value);
   const shown = head.slice(0, COLUMNS_MAX);
   const kinds = isNumber.map((is) => (is ? "number" : null));
   const cells = (row) => shown.map((_, at) => h("td", { class: kinds[at] }, text(row[at])));
@@ -129,9 +127,11 @@ export function tableElement({ head, rows }) {
 }
 
 /** Return what of a table is shown, in words. */
-export function tableText({ head, rows, isCut }) {
-  const more = head.length > COLUMNS_MAX ? `, of which the first ${COLUMNS_MAX} are shown` : "";
-  return `${isCut ? "The first " : ""}${countText(rows.length, "row")}, ${countText(head.length, "column")}${more}.`;
+export function tableText({ head, rows, nRows }) {
+  const [n, nColumns] = [nRows ?? rows.length, head.length];
+  const of = (nShown, nAll) => (nShown < nAll ? `${wholeText(nShown)} of ` : "");
+  const columns = `${of(COLUMNS_MAX, nColumns)}${countText(nColumns, "column")}`;
+  return `${nRows === null ? "The first " : of(rows.length, n)}${countText(n, "row")}, ${columns}.`;
 }
 
 /**

@@ -534,9 +534,10 @@ class TextPanel extends Panel {
       ? h("button", { class: "bare", onclick: () => view.setStep(row.step) }, `step ${wholeText(row.step)}`)
       : null;
     const text = h("pre", {}, row.n_before ? "…" : null, marked(row.value, view.search));
-    const isCut = row.value.length < row.n_chars;
+    const n = [...row.value].length; // as the server counts
+    const of = `${wholeText(n)} of ${countText(row.n_chars, "character")}`;
     const more =
-      isCut &&
+      n < row.n_chars &&
       h(
         "button",
         {
@@ -550,7 +551,7 @@ class TextPanel extends Panel {
             more.remove();
           },
         },
-        `Show all ${wholeText(row.n_chars)} characters`,
+        `${of}: show all`,
       );
     return h("article", {}, h("header", {}, h("b", {}, row.label), " ", where), text, more);
   }
