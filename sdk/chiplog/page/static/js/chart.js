@@ -3,12 +3,13 @@
 
 import { h, show } from "./dom.js";
 import { readout } from "./readout.js";
-import { clockText, durationText, exponentText, valueText, zoneName } from "./texts.js";
+import { TIME_STEPS, clockText, durationText, exponentText, valueText, zoneName } from "./texts.js";
 import { onTheme } from "./theme.js";
 import uPlot from "./uplot.js";
 
-const COLOURS = 8; // --series-1 … --series-8; further lines are dashed
-const DASH = [6, 3];
+const COLOURS = 16; // --series-1 … --series-16
+const SOLID = 8; // lines that are not dashed
+const DASHES = [[6, 3], [2, 3]];
 const HEIGHT = 210;
 const POINTS_MAX = 40; // with so many or fewer, each has a dot
 const FONT = "11px system-ui, sans-serif";
@@ -20,6 +21,8 @@ const MARKS_NEAR = 4; // of which the words are shown at once
 const FLOOR_SHARE = 0.5; // of the end of the axis: where it begins above that, the legend has a note
 const LOG_SPLITS_MIN = 3; // of a logarithmic x
 const LABEL_PX = 72; // of its texts
+const LABEL_Y_PX = 24; // of the texts of a logarithmic y
+const LOG_ROOM = 0.05; // above and below the values on a logarithmic y, as a share of their powers of ten
 const NAME_GAP = 3; // pixels between a line and its name
 const WHOLE_INCREMENTS = Array.from({ length: 48 }, (_, at) => [1, 2, 5][at % 3] * 10 ** Math.floor(at / 3)); // of steps
 
@@ -41,7 +44,14 @@ export function smooth(values, weight) {
 
 /** Return {colour, dash} of the line at a place. */
 export function lineStyle(at) {
-  return { colour: `--series-${(at % COLOURS) + 1}`, dash: at % (2 * COLOURS) >= COLOURS ? DASH : null };
+  const turn = Math.floor((at + COLOURS - SOLID) / COLOURS); // 0 for the first 8 lines, then one more for each 16
+  return { colour: `--series-${(at % COLOURS) + 1}`, dash: turn ? DASHES[(turn - 1) % DASHES.length] : null };
+}
+
+/** Return the mark of a line in a legend, as it is drawn. */
+export function lineMark({ colour, dash }) {
+  const kind = !dash ? "" : dash === DASHES[0] ? " dashed" : " dotted";
+  return h("i", { class: `mark${kind}`, ref: (element) => (element.style.borderTopColor = css(colour)) });
 }
 
 /**
@@ -162,18 +172,25 @@ export class Chart {
       ticks: { stroke: css("--grid"), width: 1, size: 4 },
     };
     const texts = (plot, splits) => splits.map((value) => axisText(value, splits));
-    const logTexts = (plot, splits) => splits.map((value) => (value === null ? null : logText(value, splits)));
+    const logTexts = (name) => (plot, splits) => {
+      const { min, max } = plot.scales[name];
+      return max < 10 * min ? texts(plot, splits) : splits.map((value) => (value === null ? null : logText(value)));
+    };
+    const logTicks = (name, px) => ({
+      splits: (plot, at, least, most) => logSplits(least, most),
+      filter: (plot, splits) => withRoom(splits, (split) => plot.valToPos(split, name), px),
+      values: logTexts(name),
+    });
     const x = { ...axis, space: 70, size: 30 };
-    if (model.kind === "relative") x.values = (plot, splits) => splits.map((value) => durationText(value));
-    else if (model.isLogX) x.values = (plot, splits) => (plot.scales.x.max < 10 * plot.scales.x.min ? texts : logTexts)(plot, splits);
+    if (model.kind === "relative") Object.assign(x, { incrs: TIME_STEPS, values: (plot, splits) => splits.map((value) => durationText(value)) });
     else if (model.kind === "time") x.values = (plot, splits, at, space, step) => splits.map((value) => tickText(value, step, this.local));
     else x.values = texts;
-    if (model.isLogX) Object.assign(x, { splits: (plot, at, least, most) => logSplits(least, most), filter: withRoom });
+    if (model.isLogX) Object.assign(x, logTicks("x", LABEL_PX), model.kind === "relative" ? { values: x.values } : {});
     else if (model.kind === "step") x.incrs = WHOLE_INCREMENTS;
     const y = { ...axis, values: texts, space: 32, size: (plot, values) => axisSize(values) };
     const right = { ...y, scale: "right", side: 1, grid: { show: false } };
     const hasRight = series.some(({ scale }) => scale === "right");
-    if (model.isLog) y.values = logTexts;
+    if (model.isLog) Object.assign(y, logTicks("y", LABEL_Y_PX));
     return {
       width: this.element.clientWidth,
       height: HEIGHT,
@@ -189,7 +206,7 @@ export class Chart {
             return model.isLogX ? logSpread(from > 0 ? from : this.model.x[0], to) : spread(from, to);
           },
         },
-        y: { distr: model.isLog ? 3 : 1 },
+        y: model.isLog ? { distr: 3, range: (plot, least, most) => logRoom(least, most) } : {},
       },
       axes: hasRight ? [x, y, right] : [x, y],
       legend: { show: false },
@@ -338,28 +355,31 @@ export class Chart {
   drawNames(plot) {
     const { ctx, bbox } = plot;
     const tails = this.model.lines.map((line, at) => [line, this.places[at]]).filter(([line]) => line.tail);
-    const names = [];
+    const found = [];
+    const gap = NAME_GAP * devicePixelRatio;
+    const height = 11 * devicePixelRatio;
     ctx.save();
-    ctx.font = `600 ${11 * devicePixelRatio}px system-ui, sans-serif`;
+    ctx.font = `600 ${height}px system-ui, sans-serif`;
     ctx.textAlign = "right";
     for (const [line, number] of tails) {
       const values = plot.data[number];
       const at = values.findLastIndex((value) => value !== null && value !== undefined);
       if (at < 0) continue;
-      const isAbove = line.tail.isAbove;
-      const gap = NAME_GAP * devicePixelRatio;
-      const height = 11 * devicePixelRatio;
-      const y = plot.valToPos(values[at], "y", true) + (isAbove ? -gap : gap + height);
-      const place = [bbox.left + bbox.width - gap, Math.min(bbox.top + bbox.height - gap, Math.max(bbox.top + height, y))];
+      const { isAbove } = line.tail;
+      found.push({ line, y: plot.valToPos(values[at], "y", true) + (isAbove ? -gap : gap + height) });
+    }
+    const placed = spreadNames(found, bbox.top + height, bbox.top + bbox.height - gap, height);
+    for (const { line, y } of placed) {
+      const place = [bbox.left + bbox.width - gap, y];
       ctx.strokeStyle = css("--surface"); // readable on a line
       ctx.lineWidth = 4 * devicePixelRatio;
       ctx.lineJoin = "round";
       ctx.strokeText(line.tail.text, ...place);
       ctx.fillStyle = css(line.colour);
       ctx.fillText(line.tail.text, ...place);
-      names.push(`${line.tail.text} ${isAbove ? "above" : "below"}`);
     }
     ctx.restore();
+    const names = placed.map(({ line: { tail } }) => `${tail.text} ${tail.isAbove ? "above" : "below"}`);
     this.edge.textContent = names.length ? `At the right edge: ${names.join(", ")}.` : "";
   }
 
@@ -393,10 +413,7 @@ export class Chart {
   }
 
   legendEntry(line, value) {
-    const mark = h("i", {
-      class: line.dash ? "dashed" : "",
-      ref: (element) => (element.style.borderTopColor = css(line.colour)),
-    });
+    const mark = lineMark(line);
     const { onToggle } = this.calls;
     if (!line.id || !onToggle) return h("span", { class: "curve-line" }, mark, line.name, value);
     const attributes = {
@@ -448,7 +465,7 @@ export class Chart {
       const left = 10 * scale + ((at % 4) * canvas.width) / 4;
       const y = source.height + (28 + 11 + 16 * Math.floor(at / 4)) * scale;
       ctx.fillStyle = css(named[at].colour);
-      ctx.fillText(`— ${name}`, left, y, canvas.width / 4 - 12 * scale);
+      ctx.fillText(`${named[at].dash ? "╌╌" : "—"} ${name}`, left, y, canvas.width / 4 - 12 * scale);
     });
     return canvas;
   }
@@ -481,9 +498,32 @@ function isEnd(values, at) {
   return true;
 }
 
+/**
+ * Return names with a y at which none overlaps another one, near the y that they have: between two bounds, and `height`
+ * apart. Of names without room those in between are left out.
+ */
+export function spreadNames(names, least, most, height) {
+  const nMost = Math.max(1, Math.floor((most - least) / height) + 1);
+  const sorted = names.toSorted((a, b) => a.y - b.y);
+  const step = Math.max(1, (sorted.length - 1) / Math.max(1, nMost - 1));
+  const kept = Array.from({ length: Math.min(nMost, sorted.length) }, (_, at) => ({ ...sorted[Math.round(at * step)] }));
+  kept.forEach((name, at) => (name.y = Math.max(name.y, at ? kept[at - 1].y + height : least)));
+  for (let at = kept.length - 1, room = most; at >= 0; at--, room -= height) kept[at].y = Math.min(kept[at].y, room);
+  return kept;
+}
+
 function spread(least, most) {
   if (least === null || most === null) return [0, 1];
   return least === most ? [least - 1, most + 1] : [least, most];
+}
+
+/** Return the range of a logarithmic y with room around its values; a single value is in the middle. */
+export function logRoom(least, most) {
+  if (!(least > 0)) return [1, 10]; // no values
+  if (least === most) return [least / 2, most * 2];
+  const [low, high] = [least, most].map(Math.log10);
+  const room = LOG_ROOM * (high - low);
+  return [Math.max(10 ** (low - room), Number.MIN_VALUE), Math.min(10 ** (high + room), Number.MAX_VALUE)];
 }
 
 function logSpread(least, most) {
@@ -509,14 +549,14 @@ export function logSplits(least, most) {
   return Array.from({ length: to - from + 1 }, (_, at) => (from + at) * step);
 }
 
-/** Return the splits of a logarithmic x whose texts have room, null for others: first powers of ten, then their halves. */
-function withRoom(plot, splits) {
+/** Return the splits of a logarithmic axis whose texts have room, null for others: first powers of ten, then their halves. */
+export function withRoom(splits, positionOf, px) {
   const digit = (split) => Math.round(split / 10 ** Math.floor(Math.log10(split) + 1e-9));
   const order = (split) => ({ 1: 0, 5: 1, 2: 2 })[digit(split)] ?? 3;
   const taken = new Map();
   for (const split of splits.toSorted((a, b) => order(a) - order(b))) {
-    const at = plot.valToPos(split, "x");
-    if ([...taken.values()].every((other) => Math.abs(at - other) >= LABEL_PX)) taken.set(split, at);
+    const at = positionOf(split);
+    if ([...taken.values()].every((other) => Math.abs(at - other) >= px)) taken.set(split, at);
   }
   return splits.map((split) => (taken.has(split) ? split : null));
 }
@@ -561,9 +601,7 @@ function formatOf(digits) {
   return formats.get(digits);
 }
 
-function logText(value, splits) {
-  const digit = Math.round(value / 10 ** Math.floor(Math.log10(value) + 1e-9));
-  if (digit !== 1 && splits.length > 12) return null;
+function logText(value) {
   return value >= 1e5 || value < 1e-3 ? exponentText(value, 3) : String(Number(value.toPrecision(3)));
 }
 

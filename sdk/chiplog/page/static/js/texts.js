@@ -27,10 +27,18 @@ export function exponentText(value, digits) {
   return value.toExponential(digits).replace(/(\.\d*?)0*e/, "$1e").replace(".e", "e").replace("e+", "e");
 }
 
+/** Seconds between ticks of an axis: multiples of minutes, hours and days above a minute. */
+export const TIME_STEPS = [
+  ...[1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1].flatMap((size) => [size, 2 * size, 5 * size]),
+  ...[1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200],
+  ...[1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].map((days) => days * 86400),
+];
+
 /** Return seconds as "850 ms", "12 s", "3 min 20 s", "5 h 3 min", "2 d 4 h". */
 export function durationText(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "";
   if (seconds < 0) return `−${durationText(-seconds)}`;
+  if (seconds === 0) return "0 s";
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
   const whole = Math.round(seconds);

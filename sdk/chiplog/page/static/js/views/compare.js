@@ -5,7 +5,7 @@ import { addressOf, setParameters, wholeOf } from "../address.js";
 import { h, notice, show } from "../dom.js";
 import { wordFilter } from "../filter.js";
 import { liveRefresh } from "../live.js";
-import { agoText, countText, durationText, secondsOf, secondsText, timeText, valueText, wholeText } from "../texts.js";
+import { agoText, countText, durationText, numberText, secondsOf, secondsText, timeText, valueText, wholeText } from "../texts.js";
 
 const RUNS_MAX = 10;
 const REFRESH_MS = 2_000;
@@ -101,13 +101,13 @@ export async function open(content, rest, query) {
         none: "These runs have no config.",
       }),
       section("Metrics at the same step, mean of the labels", found.metrics, {
-        text: valueText,
+        text: numberText,
         withChange: true,
         nothing: "No metric differs.",
         none: "No metric was logged by two of these runs.",
       }),
       section("Summary: last values, or as defined", found.summary, {
-        text: valueText,
+        text: numberText,
         withChange: true,
         nothing: "No value of the summary differs.",
         none: "These runs have no summary.",

@@ -11,7 +11,7 @@ import { deleteRuns, editRun } from "../run_edits.js";
 import { savedViews } from "../saved_views.js";
 import { Sparklines } from "../sparklines.js";
 import { createTable } from "../table.js";
-import { agoText, byName, countText, durationText, secondsOf, timeText, valueText, wholeText } from "../texts.js";
+import { agoText, byName, countText, durationText, numberText, secondsOf, timeText, valueText, wholeText } from "../texts.js";
 
 const CHOSEN_MAX = 20; // columns of config, and of the summary: a bound of the server
 const COMPARED_MAX = 10;
@@ -171,7 +171,7 @@ export async function open(content, rest, query) {
       const key = name.slice(name.indexOf(".") + 1);
       const ofKey = { title: key, help: name, width: Math.min(220, 60 + key.length * 7), grows: 1, isNumber: true };
       if (name.startsWith("curve.")) made.set(name, curveColumn(name, key));
-      else made.set(name, { name, isSortable: true, ...(COLUMNS[name] ?? { ...ofKey, cell: (run) => valueText(run[name]) }) });
+      else made.set(name, { name, isSortable: true, ...(COLUMNS[name] ?? { ...ofKey, cell: (run) => (name.startsWith("summary.") ? numberText : valueText)(run[name]) }) });
     }
     return made.get(name);
   }

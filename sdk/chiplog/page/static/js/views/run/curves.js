@@ -3,12 +3,12 @@
 
 import { addressOf, setParameters, wholeOf } from "../../address.js";
 import { ask, part } from "../../api.js";
-import { lineStyle } from "../../chart.js";
+import { lineMark, lineStyle } from "../../chart.js";
 import { h, notice, show } from "../../dom.js";
 import { nameFilter } from "../../filter.js";
 import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
 import { isActive, liveRefresh } from "../../live.js";
-import { byName, countText, timeText, wholeText } from "../../texts.js";
+import { byName, countText, timeText, valueText, wholeText } from "../../texts.js";
 import { FAR_PAUSE_MS, Panel, X_NAMES } from "./curve_panel.js";
 import { SystemOverlay } from "./system_overlay.js";
 
@@ -260,16 +260,12 @@ class View {
   overlaid() {
     if (this.runs.length < 2 || this.report.isOutline) return null;
     const configs = [this.report.config, ...this.runs.slice(1).map(({ config }) => config)];
-    const texts = (key) => configs.map((config) => JSON.stringify(config[key]) ?? "–");
-    const differing = [...new Set(configs.flatMap(Object.keys))].sort().filter((key) => new Set(texts(key)).size > 1);
-    const mark = (at) => {
-      const { colour, dash } = lineStyle(at);
-      return h("i", { class: "mark", ref: (i) => (i.style.borderTop = `3px ${dash ? "dashed" : "solid"} var(${colour})`) });
-    };
+    const texts = (key) => configs.map((config) => (key in config ? valueText(config[key]) : "–"));
+    const isOther = (key) => new Set(configs.map((config) => JSON.stringify(config[key]))).size > 1;
+    const differing = [...new Set(configs.flatMap(Object.keys))].sort(byName).filter(isOther);
     return h(
       "div",
       { class: "panel overlaid" },
-      h("h2", {}, `Curves of ${countText(this.runs.length, "run")}`),
       h(
         "table",
         { class: "grid" },
@@ -281,7 +277,7 @@ class View {
             h(
               "tr",
               {},
-              h("td", {}, mark(at), " ", h("a", { href: addressOf(["run", run, "curves"]) }, name)),
+              h("td", {}, lineMark(lineStyle(at)), " ", h("a", { href: addressOf(["run", run, "curves"]) }, name)),
               differing.map((key) => h("td", {}, texts(key)[at])),
               h("td", {}, at ? h("button", { class: "bare", onclick: () => this.remove(run) }, "Remove") : null),
             ),

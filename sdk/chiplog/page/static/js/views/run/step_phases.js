@@ -25,7 +25,7 @@ export function stepPhases({ onStep, onClose, consoleOf }) {
     const names = [...isWait.keys()].sort((a, b) => isWait.get(a) - isWait.get(b) || (a < b ? -1 : 1));
     const places = phases.filter((phase) => isPart({ phase }));
     const swatch = (name) =>
-      name === "outside" ? "no-phase" : `series-${(Math.max(0, places.indexOf(name)) % 8) + 1}`;
+      name === "outside" ? "no-phase" : `series-${(Math.max(0, places.indexOf(name)) % 16) + 1}`;
     const lengths = rows.filter((row) => row.phase === "step").map((row) => row.seconds);
     const longest = Math.max(...[...labels.values()].map(total), ...lengths, 1e-9);
     const own = chosen ? labels.get(chosen) : null;

@@ -1,7 +1,7 @@
 // Phases of labels over wall time on a canvas: one row per label, a bar for each step, in it a piece for each phase.
 
 import { h, show } from "../../dom.js";
-import { countText, durationText, secondsText, wholeText } from "../../texts.js";
+import { TIME_STEPS, countText, durationText, secondsText, wholeText } from "../../texts.js";
 import { onTheme } from "../../theme.js";
 import { copyPicture, fitPicture, niceStep } from "./canvas.js";
 import { dragRange } from "./drag.js";
@@ -138,7 +138,7 @@ export function timeline({ onChoose, onRange }) {
     context.scale(ratio, ratio);
     const style = getComputedStyle(element);
     const color = (name) => style.getPropertyValue(name);
-    const fills = data.phases.map((_, at) => color(`--series-${(at % 8) + 1}`));
+    const fills = data.phases.map((_, at) => color(`--series-${(at % 16) + 1}`));
     const none = color("--line");
     for (const bar of data.bars) {
       const { top, tall } = lane(bar.row);
@@ -201,7 +201,8 @@ export function timeline({ onChoose, onRange }) {
       free = x + STEP_TICK_PX;
     }
     context.textBaseline = "bottom";
-    const tick = niceStep((scale.length / width()) * TIME_TICK_PX);
+    const least = (scale.length / width()) * TIME_TICK_PX;
+    const tick = TIME_STEPS.find((step) => step >= least) ?? niceStep(least);
     context.textAlign = "center";
     for (const { from, to, isCut } of scale.parts) {
       if (isCut) {
@@ -251,7 +252,7 @@ export function timeline({ onChoose, onRange }) {
     const hasNone = data.bars.some((bar) => bar.pieces.some(({ phase }) => phase === UNKNOWN));
     show(
       legend,
-      data.phases.map((name, at) => swatch(`series-${(at % 8) + 1}`, name)),
+      data.phases.map((name, at) => swatch(`series-${(at % 16) + 1}`, name)),
       hasNone ? swatch("no-phase", "in no phase") : null,
       slowest.size ? swatch("slowest", "slowest of its step") : null,
     );

@@ -1,0 +1,68 @@
+"""Pure functions of charts, small curves and tables, in tables: one page evaluates them all."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.support.curved_runs import fill_curved_runs
+from tests.support.page_site import Site
+
+EVALUATE = """async (cases) => {
+  const found = [];
+  for (const [module, name, values] of cases) {
+    found.push((await import(`./static/js/${module}.js`))[name](...values));
+  }
+  return found;
+}"""
+NAMES = [{"y": 50}, {"y": 52}, {"y": 10}]
+COLUMNS = [{"width": 100}, {"width": 50}, {"width": 80}]
+# Module, function, arguments; the result.
+CASES: list[tuple[str, str, list[Any], Any]] = [
+    ("chart", "logRoom", [0.0003, 0.0003], [0.00015, 0.0006]),  # a constant series is in the middle
+    ("chart", "logRoom", [None, None], [1, 10]),
+    ("chart", "logRoom", [5e-324, 1.7e308], [5e-324, 1.7976931348623157e308]),
+    ("chart", "logSplits", [0.00015, 0.0006], [0.0002, 0.0003, 0.0004, 0.0005, 0.0006]),
+    ("chart", "spreadNames", [NAMES, 0, 100, 11], [{"y": 10}, {"y": 50}, {"y": 61}]),
+    ("chart", "spreadNames", [NAMES, 0, 60, 11], [{"y": 10}, {"y": 49}, {"y": 60}]),  # there is no room below
+    ("chart", "spreadNames", [[{"y": 5}] * 64, 0, 22, 11], [{"y": 0}, {"y": 11}, {"y": 22}]),
+    ("chart", "lineStyle", [7], {"colour": "--series-8", "dash": None}),
+    ("chart", "lineStyle", [8], {"colour": "--series-9", "dash": [6, 3]}),
+    ("chart", "lineStyle", [23], {"colour": "--series-8", "dash": [6, 3]}),
+    ("chart", "lineStyle", [24], {"colour": "--series-9", "dash": [2, 3]}),
+    ("chart", "axisText", [1.2e14, [1.1e14, 1.2e14]], "1.2e14"),
+    ("sparklines", "pathOf", [[1, None, None, 3]], "M12.5 18.0L87.5 2.0"),  # logged in few of the parts
+    ("sparklines", "pathOf", [[None, 2, None, None]], "M37.5 10.0h0"),  # a dot
+    ("sparklines", "pathOf", [[1, "nan", 3, 3]], "M12.5 18.0h0M62.5 2.0L87.5 2.0"),
+    ("table", "fittedWidths", [COLUMNS, [300, 20, 120], 1000], [300, 50, 120]),
+    ("table", "fittedWidths", [COLUMNS, [300, 20, 120], 350], [200, 50, 100]),  # half of what they lack
+    ("table", "fittedWidths", [COLUMNS, [300, 20, 120], 200], [100, 50, 80]),  # the table scrolls
+    ("texts", "durationText", [0], "0 s"),
+    ("saved_files", "tableText", [{"head": ["a"], "rows": [["1"]] * 20, "nRows": 30}], "20 of 30 rows, 1 column."),
+    ("saved_files", "tableText", [{"head": ["a"], "rows": [["1"]], "nRows": 1}], "1 row, 1 column."),
+]
+
+
+@pytest.fixture(scope="module")
+def curved(site_of: Callable[..., Site]) -> Site:
+    return site_of(fill_curved_runs)
+
+
+def test_axes_names_small_curves_and_columns(curved: Site, page: Page) -> None:
+    curved.visit(page, "#/runs")
+    found = page.evaluate(EVALUATE, [[module, name, values] for module, name, values, _ in CASES])
+    for (module, name, values, wanted), result in zip(CASES, found, strict=True):
+        near = result == pytest.approx(wanted) if isinstance(result, list) and all(map(is_number, result)) else False
+        assert near or result == wanted, (module, name, values, result)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
+def test_a_chart_over_seconds_has_ticks_at_whole_minutes(curved: Site, page: Page) -> None:
+    curved.visit(page, "#/runs")
+    steps = page.evaluate("import('./static/js/texts.js').then(({ TIME_STEPS }) => TIME_STEPS)")
+    assert steps == sorted(steps)
+    assert all(step % 60 == 0 for step in steps if step >= 60) and 100 not in steps
