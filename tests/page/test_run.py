@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import duckdb
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -50,6 +51,38 @@ def test_the_details_keep_the_focus_and_rows_that_were_asked_for(curved: Site, p
     summary.press("Enter")
     expect(page.locator(".run-details .panel", has_text="Summary")).to_be_visible()
     expect(summary).to_be_focused()
+
+
+def fill_generated(database: duckdb.DuckDBPyConnection) -> None:
+    """A run of one process without a launcher, whose label was generated, with a metric, a line and an alert."""
+    database.execute("INSERT INTO base.position (next_number) VALUES (1)")
+    database.execute(
+        "INSERT INTO base.runs (run, run_id, name, tags, primary_label) VALUES (1, 'solo', 'my run', [], 'box-k3x9ab')"
+    )
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, node, hostname, state, exit_code, "
+        "started_at, ended_at, produced) VALUES (1, 'rank', 1, 'box-k3x9ab', 0, true, 'box', 'box', 'finished', 0, "
+        "'2026-01-02 03:00:00', '2026-01-02 03:20:00', 13)"
+    )
+    database.execute("INSERT INTO base.intervals VALUES (1, 0, 12, '2026-01-02 03:04:05')")
+    database.execute("INSERT INTO base.names VALUES (1, 'loss')")
+    database.execute("INSERT INTO base.metrics SELECT 1, 1, s, s, '2026-01-02 03:00:00', s FROM range(10) t(s)")
+    database.execute(
+        "INSERT INTO base.console (producer, seq, ts, stream, line_no, line) "
+        "VALUES (1, 10, '2026-01-02 03:00:01', 'stdout', 1, 'hello')"
+    )
+
+
+def test_a_generated_label_is_shown_as_the_run(site_of: Callable[..., Site], page: Page) -> None:
+    site_of(fill_generated).visit(page, "#/run/solo")
+    expect(page.locator(".curve-line")).to_have_text("my run9")
+    expect(page.locator(".facts")).to_contain_text("primarymy run")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").click()
+    assert "solo,box-k3x9ab,9," in download.value.path().read_text()  # data keeps the label
+    page.get_by_role("link", name="Console").click()
+    expect(page.locator(".line")).to_contain_text("my run")
+    expect(page.locator("#content")).not_to_contain_text("box-k3x9ab")
 
 
 def test_a_tab_that_every_object_has_is_no_tab(curved: Site, page: Page) -> None:

@@ -29,6 +29,7 @@ from chiplog.page.parameters import (
 )
 from chiplog.page.shared_answers import shared
 from chiplog.query.client import Client
+from chiplog.query.label_names import label_names
 from chiplog.query.rank_states import ROW_COLUMNS, row_values
 from chiplog.query.result import QueryError
 from chiplog.query.run_report import KEYS_MAX, read_run
@@ -38,7 +39,9 @@ LINES_MAX = 2_000
 EVENTS_MAX = 2_000
 FIELDS = ("name", "notes", "tags", "project", "group", "job_type")
 _OUTLINE = f"""
-SELECT *, (SELECT list(DISTINCT key ORDER BY key)[1:{KEYS_MAX}] FROM keys WHERE run_id = $run) AS keys
+SELECT *, (SELECT list(DISTINCT key ORDER BY key)[1:{KEYS_MAX}] FROM keys WHERE run_id = $run) AS keys, (
+    SELECT list(DISTINCT {{'label': label, 'hostname': hostname}})[1:2] FROM labels WHERE run_id = $run
+) AS known_labels
 FROM runs WHERE run_id = $run
 """
 _LINE_COLUMNS = ["label", "attempt", "stream", "line_no", "ts", "line"]
@@ -79,14 +82,15 @@ _FILE = "SELECT path, bytes, sha256 FROM files WHERE run_id = $run AND path = $p
 async def get_outline(request: Request) -> Response:
     """GET api/runs/RUN/outline: the row of the run in the view `runs`, and the keys of its metrics.
 
-    For a page that draws curves before it has the whole report.
+    label_names: to show in place of labels. For a page that draws curves before it has the whole report.
     """
     run = request.path_params["run"]
     found = await request.app.state.source.rows(_OUTLINE, run=run)
     if not found:
         raise HTTPException(404, f"there is no run {run!r:.200}")
     [outline] = found
-    outline |= {"labels": [], "keys": [{"key": key} for key in outline["keys"] or []]}
+    names = label_names(run, outline["name"], outline.pop("known_labels") or [])
+    outline |= {"label_names": names, "labels": [], "keys": [{"key": key} for key in outline["keys"] or []]}
     return JsonResponse(outline)
 
 

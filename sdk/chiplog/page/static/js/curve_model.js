@@ -1,6 +1,7 @@
 // Curves of the API as what a chart draws, and the new end of a curve joined to what is known of it.
 
 import { lineStyle, smooth } from "./chart.js";
+import { labelText } from "./labels.js";
 
 /** Return a curve whose buckets from a step on are those of a later answer; null if the answer has other buckets. */
 export function merge(curve, part, from) {
@@ -142,7 +143,7 @@ function tableOf({ run, name, curve, startMs, noun = "labels" }, x, number, isLo
       const isOne = number !== null && curve.lines.length === 1;
       return {
         id: same ? null : number === null ? line.label : run,
-        name: same ? `all ${curve.lines.length} ${noun}` : isOne ? name : prefix + line.label,
+        name: same ? `all ${curve.lines.length} ${noun}` : isOne ? name : prefix + labelText(line.label),
         values,
         texts,
         low: line.min ? numbers(line.min) : null,

@@ -8,6 +8,18 @@ import { countText, wholeText } from "./texts.js";
 const ENDS = new Set(["failed", "crashed", "lost"]);
 export const LABELS_MAX = 1_024; // in the list, and in one request: a bound of the server
 
+let names = new Map(); // of the labels of the run that is open
+
+/** Show the names of a report in place of its labels: the run's, in place of its only one if that was generated. */
+export function setLabelNames(report) {
+  names = new Map(Object.entries(report.label_names ?? {}));
+}
+
+/** Return a label as the page shows it; addresses and downloads have the label itself. */
+export function labelText(label) {
+  return names.get(label) ?? label;
+}
+
 /** Return what the address has: a list, empty for all labels. */
 export function labelsChoice() {
   return readAddress().query.getAll("labels");
@@ -16,8 +28,8 @@ export function labelsChoice() {
 /** Return the chosen labels; an empty list if the run has none such, null for all, and while they are not known. */
 export function chosenLabels(report) {
   const choice = labelsChoice();
-  const names = choice.filter((one) => one.startsWith("=")).map((one) => one.slice(1));
-  if (names.length) return names.slice(0, LABELS_MAX);
+  const named = choice.filter((one) => one.startsWith("=")).map((one) => one.slice(1));
+  if (named.length) return named.slice(0, LABELS_MAX);
   if (choice.includes("primary")) return [report.primary_label].filter(Boolean);
   return areLabelsKnown(report) && choice.includes("failed") ? failedLabels(report).slice(0, LABELS_MAX) : null;
 }
@@ -51,9 +63,9 @@ export function labelsSelect(report, onChoose) {
   const option = (value, text) => h("option", { value, selected: value === choice[0] && choice.length < 2 }, text);
   const nFailed = failedLabels(report).length;
   const nAll = newest(report).length;
-  const names = newest(report).slice(0, LABELS_MAX).map(({ label }) => label);
+  const shown = newest(report).slice(0, LABELS_MAX).map(({ label }) => label);
   for (const name of choice.length < 2 ? choice : []) {
-    if (name.startsWith("=") && !names.includes(name.slice(1))) names.unshift(name.slice(1));
+    if (name.startsWith("=") && !shown.includes(name.slice(1))) shown.unshift(name.slice(1));
   }
   const onchange = ({ target }) => {
     setParameters({ labels: target.value });
@@ -66,7 +78,7 @@ export function labelsSelect(report, onChoose) {
     option("", "all labels"),
     option("primary", "primary only"),
     option("failed", `failed labels${report.isOutline ? "" : ` (${wholeText(nFailed)}${nFailed > LABELS_MAX ? `, the first ${wholeText(LABELS_MAX)}` : ""})`}`),
-    names.map((label) => option(`=${label}`, label)),
+    shown.map((label) => option(`=${label}`, labelText(label))),
     nAll > LABELS_MAX ? h("option", { disabled: true }, `the first ${wholeText(LABELS_MAX)} of ${countText(nAll, "label")}`) : null,
   );
 }

@@ -1,5 +1,6 @@
 // Samples of machines as people read them: in units, and with the words of what went wrong.
 
+import { labelText } from "./labels.js";
 import { numberText } from "./texts.js";
 
 const DIGITS = 4; // of a value in the legend: samples are no more exact
@@ -86,7 +87,7 @@ export function marksAt(marks, x, startMs) {
   const found = marks.map((mark) => ({
     x: placeOf(mark),
     isBad: mark.kind !== "throttled",
-    text: `${mark.label ?? mark.node} ${mark.words}`,
+    text: `${labelText(mark.label) ?? mark.node} ${mark.words}`,
   }));
   return found.filter((mark) => mark.x !== null);
 }

@@ -3,7 +3,7 @@
 import { addressOf, readAddress, setParameters } from "../address.js";
 import { ask, part } from "../api.js";
 import { h, notice, show } from "../dom.js";
-import { areLabelsKnown, failedLabels, labelsChoice, labelsSelect } from "../labels.js";
+import { areLabelsKnown, failedLabels, labelText, labelsChoice, labelsSelect, setLabelNames } from "../labels.js";
 import { isActive, liveRefresh } from "../live.js";
 import { deleteRuns, editRun } from "../run_edits.js";
 import { savedViews } from "../saved_views.js";
@@ -45,6 +45,7 @@ export async function open(content, rest, query) {
   const overlay = others ? `Curves of ${countText(Math.min(others, OVERLAID_MAX) + 1, "run")}` : ""; // not of this run
   if (content.isConnected) document.title = `${overlay || report.name || run} · chiplog`;
 
+  setLabelNames(report);
   const header = h("div");
   const onDeleted = ([gone]) => {
     if (!gone) return;
@@ -109,6 +110,7 @@ export async function open(content, rest, query) {
     const { isOutline } = report;
     try {
       report = known = await ask(path);
+      if (isOpen) setLabelNames(report);
     } catch (error) {
       if (!isOpen) return;
       if (error.kind === "not_found") {
@@ -218,7 +220,7 @@ function viewsMenu(run, tab, report) {
       const nFailed = isOutline ? nFailedKnown : failedLabels(report()).length;
       return [
         { name: "All ranks", href: labelled(""), note: countText(nLabels, "label") },
-        { name: "Primary only", href: labelled("primary"), note: primary ?? "not known yet" },
+        { name: "Primary only", href: labelled("primary"), note: primary === null ? "not known yet" : labelText(primary) },
         { name: "Crashed workers", href: nFailed ? labelled("failed") : null, note: nFailed ? countText(nFailed, "label") : "none" },
       ];
     },
@@ -236,7 +238,7 @@ function drawHeader(header, report, verdict) {
     ["group", report.run_group],
     ["started", timeText(report.created_at)],
     ["duration", h("span", { class: "run-duration" })],
-    ["primary", report.primary_label ?? "not known yet"],
+    ["primary", report.primary_label === null ? "not known yet" : labelText(report.primary_label)],
     ["labels", [labels.join(", "), nFailed ? [", ", h("span", { class: "error" }, `${wholeText(nFailed)} failed`)] : null]],
     ["attempts", report.n_attempts > 1 ? wholeText(report.n_attempts) : null],
     ["events", completenessPhrase(report)],
@@ -299,7 +301,7 @@ function completenessClass({ lost, pending }) {
 function failureLine(run, failure) {
   if (!failure) return null;
   if (failure.is_interrupted) {
-    return h("p", { class: "run-failure" }, `Interrupted by Ctrl-C: ${failure.label}`);
+    return h("p", { class: "run-failure" }, `Interrupted by Ctrl-C: ${labelText(failure.label)}`);
   }
   const echoes = (failure.others ?? []).filter((other) => other.is_echo).length;
   const words = [
@@ -311,7 +313,7 @@ function failureLine(run, failure) {
   return h(
     "p",
     { class: "run-failure" },
-    h("a", { class: "error", href: addressOf(["run", run, "events"]) }, failure.label),
+    h("a", { class: "error", href: addressOf(["run", run, "events"]) }, labelText(failure.label)),
     ` ${words.join("")}`,
   );
 }

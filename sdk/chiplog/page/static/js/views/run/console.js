@@ -5,7 +5,7 @@ import { addressOf, setParameters } from "../../address.js";
 import { ansiPieces } from "../../ansi.js";
 import { ask, objects, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
-import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
+import { chosenLabels, labelText, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
 import { isActive, liveRefresh } from "../../live.js";
 import { clockText, countText, timeText, zoneText } from "../../texts.js";
 
@@ -168,7 +168,7 @@ export async function open(element, run, query, firstReport) {
       "div",
       { class: row.stream === "stderr" ? "line stderr" : "line" },
       h("a", { class: "time", href: link, title: `${timeText(row.ts)}, line ${row.line_no} of ${row.stream}` }, time),
-      labels()?.length === 1 ? null : h("span", { class: "of clip", title: row.label }, row.label),
+      labels()?.length === 1 ? null : h("span", { class: "of clip", title: labelText(row.label) }, labelText(row.label)),
       h(
         "span",
         { class: "text" },

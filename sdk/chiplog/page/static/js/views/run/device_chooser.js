@@ -2,7 +2,7 @@
 // with a search.
 
 import { h, notice, show } from "../../dom.js";
-import { LABELS_MAX } from "../../labels.js";
+import { LABELS_MAX, labelText } from "../../labels.js";
 import { countText, wholeText } from "../../texts.js";
 
 const SHOWN = 60; // nodes, until the search finds fewer
@@ -57,7 +57,7 @@ export function deviceChooser({ nodes, labels, onChange }) {
     const nLabels = new Set(known.map(({ label }) => label)).size;
     const nGpus = new Set(known.flatMap(({ node, gpus }) => (gpus ?? []).map((gpu) => `${node} ${gpu}`))).size;
     const all = [countText(nNodes, "node"), countText(nLabels, "label"), nGpus ? countText(nGpus, "GPU") : null];
-    const chosen = [...nodes, ...labels];
+    const chosen = [...nodes, ...[...labels].map(labelText)];
     const some =
       chosen.length > 6
         ? `${chosen.slice(0, 5).join(", ")} and ${wholeText(chosen.length - 5)} more`
@@ -76,7 +76,7 @@ export function deviceChooser({ nodes, labels, onChange }) {
     const byNode = new Map();
     for (const row of known) byNode.set(row.node, [...(byNode.get(row.node) ?? []), row]);
     const isFound = (row) =>
-      [row.node, row.label, ...(row.gpus ?? [])].some((name) => name.toLowerCase().includes(search));
+      [row.node, labelText(row.label), ...(row.gpus ?? [])].some((name) => name.toLowerCase().includes(search));
     const found = [...byNode].map(([node, rows]) => [node, rows.filter(isFound)]).filter(([, rows]) => rows.length);
     show(
       list,
@@ -86,7 +86,7 @@ export function deviceChooser({ nodes, labels, onChange }) {
           {},
           h("legend", {}, box("node", nodes, node, node)),
           rows.map(({ label, gpus }) =>
-            box("label", labels, label, `${label}${gpus?.length ? ` · ${gpus.join(", ")}` : ""}`, nodes.has(node)),
+            box("label", labels, label, `${labelText(label)}${gpus?.length ? ` · ${gpus.join(", ")}` : ""}`, nodes.has(node)),
           ),
         ),
       ),

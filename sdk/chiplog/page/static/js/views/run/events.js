@@ -5,7 +5,7 @@ import { ansiPieces } from "../../ansi.js";
 import { ask, objects, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
 import { grid } from "../../grid.js";
-import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
+import { chosenLabels, labelText, noLabelsText, onOtherLabels } from "../../labels.js";
 import { agentActivity, liveRefresh } from "../../live.js";
 import { countText, exitText, secondsText, timeText, wholeText } from "../../texts.js";
 
@@ -274,7 +274,7 @@ function roundTitle({ first, labels }) {
     .map(([role, words]) => [labels.filter((row) => row.role === role).length, words])
     .filter(([n]) => n)
     .map(([n, words]) => `${wholeText(n)} ${n === 1 ? "other" : "others"} ${words}`);
-  return [`${first.label} failed${counts.length ? " first" : ""}`, ...counts].join("; ");
+  return [`${labelText(first.label)} failed${counts.length ? " first" : ""}`, ...counts].join("; ");
 }
 
 /** Return what limits the certainty of an order of failures. */
@@ -308,7 +308,7 @@ function endRow(row, share, hasGpus, consoleOf) {
       h(
         "a",
         { href: consoleOf(row.label, row.ts), title: "its console at that time" },
-        row.attempt ? `${row.label}, attempt ${row.attempt}` : row.label,
+        row.attempt ? `${labelText(row.label)}, attempt ${row.attempt}` : labelText(row.label),
       ),
     ),
     h("td", {}, text ? h("span", { class: `chip ${kind}`, title }, text) : ""),
@@ -365,7 +365,7 @@ function tracebackPanel(consoleOf) {
         h(
           "summary",
           {},
-          h("strong", {}, row.label ?? row.node ?? "?"),
+          h("strong", {}, labelText(row.label) ?? row.node ?? "?"),
           ` ${timeText(row.ts)} `,
           h("span", { class: "error" }, row.message),
         ),
@@ -396,7 +396,7 @@ function alertPanel(alerts, consoleOf) {
             h("td", { class: "message" }, alert.title),
             h("td", { class: "number" }, wholeText(alert.times)),
             h("td", {}, timeText(alert.last_at)),
-            h("td", {}, h("a", { href: consoleOf(alert.label, alert.last_at) }, alert.label ?? "")),
+            h("td", {}, h("a", { href: consoleOf(alert.label, alert.last_at) }, labelText(alert.label) ?? "")),
             h("td", { class: "message" }, alert.text ?? ""),
           ),
         ),
@@ -427,7 +427,7 @@ function lossPanel(lossy) {
           h(
             "tr",
             {},
-            h("th", { scope: "row" }, row.attempt ? `${row.label}, attempt ${row.attempt}` : row.label),
+            h("th", { scope: "row" }, row.attempt ? `${labelText(row.label)}, attempt ${row.attempt}` : labelText(row.label)),
             h("td", { class: "number" }, wholeText(row.lost ?? 0)),
             h("td", { class: "number" }, row.produced === null ? "unknown" : wholeText(row.produced)),
             h("td", { class: "message" }, row.reasons ?? ""),
@@ -439,7 +439,7 @@ function lossPanel(lossy) {
 }
 
 function eventRow(row, title, consoleOf) {
-  const who = row.label ?? row.node ?? "";
+  const who = labelText(row.label) ?? row.node ?? "";
   return h(
     "tr",
     {},

@@ -2,6 +2,7 @@
 // window than it was asked for, each pixel has the maximum of its cells, so nothing is lost.
 
 import { h, show } from "../../dom.js";
+import { labelText } from "../../labels.js";
 import { countText, secondsText, wholeText } from "../../texts.js";
 import { onTheme } from "../../theme.js";
 import {
@@ -89,7 +90,7 @@ export function heatMap({ onChoose, onRange }) {
       excess > 0
         ? `${secondsText(excess)} more than the median of ${secondsText(usual)}`
         : `not above the median of ${secondsText(usual)}`;
-    return { label, step, text: `${label}, step ${wholeText(step)}: ${more}` };
+    return { label, step, text: `${labelText(label)}, step ${wholeText(step)}: ${more}` };
   }
 
   function point(cell) {

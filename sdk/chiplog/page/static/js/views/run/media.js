@@ -5,7 +5,7 @@ import { addressOf, setParameters, wholeOf } from "../../address.js";
 import { ask, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
 import { nameFilter } from "../../filter.js";
-import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
+import { chosenLabels, labelText, noLabelsText, onOtherLabels } from "../../labels.js";
 import { hasGrown, isActive, liveRefresh } from "../../live.js";
 import {
   IMAGE_BYTES_MAX,
@@ -553,7 +553,7 @@ class TextPanel extends Panel {
         },
         `${of}: show all`,
       );
-    return h("article", {}, h("header", {}, h("b", {}, row.label), " ", where), text, more);
+    return h("article", {}, h("header", {}, h("b", {}, labelText(row.label)), " ", where), text, more);
   }
 
   around(now) {

@@ -3,7 +3,7 @@
 import { addressOf, readAddress, setParameters, wholeOf } from "../../address.js";
 import { ask, objects, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
-import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
+import { chosenLabels, labelText, noLabelsText, onOtherLabels } from "../../labels.js";
 import { hasGrown, isActive, liveRefresh } from "../../live.js";
 import { bytesText, countText, durationText, exitText, phaseText, secondsText, timeText, wholeText } from "../../texts.js";
 import { heatMap } from "./heat_map.js";
@@ -495,7 +495,7 @@ function labelTable(run, state, report) {
                   h(
                     "a",
                     { href: addressOf(["run", run, "console"], { labels: `=${row.label}` }), title: "its console" },
-                    row.label,
+                    labelText(row.label),
                   ),
                 )
               : h("td", { class: kind }, cell(row)),

@@ -2,6 +2,7 @@
 
 import { objects } from "../../api.js";
 import { h, show } from "../../dom.js";
+import { labelText } from "../../labels.js";
 import { countText, phaseText, secondsText, wholeText } from "../../texts.js";
 
 const LABELS_SHOWN = 16; // until more are asked for
@@ -36,7 +37,7 @@ export function stepPhases({ onStep, onClose, consoleOf }) {
         text,
       );
     const bar = (row) => {
-      const title = `${row.label} ${phaseText(row.phase)}: ${secondsText(row.seconds)}, median ${secondsText(row.typical_s)}`;
+      const title = `${labelText(row.label)} ${phaseText(row.phase)}: ${secondsText(row.seconds)}, median ${secondsText(row.typical_s)}`;
       const piece = h("span", { class: swatch(row.phase), title });
       piece.style.width = `${(row.seconds / longest) * 100}%`;
       return piece;
@@ -48,7 +49,7 @@ export function stepPhases({ onStep, onClose, consoleOf }) {
         h(
           "span",
           { class: "clip" },
-          h("a", { href: consoleOf(label, lastOf(parts)), title: `console of ${label} at this step` }, label),
+          h("a", { href: consoleOf(label, lastOf(parts)), title: `console of ${labelText(label)} at this step` }, labelText(label)),
         ),
         h(
           "span",
@@ -71,7 +72,7 @@ export function stepPhases({ onStep, onClose, consoleOf }) {
         h("span", { class: "quiet small" }, "work first, then waiting"),
         h("button", { onclick: onClose }, "Close"),
       ),
-      own ? sentence(chosen, own) : chosen ? h("p", { class: "quiet" }, `${chosen} has no phases at this step.`) : null,
+      own ? sentence(chosen, own) : chosen ? h("p", { class: "quiet" }, `${labelText(chosen)} has no phases at this step.`) : null,
       labels.size
         ? h("div", {}, [...labels].slice(0, nShown).map(lane))
         : h("p", { class: "quiet" }, "No label has phases at this step."),
@@ -106,7 +107,7 @@ export function stepPhases({ onStep, onClose, consoleOf }) {
       ` (median ${secondsText(row.typical_s)})`,
     ]);
     const link = h("a", { href: consoleOf(label, lastOf(parts)) }, "Its console at that time");
-    return h("p", {}, h("strong", {}, label), ": ", words, ". ", link);
+    return h("p", {}, h("strong", {}, labelText(label)), ": ", words, ". ", link);
   }
 
   return { element, draw, reveal: () => element.hidden || element.scrollIntoView({ block: "nearest" }) };

@@ -6,7 +6,7 @@ import { Chart } from "../../chart.js";
 import { modelOf } from "../../curve_model.js";
 import { h, notice, show } from "../../dom.js";
 import { grid } from "../../grid.js";
-import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
+import { chosenLabels, labelText, noLabelsText, onOtherLabels } from "../../labels.js";
 import { agentActivity, hasGrown, liveRefresh } from "../../live.js";
 import { inUnit, leastWidth, marksAt, sampleText } from "../../sample_units.js";
 import { timeText, wholeText } from "../../texts.js";
@@ -204,7 +204,7 @@ class View {
             "li",
             {},
             `${timeText(mark.ts)}${where} `,
-            h("strong", {}, mark.label ?? mark.node),
+            h("strong", {}, labelText(mark.label) ?? mark.node),
             ` ${mark.message}`,
             code,
           );

@@ -1,6 +1,7 @@
 // Phases of labels over wall time on a canvas: one row per label, a bar for each step, in it a piece for each phase.
 
 import { h, show } from "../../dom.js";
+import { labelText } from "../../labels.js";
 import { TIME_STEPS, countText, durationText, secondsText, wholeText } from "../../texts.js";
 import { onTheme } from "../../theme.js";
 import { copyPicture, fitPicture, niceStep } from "./canvas.js";
@@ -86,7 +87,7 @@ export function timeline({ onChoose, onRange }) {
     const more = slow?.is_outside ? "longer outside of phases" : "more work";
     const most = slow ? `; the slowest${where}: ${secondsText(slow.excess_s)} ${more} than the median` : "";
     const took = secondsText(at?.seconds ?? bar.seconds);
-    return `${data.labels[bar.row]}, ${steps}: ${what} ${took} of ${secondsText(bar.seconds)}${most}`;
+    return `${labelText(data.labels[bar.row])}, ${steps}: ${what} ${took} of ${secondsText(bar.seconds)}${most}`;
   }
 
   function point(place) {
@@ -186,8 +187,9 @@ export function timeline({ onChoose, onRange }) {
     context.textAlign = "right";
     const each = height() / data.labels.length;
     const every = Math.max(1, Math.ceil(13 / each));
-    data.labels.forEach((name, row) => {
-      if (row % every && name !== chosen?.label) return;
+    data.labels.forEach((label, row) => {
+      if (row % every && label !== chosen?.label) return;
+      const name = labelText(label);
       context.fillText(name.length > 13 ? `${name.slice(0, 12)}…` : name, LEFT - 6, TOP + (row + 0.5) * each);
     });
     context.textAlign = "left";
