@@ -61,7 +61,7 @@ def test_svg_and_long_texts_are_shown_as_text(runs: Site, page: Page) -> None:
 def test_tables_have_rows_and_json_is_indented(media: Site, page: Page) -> None:
     media.visit(page, "#/run/media/files?file=predictions.csv")
     preview = page.get_by_role("region", name="Preview")
-    expect(preview).to_contain_text("The first 200 rows, 3 columns.")
+    expect(preview).to_contain_text("200 of 300 rows, 3 columns.")
     expect(preview.get_by_role("row")).to_have_count(201)
     expect(preview.get_by_role("row").nth(1)).to_contain_text('a, "b" 0')
     preview.get_by_role("button", name="As saved").click()

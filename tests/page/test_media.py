@@ -146,7 +146,7 @@ def test_what_is_no_image_is_not_shown_as_one_and_tables_are_text(media: Site, p
     media.visit(page, "#/run/media/media")
     expect(page.get_by_role("region", name="pages/evil.png")).to_contain_text("This file is not a PNG, JPEG")
     expect(page.get_by_role("region", name="scores.tsv")).to_contain_text(MARKUP)
-    expect(page.get_by_role("region", name="predictions.csv")).to_contain_text("The first 20 rows, 3 columns.")
+    expect(page.get_by_role("region", name="predictions.csv")).to_contain_text("20 of 300 rows, 3 columns.")
     expect(page.get_by_role("region", name="worst.table.json").get_by_role("columnheader")).to_have_text(["id", "loss"])
 
 

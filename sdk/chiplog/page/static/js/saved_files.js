@@ -4,7 +4,7 @@
 import { part } from "./api.js";
 import { h } from "./dom.js";
 import { grid } from "./grid.js";
-import { countText } from "./texts.js";
+import { countText, wholeText } from "./texts.js";
 
 export const IMAGE_BYTES_MAX = 16 << 20;
 export const TEXT_BYTES_MAX = 256 << 10;
