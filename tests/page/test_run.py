@@ -61,8 +61,9 @@ def fill_generated(database: duckdb.DuckDBPyConnection) -> None:
     )
     database.execute(
         "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, node, hostname, state, "
-        "exit_code, started_at, ended_at, produced) VALUES (1, 'rank', 1, 'box-k3x9ab', 0, true, 'box', 'box', 'finished', 0, "
-        "'2026-01-02 03:00:00', '2026-01-02 03:20:00', 13)"
+        "exit_code, started_at, ended_at, produced) "
+        "VALUES (1, 'rank', 1, 'box-k3x9ab', 0, true, 'box', 'box', 'finished', 0, '2026-01-02 03:00:00', "
+        "'2026-01-02 03:20:00', 13)"
     )
     database.execute("INSERT INTO base.intervals VALUES (1, 0, 12, '2026-01-02 03:04:05')")
     database.execute("INSERT INTO base.names VALUES (1, 'loss')")

@@ -230,7 +230,7 @@ def test_several_runs_have_a_colour_each_and_their_configs_beside_them(curved: S
     expect(page.locator(".overlaid")).to_contain_text("0.2")
     expect(page.locator(".overlaid")).not_to_contain_text('"')  # a text is not JSON
     header = page.locator(".run-header")
-    expect(header).to_have_text("Curves of 3 runs")  # none of them is edited or deleted here
+    expect(header.get_by_role("heading")).to_have_text("Curves of 3 runs")  # none of them is edited or deleted here
     expect(header.get_by_role("button")).to_have_count(0)
     loss = panel(page, "train/loss")
     expect(loss.locator(".curve-line")).to_have_count(3)

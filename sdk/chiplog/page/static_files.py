@@ -17,6 +17,7 @@ CACHING = "no-cache"
 COMPRESSED = (".js", ".css", ".html", ".svg")
 # A tenth of the bytes of a module. Empty lines take their place, so that lines have the numbers of the source.
 COMMENT = re.compile(rb"^[ \t]*(//.*|/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*)$", re.MULTILINE)
+STYLE_COMMENT = re.compile(rb"/\*(?:(?!\*/)[\s\S])*\*/|^[ \t]+", re.MULTILINE)  # and indentation
 
 
 class CompressedFiles(StaticFiles):
@@ -48,6 +49,9 @@ def compressed(path: str, written_at: int) -> bytes:
     """Return a file, compressed. written_at: when it was written, in ns: a newer one is read again."""
     with open(path, "rb") as file:
         text = file.read()
-    if path.endswith(".js") and f"{os.sep}vendor{os.sep}" not in path:  # those keep their licence
+    is_ours = f"{os.sep}vendor{os.sep}" not in path  # those keep their licence
+    if is_ours and path.endswith(".css"):
+        text = STYLE_COMMENT.sub(b"", text)
+    elif is_ours and path.endswith(".js"):
         text = COMMENT.sub(lambda found: b"\n" * found[0].count(b"\n"), text)
     return gzip.compress(text, LEVEL, mtime=0)

@@ -3,7 +3,7 @@
 
 import { h, show } from "./dom.js";
 import { readout } from "./readout.js";
-import { TIME_STEPS, clockText, durationText, exponentText, valueText, zoneName } from "./texts.js";
+import { TIME_STEPS, clockText, durationText, exponentText, numberText, zoneName } from "./texts.js";
 import { onTheme } from "./theme.js";
 import uPlot from "./uplot.js";
 
@@ -386,7 +386,7 @@ export class Chart {
   /** Write where the axis of y begins, if small differences look large because of it. */
   drawFloor({ scales: { y } }) {
     const isHigh = !this.model.isLog && y.min > FLOOR_SHARE * y.max && y.max > 0;
-    this.floor.textContent = isHigh ? ` · y begins at ${valueText(Number(y.min.toPrecision(4)))}` : "";
+    this.floor.textContent = isHigh ? ` · y begins at ${numberText(y.min, 4)}` : "";
   }
 
   /** Draw the legend. Its entries stay while only values change: one may be pressed just now, or have the focus. */
@@ -585,7 +585,9 @@ export function axisText(value, splits) {
   const most = Math.max(...shown.map(Math.abs));
   const apart = shown.length > 1 ? Math.abs(shown[1] - shown[0]) : most || 1;
   if (most >= 1e7 || (most < 1e-3 && most > 0)) {
-    return value === 0 ? "0" : exponentText(value, Math.max(0, Math.min(6, Math.ceil(Math.log10(most / apart)))));
+    let digits = Math.max(0, Math.min(6, Math.ceil(Math.log10(most / apart))));
+    if (Math.abs(Number(value.toExponential(digits)) - value) > apart / 1e3) digits += 1; // 1.1125e14
+    return value === 0 ? "0" : exponentText(value, digits);
   }
   let digits = Math.max(0, Math.min(8, -Math.floor(Math.log10(apart) + 1e-9)));
   if (Math.abs(apart * 10 ** digits - Math.round(apart * 10 ** digits)) > 1e-6) digits += 1; // 0.25
