@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+NAME_WIDTH_MAX = 64  # of a column of names: a longer one costs its own row, and pads no other
 GAP = 2  # blanks between two columns
 # What Markdown would read as markup: also in the middle of a word, but an underscore only beside one.
 _MARKUP = re.compile(r"[\\`*<\[~|&]|(?<!\w)_|_(?!\w)")
@@ -27,7 +28,7 @@ def plain_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, has
     """Yield a heading, a rule, and a line per row, without blanks at their ends."""
     heading = [column.name for column in columns]
     shown = [heading, *rows] if has_header else rows
-    widths = [max((cell_width(row[number]) for row in shown), default=0) for number in range(len(columns))]
+    widths = [_width(column, [cell_width(row[n]) for row in shown]) for n, column in enumerate(columns)]
     aligned = (
         (" " * GAP).join(map(_aligned, row, widths, (column.is_number for column in columns))).rstrip() for row in shown
     )
@@ -47,6 +48,16 @@ def markdown_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> 
         if number == 0:
             rules = ("-" * (width - 1) + (":" if right else "-") for width, right in zip(widths, numbers, strict=True))
             yield f"| {' | '.join(rules)} |"
+
+
+def _width(column: Column, widths: Sequence[int]) -> int:
+    """Return the width of a column. A name that is much longer than the others stands out, and pads no other row."""
+    widest = max(widths, default=0)
+    if not column.is_name or widest <= NAME_WIDTH_MAX:
+        return widest
+    return max(
+        (width for width in widths if width <= NAME_WIDTH_MAX), default=NAME_WIDTH_MAX
+    )  # safeguard: long-name-pads-none
 
 
 def cell_width(text: str) -> int:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
+from chiplog.cli.limited_encoding import tolerate_encodings
+
 
 class CommandSpec(NamedTuple):
     """The location of a command, and its line in `chiplog --help`, which does not import it."""
@@ -184,6 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Every failure is one line on stderr. A reader that stops reading, such as `head`, is not a failure.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    tolerate_encodings()
     try:
         if not arguments:
             arguments = ["--help"]

@@ -341,7 +341,11 @@ def _phases(phases: list[dict[str, Any]], shown: int | None) -> Sheet | None:
         return None
     with_shares = any(phase["share"] is not None for phase in phases)
     names = ("times", "mean", *(["of the step"] if with_shares else []))
-    columns = [Column("phase"), *(Column(name, is_number=True) for name in names), Column("slowest label")]
+    columns = [
+        Column("phase", is_name=True),
+        *(Column(name, is_number=True) for name in names),
+        Column("slowest label"),
+    ]
     table = Sheet(columns, "Time per phase")
     for phase in phases[:shown]:
         slowest = f"{phase['slowest_label']} {_seconds_text(phase['slowest_s'])}" if phase["labels"] > 1 else ""
@@ -383,7 +387,7 @@ def _keys(keys: list[dict[str, Any]], shown: int | None) -> Sheet | None:
     rows = sorted(keys, key=lambda key: key["key"].startswith("chiplog/"))[:shown]  # the training's own first
     told = {key["key"]: _summary_text(key) for key in rows}
     columns = [
-        Column("key"),
+        Column("key", is_name=True),
         Column("points", is_number=True, drop=2),
         Column("labels", is_number=True, drop=1),
         Column("last step", is_number=True, drop=3),
@@ -425,7 +429,7 @@ def _value_text(value: Any) -> str:
 def _values(title: str, values: Mapping[str, Any], shown: int | None) -> Sheet | None:
     if not values:
         return None
-    table = Sheet([Column("key"), Column("value")], title)
+    table = Sheet([Column("key", is_name=True), Column("value")], title)
     for key, value in list(values.items())[:shown]:
         table.add(plain_cell(key), plain_cell(_value_text(value)))
     return _with_more_caption(table, len(values), shown, "keys")
@@ -435,7 +439,7 @@ def _files(files: list[dict[str, Any]], shown: int | None) -> Sheet | None:
     if not files:
         return None
     columns = [
-        Column("path"),
+        Column("path", is_name=True),
         Column("bytes", is_number=True),
         Column("sha256", is_whole=True, drop=1),
         Column("at the collector", is_whole=True),

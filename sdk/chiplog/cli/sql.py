@@ -108,13 +108,22 @@ def sql(
             _prompt(client, _Asker(client, output, values, timeout_s, is_local, is_prompt=True))
         return
     if query is None or query == "-":
-        query = sys.stdin.read()
+        query = _read_query()
     if not query.strip():
         raise click.UsageError('query is empty; write one, as in chiplog sql "FROM runs"')
     with open_client(dir_, url) as client:
         if run is not None:
             values["run"] = resolve_run(client, run)
         _Asker(client, output, values, timeout_s, is_local).ask(query)
+
+
+def _read_query() -> str:
+    """Return the query on standard input, which is UTF-8 in every locale. Raises UsageError."""
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"byte {error.start} of the query on standard input is not UTF-8; convert it") from error
 
 
 class _Asker:

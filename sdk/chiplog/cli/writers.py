@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from chiplog.cli import limited_encoding
 from chiplog.cli.format_values import UTC_ZONE, Zone, count_nonfinite, csv_field, csv_value, plain_value
 from chiplog.cli.output import BINARY, Output
 from chiplog.cli.plain_table import markdown_lines, plain_lines
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 
 _NESTED = (list, dict)
-_ENCODER = json.JSONEncoder(ensure_ascii=False)  # json.dumps would make one for each row
+# json.dumps would make one for each row. By whether the target has all characters.
+_ENCODERS = {is_all: json.JSONEncoder(ensure_ascii=not is_all) for is_all in (False, True)}
 
 
 class TerminalText(io.StringIO):
@@ -107,7 +109,10 @@ def open_output(path: str | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
-    with atomic_output(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as target:
+    with (
+        atomic_output(path) as temporary,
+        open(temporary, "w", encoding="utf-8", errors=limited_encoding.NAME, newline="") as target,
+    ):
         yield target
 
 
@@ -177,6 +182,7 @@ def write_json(
     """
     begin, between, end = ("[\n", ",\n", "\n]\n") if is_list else ("", "\n", "\n")
     separator, n_nonfinite = begin, 0
+    encoder = _ENCODERS[limited_encoding.is_unicode(target)]  # safeguard: json-stays-exact
     for row in rows:
         item = {}
         for name, value in zip(columns, row, strict=True):
@@ -184,7 +190,7 @@ def write_json(
                 value = _unzoned(value)
             n_nonfinite += count_nonfinite(value)
             item[name] = plain_value(decoded(value) if name in encoded else value, zone)
-        target.write(separator + _ENCODER.encode(item))
+        target.write(separator + encoder.encode(item))
         separator = between
     if separator == between:
         target.write(end)
@@ -273,7 +279,8 @@ def write_result(
 def write_object(value: dict[str, Any], path: str | None = None, zone: Zone = UTC_ZONE) -> None:
     """Write one JSON object, and report values that JSON lacks. path: a file in place of standard output."""
     with open_output(path) as target:
-        target.write(json.dumps(plain_value(value, zone), ensure_ascii=False, indent=1) + "\n")
+        is_ascii = not limited_encoding.is_unicode(target)
+        target.write(json.dumps(plain_value(value, zone), ensure_ascii=is_ascii, indent=1) + "\n")
     report_nonfinite(count_nonfinite(value))
 
 

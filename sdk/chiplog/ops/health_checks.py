@@ -28,6 +28,7 @@ from chiplog_schemas.transport.link_status import LinkState
 
 OK, WARNING, ERROR = "ok", "warning", "bad"
 _FREE_BYTES_MIN = 4 * JOURNAL_BYTES_MAX  # four ranks whose journals are full
+_FREE_INODES_MIN = 1_000  # ranks, spool and log create a few hundred files a day
 _BACKLOG_BYTES = 64 * MIB  # of the spool: minutes of delay at usual rates
 _DESCRIPTORS_MIN = 1_024  # a rank needs ten, a collector one for each agent
 _ADOPTION_S = 10.0  # a working agent has adopted a dead rank's journal by then: it checks twice a second
@@ -131,6 +132,19 @@ def _former_places(where: Paths) -> Finding:
     return Finding("former places", WARNING, "; ".join(map(str, left)), remedy)
 
 
+def _inodes(where: Paths) -> Finding:
+    """Check that files can be created. btrfs and others, which have no fixed number of inodes, report 0 of 0."""
+    at = next(path for path in (where.local, *where.local.parents) if path.exists())
+    about = os.statvfs(at)
+    if not about.f_files:  # safeguard: unlimited-inodes-are-fine
+        return Finding("inodes", OK, f"as many files as fit at {at}")
+    found = f"{about.f_favail:,} of {about.f_files:,} inodes are free at {at}"
+    if about.f_favail < _FREE_INODES_MIN:
+        remedy = "remove files, or set CHIPLOG_DIR to another file system: each rank creates some"
+        return Finding("inodes", WARNING if about.f_favail else ERROR, found, remedy)
+    return Finding("inodes", OK, found)
+
+
 def _journal(where: Paths) -> Finding:
     """Try the operations of a journal: allocate and lock."""
     if not where.local.exists():
@@ -147,7 +161,9 @@ def _journal(where: Paths) -> Finding:
     except LockHeldError as error:
         return Finding("journal", ERROR, str(error), "this file system's locks do not work; set CHIPLOG_DIR to another")
     except OSError as error:
-        remedy = "free some space" if error.errno == errno.ENOSPC else "set CHIPLOG_DIR to another file system"
+        remedy = (
+            "free some space or inodes" if error.errno == errno.ENOSPC else "set CHIPLOG_DIR to another file system"
+        )
         return Finding("journal", ERROR, f"{where.local} cannot hold a journal: {error.strerror}", remedy)
     finally:
         path.unlink(missing_ok=True)
@@ -276,6 +292,7 @@ CHECKS: tuple[Callable[[Paths], Finding], ...] = (
     _log_call,
     _directory,
     _disk,
+    _inodes,
     _former_places,
     _journal,
     _limits,

@@ -6,6 +6,15 @@ import pytest
 from rich.console import Console
 
 from chiplog.cli.fitted_table import Cell, Column, Sheet, fold
+from tests.support.safeguard import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a long name pads no other row on a terminal",
+        "long-name-costs-its-row",
+        test="test_a_long_name_pads_no_other_row",
+    ),
+]
 
 COLUMNS = [
     Column("run", is_name=True),
@@ -80,3 +89,12 @@ def test_a_caption_is_below_and_markup_is_text() -> None:
     sheet.caption = "and 3 more"
     title, *_, row, caption = shown(sheet, 80)
     assert (title, row, caption) == ("A title", "[bold]no markup[/bold]", "and 3 more")
+
+
+def test_a_long_name_pads_no_other_row() -> None:
+    sheet = Sheet([Column("key", is_name=True), Column("points", is_number=True)])
+    sheet.add("loss", "7")
+    sheet.add("k" * 200, "12")
+    lines = shown(sheet, 300)
+    assert max(map(len, lines)) <= 64 + 2 + 6
+    assert "".join(lines).count("k") == 200 + len("k")

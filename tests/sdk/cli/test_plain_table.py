@@ -3,6 +3,16 @@
 import pytest
 
 from chiplog.cli.plain_table import Column, markdown_lines, plain_lines
+from tests.support.safeguard import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a long name pads no other row in a pipe",
+        "long-name-pads-none",
+        value="widest",
+        test="test_a_long_name_pads_no_other_row",
+    ),
+]
 
 COLUMNS = [Column("name"), Column("n", is_number=True), Column("last")]
 
@@ -36,3 +46,9 @@ def test_a_text_in_markdown_is_no_markup(text, escaped):
     heading, rule, row = markdown_lines([Column("a"), Column("b", is_number=True)], [(text, "1")])
     assert row == f"| {escaped} |   1 |"
     assert len(heading) == len(rule) == len(row) and rule.endswith("--: |")
+
+
+def test_a_long_name_pads_no_other_row():
+    columns = [Column("key", is_name=True), Column("points", is_number=True)]
+    lines = list(plain_lines(columns, [("loss", "7"), ("k" * 200, "12")]))
+    assert lines[2:] == ["loss       7", f"{'k' * 200}      12"]

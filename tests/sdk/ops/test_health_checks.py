@@ -33,6 +33,12 @@ SAFEGUARDS = [
         condition=False,
         test="test_a_log_without_a_database_is_a_warning",
     ),
+    Safeguard(
+        "a file system without a fixed number of inodes has enough of them",
+        "unlimited-inodes-are-fine",
+        condition=False,
+        test="test_a_file_system_without_free_inodes_is_bad_and_one_that_counts_none_is_fine",
+    ),
 ]
 
 
@@ -75,6 +81,24 @@ def test_a_check_that_fails_is_a_finding_and_the_others_go_on(tmp_path: Path) ->
     assert len(found) == len(CHECKS)
     failed = {finding.check: finding for finding in found}["directory"]
     assert failed.verdict == ERROR and "File name too long" in failed.found
+
+
+@pytest.mark.parametrize(
+    ("n_files", "n_free", "verdict", "words"),
+    [
+        (0, 0, OK, "as many files as fit"),  # btrfs
+        (1_000_000, 0, ERROR, "0 of 1,000,000 inodes are free"),
+        (1_000_000, 999, WARNING, "999 of 1,000,000"),
+        (1_000_000, 500_000, OK, "500,000 of 1,000,000"),
+    ],
+)
+def test_a_file_system_without_free_inodes_is_bad_and_one_that_counts_none_is_fine(
+    where: Paths, monkeypatch: pytest.MonkeyPatch, n_files: int, n_free: int, verdict: str, words: str
+) -> None:
+    real = os.statvfs(where.root)
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*real[:5], n_files, n_free, n_free, *real[8:])))
+    [found] = [finding for finding in run_checks(where) if finding.check == "inodes"]
+    assert (found.verdict, words in found.found, bool(found.remedy)) == (verdict, True, verdict != OK)
 
 
 def test_a_directory_that_others_can_write_is_bad_and_the_remedy_is_named(chiplog_dir: Path) -> None:
