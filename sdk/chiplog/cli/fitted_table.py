@@ -13,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from chiplog.cli.plain_table import GAP, NAME_WIDTH_MAX, Column, markdown_lines, plain_lines
+from chiplog.cli.plain_table import GAP, Column, markdown_lines, plain_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, OverflowMethod, RenderResult
@@ -139,8 +139,8 @@ class Sheet:
         most = max((measured.maximum for measured in found), default=0)
         if column.is_number or column.is_whole:
             return most, most  # safeguard: number-never-cut
-        if column.is_name and not self._has_blocks:
-            most = min(most, max(NAME_WIDTH_MAX, cell_len(column.name)))  # safeguard: long-name-costs-its-row
+        if column.width_max:
+            most = min(most, column.width_max)  # safeguard: long-name-costs-its-row
         least = most if column.is_name else max((measured.minimum for measured in found), default=0)
         return min(least, _PIECE_MAX), most
 

@@ -35,11 +35,15 @@ class _SavedFile(NamedTuple):
 @click.argument("run", shell_complete=complete_runs)
 @click.argument("path", default="", required=False)
 @click.option(
-    "-o", "--output", "output", metavar="DEST", type=click.Path(path_type=Path), help="Write to this file or directory."
+    "-o",
+    "--output",
+    "destination",
+    metavar="DEST",
+    help="Write to this file or directory; a directory if it ends with /.",
 )
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @source_options
-def get(run: str, path: str, output: Path | None, force: bool, dir_: str | None, url: str | None) -> None:
+def get(run: str, path: str, destination: str | None, force: bool, dir_: str | None, url: str | None) -> None:
     """Copy saved files of a run back: the file PATH, all files below the directory PATH, or all of the run.
 
     RUN is an ID, the beginning of one, or `latest`; an ID if files are replaced. By default a file or directory is
@@ -47,9 +51,11 @@ def get(run: str, path: str, output: Path | None, force: bool, dir_: str | None,
     `chiplog export`.
     """
     path = path.strip("/")
+    output = None if destination is None else Path(destination)
+    is_directory = output is not None and (str(destination).endswith("/") or output.is_dir())
     with open_client(dir_, url) as client:
         given, run = run, resolve_run(client, run)
-        files = _find(client, run, path, output)
+        files = _find(client, run, path, output, is_directory=is_directory)
         taken = [file.target for file in files if os.path.lexists(file.target)]
         if taken and not force:
             more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
@@ -67,8 +73,11 @@ def get(run: str, path: str, output: Path | None, force: bool, dir_: str | None,
     click.echo(f"{what}, written to {files[0].target if len(files) == 1 else _common(files)}", err=True)
 
 
-def _find(client: Client, run: str, path: str, output: Path | None) -> list[_SavedFile]:
-    """Return the files of a run that a path names, with their targets. Raises UsageError for an unknown path."""
+def _find(client: Client, run: str, path: str, output: Path | None, *, is_directory: bool) -> list[_SavedFile]:
+    """Return the files of a run that a path names, with their targets. Raises UsageError for an unknown path.
+
+    is_directory: `output` is one, or becomes one.
+    """
     rows = client.sql(_FILES, {"run": run, "path": path}).rows()
     if not rows:
         known = client.sql(f"SELECT path FROM files WHERE run_id = $run LIMIT {KNOWN_MAX}", {"run": run}).rows()
@@ -85,7 +94,7 @@ def _find(client: Client, run: str, path: str, output: Path | None) -> list[_Sav
             raise click.ClickException(f"file {name!r:.200} cannot be written: {reason}")
         last = name.rsplit("/", 1)[-1]
         if is_one:
-            target = Path(last) if output is None else output / last if output.is_dir() else output
+            target = Path(last) if output is None else output / last if is_directory else output
         else:
             # safeguard: run-id-stays-one-name
             directory = output if output is not None else Path(path.rsplit("/", 1)[-1] or directory_name(run))

@@ -13,6 +13,7 @@ from chiplog.cli.progress import progress_bar
 from chiplog.identity.process_info import node_name
 from chiplog.ops import daemons
 from chiplog.query.client import Client, NoDataError, QueryError, connect
+from chiplog.transfer.export_format import RUN_FILE
 from chiplog.transfer.export_reader import ExportError, ExportReader
 from chiplog.transfer.import_blocks import ImportBlocks
 from chiplog.transfer.import_delivery import DeliveryError, Destination, check_connection, deliver_blocks, deliver_files
@@ -51,6 +52,8 @@ def import_(directories: tuple[Path, ...], run_id: str | None, directory: str | 
         )
     with contextlib.ExitStack() as stack:
         try:
+            for path in directories:
+                _require_one_export(path)
             exports = [stack.enter_context(_opened(path, run_id)) for path in directories]
             destination = _destination(directory, url)
         except (ExportError, ValueError) as error:
@@ -66,6 +69,17 @@ def import_(directories: tuple[Path, ...], run_id: str | None, directory: str | 
             files = f"{n_files} file{'s' if n_files != 1 else ''}"
             line = f"run {blocks.run_id}: {reader.n_points:,} points, {files}, delivered to {destination.address}"
             click.echo(f"{line}; it had all of its events before" if has_all else line, err=True)
+
+
+def _require_one_export(path: Path) -> None:
+    """Raise UsageError for a directory of exports, as `chiplog export -o` was given it."""
+    if (path / RUN_FILE).exists() or not path.is_dir():
+        return
+    inside = sorted(child.name for child in path.iterdir() if (child / RUN_FILE).is_file())
+    if inside:  # safeguard: exports-within-are-named
+        more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
+        every = path / "*" if len(inside) > 1 else path / inside[0]
+        raise click.UsageError(f"{path} is not an export; it has {inside[0]}{more}: chiplog import {every}")
 
 
 @contextlib.contextmanager

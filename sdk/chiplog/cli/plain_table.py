@@ -15,6 +15,8 @@ class Column:
     """A column. is_number: right-aligned and never folded. is_whole: never folded.
 
     is_name: folded only beyond 40 characters. drop: order of omission from a narrow table, the lowest first; 0: never.
+
+    width_max: a wider cell folds on a terminal, and stands out in a pipe, so that it pads no other row; 0: unbounded.
     """
 
     name: str
@@ -22,6 +24,7 @@ class Column:
     is_whole: bool = False
     is_name: bool = False
     drop: int = 0
+    width_max: int = 0
 
 
 def plain_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, has_header: bool = True) -> Iterator[str]:
@@ -53,11 +56,10 @@ def markdown_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> 
 def _width(column: Column, widths: Sequence[int]) -> int:
     """Return the width of a column. A name that is much longer than the others stands out, and pads no other row."""
     widest = max(widths, default=0)
-    if not column.is_name or widest <= NAME_WIDTH_MAX:
+    if not 0 < column.width_max < widest:
         return widest
-    return max(
-        (width for width in widths if width <= NAME_WIDTH_MAX), default=NAME_WIDTH_MAX
-    )  # safeguard: long-name-pads-none
+    # safeguard: long-name-pads-none
+    return max((width for width in widths if width <= column.width_max), default=column.width_max)
 
 
 def cell_width(text: str) -> int:

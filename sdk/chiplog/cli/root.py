@@ -11,6 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from chiplog.cli.limited_encoding import tolerate_encodings
+from chiplog.cli.usage_remedies import remedy_of
 
 
 class CommandSpec(NamedTuple):
@@ -195,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "chiplog"
-        message = _line_of(error)
+        message = _line_of(error) + remedy_of(error)
         return _fail(f"{path}: {message}" if ";" in message else f"{path}: {message}; see {path} --help", 2)
     except click.exceptions.Exit as error:
         return error.exit_code

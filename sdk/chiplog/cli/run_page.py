@@ -12,6 +12,7 @@ from rich.text import Text
 
 from chiplog.cli.fitted_table import Column, Sheet
 from chiplog.cli.format_values import UTC_ZONE, Zone, duration_text, number_text, seconds_text
+from chiplog.cli.plain_table import NAME_WIDTH_MAX
 from chiplog.cli.runs import complete_text, duration_s, state_text
 from chiplog.cli.tables import plain_cell
 
@@ -342,7 +343,7 @@ def _phases(phases: list[dict[str, Any]], shown: int | None) -> Sheet | None:
     with_shares = any(phase["share"] is not None for phase in phases)
     names = ("times", "mean", *(["of the step"] if with_shares else []))
     columns = [
-        Column("phase", is_name=True),
+        Column("phase", is_name=True, width_max=NAME_WIDTH_MAX),
         *(Column(name, is_number=True) for name in names),
         Column("slowest label"),
     ]
@@ -387,7 +388,7 @@ def _keys(keys: list[dict[str, Any]], shown: int | None) -> Sheet | None:
     rows = sorted(keys, key=lambda key: key["key"].startswith("chiplog/"))[:shown]  # the training's own first
     told = {key["key"]: _summary_text(key) for key in rows}
     columns = [
-        Column("key", is_name=True),
+        Column("key", is_name=True, width_max=NAME_WIDTH_MAX),
         Column("points", is_number=True, drop=2),
         Column("labels", is_number=True, drop=1),
         Column("last step", is_number=True, drop=3),
@@ -429,7 +430,7 @@ def _value_text(value: Any) -> str:
 def _values(title: str, values: Mapping[str, Any], shown: int | None) -> Sheet | None:
     if not values:
         return None
-    table = Sheet([Column("key", is_name=True), Column("value")], title)
+    table = Sheet([Column("key", is_name=True, width_max=NAME_WIDTH_MAX), Column("value")], title)
     for key, value in list(values.items())[:shown]:
         table.add(plain_cell(key), plain_cell(_value_text(value)))
     return _with_more_caption(table, len(values), shown, "keys")
@@ -439,7 +440,7 @@ def _files(files: list[dict[str, Any]], shown: int | None) -> Sheet | None:
     if not files:
         return None
     columns = [
-        Column("path", is_name=True),
+        Column("path", is_name=True, width_max=NAME_WIDTH_MAX),
         Column("bytes", is_number=True),
         Column("sha256", is_whole=True, drop=1),
         Column("at the collector", is_whole=True),

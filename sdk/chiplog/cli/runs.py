@@ -41,6 +41,7 @@ DEFAULT_COLUMNS = (
     *("run_id", "project", "name", "run_group", "tags", "state", "labels", "attempts", "exit_code"),
     *("created_at", "ended_at", "duration_s", "complete", "pending", "lost"),
 )
+_NAMES = ("run_id", "name")  # of a run: a table for people has one of them
 _NOT_A_NUMBER = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}  # a summary has text for these
 _TYPES = {"VARCHAR": ("project", "name", "run_group", "job_type", "notes", "primary_label"), "VARCHAR[]": ("tags",)}
 _TYPE_OF = {column: kind for kind, columns in _TYPES.items() for column in columns}
@@ -121,7 +122,7 @@ def runs(
     if chosen == []:
         raise click.UsageError(f"--columns {columns!r} names no column; use {', '.join(COLUMNS)}")
     selection = Selection(
-        columns=list(dict.fromkeys([*(chosen or DEFAULT_COLUMNS), "run_id"])),
+        columns=list(dict.fromkeys([*(chosen or DEFAULT_COLUMNS), *_NAMES])),
         project=project,
         state=state,
         group=group,
@@ -148,9 +149,18 @@ def runs(
     if not rows and is_shown:
         click.echo("no runs match" if selection.is_filtered else "no runs yet", err=True)
         return
-    write_result(_values_of(rows, names, curve), output, zone, sheets=lambda: [table_of(rows, zone, chosen, curve)])
+    # safeguard: table-names-its-runs
+    shown = None if chosen is None else [*_missing_names(rows, chosen), *chosen]
+    write_result(_values_of(rows, names, curve), output, zone, sheets=lambda: [table_of(rows, zone, shown, curve)])
     if rows and len(rows) < rows[0]["n_all"]:  # safeguard: left-out-runs-counted
         click.echo(f"{len(rows)} of {rows[0]['n_all']} runs; --all or --limit N shows more", err=True)
+
+
+def _missing_names(rows: list[dict[str, Any]], chosen: Sequence[str]) -> list[str]:
+    """Return the columns that tell the rows of a table for people apart, if no chosen one does."""
+    if set(_NAMES) & set(chosen):
+        return []
+    return [name for name in _NAMES if name == "run_id" or any(row[name] for row in rows)]
 
 
 def _require_known_names(client: Client, selection: Selection) -> None:
@@ -243,9 +253,9 @@ class _Layout(NamedTuple):
 
 _LAYOUTS = {
     "run_id": _Layout("run", is_name=True),
-    "project": _Layout("project", drop=7),
-    "name": _Layout("name", drop=8),
-    "run_group": _Layout("group", drop=6),
+    "project": _Layout("project", is_name=True, drop=6),
+    "name": _Layout("name", is_name=True, drop=8),
+    "run_group": _Layout("group", is_name=True, drop=5),
     "tags": _Layout("tags", drop=3),
     "state": _Layout("state", is_whole=True),
     "labels": _Layout("labels", is_number=True, drop=2),
@@ -253,7 +263,7 @@ _LAYOUTS = {
     "created_at": _Layout("started", is_whole=True, drop=9),
     "ended_at": _Layout("ended", is_whole=True),
     "duration_s": _Layout("took", is_number=True, drop=4),
-    "complete": _Layout("complete", drop=5),
+    "complete": _Layout("complete", is_whole=True, drop=7),
 }
 _ONLY_WITH_VALUES = ("name", "run_group", "tags")
 

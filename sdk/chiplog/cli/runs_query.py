@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from chiplog.cli.suggestions import require_known
+from chiplog.query.nearest_names import nearest
 
 SPARK_BUCKETS = 24  # as many characters as a column of a table may take
 # Columns of a run, with their expressions over the view `runs`.
@@ -26,6 +26,7 @@ COLUMNS = (*_OF_VIEW, *_COUNTED)
 # The headings of the table name columns, too.
 ALIASES = {"run": "run_id", "group": "run_group", "tries": "attempts", "started": "created_at", "took": "duration_s"}
 _KEYED = {"config": "config", "summary": "run_summary"}  # prefix of a column -> view
+_KNOWN = ", ".join([*COLUMNS, *(f"{prefix}.KEY" for prefix in _KEYED)])
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -59,9 +60,12 @@ def parse_columns(text: str) -> list[str]:
 def column_name(name: str) -> str:
     """Return the name of a column; a heading of the table names one, too. Raises UsageError."""
     name = ALIASES.get(name, name)
-    if keyed(name) is None:
-        known = [*COLUMNS, *(f"{prefix}.KEY" for prefix in _KEYED)]
-        require_known("column", name, known, f"use {', '.join(known)}")
+    if keyed(name) is None and name not in COLUMNS:
+        near = nearest(name, COLUMNS)
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"use {_KNOWN}"
+        if not near and name and "." not in name:
+            hint = f"for a key write 'config.{name}' or 'summary.{name}'; columns are {_KNOWN}"
+        raise click.UsageError(f"column {name!r} is unknown; {hint}")
     return name
 
 

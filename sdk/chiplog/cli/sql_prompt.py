@@ -30,10 +30,12 @@ NAMES_MAX = 2_000  # runs, and keys, that completion knows: the newest runs; mor
 NAMES_TIMEOUT_S = 2.0  # for each query of completion
 NAMES_FRESH_S = 30.0  # a training logs new keys, and new runs begin
 _EXIT = ("exit", "quit", r"\q")
+_HELP = ("help", "?")  # as typed; \?, \h and \help are commands
 HELP = r"""One SELECT, ended by ; or an empty line. Tab completes, Ctrl-R searches the history, Ctrl-C cancels a query.
 \d         list the views, with the number of their columns
 \d VIEW    list the columns of a view
 \limit N   show at most N rows of a result; 0: all
+\?         this help; also help
 \q         leave; also exit, quit and Ctrl-D"""
 
 
@@ -62,7 +64,7 @@ def run_prompt(client: Client, ask: Ask, show: Show, directory: Path) -> None:
         prompt_continuation=PROMPT_MORE,
         key_bindings=_bindings(),
     )
-    click.echo(r"One SELECT, ended by ; or an empty line. \? shows help, Ctrl-D exits.", err=True)
+    click.echo(r"One SELECT, ended by ; or an empty line. help shows more, Ctrl-D exits.", err=True)
     loop = _Loop(names, ask, show)
     while True:
         try:
@@ -89,7 +91,9 @@ class _Loop:
     def answer(self, text: str) -> None:
         """Run a query or a command of the prompt. Errors are one line; Ctrl-C cancels."""
         try:
-            if text.startswith("\\"):
+            if text.rstrip("; ").lower() in _HELP:  # safeguard: help-is-no-query
+                click.echo(HELP, err=True)
+            elif text.startswith("\\"):
                 self._command(*text.rstrip("; ").split(maxsplit=1))
             else:
                 self._query(text)
@@ -208,7 +212,7 @@ def _bindings() -> KeyBindings:
 def _ends_input(text: str) -> bool:
     """Return True if Enter after this text runs it: a complete query, a command, or an empty line after a query."""
     bare = text.strip()
-    is_command = bare.startswith("\\") or bare.lower() in _EXIT
+    is_command = bare.startswith("\\") or bare.lower() in (*_EXIT, *_HELP)
     return not bare or is_command or is_complete(text) or text.rpartition("\n")[2].strip() == ""
 
 

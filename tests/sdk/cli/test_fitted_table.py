@@ -92,7 +92,7 @@ def test_a_caption_is_below_and_markup_is_text() -> None:
 
 
 def test_a_long_name_pads_no_other_row() -> None:
-    sheet = Sheet([Column("key", is_name=True), Column("points", is_number=True)])
+    sheet = Sheet([Column("key", is_name=True, width_max=64), Column("points", is_number=True)])
     sheet.add("loss", "7")
     sheet.add("k" * 200, "12")
     lines = shown(sheet, 300)

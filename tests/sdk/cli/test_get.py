@@ -144,6 +144,11 @@ def test_a_file_comes_back_under_its_name_or_the_one_that_is_given(
     assert (tmp_path / "last.pt").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
+def test_a_destination_that_ends_with_a_slash_becomes_a_directory(root: Path, tmp_path: Path) -> None:
+    assert run(root, "r1", "model/last.pt", "-o", f"{tmp_path}/new/").exit_code == 0
+    assert written(tmp_path) == {"new/last.pt": CONTENTS["model/last.pt"]}
+
+
 def test_a_directory_comes_back_whole(root: Path, tmp_path: Path) -> None:
     done = run(root, "r1", "model/", "-o", str(tmp_path / "copy"))
     assert done.stderr.startswith("3 files, 3,000,002 bytes"), done.stderr

@@ -49,6 +49,6 @@ def test_a_text_in_markdown_is_no_markup(text, escaped):
 
 
 def test_a_long_name_pads_no_other_row():
-    columns = [Column("key", is_name=True), Column("points", is_number=True)]
+    columns = [Column("key", is_name=True, width_max=64), Column("points", is_number=True)]
     lines = list(plain_lines(columns, [("loss", "7"), ("k" * 200, "12")]))
     assert lines[2:] == ["loss       7", f"{'k' * 200}      12"]

@@ -17,6 +17,12 @@ from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
+        "a table of chosen columns names its runs",
+        "table-names-its-runs",
+        value="chosen",
+        test="test_a_table_of_chosen_columns_names_its_runs",
+    ),
+    Safeguard(
         "runs that are left out are counted",
         "left-out-runs-counted",
         condition=False,
@@ -240,7 +246,10 @@ def test_a_sparkline_of_a_metric_named_like_a_column_replaces_nothing(chiplog, t
     ("arguments", "message"),
     [
         (["--columns", "run_id,sate"], "column 'sate' is unknown; did you mean 'state'"),
-        (["--columns", "zzzz"], "column 'zzzz' is unknown; use run_id, project, name"),
+        (
+            ["--columns", "zzzz"],
+            "column 'zzzz' is unknown; for a key write 'config.zzzz' or 'summary.zzzz'; columns are",
+        ),
         (["--columns", " , "], "names no column"),
         (["--columns", "config.a.b/lrr"], "column 'config.a.b/lrr' is unknown; did you mean 'config.a.b/lr'?"),
         (["--columns", "summary.lost"], "column 'summary.lost' is unknown; did you mean 'summary.loss'?"),
@@ -279,11 +288,18 @@ def test_runs_show_name_group_and_tags(chiplog):
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_runs_fit_a_terminal_with_whole_run_ids(on_terminal, width):
+def test_runs_fit_a_terminal_with_whole_run_ids_and_names(on_terminal, width):
     text = COLOURS.sub("", on_terminal(width, "runs"))
     assert max(map(len, text.splitlines())) <= width
-    for part in ("gpt-20260103-11aa22", "crashed", "03:04", "UTC", "pending", "12 lost"):
+    for part in ("gpt-20260103-11aa22", "first try", "crashed", "03:04", "UTC", "pending", "12 lost"):
         assert part in text
+
+
+def test_a_table_of_chosen_columns_names_its_runs(chiplog):
+    code, text, _ = chiplog("runs", "--columns", "state,config.lr")
+    assert (code, text.split()[:4]) == (0, ["run", "name", "state", "config.lr"])
+    assert chiplog("runs", "--columns", "name,state")[1].split()[:2] == ["name", "state"]
+    assert chiplog("runs", "--columns", "state", "--format", "csv")[1].split()[0] == "state"
 
 
 @pytest.mark.parametrize(
