@@ -16,7 +16,7 @@ from chiplog.torch.current_device import CurrentDevice
 from chiplog_schemas._version import __version__
 from chiplog_schemas.bounds import Limits
 from chiplog_schemas.model.events import ProducerIdentity
-from chiplog_schemas.paths import Paths
+from chiplog_schemas.paths import Paths, resolve_root
 from chiplog_schemas.process.procfs import boot_id, pid_namespace, uptime_us
 
 _DIGEST_CHARS = 8  # appended to a truncated name
@@ -53,6 +53,18 @@ class RunSettings:
     unfinished_key: str = ""  # for `resume="auto"`, see unfinished_runs.py
     announcements: tuple[str, ...] = ()  # decisions that users must know, one line each
     diagnostics: tuple[Diagnostic, ...] = ()  # of bad arguments
+
+    @property
+    def places_for_children(self) -> dict[str, str | None]:
+        """What decides where and whether a child records, by variable."""
+        mode = "rank0" if self.speaks_for_node else self.mode
+        return {
+            # Not the default: a child on another node, or of another user, has its own.
+            "CHIPLOG_DIR": None if self.places.root == resolve_root(None, {}) else str(self.places.root),
+            "CHIPLOG_AGENT": self.agent_address,
+            "CHIPLOG_MODE": mode,
+            "CHIPLOG_PROJECT": self.project,
+        }
 
     def sets_run_state(self, identity: Identity) -> bool | None:
         """Return True if the run's state follows this label's. By default: if it is the primary, None if unknown."""

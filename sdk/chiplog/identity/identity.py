@@ -19,9 +19,10 @@ from urllib.parse import quote, unquote
 from chiplog_schemas.limits import NAME_CHARS_MAX
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-# "pid:run_id/label/rank/settled/world/start/session/demand/launch/kind", for the processes that this one starts. World
-# and start identify the process even if its PID is reused. Older versions lack them, the session, demand and launch
-# (quoted), or the kind. init() sets PARENT_RUN while its run is open, and `chiplog run` for its command.
+# "pid:run_id/label/rank/settled/world/start/session/demand/launch/kind/places", for the processes that this one starts.
+# World and start identify the process even if its PID is reused. Older versions lack them, the session, demand and
+# launch (quoted), the kind, or the places: see inherited_env.py. init() sets PARENT_RUN while its run is open, and
+# `chiplog run` for its command.
 PARENT_RUN = "CHIPLOG_PARENT_RUN"
 # The same from setup(): the identity that its process would have, without a label, because children choose theirs.
 SETUP = "CHIPLOG_SETUP"
@@ -120,15 +121,20 @@ class _ParentRun:
         return self.rank == str(rank) or self.label == own or self.label.startswith(f"{own}.")
 
 
-def encode_parent_run(pid: int, run_id: str, identity: Identity, stamp: str = "", kind: str = "") -> str:
-    """Build the value of PARENT_RUN. Neither a run ID nor a label has a slash. kind: '' or LAUNCHER."""
+def encode_parent_run(
+    pid: int, run_id: str, identity: Identity, stamp: str = "", kind: str = "", places: str = ""
+) -> str:
+    """Build the value of PARENT_RUN. Neither a run ID nor a label has a slash. kind: '' or LAUNCHER. places: quoted."""
     rank = "" if identity.rank is None else str(identity.rank)
     said = f"{pid}:{run_id}/{identity.label}/{rank}/{_SETTLED if _is_settled(identity) else ''}/{stamp}"
-    if kind:
-        return f"{said}///{kind}"
-    if not identity.demand:
+    launch = quote(identity.demand_launch or identity.launch, safe="") if identity.demand and not kind else ""
+    more = ["" if kind else identity.demand, launch, kind, places]
+    while more and not more[-1]:
+        more.pop()
+    if not more:
         return said
-    return f"{said}/{identity.demand}/{quote(identity.demand_launch or identity.launch, safe='')}"
+    missing = len(InheritedRun._fields) - len(_AFTER_STAMP) - 1 - said.count("/")
+    return "/".join((said + "/" * max(missing - 1, 0), *more))
 
 
 class InheritedRun(NamedTuple):
@@ -145,6 +151,10 @@ class InheritedRun(NamedTuple):
     demand: str
     launch: str
     kind: str
+    places: str
+
+
+_AFTER_STAMP = ("demand", "launch", "kind", "places")
 
 
 def decode_inherited(said: str) -> InheritedRun:
@@ -154,7 +164,7 @@ def decode_inherited(said: str) -> InheritedRun:
     return InheritedRun(*[*parts, *[""] * len(InheritedRun._fields)][: len(InheritedRun._fields)])
 
 
-def encode_setup(environ: Mapping[str, str], facts: ProcessFacts) -> str:
+def encode_setup(environ: Mapping[str, str], facts: ProcessFacts, places: str = "") -> str:
     """Build the value of SETUP: the run that children share if this process starts them before or without init()."""
     before = "" if SETUP in facts.stale_variables else environ.get(SETUP, "")
     if before and not before.startswith(f"{facts.pid}:"):
@@ -162,7 +172,9 @@ def encode_setup(environ: Mapping[str, str], facts: ProcessFacts) -> str:
     identity = resolve_identity({name: value for name, value in environ.items() if name != SETUP}, facts)
     if identity.rank is None and not identity.joined_existing_run:
         identity = replace(identity, label="")
-    return encode_parent_run(facts.pid, identity.run_id.replace("/", "_"), identity, facts.process_fingerprint)
+    return encode_parent_run(
+        facts.pid, identity.run_id.replace("/", "_"), identity, facts.process_fingerprint, places=places
+    )
 
 
 def resolve_identity(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from chiplog.identity.identity import LAUNCHER, PARENT_RUN, encode_parent_run
+from chiplog.identity.inherited_env import encode_places
 from chiplog.identity.process_info import node_name, process_fingerprint
 from chiplog.recording.run import Run
 from chiplog.recording.run_settings import resolve_settings
@@ -88,7 +89,9 @@ class LaunchedRun:
         if not self.is_recorded or self._known.joined_existing_run:
             return self._environ  # in the second case the variable names the run already
         stamp = process_fingerprint()
-        return {**self._environ, PARENT_RUN: encode_parent_run(os.getpid(), self.id, self._known, stamp, LAUNCHER)}
+        places = encode_places(self._environ, self._settings.places_for_children)
+        run = encode_parent_run(os.getpid(), self.id, self._known, stamp, LAUNCHER, places)
+        return {**self._environ, PARENT_RUN: run}
 
     def finish(self, exit_code: int, why: str = "") -> None:
         """Record how the command ended. exit_code: -n for signal n. why: the reason, if it could not be started."""

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from chiplog.identity import process_info
 from chiplog.identity.identity import Identity, initial_run_id, resolve_identity
+from chiplog.identity.inherited_env import with_inherited_places
 from chiplog.identity.launch_cache import with_cached_run_id
 from chiplog.identity.modes import CREATE_NEW, RANK0, announces_split, beside, mode_of, reinit_of, with_own_run
 from chiplog.recording.environment import RECORDS_ENVIRONMENT
@@ -42,13 +43,14 @@ def resolve_settings(
     """
     remarks: list[Diagnostic] = []
     given = _without_stand_ins(given, remarks)
+    reinit = _checked(reinit_of(given["reinit"]), remarks)
+    still_open = initial_run_id(opened[-1]._settings.identity) if opened and not reinit else ""
+    facts = process_info.read_process_facts(opened_ids - {still_open})
+    environ = with_inherited_places(environ, facts)
     asked = requested_run(given, environ, remarks)
     run_id = _name("run ID", asked.run_id, remarks)
     asked = asked._replace(run_id=run_id)
     label = _name("label", given["label"] or environ.get("CHIPLOG_LABEL"), remarks)
-    reinit = _checked(reinit_of(given["reinit"]), remarks)
-    still_open = initial_run_id(opened[-1]._settings.identity) if opened and not reinit else ""
-    facts = process_info.read_process_facts(opened_ids - {still_open})
     identity = resolve_identity(environ, facts, label, run_id)
     where = paths_for_root(own_dir(given["dir"], environ))
     group = _checked(clean_text("group", given["group"] or environ.get("CHIPLOG_GROUP")), remarks)

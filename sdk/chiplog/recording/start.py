@@ -9,7 +9,7 @@ from typing import Any
 
 from chiplog.identity import process_info
 from chiplog.identity.identity import SETUP, encode_setup, initial_run_id
-from chiplog.identity.inherited_env import export_run
+from chiplog.identity.inherited_env import encode_places, export_run, with_inherited_places
 from chiplog.identity.modes import CREATE_NEW, RETURN_PREVIOUS, reinit_of
 from chiplog.recording import current_run, process_hooks
 from chiplog.recording.current_run import open_runs
@@ -20,6 +20,7 @@ from chiplog.safety.diagnostics import error_text
 from chiplog.safety.interrupts import handlers_held
 from chiplog.safety.lenient_calls import ignore_unknown_arguments
 from chiplog.settings import RunSettings
+from chiplog_schemas.paths import own_dir
 
 _log = logging.getLogger("chiplog")
 
@@ -122,7 +123,7 @@ def _init(environ: MutableMapping[str, str], given: dict[str, Any]) -> Run:
     process_hooks.install()
     process_hooks.finalize_with_multiprocessing()
     if run.mode != "disabled":
-        export_run(environ, run, run.id, settings.identity)
+        export_run(environ, run, run.id, settings.identity, encode_places(environ, settings.places_for_children))
     return run
 
 
@@ -167,7 +168,10 @@ def setup() -> None:
     with handlers_held():
         process_hooks.install()
         try:
-            os.environ[SETUP] = encode_setup(os.environ, process_info.read_process_facts(current_run.opened_ids))
+            facts = process_info.read_process_facts(current_run.opened_ids)
+            directory = own_dir(None, with_inherited_places(os.environ, facts))
+            places = encode_places(os.environ, {"CHIPLOG_DIR": str(directory)})
+            os.environ[SETUP] = encode_setup(os.environ, facts, places)
         except Exception as error:
             _log.warning("chiplog: setup() failed inside (%s); child processes open separate runs", error_text(error))
 

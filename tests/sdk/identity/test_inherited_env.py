@@ -1,10 +1,27 @@
 """The variable that names a process's open run to its children: set while a run is open, then restored."""
 
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 
 import chiplog
 from chiplog.identity.identity import PARENT_RUN, Identity, decode_inherited
-from chiplog.identity.inherited_env import export_run, restore_environ
+from chiplog.identity.inherited_env import export_run, restore_environ, with_inherited_places
+from chiplog.identity.process_info import read_process_facts
+from tests.support.safeguard import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a child records where its parent does, although both changed their directory",
+        "places-travel-to-children",
+        value="environ",
+        test="test_where_and_whether_a_process_records_travels_to_its_children",
+    ),
+]
 
 
 def test_a_run_is_named_to_child_processes_only_while_it_is_open(chiplog_dir) -> None:
@@ -44,3 +61,89 @@ def test_the_end_of_a_run_leaves_a_value_that_somebody_else_set() -> None:
     environ[PARENT_RUN] = "99:others/x//"
     restore_environ(environ, owner)
     assert environ == {PARENT_RUN: "99:others/x//"}
+
+
+CHILD = """
+import json, os, sys
+os.chdir(sys.argv[1])
+import chiplog
+arguments = json.loads(sys.argv[2])
+with chiplog.init(capture_console=False, **arguments) as run:
+    run.log({"x": 1.0})
+    print(json.dumps([str(run._settings.places.root), run.mode, run.project, run.id]), flush=True)
+"""
+PARENT = """
+import json, multiprocessing, os, subprocess, sys
+import chiplog
+
+def child(elsewhere):
+    os.chdir(elsewhere)
+    with chiplog.init(capture_console=False) as run:
+        print(json.dumps([str(run._settings.places.root), run.mode, run.project, run.id]), flush=True)
+
+if __name__ == "__main__":
+    script, elsewhere, way, arguments = sys.argv[1:5]
+    run = chiplog.init("gpt", run_id="r", mode="offline", capture_console=False)
+    os.chdir(elsewhere)
+    if way in ("spawn", "forkserver", "fork"):
+        process = multiprocessing.get_context(way).Process(target=child, args=(elsewhere,))
+        process.start()
+        process.join()
+    elif way == "rank":
+        rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "x"}
+        subprocess.run([sys.executable, script, elsewhere, arguments], env=os.environ | rank, check=True)
+    else:
+        changed = {"CHIPLOG_PROJECT": "other", "CHIPLOG_MODE": "disabled"} if way == "changed" else {}
+        subprocess.run([sys.executable, script, elsewhere, arguments], env=os.environ | changed, check=True)
+    run.finish()
+    assert "CHIPLOG_PARENT_RUN" not in os.environ
+"""
+
+
+def run_parent(tmp_path: Path, way: str, **arguments: str) -> list[str]:
+    """Start a run with a relative CHIPLOG_DIR, and a child of it; both change their directory. Return the child's."""
+    (tmp_path / "child.py").write_text(CHILD)
+    (tmp_path / "parent.py").write_text(PARENT)
+    (tmp_path / "elsewhere").mkdir()
+    command = ["parent.py", str(tmp_path / "child.py"), str(tmp_path / "elsewhere"), way, json.dumps(arguments)]
+    environ = os.environ | {"CHIPLOG_DIR": "data"}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=180, check=True
+    )
+    found: list[str] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("way", ["spawn", "forkserver", "subprocess", "rank"])
+def test_where_and_whether_a_process_records_travels_to_its_children(tmp_path: Path, way: str) -> None:
+    assert run_parent(tmp_path, way) == [str(tmp_path / "data"), "offline", "gpt", "r"]
+
+
+def test_a_childs_own_argument_or_changed_variable_wins(tmp_path: Path) -> None:
+    assert run_parent(tmp_path, "changed") == [str(tmp_path / "data"), "disabled", "other", "r"]
+    (tmp_path / "second").mkdir()
+    own = run_parent(tmp_path / "second", "subprocess", project="own", dir="mine", mode="disabled")
+    assert own == [str(tmp_path / "second" / "elsewhere" / "mine"), "disabled", "own", "r"]
+
+
+def test_a_command_of_chiplog_run_records_where_the_launcher_does(tmp_path: Path) -> None:
+    (tmp_path / "child.py").write_text(CHILD)
+    (tmp_path / "elsewhere").mkdir()
+    script = [sys.executable, "child.py", str(tmp_path / "elsewhere"), "{}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "chiplog.cli", "run", "--no-console", "--", *script],
+        cwd=tmp_path,
+        env=os.environ | {"CHIPLOG_DIR": "data", "CHIPLOG_MODE": "offline"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=True,
+    )
+    assert json.loads(done.stdout)[:2] == [str(tmp_path / "data"), "offline"]
+
+
+def test_what_is_not_ours_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = read_process_facts()
+    for places in ("%5B", "5", "%5B1%2C2%5D", ""):
+        environ = {PARENT_RUN: f"99:r/x///////////{places}", "CHIPLOG_DIR": "data"}
+        assert with_inherited_places(environ, facts) == environ
