@@ -23,12 +23,6 @@ from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
-        "a forked child does not close, and does not wait for, the connection of its parent",
-        "inherited-connection-untouched",
-        condition=False,
-        test="test_a_client_answers_in_parent_and_child",
-    ),
-    Safeguard(
         "a result of the parent ends with an error in a forked child",
         "inherited-result-expired",
         condition=False,

@@ -29,6 +29,7 @@ RENEW_WAIT_S = 5.0  # a daemon checks once a second that its files exist
 STOP_WAIT_S = 30.0  # for the index to catch up with the log
 COMING_UP_MAX_S = 60.0  # an older daemon answers or hangs
 _LOOK_AGAIN_S = 0.05
+_JUST_FINISHED_S = 10.0  # the collector has the end of a run long before, unless something is wrong
 _TAIL_BYTES = min(4096, EVENT_BYTES_MAX)
 
 
@@ -133,11 +134,27 @@ def may_start_agent(where: Paths) -> bool:
 
 def waiting_journals(where: Paths) -> list[bytes]:
     """Return the producers of ended processes whose journals no agent collects, if this user may start one here."""
-    if not may_start_agent(where):
-        return []
+    return ended_journals(where) if may_start_agent(where) else []
+
+
+def ended_journals(where: Paths) -> list[bytes]:
+    """Return the producers of ended processes whose journals an agent may collect."""
     journals = list_journals(where.journals)
     # safeguard: unadoptable-starts-nothing
     return [producer for producer, path in journals if not lock_holder_pid(path / LOCK_NAME) and is_adoptable(path)]
+
+
+def has_live_journal(where: Paths) -> bool:
+    """Return True if a process of this node records here."""
+    return any(lock_holder_pid(path / LOCK_NAME) for _, path in list_journals(where.journals))
+
+
+def has_just_finished(where: Paths) -> bool:
+    """Return True if a journal was begun or removed here a moment ago, as at the end of a run."""
+    try:
+        return time.time() - os.stat(where.journals).st_mtime < _JUST_FINISHED_S
+    except OSError:
+        return False
 
 
 def has_undelivered_spool(where: Paths) -> bool:

@@ -45,6 +45,8 @@ __all__ = ["Client", "NoDataError", "QueryError", "Result", "ResultStream", "con
 
 CONNECT_WAIT_S = 5.0  # a starting collector answers within this
 DELIVER_WAIT_S = 10.0  # for waiting journals to reach the database; a query does not wait longer
+FINISHED_WAIT_S = 5.0  # for the end of a run on its way: usually it takes a tenth of a second …
+FINISHED_AGAIN_S = 0.02  # … so it is looked for often
 STALLED_S = 5.0  # an agent adopts journals twice a second; a large one takes seconds on a busy machine
 LOOK_AGAIN_S = 0.25  # between two checks of which process holds the database
 SMALL_RESULT_BYTES = 16 * MIB  # of a result that `stream` receives in one message
@@ -117,6 +119,8 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
         client._locate()
         client._wait_for_spool()
         client._wait_for_ends(waiting)
+        if start:
+            client._wait_for_finished()
     except BaseException:
         client.close()
         raise
@@ -445,6 +449,28 @@ class Client:
         while daemons.has_undelivered_spool(self._where) and time.monotonic() < deadline:
             time.sleep(LOOK_AGAIN_S)
 
+    def _wait_for_finished(self) -> None:
+        """Wait until the local collector has the runs that have just finished, for at most FINISHED_WAIT_S.
+
+        One line reports what is missing then. What running processes log is not waited for.
+        """
+        where = self._where
+        if where is None:
+            return
+        is_here = daemons.daemon_pid(where, daemons.COLLECTOR) or daemons.is_coming_up(where, daemons.AGENT)
+        if not is_here:  # an agent that delivers to a collector elsewhere is not waited for
+            return
+        waiting = {where.journals / producer.hex() for producer in daemons.ended_journals(where)}
+        owes = bool(waiting) or daemons.has_just_finished(where)
+        deadline = time.monotonic() + FINISHED_WAIT_S
+        while waiting or (owes and daemons.has_undelivered_spool(where)):  # safeguard: finished-run-awaited
+            waiting = {path for path in waiting if path.exists()}
+            if time.monotonic() > deadline:
+                what = daemons.what_waits(len(waiting)) if waiting else daemons.what_spool_has(where)
+                print(f"chiplog: {what}; the answers lack it until then, see chiplog status", file=sys.stderr)
+                return
+            time.sleep(FINISHED_AGAIN_S)
+
     def _wait_for_ends(self, producers: list[bytes]) -> None:
         """Wait until the database has the journals of these producers, for at most DELIVER_WAIT_S.
 
@@ -478,6 +504,12 @@ class Client:
                 n_records,
             )
 
+    def _awaits_daemons(self, where: Paths) -> bool:
+        """Return True if a process records here whose agent, and with it the first collector, is about to start."""
+        if where.index.exists() or daemons.has_log(where) or daemons.daemon_pid(where, daemons.AGENT):
+            return False
+        return daemons.has_live_journal(where)
+
     def _collector_lives(self) -> bool:
         """Return True if the collector may still answer, as is assumed of a collector on another machine."""
         return self._where is None or lock_holder_pid(self._where.collector / "lock") != 0
@@ -495,7 +527,8 @@ class Client:
                 )
             return None
         assert self._where is not None
-        where, deadline = self._where, time.monotonic() + CONNECT_WAIT_S
+        where, begun = self._where, time.monotonic()
+        deadline = begun + CONNECT_WAIT_S
         while True:
             pid = lock_holder_pid(where.collector / "lock")
             if pid:
@@ -508,6 +541,10 @@ class Client:
             # safeguard: connect-waits-for-collector
             elif not where.index.exists() and daemons.is_coming_up(where, daemons.AGENT):
                 reason = f"the agent of {where.root} has not started a collector yet; see chiplog status"
+            # safeguard: live-journals-count
+            elif self._awaits_daemons(where):
+                reason = f"processes record in {where.root}, and no agent has started yet; see chiplog status"
+                deadline = max(deadline, begun + daemons.START_WAIT_S)
             else:
                 opened = self._open_file(where)
                 if not isinstance(opened, str):

@@ -111,7 +111,7 @@ class CollectorConnection:
 
     def close(self) -> None:
         """Close the socket."""
-        if self.is_inherited:  # safeguard: inherited-connection-untouched
+        if self.is_inherited:
             return
         self._socket.disable_monitor()
         self._monitor.close()
