@@ -25,6 +25,12 @@ SAFEGUARDS = [
         condition=False,
         test="test_a_result_is_cut_at_a_limit_that_is_named_and_can_be_changed",
     ),
+    Safeguard(
+        "the word help in the prompt is no query",
+        "help-is-no-query",
+        condition=False,
+        test="test_help_is_a_word_and_a_command",
+    ),
 ]
 pytestmark = ON_ONE_WORKER
 READY = "chiplog>"
@@ -53,6 +59,16 @@ def test_a_query_has_several_lines_and_ends_with_a_semicolon_or_an_empty_line(ro
         terminal.type("\x03exit\r")
         assert terminal.end() == 0
         assert terminal.modes_are_restored()
+
+
+def test_help_is_a_word_and_a_command(root):
+    with Terminal(root, "sql") as terminal:
+        terminal.wait_for("help shows more")
+        for typed in ("help", "help;", r"\?"):
+            terminal.type(typed + "\r")
+            terminal.wait_for("list the views, with the number of their columns[^$]*leave")
+        terminal.type("\x04")
+        assert terminal.end() == 0
 
 
 def test_tab_completes_views_columns_runs_and_keys(root):
