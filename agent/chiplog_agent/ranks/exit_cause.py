@@ -12,6 +12,7 @@ from typing import Any
 
 from chiplog_agent.ranks.elastic_error_file import ElasticErrorFileReader
 from chiplog_agent.ranks.oom import OomKill, OomWatcher
+from chiplog_agent.ranks.origins import origin_of_dead, origin_of_living
 from chiplog_agent.ranks.process_watcher import ProcessExit, ProcessWatcher
 from chiplog_schemas.limits import ADOPT_INTERVAL_S
 from chiplog_schemas.model.codes import EndCause
@@ -19,7 +20,8 @@ from chiplog_schemas.model.end_text import cause_of_exception
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT, awaits_status, read_status
 from chiplog_schemas.process.file_lock import kernel_lock_holder_pid
 from chiplog_schemas.process.owners import ended_well, is_alive
-from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, decode_head
+from chiplog_schemas.process.procfs import command_line, maps_file
+from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, JournalHead, decode_head
 
 VANISHED = "vanished without finish(): killed, out of memory, or os._exit"
 STATE_LOST = "finished, but its last events were lost with the memory of its process"
@@ -29,6 +31,7 @@ _UNSEEN = {  # by (finished, left) of the head page: the reason when the exit st
     (True, False): STATE_LOST,
     (True, True): STATE_LOST,
 }
+EXECUTED = "its process became another program by exec"
 DISMISSED = "a worker that its owner ended, and the owner ended well"
 # Between the ends of a worker and its owner; after this it counts as crashed until the owner has ended.
 _OWNER_MAX_S = 10.0
@@ -104,6 +107,8 @@ class ExitCauseResolver:
 
     def exit_status_pending(self, producer: bytes) -> bool:
         """Return True, for a limited time, if the exit status of a producer whose lock is free may still arrive."""
+        if self._program_after_exec(producer) is not None:
+            return False
         now = time.monotonic()
         if self._deaths.is_due(producer):
             return now - self._leaving.setdefault(producer, now) < _LEAVING_MAX_S
@@ -117,18 +122,35 @@ class ExitCauseResolver:
         return False
 
     def _has_finished(self, producer: bytes) -> bool:
-        try:
-            head = decode_head((self._journals / producer.hex() / HEAD_NAME).read_bytes())
-        except OSError:
-            return False
+        head = self._head_of(producer)
         return head is not None and (head.finished or head.left)
+
+    def _head_of(self, producer: bytes) -> JournalHead | None:
+        try:
+            return decode_head((self._journals / producer.hex() / HEAD_NAME).read_bytes())
+        except OSError:
+            return None
+
+    def _program_after_exec(self, producer: bytes) -> str | None:
+        """Return the command line of the program that a producer's process has become by exec; None if it has not.
+
+        That process lives, is the one that wrote the journal, and maps it no more. One that only closed its
+        descriptors, or is stopped, still maps it.
+        """
+        head = self._head_of(producer)
+        if head is None or head.finished or self._deaths.exit_of(producer) is not None:
+            return None
+        identity = head.identity
+        pid = origin_of_dead(self._pids.get(producer, 0), identity).pid
+        if "uptime" not in identity or not origin_of_living(pid, identity, is_local=True).pid:
+            return None  # an older process, or a PID that was used again
+        if maps_file(pid, f"{producer.hex()}/{HEAD_NAME}") is not False or self._deaths.is_due(producer):
+            return None
+        return command_line(pid)
 
     def _awaits_owner(self, producer: bytes) -> bool:
         """Return True if a producer may be a worker that its owner, which still runs, has ended."""
-        try:
-            head = decode_head((self._journals / producer.hex() / HEAD_NAME).read_bytes())
-        except OSError:
-            return False
+        head = self._head_of(producer)
         owner = head.identity.get("owner", "") if head is not None and not head.finished else ""
         return bool(owner) and is_alive(owner)
 
@@ -151,6 +173,13 @@ class ExitCauseResolver:
         self._kills.forget(producer)
         self._pids.pop(producer, None)
         self._leaving.pop(producer, None)
+
+    def end_by_exec(self, producer: bytes, now_us: int, failure: str) -> tuple[int, dict[str, Any]] | None:
+        """Return what `resolve` does if the process has become another program by exec, else None."""
+        program = None if failure else self._program_after_exec(producer)
+        if program is None:  # safeguard: exec-ends-attempt
+            return None
+        return now_us, {"state": "finished", "reason": f"{EXECUTED}: {program}" if program else EXECUTED}
 
     def resolve(
         self,

@@ -203,7 +203,8 @@ class OrphanJournalCollector:
             known = {**(head.identity if head is not None else {}), **(peer.identity if peer is not None else {})}
             left = bool(head is not None and head.left)
             failure, cause = (peer.failure, peer.failure_cause) if peer is not None else ("", None)
-            ts_us, state = self._endings.resolve(
+            end = self._endings.end_by_exec(adopted.producer, now_us, failure)
+            ts_us, state = end or self._endings.resolve(
                 adopted.producer, known, now_us, finished=finished, left=left, failure=failure, failure_cause=cause
             )
             core.report_exit(adopted.producer, produced, state, now, ts_us)

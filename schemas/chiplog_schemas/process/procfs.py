@@ -6,6 +6,7 @@ import time
 # Fields of read_proc_stat(), three less than in proc_pid_stat(5).
 STATE, PARENT, GROUP, SESSION, FOREGROUND_GROUP, FLAGS, START, EXIT_CODE = 0, 1, 2, 3, 5, 6, 19, 49
 DEAD = ("Z", "X")  # states of a zombie, and of a process that is being reaped
+_COMMAND_BYTES_MAX = 200  # what a reason shows of it
 _STAT_BYTES_MAX = 4096  # a line has about 400
 
 
@@ -51,6 +52,31 @@ def is_mapped(suffix: str) -> bool:
         except OSError:
             continue  # ended, or another user's
     return False
+
+
+def maps_file(pid: int, suffix: str) -> bool | None:
+    """Return True if a process maps a file whose path ends with `suffix`; None if that is unknown, or it has ended."""
+    endings = (f"{suffix}\n".encode(), f"{suffix} (deleted)\n".encode())
+    found = None
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as maps:
+            for line in maps:
+                found = False
+                if line.endswith(endings):
+                    return True
+    except OSError:
+        return None
+    return found  # a process that exits maps nothing
+
+
+def command_line(pid: int) -> str:
+    """Return the command line of a process, as far as it fits into a line; "" if it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            text = file.read(_COMMAND_BYTES_MAX).replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "".join(character if character.isprintable() else " " for character in text).strip()
 
 
 def start_ticks(pid: int) -> int:

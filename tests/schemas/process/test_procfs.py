@@ -19,7 +19,9 @@ from chiplog_schemas.process.procfs import (
     START,
     STATE,
     boot_id,
+    command_line,
     is_mapped,
+    maps_file,
     pid_namespace,
     read_proc_stat,
     start_ticks,
@@ -74,3 +76,17 @@ def test_a_file_is_mapped_while_a_process_maps_it_also_when_it_is_removed(tmp_pa
         path.unlink()
         assert is_mapped(str(path))
     assert not is_mapped(str(path))
+
+
+def test_a_process_maps_a_file_or_not_or_that_is_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "mapped"
+    path.write_bytes(bytes(mmap.PAGESIZE))
+    with open(path, "r+b") as file:
+        memory = mmap.mmap(file.fileno(), mmap.PAGESIZE)
+    path.unlink()
+    assert maps_file(os.getpid(), f"{tmp_path.name}/mapped") is True
+    memory.close()
+    assert maps_file(os.getpid(), f"{tmp_path.name}/mapped") is False
+    assert maps_file(UNUSED_PID, "mapped") is None
+    assert command_line(os.getpid()).split()[0] == Path("/proc/self/cmdline").read_bytes().split(b"\0")[0].decode()
+    assert command_line(UNUSED_PID) == ""
