@@ -74,6 +74,16 @@ def go_on(
     return identity, label
 
 
+def announce_resumed(identity: Identity, asked: Asked, before: str, project: str | None) -> list[str]:
+    """Return the line that names the run that `auto` has chosen, on the primary. before: its ID otherwise."""
+    if asked.word != AUTO or asked.run_id or identity.run_id == before or not identity.primary:
+        return []
+    of_project = f" and project {project}" if project else " without a project"
+    why = f"the last one of this working directory{of_project} on this node that did not finish"
+    # safeguard: chosen-run-is-named
+    return [f"resume='auto' continues run {identity.run_id}, {why}; give run_id= for another"]
+
+
 def is_resumed(where: Paths, identity: Identity, asked: Asked) -> bool:
     """Return True if a run goes on that this node knows. Another rank may have opened it just now."""
     if not asked.goes_on or identity.joined_existing_run:

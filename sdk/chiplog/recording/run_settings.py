@@ -12,7 +12,14 @@ from chiplog.identity.inherited_env import with_inherited_places
 from chiplog.identity.launch_cache import with_cached_run_id
 from chiplog.identity.modes import CREATE_NEW, RANK0, announces_split, beside, mode_of, reinit_of, with_own_run
 from chiplog.recording.environment import RECORDS_ENVIRONMENT
-from chiplog.recording.resume import go_on, is_resumed, requested_run, warn_unknown_run, working_directory
+from chiplog.recording.resume import (
+    announce_resumed,
+    go_on,
+    is_resumed,
+    requested_run,
+    warn_unknown_run,
+    working_directory,
+)
 from chiplog.recording.run import Run
 from chiplog.recording.unfinished_runs import key_of
 from chiplog.safety.diagnostics import Diagnostic, error_text
@@ -62,6 +69,7 @@ def resolve_settings(
     project = _checked(clean_text("project", given["project"] or environ.get("CHIPLOG_PROJECT")), remarks)
     own = f"rank{identity.rank}" if splits and identity.rank is not None else ""
     key = key_of(working_directory(), project, group, own)
+    before = identity.run_id
     identity, label = go_on(identity, asked, label, key, where, is_spawned=facts.spawned is not None)
     clean_id, clean_label = _name("run ID", identity.run_id, []), _name("label", identity.label, [])
     identity = replace(identity, run_id=clean_id or "", label=clean_label or "")
@@ -75,6 +83,7 @@ def resolve_settings(
     if reinit == CREATE_NEW:
         labels = [(run._identity.run_id, run._identity.label) for run in opened]
         identity = beside(identity, labels, primary_given=primary is not None)
+    announcements += announce_resumed(identity, asked, before, project)
     if identity.primary and mode != "disabled":  # one of a thousand ranks reports it
         warn_unknown_run(where, identity, asked, remarks)
     try:

@@ -158,6 +158,20 @@ def test_auto_goes_on_with_the_last_run_of_the_project_that_did_not_finish(chipl
     assert train(chiplog_dir, "p")[0] != killed[0], "it has finished"
 
 
+def test_auto_names_the_run_and_why_in_one_line_of_the_primary(chiplog_dir, tmp_path, caplog) -> None:
+    quiet = {"mode": "offline", "capture_console": False}
+    first = chiplog.init("p", resume="auto", **quiet)
+    assert not first.resumed and "continues" not in caplog.text
+    first.finish(exit_code=1)
+    second = chiplog.init("p", resume="auto", **quiet)
+    assert (second.id, second.resumed) == (first.id, True)
+    [line] = [record.getMessage() for record in caplog.records if "continues" in record.getMessage()]
+    assert f"resume='auto' continues run {first.id}, the last one of this working directory and project p" in line
+    second.finish(exit_code=1)
+    chiplog.init("p", resume="auto", primary=False, **quiet).finish(exit_code=1)
+    assert len([record for record in caplog.records if "continues" in record.getMessage()]) == 1, "of the primary only"
+
+
 def test_auto_leaves_a_run_alone_that_still_runs(chiplog_dir) -> None:
     runs = start(chiplog_dir, "p", "auto", "wait")
     assert runs.stdout is not None
