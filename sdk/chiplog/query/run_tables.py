@@ -75,6 +75,9 @@ class RunTable(Result):
             return pandas.concat(parts, axis=1)
 
 
+_KEYS_MAX = 100  # columns of a table for which no keys were given
+
+
 def runs(
     project: str | None = None,
     *,
@@ -124,7 +127,7 @@ def runs(
 
 def run_history(
     run: str,
-    keys: str | Sequence[str],
+    keys: str | Sequence[str] | None = None,
     *,
     points: int | None = None,
     label: str | None = None,
@@ -139,7 +142,7 @@ def run_history(
 
     Args:
         run: A run ID.
-        keys: One metric, or several.
+        keys: One metric, or several. Default: all metrics of the run, if they are not more than 100.
         points: About so many steps per label: `step` is then the first one of a bucket, and a value the mean in it of
             the newest attempt, NaN if it has no number. It costs about the same for any length. Without it all steps.
         label: Only this label.
@@ -158,6 +161,8 @@ def run_history(
     Examples:
         >>> chiplog.run_history("gpt-1", ["train/loss", "val/loss"], points=500).df()
     """
+    if keys is None:
+        keys = _keys_of(run, url, dir)
     names = list(dict.fromkeys([keys] if isinstance(keys, str) else keys))
     if not names:
         raise QueryError("refused", "keys is empty; name at least one metric")
@@ -183,6 +188,19 @@ def run_history(
 def _decoded(values: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the values of JSON texts by key."""
     return {key: None if text is None else json.loads(text) for key, text in values.items()}
+
+
+def _keys_of(run: str, url: str | None, dir: str | os.PathLike[str] | None) -> list[str]:
+    """Return all metrics of a run; raise QueryError if there are none, or too many for one table."""
+    with connect(url, dir=dir) as client:
+        rows = client.sql("SELECT DISTINCT key FROM keys WHERE run_id = ? ORDER BY key", [run]).rows()
+        if not rows:
+            _require_run(client, run)
+    names = [str(row["key"]) for row in rows]
+    if not names or len(names) > _KEYS_MAX:
+        some = f"{len(names)} metrics; give keys=, such as {names[0]!r}" if names else "no metrics"
+        raise QueryError("refused", f"run {run} has {some}")
+    return names
 
 
 def _require_run(client: Client, run: str) -> None:

@@ -102,6 +102,7 @@ def test_a_history_has_a_column_for_each_key_and_the_newest_attempt_counts(root:
         ("rank1", 0, 8.0, None, None, None),
     ]
     assert run_history("gpt-old", "loss", label="rank1", dir=root).tuples() == [("rank1", 0, 8.0)]
+    assert {"label", "loss", 'a "quoted" key'} <= set(run_history("gpt-old", dir=root).columns), "all without keys"
 
 
 def test_a_history_of_few_points_has_the_mean_of_each_bucket(root: Path) -> None:
