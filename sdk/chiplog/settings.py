@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from chiplog.identity.gpus import gpu_claim, known_gpus
 from chiplog.identity.identity import Identity
@@ -91,10 +92,14 @@ def clean_name(text: str, limit: int) -> tuple[str, str]:
         # Names with the same beginning must not become the same run: the digest distinguishes them.
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
         cleaned = f"{cleaned[: limit - _DIGEST_CHARS - 1]}-{digest}"
+    is_directory = unquote(cleaned) in (".", "..")  # in an address, browsers fold these, also as %2E
+    if is_directory:  # safeguard: run-id-is-no-directory
+        cleaned = "_" * len(unquote(cleaned))
     faults = {
         "no characters": not inside,
         "space at its ends": inside not in ("", text),
         "a slash": "/" in inside,
+        "only the name of a directory": is_directory,
         "control characters": not inside.isprintable(),
         f"{len(inside)} characters, over the limit of {limit}": len(inside) > limit,
     }

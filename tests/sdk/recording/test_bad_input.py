@@ -30,6 +30,11 @@ def identity_of(offline) -> dict[str, object]:
         ("🚀 gpt 🔥", "🚀 gpt 🔥"),
         (17, "17"),
         ("\udcff", "_"),
+        (".", "_"),
+        ("..", "__"),
+        ("%2E.", "__"),
+        (".%2e", "__"),
+        ("..x", "..x"),
     ],
 )
 @pytest.mark.parametrize("what", ["run_id", "label"])
