@@ -15,7 +15,7 @@ from chiplog_schemas._version import __version__
 # The command `chiplog` uses no name of the SDK, and loading them takes twice as long as the rest of its start. There a
 # name is loaded when it is used; everywhere else all are loaded here, so that no later call has to import anything.
 # safeguard: command-loads-no-sdk
-_is_command = "chiplog.cli" in sys.orig_argv or os.path.basename(sys.argv[0] if sys.argv else "") == "chiplog"
+_is_command = "chiplog.cli" in sys.orig_argv or os.path.basename((getattr(sys, "argv", None) or [""])[0]) == "chiplog"
 if TYPE_CHECKING or not _is_command:
     from chiplog.recording.api import (
         ChiplogModule,
@@ -145,6 +145,11 @@ async def connect_async(url: str | None = None, *, dir: "str | os.PathLike[str] 
     from chiplog.query.async_client import open_async_client
 
     return await open_async_client(url, dir)
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> Any:

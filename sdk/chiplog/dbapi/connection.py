@@ -54,6 +54,9 @@ class Connection:
     The exceptions of the module are its attributes too, as PEP 249 suggests.
     """
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a connection cannot be pickled or copied; connect() in the other process")
+
     Warning = exceptions.Warning
     Error = exceptions.Error
     InterfaceError = exceptions.InterfaceError
@@ -118,6 +121,9 @@ class Cursor:
         connection: The connection that made it.
         arraysize: How many rows `fetchmany` returns by default.
     """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a cursor reads from its collector and cannot be pickled or copied; pass on its rows")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

@@ -41,6 +41,10 @@ class AsyncClient:
         self._client = client
         self._turns = _Turns()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by address, as `Client` does."""
+        return AsyncClient, (self._client,)
+
     async def sql(
         self, query: str, params: Params = None, timeout_s: float | None = None, time_zone: str = "UTC"
     ) -> Result:

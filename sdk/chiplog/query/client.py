@@ -127,6 +127,14 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
     return client
 
 
+def _reopen(address: str | None, where: Paths | None, needs_keys: bool) -> "Client":
+    """Return the client of a pickle. Its keys are those of this host."""
+    if address is None or not needs_keys:
+        return Client(address, where)
+    keys = Keys(keys_dir(None, os.environ, own_dir(None, os.environ)))
+    return Client(address, where, client_curve(keys, address, Role.READER, Role.COLLECTOR))
+
+
 class Client:
     """Runs SQL; returned by `connect`. Thread-safe, one query at a time. A forked child has a connection of its own."""
 
@@ -142,6 +150,10 @@ class Client:
         self._may_start = False
         self._awaits_spool = False  # an agent was started to deliver it
         self._cancelled: threading.Event | None = None  # of queries that are given none; of the page's server
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by address or directory, without keys: the copy opens a connection of its own when it is used."""
+        return _reopen, (self._address, self._where, self._curve is not None)
 
     @property
     def _lock(self) -> threading.Lock:

@@ -36,6 +36,9 @@ class ResultStream:
         n_rows: The number of rows of the whole result.
     """
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a stream reads from its collector and cannot be pickled or copied; pass on its batches")
+
     def __init__(self, source: ResultSource) -> None:
         self._source = source
         self._messages = _messages(source)

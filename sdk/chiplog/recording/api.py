@@ -5,6 +5,7 @@ On a platform without fcntl (Windows) they come from `unsupported.py`: the packa
 
 import logging
 from collections.abc import Iterable
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +187,10 @@ def attribute(name: str) -> Any:
 
 class ChiplogModule(ModuleType):
     """The package itself. `chiplog.config = {…}`, as older scripts write, updates the current run's config."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy the package by its name: cloudpickle meets it in the globals of a function."""
+        return import_module, (self.__name__,)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("config", "summary"):

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from copy import deepcopy
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -18,6 +19,10 @@ from chiplog_schemas.model.events import SUMMARIES, EventKind
 _DEFINITIONS_MAX = 1_000  # names and patterns of one label; only a loop makes more
 
 _HASHES_INTERVAL_S = 1.0  # between two events: a config that changes in each step costs one event a second
+
+
+def _ignore(_: Diagnostic) -> None:
+    """Ignore a diagnostic: the run reported it when the value was set."""
 
 
 class _ObservedDict(MutableMapping[str, Any]):
@@ -37,6 +42,17 @@ class _ObservedDict(MutableMapping[str, Any]):
     def _merge_remote(self, values: Mapping[str, Any]) -> None:
         """Adopt entries that another process has set and emitted."""
         self._values.update(values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the entries as a plain dict: another process has no run for them."""
+        plain = {key: to_plain(type(self).__name__.lower(), value, _ignore) for key, value in dict(self).items()}
+        return dict, (plain,)
+
+    def __copy__(self) -> dict[str, Any]:
+        return dict(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return deepcopy(dict(self), memo)
 
     def update(self, *arguments: Any, **values: Any) -> None:
         """Set many at once, as one event. An argument that is not a dict is counted as bad, not raised."""

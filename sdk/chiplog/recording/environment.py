@@ -112,9 +112,9 @@ def command_line() -> list[str]:
     A spawned process has the command line `python -c "from multiprocessing.spawn import …"`, and gets the program's
     arguments without the interpreter's options.
     """
-    own = getattr(sys, "orig_argv", sys.argv)
+    own = sys.orig_argv
     is_spawned = any(argument.startswith("from multiprocessing.") for argument in own[1:])
-    return [*own[:1], *sys.argv] if is_spawned else own
+    return [*own[:1], *getattr(sys, "argv", [])] if is_spawned else own
 
 
 def packages(path: list[str]) -> dict[str, str]:
