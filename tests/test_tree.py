@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.marks import FULL, imports_of, marks_of
+from tests.support.promises import PROMISES, proofs
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -37,6 +40,16 @@ def test_the_marks_of_a_test_module_follow_from_what_it_imports() -> None:
 
 def test_each_name_in_the_list_of_full_tests_is_a_module_or_folder() -> None:
     assert [name for name in FULL if not (TESTS / name).exists()] == []
+
+
+@pytest.mark.parametrize("number", PROMISES)
+def test_a_promise_has_a_test_of_the_part_and_one_of_whole_processes_in_make_test(number: int) -> None:
+    levels = {proof.is_of_a_part for proof in proofs() if proof.number == number and not proof.is_full}
+    assert levels == {True, False}
+
+
+def test_each_test_of_a_promise_is_of_one_that_is_listed() -> None:
+    assert {proof.number for proof in proofs()} == set(PROMISES)
 
 
 def test_no_module_imports_a_test_module_or_fixtures() -> None:

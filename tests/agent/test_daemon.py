@@ -173,6 +173,7 @@ def run_rank(label: str = "rank0", *more: str, says: str = "") -> None:
     assert says in done.stderr.decode() and len(done.stderr.splitlines()) == bool(says), done.stderr
 
 
+@pytest.mark.promise(2)
 def test_an_acknowledgement_means_that_it_is_in_the_spool(bare_node, rank) -> None:
     bare_node.start_agent()
     assert rank.hello().next == 0

@@ -229,6 +229,7 @@ def jumps(rows: list[dict[str, Any]]) -> int:
     return sum(abs(b - a) > 1800 for a, b in itertools.pairwise(times))
 
 
+@pytest.mark.promise(10)
 @pytest.mark.soak
 def test_order_and_completeness_are_untouched_by_clocks_that_jump(
     bare_node: Node, clocks: Clocks, tmp_path: Path, rounds: Rounds
@@ -286,6 +287,7 @@ def test_a_machine_that_slept_goes_on_where_it_was(bare_node: Node, clocks: Cloc
 # -- by hand: what SQL makes of times that cannot be -------------------------------------------------------------------
 
 
+@pytest.mark.promise(10)
 def test_the_last_word_is_the_last_by_seq_whatever_its_time(index: Index) -> None:
     rank = Rank(0)
     for number, hours in enumerate((0, 2, -3, 1)):  # the last one is neither the first nor the last by time

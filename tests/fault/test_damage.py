@@ -273,6 +273,7 @@ def read_all(directory: Path, limit: int, size: int) -> list[Record | CorruptRan
     return items
 
 
+@pytest.mark.promise(5)
 @pytest.mark.soak
 def test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out(scratch: Path, rounds: Rounds) -> None:
     fill_collectors_log(scratch / "log")
@@ -363,6 +364,7 @@ def make_journal(directory: Path) -> None:
     journal.close(remove=False)
 
 
+@pytest.mark.promise(5)
 @pytest.mark.soak
 def test_whatever_is_damaged_in_a_journal_all_other_events_are_adopted(scratch: Path, rounds: Rounds) -> None:
     """Invariant: each seq that was produced comes out of the agent once, as an event or as declared lost."""
@@ -479,6 +481,7 @@ def harm(place: Paths, files: dict[str, bytes], chooser: random.Random) -> str:
     return f"{what}: {name}"
 
 
+@pytest.mark.promise(5)
 @pytest.mark.soak
 def test_whatever_happens_to_duckdbs_files_the_same_rows_are_answered(tmp_path: Path, rounds: Rounds) -> None:
     """Invariant: after at most two damages, every view holds what it held; at most two files were set aside."""

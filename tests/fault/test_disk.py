@@ -188,6 +188,7 @@ RANK_SITES = {
 }
 
 
+@pytest.mark.promise(3)
 @pytest.mark.full
 def test_a_rank_whose_writes_fail_trains_on_and_loses_nothing_while_an_agent_listens(
     node: FaultyNode, library: Path, tmp_path: Path, started: list[Rank]
@@ -308,6 +309,7 @@ def test_a_commit_cuts_back_its_own_bytes_and_never_acknowledged_ones(library: P
     assert kept == str([b"firstf", b"second", b"thirdt"])
 
 
+@pytest.mark.promise(3)
 def test_a_full_disk_costs_what_it_declares_and_nothing_once_there_is_room_again(
     node: FaultyNode, tmp_path: Path, started: list[Rank]
 ) -> None:

@@ -417,6 +417,7 @@ def _play_all(endings: list[Ending], node: Node, stage: Stage, root: Path) -> Pl
     return played
 
 
+@pytest.mark.promise(3)
 @pytest.mark.parametrize(
     "ending",
     [pytest.param(e, marks=() if e.name in EVERYDAY else pytest.mark.full, id=e.name) for e in ENDINGS],

@@ -104,6 +104,7 @@ def check(node: Node, directory: Path, run_id: str, free: int) -> None:
     assert (verdict.ok, verdict.expected, verdict.extra) == (True, EVENTS, []), (free, verdict)
 
 
+@pytest.mark.promise(3)
 @pytest.mark.timeout(900)
 def test_a_rank_with_few_descriptors_trains_to_its_end_and_its_journal_comes_out(node: Node, tmp_path: Path) -> None:
     found = ranks(tmp_path / "few", "few", comes_back=False)

@@ -523,6 +523,7 @@ def test_a_primary_that_moves_where_its_key_speaks_for_both_nodes_leaves_no_row(
     assert moves(centre) == [("node-a", "node-b", True)], "of the last one, whose key is for one node only"
 
 
+@pytest.mark.promise(8)
 @pytest.mark.soak
 def test_by_whatever_order_nothing_of_an_impostor_is_stored_and_nothing_true_is_lost(
     tmp_path: Path, rounds: Rounds

@@ -167,6 +167,7 @@ def one_round(place: Paths, directory: Path, seed: int) -> Counter[str]:
     return kills
 
 
+@pytest.mark.promise(1)
 @pytest.mark.timeout(900)
 @pytest.mark.soak(6)
 def test_nothing_is_lost_or_doubled_when_any_process_is_killed_at_any_moment(

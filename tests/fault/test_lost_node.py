@@ -51,6 +51,7 @@ def until(centre: Node, query: str, wanted: object) -> float:
     return time.monotonic()
 
 
+@pytest.mark.promise(6)
 def test_a_lost_nodes_labels_crash_and_those_of_one_out_of_reach_run_on_when_it_is_back(tmp_path: Path) -> None:
     centre, gone, stopped = (Node(tmp_path / name) for name in ("centre", "gone", "stopped"))
     ranks = []

@@ -302,6 +302,7 @@ def seen(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
         print(line)
 
 
+@pytest.mark.promise(6)
 def test_a_cut_towards_the_collector_only_delays(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
 
@@ -382,6 +383,7 @@ def fail_at_random(site: Site, chooser: random.Random, longest_s: float) -> str:
     return fault
 
 
+@pytest.mark.promise(6)
 @pytest.mark.full
 @pytest.mark.soak(2)
 def test_a_network_that_fails_at_random_loses_and_doubles_nothing(tmp_path: Path, rounds: Rounds) -> None:

@@ -152,6 +152,7 @@ def test_a_full_journal_on_disk_and_one_in_memory_declare_what_they_dropped(
         check_overflown(small_node, rank, 20_010)
 
 
+@pytest.mark.promise(4)
 def test_a_collector_that_stands_still_fills_credit_spool_and_journal_in_turn_and_only_the_journal_drops(
     small_node: FaultyNode, tmp_path: Path, started: list[Rank]
 ) -> None:

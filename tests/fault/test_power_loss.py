@@ -338,6 +338,7 @@ def record_a_receiver(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple
         return recorder.record
 
 
+@pytest.mark.promise(2)
 @pytest.mark.soak
 def test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_point(
     scratch: Path, rounds: Rounds, monkeypatch: pytest.MonkeyPatch
@@ -365,6 +366,7 @@ def test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_po
             rounds.count("power failures")
 
 
+@pytest.mark.promise(2)
 @pytest.mark.soak
 def test_what_the_spool_synced_is_there_after_a_power_failure_at_any_point(
     scratch: Path, rounds: Rounds, monkeypatch: pytest.MonkeyPatch

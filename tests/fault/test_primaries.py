@@ -146,6 +146,7 @@ def refused(applier: Applier) -> list[str]:
     return [str(labels[row[0]]) for row in applier.batch.rows.get("events", []) if row[3] == "primary_refused"]
 
 
+@pytest.mark.promise(7)
 @pytest.mark.soak
 def test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models(rounds: Rounds) -> None:
     """Invariant: after every block at most one label is primary; at the end it is the model's, and so are refusals."""
@@ -229,6 +230,7 @@ def start_writer(label: str) -> "subprocess.Popen[str]":
     return process
 
 
+@pytest.mark.promise(7)
 def test_a_second_primary_changes_nothing_until_the_first_has_ended(node: Node) -> None:
     """Three processes, each a launch of its own, claim the same run, as after two `python train.py` by mistake."""
     first = start_writer("first")

@@ -215,6 +215,7 @@ def test_no_query_exhausts_the_collector(node: Node, reader: Asker, logging_rank
     logging_rank.end()
 
 
+@pytest.mark.promise(9)
 def test_a_runaway_query_is_cancelled_and_ingest_goes_on(node: Node, reader: Asker, logging_rank: Logging) -> None:
     begun = time.monotonic()
     ids = {reader.send(FOR_EVER, timeout_s=2), reader.send(FOR_EVER, timeout_s=2)}

@@ -85,6 +85,7 @@ def ask(node: Node, query: str) -> list[dict[str, object]]:
         return client.sql(query).rows()
 
 
+@pytest.mark.promise(5)
 def test_a_rebuild_from_a_log_that_lost_its_end_says_so_and_keeps_the_better_file(recorded: tuple[Node, Path]) -> None:
     node, file = recorded
     n_left = cut(node)

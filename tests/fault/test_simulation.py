@@ -145,6 +145,7 @@ SAFEGUARDS = [
 ]
 
 
+@pytest.mark.promise(1)
 @pytest.mark.soak(4)
 @pytest.mark.timeout(900)
 def test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path(rounds: Rounds) -> None:

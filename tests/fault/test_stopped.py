@@ -218,6 +218,7 @@ def stop_and_go_on(root: Path, seed: int, stopped_s: Callable[[], float]) -> Non
             pipeline.close()
 
 
+@pytest.mark.promise(3)
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_what_is_stopped_for_longer_than_every_timeout_goes_on_where_it_was(rounds: Rounds, tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def watched(bare_node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return watched
 
 
+@pytest.mark.promise(9)
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and_comes_back(

@@ -96,6 +96,7 @@ def fuzzer() -> Iterator[Fuzzer]:
     fuzzer.close()
 
 
+@pytest.mark.promise(8)
 @pytest.mark.soak
 @pytest.mark.parametrize("target", [*DECODERS, *MACHINES])
 def test_hostile_bytes_get_the_declared_error_or_a_sound_value(target: str, fuzzer: Fuzzer, rounds: Rounds) -> None:

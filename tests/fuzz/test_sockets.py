@@ -243,6 +243,7 @@ def lorises(bare_node: Node) -> Iterator[list[socket.socket]]:
         peer.close()
 
 
+@pytest.mark.promise(8)
 @pytest.mark.soak(4)
 def test_garbage_at_every_socket_costs_the_ranks_nothing(
     node: Node, rounds: Rounds, lorises: list[socket.socket], tmp_path: Path

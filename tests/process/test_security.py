@@ -239,6 +239,7 @@ def test_an_agent_without_keys_is_told_that_it_needs_them(centre: Centre, host: 
     refused(centre, host, before, "requires keys")
 
 
+@pytest.mark.promise(8)
 def test_an_agent_with_a_key_that_nobody_allowed_is_told_what_to_run(centre: Centre, host: Host) -> None:
     host.keys("new", "agent", "--name", host.root.name)
     give(centre, host)
@@ -350,6 +351,7 @@ def asked(centre: Centre, keys: Path, monkeypatch: pytest.MonkeyPatch, query: st
         return client.sql(query).rows()
 
 
+@pytest.mark.promise(8)
 @pytest.mark.parametrize("case", ["no key", "not allowed", "an agent's"])
 def test_a_reader_that_is_not_allowed_is_told_so_at_once(
     centre: Centre, host: Host, case: str, monkeypatch: pytest.MonkeyPatch

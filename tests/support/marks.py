@@ -39,6 +39,7 @@ MARKERS = {
     "pure": "moves bytes and time by hand; opens no socket, process, thread or database (`make check`)",
     "process": "starts processes",
     "full": "runs in `make test-all`, and not in `make test`",
+    "promise(number)": "proves one of the promises in tests/support/promises.py",
 }
 
 Test = Callable[..., object]

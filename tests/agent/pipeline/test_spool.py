@@ -106,6 +106,7 @@ def test_blocks_are_read_once_synced_in_order_from_memory_and_from_disk(opened) 
     assert spool.is_drained
 
 
+@pytest.mark.promise(6)
 def test_a_spool_that_is_opened_again_reads_on_from_what_was_acknowledged(opened) -> None:
     spool = opened()
     fill(spool, 0, 40)

@@ -90,6 +90,7 @@ def test_a_sampler_that_is_killed_is_replaced_and_watches_the_same_ranks(feed: S
     collect(feed, lambda messages: bool(samples(messages, f"pid:{os.getpid()}")))
 
 
+@pytest.mark.promise(9)
 def test_a_silent_sampler_is_killed_and_replaced(feed: SamplerProcess) -> None:
     feed.start()
     collect(feed, lambda messages: bool(samples(messages)))

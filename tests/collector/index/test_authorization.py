@@ -56,6 +56,7 @@ def test_the_node_of_the_agent_counts_before_the_one_that_an_identity_names(
     assert not nodes.authorize(B, PRODUCER, 2, ["node-b"])
 
 
+@pytest.mark.promise(8)
 def test_a_key_for_no_node_delivers_for_nobody(nodes: NodeAuthorization) -> None:
     assert not nodes.authorize(RestrictedSender(b"n" * 16, ()), PRODUCER, 1)
 

@@ -40,6 +40,7 @@ def points(applier: Applier) -> list[tuple[int, int]]:
     )
 
 
+@pytest.mark.promise(1)
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(
@@ -73,6 +74,7 @@ def test_every_event_becomes_a_row_once_however_blocks_overlap_repeat_and_come(b
     assert written == len(expected) == applier.batch.n_events
 
 
+@pytest.mark.promise(4)
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(0, 15)), min_size=1, max_size=15))
 def test_produced_is_stored_and_lost_and_pending_in_any_order_of_data_and_losses(steps) -> None:

@@ -55,6 +55,7 @@ def test_within_a_launch_the_higher_restart_count_wins(restart, wins) -> None:
     assert bool(said(applier, "primary_refused")) is not wins
 
 
+@pytest.mark.promise(7)
 def test_a_later_incarnation_of_the_primary_is_primary_and_a_stale_one_takes_nothing_back() -> None:
     newer, older = Rank(10, "rank0", primary=True, restart=3), Rank(11, "rank0", primary=True, restart=0)
     rival = Rank(1, primary=True, restart=2)

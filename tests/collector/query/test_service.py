@@ -505,6 +505,7 @@ def test_sixteen_clients_at_once_get_their_own_results(service):
     wait_until(lambda: service.counts["answered"] == 80, "eighty answers, each counted once it was sent")
 
 
+@pytest.mark.promise(9)
 def test_a_query_is_cancelled_at_its_timeout_while_others_and_the_writer_go_on(service, asker, index):
     other = Asker(service.address)
     n_commits = n_during = 0

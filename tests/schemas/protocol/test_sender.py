@@ -21,6 +21,7 @@ SAFEGUARDS = [
 ]
 
 
+@pytest.mark.promise(6)
 def test_back_off_doubles_to_its_maximum_and_begins_again_after_a_welcome() -> None:
     machine = SenderProtocol(NAMES[0], {}, Nonces(), lambda: 1.0)
     now, pauses = 0.0, []

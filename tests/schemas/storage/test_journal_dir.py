@@ -63,6 +63,7 @@ def test_any_bytes_are_a_head_page_or_none(data: bytes, with_magic: bool) -> Non
     assert head is None or with_magic
 
 
+@pytest.mark.promise(10)
 def test_a_dead_journal_is_read_by_seq_though_its_files_were_allocated_in_another_order(tmp_path: Path) -> None:
     write_segment(tmp_path, 1, 0, 3)
     write_segment(tmp_path, 2, 6, 3)

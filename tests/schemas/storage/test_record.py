@@ -46,6 +46,7 @@ def test_sound_records_come_back_in_order(contents: list[bytes], gaps: list[int]
     assert records_of(list(scan_records(data))) == [(number, payload) for number, _, _, payload in placed]
 
 
+@pytest.mark.promise(5)
 @given(payloads, st.data())
 def test_every_undamaged_record_is_recovered_and_nothing_is_invented(
     contents: list[bytes], draw: st.DataObject

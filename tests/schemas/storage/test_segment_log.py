@@ -30,6 +30,7 @@ def test_what_is_appended_and_committed_is_read_back(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.promise(2)
 def test_nothing_is_on_disk_before_the_commit_and_what_is_not_committed_is_dropped_at_close(tmp_path: Path) -> None:
     log = SegmentLog(tmp_path, OWNER)
     log.append(Kind.BLOCK, b"x")

@@ -165,6 +165,7 @@ def test_seek_reads_again_from_any_number_that_is_still_there(make) -> None:
     assert journal.read(MIB) is None
 
 
+@pytest.mark.promise(4)
 def test_a_full_journal_declares_exactly_what_it_dropped_once_there_is_room(make) -> None:
     """Produced = kept + declared lost, for any quota."""
     journal = make(bytes_max=2 * MIB)
@@ -254,6 +255,7 @@ while True:
 """
 
 
+@pytest.mark.promise(1)
 def test_every_record_whose_log_returned_is_readable_after_sigkill(tmp_path: Path) -> None:
     """The oracle's file is written, with O_APPEND, after each log(): its content is in the journal."""
     oracle = tmp_path / "oracle"

@@ -134,6 +134,7 @@ def test_finish_twice_and_log_after_it_end_nothing_and_are_said_once(chiplog_dir
     assert len(offline(EventKind.STATE)) == 1
 
 
+@pytest.mark.promise(3)
 @pytest.mark.parametrize("bad", [object(), [], {"a": 1}, b"bytes", float("nan"), True])
 def test_whatever_is_given_as_a_name_init_returns_a_run_that_logs(chiplog_dir, offline, bad) -> None:
     run = chiplog.init(bad, run_id=bad, label=bad, name=bad, group=bad, job_type=bad, notes=bad, tags=bad, **QUIET)
