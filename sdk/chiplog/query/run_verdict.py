@@ -17,8 +17,10 @@ WITH newest AS (
 ), done AS (
     FROM base.finished_steps WHERE run_id = $run
 )
-SELECT l.label, l.state, coalesce(max(d.step) FILTER (d.attempt = l.attempt), max(d.step)) AS step
+SELECT l.label, l.state, coalesce(max(d.step) FILTER (d.attempt = l.attempt), max(d.step)) AS step,
+       coalesce(max(d.step) FILTER (d.attempt = l.attempt), max(d.step), any_value(p.step)) AS reached
 FROM newest l LEFT JOIN done d ON d.label = l.label
+LEFT JOIN (FROM rank_progress WHERE run_id = $run) p ON p.label = l.label
 WHERE l.state <> 'finished' AND (l.rank IS NOT NULL OR NOT EXISTS (FROM done WHERE rank IS NOT NULL))
 GROUP BY l.label, l.state
 """
@@ -95,7 +97,7 @@ def _read_failure(ask: _Ask, labels: list[dict[str, Any]]) -> Failure | None:
     runs, found = ask(_STATE), ask(FIRST_FAILURE)
     if not runs or runs[0]["state"] not in _FAILED or not found or found[0]["is_interrupted"]:
         return None
-    step = next((row["step"] for row in labels if row["label"] == found[0]["label"]), None)
+    step = next((row["reached"] for row in labels if row["label"] == found[0]["label"]), None)
     label = found[0]["label"] if runs[0]["n_labels"] > 1 else None
     return Failure(label, found[0]["reason"] or found[0]["state"], step, is_cause=found[0]["is_cause"])
 

@@ -55,7 +55,7 @@ class Failure:
 
     Attributes:
         label: None for the only label of a run.
-        step: The last step that the label finished; None if it finished none.
+        step: The last step that the label finished, without phases the last one that it logged; None if unknown.
         is_cause: False if the label was ended from outside, so that no label is the cause.
     """
 
@@ -210,8 +210,8 @@ def _on_failure(failure: Failure) -> list[dict[str, Any]]:
     verb = " failed" if failure.is_cause else " was ended from outside"
     if failure.label is not None:
         verb += " first"
-    when = f" after step {failure.step:,}" if failure.step is not None else " before it finished a step"
-    return [_part(failure.label or "The run", "failures"), _part(f"{verb},{when}: {failure.reason.rstrip('.')}.")]
+    when = f", after step {failure.step:,}" if failure.step is not None else ""
+    return [_part(failure.label or "The run", "failures"), _part(f"{verb}{when}: {failure.reason.rstrip('.')}.")]
 
 
 def _on_slow(

@@ -81,7 +81,7 @@ def test_a_step_that_a_living_label_has_not_finished_is_left_out(client: Client)
 
 def test_a_label_that_failed_before_its_first_step_leaves_nothing_to_compare(client: Client) -> None:
     found = read_verdict(client, "early")
-    assert found["text"] == "rank3 failed first, before it finished a step: ValueError: loss is NaN."
+    assert found["text"] == "rank3 failed first: ValueError: loss is NaN."
     assert not found["is_slow"]
 
 

@@ -228,4 +228,4 @@ def test_the_only_label_of_a_run_is_called_the_run() -> None:
     found = build_sentence(None, (), (), failure=Failure(None, "killed by SIGKILL", 7))
     assert found["text"] == "The run failed, after step 7: killed by SIGKILL."
     found = build_sentence(None, (), (), failure=Failure("rank1", "SIGTERM", None, is_cause=False))
-    assert found["text"] == "rank1 was ended from outside first, before it finished a step: SIGTERM."
+    assert found["text"] == "rank1 was ended from outside first: SIGTERM."
