@@ -4,16 +4,23 @@ import asyncio
 import contextlib
 import ipaddress
 import os
+import socket
+import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
 from chiplog.cli.options import may_start, source_options
+from chiplog_schemas.atomic_file import atomic_write
+from chiplog_schemas.paths import ensure_private_dir, paths_for_root, resolve_root
 
 if TYPE_CHECKING:
     from chiplog.page.server import PageServer
 
+_CONNECT_S = 2.0  # the page is on this host
 PASSWORD_VARIABLE = "CHIPLOG_UI_PASSWORD"
 
 
@@ -28,14 +35,23 @@ PASSWORD_VARIABLE = "CHIPLOG_UI_PASSWORD"
     metavar="NAME",
     help="Host in the browser's address, as of a proxy; may be repeated. Default: CHIPLOG_UI_HOSTS.",
 )
+@click.option(
+    "--address",
+    "prints_address",
+    is_flag=True,
+    help="Print an address of the page of `chiplog collector --ui`, and exit.",
+)
 @click.option("--until-stdin-ends", "ends_with_stdin", is_flag=True, hidden=True)
+@click.option("--of-collector", "is_of_collector", is_flag=True, hidden=True)
 @source_options
 def ui(
     port: int,
     host: str,
     opens: bool,
     hosts: tuple[str, ...],
+    prints_address: bool,
     ends_with_stdin: bool,
+    is_of_collector: bool,
     dir_: str | None,
     url: str | None,
 ) -> None:
@@ -47,7 +63,13 @@ def ui(
 
     For several people set CHIPLOG_UI_PASSWORD, and use a proxy with TLS: beyond loopback the connection is not
     encrypted. Allow the proxy's host with --allow-host.
+
+    A collector that is started with --ui serves the page itself. `chiplog ui --address` prints an address of it to a
+    user who may read its directory.
     """
+    if prints_address:
+        _print_address_of_collector(dir_)
+        return
     if dir_ and url:
         raise click.UsageError(f"--dir {dir_} and --url {url} exclude each other; give one of them")
     from chiplog.page.access import Access, hosts_of_environment
@@ -71,14 +93,15 @@ def ui(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     access = Access(hosts, password)
+    addresses = _Addresses(dir_, is_kept=is_of_collector)
     try:
-        server = PageServer(source, access, host, port, proxy, on_token_used=_print_next)
+        server = PageServer(source, access, host, port, proxy, on_token_used=addresses.print_next)
     except OSError as error:
         raise click.ClickException(
             f"the page cannot listen on {host}:{port}: {error.strerror or error}; choose another by --port or --host"
         ) from error
     address = server.new_address()
-    click.echo(f"chiplog page: {address}")
+    addresses.print_first(address)
     if proxy:
         click.echo("open it after the host name of JupyterHub, whose server needs jupyter-server-proxy", err=True)
     if not _is_loopback(host):
@@ -94,9 +117,54 @@ def ui(
     server.serve()
 
 
-def _print_next(address: str) -> None:
-    with contextlib.suppress(OSError):  # the reader of the first line may have gone, such as `head -1`
-        click.echo(f"opened; the next address: {address}")
+class _Addresses:
+    """Prints the addresses of the page. is_kept: in a file, for `chiplog ui --address`; then no log has a token."""
+
+    def __init__(self, dir_: str | None, *, is_kept: bool) -> None:
+        self._dir = dir_
+        self._file = _address_file(dir_) if is_kept else None
+        self._is_private = is_kept and not sys.stdout.isatty()
+
+    def print_first(self, address: str) -> None:
+        self._keep(address)
+        if self._is_private:
+            command = f"chiplog ui --address --dir {self._dir}"
+            click.echo(f"chiplog page: {address.partition('?')[0]}; {command} prints an address that opens it")
+        else:
+            click.echo(f"chiplog page: {address}")
+
+    def print_next(self, address: str) -> None:
+        self._keep(address)
+        with contextlib.suppress(OSError):  # the reader of the first line may have gone, such as `head -1`
+            if not self._is_private:
+                click.echo(f"opened; the next address: {address}")
+
+    def _keep(self, address: str) -> None:
+        if self._file is not None:
+            ensure_private_dir(self._file.parent)
+            atomic_write(self._file, address.encode())
+
+
+def _address_file(dir_: str | None) -> Path:
+    """Return the file with the next address of the page that a collector serves. Only its user can read it."""
+    return paths_for_root(resolve_root(dir_, os.environ)).run / "page"
+
+
+def _print_address_of_collector(dir_: str | None) -> None:
+    file = _address_file(dir_)
+    try:
+        address = file.read_text(encoding="utf-8")
+        where = urlsplit(address)
+        socket.create_connection((where.hostname or "", where.port or 0), timeout=_CONNECT_S).close()
+    except FileNotFoundError:
+        raise click.UsageError(
+            f"no collector serves a page from {file.parent.parent}; start it with chiplog collector --ui 8642"
+        ) from None
+    except OSError as error:
+        raise click.ClickException(
+            f"the page of {file.parent.parent} does not answer: {error.strerror or error}"
+        ) from None
+    click.echo(address)
 
 
 def _stop_after_stdin(server: "PageServer") -> None:

@@ -14,6 +14,8 @@ TOKENS_MAX = 1_000  # unused ones: a notebook makes one for each cell that it sh
 SESSION_S = 30 * 86_400.0
 PASSWORD_TRIES = 20  # at once: a team signs in after a restart
 PASSWORD_INTERVAL_S = 5.0  # of further tries, or 17,280 guesses a day
+PEERS_MAX = 1_000  # whose tries are counted; the longest silent one is forgotten
+_IPV6_NETWORK_BITS = 64  # what a provider gives to one customer at least (RFC 6177)
 
 
 def hosts_of_environment() -> tuple[str, ...]:
@@ -42,7 +44,7 @@ class Access:
         self._is_any_host = False
         self._tokens: dict[str, None] = {}
         self._sessions: dict[str, float] = {}
-        self._tries = TokenBucket(now(), 1 / PASSWORD_INTERVAL_S, PASSWORD_TRIES)
+        self._tries: dict[str, TokenBucket] = {}  # by peer, the newest last
 
     @property
     def has_password(self) -> bool:
@@ -72,9 +74,18 @@ class Access:
         del self._tokens[token]  # safeguard: token-opens-once
         return self._open()
 
-    def may_try_password(self) -> bool:
-        """Return True if a password may be tried now, and count it, right or wrong."""
-        return self._tries.allow(self._now())
+    def may_try_password(self, peer: str) -> bool:
+        """Return True if a peer may try a password now, and count it, right or wrong.
+
+        Args:
+            peer: Its IP address. Addresses of one IPv6 network count together: a host has many.
+        """
+        network, now = _network_of(peer), self._now()
+        tries = self._tries.pop(network, None) or TokenBucket(now, 1 / PASSWORD_INTERVAL_S, PASSWORD_TRIES)
+        self._tries[network] = tries
+        while len(self._tries) > PEERS_MAX:
+            del self._tries[next(iter(self._tries))]
+        return tries.allow(now)  # safeguard: passwords-limited-per-peer
 
     def open_by_password(self, password: str) -> str | None:
         """Return a new session; None if the password is wrong or there is none."""
@@ -116,6 +127,14 @@ def _name_of(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.rpartition(":")[0] if ":" in host else host
+
+
+def _network_of(peer: str) -> str:
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return peer
+    return str(ipaddress.ip_network((address, _IPV6_NETWORK_BITS), strict=False)) if address.version == 6 else peer
 
 
 def _is_address(host: str) -> bool:

@@ -1,5 +1,6 @@
 """The check before every request: host, session, origin; and the headers of every answer."""
 
+import asyncio
 import logging
 from typing import Any
 from urllib.parse import parse_qs
@@ -12,6 +13,7 @@ from chiplog.page.json_response import error_response
 from chiplog_schemas.once import OnceLogger
 
 FORM_BYTES_MAX = 4_096
+FORM_S = 10.0  # for the body of the form; a browser sends it with the head
 SAFE_METHODS = ("GET", "HEAD")
 # Nothing from elsewhere, nothing inline. A notebook on this machine may show the page in a frame.
 POLICY = (
@@ -98,9 +100,15 @@ class Gate:
             if token:
                 return self._sign_in(self._access.open_by_token(token), is_token=True)
         if path == "/" and method == "POST":
-            if not self._access.may_try_password():  # safeguard: passwords-limited
-                return self._too_many(scope.get("client"))
-            return self._sign_in(self._access.open_by_password(await _password_of(receive)))
+            peer = (scope.get("client") or ("",))[0]  # behind a proxy on this host, what X-Forwarded-For names
+            if not self._access.may_try_password(peer):  # safeguard: passwords-limited
+                return self._too_many(peer)
+            try:
+                async with asyncio.timeout(FORM_S):
+                    password = await _password_of(receive)
+            except TimeoutError:
+                return error_response(408, "bad_request", f"the form did not arrive within {FORM_S:.0f} s")
+            return self._sign_in(self._access.open_by_password(password))
         if path == "/static/style.css" or is_signed_in:  # safeguard: no-session-no-data
             return None
         if path == "/":
@@ -119,9 +127,9 @@ class Gate:
         response.set_cookie(self._cookie, session, self._cookie_s, httponly=True, samesite="lax", path=None)
         return response
 
-    def _too_many(self, client: tuple[str, int] | None) -> Response:
-        tried = f"{PASSWORD_TRIES} passwords were tried in a short time, the last one from {client and client[0]}"
-        self._warnings.log("passwords", f"{tried}; the page now takes one every {PASSWORD_INTERVAL_S:.0f} s")
+    def _too_many(self, peer: str) -> Response:
+        tried = f"{PASSWORD_TRIES} passwords were tried in a short time from {peer or 'an unknown address'}"
+        self._warnings.log("passwords", f"{tried}; the page now takes one every {PASSWORD_INTERVAL_S:.0f} s from there")
         response = self._form("Too many passwords were tried. Try again in a few seconds.", 429)
         response.headers["retry-after"] = f"{PASSWORD_INTERVAL_S:.0f}"
         return response

@@ -63,6 +63,7 @@ WHERE run_id = $run AND {CHOSEN_LABELS}
   )
 ORDER BY ts {{order}}, label {{order}}, attempt {{order}}, line_no {{order}} LIMIT $limit
 """
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ]|$)")
 _RESUME = re.compile(r"(\d{1,18})\.(\d{1,18})", re.ASCII)
 _EVENT_COLUMNS = ["ts", "label", "attempt", "node", "kind", "level", "message", "body"]
 _EVENTS = f"""
@@ -151,9 +152,11 @@ async def get_console(request: Request) -> Response:
 
 
 def _time(text: str) -> str | None:
-    """Return a time as it was given, if it is one."""
+    """Return a time as it was given, if it is one that DuckDB reads, too: 20260102 and 2026-W01-5 are none."""
     try:
-        return text if text and datetime.fromisoformat(text) else None
+        if text and (_DATE.match(text) is None or not datetime.fromisoformat(text)):
+            raise ValueError(text)
+        return text or None
     except ValueError:
         raise BadRequestError(f"at={text!r:.80} is not a time such as 2026-01-02T03:04:05Z") from None
 

@@ -8,13 +8,12 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from chiplog.page.access import SESSION_S, Access
 from chiplog.page.app import build_app
+from chiplog.page.connections import BoundedProtocol
 from chiplog.page.gate import Gate
 from chiplog.page.source import Source
 
@@ -32,14 +31,6 @@ def hub_proxy() -> str | None:
     """
     prefix = os.environ.get(_HUB_VARIABLE)
     return f"{prefix.rstrip('/')}/proxy" if prefix else None
-
-
-class _Protocol(H11Protocol):
-    """Logs no requests. uvicorn's option for that removes the handlers of other servers in this process."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.access_log = False
 
 
 class _Server(uvicorn.Server):
@@ -106,7 +97,7 @@ class PageServer:
             _log.setLevel(logging.WARNING)
         config = uvicorn.Config(
             gate,
-            http=_Protocol,
+            http=BoundedProtocol,
             ws="none",
             log_config=None,  # it would close all handlers of this process, such as those of a training
             lifespan="on",

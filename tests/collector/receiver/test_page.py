@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from chiplog.cli.ui import ui
 from chiplog_collector.cli import collector
 from chiplog_schemas.process.procfs import read_proc_stat
 from tests.support.command_line import environment
@@ -35,16 +36,21 @@ def with_page(root: Path) -> Iterator[Collector]:
             end_process(process.pid)
 
 
-def opened_page(process: Collector) -> str:
-    """Open the address that the page prints; return it."""
+def opened_page(process: Collector, root: Path) -> str:
+    """Open an address of the page; return it. Its output, which is no terminal, has no token."""
     assert process.stdout is not None
-    found = re.fullmatch(r"chiplog page: (http://127\.0\.0\.1:\d+/\?token=\S+)\n", process.stdout.readline())
-    assert found
+    line = process.stdout.readline()
+    command = re.fullmatch(
+        r"chiplog page: http://127\.0\.0\.1:\d+/; chiplog (ui --address --dir \S+) prints .*\n", line
+    )
+    assert command and command[1].endswith(f" {root}"), line
+    printed = CliRunner().invoke(ui, command[1].split()[1:])
+    assert printed.exit_code == 0, printed.output
+    address = printed.output.strip()
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-    with opener.open(found[1], timeout=WAIT_S) as response:
+    with opener.open(address, timeout=WAIT_S) as response:
         assert response.status == 200 and b"static/js/main.js" in response.read()
-    process.stdout.readline()  # the next address
-    return found[1]
+    return address
 
 
 def pid_of_page(process: Collector) -> int:
@@ -61,12 +67,12 @@ def has_ended(pid: int) -> bool:
 
 def test_the_page_is_served_again_after_its_end_and_ends_with_the_collector(tmp_path: Path) -> None:
     with with_page(tmp_path) as process:
-        first = opened_page(process)
+        first = opened_page(process, tmp_path)
         behind_a_proxy = urllib.request.Request(first, headers={"Host": "hub.example"})
         with pytest.raises(urllib.error.HTTPError, match="401"):  # the address has been used; a foreign host gets 400
             urllib.request.urlopen(behind_a_proxy, timeout=WAIT_S)
         os.kill(pid_of_page(process), signal.SIGKILL)
-        assert opened_page(process) != first
+        assert opened_page(process, tmp_path) != first
         page = pid_of_page(process)
         process.terminate()
         assert process.wait(WAIT_S) == 0
@@ -75,7 +81,7 @@ def test_the_page_is_served_again_after_its_end_and_ends_with_the_collector(tmp_
 
 def test_the_page_ends_with_a_collector_that_is_killed(tmp_path: Path) -> None:
     with with_page(tmp_path) as process:
-        opened_page(process)
+        opened_page(process, tmp_path)
         page = pid_of_page(process)
         process.kill()
         wait_until(lambda: has_ended(page), "the end of the page")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chiplog.page.access import SESSION_S, TOKENS_MAX, Access
+from chiplog.page.access import PASSWORD_TRIES, PEERS_MAX, SESSION_S, TOKENS_MAX, Access
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
@@ -10,6 +10,12 @@ SAFEGUARDS = [
         "an address with a token opens one session and no second one",
         "token-opens-once",
         test="test_a_token_opens_one_session",
+    ),
+    Safeguard(
+        "who guesses passwords does not lock out the others",
+        "passwords-limited-per-peer",
+        new="return self._tries.setdefault('', TokenBucket(now, 0, PASSWORD_TRIES)).allow(now)",
+        test="test_passwords_are_counted_per_peer_and_the_memory_of_peers_is_bounded",
     ),
 ]
 
@@ -109,3 +115,18 @@ def test_behind_a_proxy_of_an_unknown_name_any_is_allowed_but_not_beside_given_o
 
 def test_an_address_of_ipv6_can_be_given() -> None:
     assert Access(["fd00::5"]).is_origin("http://[fd00::5]:8642", "127.0.0.1:8642")
+
+
+def test_passwords_are_counted_per_peer_and_the_memory_of_peers_is_bounded() -> None:
+    access = Access(password="right", now=lambda: 0.0)
+    for _ in range(PASSWORD_TRIES):
+        assert access.may_try_password("192.0.2.1")
+    assert not access.may_try_password("192.0.2.1")
+    assert access.may_try_password("192.0.2.2")
+    for number in range(PASSWORD_TRIES):
+        assert access.may_try_password(f"2001:db8::{number:x}")
+    assert not access.may_try_password("2001:db8::ffff"), "one host has all addresses of its network"
+    assert access.may_try_password("2001:db8:0:1::1")
+    for number in range(PEERS_MAX):
+        access.may_try_password(f"10.0.{number >> 8}.{number & 255}")
+    assert len(access._tries) == PEERS_MAX

@@ -21,6 +21,14 @@ const KINDS = ["config", "summary", "curve"]; // of columns that have a key
 const TICK_MS = 30_000; // "5 min ago" is right for this long
 const GROUPS = { project: "project", run_group: "group", job_type: "job type", state: "state" };
 
+const FILTER_HELP = [
+  ['gpt "two words"', "runs with each of these texts, in any case: ID, name, state, project, group, job type, tags, notes"],
+  ["state:failed tag:base", "a column that contains a text"],
+  ["name=gpt-1 layers=12", "a column that is a text or a number"],
+  ["lr<0.01 val/loss>=2", "a number of config or summary: <, <=, >, >="],
+  ["started>2026-01-02", "a date, as is or with a time: 2026-01-02T03:04"],
+  ["-tag:old -crashed", "a minus in front: runs without it"],
+];
 const COLUMNS = {
   name: { title: "Name", width: 210, grows: 3, cell: nameCell },
   state: { title: "State", width: 86, cell: (run) => h("span", { class: `chip ${run.state}` }, run.state) },
@@ -127,6 +135,13 @@ export async function open(content, rest, query) {
     oninput: () => later(onFilter, 80),
   });
   const error = h("p", { id: "filter-error", class: "error small", role: "status", hidden: true });
+  const help = h("table", { class: "grid values filter-help", hidden: true }, h("tbody", {}, FILTER_HELP.map(([text, meaning]) =>
+    h("tr", {}, h("th", { scope: "row" }, h("code", {}, text)), h("td", {}, meaning)))));
+  const onHelp = () => {
+    help.hidden = !help.hidden;
+    question.setAttribute("aria-expanded", String(!help.hidden));
+  };
+  const question = h("button", { "aria-label": "How to filter", "aria-expanded": "false", onclick: onHelp }, "?");
   const count = h("span", { class: "quiet", role: "status" });
   const compare = h("button", { onclick: onCompare }, "Compare");
   const overlay = h("button", { onclick: onOverlay }, "Overlay");
@@ -451,8 +466,9 @@ export async function open(content, rest, query) {
       "section",
       { class: "full" },
       h("h1", { class: "hidden-text" }, "Runs"),
-      h("div", { class: "bar" }, input, grouping, fold, columns, views, marked, count),
+      h("div", { class: "bar" }, input, question, grouping, fold, columns, views, marked, count),
       error,
+      help,
       table.element,
       empty,
     ),
