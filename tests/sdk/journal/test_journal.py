@@ -445,8 +445,9 @@ def test_a_writer_in_need_waits_for_the_segment_that_is_being_made_rather_than_d
     assert numbers_of(read_all(journal)) == list(range(n_appended + 500))
 
 
-def test_threads_append_side_by_side_while_another_one_prepares_reads_and_trims(make) -> None:
+def test_threads_append_side_by_side_while_another_one_prepares_reads_and_trims(make, monkeypatch) -> None:
     """Each thread's events keep their order, each seq is read once."""
+    monkeypatch.setattr(journal_module, "_MAKING_S", WAIT_S)  # a busy machine makes a segment slowly
     journal = make()
     n_threads, n_each = 4, 2500
     seen: list[tuple[int, int, int]] = []

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from chiplog.journal import journal
 from chiplog.native.loader import hot_path
 from chiplog.values.metrics import FLOAT_TYPES
 from chiplog_schemas.storage.record import Record, scan_records
@@ -24,6 +25,7 @@ from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES
 from tests.support import loop_program
 from tests.support.rounds import Rounds
 from tests.support.tools import needs
+from tests.support.waiting import WAIT_S
 
 ROOT = Path(__file__).parents[3]
 N_SEEDS = 60
@@ -142,7 +144,10 @@ def test_no_reference_is_leaked_and_none_is_released_twice(tmp_path: Path) -> No
 
 
 @needs_c
-def test_threads_that_log_at_once_lose_nothing_and_keep_their_order(tmp_path: Path) -> None:
+def test_threads_that_log_at_once_lose_nothing_and_keep_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "_MAKING_S", WAIT_S)  # a busy machine makes a segment slowly, and the others drop
     run = loop_program.Probe(tmp_path / "journal")
     n_threads, n_calls = 4, 2000
     interval = sys.getswitchinterval()

@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,14 +100,17 @@ def test_a_page_hears_of_each_change(tmp_path: Path) -> None:
         assert next_change(response) == {"position": 5, "n_deleted": 0}
         with hand_written(tmp_path) as database:
             database.execute("UPDATE base.position SET next_number = 6")
-        assert next_change(response) == {"position": 6, "n_deleted": 0}
+        change: dict[str, Any] = {"error": ""}
+        while "error" in change:  # a read within the write meets another configuration of DuckDB in this process
+            change = next_change(response)
+        assert change == {"position": 6, "n_deleted": 0}
         connection.close()
 
 
-def next_change(response: http.client.HTTPResponse) -> dict[str, int]:
+def next_change(response: http.client.HTTPResponse) -> dict[str, Any]:
     while not (line := response.readline().decode()).startswith("data: "):
         assert line
-    found: dict[str, int] = json.loads(line.removeprefix("data: "))
+    found: dict[str, Any] = json.loads(line.removeprefix("data: "))
     return found
 
 
