@@ -72,7 +72,8 @@ _BUCKETS = f"""{_SERIES}, parts AS (
     {{parts}}
 ), attempts AS (
     SELECT s.name AS key, s.label, s.rank, s.attempt, p.step - (p.step % {{width}} + {{width}}) % {{width}} AS step,
-           min(p.ts) AS ts, min(p.min) AS min, max(p.max) AS max, {{mean}} AS mean
+           min(p.ts) AS ts, min(p.min) AS min, max(p.max) AS max, {{mean}} AS mean,
+           {{last}} AS last, max(p.step) AS last_step
     FROM parts p JOIN series s ON s.producer = p.producer AND s.key = p.key GROUP BY ALL
 ), buckets AS (
     FROM attempts
@@ -81,6 +82,8 @@ _BUCKETS = f"""{_SERIES}, parts AS (
 """
 # Of a step that was logged several times the last value counts, as in `history`.
 _MEANS = {True: "arg_max_null(p.sum, p.seq)", False: "sum(p.sum) / nullif(sum(p.n), 0)"}
+# The last value of a bucket, NULL for NaN; buckets of a level do not have it.
+_LASTS = {True: "arg_max_null(p.sum, p.step::HUGEINT * 9223372036854775808 + p.seq)", False: "NULL::DOUBLE"}
 _ROWS = """
 SELECT f.producer, f.key, f.step, f.seq, f.ts, (NOT isnan(f.value))::BIGINT AS n, nullif(f.value, 'nan') AS sum,
        nullif(f.value, 'nan') AS min, nullif(f.value, 'nan') AS max
@@ -96,7 +99,8 @@ WHERE l.width = {level} AND l.step >= {first} AND l.step <= {last}
 _LINES = """
 SELECT key, label, arg_max(rank, attempt) AS rank, list(step ORDER BY step) AS step,
        list(epoch_ms(ts) ORDER BY step) AS ts, list(min ORDER BY step) AS min, list(mean ORDER BY step) AS mean,
-       list(max ORDER BY step) AS max, arg_max(attempt, step) AS last_attempt
+       list(max ORDER BY step) AS max, arg_max(attempt, step) AS last_attempt, arg_max_null(last, step) AS last,
+       arg_max(last_step, step) AS last_step
 FROM buckets GROUP BY key, label ORDER BY rank NULLS LAST, length(label), label
 """
 _BAND_COLUMNS = ("step", "ts", "n_present", "min", "median", "max", "min_label", "max_label")
@@ -285,7 +289,7 @@ def _read_ends(
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the last values of keys: rows of a label, an attempt, a step and a value; of a band a single row."""
     found: dict[str, list[dict[str, Any]]] = {key: [] for key in by_key}
-    if width == 1 or not by_key:
+    if width == 1 or not by_key or (not is_band and width < LEVELS[0]):
         return found  # the curve itself has them
     starts = sorted({row["step"][-1] for rows in by_key.values() for row in rows})
     pieces = end_pieces(starts, width)
@@ -386,14 +390,17 @@ def _text_of(width: int, first: int, last: int) -> str:
     parts = [_ROWS.format(table=table, **bounds) for table in tables]
     if level > 1:
         parts.append(_LEVEL.format(level=level, **bounds))
-    return _BUCKETS.format(parts=" UNION ALL ".join(parts), width=width, mean=_MEANS[width == 1])
+    return _BUCKETS.format(
+        parts=" UNION ALL ".join(parts), width=width, mean=_MEANS[width == 1], last=_LASTS[level == 1]
+    )
 
 
 def lines_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return lines over common steps.
 
     Args:
-        rows: For each line `label`, `rank`, and lists of step, ts, min, mean and max with an entry for each bucket.
+        rows: For each line `label`, `rank`, and lists of step, ts, min, mean and max with an entry for each bucket;
+            `last`, None if it is NaN, and `last_step`.
     """
     times: dict[int, float] = {}
     for row in rows:
@@ -409,10 +416,7 @@ def lines_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
         n_infinite += sum(1 for low, high in zip(row["min"], row["max"], strict=True) if _is_infinite(low, high))
         line: dict[str, Any] = {"label": row["label"], "rank": row["rank"], "gaps": [place for place, _ in gaps]}
         line["gap_texts"] = ["nan" if mean is None else str(mean) for _, mean in gaps]
-        line["last"] = {
-            "step": row["step"][-1],
-            "value": _plain(math.nan if row["mean"][-1] is None else row["mean"][-1]),
-        }
+        line["last"] = {"step": row["last_step"], "value": _plain(math.nan if row["last"] is None else row["last"])}
         line["mean"] = _spread(row["mean"], at, len(steps))
         is_flat = row["min"] == row["mean"] == row["max"]
         line["min"], line["max"] = (

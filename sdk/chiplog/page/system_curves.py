@@ -276,10 +276,7 @@ def _lines(rows: list[dict[str, Any]]) -> dict[str, Any]:
         f"{owner} {row['device']}" if counts[owner] > 1 and row["device"] else owner
         for owner, row in zip(owners, rows, strict=True)
     ]
-    curve = lines_of([row | {"label": label} for label, row in zip(labels, rows, strict=True)])
-    for line, row in zip(curve["lines"], rows, strict=True):
-        line["last"] = {"step": row["last_step"], "value": row["last"]}
-    return curve
+    return lines_of([row | {"label": label} for label, row in zip(labels, rows, strict=True)])
 
 
 def _band(row: dict[str, Any]) -> dict[str, Any]:
