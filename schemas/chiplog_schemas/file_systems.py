@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 # In memory, or the upper layer of a container: gone after a reboot, or with the container.
-VOLATILE_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "overlay", "aufs"})
+VOLATILE_FILE_SYSTEMS = frozenset({"tmpfs", "devtmpfs", "ramfs", "overlay", "aufs"})
 LOCAL_FILE_SYSTEMS = VOLATILE_FILE_SYSTEMS | {
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs",
 }  # fmt: skip
