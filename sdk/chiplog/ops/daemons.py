@@ -14,7 +14,7 @@ from chiplog_schemas.limits import EVENT_BYTES_MAX
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.daemon import NOT_FOR_DAEMONS, output_path, start_daemon
 from chiplog_schemas.process.file_lock import EMBEDDED, Lock, lock_holder_pid, lock_note
-from chiplog_schemas.process.log_owner import LogOwnership, may_write_log
+from chiplog_schemas.process.log_owner import WATCH_S, LogOwnership, may_write_log
 from chiplog_schemas.process.procfs import START, read_proc_stat
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, is_adoptable, list_journals
 from chiplog_schemas.storage.segment_format import list_segments
@@ -70,7 +70,9 @@ def start(where: Paths, module: str, arguments: list[str]) -> int:
     path = socket_path(where, module)
     running = pid = daemon_pid(where, module)
     has_started = False
-    deadline = time.monotonic() + START_WAIT_S
+    # After a reboot a collector watches the record of its former boot first.
+    wait_s = START_WAIT_S + (WATCH_S if module == COLLECTOR and where.may_be_shared else 0.0)
+    deadline = time.monotonic() + wait_s
     while not (pid and _accepts_connections(path) and daemon_pid(where, module) == pid):
         if not pid and not has_started:
             ensure_private_dir(where.run)
@@ -79,7 +81,7 @@ def start(where: Paths, module: str, arguments: list[str]) -> int:
         if time.monotonic() > deadline:
             if running and not has_started:
                 raise OSError(f"{module} (process {running}) runs and does not listen at {path}")
-            raise OSError(f"{module} did not come up within {START_WAIT_S:g} s: {last_output_line(where, module)}")
+            raise OSError(f"{module} did not come up within {wait_s:g} s: {last_output_line(where, module)}")
         time.sleep(_LOOK_AGAIN_S)
         pid = daemon_pid(where, module)
     return pid
