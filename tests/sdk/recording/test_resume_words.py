@@ -16,6 +16,12 @@ from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(
+        "a run that resume='auto' has chosen is named",
+        "chosen-run-is-named",
+        value="[]",
+        test="test_auto_names_the_run_and_why_in_one_line_of_the_primary",
+    ),
+    Safeguard(
         "a word of W&B is no run ID",
         "resume-word-is-no-run",
         new='if word in ("",):',
