@@ -8,21 +8,26 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from playwright.sync_api import expect, sync_playwright
+from tests.support.page_site import WAIT_MS, launch
+from tests.support.tools import needs
+from tests.support.waiting import WAIT_S
 
 import chiplog
 from chiplog_schemas.query.query_messages import disable_faulty_optimizers
-from tests.support.waiting import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 CODE = ("sdk/chiplog", "agent/chiplog_agent", "collector/chiplog_collector", "schemas/chiplog_schemas")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory in which the site was built in strict mode, in a process that cannot reach a network."""
-    directory = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(directory)]
+# The site's own configuration with one page. Nothing in it has to be drawn or read from code.
+ONE_PAGE = "INHERIT: {root}/mkdocs.yml\ndocs_dir: docs\nhooks: []\nnav: [index.md]\nplugins: [{plugins}]\n"
+
+
+def build(site: Path, *arguments: str) -> Path:
+    """Build the site into a directory, in strict mode, in a process that cannot reach a network."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site), *arguments]
     without_network = os.environ | {
         "NO_MKDOCS_2_WARNING": "1",
         "http_proxy": "http://127.0.0.1:9",
@@ -30,7 +35,47 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     done = subprocess.run(command, cwd=ROOT, env=without_network, capture_output=True, text=True, timeout=2 * WAIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
-    return directory
+    return site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory in which the site was built."""
+    return build(tmp_path_factory.mktemp("site"))
+
+
+def search(page_file: Path, words: str) -> list[str]:
+    """Return the titles that the search of a page finds which a browser without a network opened as a file."""
+    requests: list[str] = []
+    with sync_playwright() as playwright, launch(playwright) as browser:
+        page = browser.new_context(offline=True).new_page()
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(page_file.as_uri())
+        page.locator("input[name=query]").press_sequentially(words)  # the search reads its field at each key
+        titles = page.locator(".md-search-result__item h1, .md-search-result__item h2")
+        expect(titles.first).to_be_attached(timeout=WAIT_MS)
+        found = [" ".join(title.split()) for title in titles.all_text_contents()]
+    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    return found
+
+
+@needs("chromium")
+def test_a_page_that_is_opened_as_a_file_finds_words_without_a_network(tmp_path: Path) -> None:
+    plugins = (ROOT / "mkdocs.yml").read_text().partition("\nplugins:\n")[2].partition("\n\n")[0]
+    plugins = ", ".join(re.findall(r"^  - (\w+)(?:  #.*)?$", plugins, re.MULTILINE))
+    (tmp_path / "mkdocs.yml").write_text(ONE_PAGE.format(root=ROOT, plugins=plugins))
+    (tmp_path / "docs/assets").mkdir(parents=True)
+    for asset in ("site.css", "iframe-worker.js"):
+        (tmp_path / "docs/assets" / asset).write_bytes((DOCS / "assets" / asset).read_bytes())
+    (tmp_path / "docs/index.md").write_text("# First\n\nnothing\n\n## Segments\n\nA zeppelin, and other words.\n")
+    site = build(tmp_path / "site", "--config-file", str(tmp_path / "mkdocs.yml"))
+    assert "Segments" in search(site / "index.html", "zeppelin")
+
+
+@pytest.mark.full
+@needs("chromium")
+def test_the_site_that_is_opened_as_a_file_finds_words_of_other_pages(site: Path) -> None:
+    assert "straggler_windows" in search(site / "index.html", "straggler_windows")
 
 
 @pytest.mark.full
@@ -56,7 +101,9 @@ def test_lists_that_repeat_code_are_up_to_date() -> None:
 
 def test_every_public_name_is_in_the_api_reference() -> None:
     page = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"^::: chiplog(?:\.\w+)*\.(\w+)$", page, re.MULTILINE)) | set(re.findall(r"`chiplog\.(\w+)`", page))
+    named = set(re.findall(r"^::: chiplog(?:\.\w+)*\.(\w+)$", page, re.MULTILINE)) | set(
+        re.findall(r"`chiplog\.(\w+)`", page)
+    )
     assert set(chiplog.__all__) - named == {"__version__"}
 
 
