@@ -136,11 +136,12 @@ SELECT name AS key, max(n)::BIGINT AS n FROM (SELECT name, label, sum(n) AS n FR
 """
 # The last value of each attempt of a label, from a step of each key on. The pieces of steps that are read have the last
 # buckets of all labels.
+# safeguard: last-value-is-exact
 _ENDS = f"""{_SERIES}, found AS (
     {{pieces}}
 ), ends AS (
     SELECT f.name AS key, f.label, f.attempt, max(f.step) AS step,
-           arg_max(f.value, (f.step, f.seq)) AS value  -- safeguard: last-value-is-exact
+           arg_max(f.value, (f.step, f.seq)) AS value
     FROM found f JOIN (SELECT unnest($keys::VARCHAR[]) AS name, unnest($starts::BIGINT[]) AS start) k
     ON k.name = f.name AND f.step >= k.start GROUP BY ALL
 )
