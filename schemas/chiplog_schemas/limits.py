@@ -11,6 +11,7 @@ GIB = 1 << 30
 NUMBER_LIMIT = (1 << 63) - 1  # of records; the number and its successor are stored in signed columns
 RECORD_BYTES_MAX = 4 * MIB  # a damaged length must not make a reader allocate without limit
 RESYNC_BYTES_MAX = 256 * MIB  # checksums of false headers in one scan: hostile bytes must not delay a reader
+SEQ_END = 1 << 53  # no process has more events: a sum over a thousand labels is still an integer of 64 bits
 EVENT_BYTES_MAX = 1 * MIB  # four events of the largest size still fit one record
 KEY_BYTES_MAX = 512  # a metric name is for people; a longer one is a value in the wrong place
 KEYS_MAX = 10_000  # names per run: more is a step number in the key

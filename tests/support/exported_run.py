@@ -2,9 +2,13 @@
 
 import contextlib
 import hashlib
+import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+import duckdb
 
 from chiplog.query.client import Client, connect
 from chiplog.transfer.exporter import export_run
@@ -98,3 +102,19 @@ def export_of_whole(directory: Path) -> Path:
     with served(make_place(directory / "place")) as client:
         export_run(client, "whole", target)
     return target
+
+
+def edit(export: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the `run.json` of an export."""
+    content = json.loads((export / "run.json").read_text())
+    change(content)
+    (export / "run.json").write_text(json.dumps(content))
+
+
+def rewrite(export: Path, table: str, query: str) -> None:
+    """Replace a table by a query of it, and its digest."""
+    path = export / f"{table}.parquet"
+    duckdb.execute(f"COPY ({query.replace('{table}', str(path))}) TO '{path}.new' (FORMAT parquet)")
+    (export / f"{table}.parquet.new").rename(path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    edit(export, lambda content: content["tables"][path.name].update(sha256=digest))

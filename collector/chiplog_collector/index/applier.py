@@ -17,10 +17,11 @@ from chiplog_collector.index.ledger import Ledger
 from chiplog_collector.index.node_loss import NodeLossTracker
 from chiplog_collector.index.registry import RunRegistry
 from chiplog_collector.index.state import State
-from chiplog_collector.index.validation import SEQ_END, clean, count_of, digest_of, json_text, text_of
+from chiplog_collector.index.validation import clean, count_of, digest_of, json_text, text_of
 from chiplog_collector.index.write_batch import Batch
 from chiplog_collector.receiver.commit import Receipt, RestrictedSender, decode_receipt
 from chiplog_schemas.codec import CodecError, short_repr, unpack
+from chiplog_schemas.limits import SEQ_END
 from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.model.block_format import OPAQUE, BlockError, NewerBlockError
 from chiplog_schemas.model.changes import decode_change

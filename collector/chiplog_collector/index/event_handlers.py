@@ -153,7 +153,7 @@ class EventHandlers:
     def _reject(
         self, producer: Producer, seq: int, ts: int, kind: int, code: QuarantineCode, reason: str, data: bytes
     ) -> None:
-        """Reject one event. The ledger has it, so the event does not count as lost. kind: of the event."""
+        """Reject one event: the ledger has it, and its row in `events` counts it as lost. kind: of the event."""
         row = (-1, kind, reason, data[:QUARANTINE_BYTES_MAX], code.value, None, False)
         self._context.batch.add("quarantine", row)
         self._context.emit_event(producer, seq, ts, "quarantined", "error", reason, {"code": code.value})

@@ -14,7 +14,8 @@ from chiplog_collector.index.label_checks import TOLD_MAX
 from chiplog_collector.index.ledger import CLOCK_US_MAX, Ledger
 from chiplog_collector.index.registry import CONSOLE, LATE_US_MAX, RUN_COLUMNS, RunRegistry, int32_of, plain_fields
 from chiplog_collector.index.state import Producer, Run
-from chiplog_collector.index.validation import SEQ_END, count_of, digest_of, json_of, text_of, uuid_of
+from chiplog_collector.index.validation import count_of, digest_of, json_of, text_of, uuid_of
+from chiplog_schemas.limits import SEQ_END
 from chiplog_schemas.model.codes import end_cause
 from chiplog_schemas.model.events import STATES, select_typed
 from chiplog_schemas.model.import_event import PRODUCER_FIELDS, RUN_FIELDS

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from chiplog_collector.index.apply_context import ApplyContext
 from chiplog_collector.index.node_loss import NodeLossTracker
 from chiplog_collector.index.state import Producer
-from chiplog_collector.index.validation import SEQ_END
+from chiplog_schemas.limits import SEQ_END
 from chiplog_schemas.model.block_decoder import Block, Group
 
 CLOCK_US_MAX = 1 << 53  # between two clocks: 285 years

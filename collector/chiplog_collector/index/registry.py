@@ -9,8 +9,8 @@ from chiplog_collector.index.authorization import matches_node
 from chiplog_collector.index.label_checks import LabelChecks
 from chiplog_collector.index.ledger import Ledger
 from chiplog_collector.index.state import Producer, Run
-from chiplog_collector.index.validation import SEQ_END, clean, count_of, detail_of, digest_of, json_of, text_of
-from chiplog_schemas.limits import NAME_CHARS_MAX
+from chiplog_collector.index.validation import clean, count_of, detail_of, digest_of, json_of, text_of
+from chiplog_schemas.limits import NAME_CHARS_MAX, SEQ_END
 from chiplog_schemas.model.codes import end_cause
 from chiplog_schemas.model.end_text import cause_of_old_reason
 from chiplog_schemas.model.events import (

@@ -8,7 +8,6 @@ import numpy as np
 
 from chiplog_schemas.storage.content_files import DIGEST_BYTES
 
-SEQ_END = 1 << 53  # no process has more events: a sum over a thousand labels is still an integer of 64 bits
 _DETAILS_MAX = 32  # entries that a peer sends with an end: a traceback, and a few words
 _DETAIL_NAME_CHARS_MAX = 128
 _DETAIL_CHARS_MAX = 65_536

@@ -344,19 +344,27 @@ FROM base.saves WHERE stored_at IS NOT NULL;
 
 -- produced = stored + lost + pending, always. Pending events are known to exist and have not arrived yet. A label's
 -- events include those of its consoles. If a label was lost with its node, `produced` is unknown (NULL) until the node
--- is back.
+-- is back. An event that was rejected has arrived, so the ledger has it; it is in no table, so it is lost.
 CREATE OR REPLACE VIEW completeness AS
 WITH lost AS (
     SELECT producer, sum(last_seq - first_seq + 1)::BIGINT AS lost, max(last_seq) AS last_seq,
            string_agg(DISTINCT reason, '; ' ORDER BY reason) AS reasons
     FROM base.losses GROUP BY producer
+), rejected AS (
+    SELECT producer, count(DISTINCT seq)::BIGINT AS n FROM base.events
+    WHERE kind = 'quarantined' AND producer IS NOT NULL GROUP BY producer
 ), counted AS (
-    SELECT i.owner, i.run_id, i.label, i.attempt, coalesce(s.stored, 0) AS stored, coalesce(l.lost, 0) AS lost, l.reasons,
+    SELECT i.owner, i.run_id, i.label, i.attempt,
+           least(coalesce(r.n, 0), coalesce(s.stored, 0)) AS rejected,  -- safeguard: rejected-events-lost
+           coalesce(s.stored, 0) - rejected AS stored, coalesce(l.lost, 0) + rejected AS lost,
+           nullif(concat_ws('; ', l.reasons, CASE WHEN rejected > 0 THEN 'rejected: see quarantined in events' END), '')
+               AS reasons,
            -- safeguard: known-events-count
            greatest(coalesce(p.produced, 0), coalesce(s.last_seq + 1, 0), coalesce(l.last_seq + 1, 0)) AS produced,
            coalesce(o.is_presumed, false) AS is_unknown  -- safeguard: lost-node-pending-unknown
     FROM base.producers p JOIN base.identified i ON i.producer = p.producer JOIN base.producers o ON o.producer = i.owner
     LEFT JOIN base.seen s ON s.producer = p.producer LEFT JOIN lost l ON l.producer = p.producer
+    LEFT JOIN rejected r ON r.producer = p.producer
     WHERE o.role = 'rank' AND i.run_id IS NOT NULL
 )
 SELECT run_id, label, attempt, CASE WHEN NOT is_unknown THEN sum(produced)::BIGINT END AS produced,

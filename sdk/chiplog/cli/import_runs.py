@@ -28,6 +28,10 @@ _ARRIVED = """
 SELECT hex(p.uuid) AS uuid, i.first_seq, i.last_seq FROM base.intervals i JOIN base.producers p USING (producer)
 WHERE list_contains($producers::VARCHAR[], hex(p.uuid)) AND p.role IS NOT NULL
 """
+_REJECTED = """
+SELECT hex(p.uuid) AS uuid, e.seq, e.message FROM base.events e JOIN base.producers p USING (producer)
+WHERE e.kind = 'quarantined' AND list_contains($producers::VARCHAR[], hex(p.uuid)) ORDER BY e.seq
+"""
 
 
 @click.command("import")
@@ -63,6 +67,7 @@ def import_(directories: tuple[Path, ...], run_id: str | None, directory: str | 
                 check_connection(destination)
                 has_all = _prepare(directory, url, blocks)
                 _deliver(destination, reader, blocks)
+                _check_rejected(directory, url, blocks)
             except (DeliveryError, ExportError) as error:
                 raise click.ClickException(str(error)) from error
             n_files = len(reader.contents)
@@ -145,6 +150,25 @@ def _has_all_events(client: Client, producers: list[str], blocks: ImportBlocks) 
         uuid in have and not any(have[uuid].missing(first, last) for first, last in ranges)
         for uuid, ranges in blocks.stored()
     )
+
+
+def _check_rejected(directory: str | None, url: str | None, blocks: ImportBlocks) -> None:
+    """Raise ClickException if the database rejected events that it had not rejected where the run was recorded.
+
+    A query sees what was acknowledged before it. Over TCP this needs a reader's key, and is left out without one.
+    """
+    try:
+        with connect(url, dir=directory, start=False) as client:
+            found = client.sql(_REJECTED, {"producers": [producer.hex().upper() for producer in blocks.senders]}).rows()
+    except (NoDataError, QueryError, ValueError):
+        return
+    known = blocks.rejected() if found else set()
+    new = [row for row in found if (bytes.fromhex(row["uuid"]), row["seq"], row["message"]) not in known]
+    if new:  # safeguard: rejected-import-reported
+        raise click.ClickException(
+            f"run {blocks.run_id} is incomplete: the collector rejected {len(new):,} of its events, the first because "
+            f"{new[0]['message']}; chiplog rm {blocks.run_id}, then export the run again and import that"
+        )
 
 
 def _deliver(destination: Destination, reader: ExportReader, blocks: ImportBlocks) -> None:

@@ -23,7 +23,7 @@ from chiplog.transfer.export_format import (
 )
 from chiplog.transfer.open_directory import OpenDirectory
 from chiplog_schemas.codec import CodecError, pack
-from chiplog_schemas.limits import NAME_CHARS_MAX
+from chiplog_schemas.limits import NAME_CHARS_MAX, SEQ_END
 from chiplog_schemas.model.import_event import RUN_FIELDS
 from chiplog_schemas.query.duckdb_errors import foreign_path_reason
 from chiplog_schemas.query.query_messages import one_line
@@ -222,7 +222,8 @@ class ExportReader:
         required = REQUIRED_OF_PRODUCERS if table == "producers" else columns.keys() - OPTIONAL_COLUMNS
         wrong = [f"{column} IS NULL" for column in sorted(required)]
         wrong += [f"NOT isfinite({column})" for column, kind in columns.items() if kind == "TIMESTAMP"]
-        wrong += ["seq < 0"] if "seq" in columns else []
+        # The index leaves a producer out whose seqs no process reaches.
+        wrong += ["seq < 0", f"seq >= {SEQ_END}"] if "seq" in columns else []
         wrong += ["NOT json_valid(hashes)"] if "hashes" in columns else []
         wrong += ["length(sha256) <> 64 OR try(unhex(sha256)) IS NULL"] if "sha256" in columns else []
         with self.naming(table):
@@ -297,7 +298,7 @@ def _are_ascending(ranges: list[dict[str, Any]]) -> bool:
     end = -1
     for range_ in ranges:
         first, last = range_.values() if range_ is not None else (None, None)
-        if first is None or last is None or not end < first <= last:
+        if first is None or last is None or not end < first <= last < SEQ_END:
             return False
         end = last
     return True

@@ -71,6 +71,7 @@ class ImportBlocks:
         self.n_done = 0
         self._reader = reader
         self._is_renamed = self.run_id != reader.run["run_id"]
+        self._of_nodes: set[bytes] = set()  # the producers of samples that were used
         self._prepare()
         counted = [f"SELECT count(*) FROM {reader.source(name)}" for name in _OF_EVENTS if reader.has(name)]
         self.n_rows = sum(n for query in counted for (n,) in reader.rows(query))
@@ -79,6 +80,19 @@ class ImportBlocks:
     def producers(self) -> list[bytes]:
         """The 16 bytes of each process of the run."""
         return list(self._uuids)
+
+    @property
+    def senders(self) -> list[bytes]:
+        """The producers of all events, those of the nodes' samples included. Known once the blocks were built."""
+        return [*self._uuids, *sorted(self._of_nodes)]
+
+    def rejected(self) -> set[tuple[bytes, int, str]]:
+        """Return producer, seq and reason of each event that was rejected where the run was recorded."""
+        if not self._reader.has("events"):
+            return set()
+        places = f"{self._reader.source('events')} e JOIN places p USING (producer)"
+        rows = self._reader.rows(f"SELECT p.place, e.seq, e.message FROM {places} WHERE e.kind = 'quarantined'")
+        return {(self._uuids[place], seq, message) for place, seq, message in rows}
 
     def stored(self) -> Iterator[tuple[bytes, list[tuple[int, int]]]]:
         """Yield each process of the run with the closed ranges of seqs that the export has."""
@@ -211,7 +225,9 @@ class ImportBlocks:
 
     def _node_uuid(self, node: str) -> bytes:
         """Return the producer of a node's samples. It follows from the exported run: two copies of a run share it."""
-        return derived_uuid("samples", str(self._reader.run["run_id"]), node)
+        uuid = derived_uuid("samples", str(self._reader.run["run_id"]), node)
+        self._of_nodes.add(uuid)
+        return uuid
 
     # -- what is not an event --
 

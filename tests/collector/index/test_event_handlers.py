@@ -55,7 +55,7 @@ def test_an_event_with_the_wrong_types_costs_itself_and_is_a_row(index: Index, k
     assert index.sql("SELECT step, value FROM metrics") == [(5, 1.0)]
     assert index.sql("SELECT count(*) FROM base.quarantine") == [(1,)]
     assert index.sql("SELECT kind, label, level FROM events") == [("quarantined", "rank0", "error")]
-    assert index.sql("SELECT produced, stored, lost, pending FROM completeness") == [(3, 3, 0, 0)]
+    assert index.sql("SELECT produced, stored, lost, pending FROM completeness") == [(3, 2, 1, 0)]
     index.views()
 
 
@@ -94,7 +94,7 @@ def test_an_event_that_only_the_collector_understands_is_applied_from_its_payloa
     assert index.sql("SELECT key, step, value FROM texts") == [("key", 3, "value")]
     assert index.sql("SELECT count(*) FROM base.quarantine") == [(2,)]
     assert index.sql("SELECT kind, seq FROM events ORDER BY seq") == [("quarantined", 2), ("quarantined", 3)]
-    assert index.sql("SELECT stored, pending FROM completeness") == [(4, 0)]
+    assert index.sql("SELECT stored, lost, pending FROM completeness") == [(2, 2, 0)]
 
 
 def test_a_wrong_text_costs_none_of_the_texts_around_it() -> None:

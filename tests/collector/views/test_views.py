@@ -16,6 +16,13 @@ from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
+        "an event that was rejected is lost, with a reason",
+        "rejected-events-lost",
+        part="coalesce(r.n, 0)",
+        new="0",
+        test="test_a_rejected_event_is_lost_and_has_a_reason",
+    ),
+    Safeguard(
         "how much a lost node had not sent is unknown",
         "lost-node-pending-unknown",
         part="coalesce(o.is_presumed, false)",
@@ -255,6 +262,20 @@ def test_completeness_adds_up_for_every_label_and_attempt(index: Index) -> None:
         ("rank1", 100, 1, 15, 84, "damaged; disk"),
     ]
     assert index.sql("SELECT count(*) FROM completeness WHERE produced <> stored + lost + pending") == [(0,)]
+
+
+def test_a_rejected_event_is_lost_and_has_a_reason(index: Index) -> None:
+    rank, console = Rank(0), Rank(1, role="console", of=Rank(0).uuid.hex(), run_id=None, label=None, primary=False)
+    rank.log(1, a=1.0)
+    for sender in (rank, console):
+        sender.say(EventKind.SUMMARY, {"best": "no JSON"})
+    rank.say(EventKind.LOST, b"", 20, 24, "journal full")
+    query = "SELECT produced, stored, lost, pending, reasons FROM completeness"
+    reasons = "journal full; rejected: see quarantined in events; rejected: see quarantined in events"
+    index.take(whole(rank))
+    assert index.sql(query) == [(25, 3, 6, 16, "journal full; rejected: see quarantined in events")]
+    index.take(whole(console), whole(rank), whole(console))
+    assert index.sql(query) == [(27, 4, 7, 16, reasons)], "once, however often it arrives"
 
 
 def test_what_a_lost_node_had_not_sent_is_unknown_until_it_is_back(index: Index) -> None:

@@ -13,8 +13,11 @@ from click.testing import CliRunner, Result
 
 from chiplog.cli.import_runs import import_
 from chiplog.query.client import connect
+from chiplog.transfer.exporter import export_run
+from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import paths_for_root
-from tests.support.exported_run import SAVES, export_of_whole
+from tests.support.collector_log import Rank, whole
+from tests.support.exported_run import SAVES, export_of_whole, make_place, rewrite, served
 from tests.support.hosts import Centre, Host
 from tests.support.node import end_daemons
 from tests.support.safeguard import Safeguard
@@ -31,6 +34,12 @@ SAFEGUARDS = [
         "refused-import-reported",
         condition=False,
         test="test_a_key_that_does_not_cover_the_runs_nodes_fails_the_import",
+    ),
+    Safeguard(
+        "an import of events that the index rejects fails",
+        "rejected-import-reported",
+        condition=False,
+        test="test_rejected_events_fail_the_import_and_are_lost",
     ),
     Safeguard(
         "a command refuses a run ID that `init` would change",
@@ -89,6 +98,37 @@ def test_a_run_with_its_files_comes_into_the_collector_of_a_directory(centre: Ce
     assert (again.exit_code, again.stderr) == (0, f"{done.stderr.rstrip()}; it had all of its events before\n")
     after = [rows(centre.root, f"FROM {view} ORDER BY ALL") for view in ("runs", "labels", "completeness", "config")]
     assert after == before
+
+
+def test_rejected_events_fail_the_import_and_are_lost(centre: Centre, exported: Path, tmp_path: Path) -> None:
+    changed = shutil.copytree(exported, tmp_path / "changed")
+    rewrite(changed, "summary", "SELECT * REPLACE ('no JSON' AS value) FROM '{table}' WHERE label = 'rank0'")
+    done = run(changed, "--as", "changed", "--dir", centre.root)
+    assert done.exit_code == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith(
+        "Error: run changed is incomplete: the collector rejected 1 of its events, the first because "
+    )
+    found = rows(centre.root, "SELECT * FROM completeness WHERE run_id = 'changed' AND label = 'rank0'")
+    assert [(row["lost"], row["pending"], row["reasons"]) for row in found] == [
+        (1, 0, "rejected: see quarantined in events")
+    ]
+    assert run(changed, "--as", "changed", "--dir", centre.root).exit_code == 1, "nor does it arrive with another try"
+
+
+def test_events_that_were_rejected_before_the_export_are_imported_as_such(centre: Centre, tmp_path: Path) -> None:
+    rank = Rank(77, "rank0", run_id="odd", rank=0)
+    rank.say(EventKind.SUMMARY, {"best": "no JSON"})
+    rank.say(EventKind.STATE, {"state": "finished", "exit_code": 0})
+    (tmp_path / "place").mkdir()
+    with served(make_place(tmp_path / "place", whole(rank))) as client:
+        export_run(client, "odd", tmp_path / "odd")
+        query = "SELECT produced, stored, lost, pending, reasons FROM completeness WHERE run_id = 'odd'"
+        expected = client.sql(query).rows()
+    assert [row["lost"] for row in expected] == [1]
+    done = run(tmp_path / "odd", "--dir", centre.root)
+    assert done.exit_code == 0, done.output
+    assert rows(centre.root, query) == expected
 
 
 @pytest.mark.full

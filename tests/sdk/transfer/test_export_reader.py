@@ -1,6 +1,5 @@
 """An export is checked before anything of it is sent: each kind of damage is one line that names it."""
 
-import json
 import os
 import re
 import shutil
@@ -12,7 +11,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from tests.support.exported_run import SAVES, export_of_whole
+from tests.support.exported_run import SAVES, edit, export_of_whole, rewrite
 from tests.support.safeguard import Safeguard
 
 from chiplog.transfer.export_format import PARQUET_FILES
@@ -86,23 +85,6 @@ def test_a_sound_export_names_its_files(export: Path, tmp_path: Path) -> None:
     assert sorted(path.read_bytes() for path in contents.values()) == sorted(data for _, data in SAVES)
 
 
-def edit(export: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    content = json.loads((export / "run.json").read_text())
-    change(content)
-    (export / "run.json").write_text(json.dumps(content))
-
-
-def rewrite(export: Path, table: str, query: str) -> None:
-    """Replace a table by a query of it, and its digest."""
-    import hashlib
-
-    path = export / f"{table}.parquet"
-    duckdb.execute(f"COPY ({query.replace('{table}', str(path))}) TO '{path}.new' (FORMAT parquet)")
-    (export / f"{table}.parquet.new").rename(path)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    edit(export, lambda content: content["tables"][path.name].update(sha256=digest))
-
-
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -150,6 +132,18 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "unknown producer": (
         lambda e: rewrite(e, "texts", "SELECT * REPLACE ('x' AS producer) FROM '{table}'"),
         "texts.parquet has rows of 'x', which no producer is",
+    ),
+    "seq out of range": (
+        lambda e: rewrite(e, "texts", "SELECT * REPLACE (1::BIGINT << 53 AS seq) FROM '{table}'"),
+        "texts.parquet has 3 rows that no run has: seq >= 9007199254740992",
+    ),
+    "stored seqs out of range": (
+        lambda e: rewrite(
+            e,
+            "producers",
+            "SELECT * REPLACE ([{'first_seq': 0::BIGINT, 'last_seq': 1::BIGINT << 53}] AS stored) FROM '{table}'",
+        ),
+        "are no ranges",
     ),
     "damaged file": (lambda e: flip(e / "files" / "ckpt"), "a saved file is missing or damaged: "),
     "lost file": (lambda e: shutil.rmtree(e / "contents"), "a saved file is missing or damaged: "),
