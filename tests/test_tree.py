@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.marks import FULL, imports_of, marks_of
+from tests.support.marks import FULL, everyday, imports_of, marks_of
 from tests.support.promises import PROMISES, proofs
 
 TESTS = Path(__file__).parent
@@ -40,6 +40,14 @@ def test_the_marks_of_a_test_module_follow_from_what_it_imports() -> None:
 
 def test_each_name_in_the_list_of_full_tests_is_a_module_or_folder() -> None:
     assert [name for name in FULL if not (TESTS / name).exists()] == []
+
+
+def test_cases_after_the_first_are_full_and_keep_their_values_marks_and_names() -> None:
+    given = [pytest.param(i, "x", marks=pytest.mark.soak, id=f"case {i}") for i in range(2)]
+    first, second = everyday(1, given)
+    assert first is given[0]
+    assert (second.values, second.id, {mark.name for mark in second.marks}) == ((1, "x"), "case 1", {"soak", "full"})
+    assert [case.values for case in everyday(0, [(1, 2), 3])] == [(1, 2), (3,)]
 
 
 @pytest.mark.parametrize("number", PROMISES)

@@ -55,10 +55,14 @@ def only_if(holds: bool) -> Callable[[Test], Test | None]:
 
 def everyday(n: int, cases: Iterable[Any]) -> list[Any]:
     """Return the cases of a parametrized test, of which those after the first n are full."""
-    return [
-        case if i < n else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.full)
-        for i, case in enumerate(cases)
-    ]
+    return [case if i < n else _full(case) for i, case in enumerate(cases)]
+
+
+def _full(case: Any) -> Any:
+    """Return a case with the mark of the full lane: a value, a tuple of values, or a `pytest.param`."""
+    if isinstance(case, type(pytest.param())):  # which is a tuple, too
+        return pytest.param(*case.values, marks=[*case.marks, pytest.mark.full], id=case.id)
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.full)
 
 
 @cache
