@@ -2,13 +2,17 @@
 
 import math
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
 
 from chiplog_schemas.query.query_messages import disable_faulty_optimizers
-from tests.support.hand_written import compute_rollups, create_tables
+from tests.support.hand_written import compute_rollups, empty_database
 
 SEEDS = range(8)
 BEGUN = datetime(2026, 1, 1)
@@ -16,12 +20,12 @@ PHASES = ((2, "forward"), (3, "step"), (4, "data"), (5, "barrier"))
 _ROWS_AT_ONCE = 100
 
 
-def make_database() -> duckdb.DuckDBPyConnection:
-    """Return a database in memory with all tables and views, and no rows."""
-    connection = duckdb.connect()
-    disable_faulty_optimizers(connection)
-    create_tables(connection)
-    return connection
+@contextmanager
+def make_database() -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a database with all tables and views, and no rows."""
+    with TemporaryDirectory() as directory, empty_database(Path(directory) / "index.duckdb") as connection:
+        disable_faulty_optimizers(connection)
+        yield connection
 
 
 def fill_randomly(database: duckdb.DuckDBPyConnection, seed: int) -> None:

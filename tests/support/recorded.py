@@ -5,15 +5,14 @@ from pathlib import Path
 import duckdb
 
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
-from tests.support.hand_written import compute_rollups, create_tables
+from tests.support.hand_written import compute_rollups, empty_database
 
 
 def create_database(root: Path, started_at: str) -> tuple[Paths, duckdb.DuckDBPyConnection]:
     """Create the database of a data directory, with run-a, whose rank0 started at that time (UTC)."""
     place = paths_for_root(root)
     ensure_private_dir(place.collector)
-    database = duckdb.connect(str(place.index))
-    create_tables(database)
+    database = empty_database(place.index)
     database.execute("INSERT INTO base.runs (run, run_id, project) VALUES (1, 'run-a', 'gpt')")
     database.execute(
         "INSERT INTO base.producers (producer, role, run, label, attempt, rank, started_at) "

@@ -30,7 +30,7 @@ from chiplog_schemas.query import result_sink as sink_module
 from chiplog_schemas.query.query_messages import ID_BYTES, QueryMessageKind
 from chiplog_schemas.query.result_file import ResultSpace
 from chiplog_schemas.storage.content_files import content_path
-from tests.support.hand_written import create_tables
+from tests.support.hand_written import empty_database
 from tests.support.query_client import (
     A_SELECT_THAT_IS_STOPPED,
     FOR_EVER,
@@ -103,8 +103,7 @@ SAFEGUARDS = [
 def open_index(tmp_path: Path, memory_bytes: int = QUERY_MEMORY_BYTES) -> duckdb.DuckDBPyConnection:
     with duckdb.connect(str(tmp_path / "other.duckdb")) as other:
         other.execute("CREATE TABLE secret AS SELECT 42 AS answer")
-    connection = duckdb.connect(str(tmp_path / "index.duckdb"))
-    create_tables(connection)
+    connection = empty_database(tmp_path / "index.duckdb")
     connection.execute("CREATE SEQUENCE counter")
     connection.execute("INSERT INTO base.names SELECT range, 'key' || range FROM range(100)")
     lock_down(connection, memory_bytes)

@@ -10,6 +10,6 @@ from tests.support.random_facts import make_database
 
 @pytest.fixture
 def database() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Return a database in memory without rows."""
+    """Return a database without rows."""
     with make_database() as connection:
         yield connection

@@ -1,10 +1,11 @@
 """Sparklines of runs, from all values and from curves at lower resolution."""
 
-import duckdb
+from pathlib import Path
+
 import pytest
 
 from chiplog.query.run_sparklines import sparklines_sql
-from tests.support.hand_written import compute_rollups, create_tables
+from tests.support.hand_written import compute_rollups, empty_database
 
 BUCKETS = 24
 
@@ -19,10 +20,9 @@ FROM points JOIN spans USING (run_id) GROUP BY ALL
 
 
 @pytest.mark.parametrize("recent", [False, True], ids=["sorted", "with recent rows"])
-def test_sparklines_of_any_length_agree_with_all_values(recent: bool) -> None:
+def test_sparklines_of_any_length_agree_with_all_values(tmp_path: Path, recent: bool) -> None:
     """A part has whole buckets of the curves at lower resolution: so each value is in the same part."""
-    database = duckdb.connect()
-    create_tables(database)
+    database = empty_database(tmp_path / "index.duckdb")
     database.execute("INSERT INTO base.names VALUES (1, 'loss'), (2, 'other')")
     lengths = {1: 48, 2: 24 * 8 * 16, 3: 24 * 8 * 256, 4: 7}
     for run, steps in lengths.items():
