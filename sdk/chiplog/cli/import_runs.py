@@ -3,6 +3,7 @@
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,9 @@ _ARRIVED = """
 SELECT hex(p.uuid) AS uuid, i.first_seq, i.last_seq FROM base.intervals i JOIN base.producers p USING (producer)
 WHERE list_contains($producers::VARCHAR[], hex(p.uuid)) AND p.role IS NOT NULL
 """
+_APPLIED_WAIT_S = 60.0  # a collector with other work applies what it has in its order
+_STALLED_S = 5.0  # an index applies several times a second; a large transaction takes seconds on a busy machine
+_LOOK_AGAIN_S = 0.1
 _REJECTED = """
 SELECT hex(p.uuid) AS uuid, e.seq, e.message FROM base.events e JOIN base.producers p USING (producer)
 WHERE e.kind = 'quarantined' AND list_contains($producers::VARCHAR[], hex(p.uuid)) ORDER BY e.seq
@@ -155,11 +159,13 @@ def _has_all_events(client: Client, producers: list[str], blocks: ImportBlocks) 
 def _check_rejected(directory: str | None, url: str | None, blocks: ImportBlocks) -> None:
     """Raise ClickException if the database rejected events that it had not rejected where the run was recorded.
 
-    A query sees what was acknowledged before it. Over TCP this needs a reader's key, and is left out without one.
+    Over TCP this needs a reader's key, and is left out without one.
     """
     try:
         with connect(url, dir=directory, start=False) as client:
-            found = client.sql(_REJECTED, {"producers": [producer.hex().upper() for producer in blocks.senders]}).rows()
+            producers = [producer.hex().upper() for producer in blocks.senders]
+            is_whole = _wait_until_applied(client, producers, blocks)
+            found = client.sql(_REJECTED, {"producers": producers}).rows()
     except (NoDataError, QueryError, ValueError):
         return
     known = blocks.rejected() if found else set()
@@ -169,6 +175,26 @@ def _check_rejected(directory: str | None, url: str | None, blocks: ImportBlocks
             f"run {blocks.run_id} is incomplete: the collector rejected {len(new):,} of its events, the first because "
             f"{new[0]['message']}; chiplog rm {blocks.run_id}, then export the run again and import that"
         )
+    if not is_whole:
+        click.echo(f"run {blocks.run_id}: not all of it is in the database yet; see the view completeness", err=True)
+
+
+def _wait_until_applied(client: Client, producers: list[str], blocks: ImportBlocks) -> bool:
+    """Wait until the database has what was delivered. Return False if it stalls, or applies other data for long.
+
+    It has rejected events, too, except for those that a rejected event was about.
+    """
+    now = time.monotonic()
+    deadline, stalled_at, position = now + _APPLIED_WAIT_S, now + _STALLED_S, -1
+    while not (_has_all_events(client, producers, blocks) or client.sql(_REJECTED, {"producers": producers}).rows()):
+        [row] = client.sql("SELECT next_number FROM base.position").rows()
+        now = time.monotonic()
+        if row["next_number"] != position:
+            position, stalled_at = row["next_number"], now + _STALLED_S
+        if now > min(deadline, stalled_at):
+            return False
+        time.sleep(_LOOK_AGAIN_S)
+    return True
 
 
 def _deliver(destination: Destination, reader: ExportReader, blocks: ImportBlocks) -> None:
