@@ -1,14 +1,24 @@
 """A query right after `init()` waits for the first collector, and one right after `finish()` has the whole run."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from chiplog.query import client as client_module
+from chiplog.query.client import connect
 from chiplog_schemas.paths import paths_for_root
-from tests.support.node import end_daemons
+from chiplog_schemas.storage.watermark import Watermark
+from chiplog_schemas.transport.collector_memory import RememberedCollector, remember_collector
+from tests.support.exported_run import make_place
+from tests.support.node import Node, end_daemons
 from tests.support.safeguard import Safeguard
+from tests.support.served_database import served_database
 from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
@@ -17,6 +27,24 @@ SAFEGUARDS = [
         "live-journals-count",
         condition=False,
         test="test_a_query_within_a_second_of_init_waits_for_the_collector",
+    ),
+    Safeguard(
+        "a query waits for the end of a run on its way to the collector of this directory",
+        "finished-run-awaited",
+        condition=False,
+        test="test_a_query_waits_for_a_finished_run_and_names_what_is_missing",
+    ),
+    Safeguard(
+        "a query waits until the database has a finished run that the collector has",
+        "finished-run-applied",
+        condition=False,
+        test="test_a_query_waits_until_the_index_has_what_the_collector_has",
+    ),
+    Safeguard(
+        "no query waits for a run on its way to a collector elsewhere",
+        "run-of-elsewhere-not-awaited",
+        condition=False,
+        test="test_a_query_waits_for_no_run_on_its_way_to_a_collector_elsewhere",
     ),
 ]
 
@@ -73,3 +101,64 @@ def test_a_query_after_finish_has_all_rows_from_this_process_and_from_another(tm
         assert run(root, program.replace("21", "3")) == ["210", "220"]
     finally:
         end_daemons(paths_for_root(root))
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Iterator[Node]:
+    """A collector, and an agent that a signal has stopped, so that the journal of a finished run stays."""
+    node = Node(tmp_path / "chiplog").start()
+    assert node.agent is not None
+    node.agent.send_signal(signal.SIGSTOP)
+    run(node.root, "import chiplog; run = chiplog.init(); run.log({'a': 1.0}); run.finish()")
+    yield node
+    node.agent.send_signal(signal.SIGCONT)
+    node.stop()
+
+
+def n_values(node: Node) -> int:
+    with connect(dir=node.root) as client:
+        return int(client.sql("SELECT count(*) AS n FROM metrics").rows()[0]["n"])
+
+
+def test_a_query_waits_for_a_finished_run_and_names_what_is_missing(
+    stopped: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client_module, "FINISHED_WAIT_S", 0.1)
+    assert n_values(stopped) == 0
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("chiplog: 1 journal of an ended process waits; the answers lack it until then")
+    monkeypatch.setattr(client_module, "FINISHED_WAIT_S", WAIT_S)
+    assert stopped.agent is not None
+    stopped.agent.send_signal(signal.SIGCONT)
+    assert n_values(stopped) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_a_query_waits_for_no_run_on_its_way_to_a_collector_elsewhere(
+    stopped: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client_module, "FINISHED_WAIT_S", 0.1)
+    elsewhere = RememberedCollector("tcp://192.0.2.1:9", "", "", is_configured=False)
+    remember_collector(stopped.place.agent, elsewhere)
+    assert n_values(stopped) == 0
+    assert "waits" not in capsys.readouterr().err
+
+
+def test_a_query_waits_until_the_index_has_what_the_collector_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A query shares a flush that has just begun, which lacks what the collector acknowledged since."""
+    place = make_place(tmp_path)
+    place.journals.mkdir(parents=True)  # as if a run had just ended
+    monkeypatch.setattr(client_module, "FINISHED_WAIT_S", 0.1)
+    with served_database(place) as database:
+        [position] = database.execute("SELECT next_number FROM base.position").fetchone() or (0,)
+        synced = Watermark(place.collector / "synced", writable=True)
+        for ahead, expected in (
+            (0, ""),
+            (7, "chiplog: 7 records of the log are not in the database yet"),
+        ):
+            synced.set(position + ahead)
+            connect(dir=place.root).close()
+            error = capsys.readouterr().err
+            assert error.startswith(expected) and bool(error) == bool(expected)

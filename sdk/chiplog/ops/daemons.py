@@ -146,6 +146,21 @@ def ended_journals(where: Paths) -> list[bytes]:
     return [producer for producer, path in journals if not lock_holder_pid(path / LOCK_NAME) and is_adoptable(path)]
 
 
+def journals_on_their_way(where: Paths) -> list[bytes]:
+    """Return the producers of ended processes whose journals the agent will collect, or has begun to a moment ago.
+
+    A journal that it holds for longer cannot be read.
+    """
+    ended = ended_journals(where)  # first: the agent may adopt one in the meantime
+    agent = daemon_pid(where, AGENT)
+    adopted = [
+        producer
+        for producer, path in list_journals(where.journals)
+        if agent and lock_holder_pid(path / LOCK_NAME) == agent and _is_recent(path / LOCK_NAME)
+    ]
+    return ended + adopted  # safeguard: adopted-journal-awaited
+
+
 def has_live_journal(where: Paths) -> bool:
     """Return True if a process of this node records here."""
     return any(lock_holder_pid(path / LOCK_NAME) for _, path in list_journals(where.journals))
@@ -153,8 +168,13 @@ def has_live_journal(where: Paths) -> bool:
 
 def has_just_finished(where: Paths) -> bool:
     """Return True if a journal was begun or removed here a moment ago, as at the end of a run."""
+    return _is_recent(where.journals)
+
+
+def _is_recent(path: Path) -> bool:
+    """Return True if a file or directory was written a moment ago, as the file of a lock is when it is taken."""
     try:
-        return time.time() - os.stat(where.journals).st_mtime < _JUST_FINISHED_S
+        return time.time() - os.stat(path).st_mtime < _JUST_FINISHED_S
     except OSError:
         return False
 

@@ -4,6 +4,7 @@
 stops on demand. The file is opened for one query at a time, so that a client never blocks the start of a collector.
 """
 
+import contextlib
 import logging
 import os
 import struct
@@ -464,24 +465,41 @@ class Client:
     def _wait_for_finished(self) -> None:
         """Wait until the local collector has the runs that have just finished, for at most FINISHED_WAIT_S.
 
-        One line reports what is missing then. What running processes log is not waited for.
+        One line reports what is missing then. What running processes log, or what goes elsewhere, is not waited for.
         """
         where = self._where
         if where is None:
             return
         is_here = daemons.daemon_pid(where, daemons.COLLECTOR) or daemons.is_coming_up(where, daemons.AGENT)
-        if not is_here:  # an agent that delivers to a collector elsewhere is not waited for
+        if not is_here:
             return
-        waiting = {where.journals / producer.hex() for producer in daemons.ended_journals(where)}
+        waiting = {where.journals / producer.hex() for producer in daemons.journals_on_their_way(where)}
         owes = bool(waiting) or daemons.has_just_finished(where)
         deadline = time.monotonic() + FINISHED_WAIT_S
         while waiting or (owes and daemons.has_undelivered_spool(where)):  # safeguard: finished-run-awaited
+            # Checked each time, because an agent that has just started writes down where it delivers.
+            if daemons.goes_elsewhere(where):  # safeguard: run-of-elsewhere-not-awaited
+                return
             waiting = {path for path in waiting if path.exists()}
             if time.monotonic() > deadline:
                 what = daemons.what_waits(len(waiting)) if waiting else daemons.what_spool_has(where)
                 print(f"chiplog: {what}; the answers lack it until then, see chiplog status", file=sys.stderr)
                 return
             time.sleep(FINISHED_AGAIN_S)
+        if owes:
+            self._wait_for_index(where, deadline)
+
+    def _wait_for_index(self, where: Paths, deadline: float) -> None:
+        """Wait until the database has what the collector has now. A query may share a flush that began before that."""
+        synced = _synced_number(where)
+        position = "SELECT next_number FROM base.position"
+        with contextlib.suppress(QueryError, IndexError):  # the query of the user reports it
+            while (applied := self.sql(position).rows()[0]["next_number"]) < synced:  # safeguard: finished-run-applied
+                if time.monotonic() > deadline:
+                    what = f"{synced - applied} records of the log are not in the database yet"
+                    print(f"chiplog: {what}; the answers lack them until then, see chiplog status", file=sys.stderr)
+                    return
+                time.sleep(FINISHED_AGAIN_S)
 
     def _wait_for_ends(self, producers: list[bytes]) -> None:
         """Wait until the database has the journals of these producers, for at most DELIVER_WAIT_S.
@@ -616,17 +634,24 @@ def _no_data(where: Paths) -> NoDataError:
     )
 
 
+def _synced_number(where: Paths) -> int:
+    """Return the number after the last record of the log that is on stable storage; 0 if unknown."""
+    try:
+        with open(where.collector / "synced", "rb") as page:
+            return int(_SYNCED.unpack(page.read(_SYNCED.size))[0])
+    except (OSError, struct.error):
+        return 0
+
+
 def _unapplied_records(where: Paths, connection: "duckdb.DuckDBPyConnection") -> int:
     """Return how many records are in the log and not in the file; 0 if unknown."""
     import duckdb
 
     try:
-        with open(where.collector / "synced", "rb") as page:
-            [synced] = _SYNCED.unpack(page.read(_SYNCED.size))
         row = connection.execute("SELECT next_number FROM base.position").fetchone()
-    except (OSError, struct.error, duckdb.Error):
+    except duckdb.Error:
         return 0
-    return max(0, synced - row[0]) if row is not None else 0
+    return max(0, _synced_number(where) - row[0]) if row is not None else 0
 
 
 def _unreadable(where: Paths, error: Exception) -> QueryError:

@@ -29,6 +29,12 @@ SAFEGUARDS = [
         value="0.0",
         test="test_an_embedded_collector_may_need_time_to_start_its_index",
     ),
+    Safeguard(
+        "a query waits for a journal that the agent has begun to read",
+        "adopted-journal-awaited",
+        value="ended",
+        test="test_a_journal_is_on_its_way_before_and_while_the_agent_reads_it",
+    ),
 ]
 AGENT, COLLECTOR, INDEX = daemons.AGENT, daemons.COLLECTOR, daemons.INDEX
 
@@ -229,6 +235,23 @@ def test_journals_wait_when_their_process_has_ended_and_no_agent_runs(where: Pat
         assert daemons.waiting_journals(where) == []
     finally:
         held.release()
+
+
+def test_a_journal_is_on_its_way_before_and_while_the_agent_reads_it(where: Paths) -> None:
+    producer = b"j" * 16
+    journal = where.journals / producer.hex()
+    journal.mkdir(parents=True)
+    for name in (HEAD_NAME, LOCK_NAME):
+        (journal / name).touch()
+    assert daemons.journals_on_their_way(where) == [producer]
+    where.agent.mkdir(parents=True, exist_ok=True)
+    held = [Lock(lock(where, AGENT)), Lock(journal / LOCK_NAME)]  # by one process, as by an agent
+    assert daemons.ended_journals(where) == []
+    assert daemons.journals_on_their_way(where) == [producer]
+    os.utime(journal / LOCK_NAME, (0, 0))
+    assert daemons.journals_on_their_way(where) == [], "one that is held for long cannot be read"
+    for taken in held:
+        taken.release()
 
 
 def test_the_number_of_waiting_journals_is_a_sentence() -> None:
