@@ -12,7 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pyspark.cloudpickle
 import pytest
@@ -29,7 +28,7 @@ from chiplog.safety import foreign_names
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.once import OnceLogger
-from tests.support.hand_written import create_tables
+from tests.support.hand_written import empty_database
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S
 
@@ -276,9 +275,10 @@ OF_OTHER_RUNS = """
 OF_VARIABLES = "dir agent collector mode project run_id group label primary gpu_device_ids node"
 
 
-def test_a_run_has_every_name_of_arguments_columns_variables_and_other_loggers(run: chiplog.Run) -> None:
-    database = duckdb.connect()
-    create_tables(database)
+def test_a_run_has_every_name_of_arguments_columns_variables_and_other_loggers(
+    run: chiplog.Run, tmp_path: Path
+) -> None:
+    database = empty_database(tmp_path / "index.duckdb")
     columns = [row[0] for view in ("runs", "labels") for row in database.sql(f"DESCRIBE {view}").fetchall()]
     expected = {*OF_OTHER_RUNS.split(), *OF_VARIABLES.split(), *columns, *inspect.signature(chiplog.init).parameters}
     disabled = chiplog.init(mode="disabled", reinit="create_new")
