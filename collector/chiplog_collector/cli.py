@@ -54,6 +54,7 @@ def collector(
         queries = [check_bind(address, keyed=keyed) for address in query] or [
             check_bind(port_after(address), keyed=keyed) for address in binds if address.startswith("tcp://")
         ]
+        is_service = bool(bind or query or page)  # safeguard: killed-collector-started-again
         settings = ReceiverSettings(
             place,
             [place.collector_address, *binds],
@@ -63,7 +64,7 @@ def collector(
             files_bytes_max=bounds.files_bytes_max,
             keys=keys,
             page=None if page is None else _host_and_port(page),
-            is_service=bool(bind or query or page),  # safeguard: killed-collector-started-again
+            is_service=is_service,
             take_over=take_over or "",
         )
         os.environ["CHIPLOG_DIR"] = str(place.root)  # the index inherits it, so `ps e` shows which directory it serves

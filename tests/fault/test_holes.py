@@ -92,7 +92,8 @@ SAFEGUARDS = [
     Safeguard(
         "an agent that is started while another leaves waits for its lock",
         "successor-waits-for-leaver",
-        part="LEAVER_WAIT_S if embedded else",
+        part="LEAVER_WAIT_S",
+        new="0.0",
         test="test_an_agent_that_leaves_while_a_run_begins_loses_nothing",
     ),
     Safeguard(

@@ -360,7 +360,7 @@ class Run(Recorder):
     def _ensure_recording(self) -> bool:
         is_recording = super()._ensure_recording()
         if self._sender is not None and not self._sender.is_running:  # no thread polls the devices
-            self._tick()  # safeguard: device-values-need-no-thread
+            self._tick()
         return is_recording
 
     def _note_device(self) -> None:
