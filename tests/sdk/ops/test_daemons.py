@@ -246,12 +246,14 @@ def test_a_journal_is_on_its_way_before_and_while_the_agent_reads_it(where: Path
     assert daemons.journals_on_their_way(where) == [producer]
     where.agent.mkdir(parents=True, exist_ok=True)
     held = [Lock(lock(where, AGENT)), Lock(journal / LOCK_NAME)]  # by one process, as by an agent
-    assert daemons.ended_journals(where) == []
-    assert daemons.journals_on_their_way(where) == [producer]
-    os.utime(journal / LOCK_NAME, (0, 0))
-    assert daemons.journals_on_their_way(where) == [], "one that is held for long cannot be read"
-    for taken in held:
-        taken.release()
+    try:
+        assert daemons.ended_journals(where) == []
+        assert daemons.journals_on_their_way(where) == [producer]
+        os.utime(journal / LOCK_NAME, (0, 0))
+        assert daemons.journals_on_their_way(where) == [], "one that is held for long cannot be read"
+    finally:
+        for taken in held:
+            taken.release()
 
 
 def test_the_number_of_waiting_journals_is_a_sentence() -> None:
