@@ -74,7 +74,7 @@ def test_of_ten_thousand_keys_few_are_drawn_and_a_filter_finds_one(odd: Site, pa
     page.get_by_role("searchbox", name="Filter metrics").fill("weight9876")
     panel = page.locator(".panel.curve")
     expect(panel).to_have_count(1)
-    expect(panel).to_contain_text("9877.25")
+    expect(panel).to_contain_text("9,877.25")
     page.get_by_role("searchbox", name="Filter metrics").fill("no-such-key")
     expect(page.get_by_text("None of 10,000 metrics matches “no-such-key”.")).to_be_visible()
 
