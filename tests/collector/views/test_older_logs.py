@@ -1,7 +1,7 @@
 """A log that was written before ends carried codes reads as it read then.
 
 `written_before_codes` holds the segment of such a log, made with the code of that time, and the rows that the views of
-that time gave for it. It is never made again.
+that time gave for it. It is never made again. One row was changed since: rejected events count as lost.
 """
 
 import gzip
