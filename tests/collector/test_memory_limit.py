@@ -43,7 +43,8 @@ def test_a_single_allocation_beyond_the_limit_is_refused_and_a_lower_limit_stays
 
 
 def test_the_allocator_is_set_before_the_index_imports_duckdb(tmp_path: Path) -> None:
-    (tmp_path / "duckdb.py").write_text("import os\nprint(os.environ.get('DUCKDB_JE_MALLOC_CONF'), flush=True)\nos._exit(0)\n")
+    shown = "import os\nprint(os.environ.get('DUCKDB_JE_MALLOC_CONF'), flush=True)\nos._exit(0)\n"
+    (tmp_path / "duckdb.py").write_text(shown)
     command = [sys.executable, "-m", "chiplog_collector.index", str(tmp_path)]
     environment = {name: value for name, value in os.environ.items() if name not in ALLOCATOR_SETTING}
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
