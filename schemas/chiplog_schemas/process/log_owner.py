@@ -158,11 +158,15 @@ class LogOwnership:
         ensure_private_dir(places.collector)
         try:
             atomic_write(self._path, self._encoded(), replaces=False)  # safeguard: one-claim-of-two-succeeds
+            with contextlib.suppress(OSError):
+                atomic_write(places.collector / _HOST, self._record.host.encode())
         except FileExistsError:
             taken = f"the log in {places.collector} was claimed by another collector just now"
             raise OwnedElsewhereError(taken) from None
-        with contextlib.suppress(OSError):
-            atomic_write(places.collector / _HOST, self._record.host.encode())
+        except OSError:
+            if places.may_be_shared:
+                raise
+            # A full disk: on one of this node the lock alone decides, and runs can still be deleted.
         for generation, path in _records(places.collector):
             if generation < self._record.generation:
                 with contextlib.suppress(OSError):

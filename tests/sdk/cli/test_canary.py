@@ -45,7 +45,7 @@ def test_altered_and_doubled_canaries_are_counted() -> None:
 
 
 def test_without_an_agent_all_are_missing_and_the_reason_is_named(tmp_path: Path) -> None:
-    result = canary.send_canaries(paths_for_root(tmp_path), f"ipc://{tmp_path}/nowhere.sock", 0.2, 3)
+    result = canary.send_canaries(paths_for_root(tmp_path), f"ipc://{tmp_path}/nowhere.sock", 3.0, 3)
     assert (result.acknowledged_s, result.visible_s, result.lost, result.ok) == (None, None, 3, False)
     assert "nowhere.sock" in result.reason
 

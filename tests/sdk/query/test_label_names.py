@@ -75,7 +75,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("show", "r1"), "baseline *"),
         (("show", "r2"), "primary r2"),
         (("logs", "r1"), "baseline | hello"),
-        (("top", "r1", "--once"), "baseline failed"),
+        (("top", "r1", "--once"), "baseline  failed     8"),
         (("plot", "r1", "loss"), "baseline"),
         (("plot", "r2", "loss"), "r2"),
     ],
