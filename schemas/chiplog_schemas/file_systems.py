@@ -10,7 +10,9 @@ from pathlib import Path
 
 # In memory, or the upper layer of a container: gone after a reboot, or with the container.
 VOLATILE_FILE_SYSTEMS = frozenset({"tmpfs", "devtmpfs", "ramfs", "overlay", "aufs"})
+_BLOCK_DEVICE = "a block device"  # where the table of mounts cannot be read
 LOCAL_FILE_SYSTEMS = VOLATILE_FILE_SYSTEMS | {
+    _BLOCK_DEVICE,
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs",
 }  # fmt: skip
 
@@ -27,6 +29,18 @@ def file_system_type(path: Path) -> str:
                 inside = str(path) == mount_point or str(path).startswith(mount_point.rstrip("/") + "/")
                 if inside and len(mount_point) >= len(best):
                     best, kind = mount_point, mount_type
-    except (OSError, ValueError):
+    except OSError:  # out of descriptors, or no /proc
+        return _BLOCK_DEVICE if _is_on_block_device(path) else ""  # safeguard: local-without-descriptors
+    except ValueError:
         return ""
     return kind
+
+
+def _is_on_block_device(path: Path) -> bool:
+    """Return True if a path is, or would be, on a device with a driver: network file systems have none (major 0)."""
+    for existing in (path, *path.parents):
+        try:
+            return os.major(os.stat(existing).st_dev) != 0
+        except OSError:
+            continue
+    return False

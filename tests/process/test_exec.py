@@ -43,8 +43,9 @@ def test_after_an_exec_both_attempts_are_whole_and_finished(node: Node, tmp_path
     finally:
         printed, _ = process.communicate("\n", timeout=180)
     assert (process.returncode, printed) == (0, "True\n")
-    node.until("SELECT 1 FROM runs WHERE state = 'finished'")
-    steps = node.sql("SELECT attempt, step, value FROM metrics ORDER BY step")
+    query = "SELECT attempt, step, value FROM metrics ORDER BY step"
+    steps = node.until(query, lambda rows: len(rows) >= 20)
+    node.until("SELECT 1 FROM labels WHERE attempt = 1 AND state = 'finished'")
     assert [(row["attempt"], row["step"], row["value"]) for row in steps] == [
         (step // 10, step, float(step)) for step in range(20)
     ]

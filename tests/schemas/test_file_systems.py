@@ -1,10 +1,23 @@
 """Which file systems count as this node's own: a short list, and nothing that can be either."""
 
+import errno
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from chiplog_schemas.file_systems import LOCAL_FILE_SYSTEMS, VOLATILE_FILE_SYSTEMS, file_system_type
+from tests.support.safeguard import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a process without descriptors keeps its journals where the agent looks for them",
+        "local-without-descriptors",
+        value='""',
+        test="test_without_descriptors_a_disk_is_local_and_a_file_system_without_a_device_is_not",
+    ),
+]
 
 
 def test_what_can_be_shared_is_not_local() -> None:
@@ -20,3 +33,17 @@ def test_the_file_system_of_a_link_is_that_of_its_target(tmp_path: Path) -> None
     assert file_system_type(tmp_path / "link" / "not made yet") == "proc"
     assert file_system_type(Path("/proc/1")) == "proc"
     assert file_system_type(tmp_path) != "proc"
+
+
+def test_without_descriptors_a_disk_is_local_and_a_file_system_without_a_device_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **named: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    device = os.makedev(254, 0)
+    monkeypatch.setattr("builtins.open", fail)
+    monkeypatch.setattr("os.stat", lambda path, **named: SimpleNamespace(st_dev=device))
+    assert file_system_type(tmp_path) in LOCAL_FILE_SYSTEMS
+    device = os.makedev(0, 40)
+    assert file_system_type(tmp_path) not in LOCAL_FILE_SYSTEMS

@@ -128,6 +128,7 @@ def test_no_reference_is_leaked_and_none_is_released_twice(tmp_path: Path) -> No
             run.step()
             run.log()  # type: ignore[call-arg]  # as a mistake
             run._journal.append(b"payload", urgent=True)
+        run._logged.list_keys()  # adds up the events that it holds
 
     del clock
     calls()

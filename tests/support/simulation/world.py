@@ -177,6 +177,7 @@ UNSEEN_ENDS = SimpleNamespace(
     pid_of=lambda producer: 0,
     may_be_dismissed=lambda *more: False,
     forget=lambda producer: None,
+    end_by_exec=lambda *more: None,
     resolve=lambda producer, identity, now_us, **said: (now_us, {"state": "crashed", "reason": "vanished"}),
 )
 
@@ -267,6 +268,22 @@ class VirtualSpool(spool.Spool):
         super().acknowledged(next_number)
 
 
+class SoleOwnership:
+    """The ownership of a log that no other machine sees."""
+
+    def __init__(self, places: Any, **given: Any) -> None:
+        pass
+
+    def renew(self) -> str:
+        return ""
+
+    def confirm(self) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
+
+
 class Synced:
     """The small file with the synced position of a log. After a power failure it may only be lower."""
 
@@ -350,6 +367,8 @@ class Node:
 
     def start_agent(self) -> None:
         places = SimpleNamespace(
+            former=(),
+            may_be_shared=False,
             agent=DiskPath(f"/{self.name}"),
             journals=self,
             agent_address=self.address,
@@ -757,7 +776,8 @@ def patched(world: World) -> Iterator[None]:
         collector_supervisor: {"write_link_status": nothing, "remove_link_status": nothing},
         receiver_daemon: shared
         | {"FileTransfers": lambda *more, **named: NO_FILES, "check_root": nothing}
-        | {"Watermark": Synced, "SegmentLog": small_log, "take_lock": nothing, "GATHER_BYTES": 3_000},
+        | {"Watermark": Synced, "SegmentLog": small_log, "take_lock": nothing, "GATHER_BYTES": 3_000}
+        | {"ask_embedded_to_leave": lambda path: False, "LogOwnership": SoleOwnership},
     }
     missing = object()
     before = {(module, name): module.__dict__.get(name, missing) for module, own in names.items() for name in own}
