@@ -170,9 +170,12 @@ class SenderThread:
         self._maintain()
 
     def _open(self) -> tuple[zmq.Context[zmq.Socket[bytes]] | None, DeliveryClient] | None:
-        """Return a context and a client as soon as they can be opened; None if the run ends before."""
+        """Return a context and a client as soon as they can be opened; None if the run ends before.
+
+        The first try is also that of a run that has ended already: a short one ends before its thread comes here.
+        """
         backoff, told = Backoff(_OPEN_AGAIN_MIN_S, _OPEN_AGAIN_MAX_S), False
-        while self._deadline == float("inf"):
+        while True:
             try:
                 require_free_fds()
                 check_connect(self._address)
@@ -194,7 +197,8 @@ class SenderThread:
                 return context, DeliveryClient(
                     context, self._address, journal.producer, self._info, journal, curve=curve
                 )
-        return None
+            if self._deadline != float("inf"):
+                return None
 
     def _send_loop(self) -> None:
         opened = self._open()

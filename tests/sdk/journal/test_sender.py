@@ -256,3 +256,13 @@ def test_a_sender_without_a_descriptor_to_be_woken_by_works_all_the_same(begin, 
         wait_until(lambda: ran.journal.acked == 1, f"the acknowledgement; said {ran.said}", WAIT_S)
     assert ran.thread.stop() is online, ran.said
     assert (agent() == 1) is online
+
+
+def test_a_run_that_ends_before_its_thread_has_begun_is_delivered(begin, agent, monkeypatch) -> None:
+    has_ended = threading.Event()
+    monkeypatch.setattr(SenderThread, "_report_place", lambda self: has_ended.wait(WAIT_S))
+    monkeypatch.setattr(SenderThread, "wake", lambda self: has_ended.set())
+    ran = begin()
+    ran.thread._reports_place = True
+    assert ran.thread.stop(WAIT_S), ran.said
+    assert agent() == 1
