@@ -11,10 +11,10 @@ from chiplog_agent.pipeline.destination import choose_destination
 from chiplog_agent.stats.frames import PERIOD_MAX_S
 from chiplog_schemas.addresses import AddressError, check_bind
 from chiplog_schemas.bounds import LimitError, read_bounds
-from chiplog_schemas.limits import LEAVER_WAIT_S, SAMPLE_INTERVAL_S
+from chiplog_schemas.limits import SAMPLE_INTERVAL_S
 from chiplog_schemas.paths import check_root, ensure_private_dir, paths_for_root, resolve_root
 from chiplog_schemas.process.daemon import keep_files_private, raise_fd_limit, reset_affinity
-from chiplog_schemas.process.file_lock import EMBEDDED, Lock, LockHeldError, ask_embedded_to_leave, take_lock
+from chiplog_schemas.process.file_lock import LockHeldError, take_daemon_lock
 from chiplog_schemas.security.curve import client_curve
 from chiplog_schemas.security.key_files import Keys, KeysError
 from chiplog_schemas.security.permissions import Role
@@ -29,13 +29,6 @@ def _check_interval(context: click.Context, option: click.Parameter, seconds: fl
         limits = f"{SAMPLE_INTERVAL_MIN_S:g} to {PERIOD_MAX_S:g} s"
         raise click.BadParameter(f"{seconds:g} s is outside of the limits; choose {limits}, or --no-stats")
     return seconds
-
-
-def _take_lock(path: Path, *, embedded: bool) -> Lock:
-    """Take the lock of the agent's directory. A configured agent ends an embedded one, which has stood in for it."""
-    if embedded:
-        return take_lock(path, patient_s=LEAVER_WAIT_S, note=EMBEDDED)  # safeguard: successor-waits-for-leaver
-    return take_lock(path, patient_s=_REPLACE_WAIT_S if ask_embedded_to_leave(path) else 0.0)
 
 
 @click.command()
@@ -81,7 +74,7 @@ def agent(
         bounds = read_bounds(os.environ, logging.warning if embedded else None)
         check_root(place)
         ensure_private_dir(place.agent)
-        lock = _take_lock(place.agent / "lock", embedded=embedded)
+        lock = take_daemon_lock(place.agent / "lock", embedded=embedded, replace_wait_s=_REPLACE_WAIT_S)
         raise_fd_limit()
         if embedded:
             reset_affinity()

@@ -31,13 +31,12 @@ from chiplog_schemas.limits import (
     FILES_BYTES_MAX,
     FILES_LOOK_S,
     FILES_TOUCH_S,
-    LEAVER_WAIT_S,
     PEER_SILENT_S,
     RECORD_BYTES_MAX,
 )
 from chiplog_schemas.paths import Paths, check_root, ensure_private_dir
 from chiplog_schemas.process.daemon import on_stop_signals
-from chiplog_schemas.process.file_lock import EMBEDDED, Lock, ask_embedded_to_leave, keep_lock, take_lock, touch
+from chiplog_schemas.process.file_lock import keep_lock, take_daemon_lock, touch
 from chiplog_schemas.process.log_owner import LogOwnership
 from chiplog_schemas.process.offload import Offload
 from chiplog_schemas.protocol.actions import (
@@ -104,7 +103,9 @@ class ReceiverDaemon:
         check_root(places)
         ensure_private_dir(places.collector)
         ensure_private_dir(places.run)
-        self._lock = _take_lock(places.collector / "lock", embedded=settings.embedded)
+        self._lock = take_daemon_lock(
+            places.collector / "lock", embedded=settings.embedded, replace_wait_s=_REPLACE_WAIT_S
+        )
         try:
             self._ownership = LogOwnership(places, is_service=settings.is_service, take_over=settings.take_over)
         except OSError:
@@ -437,13 +438,6 @@ class ReceiverDaemon:
         self._context.term()
         self._ownership.release()
         self._lock.release()
-
-
-def _take_lock(path: Path, *, embedded: bool) -> Lock:
-    """Take the lock of the collector's directory. An operator's collector ends an embedded one in its place."""
-    if embedded:
-        return take_lock(path, patient_s=LEAVER_WAIT_S, note=EMBEDDED)
-    return take_lock(path, patient_s=_REPLACE_WAIT_S if ask_embedded_to_leave(path) else 0.0)
 
 
 def _recover(directory: Path) -> tuple[dict[bytes, int], set[bytes]]:

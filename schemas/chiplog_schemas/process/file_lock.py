@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from chiplog_schemas.limits import LEAVER_WAIT_S
+
 EMBEDDED = "embedded"  # the lock's note of a daemon that a training or a reader started
 _LOOK_AGAIN_S = 0.1
 _TOUCHED_MAX = 10_000  # files per call, at 10 µs each, in a daemon's loop
@@ -211,11 +213,19 @@ def take_lock(path: Path, *, patient_s: float = 0.0, note: str = "") -> Lock:
             time.sleep(_LOOK_AGAIN_S)
 
 
-def ask_embedded_to_leave(path: Path) -> bool:
-    """Ask a daemon that a training started to end in order. Return True if one holds the lock of this path.
+def take_daemon_lock(path: Path, *, embedded: bool, replace_wait_s: float) -> Lock:
+    """Take the lock of a daemon's directory. A daemon that an operator starts replaces an embedded one.
 
-    A daemon that an operator starts replaces it: the embedded one has stood in for it.
+    embedded: a training or a reader starts this one. It waits for one that is leaving. replace_wait_s: how long the
+    embedded one may need to end in order. Raises LockHeldError, OSError.
     """
+    if embedded:
+        return take_lock(path, patient_s=LEAVER_WAIT_S, note=EMBEDDED)  # safeguard: successor-waits-for-leaver
+    return take_lock(path, patient_s=replace_wait_s if _ask_embedded_to_leave(path) else 0.0)
+
+
+def _ask_embedded_to_leave(path: Path) -> bool:
+    """Ask an embedded daemon to end in order. Return True if one holds the lock of this path."""
     pid = kernel_lock_holder_pid(path) if lock_note(path) == EMBEDDED else 0
     if pid > 0:
         with contextlib.suppress(ProcessLookupError):

@@ -776,8 +776,8 @@ def patched(world: World) -> Iterator[None]:
         collector_supervisor: {"write_link_status": nothing, "remove_link_status": nothing},
         receiver_daemon: shared
         | {"FileTransfers": lambda *more, **named: NO_FILES, "check_root": nothing}
-        | {"Watermark": Synced, "SegmentLog": small_log, "take_lock": nothing, "GATHER_BYTES": 3_000}
-        | {"ask_embedded_to_leave": lambda path: False, "LogOwnership": SoleOwnership},
+        | {"Watermark": Synced, "SegmentLog": small_log, "take_daemon_lock": nothing, "GATHER_BYTES": 3_000}
+        | {"LogOwnership": SoleOwnership},
     }
     missing = object()
     before = {(module, name): module.__dict__.get(name, missing) for module, own in names.items() for name in own}
