@@ -9,7 +9,7 @@ import click
 
 from chiplog.cli.options import require_key, require_label
 from chiplog.query.client import Client
-from chiplog.query.label_names import LABELS_QUERY, label_names
+from chiplog.query.label_names import read_label_names
 from chiplog.query.rank_states import label_order
 
 STEP, TIME = "step", "time"
@@ -220,16 +220,11 @@ def _curves_of(
     for row in client.sql(source + _CURVES, params).rows():
         by_label.setdefault(row["label"], []).append(row)
     curves = []
-    names = _names_of(client, series.run) if n_labels == 1 and not prefix else {}
+    names = read_label_names(client, series.run) if n_labels == 1 and not prefix else {}
     for label in sorted(by_label, key=label_order):
         name = " ".join([*prefix, names.get(label, label)]) if n_labels > 1 or not prefix else " ".join(prefix)
         curves.append(_curve(by_label[label], name, request.smooth))
     return curves
-
-
-def _names_of(client: Client, run: str) -> dict[str, str]:
-    labels = client.sql(LABELS_QUERY, {"run": run}).rows()
-    return label_names(run, labels[0]["name"], labels) if labels else {}
 
 
 def _curve(rows: list[dict[str, Any]], name: str, smooth: float) -> Curve:

@@ -12,7 +12,7 @@ from chiplog.cli.format_values import Zone, common_timezone, console_text, print
 from chiplog.cli.options import local_option, open_client, require_label, resolve_run, source_options
 from chiplog.cli.plain_table import cell_width
 from chiplog.query.client import Client
-from chiplog.query.label_names import LABELS_QUERY, label_names
+from chiplog.query.label_names import read_label_names
 
 FOLLOW_INTERVAL_S = 0.5  # shorter is not visible, and a query costs milliseconds
 PAGE_LINES = 50_000  # even at 8 KiB a line far below the limit of a result; usually a few MB
@@ -70,8 +70,7 @@ def logs(
             require_label(client, run, label)
         printer = _Printer(prefix=label is None, zone=common_timezone(is_local) if times else None)
         if label is None:
-            labels = client.sql(LABELS_QUERY, {"run": run}).rows()
-            printer.names = label_names(run, labels[0]["name"], labels) if labels else {}
+            printer.names = read_label_names(client, run)
         if tail is not None:
             if follow:
                 printer.skip_to_here(client, named)

@@ -104,9 +104,7 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
     if url is not None and dir is not None:
         raise ValueError(f"both url={url!r} and dir={os.fspath(dir)!r} are given; give one of them")
     if url is not None:
-        address = query_address_of(url)
-        keys = Keys(keys_dir(None, os.environ, own_dir(None, os.environ)))
-        client = Client(address, None, client_curve(keys, address, Role.READER, Role.COLLECTOR))
+        client = _remote_client(query_address_of(url))
     else:
         where = paths_for_root(own_dir(dir, os.environ))
         if reason := foreign_path_reason(where.index):
@@ -128,12 +126,15 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
     return client
 
 
-def _reopen(address: str | None, where: Paths | None, needs_keys: bool) -> "Client":
-    """Return the client of a pickle. Its keys are those of this host."""
-    if address is None or not needs_keys:
-        return Client(address, where)
+def _remote_client(address: str) -> "Client":
+    """Return the client of an address, with the keys of this host if it needs some. Raises ValueError."""
     keys = Keys(keys_dir(None, os.environ, own_dir(None, os.environ)))
-    return Client(address, where, client_curve(keys, address, Role.READER, Role.COLLECTOR))
+    return Client(address, None, client_curve(keys, address, Role.READER, Role.COLLECTOR))
+
+
+def _reopen(address: str | None, where: Paths | None, needs_keys: bool) -> "Client":
+    """Return the client of a pickle."""
+    return _remote_client(address) if address is not None and needs_keys else Client(address, where)
 
 
 class Client:

@@ -1,4 +1,4 @@
-"""Pure: the name to show for a label. The only label of a run, if it was generated, is shown as the run.
+"""The name to show for a label. The only label of a run, if it was generated, is shown as the run.
 
 Without a launcher and a name of its own a process gets the label HOST-RANDOM. It names nothing that a reader knows, so
 text for people has the run's name in its place, or the run ID. Views and formats for programs keep the label.
@@ -8,7 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-LABELS_QUERY = """
+from chiplog.query.client import Client
+
+_LABELS = """
 SELECT DISTINCT label, hostname, r.name FROM labels JOIN (SELECT run_id, name FROM runs WHERE run_id = $run) r
 USING (run_id) LIMIT 2
 """
@@ -21,7 +23,7 @@ def label_names(run_id: str, name: str | None, labels: Iterable[Mapping[str, Any
     Args:
         run_id: The run.
         name: Its name.
-        labels: Its rows of the view `labels`, with `label` and `hostname`; LABELS_QUERY has enough of them.
+        labels: Its rows of the view `labels`, with `label` and `hostname`; two different labels are enough.
     """
     known = {(row["label"] or "", row["hostname"] or "") for row in labels}
     if len({label for label, _ in known}) != 1:
@@ -30,3 +32,9 @@ def label_names(run_id: str, name: str | None, labels: Iterable[Mapping[str, Any
         host and label.startswith(host) and _RANDOM.fullmatch(label[len(host) :]) for label, host in known
     )
     return {label: name or run_id for label, _ in known} if is_generated else {}  # safeguard: named-label-kept
+
+
+def read_label_names(client: Client, run: str) -> dict[str, str]:
+    """Return the names to show in place of the labels of a run. Raises QueryError."""
+    labels = client.sql(_LABELS, {"run": run}).rows()
+    return label_names(run, labels[0]["name"], labels) if labels else {}
