@@ -1,12 +1,10 @@
 """constraints.txt: it has a pin for each requirement and each tested Python, and make targets install what it names."""
 
-import importlib.util
 import re
 import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -14,22 +12,14 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from chiplog.ops.health_checks import TESTED_DUCKDB
+from tests.support.loaded_script import REPOSITORY, load_script
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"].values()
 REQUIREMENTS = PROJECT["build-system"]["requires"] + PROJECT["project"]["dependencies"]
 REQUIREMENTS += [line for extra in EXTRAS for line in extra]
 # What a fake interpreter of .venv is called with, and the variables that pip reads.
 RECORD = '#!/bin/sh\nprintf "%s " "$@" "constraint:$PIP_CONSTRAINT" "build:$PIP_BUILD_CONSTRAINT" > "{}"\n'
-
-
-def script(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / f"scripts/{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def pinned(python: str) -> dict[str, str]:
@@ -45,7 +35,7 @@ def pinned(python: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("python", [*script("constraints").PYTHONS, "3.14"])
+@pytest.mark.parametrize("python", [*load_script("scripts/constraints.py").PYTHONS, "3.14"])
 def test_each_requirement_has_a_pin_that_satisfies_it(python: str) -> None:
     pins = pinned(python)
     for requirement in map(Requirement, REQUIREMENTS):
@@ -75,7 +65,7 @@ def test_a_pin_is_a_name_and_a_version_and_comes_from_anywhere() -> None:
 
 
 def test_the_duckdb_that_doctor_calls_tested_is_the_pinned_one() -> None:
-    for python in script("constraints").PYTHONS:
+    for python in load_script("scripts/constraints.py").PYTHONS:
         assert pinned(python)["duckdb"].startswith(f"{TESTED_DUCKDB}.")
 
 
@@ -89,7 +79,7 @@ def test_the_duckdb_that_doctor_calls_tested_is_the_pinned_one() -> None:
     ],
 )
 def test_versions_that_differ_between_pythons_have_markers(versions: list[str | None], lines: list[str]) -> None:
-    assert script("constraints").pins("x", versions) == lines
+    assert load_script("scripts/constraints.py").pins("x", versions) == lines
 
 
 @pytest.mark.parametrize("latest", ["", "0", "1"])
@@ -99,7 +89,7 @@ def test_make_targets_install_the_pinned_versions_unless_the_latest_are_asked_fo
     monkeypatch.setenv("LATEST", latest)
     monkeypatch.setenv("PIP_CONSTRAINT", "mine.txt")
     monkeypatch.delenv("PIP_BUILD_CONSTRAINT", raising=False)
-    bootstrap, python, called = script("bootstrap"), tmp_path / "python", tmp_path / "called"
+    bootstrap, python, called = load_script("scripts/bootstrap.py"), tmp_path / "python", tmp_path / "called"
     python.write_text(RECORD.format(called))
     python.chmod(0o755)
     monkeypatch.setattr(bootstrap, "VENV_PYTHON", str(python))
@@ -116,7 +106,7 @@ def test_other_versions_are_installed_again(tmp_path: Path, monkeypatch: pytest.
     stamps = []
     for constraints, latest in (("a==1", ""), ("a==2", ""), ("a==2", "1")):
         monkeypatch.setenv("LATEST", latest)
-        bootstrap = script("bootstrap")
+        bootstrap = load_script("scripts/bootstrap.py")
         monkeypatch.setattr(bootstrap, "ROOT", str(tmp_path))
         for path in ("pyproject.toml", *bootstrap.NATIVE):
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,5 @@
 """`sdk/examples/demo.py`: a slow training is waited for, and a silent one ends the wait, not the demo."""
 
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 
 from chiplog_schemas.paths import paths_for_root
+from tests.support.loaded_script import load_script
 from tests.support.node import end_daemons
 
-PATH = Path(__file__).resolve().parents[2] / "sdk/examples/demo.py"
 STEPS = 16
 # Two ranks that log some steps, print the last one when all is logged, and then hang.
 HANGING = """
@@ -36,11 +35,7 @@ Hanging = Callable[[int], subprocess.Popen[str]]
 
 @pytest.fixture
 def module() -> Any:
-    spec = importlib.util.spec_from_file_location("demo", PATH)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("sdk/examples/demo.py")
 
 
 @pytest.fixture

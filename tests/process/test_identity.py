@@ -79,15 +79,6 @@ def kernel_pid(process: "subprocess.Popen[bytes]") -> int:
 
 
 @pytest.fixture
-def centre(tmp_path: Path) -> Iterator[Centre]:
-    centre = Centre(tmp_path / "centre")
-    centre.keys("new", "collector")
-    centre.start_collector()
-    yield centre
-    centre.stop()
-
-
-@pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
     host = Host(tmp_path / "host")
     host.key_directory.mkdir(mode=0o700, parents=True)

@@ -5,16 +5,16 @@ tool the test is skipped, with a line that names the remedy. If the variable CI 
 a test may be skipped only because there is no GPU. All skips are raised here: pytest prints one line for each tool.
 """
 
-import importlib.util
 import os
 import subprocess
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts/system_packages.py"
+from tests.support.loaded_script import REPOSITORY, load_script
+
+SCRIPT = REPOSITORY / "scripts/system_packages.py"
 ROOT = "root"  # the right to change owners, and to become other users
 NAMESPACES = "namespaces"  # of networks, mounts and host names: simulated hosts
 PID_NAMESPACE = "PID namespace"  # root makes it, or a user namespace does where the kernel lets users have them
@@ -25,11 +25,7 @@ MARK = "needs"
 @cache
 def _packages() -> Any:
     """Return the module that knows the tools: it belongs to no package, because the system's Python runs it."""
-    spec = importlib.util.spec_from_file_location("system_packages", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(SCRIPT)
 
 
 def needs(*tools: str) -> pytest.MarkDecorator:

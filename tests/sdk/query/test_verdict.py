@@ -27,6 +27,10 @@ def text_of(found: dict[str, Any]) -> str:
     return "".join(part["text"] for part in found["parts"])
 
 
+def others_of(spells: list[Spell]) -> list[str]:
+    return ["".join(part["text"] for part in other) for other in build_sentence(spells, [], [])["others"]]
+
+
 def total(label: str, phase: str, seconds: float, typical: float, *, may_wait: bool = False) -> dict[str, Any]:
     named = {"label": label, "phase": phase, "may_wait": may_wait}
     return {**named, "seconds": seconds, "typical_s": typical, "waited_s": seconds}
@@ -69,8 +73,7 @@ def test_a_weaker_spell_within_a_stronger_one_of_the_same_label_and_phase_is_not
         Spell("rank1", "forward", 100, 199, 6.0, 10.0),
         Spell("rank2", "data", 100, 199, 5.0, 10.0),
     ]
-    told = ["".join(part["text"] for part in other) for other in build_sentence(spells, [], [])["others"]]
-    assert told == [
+    assert others_of(spells) == [
         "rank1 cost about 6.0 s in forward between steps 100 and 199",
         "rank2 cost about 5.0 s in data between steps 100 and 199",
     ]
@@ -216,8 +219,7 @@ def test_labels_that_were_slow_at_once_for_a_few_steps_are_told_together() -> No
         Spell("rank4", "forward", 185, 185, 6.0, 10.0),
         Spell("rank5", "data", 100, 300, 5.0, 10.0),
     ]
-    told = ["".join(part["text"] for part in other) for other in build_sentence(spells, [], [])["others"]]
-    assert told == [
+    assert others_of(spells) == [
         "rank2 and 2 other labels cost about 9.0 s in data between steps 184 and 185",
         "rank4 cost about 6.0 s in forward in step 185",
         "rank5 cost about 5.0 s in data between steps 100 and 300",
