@@ -50,7 +50,7 @@ class RunSettings:
     records_environment: bool = True  # commit, command line, versions and variables
     launched: tuple[str, ...] = ()  # the command that this process only starts and waits for
     bounds: Limits = field(default_factory=Limits)
-    resumed: bool = False  # a run that this node knows goes on
+    resumed: bool = False  # continues a run that this node knows
     unfinished_key: str = ""  # for `resume="auto"`, see unfinished_runs.py
     announcements: tuple[str, ...] = ()  # decisions that users must know, one line each
     diagnostics: tuple[Diagnostic, ...] = ()  # of bad arguments

@@ -1,4 +1,4 @@
-"""A client that was opened before a fork works in the child, or ends with one clear error: it never waits for ever."""
+"""A client that was opened before a fork works in the child, or ends with one clear error: it never waits forever."""
 
 import asyncio
 import os

@@ -41,7 +41,7 @@ class BoundedProtocol(H11Protocol):
         return self.cycle is None or bool(self.cycle.response_complete)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept a connection, in place of the one that is idle for longest if there are too many."""
+        """Accept a connection. Above the bound, close the longest idle one."""
         super().connection_made(transport)
         self._wait_for_head()
         if len(self.connections) > connections_max():  # safeguard: connections-bounded

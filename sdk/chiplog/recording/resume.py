@@ -85,7 +85,7 @@ def announce_resumed(identity: Identity, asked: Asked, before: str, project: str
 
 
 def is_resumed(where: Paths, identity: Identity, asked: Asked) -> bool:
-    """Return True if a run goes on that this node knows. Another rank may have opened it just now."""
+    """Return True if this process continues a run that this node knows. Another rank may have opened it just now."""
     if not asked.goes_on or identity.joined_existing_run:
         return False
     steps = where.local / STEPS

@@ -120,7 +120,7 @@ class LoggedValues:
         self._unread.update(values)
 
     def forget_sets(self, kept: object) -> None:
-        """Add up the tallies of sets, and begin again without them, except for the one that C goes on with."""
+        """Add up the tallies of sets, and drop them, except for the one that C still uses."""
         self._add_pending()
         for key in list(self._places):
             if (tally := self._read(key)) is not None:

@@ -99,7 +99,7 @@ def test_a_collector_that_does_not_answer_costs_a_second(tmp_path):
         "import chiplog.query.client as client; from chiplog.cli import main; "
         f"client.CONNECT_WAIT_S = {10 * WAIT_S}; main()"
     )
-    env = environment(tmp_path, CHIPLOG_COLLECTOR=f"ipc://{tmp_path}/nobody.sock", **asked("show", "gpt"))
+    env = environment(tmp_path, CHIPLOG_COLLECTOR=f"ipc://{tmp_path}/missing.sock", **asked("show", "gpt"))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=WAIT_S)
     assert (done.stdout.strip(), done.stderr) == ("", "")
 

@@ -250,7 +250,7 @@ def test_a_journal_is_on_its_way_before_and_while_the_agent_reads_it(where: Path
         assert daemons.ended_journals(where) == []
         assert daemons.journals_on_their_way(where) == [producer]
         os.utime(journal / LOCK_NAME, (0, 0))
-        assert daemons.journals_on_their_way(where) == [], "one that is held for long cannot be read"
+        assert daemons.journals_on_their_way(where) == [], "a journal that the agent holds for long cannot be read"
     finally:
         for taken in held:
             taken.release()

@@ -1,4 +1,4 @@
-"""Who failed first and who was slow, from a database: steps that not all labels finished blame nobody."""
+"""Who failed first and who was slow, from a database: a step that some labels did not finish blames no label."""
 
 from collections.abc import Iterator
 

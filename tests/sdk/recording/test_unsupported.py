@@ -21,6 +21,6 @@ def test_init_returns_a_run_that_records_nothing_and_warns_once(
     assert first.disabled
     assert unsupported.current() is second
     unsupported.log({"loss": 1.0}, 3, unknown=True)
-    assert second.summary["loss"] == 1.0, "a script that reads it goes on"
+    assert second.summary["loss"] == 1.0, "a script that reads it continues"
     unsupported.finish(1)
     unsupported.setup(True)
