@@ -82,16 +82,10 @@ def test_the_page_opens_also_if_its_next_address_has_no_reader(tmp_path: Path) -
 
 
 def test_in_a_hub_the_address_is_a_path_of_its_proxy(tmp_path: Path) -> None:
-    command = [*CLI, "ui", "--port", "0"]
-    environ = {**environment(tmp_path), "JUPYTERHUB_SERVICE_PREFIX": "/user/ada/"}
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stderr is not None
-        try:
-            line = process.stdout.readline()
-            assert re.fullmatch(r"chiplog page: /user/ada/proxy/\d+/\?token=\S+\n", line), line
-            assert "after the host name of JupyterHub" in process.stderr.readline()
-        finally:
-            os.kill(process.pid, signal.SIGINT)
+    with running({**environment(tmp_path), "JUPYTERHUB_SERVICE_PREFIX": "/user/ada/"}) as (address, process):
+        assert process.stderr is not None
+        assert re.fullmatch(r"/user/ada/proxy/\d+/\?token=\S+", address.text), address.text
+        assert "after the host name of JupyterHub" in process.stderr.readline()
 
 
 def test_a_page_for_other_machines_says_how_it_opens_and_takes_password_and_proxy(tmp_path: Path) -> None:
