@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from chiplog_schemas import file_systems
 from chiplog_schemas.file_systems import LOCAL_FILE_SYSTEMS, VOLATILE_FILE_SYSTEMS, file_system_type
 from tests.support.safeguard import Safeguard
 
@@ -41,9 +42,12 @@ def test_without_descriptors_a_disk_is_local_and_a_file_system_without_a_device_
     def fail(*arguments: object, **named: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
+    def stat(path: Path) -> SimpleNamespace:
+        return SimpleNamespace(st_dev=device)
+
     device = os.makedev(254, 0)
-    monkeypatch.setattr("builtins.open", fail)
-    monkeypatch.setattr("os.stat", lambda path, **named: SimpleNamespace(st_dev=device))
+    monkeypatch.setattr(file_systems, "open", fail, raising=False)
+    monkeypatch.setattr(file_systems, "os", SimpleNamespace(path=os.path, major=os.major, stat=stat))
     assert file_system_type(tmp_path) in LOCAL_FILE_SYSTEMS
     device = os.makedev(0, 40)
     assert file_system_type(tmp_path) not in LOCAL_FILE_SYSTEMS
