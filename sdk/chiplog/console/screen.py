@@ -20,6 +20,7 @@ REDRAW_S = 10.0  # of displays that are redrawn; they pause while the training h
 ROWS_MAX = 60  # a screenful; displays do not move up further than the height of the terminal
 _COLUMNS_MAX = CONSOLE_LINE_CHARS_MAX + 1  # one more than a line may have, so that truncation is marked
 _COLORS_MAX = 8  # sequences in force for one character; a reset ends all
+_DIGITS_MAX = 9  # of a number in a sequence; larger ones are beyond every screen
 _SEQUENCE_CHARS_MAX = 4_096  # of an unfinished sequence: a hyperlink's address is the longest
 _TOKEN = re.compile(
     r"(?P<text>[^\x1b\r\n\x08]+)|(?P<newline>\r?\n)|(?P<return>\r(?!\Z))|(?P<back>\x08+)"
@@ -92,6 +93,7 @@ class Screen:
         """Draw a text; return the lines that became final."""
         text = self._unfinished + text
         self._unfinished = ""
+        lines: list[str] = []
         at = 0
         while at < len(text):
             token = _TOKEN.match(text, at)
@@ -107,6 +109,7 @@ class Screen:
                 self._write(token.group(), now)
             elif kind == "newline":
                 self._end_line(now)
+                lines += self.settle(now)  # before a sequence that follows moves up or erases
             elif kind == "return":
                 self._column = 0
                 self._row.starts_over, self._row.is_plain = bool(self._row.characters), False
@@ -114,7 +117,7 @@ class Screen:
                 self._column = max(0, self._column - len(token.group()))
             elif kind == "command":
                 self._obey(token["private"], token["numbers"], token["command"], now)
-        return self.settle(now)
+        return lines + self.settle(now)
 
     def settle(self, now: float) -> list[str]:
         """Return the lines that became final by `now`."""
@@ -193,7 +196,7 @@ class Screen:
         if command == "m":
             self._set_color(numbers)
             return
-        given = [int(number or 0) for number in numbers.replace(":", ";").split(";")]
+        given = [int(number[:_DIGITS_MAX] or 0) for number in numbers.replace(":", ";").split(";")]
         n = min(max(1, given[0]), ROWS_MAX)
         if command in "AF":
             self._move_to(self._at - n, now)

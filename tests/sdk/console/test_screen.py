@@ -59,6 +59,16 @@ def test_sequences_may_come_in_pieces() -> None:
     assert rows_of(*written) == rows_of(written) == ["outer 1", "inner 1"]
 
 
+@pytest.mark.parametrize("n_chars", [1, 3, 10_000])
+@pytest.mark.parametrize("move", ["\x1b[2J\x1b[H", "\x1b[A\x1b[A\x1b[J", "\x1b[A\r\x1b[2K", "\x1b[1J"])
+def test_what_was_printed_before_a_display_stays_however_the_text_is_cut(n_chars: int, move: str) -> None:
+    written = f"epoch 1\nepoch 2\n{move}panel\n"
+    splitter = LineSplitter()
+    pieces = (written[at : at + n_chars] for at in range(0, len(written), n_chars))
+    lines = [line for piece in pieces for line in splitter.feed(piece, 0.0)] + splitter.flush()
+    assert lines == ["epoch 1", "epoch 2", "panel"]
+
+
 def test_a_row_within_the_reach_of_a_display_is_held_longer() -> None:
     splitter = LineSplitter()
     assert splitter.feed("\router\n\rinner\x1b[A\n", 0.0) == []
@@ -89,7 +99,7 @@ def test_rows_and_columns_are_bounded() -> None:
     lines = splitter.feed("\x1b[?25l" + "".join(f"\r{n}\n" for n in range(1000)), 0.0)
     assert len(lines) >= 1000 - ROWS_MAX
     assert lines + splitter.flush() == [str(n) for n in range(1000)]
-    splitter.feed("\x1b[9999999B\x1b[9999999Cx" + "\r\ry" * 3 + "z" * 100_000, 0.0)
+    splitter.feed(f"\x1b[{'9' * 5000}B\x1b[{'9' * 5000}Cx" + "\r\ry" * 3 + "z" * 100_000, 0.0)
     assert max(map(len, splitter.flush())) == CONSOLE_LINE_CHARS_MAX
     assert len(Screen(0.0).feed("\x1b]" + "x" * 100_000 + "\n", 0.0)[0]) <= CONSOLE_LINE_CHARS_MAX + 1
 
