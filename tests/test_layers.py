@@ -20,7 +20,6 @@ PACKAGES = {
 NOT_AT_IMPORT = ("numpy", "duckdb", "click", "torch", "rich", "psutil", "arro3", "sqlalchemy")
 
 MODULES = {str(path.relative_to(ROOT)): path for package in PACKAGES.values() for path in sorted(package.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
 
 def public_names(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
@@ -67,5 +66,6 @@ def test_a_daemon_loads_no_heavy_package(module: str, absent: tuple[str, ...]) -
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_public_name_has_a_docstring(name: str) -> None:
-    bare = [public for public, node in public_names(TREES[name]) if not ast.get_docstring(node)]  # type: ignore[arg-type]
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    bare = [public for public, node in public_names(tree) if not ast.get_docstring(node)]  # type: ignore[arg-type]
     assert bare == []

@@ -10,14 +10,13 @@ from tests.launchers.matrix import ROW
 from tests.launchers.training import Training
 from tests.support.node import Node
 
-HERE = Path(__file__).parent
 TIMEOUT_S = 900  # a launcher may take its time, and then the check; the default is for one process
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give tests of launchers more time."""
     for item in items:
-        if HERE in item.path.parents:
+        if item.nodeid.startswith("tests/launchers/"):
             item.add_marker(pytest.mark.timeout(TIMEOUT_S), append=False)
 
 

@@ -105,9 +105,22 @@ def marks_of(path: Path) -> frozenset[str]:
         marks.add("process")
     elif folder in MIRRORS and not is_impure:
         marks.add("pure")
-    if any(place.is_relative_to(each) for each in FULL):
+    if is_full(path):
         marks.add("full")
     return frozenset(marks)
+
+
+@cache
+def is_full(path: Path) -> bool:
+    """Return True if FULL names a module or its folder."""
+    return any(path.relative_to(TESTS).is_relative_to(each) for each in FULL)
+
+
+def marks_in(path: Path, lane: str) -> frozenset[str]:
+    """Return the marks of a module's tests that `-m` may name: to find the others, all modules are parsed."""
+    if lane in ("full", "not full"):
+        return frozenset({"full"} if is_full(path) else ())
+    return marks_of(path)
 
 
 def has_none_of(path: Path, lane: str) -> bool:
@@ -115,6 +128,6 @@ def has_none_of(path: Path, lane: str) -> bool:
     if lane == "pure":
         return "pure" not in marks_of(path)
     if lane == "not full":
-        return "full" in marks_of(path)
+        return is_full(path)
     text = path.read_text(encoding="utf-8")
-    return lane == "full" and "full" not in marks_of(path) and "mark.full" not in text and "everyday(" not in text
+    return lane == "full" and not is_full(path) and "mark.full" not in text and "everyday(" not in text

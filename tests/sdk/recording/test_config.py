@@ -62,20 +62,20 @@ def endless() -> Any:
 
 # bad values of a config, and what is recorded instead
 BAD = {
-    "evil": (Evil(), "<Evil>"),
-    "evil dict": (EvilDict(a=1), "<EvilDict>"),
-    "cycle": (cycle(), {"inner": {"list": ["<cycle>"]}, "fine": 1}),
-    "deep": (deep(), None),
-    "endless": (endless(), None),
-    "100 MB of text": ("x" * 100_000_000, None),
-    "ten million numbers": ([0] * 10_000_000, "<list of 10000000 values>"),
-    "ten million rows": ({"rows": [[0] * 10] * 1_000_000}, {"rows": "<list of 1000000 values>"}),
+    "evil": lambda: (Evil(), "<Evil>"),
+    "evil dict": lambda: (EvilDict(a=1), "<EvilDict>"),
+    "cycle": lambda: (cycle(), {"inner": {"list": ["<cycle>"]}, "fine": 1}),
+    "deep": lambda: (deep(), None),
+    "endless": lambda: (endless(), None),
+    "100 MB of text": lambda: ("x" * 100_000_000, None),
+    "ten million numbers": lambda: ([0] * 10_000_000, "<list of 10000000 values>"),
+    "ten million rows": lambda: ({"rows": [[0] * 10] * 1_000_000}, {"rows": "<list of 1000000 values>"}),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_config_that_cannot_be_written_costs_one_line_and_its_own_value(chiplog_dir, offline, caplog, name) -> None:
-    value, expected = BAD[name]
+    value, expected = BAD[name]()
     began = time.monotonic()
     with caplog.at_level(logging.WARNING, "chiplog"):
         run = chiplog.init(mode="offline", config={"lr": 0.1, "bad": value, "seed": 7}, capture_console=False)
