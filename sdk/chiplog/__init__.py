@@ -94,9 +94,9 @@ _QUERY_NAMES = {
 def connect(url: str | None = None, *, dir: "str | os.PathLike[str] | None" = None) -> "Client":
     """Return a client that answers SQL: from the collector at `url`, or about what was recorded under `dir`.
 
-    With neither it uses the variable CHIPLOG_COLLECTOR, else CHIPLOG_DIR, else ~/.chiplog. There it starts the embedded
-    daemons if journals of ended processes wait and no agent runs, with one line on stderr, and waits for a collector
-    that is starting.
+    With neither it uses the variable CHIPLOG_COLLECTOR, else CHIPLOG_DIR, else ~/.chiplog; in a child of a process with
+    an open run the directory of that run. There it starts the embedded daemons if journals of ended processes wait and
+    no agent runs, with one line on stderr, and waits for a collector that is starting.
 
     Args:
         url: The collector's address as agents have it: tcp://HOST:PORT (SQL is answered at the next port) or

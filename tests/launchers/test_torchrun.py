@@ -1,7 +1,11 @@
 """One process, variables exported by hand, and torchrun in its forms: each is one run, without a given run ID."""
 
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -147,3 +151,39 @@ def test_ranks_by_hand_from_two_shells_are_one_run(launched: Launched) -> None:
     training = launched("c10d by hand, two shells")
     by_hand(training, training.script(RANKS), free_ports(), through_shells=True)
     training.check(finished(2))
+
+
+MOVED_RANK = """
+import json, os, pathlib, sys
+os.chdir(sys.argv[1])
+import chiplog
+with chiplog.init(capture_console=False) as run:
+    found = [str(run._settings.places.root), run.mode, run.project, run.id]
+    pathlib.Path(f"{os.environ['RANK']}.json").write_text(json.dumps(found))
+"""
+MOVED_PARENT = """
+import os, subprocess, sys
+import chiplog
+with chiplog.init("gpt", run_id="r", mode="offline", capture_console=False):
+    os.chdir(sys.argv[1])
+    subprocess.run(sys.argv[2:], check=True)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("way", ["init", "chiplog run"])
+def test_ranks_record_where_the_process_before_torchrun_does_although_both_moved(tmp_path: Path, way: str) -> None:
+    rank, elsewhere = tmp_path / "rank.py", tmp_path / "elsewhere"
+    rank.write_text(MOVED_RANK)
+    elsewhere.mkdir()
+    torchrun = [*TORCHRUN, "--standalone", "--nproc-per-node", "2", str(rank), str(elsewhere)]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("CHIPLOG_")}
+    environ["CHIPLOG_DIR"] = "data"
+    command = ["-c", MOVED_PARENT, str(elsewhere)]
+    if way == "chiplog run":
+        options = ["--run-id", "r", "--project", "gpt", "--mode", "offline"]
+        command = ["-m", "chiplog.cli", "run", "--no-console", *options, "--"]
+    subprocess.run([sys.executable, *command, *torchrun], cwd=tmp_path, env=environ, check=True, timeout=300)
+    for number in range(2):
+        found = json.loads((elsewhere / f"{number}.json").read_text())
+        assert found == [str(tmp_path / "data"), "offline", "gpt", "r"]

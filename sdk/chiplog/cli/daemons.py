@@ -4,8 +4,9 @@ import os
 
 import click
 
+from chiplog.identity.inherited_env import recording_dir
 from chiplog.ops import daemons
-from chiplog_schemas.paths import Paths, own_dir, paths_for_root
+from chiplog_schemas.paths import Paths, paths_for_root
 
 _STARTS_MAX = 5  # of one daemon: a rank starts one at most every second, and few meet the moment
 _DIR = click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
@@ -19,7 +20,7 @@ def up(directory: str | None, take_over: str | None) -> None:
 
     This is never required: a training starts them itself, and those exit when they are idle.
     """
-    where = paths_for_root(own_dir(directory, os.environ))
+    where = paths_for_root(recording_dir(directory))
     wanted = [daemons.AGENT]
     if elsewhere := daemons.goes_elsewhere(where):  # safeguard: up-keeps-configured-collector
         click.echo(f"chiplog: {elsewhere}", err=True)
@@ -60,7 +61,7 @@ def _stop_embedded(where: Paths, module: str) -> None:
 @_DIR
 def down(directory: str | None) -> None:
     """Stop agent and collector, and return when they have exited. Logged data stays and is delivered later."""
-    where = paths_for_root(own_dir(directory, os.environ))
+    where = paths_for_root(recording_dir(directory))
     stopped = 0
     for module in (daemons.AGENT, daemons.COLLECTOR):  # in this order no data is in flight at the end
         try:

@@ -9,9 +9,10 @@ import click
 from chiplog.cli.output import FORMATS, Output, output_options
 from chiplog.cli.tables import plain_cell
 from chiplog.cli.writers import Rows, write_result
+from chiplog.identity.inherited_env import recording_dir
 from chiplog.ops import daemons, health_checks
 from chiplog.ops.health_checks import ERROR, OK, Finding
-from chiplog_schemas.paths import Paths, own_dir, paths_for_root
+from chiplog_schemas.paths import Paths, paths_for_root
 
 if TYPE_CHECKING:
     from chiplog.cli.fitted_table import Sheet
@@ -40,7 +41,7 @@ def doctor(canary: bool, events: int, timeout_s: float, directory: str | None, o
     With --canary the command sends events through the agent and the collector into SQL. It counts lost, doubled and
     altered ones, and measures the time. They are rows of kind `canary` in `events`, and belong to no run.
     """
-    where = paths_for_root(own_dir(directory, os.environ))
+    where = paths_for_root(recording_dir(directory))
     findings = list(health_checks.run_checks(where))
     if canary:
         findings.append(_fly(where, events, timeout_s))

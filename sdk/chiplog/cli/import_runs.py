@@ -11,6 +11,7 @@ import click
 
 from chiplog.cli.options import checked_run_id
 from chiplog.cli.progress import progress_bar
+from chiplog.identity.inherited_env import recording_dir
 from chiplog.identity.process_info import node_name
 from chiplog.ops import daemons
 from chiplog.query.client import Client, NoDataError, QueryError, connect
@@ -20,7 +21,7 @@ from chiplog.transfer.import_blocks import ImportBlocks
 from chiplog.transfer.import_delivery import DeliveryError, Destination, check_connection, deliver_blocks, deliver_files
 from chiplog_schemas.addresses import check_connect
 from chiplog_schemas.model.intervals import Intervals
-from chiplog_schemas.paths import own_dir, paths_for_root
+from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.security.curve import client_curve
 from chiplog_schemas.security.key_files import Keys, keys_dir
 from chiplog_schemas.security.permissions import Role
@@ -107,10 +108,10 @@ def _destination(directory: str | None, url: str | None) -> Destination:
     if url is None and directory is None:
         url = os.environ.get("CHIPLOG_COLLECTOR") or None
     if url is not None:
-        keys = Keys(keys_dir(None, os.environ, own_dir(None, os.environ)))
+        keys = Keys(keys_dir(None, os.environ, recording_dir(None)))
         address = check_connect(url)
         return Destination(address, node_name(), client_curve(keys, address, Role.AGENT, Role.COLLECTOR))
-    where = paths_for_root(own_dir(directory, os.environ))
+    where = paths_for_root(recording_dir(directory))
     if not daemons.daemon_pid(where, daemons.COLLECTOR):
         try:
             daemons.start(where, daemons.AGENT, ["--embedded"])  # it starts the collector of its host

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import re
 import sys
 from typing import Any
@@ -15,11 +14,11 @@ from chiplog.cli.local_time import localized, zone_name
 from chiplog.cli.options import local_option, open_client, resolve_run, source_options
 from chiplog.cli.output import FORMATS, Output, output_options
 from chiplog.cli.writers import Rows, StreamedRows, TerminalText, write_result
+from chiplog.identity.inherited_env import recording_dir
 from chiplog.query.client import Client, QueryError, Result
 from chiplog.query.nearest_names import nearest
 from chiplog.query.result import unique_names
 from chiplog.query.saved_queries import NAMES, about, query_of
-from chiplog_schemas.paths import own_dir
 
 _FOR_PEOPLE = ("table", "md")  # laid out as a whole
 _IS_OPTION = re.compile(r"--[a-z]\S*")
@@ -215,4 +214,4 @@ def _param(text: str) -> tuple[str, Any]:
 def _prompt(client: Client, asker: _Asker) -> None:
     from chiplog.cli.sql_prompt import run_prompt  # prompt_toolkit takes 150 ms: only the prompt needs it
 
-    run_prompt(client, asker.result_of, asker.text_of, own_dir(None, os.environ))
+    run_prompt(client, asker.result_of, asker.text_of, recording_dir(None))

@@ -10,11 +10,12 @@ import click
 from chiplog.cli.output import FORMATS, Output, output_options
 from chiplog.cli.tables import plain_cell
 from chiplog.cli.writers import Rows, open_output, write_result
+from chiplog.identity.inherited_env import recording_dir
 from chiplog.journal.reachability import probe
 from chiplog.ops import daemons
 from chiplog.ops.delivered import is_delivered
 from chiplog.ops.health_checks import directory_bytes
-from chiplog_schemas.paths import Paths, own_dir, paths_for_root
+from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.process.log_owner import served_elsewhere
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, decode_head, list_journals
@@ -34,7 +35,7 @@ def status(directory: str | None, output: Output, no_canary: bool) -> None:
 
     Exit code 1 if the event does not arrive although an agent runs.
     """
-    where = paths_for_root(own_dir(directory, os.environ))
+    where = paths_for_root(recording_dir(directory))
     facts = _collect_status(where)
     failed = False
     if not no_canary:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import click
 
+from chiplog.identity.inherited_env import recording_dir
 from chiplog.ops import daemons
 from chiplog.ops.delivered import is_delivered, mark
 from chiplog_schemas.atomic_file import link_or_copy
-from chiplog_schemas.paths import Paths, ensure_private_dir, own_dir, paths_for_root
+from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.content_files import list_contents
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, list_journals
@@ -33,7 +34,7 @@ _LOOK_AGAIN_S = 0.1
 @click.option("--timeout-s", type=click.FloatRange(min=0), default=600.0, show_default=True)
 def sync(source: Path | None, directory: str | None, delete: bool, again: bool, timeout_s: float) -> None:
     """Deliver the journals in DIR: of runs with mode="offline" (default CHIPLOG_DIR/offline), or from elsewhere."""
-    where = paths_for_root(own_dir(directory, os.environ))
+    where = paths_for_root(recording_dir(directory))
     sources = [where.local / "offline", where.root / "offline"]
     if source is not None:
         sources = [source, source / "journals", source / "offline"]

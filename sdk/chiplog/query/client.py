@@ -17,6 +17,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chiplog.identity.inherited_env import recording_dir
 from chiplog.ops import daemons
 from chiplog.query.connection import CANCELLED, CANCELLED_POLL_S, CollectorConnection
 from chiplog.query.result import QueryError, Result
@@ -25,7 +26,7 @@ from chiplog.query.result_stream import ResultStream
 from chiplog.safety.interrupts import handlers_held
 from chiplog_schemas.addresses import query_address_of
 from chiplog_schemas.limits import MIB, QUERY_TIMEOUT_S
-from chiplog_schemas.paths import Paths, own_dir, paths_for_root
+from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.process.log_owner import served_elsewhere
 from chiplog_schemas.query import query_messages
@@ -78,7 +79,8 @@ class NoDataError(RuntimeError):
 def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None, start: bool = True) -> "Client":
     """Return a client for the collector at `url`, or for the data under `dir`.
 
-    With neither it uses the variable CHIPLOG_COLLECTOR, else CHIPLOG_DIR, else ~/.chiplog.
+    With neither it uses the variable CHIPLOG_COLLECTOR, else CHIPLOG_DIR, else ~/.chiplog; in a child of a process with
+    an open run the directory of that run.
 
     Args:
         url: The collector's address as agents have it: tcp://HOST:PORT (SQL is answered at the next port) or
@@ -106,7 +108,7 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
     if url is not None:
         client = _remote_client(query_address_of(url))
     else:
-        where = paths_for_root(own_dir(dir, os.environ))
+        where = paths_for_root(recording_dir(dir))
         if reason := foreign_path_reason(where.index):
             raise QueryError("refused", f"{reason}; move it, and set CHIPLOG_DIR or --dir to its new place")
         if start and (elsewhere := served_elsewhere(where)):
@@ -128,7 +130,7 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
 
 def _remote_client(address: str) -> "Client":
     """Return the client of an address, with the keys of this host if it needs some. Raises ValueError."""
-    keys = Keys(keys_dir(None, os.environ, own_dir(None, os.environ)))
+    keys = Keys(keys_dir(None, os.environ, recording_dir(None)))
     return Client(address, None, client_curve(keys, address, Role.READER, Role.COLLECTOR))
 
 

@@ -9,10 +9,11 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from chiplog.identity import process_info
+from chiplog.identity.inherited_env import recording_dir
 from chiplog.recording import current_run
 from chiplog.recording.current_run import all_runs, open_runs
 from chiplog.recording.failures import attach_context, exit_status_of
-from chiplog_schemas.paths import own_dir, paths_for_root
+from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.owners import note_good_end
 
 _OPTIMIZED = 0x1  # CO_OPTIMIZED of inspect: a function. Its frame would keep its variables alive
@@ -127,7 +128,7 @@ def _at_exit(*, is_seen: bool = False) -> None:
     # A child of multiprocessing exits while its exception is being handled, without calling the excepthook.
     error = sys.exc_info()[1] or _pending_exit  # safeguard: child-exception-seen
     if returned if error is None else not exit_status_of(error)[0]:
-        here = runs[-1]._settings.places if runs else paths_for_root(own_dir(None, os.environ))
+        here = runs[-1]._settings.places if runs else paths_for_root(recording_dir(None))
         note_good_end(here.owners)  # safeguard: pool-worker-ends-well
     for run in runs:
         if error is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from chiplog.identity import process_info
 from chiplog.identity.identity import SETUP, encode_setup, initial_run_id
-from chiplog.identity.inherited_env import encode_places, export_run, with_inherited_places
+from chiplog.identity.inherited_env import encode_places, export_run, recording_dir
 from chiplog.identity.modes import CREATE_NEW, RETURN_PREVIOUS, reinit_of
 from chiplog.recording import current_run, process_hooks
 from chiplog.recording.current_run import open_runs
@@ -20,7 +20,6 @@ from chiplog.safety.diagnostics import error_text
 from chiplog.safety.interrupts import handlers_held
 from chiplog.safety.lenient_calls import ignore_unknown_arguments
 from chiplog.settings import RunSettings
-from chiplog_schemas.paths import own_dir
 
 _log = logging.getLogger("chiplog")
 
@@ -169,8 +168,7 @@ def setup() -> None:
         process_hooks.install()
         try:
             facts = process_info.read_process_facts(current_run.opened_ids)
-            directory = own_dir(None, with_inherited_places(os.environ, facts))
-            places = encode_places(os.environ, {"CHIPLOG_DIR": str(directory)})
+            places = encode_places(os.environ, {"CHIPLOG_DIR": str(recording_dir(None))})
             os.environ[SETUP] = encode_setup(os.environ, facts, places)
         except Exception as error:
             _log.warning("chiplog: setup() failed inside (%s); child processes open separate runs", error_text(error))

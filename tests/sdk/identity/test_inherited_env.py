@@ -21,6 +21,13 @@ SAFEGUARDS = [
         value="environ",
         test="test_where_and_whether_a_process_records_travels_to_its_children",
     ),
+    Safeguard(
+        "a child that only reads does so where its parent records",
+        "reader-follows-its-parent",
+        part="os.environ if argument else with_inherited_places(os.environ, read_process_facts())",
+        new="os.environ",
+        test="test_a_child_that_only_reads_does_so_where_its_parent_records",
+    ),
 ]
 
 
@@ -124,6 +131,25 @@ def test_a_childs_own_argument_or_changed_variable_wins(tmp_path: Path) -> None:
     (tmp_path / "second").mkdir()
     own = run_parent(tmp_path / "second", "subprocess", project="own", dir="mine", mode="disabled")
     assert own == [str(tmp_path / "second" / "elsewhere" / "mine"), "disabled", "own", "r"]
+
+
+READER = """
+import json, os, subprocess, sys
+os.chdir(sys.argv[1])
+import chiplog
+try:
+    chiplog.connect()
+except chiplog.NoDataError as error:
+    said = str(error)
+command = [sys.executable, "-m", "chiplog.cli", "runs"]
+print(json.dumps([said, subprocess.run(command, stderr=subprocess.PIPE, text=True).stderr]))
+"""
+
+
+def test_a_child_that_only_reads_does_so_where_its_parent_records(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "CHILD", READER)
+    for said in run_parent(tmp_path, "subprocess"):
+        assert f"nothing has been recorded under {tmp_path / 'data'} yet" in said
 
 
 def test_a_command_of_chiplog_run_records_where_the_launcher_does(tmp_path: Path) -> None:
