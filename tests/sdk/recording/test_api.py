@@ -13,15 +13,12 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
-import pyspark.cloudpickle
 import pytest
 
 import chiplog
-from chiplog.dbapi.connection import Connection, Cursor
 from chiplog.identity.process_info import node_name
 from chiplog.query.async_client import AsyncClient
 from chiplog.query.client import Client, Result
-from chiplog.query.result_stream import ResultStream
 from chiplog.recording import api
 from chiplog.recording.disabled import DisabledRun
 from chiplog.safety import foreign_names
@@ -417,50 +414,6 @@ def test_the_package_imports_without_argv(tmp_path: Path) -> None:
     environ = os.environ | {"CHIPLOG_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, env=environ)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-# What pickles functions of __main__, as joblib, Ray, Dask and Spark do: Spark's copy of cloudpickle.
-PICKLERS = [pickle, pyspark.cloudpickle]
-
-
-@pytest.mark.parametrize("pickler", PICKLERS, ids=lambda pickler: pickler.__name__)
-def test_public_objects_pickle_and_copy(run: chiplog.Run, pickler) -> None:
-    run.config.update({"lr": 0.1, "where": Path("x")})
-    run.log({"loss": 0.5})
-
-    def there_and_back(thing: object) -> object:
-        return pickle.loads(pickler.dumps(thing))
-
-    assert there_and_back(chiplog) is copy.deepcopy(chiplog) is copy.copy(chiplog) is chiplog
-    assert there_and_back(run) is run
-    assert there_and_back(run.config) == {"lr": 0.1, "where": "x"}
-    assert there_and_back(run.summary) == copy.copy(run.summary) == {"loss": 0.5}
-    assert copy.deepcopy(run.config) == {"lr": 0.1, "where": Path("x")}
-    assert type(copy.deepcopy(run.config)) is dict
-    histogram = chiplog.Histogram.of([1, 2, 3])
-    assert there_and_back(histogram) == copy.deepcopy(histogram) == histogram
-    client = there_and_back(Client("ipc:///nowhere/query.sock", None))
-    assert isinstance(client, Client) and client._address == "ipc:///nowhere/query.sock"
-    assert isinstance(there_and_back(AsyncClient(client)), AsyncClient)
-
-
-def test_a_function_of_a_script_that_uses_the_package_is_pickled(tmp_path: Path) -> None:
-    code = """
-import pickle, pyspark.cloudpickle, chiplog
-def task(x):
-    with chiplog.init(mode="disabled") as run:
-        run.log({"x": x})
-        return run.summary["x"]
-print(pickle.loads(pyspark.cloudpickle.dumps(task))(2.0))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
-    assert done.stdout == "2.0\n", done.stderr
-
-
-def test_a_stream_and_a_cursor_say_that_they_do_not_pickle() -> None:
-    for kind in (ResultStream, Cursor, Connection):
-        with pytest.raises(TypeError, match="cannot be pickled"):
-            pickle.dumps(object.__new__(kind))
 
 
 def test_classes_of_queries_are_names_of_the_package() -> None:
