@@ -4,6 +4,7 @@ Loops and tasks of `__main__` go to workers by value, and what they use with the
 """
 
 import copy
+import io
 import pickle
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import cloudpickle
 import dill
+import pyarrow as pa
 import pyspark.cloudpickle
 import pytest
 
@@ -20,7 +22,10 @@ import chiplog
 from chiplog.dbapi.connection import Connection, Cursor
 from chiplog.query.async_client import AsyncClient
 from chiplog.query.client import Client
+from chiplog.query.result import Result
 from chiplog.query.result_stream import ResultStream
+from chiplog.safety.foreign_names import is_stand_in
+from chiplog.timing.steps import TimedLoader
 from tests.support.node import Node
 from tests.support.tools import needs
 
@@ -50,9 +55,28 @@ def test_public_objects_pickle_and_copy(run: chiplog.Run, pickler: Any) -> None:
     assert type(copy.deepcopy(run.config)) is dict
     histogram = chiplog.Histogram.of([1, 2, 3])
     assert there_and_back(histogram) == copy.deepcopy(histogram) == histogram
+    assert list(there_and_back(run.data([1, 2]))) == list(copy.deepcopy(run.data([1, 2]))) == [1, 2]
+    assert isinstance(copy.copy(run.data([1, 2])), TimedLoader)
+    with there_and_back(run.phase("forward")):  # which is of no run
+        pass
+    assert "forward" not in run._timing.totals
+    assert is_stand_in(there_and_back(chiplog.Table())) and is_stand_in(there_and_back(chiplog.Table))
     client = there_and_back(Client("ipc:///nowhere/query.sock", None))
     assert isinstance(client, Client) and client._address == "ipc:///nowhere/query.sock"
     assert isinstance(there_and_back(AsyncClient(client)), AsyncClient)
+
+
+@by_each_pickler
+def test_a_result_and_the_errors_of_queries_pickle_and_copy(pickler: Any) -> None:
+    table, sink = pa.table({"a": [1, 2], "name": ["x", None]}), io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    result = Result(sink.getvalue())
+    error = chiplog.QueryError("refused", "not today")
+    for again in (lambda thing: pickle.loads(pickler.dumps(thing)), copy.copy, copy.deepcopy):
+        assert again(result).rows() == [{"a": 1, "name": "x"}, {"a": 2, "name": None}]
+        assert (again(error).kind, str(again(error))) == ("refused", "not today")
+        assert str(again(chiplog.NoDataError("nothing"))) == "nothing"
 
 
 @by_each_pickler
@@ -66,6 +90,7 @@ TASKS = """
 import sys
 import chiplog
 
+@chiplog.phase("work")
 def in_the_run(n):
     run = chiplog.init(capture_console=False)
     run.log({"own": float(n)}, step=n)

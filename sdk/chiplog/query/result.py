@@ -1,8 +1,8 @@
 """The result of a query: an Arrow stream, returned as Python values, Arrow, pandas, polars or a DuckDB relation."""
 
-import copy
 import html
 import importlib.util
+import io
 import math
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -36,6 +36,10 @@ class QueryError(RuntimeError):
         self.kind = kind
         self.message = message
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle both arguments: a worker that raises this must not end its pool."""
+        return type(self), (self.kind, self.message)
+
 
 class Result:
     """The whole result of a query. Times are UTC, without a zone; JSON columns are text."""
@@ -57,6 +61,13 @@ class Result:
         self.columns: list[str] = unique_names(table.column_names)
         self._table = table if self.columns == table.column_names else table.rename_columns(self.columns)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the Arrow stream: arro3's tables do not pickle."""
+        from arro3.io import write_ipc_stream
+
+        write_ipc_stream(self._table, stream := io.BytesIO())
+        return Result, (stream.getvalue(),)
+
     @property
     def wall_times(self) -> list[str]:
         """The columns of times without a zone: UTC in the views."""
@@ -72,7 +83,8 @@ class Result:
 
     def _slice(self, first: int, n_rows_max: int) -> "Result":
         """Return a part of the rows, which shares their memory."""
-        part = copy.copy(self)
+        part = object.__new__(Result)
+        part.columns = self.columns
         first = min(first, len(self))
         part._table = self._table.slice(first, min(n_rows_max, len(self) - first))
         return part

@@ -4,6 +4,7 @@ A script that switches by `import chiplog as wandb` keeps training: `wandb.Table
 nothing, and one line says so. The lists come from `dir()` of wandb 0.31 and mlflow 3.17. Pure: the caller warns.
 """
 
+import copyreg
 import math
 from collections.abc import Iterator
 from types import FunctionType
@@ -131,6 +132,15 @@ class _NoOpType(type):
     def __call__(cls, *given: Any, **named: Any) -> Any:
         """Make an object that does nothing, or return a function that is being decorated."""
         return _decorated(given, named) or super().__call__(*given, **named)
+
+
+def _reduce_class(cls: _NoOpType) -> Any:
+    """Pickle a class of `stand_in` by its name there, and any other as usual."""
+    is_stand_in = cls.__module__ == __name__ and cls.__name__ not in globals()
+    return (stand_in, (cls.__name__,)) if is_stand_in else cls.__qualname__
+
+
+copyreg.pickle(_NoOpType, _reduce_class)
 
 
 class NoOp(metaclass=_NoOpType):

@@ -240,6 +240,10 @@ class Phase(PhaseBlock):
         """Return the phase itself."""
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by name: in another process, whose steps are not those of this run, it times nothing."""
+        return _phase_of_no_run, (self._name,)
+
     def _opened_elsewhere(self) -> tuple[int, Opened | None]:
         """Return the phase that another thread entered last: a callback may exit what the training entered."""
         try:
@@ -264,3 +268,7 @@ class Phase(PhaseBlock):
                 return function(*arguments, **named)
 
         return timed
+
+
+def _phase_of_no_run(name: str) -> Phase:
+    return Phase(Timing(), name)

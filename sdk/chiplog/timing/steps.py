@@ -120,6 +120,17 @@ class TimedLoader:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
+    def __copy__(self) -> "TimedLoader":
+        return TimedLoader(self._loader, self._steps)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the loader alone: the steps of another process are not those of this run."""
+        return _loader_itself, (self._loader,)
+
+
+def _loader_itself(loader: Any) -> Any:
+    return loader
+
 
 class _TimedIterator:
     """Not a generator: that would keep a batch alive while the next one is built."""
