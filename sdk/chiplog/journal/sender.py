@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -296,8 +297,11 @@ class SenderThread:
         """Return the same, and one line if the agent could not be started."""
         try:
             lock = self._places.agent / "lock"
+            kept = remembered_collector(self._places.agent)
+            if kept is not None and lock_holder_pid(lock) == 0:  # safeguard: keys-of-stand-in-checked
+                client_curve(Keys(Path(kept.keys)), kept.address, Role.AGENT, Role.COLLECTOR)
             return start_daemon_once(AGENT_MODULE, ["--embedded"], self._places, lock, just_now_s), ""
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: keys that it lacks, or may not read
             # safeguard: failed-agent-start-retried
             if self._journal.directory is None:  # the same directory refused the journal: reported
                 return True, ""

@@ -15,9 +15,10 @@ from chiplog.journal import sender as sender_module
 from chiplog.journal.journal import Journal
 from chiplog.journal.sender import SenderThread
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S
-from chiplog_schemas.paths import Paths, paths_for_root
+from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.messages import MessageKind
+from chiplog_schemas.transport.collector_memory import RememberedCollector, remember_collector
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -44,6 +45,12 @@ SAFEGUARDS = [
         "unreadable-keys-end-nothing",
         value="ZeroDivisionError",
         test="test_keys_that_cannot_be_read_for_a_while_only_delay",
+    ),
+    Safeguard(
+        "a rank names the keys that an agent in place of a configured one lacks",
+        "keys-of-stand-in-checked",
+        condition=False,
+        test="test_a_rank_names_the_keys_that_an_agent_in_place_of_a_configured_one_lacks",
     ),
 ]
 
@@ -188,6 +195,15 @@ def test_keys_that_are_no_keys_leave_the_journal_to_an_agent_and_it_is_looked_af
         "no agent can be reached: agent.pub is no key; the journal keeps everything until one adopts it"
     ]
     assert not ran.thread.stop()
+
+
+def test_a_rank_names_the_keys_that_an_agent_in_place_of_a_configured_one_lacks(begin, tmp_path: Path) -> None:
+    place = paths_for_root(tmp_path / "chiplog")
+    ensure_private_dir(place.agent)
+    remember_collector(place.agent, RememberedCollector("tcp://192.0.2.1:9", f"{tmp_path}/keys", "site", True))
+    ran = begin(None)
+    wait_until(lambda: ran.said, "a line")
+    assert ran.said[0].startswith("no agent could be started: ") and f"{tmp_path}/keys" in ran.said[0]
 
 
 def test_a_sender_that_waits_for_descriptors_ends_when_it_is_told(begin, monkeypatch) -> None:
