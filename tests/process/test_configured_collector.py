@@ -38,6 +38,12 @@ SAFEGUARDS = [
         test="test_no_command_starts_a_collector_where_another_one_is_configured",
     ),
     Safeguard(
+        "a reader does not wait for a collector where another one is configured",
+        "collector-elsewhere-not-awaited",
+        part=" and not daemons.goes_elsewhere(where)",
+        test="test_no_command_starts_a_collector_where_another_one_is_configured",
+    ),
+    Safeguard(
         "a change starts no collector where another one is configured",
         "change-starts-no-second-collector",
         condition=False,
@@ -143,6 +149,7 @@ def test_no_command_starts_a_collector_where_another_one_is_configured(
     assert line in said.err and "collector started" not in said.out and "agent started" in said.out
     site.log(0.0, 1.0)
     wait_until(lambda: centre.stored() == [0.0, 1.0], "values by the agent of `chiplog up`")
+    monkeypatch.setattr(daemons, "COMING_UP_MAX_S", float("inf"))  # an agent that starts a collector is awaited
     with pytest.raises(NoDataError, match="goes to the collector"):
         connect(dir=site.root)
     main(["doctor", "--dir", str(site.root), "--format", "csv"])

@@ -543,6 +543,11 @@ class Client:
             return False
         return daemons.has_live_journal(where)
 
+    def _starts_collector(self, where: Paths) -> bool:
+        """Return True if an agent was started a short time ago that starts a collector here if none runs."""
+        # safeguard: collector-elsewhere-not-awaited
+        return daemons.is_coming_up(where, daemons.AGENT) and not daemons.goes_elsewhere(where)
+
     def _collector_lives(self) -> bool:
         """Return True if the collector may still answer, as is assumed of a collector on another machine."""
         return self._where is None or lock_holder_pid(self._where.collector / "lock") != 0
@@ -572,7 +577,7 @@ class Client:
                 self._disconnect()
                 reason = f"the collector of {where.root} (process {pid}) does not answer; see chiplog status"
             # safeguard: connect-waits-for-collector
-            elif not where.index.exists() and daemons.is_coming_up(where, daemons.AGENT):
+            elif not where.index.exists() and self._starts_collector(where):
                 reason = f"the agent of {where.root} has not started a collector yet; see chiplog status"
             # safeguard: live-journals-count
             elif self._awaits_daemons(where):
