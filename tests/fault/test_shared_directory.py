@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patched import TAKES_OVER_SOON, patch_daemons
 from tests.support.shared_directory import TOOLS, SharedNode
 from tests.support.tools import needs
 from tests.support.waiting import wait_until
@@ -57,7 +58,9 @@ def test_each_value_of_two_nodes_is_in_sql_or_named(nodes: tuple[SharedNode, Sha
     assert not shared & {"journals", "agent", "outbox", "run"}
 
 
-def test_the_second_node_names_where_its_values_are(nodes: tuple[SharedNode, SharedNode]) -> None:
+def test_the_second_node_names_where_its_values_are(
+    nodes: tuple[SharedNode, SharedNode], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     first, second = nodes
     assert first.run("-c", RANK, "node1").stderr == ""
     assert count(first, "node1") == "50"
@@ -70,6 +73,7 @@ def test_the_second_node_names_where_its_values_are(nodes: tuple[SharedNode, Sha
     assert count(first, "node2") == "0"
     first.crash()
     second.chiplog("down")
+    patch_daemons(monkeypatch, tmp_path / "patch", TAKES_OVER_SOON)
     taken = second.chiplog("up", "--take-over", "node1")
     assert taken.returncode == 0, taken.stderr
     wait_until(lambda: count(second, "node2") == "50", "the values of node 2 in SQL")

@@ -16,6 +16,18 @@ LEAVES_AT_ONCE = """
 import chiplog_schemas.limits
 chiplog_schemas.limits.IDLE_EXIT_S = {idle_exit_s}
 """
+# A sampler looks at GPUs five times as often.
+LOOKS_OFTEN = """
+import sys
+if "chiplog_agent.stats" in sys.orig_argv:
+    from chiplog_agent.stats import gpu_threads
+    for name in ("CHECK_INTERVAL_S", "RETRY_MIN_S", "RETRY_MAX_S", "HOLDERS_INTERVAL_S"):
+        setattr(gpu_threads, name, getattr(gpu_threads, name) / 5)
+"""
+TAKES_OVER_SOON = """
+import chiplog_schemas.process.log_owner
+chiplog_schemas.process.log_owner.WATCH_S = 3.0
+"""
 SLOW_COLLECTOR = """
 import sys, time
 if "chiplog_collector" in sys.orig_argv:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.gpu_sampler import GpuSampler, compile_library
+from tests.support.patched import LOOKS_OFTEN, patch_daemons
 from tests.support.tools import require
 
 
@@ -22,6 +23,7 @@ def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def node(nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GpuSampler]:
     """A sampler of two GPUs that is not started yet."""
     node = GpuSampler(tmp_path)
+    patch_daemons(monkeypatch, tmp_path / "patch", LOOKS_OFTEN)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml))
     monkeypatch.setenv("FAKE_NVML_CONTROL", str(node.control))
     monkeypatch.setenv("FAKE_NVML_CALLS", str(node.calls))
