@@ -140,6 +140,7 @@ def leaves(folder: Path, chooser: random.Random) -> None:
 def threads(folder: Path, chooser: random.Random) -> None:
     """Threads that compute and log; the process is killed while they do."""
     run = start(folder)
+    last = chooser.randrange(5_000, 15_000)
 
     def work(thread: int) -> None:
         returned = Oracle(folder, f"returned.{thread}")
@@ -150,11 +151,14 @@ def threads(folder: Path, chooser: random.Random) -> None:
             run.log({"number": float(number), f"of{thread}": 1.0}, step=number)
             returned.write(number)
             number += 1
+            if run._journal.next_seq > last:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-    for thread in range(THREADS):
-        threading.Thread(target=work, args=(thread,), daemon=True).start()
-    time.sleep(chooser.uniform(0.3, 0.6))
-    os.kill(os.getpid(), signal.SIGKILL)
+    running = [threading.Thread(target=work, args=(thread,)) for thread in range(THREADS)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
 
 
 def finalises(folder: Path, chooser: random.Random) -> None:

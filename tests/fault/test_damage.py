@@ -281,7 +281,7 @@ def test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out(sc
     all_of = {number: payload for _, _, _, number, payload in written.records}
     limit = max(all_of) + 1
     assert len(written.files) > 2
-    for seed in itertools.chain([RECORDS_OVER_A_HEADER], rounds(13)):
+    for seed in itertools.chain([RECORDS_OVER_A_HEADER], rounds(4)):
         chooser = random.Random(seed)
         for _ in range(MUTATIONS):
             what, untouched, strict = written.mutate(chooser)
@@ -323,7 +323,7 @@ def test_whatever_is_damaged_in_a_spool_all_other_blocks_are_sent_and_the_rest_i
     spool.close()
     written = Written(scratch / "spool")
     all_of = {number: payload for _, _, _, number, payload in written.records}
-    for seed in rounds(10):
+    for seed in rounds(4):
         chooser = random.Random(seed)
         for _ in range(MUTATIONS):
             what, untouched, strict = written.mutate(chooser)
@@ -375,7 +375,7 @@ def test_whatever_is_damaged_in_a_journal_all_other_events_are_adopted(scratch: 
     head = (directory / HEAD_NAME).read_bytes()
     all_of = {number: payload for _, _, _, number, payload in written.records}
     assert len(all_of) == 201
-    for seed in itertools.chain([ZEROS_OVER_A_HEADER], rounds(10)):
+    for seed in itertools.chain([ZEROS_OVER_A_HEADER], rounds(3)):
         chooser = random.Random(seed)
         for _ in range(MUTATIONS):
             what, untouched, strict = written.mutate(chooser)

@@ -124,7 +124,7 @@ def test_handlers_raise_again_and_again(rounds: Rounds, tmp_path: Path) -> None:
 
 @pytest.mark.soak(1)
 def test_a_handler_that_logs_and_ends_the_process_leaves_all_that_it_logged(rounds: Rounds, tmp_path: Path) -> None:
-    for seed in rounds(6):
+    for seed in rounds(3):
         folder = tmp_path / str(seed)
         play("leaves", folder, seed)
         returned, found = said(folder, "returned"), numbers_in(folder)

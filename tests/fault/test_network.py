@@ -303,6 +303,7 @@ def seen(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.promise(6)
+@pytest.mark.full
 def test_a_cut_towards_the_collector_only_delays(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
 

@@ -127,6 +127,7 @@ def check_overflown(node: Node, rank: Rank, n_logged: int) -> None:
     assert node.sql("SELECT * FROM events WHERE kind = 'lost' AND label = ?", [rank.label])
 
 
+@pytest.mark.promise(4)
 def test_a_full_journal_on_disk_and_one_in_memory_declare_what_they_dropped(
     small_node: FaultyNode, tmp_path: Path, started: list[Rank]
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_full_journal_on_disk_and_one_in_memory_declare_what_they_dropped(
 
 
 @pytest.mark.promise(4)
+@pytest.mark.full
 def test_a_collector_that_stands_still_fills_credit_spool_and_journal_in_turn_and_only_the_journal_drops(
     small_node: FaultyNode, tmp_path: Path, started: list[Rank]
 ) -> None:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.process.procfs import read_proc_stat
 from tests.support.index_process import index_of
+from tests.support.marks import everyday
 from tests.support.node import Node, end_daemons
 from tests.support.oracle import compare
 from tests.support.rounds import Rounds
@@ -34,7 +35,6 @@ LONGER_S = 3.0  # not all of them continue at the same moment
 LAST_S = 4.0  # before its agent continues, one rank ends: its finish() has no peer
 NOISE_S = 4.0  # time that finish() may take in addition to its second, because of a busy machine
 AFTERWARDS_S = 1.0  # for which ranks still log when all have been continued
-VICTIMS = ("agent", "receiver", "index", "agent and receiver")
 SOAK = bool(os.environ.get("CHIPLOG_SOAK_MINUTES"))
 TEST = "test_what_is_stopped_for_longer_than_every_timeout_goes_on_where_it_was"
 
@@ -189,12 +189,12 @@ class Pipeline:
         end_daemons(self.place)
 
 
-def stop_and_go_on(root: Path, seed: int, stopped_s: Callable[[], float]) -> None:
+def stop_and_go_on(root: Path, seed: int, victims: Sequence[str], stopped_s: Callable[[], float]) -> None:
     """Stop one victim in each of several pipelines, all at the same time, and compare afterwards.
 
     If only the agent is stopped, the rank ends during the stop: the agent delivers its journal when it continues.
     """
-    pipelines = [Pipeline(root / victim, victim) for victim in VICTIMS]
+    pipelines = [Pipeline(root / victim, victim) for victim in victims]
     try:
         for pipeline in pipelines:
             pipeline.find()
@@ -202,13 +202,13 @@ def stop_and_go_on(root: Path, seed: int, stopped_s: Callable[[], float]) -> Non
             pipeline.signal(signal.SIGSTOP)
         before = [pipeline.steps() for pipeline in pipelines]
         until = sorted((time.monotonic() + stopped_s(), number) for number in range(len(pipelines)))
-        last = VICTIMS.index("agent")
+        last = victims.index("agent")
         time.sleep(max(0.0, until[0][0] - LAST_S - time.monotonic()))
-        assert pipelines[last].steps() > before[last] + 100, (seed, VICTIMS[last], "training stood still")
+        assert pipelines[last].steps() > before[last] + 100, (seed, victims[last], "training stood still")
         pipelines[last].finish(seed)
         for at, number in until:
             time.sleep(max(0.0, at - time.monotonic()))
-            assert pipelines[number].steps() > before[number] + 100, (seed, VICTIMS[number], "training stood still")
+            assert pipelines[number].steps() > before[number] + 100, (seed, victims[number], "training stood still")
             pipelines[number].signal(signal.SIGCONT)
         time.sleep(AFTERWARDS_S)
         for pipeline in pipelines:
@@ -221,9 +221,14 @@ def stop_and_go_on(root: Path, seed: int, stopped_s: Callable[[], float]) -> Non
 @pytest.mark.promise(3)
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_what_is_stopped_for_longer_than_every_timeout_goes_on_where_it_was(rounds: Rounds, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "victims", everyday(1, [["agent", "receiver"], ["agent", "index", "agent and receiver"]]), ids=str
+)
+def test_what_is_stopped_for_longer_than_every_timeout_goes_on_where_it_was(
+    victims: list[str], rounds: Rounds, tmp_path: Path
+) -> None:
     for seed in rounds(1):
         chooser = random.Random(seed)
         shortest_s, longest_s = (STOPPED_LONG_S, STOPPED_LONG_S + LONGER_S) if SOAK else (STOPPED_S, STOPPED_S)
-        stop_and_go_on(tmp_path / str(seed), seed, lambda: chooser.uniform(shortest_s, longest_s))  # noqa: B023  in this round
-        rounds.count("processes stopped", sum(len(victim.split(" and ")) for victim in VICTIMS))
+        stop_and_go_on(tmp_path / str(seed), seed, victims, lambda: chooser.uniform(shortest_s, longest_s))  # noqa: B023  in this round
+        rounds.count("processes stopped", sum(len(victim.split(" and ")) for victim in victims))

@@ -110,6 +110,7 @@ sys.exit(child.wait() if child is not None else 0)
 """
 
 
+@pytest.mark.full
 def test_lightning_ddp_whose_rank_0_starts_the_others_is_one_run(launched: Launched) -> None:
     training = launched("Lightning ddp")
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports())}

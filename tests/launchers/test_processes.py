@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.launchers.training import Training, finished
+from tests.support.marks import everyday
 from tests.support.ports import free_ports
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -144,7 +145,7 @@ class Logging(Dataset):
 if __name__ == "__main__":
     run = chiplog.init(label="main")
     truth = Truth(label="main")
-    for method in ("fork", "spawn"):
+    for method in sys.argv[1:]:
         options = {"num_workers": 1, "multiprocessing_context": method, "persistent_workers": True}
         quiet, loud = DataLoader(range(4), **options), DataLoader(Logging(run), **options)
         for epoch in range(2):
@@ -247,11 +248,13 @@ def test_workers_of_rpc_are_labels_by_their_names_and_callees_log_too(launched: 
     training.check([("ps", 0, "finished"), ("trainer", 0, "finished")])
 
 
-def test_workers_of_a_dataloader_are_labels_only_if_they_log(launched: Launched) -> None:
-    training = launched("DataLoader workers, fork and spawn")
-    training.run([sys.executable, training.script(LOADER)])
+@pytest.mark.parametrize("methods", everyday(1, ["fork", "fork and spawn"]))
+def test_workers_of_a_dataloader_are_labels_only_if_they_log(launched: Launched, methods) -> None:
+    training = launched(f"DataLoader workers, {methods}")
+    names = methods.split(" and ")
+    training.run([sys.executable, training.script(LOADER), *names])
     labels = [writer.label for writer in training.writers()]
-    assert len(labels) == 3
+    assert len(labels) == 1 + len(names)
     training.check([(str(label), 0, "finished") for label in labels])
 
 

@@ -131,6 +131,7 @@ def test_two_jobs_on_one_host_at_the_same_time_are_two_runs(launched: Launched) 
     assert jobs[0].check(finished(2)) != jobs[1].check(finished(2))
 
 
+@pytest.mark.full
 def test_ranks_whose_variables_were_exported_by_hand_are_one_run(launched: Launched) -> None:
     training = launched("c10d by hand, one shell")
     by_hand(training, training.script(POINT_TO_POINT), free_ports())

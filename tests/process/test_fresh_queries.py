@@ -16,6 +16,7 @@ from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.storage.watermark import Watermark
 from chiplog_schemas.transport.collector_memory import RememberedCollector, remember_collector
 from tests.support.exported_run import make_place
+from tests.support.marks import everyday
 from tests.support.node import Node, end_daemons
 from tests.support.safeguard import Safeguard
 from tests.support.served_database import served_database
@@ -49,11 +50,11 @@ SAFEGUARDS = [
 ]
 
 
-def run(root: Path, program: str) -> list[str]:
+def run(root: Path, program: str, *arguments: int) -> list[str]:
     """Run a program with its own CHIPLOG_DIR, and return the lines that it prints."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("CHIPLOG_")}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
+        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
         env={**environ, "CHIPLOG_DIR": str(root)},
         stdout=subprocess.PIPE,
         text=True,
@@ -78,27 +79,28 @@ def test_a_query_within_a_second_of_init_waits_for_the_collector(tmp_path: Path)
         end_daemons(paths_for_root(root))
 
 
-def test_a_query_after_finish_has_all_rows_from_this_process_and_from_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_runs", everyday(1, [6, 20]))
+def test_a_query_after_finish_has_all_rows_from_this_process_and_from_another(n_runs: int, tmp_path: Path) -> None:
     root = tmp_path / "chiplog"
     program = """
         import subprocess, sys
         import chiplog
         other = "import chiplog; print(chiplog.connect().sql('SELECT count(*) AS n FROM metrics').rows()[0]['n'])"
-        for number in range(1, 21):
+        for number in range(1, int(sys.argv[1]) + 1):
             run = chiplog.init(project="p")
             for step in range(10):
                 run.log({"a": step})
             run.finish()
-            if number % 10:
+            if number % 5:
                 with chiplog.connect() as client:
                     print(client.sql("SELECT count(*) AS n FROM metrics").rows()[0]["n"], flush=True)
             else:
                 subprocess.run([sys.executable, "-c", other], check=True)
     """
     try:
-        assert run(root, program) == [str(10 * number) for number in range(1, 21)]
+        assert run(root, program, n_runs) == [str(10 * number) for number in range(1, n_runs + 1)]
         end_daemons(paths_for_root(root))  # the database is there, and no collector
-        assert run(root, program.replace("21", "3")) == ["210", "220"]
+        assert run(root, program, 2) == [str(10 * number) for number in (n_runs + 1, n_runs + 2)]
     finally:
         end_daemons(paths_for_root(root))
 
