@@ -6,11 +6,13 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
 
+from chiplog.cli import import_runs
 from chiplog.cli.import_runs import import_
 from chiplog.query.client import connect
 from chiplog.transfer.exporter import export_run
@@ -40,6 +42,11 @@ SAFEGUARDS = [
         "rejected-import-reported",
         condition=False,
         test="test_rejected_events_fail_the_import_and_are_lost",
+    ),
+    Safeguard(
+        "an import that cannot ask for rejected events says so",
+        "unknown-rejections-reported",
+        test="test_an_import_without_a_readers_key_says_that_rejected_events_are_unknown",
     ),
     Safeguard(
         "a command refuses a run ID that `init` would change",
@@ -131,12 +138,24 @@ def test_events_that_were_rejected_before_the_export_are_imported_as_such(centre
     assert rows(centre.root, query) == expected
 
 
+def test_an_import_without_a_readers_key_says_that_rejected_events_are_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CHIPLOG_DIR", str(tmp_path))
+    blocks = cast(Any, SimpleNamespace(run_id="r", senders=[b"\1" * 16]))
+    import_runs._check_rejected(None, "tcp://192.0.2.1:9", blocks)
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("run r: whether the collector rejected some of its events is unknown: ") and "reader" in line
+
+
 @pytest.mark.full
 def test_a_run_comes_over_tcp_with_a_key_and_under_another_name(centre: Centre, host: Host, exported: Path) -> None:
     centre.admit(host, "agent", "--node", "node-a", "--node", "here")
     done = run(exported, "--as", "copy", "--url", centre.address, CHIPLOG_DIR=str(host.root), CHIPLOG_NODE="here")
     assert done.exit_code == 0, done.output
-    assert done.stderr == f"run copy: 189 points, 4 files, delivered to {centre.address}\n"
+    unknown, delivered = done.stderr.splitlines()
+    assert unknown.startswith("run copy: whether the collector rejected some of its events is unknown: ")
+    assert delivered == f"run copy: 189 points, 4 files, delivered to {centre.address}"
     found = rows(
         centre.root, "SELECT count(*) AS n, count(DISTINCT label) AS labels FROM metrics WHERE run_id = 'copy'"
     )
