@@ -29,12 +29,15 @@ def start_daemon(module: str, arguments: Sequence[str], places: Paths) -> None:
     """Run `python -m module arguments…` detached. Does not wait until it is ready. Raises OSError.
 
     A shell starts the daemon and exits at once, so the daemon is not a child that `os.wait()` of the training waits
-    for. Its output goes to run/<module>.out, which a start truncates when it is too long. CHIPLOG_DIR is set in its
-    environment. Two concurrent starts are harmless: each daemon locks its directory, and the second one exits.
+    for. Its output goes to run/<module>.out, which a start truncates when it is too long. CHIPLOG_DIR and
+    CHIPLOG_KEYS are absolute in its environment. Two concurrent starts are harmless: each daemon locks its directory,
+    and the second one exits.
     """
     ensure_private_dir(places.run)
     environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_DAEMONS}
     environment["CHIPLOG_DIR"] = str(places.root)
+    if keys := environment.get("CHIPLOG_KEYS"):  # the daemon's working directory is another one
+        environment["CHIPLOG_KEYS"] = os.path.abspath(os.path.expanduser(keys))
     output = os.open(output_path(places, module), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(output).st_size > OUTPUT_BYTES_MAX:

@@ -112,6 +112,17 @@ def test_a_daemon_gets_no_descriptor_of_who_starts_it(place: Paths, tmp_path: Pa
     assert "/proc/" in printed.read_text()
 
 
+def test_a_daemon_has_the_keys_of_a_relative_directory_of_its_starter(
+    place: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHIPLOG_KEYS", "keys")
+    start_daemon("timeit", ["-n", "1", "-r", "1", "import os; print(os.environ['CHIPLOG_KEYS'])"], place)
+    printed = output_path(place, "timeit")
+    wait_until(lambda: printed.exists() and "loop" in printed.read_text(), "what it sees")
+    assert printed.read_text().startswith(f"{tmp_path}/keys\n")
+
+
 @pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
 def test_a_daemon_prints_into_its_file_whatever_its_starter_has_closed(place: Paths, closed: list[int]) -> None:
     closes = "; ".join(f"os.close({number})" for number in closed)
