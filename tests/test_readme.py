@@ -15,6 +15,7 @@ import chiplog
 from chiplog.cli.root import COMMANDS
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
+from tests.support.marks import everyday
 from tests.support.waiting import WAIT_S
 
 pytestmark = pytest.mark.xdist_group("readme")  # one worker: what its fixture does is costly
@@ -109,7 +110,7 @@ def test_no_command_that_exists_is_listed_as_missing(page: str, heading: str) ->
     assert words & {command.name for command in COMMANDS} == set()
 
 
-@pytest.mark.parametrize("page", ["docs/index.md", "docs/sql/index.md", "docs/topics/python-queries.md"])
+@pytest.mark.parametrize("page", everyday(2, ["docs/index.md", "docs/sql/index.md", "docs/topics/python-queries.md"]))
 def test_the_python_of_the_documentation_runs(recorded: Path, page: str) -> None:
     programs = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
     assert programs

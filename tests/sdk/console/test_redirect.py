@@ -11,6 +11,7 @@ from chiplog.console.lines import truncate
 from chiplog_schemas.model.events import EventKind
 from tests.support.console import notices, on_terminal, recorded, run_script, script, timed_lines
 from tests.support.journals import read_events
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -158,7 +159,7 @@ def test_a_helper_that_is_late_for_finish_costs_no_line_and_shows_none_twice(chi
     assert notices(chiplog_dir, "console_lost") == []
 
 
-@pytest.mark.parametrize("target", ["file", "pipe", "terminal"])
+@pytest.mark.parametrize("target", everyday(2, ["file", "pipe", "terminal"]))
 def test_a_rank_that_prints_much_before_its_helper_is_there_goes_on_and_every_line_is_told_once(
     chiplog_dir, tmp_path, target
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_word_that_the_database_reserves_is_quoted(engine: sa.Engine) -> None:
     assert row._fields == words
 
 
+@pytest.mark.full
 def test_the_views_are_reflected_with_the_types_of_their_columns(engine: sa.Engine) -> None:
     inspector = sa.inspect(engine)
     assert {"runs", "metrics", "labels"} <= set(inspector.get_view_names())

@@ -126,6 +126,7 @@ def test_the_first_word_is_everybodys_until_a_firm_one_comes() -> None:
     output_of(WORDS)
 
 
+@pytest.mark.full
 def test_a_store_whose_host_stands_still_holds_nobody_up() -> None:
     assert output_of(STANDS_STILL).startswith("finished in")
 

@@ -23,6 +23,7 @@ from chiplog.values.metrics import FLOAT_TYPES
 from chiplog_schemas.storage.record import Record, scan_records
 from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES
 from tests.support import loop_program
+from tests.support.marks import everyday
 from tests.support.rounds import Rounds
 from tests.support.tools import needs
 from tests.support.waiting import WAIT_S
@@ -53,10 +54,11 @@ def run_program(
 
 @needs_c
 @pytest.mark.soak(2)
-def test_c_and_python_leave_the_same_bytes(tmp_path: Path, rounds: Rounds) -> None:
+@pytest.mark.parametrize("times", everyday(1, [1, 4]))
+def test_c_and_python_leave_the_same_bytes(tmp_path: Path, rounds: Rounds, times: int) -> None:
     for seed in rounds(2):
         n_calls = 80 if seed % 2 else 1000  # many calls fill segments
-        n_seeds = N_SEEDS if seed % 2 else 5
+        n_seeds = times * N_SEEDS // 4 if seed % 2 else times + 1
         first = seed * N_SEEDS
         options = ["torch"] if seed % 2 else []
         in_c = run_program(tmp_path / f"c{seed}", "1", first, n_seeds, n_calls, *options)

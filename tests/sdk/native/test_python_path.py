@@ -13,8 +13,8 @@ from tests.support.waiting import WAIT_S
 
 ROOT = Path(__file__).parents[3]
 MODULES = [
-    "tests/sdk/recording/test_bad_input.py",
     "tests/sdk/timing",
+    "tests/sdk/recording/test_bad_input.py",
     "tests/sdk/journal/test_journal.py",
     "tests/sdk/recording/test_api.py",
     "tests/sdk/recording/test_run.py",
@@ -23,7 +23,7 @@ MODULES = [
 
 
 @pytest.mark.skipif(hot_path is None, reason="all tests use the Python functions")
-@pytest.mark.parametrize("module", everyday(2, MODULES))
+@pytest.mark.parametrize("module", everyday(1, MODULES))
 def test_the_python_functions_pass_the_same_tests(module: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'inner'}", module]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

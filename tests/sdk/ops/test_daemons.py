@@ -92,6 +92,7 @@ def test_a_start_that_fails_ends_with_the_last_line_of_the_daemon(
     assert output_path(where, COLLECTOR).read_text() == "first\nthe reason\n", "one start, not one after the other"
 
 
+@pytest.mark.full
 def test_a_daemon_that_leaves_while_it_is_waited_for_is_followed_by_another(where: Paths, monkeypatch) -> None:
     holder = daemons.start(where, daemons.COLLECTOR, ["--embedded"])
     accepts = daemons._accepts_connections

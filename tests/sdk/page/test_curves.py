@@ -198,7 +198,7 @@ def test_buckets_are_those_of_all_values(client: Client, values: list[Value], po
     assert (curves[-1]["kind"], curves[-1]["step"]) == ("none", [])
 
 
-@pytest.mark.parametrize("key", ["short", "negative", "long"])
+@pytest.mark.parametrize("key", everyday(1, ["short", "negative", "long"]))
 def test_a_part_has_finer_buckets_that_are_whole(client: Client, values: list[Value], key: str) -> None:
     draw = random.Random(SEED)
     for _ in range(4):
@@ -209,8 +209,8 @@ def test_a_part_has_finer_buckets_that_are_whole(client: Client, values: list[Va
 
 
 @pytest.mark.parametrize("lines_max", [0, 16])
-@pytest.mark.parametrize("points", [10, 100])
-@pytest.mark.parametrize("last", [None, 33])
+@pytest.mark.parametrize("points", everyday(1, [10, 100]))
+@pytest.mark.parametrize("last", everyday(1, [33, None]))
 def test_the_last_value_is_the_one_that_was_logged(
     client: Client, values: list[Value], points: int, lines_max: int, last: int | None
 ) -> None:

@@ -84,6 +84,7 @@ def test_an_error_has_a_status_by_its_kind(kind: str, status: int) -> None:
     assert json.loads(bytes(response.body)) == {"error": {"kind": kind, "message": "no"}}
 
 
+@pytest.mark.full
 def test_the_text_of_an_answer_is_made_in_the_thread_of_its_query(
     reader: PageClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

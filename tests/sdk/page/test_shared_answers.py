@@ -133,6 +133,7 @@ def test_a_change_by_this_server_ends_the_sharing() -> None:
     run(test)
 
 
+@pytest.mark.full
 def test_routes_whose_answers_depend_on_the_database_are_shared(
     reader: PageClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

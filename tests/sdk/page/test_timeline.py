@@ -89,6 +89,7 @@ def test_a_long_range_is_added_up_to_what_its_pixels_can_show(client: Client) ->
     assert {row["label"] for row in found["slowest"]} == {"rank5"}
 
 
+@pytest.mark.full
 def test_without_a_range_the_last_steps_are_shown_and_many_labels_in_part(client: Client) -> None:
     found = read_timeline(client, TimelineRequest("wide", rows=16))
     assert (found["first"], found["last"], found["n_labels"]) == (4, 23, 1024)

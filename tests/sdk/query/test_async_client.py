@@ -13,6 +13,7 @@ from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.query import result_sink as sink_module
 from chiplog_schemas.query.result_file import ResultSpace
+from tests.support.marks import everyday
 from tests.support.query_client import FOR_EVER
 from tests.support.recorded import create_database
 from tests.support.safeguard import Safeguard
@@ -52,7 +53,7 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink_module, "RESULT_SPILL_BYTES", 100_000)
 
 
-@pytest.fixture(params=["collector", "file"])
+@pytest.fixture(params=everyday(1, ["collector", "file"]))
 def source(request: pytest.FixtureRequest) -> dict[str, object]:
     """Return the arguments that connect to a collector, or to the file without one."""
     if request.param == "file":

@@ -28,6 +28,7 @@ from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query import result_sink as sink_module
+from tests.support.marks import everyday
 from tests.support.ports import free_ports
 from tests.support.recorded import create_database
 from tests.support.safeguard import Safeguard
@@ -237,7 +238,7 @@ def test_what_duckdb_optimizes_wrongly_is_off_through_the_socket_and_from_the_fi
         assert set(from_file.sql(query).rows()[0]["disabled"].split(",")) == disabled
 
 
-@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("live", everyday(1, [True, False]))
 def test_errors_are_equal_through_the_socket_and_from_the_file(where, live, monkeypatch):
     settings = [text.replace("'1024MiB'", "'128MiB'") for text in client_module.LOCKED_SETTINGS]
     assert settings != list(client_module.LOCKED_SETTINGS)
@@ -301,7 +302,7 @@ def files_of_results(process: int | str, where: Paths) -> list[str]:
     return [name for name in found if name.startswith(str(where.collector)) and name.endswith(" (deleted)")]
 
 
-@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("live", everyday(1, [True, False]))
 @pytest.mark.usefixtures("in_parts")
 def test_a_large_result_is_streamed_beside_other_queries_and_leaves_nothing(where, live):
     running = Collector(where) if live else None
@@ -321,7 +322,7 @@ def test_a_large_result_is_streamed_beside_other_queries_and_leaves_nothing(wher
         running.stop()
 
 
-@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("live", everyday(1, [True, False]))
 @pytest.mark.usefixtures("in_parts")
 def test_a_stream_that_is_closed_or_forgotten_leaves_nothing(where, live):
     running = Collector(where) if live else None
@@ -363,6 +364,7 @@ def test_a_reader_that_is_killed_leaves_nothing_at_the_collector(where, collecto
     wait_until(lambda: not files_of_results(collector.process.pid, where), "an end of the file")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("in_parts")
 def test_a_stream_ends_with_one_clear_error_when_its_collector_is_replaced(where, tmp_path, monkeypatch):
     monkeypatch.setattr(remote_module, "HEARTBEAT_INTERVAL_S", 0.1)
@@ -408,7 +410,7 @@ def raising_handler() -> Iterator[None]:
     signal.signal(signal.SIGALRM, previous)
 
 
-@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("live", everyday(1, [True, False]))
 def test_what_a_handler_raises_while_a_query_runs_reaches_the_training(where, live, raising_handler):
     running = Collector(where) if live else None
     with connect(dir=where.root) as client:
@@ -491,7 +493,7 @@ def test_what_a_handler_raises_while_rows_are_converted_reaches_the_training(whe
                 result.tuples()
 
 
-@pytest.mark.parametrize("method", ["rows", "tuples"])
+@pytest.mark.parametrize("method", everyday(1, ["rows", "tuples"]))
 def test_what_a_handler_raises_while_the_garbage_collector_runs_reaches_the_training(where, raising_handler, method):
     """CPython ignores what a callback of the garbage collector raises, and a handler may run in it."""
     with connect(dir=where.root) as client:
@@ -569,7 +571,7 @@ def test_times_are_utc_wherever_the_client_is(where):
     assert done.stdout == "[(datetime.datetime(2026, 1, 2, 2, 4, 5), datetime.datetime(2026, 1, 2, 0, 0))]\n"
 
 
-@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("live", everyday(1, [True, False]))
 def test_a_query_may_be_asked_in_a_zone_of_its_own_and_the_next_is_in_utc_again(where, live):
     running = Collector(where) if live else None
     noon = "SELECT strftime(TIMESTAMPTZ '2026-07-01 12:00:00+00', '%H') AS hour"

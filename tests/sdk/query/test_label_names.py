@@ -11,6 +11,7 @@ from chiplog.cli.root import main
 from chiplog.identity.process_info import random_word
 from chiplog.query.label_names import label_names
 from tests.support.hand_written import hand_written
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
@@ -71,14 +72,17 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("command", "shown"),
-    [
-        (("show", "r1"), "baseline *"),
-        (("show", "r2"), "primary r2"),
-        (("logs", "r1"), "baseline | hello"),
-        (("top", "r1", "--once"), "baseline  failed     8"),
-        (("plot", "r1", "loss"), "baseline"),
-        (("plot", "r2", "loss"), "r2"),
-    ],
+    everyday(
+        2,
+        [
+            (("show", "r1"), "baseline *"),
+            (("show", "r2"), "primary r2"),
+            (("logs", "r1"), "baseline | hello"),
+            (("top", "r1", "--once"), "baseline  failed     8"),
+            (("plot", "r1", "loss"), "baseline"),
+            (("plot", "r2", "loss"), "r2"),
+        ],
+    ),
 )
 def test_people_see_the_run_in_place_of_the_label(
     root: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...], shown: str

@@ -65,6 +65,7 @@ def test_at_the_same_step_the_open_phases_show_which_label_hangs(client: Client)
     assert [row.label for row in frame.rows if row.severity == Severity.HANGS] == ["rank2"]
 
 
+@pytest.mark.full
 def test_a_frame_of_many_points_is_answered(tmp_path: Path) -> None:
     """With 2,000 steps of 64 ranks one query for all parts of a frame was an internal error of DuckDB 2.0."""
     with hand_written(tmp_path) as database:
@@ -172,6 +173,7 @@ def test_a_label_whose_clock_is_an_hour_slow_does_not_stall_while_it_moves(tmp_p
     assert frame.rows[1].idle_s == 0.0
 
 
+@pytest.mark.full
 def test_goodput_is_that_of_the_view_and_read_again_when_the_run_has_moved_or_ended(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         database.execute("INSERT INTO base.runs (run, run_id, tags, primary_label) VALUES (1, 'r', [], 'rank0')")
@@ -203,6 +205,7 @@ def test_goodput_is_that_of_the_view_and_read_again_when_the_run_has_moved_or_en
     assert goodput() == pytest.approx(50 / 110)
 
 
+@pytest.mark.full
 def test_a_label_that_is_far_behind_has_its_step_time_and_phase(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
@@ -226,6 +229,7 @@ def test_a_label_that_is_far_behind_has_its_step_time_and_phase(tmp_path: Path) 
         assert found == {"rank0": (1.0, "forward"), "rank1": (2.0, "forward"), "rank2": (1.0, "forward")}
 
 
+@pytest.mark.full
 def test_two_threads_read_one_frame_after_the_other(client: Client) -> None:
     live, asked, start = LiveRun("even"), [], threading.Barrier(2)
 

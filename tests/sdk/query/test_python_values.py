@@ -2,9 +2,9 @@
 
 import io
 import re
-from functools import cache
 import subprocess
 import sys
+from functools import cache
 
 import duckdb
 import pytest

@@ -212,6 +212,7 @@ while not is_begun: pass
 """
 
 
+@pytest.mark.full
 def test_a_process_ends_well_while_a_thread_of_chiplog_is_in_duckdb() -> None:
     for _ in range(8):
         done = subprocess.run([sys.executable, "-c", IN_DUCKDB], capture_output=True, text=True, timeout=WAIT_S)

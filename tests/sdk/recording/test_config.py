@@ -225,6 +225,7 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.full
 def test_a_tensor_of_a_million_elements_is_named_with_its_shape_and_never_copied(chiplog_dir, offline, caplog) -> None:
     run = chiplog.init(mode="offline", capture_console=False)
     weights, array = torch.zeros(1000, 1000, requires_grad=True), np.zeros((1000, 1000))

@@ -14,6 +14,7 @@ from chiplog.recording.failures import TRACEBACK_CHARS_MAX, cause_of, exit_statu
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
 from tests.support.journals import read_events
+from tests.support.marks import everyday
 from tests.support.waiting import WAIT_S
 
 
@@ -203,19 +204,34 @@ WELL = {"state": "finished", "exit_code": 0}
 
 @pytest.mark.parametrize(
     ("where", "does", "said"),
-    [
-        (
-            "asking",
-            "finishes",
-            {"state": "failed", "exit_code": 143, "reason": "finish(exit_code=143)", "cause": "exit_status"},
-        ),
-        ("steps", "finishes", WELL),
-        ("asking", "leaves", {"state": "failed", "exit_code": 7, "reason": "SystemExit: 7", "cause": "exit_status"}),
-        ("report", "leaves", {"state": "failed", "exit_code": 7, "reason": "SystemExit: 7", "cause": "exit_status"}),
-        ("steps", "raises", {"state": "failed", "exit_code": 1, "reason": "KeyboardInterrupt", "cause": "interrupted"}),
-        ("report", "is caught", WELL),
-        ("sending", "raises", WELL),
-    ],
+    everyday(
+        2,
+        [
+            (
+                "asking",
+                "finishes",
+                {"state": "failed", "exit_code": 143, "reason": "finish(exit_code=143)", "cause": "exit_status"},
+            ),
+            ("steps", "finishes", WELL),
+            (
+                "asking",
+                "leaves",
+                {"state": "failed", "exit_code": 7, "reason": "SystemExit: 7", "cause": "exit_status"},
+            ),
+            (
+                "report",
+                "leaves",
+                {"state": "failed", "exit_code": 7, "reason": "SystemExit: 7", "cause": "exit_status"},
+            ),
+            (
+                "steps",
+                "raises",
+                {"state": "failed", "exit_code": 1, "reason": "KeyboardInterrupt", "cause": "interrupted"},
+            ),
+            ("report", "is caught", WELL),
+            ("sending", "raises", WELL),
+        ],
+    ),
 )
 def test_a_signal_in_the_middle_of_finish_does_not_cost_the_end(tmp_path, where, does, said) -> None:
     environ = os.environ | {"CHIPLOG_DIR": str(tmp_path)}

@@ -10,6 +10,7 @@ import pytest
 import chiplog
 from chiplog_schemas.model.events import EventKind
 from tests.support.forks import FORKS
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 from tests.support.scripts import run_script
 from tests.support.sdk_events import by_label, numbers, values
@@ -104,7 +105,7 @@ for process in children: process.join()
         assert events[-1].kind == EventKind.STATE
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", everyday(2, ["fork", "spawn", "forkserver"]))
 def test_a_child_that_calls_init_joins_the_run_of_its_parent(chiplog_dir, offline, method) -> None:
     run_script(f"""
 run = chiplog.init(mode="offline", run_id="r", label="main")
@@ -124,7 +125,7 @@ run.log({{"parent": 1.0}}, step=0)
         assert [event.kind for event in events].count(EventKind.STATE) == 1
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", everyday(1, ["fork", "spawn"]))
 def test_a_child_of_a_rank_does_not_take_its_label_and_place(chiplog_dir, offline, monkeypatch, method) -> None:
     for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
         monkeypatch.setenv(name, str(value))
@@ -145,7 +146,7 @@ run = chiplog.init(mode="offline", run_id="again")
     assert told["again", "rank0"]["primary"]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", everyday(1, ["fork", "spawn", "forkserver"]))
 def test_children_that_do_not_log_open_nothing(chiplog_dir, offline, method) -> None:
     out = run_script(f"""
 run = chiplog.init(mode="offline", run_id="r", label="main")

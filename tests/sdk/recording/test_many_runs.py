@@ -4,6 +4,8 @@ import gc
 import os
 import threading
 
+import pytest
+
 import chiplog
 from chiplog.recording import current_run
 from chiplog_schemas.model.events import EventKind
@@ -55,6 +57,7 @@ def by_run(offline) -> dict[str, list]:
     return runs
 
 
+@pytest.mark.full
 def test_a_hundred_runs_in_one_process_leave_no_thread_descriptor_or_memory_behind(chiplog_dir, offline) -> None:
     def one(number: int) -> None:
         run = chiplog.init(mode="offline", run_id=f"r{number}", config={"n": number}, capture_console=number % 2 == 0)

@@ -10,6 +10,7 @@ import pytest
 import chiplog
 from chiplog.recording import pickling
 from chiplog_schemas.model.events import EventKind
+from tests.support.marks import everyday
 from tests.support.scripts import run_script
 from tests.support.sdk_events import by_label, values
 
@@ -29,7 +30,7 @@ def only_carries(run, number):
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", everyday(2, ["fork", "spawn", "forkserver"]))
 def test_a_run_that_is_an_argument_of_a_child_logs_into_the_same_run(chiplog_dir, offline, method) -> None:
     run_script(
         f"""

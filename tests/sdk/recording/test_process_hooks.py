@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from chiplog_schemas.model.events import EventKind
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S
 
@@ -39,7 +40,7 @@ EXIT
 """
 
 
-@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("inside", everyday(1, [True, False]))
 @pytest.mark.parametrize(
     ("leave", "state", "code", "reason"),
     [
@@ -85,20 +86,23 @@ CHILD = "p = multiprocessing.get_context('fork').Process(target=child, args=({},
 
 @pytest.mark.parametrize(
     ("how", "end", "ends"),
-    [
-        ("script", "train()", {"r": 0}),
-        ("script", "train(again=True)", {"r": 3}),
-        ("script", "train(); sys.exit(4)", {"r": 4}),
-        ("script", "train(); 1 / 0", {"r": 1}),
-        ("script", "drop(); raise SystemExit", {}),  # the exit status shows the reason, because no hook sees this
-        ("script", CHILD.format(False), {"r": 0, "child": 0}),
-        ("script", CHILD.format(True), {"r": 0, "child": 3}),
-        ("-m", "train()", {"r": 0}),
-        ("-m", "train(again=True)", {"r": 3}),
-        ("-c", "train()", {"r": 0}),
-        ("-i", "train()", {"r": 0}),
-        ("-i", "train(again=True)", {"r": 3}),
-    ],
+    everyday(
+        3,
+        [
+            ("script", "train()", {"r": 0}),
+            ("script", "train(again=True)", {"r": 3}),
+            ("script", "train(); sys.exit(4)", {"r": 4}),
+            ("script", "train(); 1 / 0", {"r": 1}),
+            ("script", "drop(); raise SystemExit", {}),  # the exit status shows the reason, because no hook sees this
+            ("script", CHILD.format(False), {"r": 0, "child": 0}),
+            ("script", CHILD.format(True), {"r": 0, "child": 3}),
+            ("-m", "train()", {"r": 0}),
+            ("-m", "train(again=True)", {"r": 3}),
+            ("-c", "train()", {"r": 0}),
+            ("-i", "train()", {"r": 0}),
+            ("-i", "train(again=True)", {"r": 3}),
+        ],
+    ),
 )
 def test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end(chiplog_dir, tmp_path, offline, how, end, ends) -> None:
     (tmp_path / "train.py").write_text(KEEPS + (end if how != "-i" else "") + "\n")

@@ -212,6 +212,7 @@ def test_finite_numbers_whose_sum_overflows_are_nothing_special(run, offline, va
     assert counted(offline()) == {}
 
 
+@pytest.mark.full
 def test_a_million_keys_are_bounded_and_the_first_ones_kept(run, offline, caplog) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for part in range(10):

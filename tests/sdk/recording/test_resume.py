@@ -146,6 +146,7 @@ if last < 99:
 """
 
 
+@pytest.mark.full
 def test_restarts_tells_where_a_loop_resumed_that_gives_some_of_its_steps(node: Node) -> None:
     environ = {"CHIPLOG_DIR": str(node.root), "TORCHELASTIC_RUN_ID": str(uuid.uuid4())}
     environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}

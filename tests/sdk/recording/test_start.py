@@ -183,6 +183,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.full
 def test_a_rank_that_no_launcher_names_is_in_one_run_before_and_after_its_group_exists(chiplog_dir, tmp_path) -> None:
     environ = os.environ | {"CHIPLOG_DIR": str(chiplog_dir)}
     command = [sys.executable, "-c", LIGHTNING]

@@ -6,6 +6,7 @@ import warnings
 import pytest
 
 import chiplog
+from tests.support.marks import everyday
 from tests.support.sdk_events import counted, numbers, phases
 
 
@@ -15,7 +16,7 @@ def run(chiplog_dir):
         yield run
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["dynamo told", "dynamo not told"])
+@pytest.mark.parametrize("told", everyday(1, [True, False]), ids=["dynamo told", "dynamo not told"])
 def test_a_compiled_region_may_log_time_and_step(run, offline, monkeypatch, told) -> None:
     import torch._dynamo
 
@@ -60,6 +61,7 @@ def test_a_compiled_region_may_log_time_and_step(run, offline, monkeypatch, told
     assert counted(offline()) == {}
 
 
+@pytest.mark.full
 def test_dynamo_compiles_no_file_of_ours(run) -> None:
     import torch._dynamo
 

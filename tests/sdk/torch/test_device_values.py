@@ -380,6 +380,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.full
 def test_what_was_still_on_a_device_when_its_process_was_killed_is_declared_lost(node) -> None:
     process = subprocess.Popen([sys.executable, "-P", "-c", KILLED, ROOT], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

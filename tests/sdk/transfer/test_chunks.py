@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.support.exported_run import make_place, served
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 
 from chiplog.query.client import Client, QueryError
@@ -36,7 +37,7 @@ def producers_of(client: Client) -> list[int]:
 
 @pytest.mark.parametrize(
     ("name", "rows_max"),
-    [("metrics", 20), ("phases", 90), ("texts", 1), ("console", 7), ("config", 3), ("events", 1000)],
+    everyday(3, [("metrics", 20), ("phases", 90), ("texts", 1), ("console", 7), ("config", 3), ("events", 1000)]),
 )
 def test_chunks_have_each_row_once_and_hold_few_rows(
     client: Client, monkeypatch: pytest.MonkeyPatch, name: str, rows_max: int

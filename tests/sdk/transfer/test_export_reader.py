@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import pytest
 from tests.support.exported_run import SAVES, edit, export_of_whole, rewrite
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 
 from chiplog.transfer.export_format import PARQUET_FILES
@@ -57,6 +58,7 @@ SAFEGUARDS = [
         test="test_each_odd_value_is_named_in_one_line",
     ),
 ]
+pytestmark = pytest.mark.xdist_group("exports")  # one worker makes them
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +200,7 @@ FILE_CHANGES = (
 
 
 @pytest.mark.timeout(60)  # a pipe that is opened blocks
-@pytest.mark.parametrize("change", FILE_CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", everyday(3, FILE_CHANGES), ids=lambda change: change.__name__)
 def test_each_changed_file_is_named_in_one_line(
     export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], Any]
 ) -> None:

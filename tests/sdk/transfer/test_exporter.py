@@ -9,6 +9,7 @@ import duckdb
 import pytest
 from tests.support.collector_log import contents_of
 from tests.support.exported_run import ABSENT, SAVES, both_runs, make_place, served
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 
 from chiplog.query.client import Client, QueryError, connect
@@ -37,6 +38,7 @@ SAFEGUARDS = [
         test="test_a_content_that_is_lost_or_damaged_is_left_out_and_named",
     ),
 ]
+pytestmark = pytest.mark.xdist_group("exports")  # one worker makes them
 # What the views show beside the columns of an export, or compute from its rows.
 DERIVED = {
     "events": ("kind NOT IN ('config_drift', 'file_stored')", "run_id, label, attempt, seq, ts, kind, level, message")
@@ -54,7 +56,7 @@ def client(place: Paths) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="module", params=["whole", "r"])
+@pytest.fixture(scope="module", params=everyday(1, ["whole", "r"]))
 def exported(request: pytest.FixtureRequest, client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("exports") / "deep" / request.param
     done = export_run(client, request.param, target)
@@ -111,6 +113,7 @@ def test_producers_have_their_stored_and_lost_ranges(exported: Path, client: Cli
     ]
 
 
+@pytest.mark.full
 def test_small_chunks_give_the_same_files(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export_run(client, "whole", tmp_path / "large")
     for module, name in ((chunks, "CHUNK_ROWS"), (chunks, "WIDE_CHUNK_ROWS"), (exporter, "CHUNK_ROWS")):
@@ -162,6 +165,7 @@ def other_place(tmp_path: Path) -> Paths:
     return make_place(tmp_path / "other")
 
 
+@pytest.mark.full
 def test_a_content_that_is_lost_or_damaged_is_left_out_and_named(other_place: Paths, tmp_path: Path) -> None:
     lost, damaged = (hashlib.sha256(SAVES[n][1]).digest() for n in (0, 1))
     content_path(other_place.files, lost).unlink()

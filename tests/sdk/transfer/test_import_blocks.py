@@ -9,6 +9,7 @@ import pytest
 from tests.support.collector_log import VIEWS
 from tests.support.exported_run import both_runs, make_place, served
 from tests.support.index import Index, copy_of
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 from tests.support.sample_log import place_of
 
@@ -34,6 +35,7 @@ SAFEGUARDS = [
         test="test_events_come_by_producer_and_seq_so_that_ranges_are_few",
     ),
 ]
+pytestmark = pytest.mark.xdist_group("exports")  # one worker makes them
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,7 @@ def rows_of(connection: duckdb.DuckDBPyConnection, run: str, shown_as: str = "")
     return found
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", everyday(1, RUNS))
 def test_every_view_of_the_run_is_as_it_was(
     place: Paths, exports: Path, imported: Index, tmp_path: Path, run: str
 ) -> None:
@@ -95,6 +97,7 @@ def test_every_view_of_the_run_is_as_it_was(
     assert {view for view in expected if found[view] != expected[view]} == set()
 
 
+@pytest.mark.full
 def test_a_second_import_and_a_rebuild_change_nothing(exports: Path, imported: Index, tmp_path: Path) -> None:
     blocks = blocks_of(exports / "whole", tmp_path / "scratch")
     before = imported.take(*blocks).views()
@@ -118,6 +121,7 @@ def test_an_import_that_broke_off_is_completed_by_the_next_one(exports: Path, im
     assert rows_of(imported.database.connection, "whole") == expected
 
 
+@pytest.mark.full
 def test_a_run_under_another_name_has_its_own_producers(exports: Path, imported: Index, tmp_path: Path) -> None:
     imported.take(*blocks_of(exports / "whole", tmp_path / "first"))
     before = rows_of(imported.database.connection, "whole")

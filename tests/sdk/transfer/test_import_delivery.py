@@ -60,6 +60,7 @@ def test_records_are_kept_until_they_are_acknowledged() -> None:
     assert (source.first_number, taken(source)) == (3, [])
 
 
+@pytest.mark.full
 def test_a_collector_that_dies_in_between_gets_everything_once(node: Node) -> None:
     rank = Rank(0)
     for step in range(6):

@@ -28,6 +28,7 @@ SAFEGUARDS = [
         test="test_an_export_is_read_under_its_own_name_only",
     ),
 ]
+pytestmark = pytest.mark.xdist_group("exports")  # one worker makes them
 NAMES = (
     *("key=lr", "label=x", "run_id=other", "step=1", "value=2", "attempt=1", "producer=00"),  # columns of the tables
     *("star*", "what?", "[a]", "{a,b}", "back\\slash", "\\*", "*?[\\]"),  # patterns
@@ -69,6 +70,7 @@ def beside(tmp_path: Path, plain: Path) -> Path:
     return tmp_path / "in"
 
 
+@pytest.mark.full
 def test_an_export_of_many_parts_has_the_rows_of_the_run(
     client: Client, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
