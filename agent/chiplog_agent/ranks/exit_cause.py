@@ -20,7 +20,7 @@ from chiplog_schemas.model.end_text import cause_of_exception
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT, awaits_status, read_status
 from chiplog_schemas.process.file_lock import kernel_lock_holder_pid
 from chiplog_schemas.process.owners import ended_well, is_alive
-from chiplog_schemas.process.procfs import command_line, maps_file
+from chiplog_schemas.process.procfs import maps_file, program_of
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, JournalHead, decode_head
 
 VANISHED = "vanished without finish(): killed, out of memory, or os._exit"
@@ -132,7 +132,7 @@ class ExitCauseResolver:
             return None
 
     def _program_after_exec(self, producer: bytes) -> str | None:
-        """Return the command line of the program that a producer's process has become by exec; None if it has not.
+        """Return the name of the program that a producer's process has become by exec; None if it has not.
 
         That process lives, is the one that wrote the journal, and maps it no more. One that only closed its
         descriptors, or is stopped, still maps it.
@@ -146,7 +146,7 @@ class ExitCauseResolver:
             return None  # an older process, or a PID that was used again
         if maps_file(pid, f"{producer.hex()}/{HEAD_NAME}") is not False or self._deaths.is_due(producer):
             return None
-        return command_line(pid)
+        return program_of(pid)
 
     def _awaits_owner(self, producer: bytes) -> bool:
         """Return True if a producer may be a worker that its owner, which still runs, has ended."""

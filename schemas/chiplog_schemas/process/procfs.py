@@ -6,7 +6,7 @@ import time
 # Fields of read_proc_stat(), three less than in proc_pid_stat(5).
 STATE, PARENT, GROUP, SESSION, FOREGROUND_GROUP, FLAGS, START, EXIT_CODE = 0, 1, 2, 3, 5, 6, 19, 49
 DEAD = ("Z", "X")  # states of a zombie, and of a process that is being reaped
-_COMMAND_BYTES_MAX = 200  # what a reason shows of it
+_COMMAND_BYTES_MAX = 400  # a program and its script
 _STAT_BYTES_MAX = 4096  # a line has about 400
 
 
@@ -59,13 +59,16 @@ def maps_file(pid: int, suffix: str) -> bool | None:
     return found  # a process that exits maps nothing
 
 
-def command_line(pid: int) -> str:
-    """Return the command line of a process, as far as it fits into a line; "" if it cannot be read."""
+def program_of(pid: int) -> str:
+    """Return the program of a process, and its script if there is one; "" if unknown. Other arguments may be secret."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            text = file.read(_COMMAND_BYTES_MAX).replace(b"\0", b" ").decode("utf-8", "replace")
+            program, *arguments = file.read(_COMMAND_BYTES_MAX).decode("utf-8", "replace").split("\0")
     except OSError:
         return ""
+    script = next((word for word in arguments if not word.startswith("-")), "")
+    has_script = bool(script) and os.path.isfile(os.path.join(f"/proc/{pid}/cwd", script))
+    text = f"{program} {script}" if has_script else program
     return "".join(character if character.isprintable() else " " for character in text).strip()
 
 

@@ -19,10 +19,10 @@ from chiplog_schemas.process.procfs import (
     START,
     STATE,
     boot_id,
-    command_line,
     is_mapped,
     maps_file,
     pid_namespace,
+    program_of,
     read_proc_stat,
     start_ticks,
     uptime_us,
@@ -88,5 +88,5 @@ def test_a_process_maps_a_file_or_not_or_that_is_unknown(tmp_path: Path) -> None
     memory.close()
     assert maps_file(os.getpid(), f"{tmp_path.name}/mapped") is False
     assert maps_file(UNUSED_PID, "mapped") is None
-    assert command_line(os.getpid()).split()[0] == Path("/proc/self/cmdline").read_bytes().split(b"\0")[0].decode()
-    assert command_line(UNUSED_PID) == ""
+    assert program_of(os.getpid()).split()[0] == Path("/proc/self/cmdline").read_bytes().split(b"\0")[0].decode()
+    assert program_of(UNUSED_PID) == ""
