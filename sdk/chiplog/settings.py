@@ -11,6 +11,7 @@ from chiplog.identity.gpus import gpu_claim, known_gpus
 from chiplog.identity.identity import Identity
 from chiplog.identity.process_info import host_name, node_name, owner
 from chiplog.safety.diagnostics import Diagnostic
+from chiplog.safety.foreign_names import is_stand_in
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.torch.current_device import CurrentDevice
@@ -151,7 +152,7 @@ def as_strings(words: Any) -> tuple[str, ...]:
         return ()
     if isinstance(words, str) or not isinstance(words, Iterable):
         words = (words,)
-    return tuple(clean_utf8(str(word)) for word in words)
+    return tuple(clean_utf8(str(word)) for word in words if not is_stand_in(word))
 
 
 def identity_event_fields(

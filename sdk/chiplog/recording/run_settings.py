@@ -23,7 +23,7 @@ from chiplog.recording.resume import (
 from chiplog.recording.run import Run
 from chiplog.recording.unfinished_runs import key_of
 from chiplog.safety.diagnostics import Diagnostic, error_text
-from chiplog.safety.foreign_names import is_stand_in
+from chiplog.safety.foreign_names import is_stand_in, left_out
 from chiplog.settings import RunSettings, as_strings, clean_text, flag, safe_name
 from chiplog.values.config import config_entries
 from chiplog_schemas.bounds import read_bounds
@@ -146,9 +146,7 @@ def one_run_per_process(given: Mapping[str, Any], environ: Mapping[str, str], re
 def _without_stand_ins(given: Mapping[str, Any], remarks: list[Diagnostic]) -> dict[str, Any]:
     """Return the arguments without those of foreign names, such as `name=wandb.util.generate_id()`."""
     found = [name for name, value in given.items() if is_stand_in(value)]
-    for name in found:
-        message = f"{name}= is of a name that chiplog does not have, and is left out; give a plain value"
-        remarks.append(Diagnostic("bad_argument", name, message))
+    remarks += map(left_out, found)
     return {name: None if name in found else value for name, value in given.items()}
 
 

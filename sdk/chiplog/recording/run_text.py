@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from chiplog.safety.foreign_names import is_stand_in, left_out
 from chiplog.settings import clean_text
 
 
@@ -18,6 +19,9 @@ class RunText:
         return text
 
     def __set__(self, run: Any, value: Any) -> None:
+        if is_stand_in(value):
+            run._complain(left_out(f"run.{self._name}"))
+            return
         text, change = clean_text(self._name, value)
         if change is not None:
             run._complain(change)

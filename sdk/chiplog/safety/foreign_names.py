@@ -109,6 +109,12 @@ def is_stand_in(value: Any) -> bool:
     return isinstance(type(value), _NoOpType) or isinstance(value, _NoOpType)
 
 
+def left_out(name: str) -> Diagnostic:
+    """Build the diagnostic of an argument or attribute that was given one of these objects."""
+    message = f"{name}= is of a name that chiplog does not have, and is left out; give a plain value"
+    return Diagnostic("bad_argument", name, message)
+
+
 def _exception(name: str) -> type[Exception]:
     """Build a class for `except` clauses, which accept nothing but exception classes. It is never raised."""
     return type(name, (Exception,), {})

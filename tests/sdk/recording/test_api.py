@@ -344,6 +344,14 @@ def test_an_argument_of_a_foreign_name_is_left_out(chiplog_dir: Path, caplog) ->
     assert lines == ["id=", "name=", "group=", "config=", "label="]
 
 
+def test_a_description_of_a_foreign_name_is_left_out(run: chiplog.Run, caplog) -> None:
+    run.name, run.tags = "baseline", ["a", chiplog.Table()]
+    run.name = run.notes = chiplog.util.generate_id()
+    assert (run.name, run.notes, run.tags) == ("baseline", None, ("a",))
+    lines = [r.getMessage().split()[1] for r in caplog.records if "is left out" in r.getMessage()]
+    assert lines == ["run.name=", "run.notes="]
+
+
 def test_each_foreign_name_whose_data_is_lost_is_reported_however_many_there_were(
     run: chiplog.Run, caplog, offline
 ) -> None:
