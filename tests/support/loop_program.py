@@ -29,8 +29,8 @@ from chiplog.timing import phases, steps
 from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.model.events import EventKind, decode
-from chiplog_schemas.storage.record import Record, scan_records
-from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES
+from chiplog_schemas.storage.journal_dir import JournalReader
+from chiplog_schemas.storage.record import Record
 
 PRODUCER = bytes(range(16))
 STEPS = [0, 1, 7, -1, -33, 127, 128, 255, 256, 65_535, 65_536, 1 << 31, 1 << 32, -(1 << 31), -(1 << 63), (1 << 63) - 1]
@@ -209,8 +209,7 @@ def call(draw: random.Random, run: Probe, clock: Clock, depth: int = 0) -> objec
 def events_of(run: Probe) -> list[tuple[int, list[Any]]]:
     """Return the seq and the fields of each event that is in the journal's files."""
     directory = run._journal._staging_dir  # type: ignore[attr-defined]  # of a Journal
-    paths = sorted(directory.glob("*.seg"))
-    records = [record for path in paths for record in scan_records(path.read_bytes(), SEGMENT_HEADER_BYTES)]
+    records = JournalReader(directory).records()
     return [(record.number, decode(record.payload)) for record in records if isinstance(record, Record)]
 
 

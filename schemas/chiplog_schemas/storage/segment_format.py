@@ -1,7 +1,8 @@
 """Segments: the append-only files of records that journal, spool and the collector's log consist of.
 
 A segment is a file `{number:020d}.seg`. In spool and log the number is that of its first record. In a journal, whose
-segments are allocated before that number is known, it only increases. A segment begins with
+segments are allocated before that number is known, it only increases, and the order is that of `base`. A segment
+begins with
 
     offset  size  field
          0     8  magic      'CHIPSEG' and the format's version, 1

@@ -445,6 +445,28 @@ def test_a_writer_in_need_waits_for_the_segment_that_is_being_made_rather_than_d
     assert numbers_of(read_all(journal)) == list(range(n_appended + 500))
 
 
+def test_segments_that_are_used_in_another_order_than_made_are_read_in_that_of_their_events(make, monkeypatch) -> None:
+    """Two threads may each make one at the same moment. Here the second one is made within the making of the first."""
+    journal = make()
+    first, new_segment, numbers = journal._tail[2].segment, journal._new_segment, iter(range(1_000_000))
+
+    def make_and_be_overtaken(size: int, urgent: bool = False) -> mapped_module.Segment | None:
+        made = new_segment(size, urgent)
+        monkeypatch.undo()
+        while journal._tail[2].segment is first:
+            journal.append(payload(next(numbers), 500))
+        return made
+
+    monkeypatch.setattr(journal, "_new_segment", make_and_be_overtaken)
+    while len(journal._tail[2].full) < 2:
+        journal.append(payload(next(numbers), 500))
+    layout = journal._tail[2]
+    names = [segment.path.name for segment in (*layout.full, layout.segment)]
+    assert names != sorted(names)
+    assert [record.number for record in on_disk(journal)] == list(range(journal.next_seq))
+    assert numbers_of(read_all(journal)) == list(range(journal.next_seq))
+
+
 def test_threads_append_side_by_side_while_another_one_prepares_reads_and_trims(make, monkeypatch) -> None:
     """Each thread's events keep their order, each seq is read once."""
     monkeypatch.setattr(journal_module, "_MAKING_S", WAIT_S)  # a busy machine makes a segment slowly
