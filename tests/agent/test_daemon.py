@@ -286,6 +286,7 @@ def start_impatient(root: Path, idle_exit_s: float = 0.5) -> "subprocess.Popen[s
     return process
 
 
+@pytest.mark.full
 def test_an_embedded_agent_leaves_when_idle_and_a_late_arrival_is_still_delivered(bare_node) -> None:
     bare_node.start_collector()
     process = start_impatient(bare_node.root, idle_exit_s=8.0)  # long enough for a rank to start, on a busy machine too

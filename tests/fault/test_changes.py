@@ -9,6 +9,8 @@ import signal
 import threading
 from pathlib import Path
 
+import pytest
+
 from chiplog.query.client import QueryError, connect
 from chiplog_collector.maintenance import rebuild
 from chiplog_schemas.paths import Paths
@@ -54,6 +56,7 @@ def end(node: Node) -> None:
         node.collector.wait(WAIT_S)
 
 
+@pytest.mark.full
 def test_a_deletion_that_was_answered_survives_kills_and_a_rebuild(tmp_path: Path) -> None:
     node = node_with(tmp_path, *(finished(n, f"run-{n:02}") for n in range(1, N_RUNS + 1)))
     node.start_collector()

@@ -169,6 +169,7 @@ def test_strangers_that_hold_all_descriptors_only_delay_what_ranks_log(host: Hos
     assert host.output().count("descriptors are running out") == 1, "logged once, however long it lasts"
 
 
+@pytest.mark.full
 def test_strangers_at_a_collector_only_delay_what_its_agents_and_readers_want(tmp_path: Path) -> None:
     """At both of its ports; agent and readers come another way, through its Unix sockets."""
     centre = Centre(tmp_path / "c")
@@ -214,6 +215,7 @@ def _listens(port: int) -> bool:
         return False
 
 
+@pytest.mark.full
 def test_many_runs_of_one_process_cost_an_agent_no_descriptors(node: Node) -> None:
     assert node.agent is not None
     pid = node.agent.pid

@@ -61,6 +61,7 @@ from tests.support.disk.faults import (
     small_disk,
     until_hit,
 )
+from tests.support.marks import everyday
 from tests.support.node import end_process
 from tests.support.oracle import read
 from tests.support.safeguard import Safeguard
@@ -349,6 +350,7 @@ def test_a_full_disk_costs_what_it_declares_and_nothing_once_there_is_room_again
             node.stop()
 
 
+@pytest.mark.full
 def test_a_killed_rank_whose_disk_refused_is_declared_to_its_last_event(
     node: FaultyNode, library: Path, tmp_path: Path, started: list[Rank]
 ) -> None:
@@ -385,6 +387,7 @@ def test_a_run_whose_end_was_lost_with_its_memory_is_not_running_for_ever(
     assert (row["state"], row["produced"]) == ("crashed", rank.produced), "its end is lost too, with a reason"
 
 
+@pytest.mark.full
 def test_an_adopted_journal_that_cannot_be_removed_is_delivered_once_and_removed_when_the_disk_heals(
     node: FaultyNode, faults: dict[str, Faults], tmp_path: Path, started: list[Rank]
 ) -> None:
@@ -407,6 +410,7 @@ def test_an_adopted_journal_that_cannot_be_removed_is_delivered_once_and_removed
     wait_until(lambda: list(node.place.journals.iterdir()) == [], "a journal that is removed")
 
 
+@pytest.mark.full
 def test_a_socket_that_cannot_be_made_anew_is_made_when_the_disk_heals(
     node: FaultyNode, faults: dict[str, Faults], tmp_path: Path, started: list[Rank]
 ) -> None:
@@ -427,6 +431,7 @@ def test_a_socket_that_cannot_be_made_anew_is_made_when_the_disk_heals(
     assert node.agent.poll() is None
 
 
+@pytest.mark.full
 def test_an_index_that_cannot_be_made_is_made_when_the_disk_heals(
     node: FaultyNode, faults: dict[str, Faults], tmp_path: Path, started: list[Rank]
 ) -> None:
@@ -526,7 +531,7 @@ def test_a_rank_that_cannot_start_an_agent_tries_again(library: Path, tmp_path: 
                 end_process(pid)
 
 
-@pytest.mark.parametrize("failure", ["full", "short"])
+@pytest.mark.parametrize("failure", everyday(1, ["full", "short"]))
 def test_an_owners_record_that_could_not_be_written_names_no_owner(library: Path, tmp_path: Path, failure: str) -> None:
     """A truncated record would keep this host from ever starting its collector. On its own disk the lock decides."""
     root = tmp_path / "chiplog"

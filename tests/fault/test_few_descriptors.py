@@ -121,6 +121,7 @@ def test_a_rank_with_few_descriptors_trains_to_its_end_and_its_journal_comes_out
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.full
 def test_a_rank_whose_descriptors_come_back_delivers_everything_itself(node: Node, tmp_path: Path) -> None:
     found = ranks(tmp_path / "back", "back", comes_back=True)
     assert {free: code for free, (code, _) in found.items()} == dict.fromkeys(FREE, 0), found

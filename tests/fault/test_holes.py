@@ -281,6 +281,7 @@ def test_an_agent_that_dies_after_forwarding_and_before_acknowledging_doubles_no
     assert times_in_log(cluster.centre.place, producer) > row["produced"], "else nothing came twice"
 
 
+@pytest.mark.full
 def test_a_producer_that_reaches_a_second_agent_is_stored_once_and_whole(cluster: Cluster) -> None:
     """Its journal is on a disk that two nodes see: the first agent has spooled half of it and is gone for a while."""
     node = cluster.start_agent("a")
@@ -307,6 +308,7 @@ def test_a_producer_that_reaches_a_second_agent_is_stored_once_and_whole(cluster
     assert len(verdict.extra) <= 1
 
 
+@pytest.mark.full
 def test_a_journal_that_is_synced_twice_and_by_two_nodes_is_stored_once(cluster: Cluster) -> None:
     rank = cluster.rank("away", "rank0", events=200, CHIPLOG_MODE="offline")
     assert rank.wait() == 0
@@ -361,6 +363,7 @@ def test_a_spool_with_a_cut_tail_declares_what_it_lost_and_goes_on(cluster: Clus
     assert any("cut off from it" in gap for gap in gaps), gaps
 
 
+@pytest.mark.full
 def test_a_node_that_is_lost_with_its_spool_leaves_nothing_pending_and_holds_up_nobody(cluster: Cluster) -> None:
     """Its content is unknown: events that arrived are whole and counted, its label is gone, and the others continue."""
     for name in ("a", "b"):
@@ -453,6 +456,7 @@ def test_records_that_cannot_be_applied_cost_themselves_and_the_index_goes_on(cl
     assert children.read_text() == index, cluster.centre.output("chiplog_collector")  # one index process all the time
 
 
+@pytest.mark.full
 def test_a_block_of_a_newer_version_waits_for_the_upgrade(cluster: Cluster, monkeypatch, tmp_path: Path) -> None:
     newer, older = Rank(1), Rank(2)
     for rank in (newer, older):
@@ -491,6 +495,7 @@ def until_it_leaves(place: Paths, what: str, wait_s: float) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
+@pytest.mark.full
 def test_an_agent_that_leaves_while_a_run_begins_loses_nothing(
     chiplog_dir: Path, monkeypatch, tmp_path: Path, rounds: Rounds
 ) -> None:
@@ -552,6 +557,7 @@ def test_an_idle_agent_stays_until_a_slow_collector_has_all_of_it(
     assert node.until("SELECT label FROM metrics", lambda rows: len(rows) == 1) == [{"label": "only"}]
 
 
+@pytest.mark.full
 def test_a_stale_primary_whose_claim_arrives_last_changes_nothing(cluster: Cluster) -> None:
     """Rank 0 before the restart could not deliver; its journal comes when the one after the restart has finished."""
     launch = {

@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 
 from chiplog_collector.index import authorization
-from chiplog_collector.index.database import Database
 from chiplog_collector.index.process import LogFollower
 from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as frame
-from tests.support.collector_log import LOG_ID, START_US, VIEWS, Rank, block_of, contents_of, whole
-from tests.support.index import Index
+from tests.support.collector_log import START_US, VIEWS, Rank, block_of, contents_of, whole
+from tests.support.index import Index, empty_database
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
 
@@ -146,7 +145,7 @@ class Centre:
 
     def assert_rebuilt_is_the_same(self) -> None:
         path = self.index.directory / "rebuilt.duckdb"
-        database = Database(path, LOG_ID)
+        database = empty_database(path)
         follower = LogFollower(database, self.index.directory / "log")
         while follower.step(self.index.log.next_number):
             pass

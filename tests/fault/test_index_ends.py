@@ -196,6 +196,7 @@ def test_checkpoints_cut_no_query_and_no_query_stops_checkpoints(
 @pytest.mark.parametrize(
     "word", ["crash_here", *(pytest.param(word, marks=pytest.mark.full) for word in ("break_here", "fault_here"))]
 )
+@pytest.mark.full
 def test_a_query_that_ends_the_index_is_refused_the_third_time_and_costs_no_other_its_answer(
     bare_node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:

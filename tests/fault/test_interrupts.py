@@ -168,7 +168,7 @@ class Late(Exception):
 def handler(signum, frame):
     raise Late
 signal.signal(signal.SIGALRM, handler)
-many = [[number] for number in range(1_000_000)]
+many = [[number] for number in range(300_000)]
 unraisable = []
 sys.unraisablehook = unraisable.append
 seen = 0

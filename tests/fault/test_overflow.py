@@ -290,6 +290,7 @@ def test_names_keys_and_lines_beyond_their_bounds_are_counted_in_events(
     assert shown["n"] + lost["n"] == 500
 
 
+@pytest.mark.full
 def test_more_questions_than_may_wait_are_answered_busy_and_slow_ones_end_in_time(
     small_node: FaultyNode, tmp_path: Path, started: list[Rank]
 ) -> None:

@@ -18,7 +18,7 @@ from chiplog_collector.index.applier import Applier
 from chiplog_collector.index.state import State
 from chiplog_schemas.model.events import EventKind
 from tests.support.collector_log import VIEWS, Rank, block_of, contents_of, records
-from tests.support.index import Index
+from tests.support.index import Index, empty_database
 from tests.support.node import Node
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
@@ -177,9 +177,7 @@ def test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models(round
 @pytest.mark.soak
 def test_what_was_decided_is_the_same_after_restarts_of_the_index_and_a_rebuild(tmp_path: Path, rounds: Rounds) -> None:
     """Invariant: the config that SQL shows is the model's holder's, and a rebuild shows the same in every view."""
-    from chiplog_collector.index.database import Database
     from chiplog_collector.index.process import LogFollower
-    from tests.support.collector_log import LOG_ID
 
     for seed in rounds(1):
         chooser = random.Random(seed)
@@ -197,7 +195,7 @@ def test_what_was_decided_is_the_same_after_restarts_of_the_index_and_a_rebuild(
         assert label == model.holder, f"seed {seed}"
         assert json.loads(value).split("/")[0] == model.holder, f"seed {seed}"
         assert len(index.sql("SELECT * FROM events WHERE kind = 'primary_refused'")) == len(model.refused)
-        database = Database(directory / "rebuilt.duckdb", LOG_ID)
+        database = empty_database(directory / "rebuilt.duckdb")
         follower = LogFollower(database, directory / "log")
         while follower.step(index.log.next_number):
             pass

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.disk.faults import SYNC, Faults, FaultyNode, Rank, build_library, settled
-from tests.support.marks import everyday
 from tests.support.patched import patch_daemons
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
@@ -59,7 +58,7 @@ def sessions(node: FaultyNode) -> tuple[int, int]:
     return agent, collector
 
 
-@pytest.mark.parametrize("slow", everyday(1, ["collector", "agent"]))
+@pytest.mark.parametrize("slow", ["collector", "agent"])
 def test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session(
     tmp_path: Path, chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch, slow: str
 ) -> None:

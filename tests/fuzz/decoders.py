@@ -529,7 +529,9 @@ class Arrow:
         return True
 
 
-DECODERS: dict[str, tuple[type[Target], int]] = {  # and how many inputs of each there are in `make test`
+DECODERS: dict[
+    str, tuple[type[Target], int]
+] = {  # and how many inputs make a round of a soak, see SHARE in test_decoders.py
     "codec": (Codec, 23_000),
     "scan": (Scan, 10_000),
     "wire": (Wire, 16_500),

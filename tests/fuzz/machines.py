@@ -389,7 +389,9 @@ class Files:
         require(isinstance(last, Record) and bytes(last.payload) == b"written afterwards", "a log that cannot go on")
 
 
-MACHINES: dict[str, tuple[type[Target], int]] = {  # and how many inputs of each there are in `make test`
+MACHINES: dict[
+    str, tuple[type[Target], int]
+] = {  # and how many inputs make a round of a soak, see SHARE in test_decoders.py
     "delivery": (Delivery, 13_000),
     "transfers": (Transfers, 6_500),
     "slices": (Slices, 4_000),

@@ -49,7 +49,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 def test_hostile_records_are_set_aside_and_the_good_ones_around_them_stored(index: Index, rounds: Rounds) -> None:
     hostile, good = Hostile(), Rank(250, run_id="good")
     n_bad = 0
-    for seed in rounds(4):
+    for seed in rounds(2):
         chooser = random.Random(seed)
         for _ in range(RECORDS):
             kind, payload, version = hostile.make(chooser)

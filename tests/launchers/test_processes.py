@@ -258,14 +258,14 @@ def test_workers_of_a_dataloader_are_labels_only_if_they_log(launched: Launched,
     training.check([(str(label), 0, "finished") for label in labels])
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", everyday(1, ["fork", "spawn", "forkserver"]))
 def test_children_of_a_parent_that_only_called_setup_are_one_run(launched: Launched, method) -> None:
     training = launched(f"multiprocessing, {method}, setup() in the parent")
     training.run([sys.executable, training.script(CHILDREN), "setup", method])
     training.check([("*", 0, "finished")] * 2)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", everyday(1, ["spawn", "fork", "forkserver"]))
 def test_children_that_call_init_or_are_given_the_run_are_in_their_parents(launched: Launched, method) -> None:
     training = launched(f"multiprocessing, {method}, init() in the parent")
     training.run([sys.executable, training.script(CHILDREN), "init", method])

@@ -181,6 +181,7 @@ def test_a_new_collector_wins_and_is_remembered_with_a_line_that_names_the_forme
     wait_until(lambda: remembered_collector(site.place.agent) is None, "the collector of the directory")
 
 
+@pytest.mark.full
 def test_the_collector_of_a_trainings_environment_is_kept_until_the_spool_is_delivered(
     centre: Centre, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

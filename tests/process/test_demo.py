@@ -86,6 +86,7 @@ def test_a_training_that_never_starts_ends_the_wait(module: Any) -> None:
     assert module.StepWatch(0.0).is_silent(-1, module.START_LIMIT_S + 1)
 
 
+@pytest.mark.full
 def test_a_training_that_hangs_when_all_is_stored_is_ended_and_the_queries_follow(
     demo: Any, hanging: Hanging, capsys: pytest.CaptureFixture[str]
 ) -> None:

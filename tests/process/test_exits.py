@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT
+from tests.support.marks import everyday
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S
@@ -76,21 +77,29 @@ def ended(node: Node, tmp_path: Path, end: str, *prefix: str) -> tuple[int, dict
 
 @pytest.mark.parametrize(
     ("end", "state", "code", "reason"),
-    [
-        ("raise SystemExit(4)", "failed", 4, f"exit code 4: {REASON}"),
-        ("exit(2)", "failed", 2, f"exit code 2: {REASON}"),
-        ("leave(3)", "failed", 3, f"exit code 3: {REASON}"),
-        ("raise SystemExit('no')", "failed", 1, f"exit code 1: {REASON}"),
-        ("raise SystemExit", "finished", 0, None),
-        ("exit()", "finished", 0, None),
-        ("sys.excepthook = lambda *_: None\nraise ValueError('unseen')", "failed", 1, f"exit code 1: {REASON}"),
-        ("sys.exit(5)", "failed", 5, "SystemExit: 5"),
-        ("sys.exit(0)", "finished", 0, None),
-        ("pass", "finished", 0, None),
-        ("atexit.register(lambda: run.log({'y': 2.0}))\nraise SystemExit(6)", "failed", 6, f"exit code 6: {REASON}"),
-        ("run.finish()\nraise SystemExit(7)", "finished", 0, None),  # what finish() said stays
-        ("with run:\n    raise SystemExit(8)", "failed", 8, "SystemExit: 8"),
-    ],
+    everyday(
+        7,
+        [
+            ("raise SystemExit(4)", "failed", 4, f"exit code 4: {REASON}"),
+            ("exit(2)", "failed", 2, f"exit code 2: {REASON}"),
+            ("leave(3)", "failed", 3, f"exit code 3: {REASON}"),
+            ("raise SystemExit('no')", "failed", 1, f"exit code 1: {REASON}"),
+            ("raise SystemExit", "finished", 0, None),
+            ("exit()", "finished", 0, None),
+            ("sys.excepthook = lambda *_: None\nraise ValueError('unseen')", "failed", 1, f"exit code 1: {REASON}"),
+            ("sys.exit(5)", "failed", 5, "SystemExit: 5"),
+            ("sys.exit(0)", "finished", 0, None),
+            ("pass", "finished", 0, None),
+            (
+                "atexit.register(lambda: run.log({'y': 2.0}))\nraise SystemExit(6)",
+                "failed",
+                6,
+                f"exit code 6: {REASON}",
+            ),
+            ("run.finish()\nraise SystemExit(7)", "finished", 0, None),  # what finish() said stays
+            ("with run:\n    raise SystemExit(8)", "failed", 8, "SystemExit: 8"),
+        ],
+    ),
 )
 def test_an_exit_that_no_hook_sees_has_the_code_of_the_kernel(
     shared_node: Node, tmp_path: Path, end: str, state: str, code: int, reason: str | None
@@ -125,6 +134,7 @@ def old_kernel(node: Node) -> list[str]:
         ("raise SystemExit", ("finished", 0, None)),
     ],
 )
+@pytest.mark.full
 def test_an_exit_code_that_the_kernel_has_forgotten_is_null_and_never_finished(
     bare_node: Node, tmp_path: Path, end: str, known: tuple[str, int, str | None]
 ) -> None:
@@ -134,6 +144,7 @@ def test_an_exit_code_that_the_kernel_has_forgotten_is_null_and_never_finished(
     assert (row["state"], row["exit_code"], row["reason"]) in (known, ("crashed", None, UNKNOWN_EXIT))
 
 
+@pytest.mark.full
 def test_normal_ends_need_no_kernel_that_remembers(bare_node: Node, tmp_path: Path) -> None:
     _, row = ended(bare_node, tmp_path, "pass", *old_kernel(bare_node))
     assert (row["state"], row["exit_code"]) == ("finished", 0)

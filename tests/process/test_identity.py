@@ -151,6 +151,7 @@ def link_state(host: Host) -> str:
     return str(json.loads(printed(host, "status", "--no-canary", "--format", "json"))["agent_link_state"])
 
 
+@pytest.mark.full
 def test_what_a_collector_refuses_is_kept_and_reported_until_the_key_is_allowed(
     centre: Centre, host: Host, tmp_path: Path
 ) -> None:

@@ -218,6 +218,7 @@ def test_torch_may_be_imported_while_the_sender_looks_for_its_process_group(chip
     assert run_to_end([sys.executable, script(LATE_IMPORT)]) == "done\n"
 
 
+@pytest.mark.full
 def test_a_rank_that_is_killed_before_any_agent_runs_is_delivered_by_the_next_one(chiplog_dir: Path, script) -> None:
     """Nothing is running; the rank dies at once; another run's agent finds its journal."""
     # Its sender starts an agent after 0.1 s: an explicit address prevents that.

@@ -53,7 +53,7 @@ MAINS = {
 }
 
 
-@pytest.mark.parametrize("main", everyday(2, MAINS))
+@pytest.mark.parametrize("main", everyday(1, MAINS))
 def test_workers_of_a_pool_that_was_terminated_end_as_their_owner_did(
     chiplog_dir: Path, tmp_path: Path, main: str
 ) -> None:

@@ -21,6 +21,7 @@ from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME
 from chiplog_schemas.storage.segment_format import segment_name
 from tests.support.findings import findings
+from tests.support.marks import everyday
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S, wait_until
@@ -141,12 +142,15 @@ def test_a_worker_that_ends_at_once_is_collected_without_anybody_asking(chiplog_
 
 @pytest.mark.parametrize(
     ("end", "wanted"),
-    [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", ("crashed", None, 11, "killed by SIGSEGV")),
-        ("os._exit(7)", ("crashed", 7, None, "ended with exit code 7 without finish(): os._exit, or native code")),
-        ("raise SystemExit(4)", ("failed", 4, None, "exit code 4: SystemExit, or an exception that no hook saw")),
-        ("raise ValueError('boom')", ("failed", 1, None, "ValueError: boom")),
-    ],
+    everyday(
+        1,
+        [
+            ("os.kill(os.getpid(), signal.SIGSEGV)", ("crashed", None, 11, "killed by SIGSEGV")),
+            ("os._exit(7)", ("crashed", 7, None, "ended with exit code 7 without finish(): os._exit, or native code")),
+            ("raise SystemExit(4)", ("failed", 4, None, "exit code 4: SystemExit, or an exception that no hook saw")),
+            ("raise ValueError('boom')", ("failed", 1, None, "ValueError: boom")),
+        ],
+    ),
 )
 def test_a_signal_that_ends_a_rank_before_an_agent_is_up_is_known(
     chiplog_dir: Path, tmp_path: Path, end: str, wanted: tuple[Any, ...]
@@ -245,6 +249,7 @@ def test_a_directory_that_no_agent_can_adopt_starts_nothing(chiplog_dir: Path) -
     assert lock_holder_pid(where.agent / "lock") == 0
 
 
+@pytest.mark.full
 def test_a_reader_stops_waiting_for_a_journal_that_is_not_delivered(
     chiplog_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,7 +108,7 @@ def log_one(node: Node, value: float) -> None:
     node.until(f"SELECT 1 FROM metrics WHERE value = {value}")
 
 
-@pytest.mark.parametrize("removed", everyday(2, ["run", "collector.sock", "agent.sock", "query.sock"]))
+@pytest.mark.parametrize("removed", everyday(1, ["run", "collector.sock", "agent.sock", "query.sock"]))
 def test_sockets_that_were_removed_come_back(node: Node, removed: str) -> None:
     log_one(node, 1.0)
     if removed == "run":
@@ -263,7 +263,7 @@ def test_a_stopped_rank_without_a_locks_file_is_not_adopted(
     wait_until(lambda: len(adoption.scan({})) == 1, "the adoption of the journal")
 
 
-@pytest.mark.parametrize("removed", everyday(2, ["journals", HEAD_NAME, "journal", "segments", "CHIPLOG_DIR"]))
+@pytest.mark.parametrize("removed", everyday(1, ["journals", HEAD_NAME, "journal", "segments", "CHIPLOG_DIR"]))
 def test_journals_that_are_removed_under_a_live_rank_lose_nothing(
     bare_node: Node, training: Training, removed: str, tmp_path: Path
 ) -> None:

@@ -390,6 +390,7 @@ def test_a_reader_that_is_revoked_can_ask_no_more_and_one_that_is_allowed_again_
         wait_until(lambda: refusal() is None, "an answer")
 
 
+@pytest.mark.full
 def test_a_reader_that_is_revoked_while_its_query_runs_gets_no_answer(
     centre: Centre, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -587,6 +588,7 @@ runpy.run_module("chiplog_collector", run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.full
 def test_a_collector_whose_zap_handler_dies_lets_nobody_in_and_heals(host: Host, tmp_path: Path) -> None:
     centre = Centre(tmp_path / "centre")
     centre.keys("new", "collector")

@@ -149,6 +149,7 @@ def claimed(node: Node, run_id: str) -> list[list[str]]:
     return [row["gpus"] for row in node.sql("SELECT gpus FROM labels WHERE run_id = ? ORDER BY label", [run_id])]
 
 
+@pytest.mark.full
 def test_ranks_that_see_all_gpus_own_that_of_their_local_rank(place: Node) -> None:
     train(place, "dict(run_id='unset')", CUDA_DEVICE_ORDER="PCI_BUS_ID")
     train(place, "dict(run_id='indices')", CUDA_VISIBLE_DEVICES="1,0")
@@ -159,6 +160,7 @@ def test_ranks_that_see_all_gpus_own_that_of_their_local_rank(place: Node) -> No
         assert shares_of(place, run_id) == {GPUS[0]: {1}, GPUS[1]: {1}}
 
 
+@pytest.mark.full
 def test_ids_that_were_given_become_uuids_and_a_gpu_of_two_labels_says_so(place: Node) -> None:
     train(place, "dict(run_id='given', gpu_device_ids=['1'] if rank == 0 else ['0', 1])")
     ended(place, "FROM labels WHERE run_id = 'given'", 2)
@@ -168,6 +170,7 @@ def test_ids_that_were_given_become_uuids_and_a_gpu_of_two_labels_says_so(place:
     assert 2 in shares[GPUS[1]] and shares[GPUS[0]] == {1}
 
 
+@pytest.mark.full
 def test_the_drivers_process_list_corrects_what_a_rank_claims(place: Node) -> None:
     control = os.environ["CONTROL_OF_WAYS"]
     try:

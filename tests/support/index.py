@@ -24,6 +24,12 @@ def empty_file() -> bytes:
         return path.read_bytes()
 
 
+def empty_database(path: Path) -> Database:
+    """Return a database without rows at a path where there is none."""
+    path.write_bytes(empty_file())
+    return Database(path, LOG_ID, has_views=True)
+
+
 class Index:
     """A log on disk, and the database that a follower builds from it."""
 
@@ -31,12 +37,12 @@ class Index:
         self.log = SegmentLog(directory / "log", LOG_ID)
         self.path = directory / "index.duckdb"
         self.directory = directory
-        is_new = not self.path.exists()
-        if is_new:
+        has_views = not self.path.exists()
+        if has_views:
             self.path.write_bytes(empty_file())
-        self._open(has_views=is_new)
+        self._open(has_views=has_views)
 
-    def _open(self, *, has_views: bool = False) -> None:
+    def _open(self, *, has_views: bool) -> None:
         self.database = Database(self.path, LOG_ID, has_views=has_views)
         disable_faulty_optimizers(self.database.connection)  # as wherever queries are answered
         self.follower = LogFollower(self.database, self.directory / "log")
@@ -67,10 +73,11 @@ class Index:
             self.follower.step(self.log.next_number)
             assert self.database.next_number > before, "the position must move"
 
-    def reopen(self) -> None:
+    def reopen(self, *, has_views: bool = True) -> None:
+        """Load what is in the file; unless it has them, make the views as each start does."""
         self.follower.close()
         self.database.close()
-        self._open()
+        self._open(has_views=has_views)
 
     def sql(self, query: str) -> list[tuple[Any, ...]]:
         return self.database.connection.execute(query).fetchall()

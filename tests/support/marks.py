@@ -22,7 +22,9 @@ PROCESS_FOLDERS = ("deploy", "fault", "fuzz", "gpu", "launchers", "process")
 # Modules and folders of which `make test` runs nothing. Each module of the product and each promise keeps a test there.
 FULL = (
     "fault/test_backup.py",
+    "fault/test_files.py",
     "fault/test_mixed_use.py",
+    "fault/test_slow_disk.py",  # seconds beyond the silence of a lost peer
     "launchers/test_hosts.py",  # in namespaces
     "launchers/test_spark.py",
     "launchers/test_training_loops.py",

@@ -222,6 +222,7 @@ print(sum(os.times()[:4]) - before, flush=True); sys.stdin.readline()""")
     assert total == pytest.approx(truth, rel=0.15, abs=0.05)
 
 
+@pytest.mark.full
 def test_a_child_that_was_sampled_counts_once_also_after_its_parent_waited_for_it(start: Start) -> None:
     rank = start("""
 before = sum(os.times()[:4])
@@ -245,6 +246,7 @@ print(sum(os.times()[:4]) - before, flush=True); sys.stdin.readline()""")
     assert total == pytest.approx(truth, rel=0.1, abs=0.05)
 
 
+@pytest.mark.full
 def test_a_child_whose_parent_does_not_wait_takes_nothing_from_the_others(start: Start) -> None:
     """SIGCHLD is ignored: when the first child has ended, its time is in no process's times any more."""
     rank = start("""

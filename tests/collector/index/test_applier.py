@@ -10,6 +10,7 @@ from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import CorruptRange, Kind
 from tests.support.collector_log import START_US, Rank, apply, block_of, quarantined, receipt, records, whole
 from tests.support.index import Index
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
@@ -97,7 +98,7 @@ HOSTILE_IDENTITIES = [
 ]
 
 
-@pytest.mark.parametrize("identity", HOSTILE_IDENTITIES, ids=str)
+@pytest.mark.parametrize("identity", everyday(3, HOSTILE_IDENTITIES), ids=str)
 def test_an_identity_of_odd_values_is_taken_as_far_as_it_makes_sense(index: Index, identity) -> None:
     rank = Rank(0, **identity)
     rank.log(5, a=1.0)

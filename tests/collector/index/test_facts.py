@@ -112,7 +112,7 @@ def history(chooser: random.Random) -> list[Any]:
 
 
 def test_the_rollups_are_those_of_the_plain_query_after_any_history(small_pieces: None, index: Index, rounds) -> None:
-    for seed in rounds(6):
+    for seed in rounds(2):
         chooser = random.Random(seed)
         for block in history(chooser):
             index.take(block)

@@ -33,7 +33,7 @@ from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.changes import at_once_and_one_by_one, change, deletion, logged
 from tests.support.collector_log import LOG_ID, START_US, Rank, whole
-from tests.support.index import Index, copy_of
+from tests.support.index import Index, copy_of, empty_database
 from tests.support.safeguard import Safeguard
 from tests.support.sample_log import everything
 
@@ -108,7 +108,7 @@ def rebuilt(index: Index) -> dict[str, list[str]]:
     """Return all views of a database that is built from the log as it is now."""
     path = index.directory / "rebuilt.duckdb"
     path.unlink(missing_ok=True)
-    database = Database(path, LOG_ID)
+    database = empty_database(path)
     follower = LogFollower(database, index.directory / "log")
     while database.next_number < index.log.next_number:
         follower.step(index.log.next_number)
