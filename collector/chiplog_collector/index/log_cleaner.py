@@ -106,8 +106,13 @@ def restore_set_aside(files: Path) -> None:
 
 
 def _put_back(aside: Path, path: Path) -> None:
-    with contextlib.suppress(FileExistsError):  # it was sent again: the same content
+    try:
         os.link(aside, path)
+    except FileExistsError:
+        pass  # it was sent again: the same content
+    except OSError:  # a file system without links
+        os.rename(aside, path)
+        return
     aside.unlink()
 
 

@@ -1,5 +1,6 @@
 """The log without deleted data: smaller, and a rebuild from it is the database that there was."""
 
+import errno
 import hashlib
 import itertools
 import os
@@ -315,7 +316,15 @@ def test_a_content_that_is_saved_while_the_cleaner_removes_it_is_not_lost(store:
     assert n_stored > 5
 
 
-def test_a_content_that_a_killed_cleaner_had_set_aside_comes_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_content_that_a_killed_cleaner_had_set_aside_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    def refuse(*paths: Path) -> None:
+        raise PermissionError(errno.EPERM, "no links")  # as of vfat, and of some file systems in user space
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse)
     digest = b"\1" * 32
     path = content_path(tmp_path, digest)
     path.parent.mkdir()
