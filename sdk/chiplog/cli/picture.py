@@ -12,6 +12,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 PIXELS = 1000  # of the width
 _DPI = 100
 _PANEL_INCHES = 3.6
+_DASHES = ("-", "--", ":", "-.")  # matplotlib has ten colours; the next ten curves are dashed
 _LEGEND_MAX = 20  # names; more hide the curves
 
 
@@ -45,13 +46,14 @@ def write_picture(
         figure = Figure(figsize=(PIXELS / _DPI, _PANEL_INCHES * len(panels) + 0.4), dpi=_DPI, layout="constrained")
         for axes, panel in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
             for number, curve in enumerate(panel.curves):
-                colour = f"C{number % 10}"
+                colour, dashes = f"C{number % 10}", _DASHES[number // 10 % len(_DASHES)]
                 if curve.low is not None:
                     axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.25, linewidth=0)
                 if curve.raw is not None:
                     axes.plot(curve.raw.x, curve.raw.y, color=colour, alpha=0.25, linewidth=0.8)
                 marker = "o" if len(curve.x) == 1 else None
-                axes.plot(curve.x, curve.y, color=colour, linewidth=1.2, marker=marker, label=_plain(curve.name))
+                name = _plain(curve.name)
+                axes.plot(curve.x, curve.y, dashes, color=colour, linewidth=1.2, marker=marker, label=name)
             axes.set_xscale("log" if is_log_x else "linear")
             axes.set_yscale("log" if is_log_y else "linear")
             axes.set_title(_plain(panel.title), loc="left", fontsize=11)

@@ -1,5 +1,6 @@
 """Pictures of curves: PNG, SVG and PDF, by the suffix."""
 
+import re
 from pathlib import Path
 
 import click
@@ -31,6 +32,14 @@ def test_an_svg_has_titles_axes_and_names_as_text_and_is_the_same_each_time(tmp_
     for part in ("train/loss", "rank0", "step", "cost in $", "64 labels"):
         assert f">{part}<" in text, part
     assert text == paths[1].read_text()
+
+
+def test_more_curves_than_colours_are_told_apart_by_dashes(tmp_path: Path) -> None:
+    curves = [Curve(f"rank{rank}", [0.0, 1.0], [0.0, float(rank)]) for rank in range(20)]
+    write_picture([Panel("loss", "step", curves)], str(tmp_path / "p"), "svg")
+    lines = re.findall(r'stroke: (#\w+);[^"]*stroke-width: 1.2', (tmp_path / "p").read_text())
+    styles = re.findall(r'style="(fill: none;[^"]*stroke-width: 1.2[^"]*)"', (tmp_path / "p").read_text())
+    assert len(set(lines)) == 10 and len(set(styles)) == 20
 
 
 def test_an_unknown_suffix_is_bad_input() -> None:
