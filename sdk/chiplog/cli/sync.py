@@ -27,13 +27,13 @@ _LOOK_AGAIN_S = 0.1
 
 
 @click.command()
-@click.argument("source", metavar="DIR", required=False, type=click.Path(path_type=Path))
+@click.argument("source", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
 @click.option("--dir", "directory", metavar="DIR", help="Deliver to this CHIPLOG_DIR (default ~/.chiplog).")
 @click.option("--delete", is_flag=True, help="Delete each journal and file once it is delivered.")
 @click.option("--again", is_flag=True, help="Also deliver what was delivered there before.")
 @click.option("--timeout-s", type=click.FloatRange(min=0), default=600.0, show_default=True)
 def sync(source: Path | None, directory: str | None, delete: bool, again: bool, timeout_s: float) -> None:
-    """Deliver the journals in DIR: of runs with mode="offline" (default CHIPLOG_DIR/offline), or from elsewhere."""
+    """Deliver the journals of this node's runs with mode="offline", or those in DIR, which came from elsewhere."""
     where = paths_for_root(recording_dir(directory))
     sources = [where.local / "offline", where.root / "offline"]
     if source is not None:

@@ -71,7 +71,7 @@ def init(
             leaves a row of kind resume_refused in `events`, and the data goes to `<run_id>-2`. auto or True without
             `run_id`: the last unfinished run of this working directory and project on this node. A process without a
             launcher also takes the label of the process before it. Counted steps continue on the same node.
-        mode: online (default), offline (journals stay under CHIPLOG_DIR/offline for `chiplog sync`), disabled, or
+        mode: online (default), offline (journals stay on this node for `chiplog sync`), disabled, or
             rank0 (disabled on all ranks but 0); in any case (`CHIPLOG_MODE`). dryrun means offline, run and shared
             mean online, and any other word means offline.
         gpu_device_ids: UUIDs of GPUs, prefixes of UUIDs, MIG names, or nvidia-smi indices (`CHIPLOG_GPU_DEVICE_IDS`).
