@@ -10,7 +10,7 @@ import sys
 
 NAME = "chiplog-likeness"  # of the error handler
 _LIKENESSES = {"─": "-", "│": "|", "…": "...", "→": "->", "×": "x", "·": ".", "µ": "u", "−": "-", "⏎": "\\n", "•": "*"}
-_LIKENESSES |= dict(zip("▁▂▃▄▅▆▇█", "_.-~=+*#", strict=True))
+_LIKENESSES |= dict(zip("▁▂▃▄▅▆▇█", "_,-~=+*#", strict=True))
 _BRAILLE, _BRAILLE_LAST = "\u2800", "\u28ff"
 
 

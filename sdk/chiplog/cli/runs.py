@@ -112,7 +112,7 @@ def runs(
     (never will). A run that is running counts its time until now.
 
     A curve has the mean over all labels in each of 24 equal parts of the run's steps, without NaN; × is a part of NaN
-    only, or infinity. csv and json have its numbers.
+    only, or infinity, · a part without points. csv and json have its numbers.
     """
     if everything and limit is not None:
         raise click.UsageError(f"--all and --limit {limit} exclude each other; give one of them")

@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 
 _BARS = "▁▂▃▄▅▆▇█"
-_MISSING, _NOT_FINITE = " ", "×"
+_MISSING, _NOT_FINITE = "·", "×"
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """Return a bar per value, from the lowest to the highest of them; blank for None, × for NaN and infinity."""
+    """Return a bar per value, from the lowest to the highest of them; · for None, × for NaN and infinity."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     lowest, highest = min(finite, default=0.0), max(finite, default=0.0)
     return "".join(_bar(value, lowest, highest) for value in values)

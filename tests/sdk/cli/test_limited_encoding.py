@@ -107,7 +107,7 @@ def test_json_means_the_same_in_every_encoding(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_character_is_replaced_by_its_likeness_or_its_escape() -> None:
-    assert likeness("─→…▁█⠀⣿µ") == "-->..._# *u"
+    assert likeness("─→…▁▂█·⠀⣿µ") == "-->..._,#. *u"
     assert likeness("é\udc80") == "\\u00e9\\udc80"
     assert json.loads(f'"{likeness("🚢")}"') == "🚢"
     assert is_unicode(io.StringIO())

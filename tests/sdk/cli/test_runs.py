@@ -216,7 +216,7 @@ def test_a_sparkline_is_the_mean_over_labels_in_equal_parts_of_the_steps(chiplog
     assert drawn[0] == "▁" * 24
     assert drawn[1] == "".join(bar * 3 for bar in "▁▂▃▄▅▆▇█")
     assert drawn[3] == "" and drawn[5].endswith("█×××"), "a part with NaN and numbers has their mean"
-    assert drawn[4][0] == "▁" and drawn[4][1:12] == " " * 11 and drawn[4].endswith("█"), "steps without a point"
+    assert drawn[4][0] == "▁" and drawn[4][1:12] == "·" * 11 and drawn[4].endswith("█"), "steps without a point"
     text, errors = chiplog("runs", "--sparkline", "loss", "--sort", "run_id", "--format", "json", root=tuned)[1:]
     values = json.loads(text)[1]["loss"]
     assert len(values) == 24 and values[0] == pytest.approx(0.5 + 1 / 3)

@@ -69,7 +69,7 @@ def test_a_notebook_shows_a_list_of_numbers_as_a_curve_with_its_range() -> None:
         [if(x = 500, 9, 1) for x in range(1000)] AS long, ['<x>'] AS texts,
         [1] AS one, [true, false] AS flags, [NULL, NULL]::INTEGER[] AS unknown, ['nan'::DOUBLE, 1] AS nan"""
     page = result_of(query)._repr_html_()
-    assert '<td title="4 values, 0 to 7">▁█ ▅</td>' in page
+    assert '<td title="4 values, 0 to 7">▁█·▅</td>' in page
     assert f'<td title="1000 values, 1 to 9">{"▁" * 29}█{"▁" * 29}</td>' in page
     for shown in (
         "<td>[&#x27;&lt;x&gt;&#x27;]</td>",

@@ -12,10 +12,10 @@ from chiplog.query.sparkline import sparkline
         ([5.0], "▁"),
         ([3.0, 3.0], "▁▁"),
         (list(range(8)), "▁▂▃▄▅▆▇█"),
-        ([-1.0, None, 1.0], "▁ █"),
+        ([-1.0, None, 1.0], "▁·█"),
         ([float("nan"), 0.0, float("inf"), 1.0, float("-inf")], "×▁×█×"),
         ([float("nan")], "×"),
-        ([None], " "),
+        ([None], "·"),
         ([-1.7e308, 1.7e308, 0.0], "▁█▅"),
     ],
 )
