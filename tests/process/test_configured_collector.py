@@ -14,6 +14,7 @@ from chiplog.ops import daemons
 from chiplog.query.client import NoDataError, connect
 from chiplog_schemas.process.file_lock import lock_note
 from chiplog_schemas.transport.collector_memory import remembered_collector
+from tests.support.exported_run import export_of_whole
 from tests.support.hosts import Centre, Host
 from tests.support.node import end_daemons
 from tests.support.safeguard import Safeguard
@@ -46,6 +47,12 @@ SAFEGUARDS = [
     Safeguard(
         "a change starts no collector where another one is configured",
         "change-starts-no-second-collector",
+        condition=False,
+        test="test_no_command_starts_a_collector_where_another_one_is_configured",
+    ),
+    Safeguard(
+        "an import names the configured collector",
+        "import-keeps-configured-collector",
         condition=False,
         test="test_no_command_starts_a_collector_where_another_one_is_configured",
     ),
@@ -137,10 +144,12 @@ def test_a_collector_of_an_operator_replaces_an_embedded_one(centre: Centre) -> 
 
 
 def test_no_command_starts_a_collector_where_another_one_is_configured(
-    centre: Centre, site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    centre: Centre, site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.start_service(centre.address)
     site.kill_agent()
+    (tmp_path / "exports").mkdir()
+    exported = export_of_whole(tmp_path / "exports")
     line = f"what is logged under {site.root} goes to the collector {centre.address}"
     monkeypatch.setenv("CHIPLOG_COLLECTOR", "tcp://127.0.0.1:9")
     assert main(["up", "--dir", str(site.root)]) == 0
@@ -152,6 +161,8 @@ def test_no_command_starts_a_collector_where_another_one_is_configured(
     monkeypatch.setattr(daemons, "COMING_UP_MAX_S", float("inf"))  # an agent that starts a collector is awaited
     with pytest.raises(NoDataError, match="goes to the collector"):
         connect(dir=site.root)
+    assert main(["import", str(exported), "--dir", str(site.root)]) == 1
+    assert line in capsys.readouterr().err
     main(["doctor", "--dir", str(site.root), "--format", "csv"])
     main(["status", "--dir", str(site.root), "--no-canary", "--format", "csv"])
     assert capsys.readouterr().out.count(line) == 2

@@ -113,6 +113,8 @@ def _destination(directory: str | None, url: str | None) -> Destination:
         return Destination(address, node_name(), client_curve(keys, address, Role.AGENT, Role.COLLECTOR))
     where = paths_for_root(recording_dir(directory))
     if not daemons.daemon_pid(where, daemons.COLLECTOR):
+        if elsewhere := daemons.goes_elsewhere(where):  # safeguard: import-keeps-configured-collector
+            raise click.ClickException(f"no collector runs for {where.root}; {elsewhere}")
         try:
             daemons.start(where, daemons.AGENT, ["--embedded"])  # it starts the collector of its host
         except OSError as error:
