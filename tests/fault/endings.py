@@ -299,8 +299,9 @@ def stage() -> dict[str, Any] | None:
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()  # a forked rank that ends need not traverse all objects of torch
-    multiprocessing.set_forkserver_preload(["tests.fault.endings"])
-    forkserver.ensure_running()
+    if "forkserver" in sys.argv[1:]:  # it imports torch, too
+        multiprocessing.set_forkserver_preload(["tests.fault.endings"])
+        forkserver.ensure_running()
     running: dict[int, tuple[str, Any]] = {}  # what becomes readable at its end -> (name, its Process or PID)
     unread = b""
     poller = select.poll()

@@ -187,11 +187,11 @@ class End:
 class Stage:
     """The process that starts all ranks. `play` may be called by several threads at once."""
 
-    def __init__(self, root: Path, marker: str) -> None:
+    def __init__(self, root: Path, marker: str, methods: set[str]) -> None:
         environment = os.environ | {"CHIPLOG_DIR": str(root), "CHIPLOG_TEST_STAGE": marker, "OMP_NUM_THREADS": "1"}
         self.marker = f"CHIPLOG_TEST_STAGE={marker}".encode()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fault.endings"],
+            [sys.executable, "-m", "tests.fault.endings", *methods],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=Path(__file__).parents[2],
@@ -335,13 +335,13 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         for item in request.session.items
         if item.path == request.path and hasattr(item, "callspec")
     ]
-    endings = [case["ending"] for case in cases]
+    endings = [case["ending"] for case in cases] or ENDINGS
     root = tmp_path_factory.mktemp("ends")
     node = Node(root / "chiplog")
-    stage = Stage(node.root, root.name + str(time.time_ns()))
+    stage = Stage(node.root, root.name + str(time.time_ns()), {ending.method for ending in endings})
     try:
         node.start()
-        yield _play_all(endings or ENDINGS, node, stage, root)
+        yield _play_all(endings, node, stage, root)
     finally:
         with contextlib.suppress(ProcessLookupError):
             assert node.agent is not None

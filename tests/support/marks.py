@@ -24,6 +24,7 @@ FULL = (
     "fault/test_backup.py",
     "fault/test_files.py",
     "fault/test_mixed_use.py",
+    "fault/test_not_kept.py",
     "fault/test_slow_disk.py",  # seconds beyond the silence of a lost peer
     "launchers/test_hosts.py",  # in namespaces
     "launchers/test_spark.py",

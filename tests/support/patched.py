@@ -16,13 +16,14 @@ LEAVES_AT_ONCE = """
 import chiplog_schemas.limits
 chiplog_schemas.limits.IDLE_EXIT_S = {idle_exit_s}
 """
-# A sampler looks at GPUs five times as often.
+# A sampler looks at GPUs five times as often, and soon again after a failure.
 LOOKS_OFTEN = """
 import sys
 if "chiplog_agent.stats" in sys.orig_argv:
-    from chiplog_agent.stats import gpu_threads
+    from chiplog_agent.stats import gpu_threads, process_tree
     for name in ("CHECK_INTERVAL_S", "RETRY_MIN_S", "RETRY_MAX_S", "HOLDERS_INTERVAL_S"):
         setattr(gpu_threads, name, getattr(gpu_threads, name) / 5)
+    gpu_threads.RETRY_BESIDE_MAX_S = process_tree._SETTLED_S = 1.0
 """
 TAKES_OVER_SOON = """
 import chiplog_schemas.process.log_owner

@@ -360,6 +360,7 @@ def test_a_reader_applies_a_log_that_a_killed_collector_left(bare_node, embedded
     assert bare_node.place.index.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.full
 def test_a_reader_applies_records_that_a_database_lacks(bare_node, embedded, capsys) -> None:
     bare_node.stop_collector()
     with connect(dir=bare_node.root) as client:
@@ -412,6 +413,7 @@ def leave_unapplied_log(node, *, embedded: bool) -> None:
 
 
 @pytest.mark.parametrize("embedded", everyday(1, [True, False]))
+@pytest.mark.full
 def test_a_collector_starts_after_a_reader_found_records_that_the_database_lacks(bare_node, embedded) -> None:
     leave_unapplied_log(bare_node, embedded=embedded)
     with connect(dir=bare_node.root) as client:

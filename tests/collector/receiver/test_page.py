@@ -65,6 +65,7 @@ def has_ended(pid: int) -> bool:
     return read_proc_stat(pid)[:1] in ([], ["Z"])
 
 
+@pytest.mark.full
 def test_the_page_is_served_again_after_its_end_and_ends_with_the_collector(tmp_path: Path) -> None:
     with with_page(tmp_path) as process:
         first = opened_page(process, tmp_path)
