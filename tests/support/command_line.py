@@ -1,15 +1,17 @@
-"""Commands as real processes: on pipes, and on a terminal of a given width.
+"""Commands: in this process, or as real processes on pipes and on a terminal of a given width.
 
-Most commands are forked from one process that has done the imports. A command that depends on its start, on its
-environment or on typed input is started as users start it.
+A test of what a command prints calls it. Commands on a terminal are forked from one process that has done the imports.
+A command that depends on its start, on its environment or on typed input is started as users start it.
 """
 
+import io
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from chiplog.cli.root import main
 from chiplog_schemas.limits import QUERY_TIMEOUT_S
 from tests.support.waiting import WAIT_S
 
@@ -99,6 +102,21 @@ def on_pipes(
             target.write(stdin)
         text, errors = [done.result() for done in read]
     return int(forking.recv(100)), text, errors
+
+
+def call(root: Path, arguments: tuple[str, ...], stdin: str = "") -> tuple[int, str, str]:
+    """Call a command with streams and the environment of a process on pipes; return code, stdout, stderr."""
+    streams = [io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8") for text in (stdin, "", "")]
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in {"CHIPLOG_DIR": str(root), "TZ": "Europe/Berlin"}.items():
+            patched.setenv(name, value)
+        time.tzset()
+        for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
+            patched.setattr(sys, name, stream)
+        code = main(arguments)
+    time.tzset()
+    out, errors = (stream.detach().getvalue().decode() for stream in streams[1:])  # type: ignore[attr-defined]
+    return code, out, errors
 
 
 def one_line(stderr: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from chiplog.cli.root import main
-from tests.support.command_line import CLI, environment, fork, forking_process, on_pipes
+from tests.support.command_line import CLI, call, environment, fork, forking_process
 from tests.support.hand_written import hand_written
 from tests.support.recorded import fill_three_runs
 from tests.support.shown_runs import fill_shown_runs
@@ -40,8 +40,8 @@ def forking(recorded) -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def chiplog(recorded, forking) -> Callable[..., tuple[int, str, str]]:
-    """Run a command on pipes; return code, stdout, stderr. With its own variables it gets its own interpreter."""
+def chiplog(recorded) -> Callable[..., tuple[int, str, str]]:
+    """Run a command; return code, stdout, stderr. With its own variables it gets its own process."""
 
     def run(*arguments: str, stdin: str = "", root: Path = recorded, **more: str) -> tuple[int, str, str]:
         if more:
@@ -51,7 +51,7 @@ def chiplog(recorded, forking) -> Callable[..., tuple[int, str, str]]:
             )
             code, text, errors = done.returncode, done.stdout, done.stderr
         else:
-            code, text, errors = on_pipes(forking, root, arguments, stdin)
+            code, text, errors = call(root, arguments, stdin)
         assert "Traceback" not in errors
         return code, text, errors
 
