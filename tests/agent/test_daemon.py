@@ -28,6 +28,7 @@ from chiplog_schemas.storage.journal_dir import LOCK_NAME
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as frame
 from tests.support.descriptors import no_descriptors
+from tests.support.marks import everyday
 from tests.support.node import Node, end_process
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_MS, WAIT_S, wait_until
@@ -322,7 +323,7 @@ daemon.AgentDaemon._try_exit_idle = leave_then_make
 """
 
 
-@pytest.mark.parametrize(("late", "printed"), [("", ""), ("fedcba9876543210" * 2, "successor\n")])
+@pytest.mark.parametrize(("late", "printed"), everyday(1, [("fedcba9876543210" * 2, "successor\n"), ("", "")]))
 def test_a_leaving_agent_starts_a_successor_only_for_journals_that_it_has_not_seen(
     bare_node: Node, late: str, printed: str
 ) -> None:

@@ -197,6 +197,7 @@ def test_a_backup_without_checksums_is_restored_and_gets_them_with_the_next_one(
     assert [segment["sha256"] for segment in json.loads((target / "manifest.json").read_bytes())["segments"]] == sums
 
 
+@pytest.mark.full
 def test_a_backup_whose_repetition_was_interrupted_restores_what_it_had(index: Index, tmp_path: Path) -> None:
     first, *rest = everything()
     index.take(first)

@@ -329,6 +329,7 @@ def test_each_view_answers_whatever_a_clock_shows(index: Index, ts: int) -> None
     assert index.sql("SELECT produced, stored, pending FROM completeness") == [(6, 6, 0)] * 2
 
 
+@pytest.mark.full
 def test_a_rebuild_is_the_same_when_the_collectors_clock_was_set_back(index: Index) -> None:
     """The clock is five hours ahead, then five behind; the index restarts in between."""
     for number, hours in ((0, 5), (1, -5)):

@@ -651,6 +651,7 @@ def test_a_collector_started_on_a_damaged_log_answers_all_the_rest_and_declares_
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
+@pytest.mark.full
 def test_an_agent_started_on_a_damaged_spool_sends_all_the_rest_and_the_loss_is_declared(
     tmp_path: Path, bare_node: Node, rounds: Rounds
 ) -> None:

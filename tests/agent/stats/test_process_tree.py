@@ -287,6 +287,7 @@ burn(0.6); burn(1.2)""")
         say(rank)
 
 
+@pytest.mark.full
 def test_a_rank_that_its_parent_waits_for_is_no_cpu_time_of_the_parent(start: Start) -> None:
     parent = start("""
 pid = os.fork()

@@ -21,6 +21,7 @@ from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.segment_format import list_segments
 from tests.support.collector_log import LOG_ID, START_US, VIEWS, Rank, block_of, whole
 from tests.support.index import Index, copy_of
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 from tests.support.sample_log import everything, place_of
 from tests.support.waiting import WAIT_S
@@ -296,7 +297,7 @@ def test_the_table_of_a_kind_has_the_columns_that_it_declares(index: Index, kind
     assert found == {name: field.sql_type for name, field in fields.items()}
 
 
-@pytest.mark.parametrize("damage", ["garbage", "another log"])
+@pytest.mark.parametrize("damage", everyday(1, ["garbage", "another log"]))
 def test_a_file_that_cannot_be_used_is_set_aside_and_made_anew(index: Index, damage) -> None:
     index.take(*everything())
     before = index.views()

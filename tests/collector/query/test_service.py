@@ -295,6 +295,7 @@ def test_a_text_that_keeps_the_parser_busy_for_ever_costs_a_child_and_is_refused
     assert service._examiner.n_replaced == 1
 
 
+@pytest.mark.full
 def test_texts_that_hang_the_parser_are_not_taken_for_queries_that_are_stuck(index, address, monkeypatch):
     """Many workers wait for one parser: what is overdue there was not run yet, so that nothing has to be cancelled."""
     monkeypatch.setattr(query_module, "STUCK_AFTER_S", 0.0)

@@ -279,6 +279,7 @@ def test_the_index_is_started_again_when_it_dies(bare_node, agent) -> None:
     assert bare_node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"]) == [{"n": 7}]
 
 
+@pytest.mark.full
 def test_the_receiver_goes_on_while_the_index_cannot_be_started(bare_node, agent) -> None:
     agent.hello()
     bare_node.until("SELECT 1")
