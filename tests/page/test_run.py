@@ -26,8 +26,10 @@ def test_the_header_has_state_primary_failure_and_completeness(curved: Site, pag
     expect(header).to_contain_text("4 labels, 1 failed")
     expect(header).to_contain_text("all 20,000 events stored")
     expect(header).to_contain_text("20 min")
-    expect(header.locator(".run-failure")).to_have_text(f"rank3 failed: ValueError: {MARKUP}")
-    expect(header.locator(".run-failure a")).to_have_attribute("href", "#/run/lines/events")
+    verdict = page.locator(".verdict")
+    expect(verdict).to_contain_text(f"rank3 failed first, after step 300: ValueError: {MARKUP}.")
+    expect(verdict.get_by_role("link", name="rank3").first).to_have_attribute("href", "#/run/lines/events")
+    expect(header.locator(".run-failure")).to_have_count(0)  # the sentence has it
     assert page.locator("img").count() == 0
 
 

@@ -56,5 +56,5 @@ def test_of_three_ranks_that_fail_the_one_that_raised_is_first_and_the_others_ar
         timeout=WAIT_S,
         env={**environment, "COLUMNS": "200"},
     )
-    line = next(line for line in shown.stdout.splitlines() if line.strip().startswith("failed first"))
-    assert "rank1, " in line and "ValueError: boom; " in line and line.rstrip().endswith("are echoes"), line
+    line = next(line for line in shown.stdout.splitlines() if line.strip().startswith("verdict"))
+    assert " rank1 failed first, " in line and "ValueError: boom; " in line and "are echoes." in line, line

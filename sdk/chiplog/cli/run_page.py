@@ -15,6 +15,7 @@ from chiplog.cli.format_values import UTC_ZONE, Zone, duration_text, number_text
 from chiplog.cli.plain_table import NAME_WIDTH_MAX
 from chiplog.cli.runs import complete_text, duration_s, state_text
 from chiplog.cli.tables import plain_cell
+from chiplog.query.verdict import failure_of, names_text
 
 # Rows of each table without --all: together they fit on a screen.
 LABELS_SHOWN = 16  # two nodes of eight GPUs
@@ -27,9 +28,6 @@ FILES_SHOWN = 5
 EVENTS_SHOWN = 8
 LAST_VALUES_SHOWN = 3  # for more labels a table shows the range
 DRIFT_SHOWN = 5  # labels whose config differs, and keys of each
-_ECHOES_SHOWN = 5
-_APART_MIN_S = 1e-3  # below it the order of two ends says nothing about their cause
-_APART_MAX_S = 999.5  # above it `.3g` would be a power of ten
 _ENDED_BADLY = ("failed", "crashed")
 _STYLES = {"error": "bold red", "warning": "yellow"}
 
@@ -101,6 +99,7 @@ def _summary_table(found: dict[str, Any], zone: Zone) -> Sheet:
     counts = found["completeness"]
     times = [found[name] for name in ("created_at", "ended_at") if found[name] is not None]
     named = zone.name(times)
+    failure = failure_of(found["first_failure"], found)
     facts = {
         "run": found["run_id"],
         "project": found["project"],
@@ -115,7 +114,7 @@ def _summary_table(found: dict[str, Any], zone: Zone) -> Sheet:
         "ended": f"{zone.text(times[-1], 'seconds')} {named}" if found["ended_at"] is not None else None,
         "took": duration_text(took) if took is not None else None,
         "interrupted": _interrupted_text(found["first_failure"]),
-        "failed first": first_failure_text(found["first_failure"], found["n_attempts"]),
+        "failure": None if found["verdict"]["has_failed"] or failure is None else failure.sentence,
         "verdict": found["verdict"]["text"],
         "last event": _last_event(found["labels"]),
         "labels": f"{found['n_labels']}, primary {found['primary_label'] or 'not known yet'}",
@@ -154,51 +153,11 @@ def _drift(drift: dict[str, list[str]]) -> dict[str, str | None]:
     return {"config drift": "; ".join(shown) + (f"; and {more} more labels" if more else "")}
 
 
-def first_failure_text(failure: dict[str, Any] | None, n_attempts: int = 1) -> str | None:
-    """Return one line about the first failure: the label, the attempt if there are several, and the other failures."""
-    if failure is None or failure.get("is_interrupted"):
-        return None
-    others = failure["others"]
-    text = str(failure["label"]) + (f" in attempt {failure['attempt']}" if n_attempts > 1 else "")
-    later = next((other for other in others if other["after_s"] >= 0), None)
-    if later is not None:
-        when = f"{_apart_text(later['after_s'])} before" if later["after_s"] > 0 else "at the same time as"
-        text += f", {when} {later['label']}"
-    if not failure["is_certain"]:
-        by = f" by {_apart_text(failure['uncertainty_s'])}" if failure["uncertainty_s"] else ""
-        text += f" (uncertain{by})"
-    text += f": {failure['reason'] or failure['state']}"
-    if not failure["is_cause"]:
-        return f"{text}; ended from outside, no cause among the labels"
-    ranks = [other for other in others if other["rank"] is not None and not other["is_echo"]]
-    if failure["rank"] is None and ranks:  # it may not have ended any rank: for example an evaluation
-        text += f"; of the ranks first {ranks[0]['label']}: {ranks[0]['reason'] or 'no reason known'}"
-    echoes = [other["label"] for other in others if other["is_echo"]]
-    if not echoes:
-        return text
-    sooner_s = -others[0]["after_s"]  # only an echo can be seen before its cause
-    up_to = "up to " if sooner_s >= _APART_MIN_S else ""
-    seen = f", seen {up_to}{_apart_text(sooner_s)} sooner" if sooner_s > 0 else ""
-    return f"{text}; {_names_text(echoes)} {'is an echo' if len(echoes) == 1 else 'are echoes'}{seen}"
-
-
 def _interrupted_text(failure: dict[str, Any] | None) -> str | None:
     """Return which labels ended when the user interrupted the run; None if that is not why it ended."""
     if failure is None or not failure.get("is_interrupted"):
         return None
-    return f"by Ctrl-C (SIGINT): {_names_text([failure['label'], *(other['label'] for other in failure['others'])])}"
-
-
-def _names_text(labels: Sequence[str]) -> str:
-    more = len(labels) - _ECHOES_SHOWN
-    return ", ".join(labels[:_ECHOES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def _apart_text(seconds: float) -> str:
-    """Return how far two moments are apart."""
-    if seconds < _APART_MIN_S:
-        return "less than 1 ms"
-    return f"{seconds:.3g} s" if seconds < _APART_MAX_S else duration_text(seconds)
+    return f"by Ctrl-C (SIGINT): {names_text([failure['label'], *(other['label'] for other in failure['others'])])}"
 
 
 def _last_event(labels: list[dict[str, Any]]) -> str | None:

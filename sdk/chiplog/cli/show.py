@@ -35,9 +35,9 @@ def show(run: str, output: Output, everything: bool, is_local: bool, dir_: str |
     with open_client(dir_, url) as client:
         run_id = resolve_run(client, run)
         found = read_run(client, run_id)
-        verdict = read_verdict(client, run_id)
-    if found is None:
-        raise click.ClickException(f"run {run_id!r} was deleted; chiplog runs lists all")
+        if found is None:
+            raise click.ClickException(f"run {run_id!r} was deleted; chiplog runs lists all")
+        verdict = read_verdict(client, run_id, report=found)
     found["verdict"] = {name: value for name, value in verdict.items() if name not in ("parts", "others")}
     if output.form == "json":
         write_object(found, output.path, zone)

@@ -5,7 +5,7 @@ from typing import Any
 
 from chiplog.query.client import Client
 from chiplog.query.run_report import FIRST_FAILURE
-from chiplog.query.verdict import OUTSIDE, Failure, Outside, Spell, build_sentence, slow_spells
+from chiplog.query.verdict import OUTSIDE, Failure, Outside, Spell, build_sentence, failure_of, slow_spells
 
 # The last step that counts, by the labels that run or failed. Steps that one of them has not finished are not compared:
 # the others wait there, or end because of its failure. A label that restarts has the steps of its last attempt. Where
@@ -17,14 +17,14 @@ WITH newest AS (
 ), done AS (
     FROM base.finished_steps WHERE run_id = $run
 )
-SELECT l.label, l.state, coalesce(max(d.step) FILTER (d.attempt = l.attempt), max(d.step)) AS step,
+SELECT l.label, l.attempt, l.state, coalesce(max(d.step) FILTER (d.attempt = l.attempt), max(d.step)) AS step,
        coalesce(max(d.step) FILTER (d.attempt = l.attempt), max(d.step), any_value(p.step)) AS reached
 FROM newest l LEFT JOIN done d ON d.label = l.label
 LEFT JOIN (FROM rank_progress WHERE run_id = $run) p ON p.label = l.label
 WHERE l.state <> 'finished' AND (l.rank IS NOT NULL OR NOT EXISTS (FROM done WHERE rank IS NOT NULL))
-GROUP BY l.label, l.state
+GROUP BY l.label, l.attempt, l.state
 """
-_STATE = "SELECT state, n_labels FROM runs WHERE run_id = $run"
+_RUN = "SELECT state, n_labels, n_attempts FROM runs WHERE run_id = $run"
 _FAILED = ("failed", "crashed")
 _STEP_MAX = (1 << 63) - 1
 _Ask = Callable[..., list[dict[str, Any]]]
@@ -55,7 +55,9 @@ GROUP BY ALL ORDER BY seconds DESC, phase
 """
 
 
-def read_verdict(client: Client, run: str, *, timeout_s: float | None = None) -> dict[str, Any]:
+def read_verdict(
+    client: Client, run: str, *, report: dict[str, Any] | None = None, timeout_s: float | None = None
+) -> dict[str, Any]:
     """Return who failed first and who was slow, see `build_sentence`. `parts` is empty if nothing can be compared.
 
     Steps after the first failure, and steps that a running label has not finished, are left out.
@@ -63,6 +65,7 @@ def read_verdict(client: Client, run: str, *, timeout_s: float | None = None) ->
     Args:
         client: The collector.
         run: The run.
+        report: Of `read_run`, if there is one: then its first failure is not read again.
         timeout_s: Of each query; the default is that of the client.
 
     Raises:
@@ -73,7 +76,7 @@ def read_verdict(client: Client, run: str, *, timeout_s: float | None = None) ->
         return client.sql(query, {"run": run, **named}, timeout_s=timeout_s).rows()
 
     labels = ask(_LABELS)
-    failure = _read_failure(ask, labels) if any(row["state"] in _FAILED for row in labels) else None
+    failure = _read_failure(ask, labels, report) if any(row["state"] in _FAILED for row in labels) else None
     last = _last_step(labels)
     windows = ask(_WINDOWS.format(last=last)) if last is not None else []
     if not windows:
@@ -92,14 +95,18 @@ def _last_step(labels: list[dict[str, Any]]) -> int | None:
     return min((row["step"] for row in labels if row["step"] is not None), default=_STEP_MAX)
 
 
-def _read_failure(ask: _Ask, labels: list[dict[str, Any]]) -> Failure | None:
-    """Return the first failure of a run that has failed."""
-    runs, found = ask(_STATE), ask(FIRST_FAILURE)
-    if not runs or runs[0]["state"] not in _FAILED or not found or found[0]["is_interrupted"]:
+def _read_failure(ask: _Ask, labels: list[dict[str, Any]], report: dict[str, Any] | None) -> Failure | None:
+    """Return the first failure of a run that has failed, or whose primary ended well although others failed."""
+    if report is None:
+        runs, failures = ask(_RUN), ask(FIRST_FAILURE)
+        report = {**runs[0], "first_failure": failures[0] if failures else None} if runs else {"state": None}
+    if report["state"] not in (*_FAILED, "finished"):
         return None
-    step = next((row["reached"] for row in labels if row["label"] == found[0]["label"]), None)
-    label = found[0]["label"] if runs[0]["n_labels"] > 1 else None
-    return Failure(label, found[0]["reason"] or found[0]["state"], step, is_cause=found[0]["is_cause"])
+    found = report["first_failure"]
+    reached = {(row["label"], row["attempt"]): row["reached"] for row in labels if row["state"] in _FAILED}
+    if found is None or (report["state"] == "finished" and (found["label"], found["attempt"]) not in reached):
+        return None
+    return failure_of(found, report, reached.get((found["label"], found["attempt"])))
 
 
 def _read_sums(ask: _Ask, spell: Spell) -> tuple[list[dict[str, Any]], Outside | None]:

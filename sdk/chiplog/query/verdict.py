@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ WAIT_SHARE = 0.5  # of the culprit's excess, as in straggler_windows
 MERGED_SHARE = 0.25  # of the largest excess per step: a slower step by chance does not make a slow time longer
 GAP_SHARE = 0.1  # of the longer of two slow times: a smaller gap between them does not make them two
 OTHERS_MAX = 5
+_NAMES_SHOWN = 5
+_APART_MIN_S = 1e-3  # below it the order of two ends says nothing about their cause
 STALL_STEPS_MAX = 10  # of several labels that were slow at once
 OTHERS_SHARE = 0.1  # of the most expensive spell: cheaper ones would only distract from it
 OUTSIDE = "outside"  # the phase of straggler_windows with the time in no phase that labels share
@@ -55,14 +57,16 @@ class Failure:
 
     Attributes:
         label: None for the only label of a run.
-        step: The last step that the label finished, without phases the last one that it logged; None if unknown.
-        is_cause: False if the label was ended from outside, so that no label is the cause.
+        text: What follows the label: how it ended, how long before the others, and why.
     """
 
     label: str | None
-    reason: str
-    step: int | None
-    is_cause: bool = True
+    text: str
+
+    @property
+    def sentence(self) -> str:
+        """Return the sentence on this failure."""
+        return f"{self.label or 'The run'}{self.text}."
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,55 @@ class Outside:
 
     previous: int
     alone: tuple[tuple[str, float], ...] = ()
+
+
+def failure_of(found: Mapping[str, Any] | None, run: Mapping[str, Any], step: int | None = None) -> Failure | None:
+    """Return the first failure of a run; None if there is none, or if Ctrl-C ended the run.
+
+    Args:
+        found: Its row of first_failure, with `is_interrupted`.
+        run: The row of the run: `n_labels` and `n_attempts`.
+        step: The last step that the label finished, without phases the last one that it logged; None if unknown.
+    """
+    if found is None or found.get("is_interrupted"):
+        return None
+    others = found["others"]
+    text = " failed" if found["is_cause"] else " was ended from outside"
+    text += " first" if run["n_labels"] > 1 else ""
+    text += f" in attempt {found['attempt']}" if run["n_attempts"] > 1 else ""
+    text += f", after step {step:,}" if step is not None else ""
+    later = next((other for other in others if other["after_s"] >= 0), None)
+    if later is not None:
+        when = f"{_apart_text(later['after_s'])} before" if later["after_s"] > 0 else "at the same time as"
+        text += f", {when} {later['label']}"
+    if not found["is_certain"]:
+        by = f" by {_apart_text(found['uncertainty_s'])}" if found["uncertainty_s"] else ""
+        text += f" (uncertain{by})"
+    text += f": {(found['reason'] or found['state']).rstrip('.')}"
+    label = found["label"] if run["n_labels"] > 1 else None
+    if not found["is_cause"]:
+        return Failure(label, f"{text}; no label is the cause")
+    ranks = [other for other in others if other["rank"] is not None and not other["is_echo"]]
+    if found["rank"] is None and ranks:  # it may not have ended any rank: for example an evaluation
+        text += f"; of the ranks first {ranks[0]['label']}: {(ranks[0]['reason'] or 'no reason known').rstrip('.')}"
+    echoes = [other["label"] for other in others if other["is_echo"]]
+    if echoes:
+        sooner_s = -others[0]["after_s"]  # only an echo can be seen before its cause
+        up_to = "up to " if sooner_s >= _APART_MIN_S else ""
+        seen = f", seen {up_to}{_apart_text(sooner_s)} sooner" if sooner_s > 0 else ""
+        text += f"; {names_text(echoes)} {'is an echo' if len(echoes) == 1 else 'are echoes'}{seen}"
+    return Failure(label, text)
+
+
+def names_text(labels: Sequence[str]) -> str:
+    """Return the first labels, and how many more there are."""
+    more = len(labels) - _NAMES_SHOWN
+    return ", ".join(labels[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _apart_text(seconds: float) -> str:
+    """Return how far two moments are apart."""
+    return "less than 1 ms" if seconds < _APART_MIN_S else duration(seconds)
 
 
 def slow_spells(windows: Iterable[dict[str, Any]]) -> list[Spell]:
@@ -202,16 +255,8 @@ def build_sentence(
         if parts:
             parts[0] = parts[0] | {"text": parts[0]["text"].replace("No rank", "no rank", 1)}
             parts = [_part(" Until then "), *parts]
-        parts = [*_on_failure(failure), *parts]
+        parts = [_part(failure.label or "The run", "failures"), _part(f"{failure.text}."), *parts]
     return found | {"parts": parts, "text": "".join(part["text"] for part in parts)}
-
-
-def _on_failure(failure: Failure) -> list[dict[str, Any]]:
-    verb = " failed" if failure.is_cause else " was ended from outside"
-    if failure.label is not None:
-        verb += " first"
-    when = f", after step {failure.step:,}" if failure.step is not None else ""
-    return [_part(failure.label or "The run", "failures"), _part(f"{verb}{when}: {failure.reason.rstrip('.')}.")]
 
 
 def _on_slow(

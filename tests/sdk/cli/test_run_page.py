@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chiplog.cli.root import main
-from chiplog.cli.run_page import _environment_rows, _seconds_text, first_failure_text
+from chiplog.cli.run_page import _environment_rows, _seconds_text
 from tests.support.command_line import ON_ONE_WORKER
 from tests.support.shown_runs import labels_of
 
@@ -63,43 +63,12 @@ def test_the_summary_stands_beside_its_metric_where_it_is_not_the_last_value(sho
     assert json.loads(show("small", "--format", "json"))["summary"]["loss"] == 10.0
 
 
-@pytest.mark.parametrize(
-    ("is_cause", "is_certain", "others", "text"),
-    [
-        (True, True, [("rank1", 0.5, True)], "rank0, 0.5 s before rank1: boom; rank1 is an echo"),
-        (True, True, [("rank1", -0.0107, True)], "rank0: boom; rank1 is an echo, seen up to 0.0107 s sooner"),
-        (
-            True,
-            True,
-            [("rank1", -0.2, True), ("rank2", 0.5, True)],
-            "rank0, 0.5 s before rank2: boom; rank1, rank2 are echoes, seen up to 0.2 s sooner",
-        ),
-        (
-            False,
-            False,
-            [("rank1", 0.0, True)],
-            "rank0, at the same time as rank1 (uncertain): boom; ended from outside, no cause among the labels",
-        ),
-        (True, True, [("rank1", 4e-06, True)], "rank0, less than 1 ms before rank1: boom; rank1 is an echo"),
-        (True, True, [("rank1", -4e-06, True)], "rank0: boom; rank1 is an echo, seen less than 1 ms sooner"),
-        (True, True, [("rank1", 7380.0, True)], "rank0, 2h03m before rank1: boom; rank1 is an echo"),
-    ],
-    ids=["later", "sooner", "both", "together", "at once", "hardly sooner", "much later"],
-)
-def test_nobody_fails_first_after_another(
-    text: str, others: list[tuple[str, float, bool]], *, is_cause: bool, is_certain: bool
-) -> None:
-    named = [dict(zip(("label", "after_s", "is_echo"), other, strict=True)) | {"rank": 1} for other in others]
-    failure = {"label": "rank0", "rank": 0, "attempt": 0, "reason": "boom", "uncertainty_s": 0.0, "others": named}
-    assert first_failure_text(failure | {"is_cause": is_cause, "is_certain": is_certain}) == text
-
-
 def test_a_run_that_ctrl_c_ended_names_no_first_failure(show: Any) -> None:
     page = " ".join(show("interrupted").split())
     assert "interrupted by Ctrl-C (SIGINT): rank1, rank0, rank2 " in page
-    assert "failed first" not in page
+    assert " first, " not in page
     page = " ".join(show("ended").split())
-    assert "failed first rank1, less than 1 ms before rank0: SystemExit: 143; ended from outside" in page
+    assert "verdict rank1 was ended from outside first, less than 1 ms before rank0: SystemExit: 143; no label" in page
     assert "Ctrl-C" not in page
 
 

@@ -139,8 +139,8 @@ def test_the_last_step_of_a_metric_is_that_of_the_newest_attempt(show: Any) -> N
 
 def test_who_failed_first_is_of_the_newest_attempt_in_which_a_rank_failed_and_says_which_that_was(show: Any) -> None:
     """A restart of a process that is not a rank does not hide a failure of a rank."""
-    first = "eval in attempt 0, 210 s before rank1: ValueError: eval 0; of the ranks first rank1: ValueError: train"
-    assert f"failed first {first}" in " ".join(show("again").split())
+    first = "eval failed first in attempt 0, 210 s before rank1: ValueError: eval 0; of the ranks first rank1: "
+    assert f"{first}ValueError: train" in " ".join(show("again").split())
     assert json.loads(show("again", "--format", "json"))["first_failure"]["attempt"] == 0
 
 

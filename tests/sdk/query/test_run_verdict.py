@@ -6,6 +6,7 @@ import duckdb
 import pytest
 
 from chiplog.query.client import Client
+from chiplog.query.run_report import read_run
 from chiplog.query.run_verdict import read_verdict
 from tests.support.hand_written import filled
 
@@ -16,8 +17,15 @@ RUNS = {
     "hangs": [(None, None, None)] * 4,
     "early": [("crashed", 1, 62), ("crashed", 1, 63), ("crashed", 1, 64), ("failed", 1, 2)],
     "finished": [("finished", 0, 50)] * 4,
+    "survived": [*[("finished", 0, 106)] * 3, ("failed", 1, 44)],
 }
-N_FINISHED = {"failed": 42, "hangs": 42, "early": 0, "finished": 43}  # steps of rank3; the others have one more
+N_FINISHED = {
+    "failed": 42,
+    "hangs": 42,
+    "early": 0,
+    "finished": 43,
+    "survived": 42,
+}  # steps of rank3; the others have one more
 
 
 def fill(database: duckdb.DuckDBPyConnection) -> None:
@@ -62,6 +70,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         yield client
 
 
+FAILED = "rank3 failed first, after step 41"
 SLOW = (
     "rank2 cost 6.0 s between steps 10 and 19: its data phase took 7 times as long as the median; "
     "3 other labels waited in backward."
@@ -70,9 +79,17 @@ SLOW = (
 
 def test_a_failed_run_names_the_first_failure_and_blames_no_survivor(client: Client) -> None:
     found = read_verdict(client, "failed")
-    assert found["text"] == f"rank3 failed first, after step 41: ValueError: loss is NaN. Until then {SLOW}"
+    assert found["text"] == f"{FAILED}, 59 s before rank0: ValueError: loss is NaN. Until then {SLOW}"
     assert found["text"] == "".join(part["text"] for part in found["parts"])
     assert (found["has_failed"], found["is_slow"], found["culprit"]["label"]) == (True, True, "rank2")
+
+
+def test_a_run_whose_primary_ended_well_names_the_label_that_failed(client: Client) -> None:
+    found = read_verdict(client, "survived")
+    assert found["text"] == f"{FAILED}: ValueError: loss is NaN. Until then {SLOW}"
+    report = read_run(client, "survived")
+    assert report is not None and report["state"] == "finished"
+    assert read_verdict(client, "survived", report=report) == found
 
 
 def test_a_step_that_a_living_label_has_not_finished_is_left_out(client: Client) -> None:
@@ -81,7 +98,7 @@ def test_a_step_that_a_living_label_has_not_finished_is_left_out(client: Client)
 
 def test_a_label_that_failed_before_its_first_step_leaves_nothing_to_compare(client: Client) -> None:
     found = read_verdict(client, "early")
-    assert found["text"] == "rank3 failed first: ValueError: loss is NaN."
+    assert found["text"] == "rank3 failed first, 60 s before rank0: ValueError: loss is NaN."
     assert not found["is_slow"]
 
 

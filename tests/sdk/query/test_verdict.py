@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from chiplog.query.verdict import Failure, Outside, Spell, build_sentence, duration, slow_spells, times
+import pytest
+
+from chiplog.query.verdict import Outside, Spell, build_sentence, duration, failure_of, slow_spells, times
 
 
 def window(span: int, label: str, phase: str, typical_s: float, excess_s: float, **given: Any) -> dict[str, Any]:
@@ -226,8 +228,48 @@ def test_labels_that_were_slow_at_once_for_a_few_steps_are_told_together() -> No
     ]
 
 
-def test_the_only_label_of_a_run_is_called_the_run() -> None:
-    found = build_sentence(None, (), (), failure=Failure(None, "killed by SIGKILL", 7))
-    assert found["text"] == "The run failed, after step 7: killed by SIGKILL."
-    found = build_sentence(None, (), (), failure=Failure("rank1", "SIGTERM", None, is_cause=False))
-    assert found["text"] == "rank1 was ended from outside first: SIGTERM."
+RUN = {"n_labels": 2, "n_attempts": 1}
+FAILED = {"label": "rank0", "rank": 0, "attempt": 1, "state": "failed", "is_cause": True, "is_certain": True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "others", "text"),
+    [
+        ({}, [("rank1", 0.5, True)], "rank0 failed first, 0.50 s before rank1: boom; rank1 is an echo."),
+        ({}, [("rank1", -0.0107, True)], "rank0 failed first: boom; rank1 is an echo, seen up to 0.011 s sooner."),
+        (
+            {},
+            [("rank1", -0.2, True), ("rank2", 0.5, True)],
+            "rank0 failed first, 0.50 s before rank2: boom; rank1, rank2 are echoes, seen up to 0.20 s sooner.",
+        ),
+        (
+            {"is_cause": False, "is_certain": False},
+            [("rank1", 0.0, True)],
+            "rank0 was ended from outside first, at the same time as rank1 (uncertain): boom; no label is the cause.",
+        ),
+        ({}, [("rank1", 4e-06, True)], "rank0 failed first, less than 1 ms before rank1: boom; rank1 is an echo."),
+        ({}, [("rank1", -4e-06, True)], "rank0 failed first: boom; rank1 is an echo, seen less than 1 ms sooner."),
+        ({}, [("rank1", 7500.0, True)], "rank0 failed first, 2.1 h before rank1: boom; rank1 is an echo."),
+        ({"rank": None}, [("rank1", 1.0, False)],
+         "rank0 failed first, 1.0 s before rank1: boom; of the ranks first rank1: x."),
+    ],
+    ids=["later", "sooner", "both", "together", "at once", "hardly sooner", "much later", "no rank"],
+)  # fmt: skip
+def test_no_label_fails_first_after_another(
+    changes: dict[str, Any], others: list[tuple[str, float, bool]], text: str
+) -> None:
+    named = [dict(zip(("label", "after_s", "is_echo"), other, strict=True)) | {"rank": 1} for other in others]
+    for row in named:
+        row["reason"] = "x."
+    failure = failure_of({**FAILED, "reason": "boom.", "uncertainty_s": 0.0, "others": named, **changes}, RUN)
+    assert failure is not None and failure.sentence == text
+    assert build_sentence(None, (), (), failure=failure)["text"] == text
+
+
+def test_the_only_label_of_a_run_is_called_the_run_and_an_attempt_is_named_if_there_are_several() -> None:
+    found = FAILED | {"reason": None, "state": "crashed", "others": []}
+    failure = failure_of(found, {"n_labels": 1, "n_attempts": 1}, 1_000)
+    assert failure is not None and failure.sentence == "The run failed, after step 1,000: crashed."
+    failure = failure_of(found, {"n_labels": 2, "n_attempts": 2}, 7)
+    assert failure is not None and failure.sentence == "rank0 failed first in attempt 1, after step 7: crashed."
+    assert failure_of(found | {"is_interrupted": True}, RUN) is failure_of(None, RUN) is None
