@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.marks import everyday
 from tests.support.tools import needs
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,7 @@ def test_a_wheel_that_must_have_it_is_not_built_without(tree: Path) -> None:
     assert "no C compiler" in done.stderr
 
 
+@pytest.mark.full
 @needs("gcc", "Python.h")
 def test_a_build_leaves_one_extension_and_one_that_fails_leaves_none(tree: Path) -> None:
     assert build(tree).stdout.startswith("built sdk/chiplog/native/_hot_path")
@@ -66,7 +68,7 @@ def test_the_compiler_has_nothing_to_warn_of(tree: Path) -> None:
 
 
 @needs("gcc", "Python.h")
-@pytest.mark.parametrize("compiler", ["cc", "false"])
+@pytest.mark.parametrize("compiler", everyday(1, ["cc", "false"]))
 def test_an_installation_compiles_once_and_again_only_where_that_failed(
     tree: Path, monkeypatch: pytest.MonkeyPatch, compiler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

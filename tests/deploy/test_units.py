@@ -197,6 +197,7 @@ def test_units_carry_a_run_from_a_rank_into_sql_and_stop_cleanly(deployed: Deplo
         assert ask("SELECT count(*) FROM system_samples").fetchone() != (0,)
 
 
+@pytest.mark.full
 def test_units_keep_what_ranks_log_while_the_collector_is_stopped(deployed: Deployed) -> None:
     deployed.start("chiplog-agent")
     deployed.wait_for("chiplog-agent", "serves")

@@ -37,7 +37,7 @@ def masked(screen: str) -> str:
 
 
 @needs("tmux")
-@pytest.mark.parametrize(("page", "width", "command", "shown"), everyday(2, SCREENS))
+@pytest.mark.parametrize(("page", "width", "command", "shown"), everyday(1, SCREENS))
 def test_a_screen_is_what_the_command_shows(root: Path, page: Path, width: str, command: str, shown: str) -> None:
     assert masked(capture(root, int(width), command)) == masked(shown), f"python -m {__name__} writes it into {page.name}"
 

@@ -88,6 +88,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     node.stop_collector()
 
 
+@pytest.mark.full
 def test_a_page_recovers_when_its_collector_does(node: Node, page: Page, errors: list[str]) -> None:
     node.start_collector()
     node.until("SELECT 1")

@@ -139,6 +139,7 @@ def test_lines_do_not_wait_for_the_report_of_the_run(runs: Site, page: Page) -> 
     expect(page.get_by_text("line 999 of rank4")).to_be_in_viewport()
 
 
+@pytest.mark.full
 def test_a_time_in_the_address_is_jumped_to(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/slow/console?labels=%3Drank0&at=2026-01-02T03:08:20Z")
     expect(page.locator(".line.chosen")).to_contain_text("line 500 of rank0")

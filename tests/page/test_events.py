@@ -89,6 +89,7 @@ def test_new_events_leave_what_a_reader_has_opened_and_selected(failing: Failing
     assert page.evaluate("String(getSelection())").strip() == (text or "").strip() != ""
 
 
+@pytest.mark.full
 def test_the_alerts_are_listed_by_title(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/slow/events")
     row = page.get_by_role("region", name="Alerts").locator("tbody tr")
@@ -100,6 +101,7 @@ def test_the_alerts_are_listed_by_title(runs: Site, page: Page) -> None:
     expect(page.locator(".line.chosen")).to_contain_text("line 1 of rank2")
 
 
+@pytest.mark.full
 def test_an_older_answer_does_not_replace_a_newer_one(runs: Site, page: Page) -> None:
     held: list[Route] = []
     page.route("**/events?kind=alert*", lambda route: held.append(route))

@@ -39,6 +39,7 @@ def media(site_of: Callable[..., Site]) -> Site:
     return site
 
 
+@pytest.mark.full
 def test_an_image_is_previewed_and_the_choice_is_in_the_address(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/slow/files")
     page.get_by_role("button", name="plots/red.png").click()
@@ -58,6 +59,7 @@ def test_svg_and_long_texts_are_shown_as_text(runs: Site, page: Page) -> None:
     assert len(preview.locator("pre").text_content() or "") == 256 << 10
 
 
+@pytest.mark.full
 def test_tables_have_rows_and_json_is_indented(media: Site, page: Page) -> None:
     media.visit(page, "#/run/media/files?file=predictions.csv")
     preview = page.get_by_role("region", name="Preview")

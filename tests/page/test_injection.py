@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.support.marks import everyday
 from tests.support.page_site import Site, watch
 from tests.support.whole_run import MARKUP, fill_marked_runs, marked, run_id_of, store_whole_files
 
@@ -115,7 +116,7 @@ def test_the_header_and_the_details_show_markup_as_text(site: Site, shared: Page
         ("console", [".tab-console"]),
         pytest.param("events", [".tab-events"], marks=pytest.mark.full),
         pytest.param("media", [".tab-media"], marks=pytest.mark.full),
-        ("files", [".tab-files"]),
+        pytest.param("files", [".tab-files"], marks=pytest.mark.full),
         pytest.param("system", [".tab-system"], marks=pytest.mark.full),
     ],
     ids=["curves", "overlaid", "ranks", "console", "events", "media", "files", "system"],
@@ -134,14 +135,7 @@ def test_each_tab_of_a_run_shows_markup_as_text(
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "page.html",
-        "drawing.svg",
-        *(
-            pytest.param(name, marks=pytest.mark.full)
-            for name in ("notes.txt", "scores.csv", "settings.json", "worst.table.json")
-        ),
-    ],
+    everyday(1, ["drawing.svg", "page.html", "notes.txt", "scores.csv", "settings.json", "worst.table.json"]),
 )
 def test_each_preview_of_a_file_shows_markup_as_text(site: Site, shared: Page, found: list[str], name: str) -> None:
     stem, _, ending = name.partition(".")

@@ -158,6 +158,7 @@ def test_a_window_that_is_seen_again_shows_what_it_missed(site: Site, training: 
     expect(panel).to_contain_text("606.25")
 
 
+@pytest.mark.full
 def test_a_run_is_opened_once_it_is_stored_and_left_once_it_is_deleted(
     root: Path, site: Site, page: Page, errors: list[str]
 ) -> None:

@@ -142,6 +142,7 @@ def test_the_colours_change_without_a_request_and_two_inputs_at_once_both_count(
     expect(panel).to_have_count(0)
 
 
+@pytest.mark.full
 def test_what_is_no_image_is_not_shown_as_one_and_tables_are_text(media: Site, page: Page) -> None:
     media.visit(page, "#/run/media/media")
     expect(page.get_by_role("region", name="pages/evil.png")).to_contain_text("This file is not a PNG, JPEG")

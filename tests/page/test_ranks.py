@@ -123,6 +123,7 @@ def test_one_slow_rank_of_1024_in_one_step_is_a_mark_on_the_screen(runs: Site, p
         assert abs(row - 777 / 1024) < 0.01 and 17 / 24 - 0.01 <= column <= 18 / 24 + 0.01
 
 
+@pytest.mark.full
 def test_single_slow_steps_stay_on_the_screen_when_the_window_shrinks(runs: Site, page: Page) -> None:
     """Each of 24 ranks is slow in one step of 600: after narrowing there is one pixel for several steps."""
     runs.visit(page, "#/run/even/console")  # has no other picture
@@ -222,6 +223,7 @@ def test_a_drag_beside_the_heat_map_chooses_no_steps(runs: Site, page: Page) -> 
     assert "first=" not in page.url
 
 
+@pytest.mark.full
 def test_a_cell_is_reached_by_keys_and_opens_the_step_and_the_console(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/even/ranks")
     expect(page.get_by_text("No rank was slow.")).to_be_visible()
@@ -248,6 +250,7 @@ def test_the_labels_are_sorted_and_the_order_is_in_the_address(runs: Site, page:
     assert "sort=label" in page.url and "order" not in page.url
 
 
+@pytest.mark.full
 def test_a_run_without_phases_says_what_records_them(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/alone/ranks")
     expect(page.get_by_text("nothing to compare")).to_be_visible()

@@ -47,6 +47,7 @@ def test_the_details_show_config_and_summary_as_text(curved: Site, page: Page) -
     assert page.locator("img").count() == 0
 
 
+@pytest.mark.full
 def test_the_details_keep_the_focus_and_rows_that_were_asked_for(curved: Site, page: Page) -> None:
     curved.visit(page, "#/run/lines")
     summary = page.locator(".run-details summary")
@@ -88,6 +89,7 @@ def test_a_generated_label_is_shown_as_the_run(site_of: Callable[..., Site], pag
     expect(page.locator("#content")).not_to_contain_text("box-k3x9ab")
 
 
+@pytest.mark.full
 def test_a_tab_that_every_object_has_is_no_tab(curved: Site, page: Page) -> None:
     curved.visit(page, "#/run/lines/constructor")
     expect(page.get_by_role("link", name="Curves")).to_have_attribute("aria-current", "page")

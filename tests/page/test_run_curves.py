@@ -173,6 +173,7 @@ def test_dragging_zooms_all_panels_to_finer_buckets_and_a_double_click_resets(cu
     assert "first" not in page.url
 
 
+@pytest.mark.full
 def test_the_crosshair_shows_the_values_of_all_panels(curved: Site, page: Page) -> None:
     visit(curved, page, "#/run/other/curves")
     expect(panel(page, "train/loss").locator("canvas")).to_be_visible()
@@ -182,6 +183,7 @@ def test_the_crosshair_shows_the_values_of_all_panels(curved: Site, page: Page) 
     expect(panel(page, "train/loss").locator(".curve-where")).to_have_text(here.inner_text())
 
 
+@pytest.mark.full
 def test_metrics_are_found_by_an_expression_and_a_bad_one_says_so(curved: Site, page: Page) -> None:
     visit(curved, page, "#/run/lines/curves?filter=/^(bad|EPOCH)/")
     panels = page.locator(".panel.curve")
@@ -253,6 +255,7 @@ def test_csv_has_the_values_of_a_panel(curved: Site, page: Page) -> None:
     assert download.value.path().read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_a_run_without_metrics_says_so(curved: Site, page: Page) -> None:
     visit(curved, page, "#/run/silent/curves")
     expect(page.get_by_role("heading", name="No metrics yet")).to_be_visible()
@@ -505,6 +508,7 @@ def test_a_metric_opens_over_its_step_metric_until_another_x_is_chosen(uneven: S
     expect(page).to_have_url(re.compile("x=step$"))
 
 
+@pytest.mark.full
 def test_one_bound_of_steps_is_enough(uneven: Site, page: Page) -> None:
     visit(uneven, page, "#/run/uneven/curves?filter=loss")
     expect(panel(page, "train/loss").locator("canvas")).to_be_visible()
@@ -559,6 +563,7 @@ def test_curves_that_failed_are_asked_for_again_with_the_next_change(
     errors.clear()  # the failure
 
 
+@pytest.mark.full
 def test_curves_that_failed_are_asked_for_again_without_a_change(growing: Site, page: Page, errors: list[str]) -> None:
     page.route("**/api/live", lambda route: None)
     failure = {"error": {"kind": "busy", "message": "too many queries"}}

@@ -128,6 +128,7 @@ def test_groups_are_folded_by_keyboard_and_stay_so(many: Site, page: Page) -> No
     expect(page.get_by_role("link", name="run-2", exact=True)).to_be_visible()
 
 
+@pytest.mark.full
 def test_small_curves_are_asked_for_the_visible_rows_only(many: Site, page: Page) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "api/sparklines" in request.url else None)
@@ -144,6 +145,7 @@ def test_small_curves_are_asked_for_the_visible_rows_only(many: Site, page: Page
     expect(page.get_by_role("dialog").get_by_label("curve.loss")).to_be_checked()
 
 
+@pytest.mark.full
 def test_chosen_columns_come_from_config(many: Site, page: Page) -> None:
     many.visit(page)
     page.get_by_role("button", name="Columns…").click()
@@ -173,6 +175,7 @@ def test_columns_are_listed_that_became_known_while_the_dialog_was_open(many: Si
     expect(page.get_by_role("dialog").get_by_label("config.lr")).to_be_visible()
 
 
+@pytest.mark.full
 def test_markup_in_a_name_stays_a_text(many: Site, page: Page) -> None:
     many.visit(page, "#/runs?filter=onerror")
     expect(page.get_by_role("link", name=MARKUP)).to_be_visible()
@@ -219,6 +222,7 @@ def test_runs_that_come_above_do_not_move_what_is_read(many: Site, page: Page) -
     assert first.bounding_box() == place
 
 
+@pytest.mark.full
 def test_a_late_answer_with_other_columns_is_not_drawn(many: Site, page: Page) -> None:
     late: list[Route] = []
     page.route("**/api/runs?config=lr*", lambda route: late.append(route))
@@ -271,6 +275,7 @@ def test_a_filter_by_a_column_beyond_the_most_says_so(many: Site, page: Page) ->
     assert names(page)[0] == "run-1"
 
 
+@pytest.mark.full
 def test_names_that_every_object_has_are_no_columns(many: Site, page: Page) -> None:
     many.visit(page, "#/runs?group=constructor&column=constructor&column=name&filter=constructor:a&sort=valueOf.x")
     expect(page.get_by_text("there is no column constructor")).to_be_visible()

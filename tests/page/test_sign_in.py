@@ -45,6 +45,7 @@ def test_the_password_form_opens_the_page(locked: PageClient, page: Page, errors
     errors.clear()
 
 
+@pytest.mark.full
 def test_a_session_below_a_path_prefix_is_for_that_prefix_only(
     locked: PageClient, jupyter: str, page: Page, errors: list[str]
 ) -> None:

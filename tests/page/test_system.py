@@ -19,6 +19,7 @@ def sampled(site_of: Callable[..., Site]) -> Site:
     return site_of(fill_sampled_run)
 
 
+@pytest.mark.full
 def test_devices_have_curves_and_marks(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/sampled/system")
     panel = page.get_by_role("region", name="GPU utilization")
@@ -97,6 +98,7 @@ def test_what_never_changes_is_a_row_of_a_table(sampled: Site, page: Page) -> No
     expect(page.get_by_role("region", name="GPU power limit")).to_have_count(0)
 
 
+@pytest.mark.full
 def test_a_time_in_the_address_is_shown_and_left(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/sampled/system?first=1767322860000000&last=1767322920000000")
     expect(page.get_by_text("2026-01-02 03:01:00 UTC to 2026-01-02 03:02:00 UTC")).to_be_visible()

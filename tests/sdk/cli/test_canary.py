@@ -4,6 +4,8 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+
 from chiplog.cli import canary
 from chiplog_schemas.paths import paths_for_root
 from tests.support.command_line import run_cli
@@ -19,6 +21,7 @@ def test_canaries_come_out_once_and_unaltered(node: Node) -> None:
     assert node.sql("SELECT count(*) AS n FROM runs") == [{"n": 0}]
 
 
+@pytest.mark.full
 def test_doctor_counts_what_a_stopped_collector_keeps_from_sql(node: Node) -> None:
     assert node.collector is not None
     node.collector.send_signal(signal.SIGSTOP)

@@ -59,7 +59,7 @@ def test_json_has_everything(chiplog, root):
     assert found["config"][0] == {"key": "lr", "a": 0.0003, "b": 0.001, "in_a": True, "in_b": True}
 
 
-@pytest.mark.parametrize("form", everyday(2, ["jsonl", "parquet", "csv", "arrow"]))
+@pytest.mark.parametrize("form", everyday(1, ["jsonl", "parquet", "csv", "arrow"]))
 def test_formats_for_programs_have_a_row_for_each_pair_of_values(chiplog, root, tmp_path, form):
     path = tmp_path / f"pairs.{form}"
     code, text, _ = chiplog("compare", "gpt-a", "gpt-b", "-o", str(path), root=root)
@@ -87,6 +87,7 @@ def test_formats_for_programs_have_a_row_for_each_pair_of_values(chiplog, root, 
     assert found["run", "run_id", None] == (None, "gpt-a", "gpt-b", None)
 
 
+@pytest.mark.full
 def test_a_page_in_markdown_has_a_heading_for_each_table(chiplog, root):
     code, text, errors = chiplog("compare", "gpt-a", "gpt-b", "--format", "md", root=root)
     assert (code, errors) == (0, "")
@@ -95,6 +96,7 @@ def test_a_page_in_markdown_has_a_heading_for_each_table(chiplog, root):
     assert "| hw.gpu.utilization  |       50% |       90% | +80.0% |" in text
 
 
+@pytest.mark.full
 def test_json_counts_the_numbers_that_it_lacks(chiplog, tmp_path):
     with hand_written(tmp_path) as database:
         database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'a', []), (2, 'b', [])")

@@ -105,6 +105,7 @@ def number_of(key: str) -> str:
     return f"(SELECT id FROM base.names WHERE name = '{key}')"
 
 
+@pytest.mark.full
 def test_lowest_and_highest_are_of_finite_values_also_where_others_are_infinite(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         fill_plotted_runs(database)

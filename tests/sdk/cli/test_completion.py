@@ -12,6 +12,7 @@ import pytest
 from chiplog_schemas.limits import QUERY_TIMEOUT_S
 from tests.support.command_line import ON_ONE_WORKER, environment, on_pipes, one_line
 from tests.support.hand_written import hand_written
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S
 
@@ -53,22 +54,25 @@ def complete(forking) -> Callable[..., list[str]]:
 
 @pytest.mark.parametrize(
     ("words", "found"),
-    [
-        (["s"], ["show", "sql", "status", "sync"]),
-        (["runs", "--st"], ["--state"]),
-        (["runs", "--state", "f"], ["finished", "failed"]),
-        (["runs", "--columns", "run_id,st"], ["run_id,state"]),
-        (["runs", "--sort", "summ"], ["summary."]),
-        (["runs", "--sparkline", "tr"], ["train/loss"]),
-        (["show", "gpt"], ["gpt-20260103-11aa22", "gpt-20260102-7f3a91"]),
-        (["show", "l"], ["latest"]),
-        (["edit", "l"], []),
-        (["logs", "latest", "--label", "rank"], ["rank0", "rank1", "rank2", "rank3"]),
-        (["plot", "gpt-20260102", "l"], ["lr"]),
-        (["compare", "vit", "v"], ["vit-20260104-0042"]),
-        (["sql", "--run", "vi"], ["vit-20260104-0042"]),
-        (["completion", ""], ["bash", "zsh", "fish"]),
-    ],
+    everyday(
+        6,
+        [
+            (["s"], ["show", "sql", "status", "sync"]),
+            (["runs", "--st"], ["--state"]),
+            (["runs", "--state", "f"], ["finished", "failed"]),
+            (["runs", "--columns", "run_id,st"], ["run_id,state"]),
+            (["runs", "--sort", "summ"], ["summary."]),
+            (["runs", "--sparkline", "tr"], ["train/loss"]),
+            (["show", "gpt"], ["gpt-20260103-11aa22", "gpt-20260102-7f3a91"]),
+            (["show", "l"], ["latest"]),
+            (["edit", "l"], []),
+            (["logs", "latest", "--label", "rank"], ["rank0", "rank1", "rank2", "rank3"]),
+            (["plot", "gpt-20260102", "l"], ["lr"]),
+            (["compare", "vit", "v"], ["vit-20260104-0042"]),
+            (["sql", "--run", "vi"], ["vit-20260104-0042"]),
+            (["completion", ""], ["bash", "zsh", "fish"]),
+        ],
+    ),
 )
 def test_each_word_of_a_command_can_be_completed(complete, recorded, words, found):
     assert complete(recorded, *words) == found

@@ -49,6 +49,7 @@ def check(where: Paths, said: str) -> None:
         assert not daemons.is_embedded(where, module), f"{module} would leave when idle"
 
 
+@pytest.mark.full
 def test_up_replaces_the_daemons_of_a_training(where, capsys) -> None:
     daemons.start(where, daemons.AGENT, ["--embedded"])
     wait_until(lambda: daemons.daemon_pid(where, daemons.COLLECTOR) > 0, "the agent's own collector")

@@ -11,6 +11,7 @@ from chiplog.cli.limited_encoding import is_unicode, likeness
 from chiplog.cli.root import main
 from tests.support.command_line import ON_ONE_WORKER
 from tests.support.hand_written import hand_written
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 
 pytestmark = ON_ONE_WORKER
@@ -51,6 +52,7 @@ COMMANDS = [
     ["show", "--help"],
     ["show", "größe"],
 ]
+EVERYDAY = [command for command in COMMANDS if command[0] in ("runs", "plot", "logs", "sql", "--help")]
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +89,15 @@ def output_of(monkeypatch: pytest.MonkeyPatch, root: Path, command: list[str], e
         return code, streams[0].buffer.getvalue().decode(encoding, "replace")  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize(
+    ("encoding", "commands"),
+    everyday(2, [("ascii", EVERYDAY), ("latin-1", COMMANDS[:1]), ("ascii", COMMANDS)]),
+    ids=["ascii", "latin-1", "ascii, all commands"],
+)
 def test_no_command_fails_on_a_stream_without_its_characters(
-    monkeypatch: pytest.MonkeyPatch, root: Path, encoding: str
+    monkeypatch: pytest.MonkeyPatch, root: Path, encoding: str, commands: list[list[str]]
 ) -> None:
-    for command in COMMANDS if encoding == "ascii" else COMMANDS[:3]:
+    for command in commands:
         code, _ = output_of(monkeypatch, root, command, encoding)
         assert code in (0, 1, 2), command
     _, text = output_of(monkeypatch, root, ["show", "r"], encoding)
@@ -99,7 +105,7 @@ def test_no_command_fails_on_a_stream_without_its_characters(
     assert ("größe" in text) is (encoding == "latin-1")
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("encoding", everyday(1, ["ascii", "latin-1", "utf-8"]))
 def test_json_means_the_same_in_every_encoding(monkeypatch: pytest.MonkeyPatch, root: Path, encoding: str) -> None:
     for command in (["show", "r", "--format", "json"], ["sql", "SELECT name FROM runs", "--format", "jsonl"]):
         _, text = output_of(monkeypatch, root, command, encoding)

@@ -9,6 +9,7 @@ import pytest
 
 from chiplog.cli.local_time import localized, zone_name
 from chiplog.query.client import Client, connect
+from tests.support.marks import everyday
 from tests.support.recorded import create_database
 
 ZONE = "America/New_York"  # where 03:04 UTC in January is 22:04 of the day before
@@ -44,7 +45,7 @@ def rows(client: Client, query: str) -> list[dict[str, object]]:
         ("started_at = TIMESTAMPTZ '2026-01-02 03:04:05+00'", 1),
     ],
 )
-@pytest.mark.parametrize("end", ["", ";", " ; -- of the query"])
+@pytest.mark.parametrize("end", everyday(4, ["", ";", " ; -- of the query"]))
 def test_a_literal_without_a_zone_is_local(client: Client, condition: str, n_found: int, end: str) -> None:
     assert len(rows(client, f"SELECT * FROM labels WHERE {condition}{end}")) == n_found
 

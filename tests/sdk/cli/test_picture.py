@@ -8,6 +8,7 @@ import pytest
 
 from chiplog.cli.curves import Curve, Panel
 from chiplog.cli.picture import picture_format, write_picture
+from tests.support.marks import everyday
 
 PANELS = [
     Panel("train/loss", "step", [Curve("rank0", [0.0, 1.0], [2.0, 1.0], raw=Curve("rank0", [0.0, 1.0], [3.0, 1.0]))]),
@@ -16,7 +17,7 @@ PANELS = [
 HEADS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
 
-@pytest.mark.parametrize("form", HEADS)
+@pytest.mark.parametrize("form", everyday(1, HEADS))
 def test_a_picture_has_the_format_of_its_suffix(tmp_path: Path, form: str) -> None:
     path = tmp_path / "p"
     assert picture_format(f"a/b.{form.upper()}") == form

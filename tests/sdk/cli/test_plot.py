@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.command_line import ON_ONE_WORKER, one_line
 from tests.support.hand_written import hand_written
+from tests.support.marks import everyday
 from tests.support.plotted_runs import fill_plotted_runs
 from tests.support.safeguard import Safeguard
 
@@ -29,7 +30,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("width", everyday(1, [80, 100, 160]))
 def test_a_plot_fits_the_width(chiplog, root, width):
     code, text, errors = chiplog("plot", "gpt-a", "loss", root=root, COLUMNS=str(width), LINES="24")
     assert (code, errors) == (0, "")
@@ -57,7 +58,7 @@ def test_many_labels_are_a_band(chiplog, root):
     )
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg"])
+@pytest.mark.parametrize("suffix", everyday(1, ["png", "svg"]))
 def test_a_picture_is_written(chiplog, root, tmp_path, suffix):
     path = tmp_path / f"loss.{suffix}"
     assert chiplog("plot", "gpt-64", "loss", "-o", str(path), root=root) == (0, "", "")

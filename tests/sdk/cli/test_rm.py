@@ -78,6 +78,7 @@ def test_what_is_wrong_deletes_nothing(place: Paths) -> None:
     assert runs_in(place) == ["run-1", "run-2", "run-3"]
 
 
+@pytest.mark.full
 def test_a_collector_that_exits_at_that_moment_is_started_again(place: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     with connect(dir=place.root) as client:
         real, calls = client_module.CollectorConnection.change, []

@@ -45,6 +45,7 @@ def test_alerts_are_shown_with_their_text_once_for_a_title_and_do_not_crowd_out_
     assert (alert["title"], alert["text"], alert["times"]) == ("loss is NaN", "at step 29", 30)
 
 
+@pytest.mark.full
 def test_the_command_that_a_page_names_shows_all(show: Any) -> None:
     named = re.findall(r": (chiplog .+)", show("large"))
     assert named

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import COLOURS, ON_ONE_WORKER, one_line
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 from tests.support.shown_runs import labels_of
 
@@ -87,24 +88,26 @@ def test_show_says_where_a_run_ran_and_whose_config_differs(chiplog):
     assert "config drift rank2: lr" in shown
 
 
-@pytest.mark.parametrize("run", [(), ("latest",)])
+@pytest.mark.parametrize("run", everyday(1, [(), ("latest",)]))
 def test_show_takes_the_latest_run_if_none_is_named(chiplog, run):
     assert json.loads(chiplog("show", *run, "--format", "json")[1])["run_id"] == "vit-20260104-0042"
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", everyday(1, [80, 120]))
 def test_show_fits_a_terminal(on_terminal, width):
     text = COLOURS.sub("", on_terminal(width, "show", "gpt-20260103"))
     assert max(map(len, text.splitlines())) <= width
     assert "train/loss" in text
 
 
+@pytest.mark.full
 def test_times_may_be_local(chiplog):
     assert "04:04:05 CET" in chiplog("show", "gpt-20260102", "--local")[1]
     found = json.loads(chiplog("show", "gpt-20260102", "--local", "--format", "json")[1])
     assert found["created_at"].endswith("+01:00")
 
 
+@pytest.mark.full
 def test_all_of_it_can_be_asked_for(show: Any) -> None:
     assert len(labels_of(show("large", "--all"))) == 200
     found = json.loads(show("large", "--format", "json"))

@@ -8,6 +8,7 @@ import pytest
 
 from chiplog.query.saved_queries import NAMES
 from tests.support.command_line import ON_ONE_WORKER, one_line
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
@@ -51,7 +52,7 @@ OF_ONE_SECOND = (
 
 
 @pytest.mark.parametrize("query", OF_ONE_SECOND)
-@pytest.mark.parametrize("options", [(), ("--local",)])
+@pytest.mark.parametrize("options", everyday(3, [(), ("--local",)]))
 def test_a_time_that_is_on_the_screen_finds_its_row(chiplog, options, query):
     shown = "2026-01-02 04:04:05" if options else "2026-01-02 03:04:05"
     query = query.format(shown=shown, of_one="key = 'lr' AND run_id = 'gpt-20260102-7f3a91'")
@@ -81,7 +82,7 @@ def test_the_local_zone_is_used_by_all_that_a_query_makes_of_times(chiplog):
 
 
 @pytest.mark.parametrize(
-    "query", ["DESCRIBE metrics", "SHOW TABLES", "EXPLAIN FROM runs", "SELECT 1 AS runs", "VALUES (1)"]
+    "query", everyday(1, ["DESCRIBE metrics", "SHOW TABLES", "EXPLAIN FROM runs", "SELECT 1 AS runs", "VALUES (1)"])
 )
 def test_what_has_no_times_is_the_same_in_every_zone(chiplog, query):
     assert chiplog("sql", query, "--local") == chiplog("sql", query)

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 
 from chiplog.cli.tables import bars, table_value
 from tests.support.command_line import COLOURS, ON_ONE_WORKER
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
@@ -62,7 +63,7 @@ def test_a_missing_value_an_empty_text_and_the_word_differ(chiplog, on_terminal)
         assert rows == [["a", "NULL"], ["b"], ["c", '"NULL"']]
 
 
-@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("width", everyday(1, [80, 100, 160]))
 def test_a_heading_that_is_wider_than_the_terminal_is_whole(on_terminal, width):
     name = "".join(f"part{number:02}_" for number in range(30))
     for query in (f"SELECT 1 AS {name}", f"SELECT 1 AS {name}, repeat('y', 300) AS {name}b"):
@@ -96,7 +97,7 @@ WIDE = (
 )
 
 
-@pytest.mark.parametrize("width", [80, 100, 160, 300])
+@pytest.mark.parametrize("width", everyday(2, [80, 100, 160, 300]))
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("n", [0, 10])
 def test_on_a_terminal_no_number_and_no_word_is_cut(on_terminal, width, rows, n):

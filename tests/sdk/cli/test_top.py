@@ -15,6 +15,7 @@ from chiplog_schemas.process.procfs import read_proc_stat
 from tests.support.command_line import ON_ONE_WORKER, environment, one_line
 from tests.support.hand_written import hand_written
 from tests.support.live_runs import fill_live_runs
+from tests.support.marks import everyday
 from tests.support.node import Node, end_daemons
 from tests.support.safeguard import Safeguard
 from tests.support.terminal import Terminal
@@ -88,6 +89,7 @@ def test_into_a_pipe_it_prints_one_frame_without_being_asked(chiplog, root):
     assert chiplog("top", "healthy", root=root)[1].splitlines()[1].startswith("8 labels: 7 running, 1 slow")
 
 
+@pytest.mark.full
 def test_options_set_the_order_the_group_and_the_filter(chiplog, root):
     def labels(*options: str) -> list[str]:
         lines = chiplog("top", "healthy", "--once", *options, root=root)[1].splitlines()
@@ -123,7 +125,7 @@ def test_keys_change_the_screen_and_the_terminal_is_restored(root):
         assert terminal.modes_are_restored()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), everyday(1, [(signal.SIGTERM, 143), (signal.SIGINT, 130)]))
 def test_a_signal_ends_it_and_the_terminal_is_restored(root, number, code):
     with Terminal(root, "top", "healthy") as terminal:
         terminal.wait_for("rank3 cost")

@@ -20,6 +20,7 @@ from chiplog.query.result import Result
 from chiplog.query.result_source import MemoryResult
 from chiplog.query.result_stream import ResultStream
 from tests.support.command_line import ON_ONE_WORKER, one_line
+from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
 
@@ -123,7 +124,7 @@ def test_a_table_that_comes_from_no_query_has_every_format(tmp_path, form):
     assert rows == [("x", 1), (None, 2), ("", None)]
 
 
-@pytest.mark.parametrize("form", ["csv", "json", "jsonl", "parquet", "arrow"])
+@pytest.mark.parametrize("form", everyday(2, ["csv", "json", "jsonl", "parquet", "arrow"]))
 def test_a_stream_is_written_as_the_whole_result_is(tmp_path, form):
     sink = io.BytesIO()
     with duckdb.connect() as database:
@@ -177,6 +178,7 @@ def test_values_of_json_keep_their_own_fields_in_a_file(tmp_path):
     assert found == [("{}", 1.0), ('{"a": 1}', 0.5), ('[1, "b"]', None)]
 
 
+@pytest.mark.full
 def test_every_command_with_a_table_has_the_formats(chiplog, tmp_path):
     for command, columns in (
         (("status", "--no-canary"), {"name", "value"}),

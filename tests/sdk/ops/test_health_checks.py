@@ -227,6 +227,13 @@ def test_a_collector_that_refuses_events_is_bad(where: Paths) -> None:
     assert found.found.endswith("collector a answers, and refuses 3 events")
 
 
+def test_a_collector_that_does_not_answer_is_a_warning(where: Paths) -> None:
+    write_link_status(where.agent_link, LinkState.CLOSED, "tcp://127.0.0.1:9 is out of reach")
+    with running(where, daemons.AGENT):
+        found = findings(where.root)["agent"]
+    assert found.verdict == WARNING and "tcp://127.0.0.1:9 is out of reach" in found.found
+
+
 def test_a_collector_is_one_that_is_named_or_runs_or_will_be_started(
     where: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,6 +311,7 @@ def test_journals_that_wait_although_an_agent_runs_are_named(node: Node) -> None
         node.agent.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.full
 def test_a_collector_that_is_out_of_reach_is_named(chiplog_dir: Path) -> None:
     node = Node(chiplog_dir)
     node.start_agent("--collector", "tcp://127.0.0.1:9")

@@ -9,6 +9,7 @@ import pytest
 
 from chiplog.page import connections
 from chiplog.page.connections import CONNECTIONS_MAX, connections_max
+from tests.support.marks import everyday
 from tests.support.page_client import PageClient, serving
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S
@@ -47,7 +48,9 @@ def test_many_silent_connections_leave_room_for_a_reader_and_log_one_line(
     assert len(lines) == 1 and lines[0].startswith("more than 128 connections are open"), lines
 
 
-@pytest.mark.parametrize("sent", [b"", HEAD, HEAD + b"\r\n" + HEAD], ids=["nothing", "half", "one and a half"])
+@pytest.mark.parametrize(
+    "sent", everyday(2, [b"", HEAD, HEAD + b"\r\n" + HEAD]), ids=["nothing", "half", "one and a half"]
+)
 def test_half_a_request_is_closed_after_a_while(tmp_path: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_S", 0.2)
     with serving(tmp_path) as client, connect(client) as silent:
