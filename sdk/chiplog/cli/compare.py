@@ -14,6 +14,7 @@ from chiplog.cli.fitted_table import Column, Sheet
 from chiplog.cli.format_values import Zone, common_timezone, duration_text, number_text, seconds_text
 from chiplog.cli.options import local_option, open_client, require_key, resolve_run, source_options
 from chiplog.cli.output import FORMATS, Output, output_options
+from chiplog.cli.plain_table import NAME_WIDTH_MAX
 from chiplog.cli.runs import duration_s, state_text
 from chiplog.cli.tables import plain_cell
 from chiplog.cli.writers import Rows, write_object, write_result
@@ -117,12 +118,16 @@ def _pace(run: dict[str, Any], took: float | None) -> float | None:
     return took / n_steps
 
 
+def _name(heading: str) -> Column:
+    return Column(heading, is_name=True, width_max=NAME_WIDTH_MAX)
+
+
 def _config(found: dict[str, Any], shown: int | None) -> Sheet | None:
     rows = found["config"]
     n_all = len(rows) + found["config_equal"]
     if not n_all:
         return None
-    sheet = Sheet([Column("key"), Column("A"), Column("B")], f"Config: {len(rows)} of {n_all} keys differ")
+    sheet = Sheet([_name("key"), Column("A"), Column("B")], f"Config: {len(rows)} of {n_all} keys differ")
     for row in rows[:shown]:
         sheet.add(
             plain_cell(row["key"]),
@@ -140,7 +145,7 @@ def _metrics(found: dict[str, Any], shown: int | None) -> list[Sheet]:
     rows = [row for row in found["metrics"] if row["step"] is not None]
     tables = []
     columns = [
-        Column("key", is_name=True),
+        _name("key"),
         Column("step", is_number=True, drop=4),
         *(Column(name, is_number=True) for name in ("A", "B", "change")),
         Column("best A, B", is_whole=True, drop=3),
@@ -183,7 +188,7 @@ def _phases(found: dict[str, Any], shown: int | None) -> Sheet | None:
     if not rows:
         return None
     columns = [
-        Column("phase", is_name=True),
+        _name("phase"),
         *(Column(name, is_number=True) for name in ("A", "B", "change")),
         Column("total A, B", is_whole=True, drop=1),
     ]
@@ -201,7 +206,7 @@ def _phases(found: dict[str, Any], shown: int | None) -> Sheet | None:
 def _system(found: dict[str, Any]) -> Sheet | None:
     if not found["system"]:
         return None
-    columns = [Column("mean of", is_name=True), *(Column(name, is_number=True) for name in ("A", "B", "change"))]
+    columns = [_name("mean of"), *(Column(name, is_number=True) for name in ("A", "B", "change"))]
     sheet = Sheet(columns, "Machines")
     for row in found["system"]:
         values = (row["a_mean"], row["b_mean"])

@@ -52,6 +52,14 @@ def test_a_page_fits_a_terminal(root, width):
     assert any(line.startswith("loss") and "+100.0%" in line for line in lines)
 
 
+def test_a_long_name_pads_no_other_row(chiplog, tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        fill_plotted_runs(database)
+        database.execute("UPDATE base.names SET name = repeat(name, 60) WHERE name IN ('acc', 'data')")
+    lines = chiplog("compare", "gpt-a", "gpt-b", root=tmp_path)[1].splitlines()
+    assert sum(len(line) > 150 for line in lines) == 2, "the rows of both"
+
+
 def test_json_has_everything(chiplog, root):
     found = json.loads(chiplog("compare", "gpt-a", "gpt-b", "--key", "loss", "--format", "json", root=root)[1])
     assert [found["runs"][side]["run_id"] for side in "ab"] == ["gpt-a", "gpt-b"]
