@@ -30,10 +30,13 @@ def file_system_type(path: Path) -> str:
                 if inside and len(mount_point) >= len(best):
                     best, kind = mount_point, mount_type
     except OSError:  # out of descriptors, or no /proc
-        return _BLOCK_DEVICE if _is_on_block_device(path) else ""  # safeguard: local-without-descriptors
+        best = ""
     except ValueError:
         return ""
-    return kind
+    if best:
+        return kind
+    # In the root of a chroot(), no mount of the table has the path.
+    return _BLOCK_DEVICE if _is_on_block_device(path) else ""  # safeguard: local-without-descriptors
 
 
 def _is_on_block_device(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """Which file systems count as this node's own: a short list, and nothing that can be either."""
 
 import errno
+import io
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ SAFEGUARDS = [
         "a process without descriptors keeps its journals where the agent looks for them",
         "local-without-descriptors",
         value='""',
-        test="test_without_descriptors_a_disk_is_local_and_a_file_system_without_a_device_is_not",
+        test="test_without_a_mount_a_disk_is_local_and_a_file_system_without_a_device_is_not",
     ),
 ]
 
@@ -36,17 +37,20 @@ def test_the_file_system_of_a_link_is_that_of_its_target(tmp_path: Path) -> None
     assert file_system_type(tmp_path) != "proc"
 
 
-def test_without_descriptors_a_disk_is_local_and_a_file_system_without_a_device_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mounts", [None, "proc /proc proc rw 0 0\n"], ids=["no descriptors", "in a chroot"])
+def test_without_a_mount_a_disk_is_local_and_a_file_system_without_a_device_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounts: str | None
 ) -> None:
-    def fail(*arguments: object, **named: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
+    def open_(*arguments: object, **named: object) -> io.StringIO:
+        if mounts is None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return io.StringIO(mounts)
 
     def stat(path: Path) -> SimpleNamespace:
         return SimpleNamespace(st_dev=device)
 
     device = os.makedev(254, 0)
-    monkeypatch.setattr(file_systems, "open", fail, raising=False)
+    monkeypatch.setattr(file_systems, "open", open_, raising=False)
     monkeypatch.setattr(file_systems, "os", SimpleNamespace(path=os.path, major=os.major, stat=stat))
     assert file_system_type(tmp_path) in LOCAL_FILE_SYSTEMS
     device = os.makedev(0, 40)

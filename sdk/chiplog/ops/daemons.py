@@ -131,7 +131,9 @@ def may_start_agent(where: Paths) -> bool:
         is_ours = os.stat(where.journals).st_uid == os.geteuid()
     except OSError:
         return False
-    return is_ours and all(os.access(path, os.W_OK) for path in (where.root, where.local, where.journals))
+    # With journals elsewhere, only a collector makes the root: it may be missing.
+    roots = [where.root] if where.root.exists() else []
+    return is_ours and all(os.access(path, os.W_OK) for path in (*roots, where.local, where.journals))
 
 
 def waiting_journals(where: Paths) -> list[bytes]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chiplog.ops import daemons
-from chiplog_schemas.paths import Paths, paths_for_root
+from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.process.daemon import output_path
 from chiplog_schemas.process.file_lock import Lock
 from chiplog_schemas.process.log_owner import LogOwnership
@@ -48,6 +48,16 @@ def where(tmp_path: Path) -> Iterator[Paths]:
 
 def lock(where: Paths, module: str) -> Path:
     return daemons.lock_path(where, module)
+
+
+def test_an_agent_may_be_started_before_anything_has_made_the_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHIPLOG_LOCAL_DIR", str(tmp_path / "local"))
+    where = paths_for_root(tmp_path / "chiplog")
+    assert not daemons.may_start_agent(where), "nothing has been recorded"
+    ensure_private_dir(where.journals)
+    assert daemons.may_start_agent(where) and not where.root.exists()
 
 
 def test_a_daemon_is_the_process_that_holds_its_lock(where: Paths) -> None:
