@@ -26,6 +26,7 @@ FULL = (
     "fault/test_mixed_use.py",
     "fault/test_not_kept.py",
     "fault/test_slow_disk.py",  # seconds beyond the silence of a lost peer
+    "launchers/test_elastic.py",
     "launchers/test_hosts.py",  # in namespaces
     "launchers/test_spark.py",
     "launchers/test_training_loops.py",
