@@ -4,7 +4,7 @@ import os
 
 import click
 
-from chiplog.identity.inherited_env import recording_dir
+from chiplog.identity.recording_dir import recording_dir
 from chiplog.ops import daemons
 from chiplog_schemas.paths import Paths, paths_for_root
 

@@ -11,8 +11,8 @@ import click
 
 from chiplog.cli.options import checked_run_id
 from chiplog.cli.progress import progress_bar
-from chiplog.identity.inherited_env import recording_dir
 from chiplog.identity.process_info import node_name
+from chiplog.identity.recording_dir import recording_dir
 from chiplog.ops import daemons
 from chiplog.query.client import Client, NoDataError, QueryError, connect
 from chiplog.transfer.export_format import RUN_FILE

@@ -14,7 +14,7 @@ from chiplog.cli.local_time import localized, zone_name
 from chiplog.cli.options import local_option, open_client, resolve_run, source_options
 from chiplog.cli.output import FORMATS, Output, output_options
 from chiplog.cli.writers import Rows, StreamedRows, TerminalText, write_result
-from chiplog.identity.inherited_env import recording_dir
+from chiplog.identity.recording_dir import recording_dir
 from chiplog.query.client import Client, QueryError, Result
 from chiplog.query.nearest_names import nearest
 from chiplog.query.result import unique_names

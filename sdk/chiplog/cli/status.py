@@ -10,7 +10,7 @@ import click
 from chiplog.cli.output import FORMATS, Output, output_options
 from chiplog.cli.tables import plain_cell
 from chiplog.cli.writers import Rows, open_output, write_result
-from chiplog.identity.inherited_env import recording_dir
+from chiplog.identity.recording_dir import recording_dir
 from chiplog.journal.reachability import probe
 from chiplog.ops import daemons
 from chiplog.ops.delivered import is_delivered

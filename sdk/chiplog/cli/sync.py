@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from chiplog.identity.inherited_env import recording_dir
+from chiplog.identity.recording_dir import recording_dir
 from chiplog.ops import daemons
 from chiplog.ops.delivered import is_delivered, mark
 from chiplog_schemas.atomic_file import link_or_copy

@@ -7,12 +7,10 @@ another directory in a child that has another working directory, and a child doe
 import json
 import os
 from collections.abc import Mapping, MutableMapping
-from pathlib import Path
 from urllib.parse import quote, unquote
 
 from chiplog.identity.identity import PARENT_RUN, SETUP, Identity, ProcessFacts, decode_inherited, encode_parent_run
-from chiplog.identity.process_info import process_fingerprint, read_process_facts
-from chiplog_schemas.paths import own_dir
+from chiplog.identity.process_info import process_fingerprint
 
 _previous_value: str | None = None  # the variable's value before: a run of an ancestor, which outlives this one
 _told: dict[int, str] = {}  # the value for each open run of this process, by owner, in the order of opening
@@ -46,12 +44,6 @@ def with_inherited_places(environ: Mapping[str, str], facts: ProcessFacts) -> Ma
             continue  # not ours
         return {**environ, **inherited}  # safeguard: places-travel-to-children
     return environ
-
-
-def recording_dir(argument: str | os.PathLike[str] | None) -> Path:
-    """Return the CHIPLOG_DIR of a reader: the argument, else where an ancestor records, else as the variable has it."""
-    # safeguard: reader-follows-its-parent
-    return own_dir(argument, os.environ if argument else with_inherited_places(os.environ, read_process_facts()))
 
 
 def export_run(

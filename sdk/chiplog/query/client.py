@@ -17,7 +17,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chiplog.identity.inherited_env import recording_dir
+from chiplog.identity.recording_dir import recording_dir
 from chiplog.ops import daemons
 from chiplog.query.connection import CANCELLED, CANCELLED_POLL_S, CollectorConnection
 from chiplog.query.result import QueryError, Result

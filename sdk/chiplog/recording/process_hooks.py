@@ -9,7 +9,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from chiplog.identity import process_info
-from chiplog.identity.inherited_env import recording_dir
+from chiplog.identity.recording_dir import recording_dir
 from chiplog.recording import current_run
 from chiplog.recording.current_run import all_runs, open_runs
 from chiplog.recording.failures import attach_context, exit_status_of

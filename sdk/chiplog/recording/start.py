@@ -9,8 +9,9 @@ from typing import Any
 
 from chiplog.identity import process_info
 from chiplog.identity.identity import SETUP, encode_setup, initial_run_id
-from chiplog.identity.inherited_env import encode_places, export_run, recording_dir
+from chiplog.identity.inherited_env import encode_places, export_run
 from chiplog.identity.modes import CREATE_NEW, RETURN_PREVIOUS, reinit_of
+from chiplog.identity.recording_dir import recording_dir
 from chiplog.recording import current_run, process_hooks
 from chiplog.recording.current_run import open_runs
 from chiplog.recording.pickling import RunPickle, find_local, from_pickle, to_pickle

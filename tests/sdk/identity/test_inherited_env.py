@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from chiplog.identity.identity import PARENT_RUN, Identity, decode_inherited
+from chiplog.identity.identity import PARENT_RUN, Identity, decode_inherited, encode_parent_run
 from chiplog.identity.inherited_env import export_run, restore_environ, with_inherited_places
 from chiplog.identity.process_info import read_process_facts
 from tests.support.safeguard import Safeguard
@@ -24,8 +24,7 @@ SAFEGUARDS = [
     Safeguard(
         "a child that only reads does so where its parent records",
         "reader-follows-its-parent",
-        part="os.environ if argument else with_inherited_places(os.environ, read_process_facts())",
-        new="os.environ",
+        value="os.environ",
         test="test_a_child_that_only_reads_does_so_where_its_parent_records",
     ),
 ]
@@ -170,6 +169,8 @@ def test_a_command_of_chiplog_run_records_where_the_launcher_does(tmp_path: Path
 
 def test_what_is_not_ours_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = read_process_facts()
-    for places in ("%5B", "5", "%5B1%2C2%5D", ""):
-        environ = {PARENT_RUN: f"99:r/x///////////{places}", "CHIPLOG_DIR": "data"}
+    for places in ("%5B", "5", "%5B1%2C2%5D", "%5B%5B%5D%2C%5B%5D%5D", "\udcff", ""):
+        said = encode_parent_run(99, "r", Identity("r", "x", "launch"), places=places)
+        assert decode_inherited(said).places == places
+        environ = {PARENT_RUN: said, "CHIPLOG_DIR": "data"}
         assert with_inherited_places(environ, facts) == environ
