@@ -24,6 +24,19 @@ _DAMAGE = re.compile(
 # included.
 _REFUSED_COMMIT = re.compile(r"(TransactionContext Error: )?Failed to commit: .*(Could not|Cannot|fsync)", re.DOTALL)
 
+_REMEDIES = (
+    (
+        re.compile("Binder Error: Referenced column .* not found"),
+        "a text has single quotes: key = 'loss'; DESCRIBE metrics lists the columns of a view",
+    ),
+    (re.compile("Catalog Error: .*does not exist"), "SHOW TABLES lists the views"),
+    (
+        re.compile("Parser Error: "),
+        "a name that is a word of SQL needs double quotes; DESCRIBE runs lists the columns of a view",
+    ),
+    (re.compile("Permission Error: "), "queries read the views of chiplog only; SHOW TABLES lists them"),
+)
+
 
 def is_stream_error(text: str) -> bool:
     """Return True if a message is that of a query that failed after its first rows."""
@@ -49,6 +62,11 @@ def corruption_reason(error: BaseException) -> str | None:
 def is_refused_commit(text: str) -> bool:
     """Return True if a message of a failed transaction reports that the disk refused it."""
     return _REFUSED_COMMIT.match(text) is not None
+
+
+def remedy_of_query(text: str) -> str:
+    """Return `; ` and what to write instead in a query that DuckDB refuses; empty if none is known."""
+    return next((f"; {remedy}" for pattern, remedy in _REMEDIES if pattern.match(text)), "")
 
 
 def foreign_path_reason(path: Path) -> str | None:

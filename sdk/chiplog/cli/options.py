@@ -12,6 +12,7 @@ from chiplog.query.client import Client, NoDataError, QueryError, connect
 from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
 from chiplog.settings import clean_name
 from chiplog_schemas.limits import NAME_CHARS_MAX
+from chiplog_schemas.query.duckdb_errors import remedy_of_query
 
 _NO_START = "chiplog.no_start"  # in click's meta of one command
 _LABELS_SHOWN = 8  # in a message, if none is similar
@@ -81,7 +82,8 @@ def open_client(dir_: str | None, url: str | None) -> Iterator[Client]:
             yield client
     except QueryError as error:
         blamed = BadQuery if error.kind in ("refused", "forbidden", "sql") else click.ClickException
-        raise blamed(error.message) from error
+        remedy = remedy_of_query(error.message) if error.kind == "sql" else ""
+        raise blamed(error.message + remedy) from error
     except NoDataError as error:
         raise click.ClickException(str(error)) from error
     except ValueError as error:

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from chiplog.cli.limited_encoding import tolerate_encodings
-from chiplog.cli.usage_remedies import remedy_of
+from chiplog.cli.usage_remedies import OTHER_COMMANDS, remedy_of
 
 
 class CommandSpec(NamedTuple):
@@ -104,6 +104,8 @@ class LazyGroup(click.Group):
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             from chiplog.query.nearest_names import unknown_name
 
+            if other := OTHER_COMMANDS.get(name):
+                raise click.UsageError(f"command {name!r} is unknown; write chiplog {other}", ctx)
             raise click.UsageError(
                 unknown_name("command", name, self.list_commands(ctx), "chiplog --help lists all"), ctx
             )
@@ -196,7 +198,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "chiplog"
-        message = _line_of(error) + remedy_of(error)
+        remedy = remedy_of(error)
+        message = _line_of(error) + remedy
         return _fail(f"{path}: {message}" if ";" in message else f"{path}: {message}; see {path} --help", 2)
     except click.exceptions.Exit as error:
         return error.exit_code
@@ -213,7 +216,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _line_of(error: click.ClickException) -> str:
-    return " ".join(error.format_message().split()).rstrip(".")
+    # Options that click suggests are similar by their dashes alone; remedy_of has better ones.
+    text = error.message if isinstance(error, click.NoSuchOption) else error.format_message()
+    return " ".join(text.split()).rstrip(".")
 
 
 def _fail(message: str, code: int) -> int:

@@ -63,8 +63,13 @@ def column_name(name: str) -> str:
     if keyed(name) is None and name not in COLUMNS:
         near = nearest(name, COLUMNS)
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"use {_KNOWN}"
-        if not near and name and "." not in name:
-            hint = f"for a key write 'config.{name}' or 'summary.{name}'; columns are {_KNOWN}"
+        if name and "." not in name:
+            keyed_names = f"'config.{name}' or 'summary.{name}'"
+            hint = (
+                f"{hint} For a key write {keyed_names}"
+                if near
+                else f"for a key write {keyed_names}; columns are {_KNOWN}"
+            )
         raise click.UsageError(f"column {name!r} is unknown; {hint}")
     return name
 

@@ -13,6 +13,7 @@ from chiplog_schemas.query.duckdb_errors import (
     is_out_of_memory,
     is_refused_commit,
     is_stream_error,
+    remedy_of_query,
 )
 from tests.support.safeguard import Safeguard
 
@@ -82,3 +83,22 @@ def test_a_path_under_which_duckdb_opens_another_file_is_named(tmp_path: Path, n
     assert reason is not None and str(path.parent) in reason
     with pytest.raises(duckdb.Error):  # if this opens it, the check is needless
         duckdb.connect(str(path)).execute("CREATE TABLE t AS SELECT 1")
+
+
+@pytest.mark.parametrize(
+    ("query", "remedy"),
+    [
+        ('SELECT value FROM metrics WHERE key = "loss"', "single quotes: key = 'loss'; DESCRIBE metrics"),
+        ("SELECT los FROM metrics", "DESCRIBE metrics lists the columns of a view"),
+        ("FROM metric", "SHOW TABLES lists the views"),
+        ("SELECT group FROM metrics", "needs double quotes; DESCRIBE runs lists"),
+        ("FROM 'x.parquet'", "queries read the views of chiplog only"),
+    ],
+)
+def test_a_mistake_in_a_query_has_a_remedy(query: str, remedy: str) -> None:
+    with duckdb.connect(config={"enable_external_access": False}) as connection:
+        connection.execute("CREATE TABLE metrics (key VARCHAR, value DOUBLE)")
+        with pytest.raises(duckdb.Error) as caught:
+            connection.execute(query)
+    assert remedy in remedy_of_query(str(caught.value))
+    assert remedy_of_query("Conversion Error: Parser Error: x") == ""

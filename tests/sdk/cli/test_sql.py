@@ -147,7 +147,7 @@ def test_a_query_may_begin_with_a_comment_and_an_unknown_option_is_no_query(chip
     for arguments in (["--fromat", "csv", "FROM runs"], ["--fromat=csv", "FROM runs"], ["FROM runs", "--fromat"]):
         code, text, errors = chiplog("sql", *arguments)
         assert (code, text) == (2, "")
-        assert "'--fromat'. Did you mean '--format'" in one_line(errors)
+        assert "'--fromat'; did you mean --format?" in one_line(errors)
 
 
 def test_the_prompt_answers_line_by_line_and_survives_errors(on_terminal):
