@@ -49,4 +49,4 @@ def test_after_an_exec_both_attempts_are_whole_and_finished(node: Node, tmp_path
     assert [(row["attempt"], row["step"], row["value"]) for row in steps] == [
         (step // 10, step, float(step)) for step in range(20)
     ]
-    assert not node.sql("SELECT 1 FROM events WHERE kind = 'alert'")
+    assert not node.sql("FROM first_failure")
