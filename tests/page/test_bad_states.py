@@ -64,6 +64,7 @@ def test_a_run_that_only_printed_says_so_in_each_tab(odd: Site, page: Page) -> N
         expect(page.locator("main")).to_contain_text(words)
 
 
+@pytest.mark.full
 def test_of_ten_thousand_keys_few_are_drawn_and_a_filter_finds_one(odd: Site, page: Page) -> None:
     odd.visit(page, "#/run/keys")
     expect(page.get_by_role("heading", name="layer0", exact=True)).to_be_visible()

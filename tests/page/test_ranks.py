@@ -153,6 +153,7 @@ def test_single_slow_steps_stay_on_the_screen_when_the_window_shrinks(runs: Site
     expect(page.get_by_text("rank13, step 331: 5 s more than the median of 1 s")).to_be_visible()
 
 
+@pytest.mark.full
 def test_the_timeline_shows_a_range_of_steps_and_its_phases_are_reached_by_keys(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/slow/ranks")
     lanes = page.get_by_role("region", name="Phases over time")

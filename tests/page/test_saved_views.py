@@ -88,6 +88,7 @@ def test_a_readers_key_is_told_what_it_cannot_do(site: Site, page: Page, errors:
     errors.clear()  # the refusal
 
 
+@pytest.mark.full
 def test_views_that_ship_filter_the_labels_and_keep_the_rest(site: Site, page: Page) -> None:
     site.visit(page, "#/run/gpt-20260103-11aa22/curves?log=1")
     open_menu(page)

@@ -96,6 +96,7 @@ def test_an_error_is_shown_and_the_last_result_stays(site: Site, page: Page, err
     errors.clear()  # the status of the answer
 
 
+@pytest.mark.full
 def test_a_query_that_runs_is_stopped(site: Site, page: Page) -> None:
     forever = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range + b.range) % 9 = 1"
     site.visit(page, "#/sql?q=" + quote(forever))

@@ -57,6 +57,7 @@ def test_up_replaces_the_daemons_of_a_training(where, capsys) -> None:
     check(where, capsys.readouterr().out)
 
 
+@pytest.mark.full
 def test_a_collector_that_a_training_started_in_between_is_not_the_one_that_up_names(
     where, capsys, monkeypatch
 ) -> None:

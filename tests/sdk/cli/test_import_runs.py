@@ -182,6 +182,7 @@ def test_a_collector_is_started_for_a_directory_without_one(exported: Path, tmp_
         end_daemons(paths_for_root(root))
 
 
+@pytest.mark.full
 def test_a_run_that_was_deleted_comes_back_with_an_import(exported: Path, tmp_path: Path) -> None:
     root = tmp_path / "fresh"
     try:

@@ -64,6 +64,7 @@ def test_the_summary_stands_beside_its_metric_where_it_is_not_the_last_value(sho
     assert json.loads(show("small", "--format", "json"))["summary"]["loss"] == 10.0
 
 
+@pytest.mark.full
 def test_a_run_that_ctrl_c_ended_names_no_first_failure(show: Any) -> None:
     page = " ".join(show("interrupted").split())
     assert "interrupted by Ctrl-C (SIGINT): rank1, rank0, rank2 " in page

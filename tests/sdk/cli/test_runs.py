@@ -77,6 +77,7 @@ def test_runs_lists_the_newest_first_with_what_is_missing(chiplog):
     assert [row["complete"] for row in rows] == [False, False, True]
 
 
+@pytest.mark.full
 def test_a_run_is_complete_only_when_every_label_has_ended(chiplog):
     """What a running or stopped rank has logged and not sent is unknown."""
     lines = {line.split()[0]: line.rstrip() for line in chiplog("runs")[1].splitlines() if line}

@@ -116,6 +116,7 @@ def test_all_of_it_can_be_asked_for(show: Any) -> None:
     assert behind == [("rank7", 95)]
 
 
+@pytest.mark.full
 def test_time_per_phase_says_how_much_of_the_step_it_is_and_who_is_slowest(show: Any) -> None:
     page = show("small")
     assert re.search(r"\nstep +2 +2s +100% +rank0 2s\ndata +2 +1s +50% +rank1 1.5s\n", page)

@@ -87,6 +87,7 @@ def test_tab_completes_views_columns_runs_and_keys(root):
         assert terminal.end() == 0
 
 
+@pytest.mark.full
 def test_a_result_is_cut_at_a_limit_that_is_named_and_can_be_changed(root):
     with Terminal(root, "sql") as terminal:
         terminal.wait_for(READY)

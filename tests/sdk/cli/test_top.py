@@ -65,6 +65,7 @@ def test_one_frame_goes_into_a_pipe_with_the_label_that_hangs_first(chiplog, roo
     assert len([line for line in lines if line.startswith("node")]) == 126, "each node, and their heading"
 
 
+@pytest.mark.full
 def test_one_frame_is_a_table_for_programs_with_a_row_for_each_label(chiplog, root, tmp_path):
     code, text, errors = chiplog("top", "large", "--once", "--format", "csv", root=root)
     assert (code, errors) == (0, "")
@@ -85,6 +86,7 @@ def test_a_frame_in_markdown_keeps_its_lines_apart(chiplog, root):
     assert any(line.startswith("| rank3 |") for line in lines)
 
 
+@pytest.mark.full
 def test_into_a_pipe_it_prints_one_frame_without_being_asked(chiplog, root):
     assert chiplog("top", "healthy", root=root)[1].splitlines()[1].startswith("8 labels: 7 running, 1 slow")
 

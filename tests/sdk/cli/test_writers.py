@@ -214,7 +214,7 @@ def test_a_feather_file_is_arrow(chiplog, tmp_path, suffix):
     assert (table.num_rows, table.column_names) == (1500, ["key", "step", "ts", "value"])
 
 
-@pytest.mark.parametrize("suffix", ["csv", "json", "parquet", "txt"])
+@pytest.mark.parametrize("suffix", everyday(2, ["csv", "json", "parquet", "txt"]))
 def test_a_file_gets_the_form_of_its_suffix_and_appears_complete(chiplog, tmp_path, suffix):
     target = tmp_path / f"out.{suffix}"
     query = "FROM metrics ORDER BY label, key, step" + (" LIMIT 20" if suffix == "txt" else "")

@@ -170,6 +170,7 @@ def test_the_last_words_of_a_process_that_dies_are_recorded(chiplog_dir, tmp_pat
     assert any(stream == 2 and line.startswith("native code fails") for stream, line in lines)
 
 
+@pytest.mark.full
 def test_what_c_code_prints_is_followed_by_label_while_the_run_goes_on(node, tmp_path) -> None:
     """A helper is killed and replaced: the new one's lines continue where those of the old one ended."""
     body = """

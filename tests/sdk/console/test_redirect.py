@@ -65,7 +65,7 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("waits", [True, False], ids=["one after the other", "while bytes wait"])
+@pytest.mark.parametrize("waits", everyday(1, [True, False]), ids=["one after the other", "while bytes wait"])
 def test_a_helper_that_is_killed_costs_the_terminal_nothing(chiplog_dir, tmp_path, waits) -> None:
     done = run_script(tmp_path, KILLED.format(signal="SIGKILL", waits=waits))
     expected = [f"{number} {n}" for number in range(4) for n in range(2500)] + ["done"]

@@ -36,6 +36,7 @@ def test_text_takes_parameters_by_name(engine: sa.Engine) -> None:
     assert rows == [("gpt-20260102-7f3a91", ["a", "b"]), ("gpt-20260103-11aa22", [])]
 
 
+@pytest.mark.full
 def test_core_selects_are_written_in_the_language_of_the_database(engine: sa.Engine, metrics: sa.Table) -> None:
     key, step, value, ts = (metrics.c[name] for name in ("key", "step", "value", "ts"))
     with engine.connect() as connection:

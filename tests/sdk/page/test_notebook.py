@@ -54,6 +54,7 @@ assert endless.began.acquire(timeout=25)
 """
 
 
+@pytest.mark.full
 def test_the_end_of_the_process_cancels_the_queries_that_run(root: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", ENDS, root], capture_output=True, text=True, timeout=WAIT_S)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "cancelled\n", "")

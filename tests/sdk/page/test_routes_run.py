@@ -55,6 +55,7 @@ def test_the_outline_of_a_run_is_its_row_and_its_keys(reader: PageClient) -> Non
     assert reader.ask("/api/runs/none/outline").status == 404
 
 
+@pytest.mark.full
 def test_ranks_are_judged_as_in_top(reader: PageClient) -> None:
     found = reader.get("runs/large/ranks")
     at = {name: place for place, name in enumerate(found["columns"])}

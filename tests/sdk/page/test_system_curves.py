@@ -59,6 +59,7 @@ def test_many_devices_are_a_band_that_names_its_extremes(client: Client) -> None
     assert read_system_curve(client, SystemRequest("many", ("nothing",), FIRST, LAST, 50))["kind"] == "none"
 
 
+@pytest.mark.full
 def test_throttling_and_lost_gpus_are_marks_in_the_order_of_time(client: Client) -> None:
     found = read_names(client, "sampled")
     assert [(row["title"], row["n_devices"], row["flat"]) for row in found["names"]] == [

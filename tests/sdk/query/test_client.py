@@ -740,6 +740,7 @@ def test_a_question_is_asked_again_when_another_collector_has_taken_over(where, 
     second.stop()
 
 
+@pytest.mark.full
 def test_sixteen_threads_share_a_client_and_sixteen_have_their_own(where, collector):
     shared = connect(dir=where.root)
 

@@ -93,6 +93,7 @@ def test_people_see_the_run_in_place_of_the_label(
     assert not re.search("x4k9mz", text), text
 
 
+@pytest.mark.full
 def test_programs_get_the_label(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def answer(*command: str) -> Any:
         assert main([*command, "--dir", str(root)]) == 0

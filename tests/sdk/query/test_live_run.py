@@ -38,6 +38,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         yield client
 
 
+@pytest.mark.full
 def test_of_a_thousand_ranks_the_one_that_hangs_is_found(client: Client) -> None:
     frame = LiveRun("large").read(client)
     assert frame is not None and len(frame.rows) == 1000
@@ -121,6 +122,7 @@ def test_a_phase_that_ended_is_not_open_and_the_newest_attempt_counts(tmp_path: 
         assert (frame.rows[0].step, frame.rows[0].open_phase) == (0, None)
 
 
+@pytest.mark.full
 def test_a_phase_that_ended_is_not_open_far_behind_the_foremost_label_either(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
@@ -145,6 +147,7 @@ def test_a_phase_that_ended_is_not_open_far_behind_the_foremost_label_either(tmp
     assert {row.label: row.open_phase for row in frame.rows} == {"rank0": None, "eval": None, "busy": "data"}
 
 
+@pytest.mark.full
 def test_a_label_whose_clock_is_an_hour_slow_does_not_stall_while_it_moves(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")

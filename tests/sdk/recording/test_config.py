@@ -163,6 +163,7 @@ def test_the_summary_is_that_of_the_view(node) -> None:
     assert {row["key"]: pytest.approx(row["value"]) for row in rows} == dict(run.summary)
 
 
+@pytest.mark.full
 def test_a_config_of_very_many_keys_is_kept_whole(chiplog_dir, offline) -> None:
     config = {f"k{number}": number for number in range(50_000)}
     chiplog.init(mode="offline", config=config, capture_console=False).finish()

@@ -239,6 +239,7 @@ def test_half_a_secret_is_never_shown_because_the_other_half_was_cut_off() -> No
     assert SECRET not in str(long)
 
 
+@pytest.mark.full
 def test_a_text_of_any_shape_takes_a_bounded_time() -> None:
     """No expression has quadratic cost: the test's own limit would detect it."""
     for piece in ("a", "a-", "://", "a=b ", "--token ", "{", '"', "\\", "key='", "A1b2", "https://u:", "sk-", "a.b-c="):

@@ -152,7 +152,7 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("what", everyday(12, WRONG))
 def test_what_is_wrong_is_named_in_one_line(export: Path, tmp_path: Path, what: str) -> None:
     spoil, message = WRONG[what]
     spoil(export)
@@ -249,6 +249,7 @@ ODD_FIELDS: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
 ]
 
 
+@pytest.mark.full
 def test_each_odd_value_is_named_in_one_line(export: Path, tmp_path: Path) -> None:
     changes: list[tuple[str, Callable[[Path], Any]]] = [
         (
