@@ -218,7 +218,7 @@ print(sum(os.times()[:4]) - before, flush=True); sys.stdin.readline()""")
     say(rank)
     total = spent(stats, rank.pid, lambda: readable(rank))
     truth = used(rank)
-    assert truth > 0.45
+    assert truth > 0.2, "far more than what the rank itself used"
     assert total == pytest.approx(truth, rel=0.15, abs=0.05)
 
 
