@@ -143,12 +143,15 @@ def test_a_change_is_a_percentage_or_a_factor(a, b, text):
 
 @pytest.mark.parametrize(
     ("arguments", "part"),
-    [
-        (["gpt-a", "gpt-c"], "run 'gpt-c' is unknown; did you mean"),
-        (["gpt-a", "gpt-a"], "'gpt-a' and 'gpt-a' are the same run 'gpt-a'; give two runs"),
-        (["gpt-a", "gpt-b", "--key", "lss"], "key 'lss' of run 'gpt-a' is unknown; did you mean 'loss'?"),
-        (["gpt-a"], "B"),
-    ],
+    everyday(
+        2,
+        [
+            (["gpt-a", "gpt-c"], "run 'gpt-c' is unknown; did you mean"),
+            (["gpt-a", "gpt-a"], "'gpt-a' and 'gpt-a' are the same run 'gpt-a'; give two runs"),
+            (["gpt-a", "gpt-b", "--key", "lss"], "key 'lss' of run 'gpt-a' is unknown; did you mean 'loss'?"),
+            (["gpt-a"], "B"),
+        ],
+    ),
 )
 def test_bad_input_is_one_line_that_names_it(chiplog, root, arguments, part):
     code, text, errors = chiplog("compare", *arguments, root=root)

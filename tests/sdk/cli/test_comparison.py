@@ -47,6 +47,7 @@ def test_metrics_are_compared_at_the_last_step_that_both_runs_have(found: dict[s
     assert (loss["a_final"], loss["b_final"]) == pytest.approx((2.5 / STEPS, 5 / (step + 1)))
 
 
+@pytest.mark.full
 def test_runs_that_log_at_different_steps_are_compared_at_a_common_one(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         fill_plotted_runs(database)

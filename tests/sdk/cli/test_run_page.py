@@ -31,6 +31,7 @@ def test_of_many_ranks_those_that_need_a_look_come_first_and_the_others_are_coun
     assert len(page.splitlines()) <= SCREEN_LINES
 
 
+@pytest.mark.full
 def test_few_labels_stand_in_the_order_of_their_ranks(show: Any) -> None:
     page = show("small")
     assert [(row[0], row[4]) for row in labels_of(page)] == [("rank0 *", "99"), ("rank1", "99")]

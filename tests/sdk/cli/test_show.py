@@ -70,6 +70,7 @@ def test_show_says_how_labels_ended(chiplog):
     assert "4000 produced = 3960 stored + 12 lost + 28 pending" in text
 
 
+@pytest.mark.full
 def test_show_lists_files_and_whether_they_have_arrived(chiplog):
     files = json.loads(chiplog("show", "gpt-20260102", "--format", "json")[1])["files"]
     assert [(file["path"], file["bytes"], file["stored"]) for file in files] == [

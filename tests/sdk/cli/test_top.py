@@ -80,6 +80,7 @@ def test_one_frame_is_a_table_for_programs_with_a_row_for_each_label(chiplog, ro
     assert (label, status, step_time_s) == ("rank3", "slow", pytest.approx(2))
 
 
+@pytest.mark.full
 def test_a_frame_in_markdown_keeps_its_lines_apart(chiplog, root):
     lines = chiplog("top", "healthy", "--format", "md", root=root)[1].splitlines()
     assert lines[0].startswith("healthy  gpt") and lines[1] == "" and lines[3] == ""

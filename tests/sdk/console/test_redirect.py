@@ -227,6 +227,7 @@ def test_a_reader_that_leaves_ends_the_training_as_it_would_without_us(chiplog_d
         training.stderr.close()
 
 
+@pytest.mark.full
 def test_children_print_on_into_their_parents_lines(chiplog_dir, tmp_path) -> None:
     body = """
     import multiprocessing

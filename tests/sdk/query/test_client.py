@@ -483,6 +483,7 @@ def test_what_a_handler_raises_while_a_message_is_decoded_is_no_bad_message(wher
     running.stop()
 
 
+@pytest.mark.full
 def test_what_a_handler_raises_while_rows_are_converted_reaches_the_training(where, raising_handler):
     result = connect(dir=where.root).sql("SELECT range AS n, range::VARCHAR AS text FROM range(300000)")
     for delay_s in (0.001, 0.01, 0.02, 0.03, 0.05, 0.1):

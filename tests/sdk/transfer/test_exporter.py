@@ -210,6 +210,7 @@ def test_an_export_that_fails_leaves_nothing(client: Client, tmp_path: Path, mon
     assert list(tmp_path.rglob("*")) == [tmp_path / "e"]
 
 
+@pytest.mark.full
 def test_rows_that_arrive_during_the_export_are_left_out(
     other_place: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
