@@ -1,5 +1,6 @@
 """Pure functions of charts, small curves and tables, in tables: one page evaluates them all."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -66,3 +67,31 @@ def test_a_chart_over_seconds_has_ticks_at_whole_minutes(curved: Site, page: Pag
     steps = page.evaluate("import('./static/js/texts.js').then(({ TIME_STEPS }) => TIME_STEPS)")
     assert steps == sorted(steps)
     assert all(step % 60 == 0 for step in steps if step >= 60) and 100 not in steps
+
+
+TIME_AXIS = """async () => {
+  const { Chart } = await import("./static/js/chart.js");
+  const texts = [];
+  const draw = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+    const half = this.measureText(text).width / 2;
+    if (this.textAlign === "center" && text.includes(":")) texts.push([x - half, x + half, this.canvas.width]);
+    return draw.apply(this, arguments);
+  };
+  const element = document.body.appendChild(document.createElement("div"));
+  element.style.width = "380px";
+  const chart = new Chart(element, document.createElement("div"), { label: "x", isUtc: true });
+  const x = [0, 1, 2].map((second) => 1767326410 + second);
+  chart.draw({ x, kind: "time", lines: [{ name: "a", values: [0, 5, 9], colour: "--series-1" }], marks: [] });
+  await new Promise((resolve) => setTimeout(resolve));
+  CanvasRenderingContext2D.prototype.fillText = draw;
+  return texts;
+}"""
+
+
+def test_the_times_of_an_axis_over_seconds_are_whole_and_apart(curved: Site, page: Page) -> None:
+    curved.visit(page, "#/runs")
+    texts = page.evaluate(TIME_AXIS)
+    assert len(texts) >= 3
+    assert all(left >= 0 and right <= width for left, right, width in texts), texts
+    assert all(one[1] + 6 <= other[0] for one, other in itertools.pairwise(texts)), texts

@@ -17,7 +17,8 @@ CACHING = "no-cache"
 COMPRESSED = (".js", ".css", ".html", ".svg")
 # A tenth of the bytes of a module. Empty lines take their place, so that lines have the numbers of the source.
 COMMENT = re.compile(rb"^[ \t]*(//.*|/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*)$", re.MULTILINE)
-STYLE_COMMENT = re.compile(rb"/\*(?:(?!\*/)[\s\S])*\*/|^[ \t]+", re.MULTILINE)  # and indentation
+# And spaces around signs, indentation, empty lines.
+STYLE_COMMENT = re.compile(rb"/\*(?:(?!\*/)[\s\S])*\*/\s*|(?<=[{};,:])\s+|\s+(?=[{}])")
 
 
 class CompressedFiles(StaticFiles):

@@ -37,10 +37,13 @@ def test_a_file_is_compressed_if_the_browser_takes_it_and_sent_once(tmp_path: Pa
 
 
 def without_style_comments(text: bytes) -> bytes:
-    """Return a style sheet without comments and indentation. No text in it has a comment's signs."""
+    """Return a style sheet without comments and needless spaces. No text in it has a comment's signs."""
     parts = text.split(b"/*")
     rest = parts[0] + b"".join(part.split(b"*/", 1)[1] for part in parts[1:])
-    return b"\n".join(line.lstrip(b" ") for line in rest.split(b"\n"))
+    words = b" ".join(rest.split())
+    for sign in (b"{", b"}", b";", b",", b":"):
+        words = words.replace(sign + b" ", sign)
+    return words.replace(b" {", b"{").replace(b" }", b"}")
 
 
 def test_all_code_is_small_and_keeps_its_lines_but_for_comments() -> None:

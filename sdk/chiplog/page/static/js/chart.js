@@ -181,7 +181,8 @@ export class Chart {
       filter: (plot, splits) => withRoom(splits, (split) => plot.valToPos(split, name), px),
       values: logTexts(name),
     });
-    const x = { ...axis, space: 70, size: 30 };
+    const isTimed = model.kind === "time" || model.kind === "relative";
+    const x = { ...axis, space: isTimed ? 84 : 70, size: 30 }; // 21:00:10.250 has 74 pixels
     if (model.kind === "relative") Object.assign(x, { incrs: TIME_STEPS, values: (plot, splits) => splits.map((value) => durationText(value)) });
     else if (model.kind === "time") x.values = (plot, splits, at, space, step) => splits.map((value) => tickText(value, step, this.local));
     else x.values = texts;
@@ -194,7 +195,7 @@ export class Chart {
     return {
       width: this.element.clientWidth,
       height: HEIGHT,
-      padding: [8, hasRight ? 0 : model.kind === "time" || model.kind === "relative" ? 28 : 14, 0, 0], // half of the last text
+      padding: [8, hasRight ? 0 : isTimed ? 38 : 14, 0, isTimed ? 6 : 0], // half of the last text, and of the first one
       series,
       bands,
       scales: {
