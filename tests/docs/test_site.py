@@ -8,8 +8,8 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from playwright.sync_api import expect, sync_playwright
-from tests.support.page_site import WAIT_MS, launch
+from playwright.sync_api import expect
+from tests.support.page_site import WAIT_MS, running_browser
 from tests.support.tools import needs
 from tests.support.waiting import WAIT_S
 
@@ -47,7 +47,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def search(page_file: Path, words: str) -> list[str]:
     """Return the titles that the search of a page finds which a browser without a network opened as a file."""
     requests: list[str] = []
-    with sync_playwright() as playwright, launch(playwright) as browser:
+    with running_browser() as browser:
         page = browser.new_context(offline=True).new_page()
         page.on("request", lambda request: requests.append(request.url))
         page.goto(page_file.as_uri())

@@ -5,11 +5,11 @@ from contextlib import ExitStack
 
 import duckdb
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from tests.support.hand_written import hand_written
 from tests.support.jupyter_proxy import jupyter_server
-from tests.support.page_site import WAIT_MS, Site, launch, watch
+from tests.support.page_site import WAIT_MS, Site, running_browser, watch
 from tests.support.recorded import fill_three_runs
 
 Fill = Callable[[duckdb.DuckDBPyConnection], None]
@@ -26,10 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def browser() -> Iterator[Browser]:
     """The chromium of the system. It ends with these tests, and with it the event loop that it runs in this thread."""
     expect.set_options(timeout=WAIT_MS)
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
+    with running_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

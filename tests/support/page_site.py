@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from chiplog.page.access import Access
 from chiplog.page.server import PageServer
@@ -57,14 +57,18 @@ class Site:
             self.server.close()
 
 
-def launch(playwright: Playwright) -> Browser:
-    """Start the browser of the system: a Chromium without windows, or one that need not show them."""
+@contextmanager
+def running_browser() -> Iterator[Browser]:
+    """Run the browser of the system: a Chromium without windows, or one that need not show them."""
     path = shutil.which(HEADLESS_SHELL)
     if path is None:
-        require(CHROMIUM)
+        require(CHROMIUM)  # first: Playwright's driver needs libraries that come with it
     # The sandbox refuses to run as root; /dev/shm of a container is too small for it.
     arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-    return playwright.chromium.launch(executable_path=path or shutil.which(CHROMIUM), args=arguments)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path or shutil.which(CHROMIUM), args=arguments)
+        yield browser
+        browser.close()
 
 
 def watch(page: Page, errors: list[str]) -> None:
