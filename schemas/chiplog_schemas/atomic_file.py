@@ -4,8 +4,12 @@ Writers that do not hold the whole content use this order themselves: a result o
 database that DuckDB creates, a directory.
 """
 
+import errno
 import os
 from pathlib import Path
+
+# Of link(2), on a file system without hard links: s3fs, exFAT, some shares of virtual machines.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 
 
 def atomic_write(path: Path, content: bytes, *, durable: bool = False, replaces: bool = True) -> None:
@@ -27,11 +31,29 @@ def atomic_write(path: Path, content: bytes, *, durable: bool = False, replaces:
         if replaces:
             os.replace(temporary, path)
         else:
-            os.link(temporary, path)
+            _link_or_create(temporary, path, content)
         if durable:
             sync_directory(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _link_or_create(temporary: Path, path: Path, content: bytes) -> None:
+    """Give a complete file its name. Raises FileExistsError if another file has it, OSError."""
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # For a moment a reader may see a part of the content.
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC, 0o600)) as file:
+            try:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:
+                path.unlink(missing_ok=True)
+                raise
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -1,5 +1,6 @@
 """A file is replaced as a whole, is private, and is synced before its name where that is asked for."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -26,6 +27,22 @@ def test_a_file_that_exists_stays_where_it_must_not_be_replaced(tmp_path: Path) 
     with pytest.raises(FileExistsError):
         atomic_write(path, b"second", replaces=False)
     assert path.read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["secret"]
+
+
+def test_without_hard_links_a_file_that_exists_stays_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on s3fs, which refuses link(2)."""
+
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(atomic_file.os, "link", refuse)
+    path = tmp_path / "secret"
+    atomic_write(path, b"first", replaces=False)
+    with pytest.raises(FileExistsError):
+        atomic_write(path, b"second", replaces=False)
+    assert path.read_bytes() == b"first"
+    assert path.stat().st_mode & 0o777 == 0o600
     assert os.listdir(tmp_path) == ["secret"]
 
 
