@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.process.daemon import start_daemon
-from chiplog_schemas.process.log_owner import served_elsewhere
+from chiplog_schemas.process.log_owner import belongs_elsewhere
 from chiplog_schemas.protocol.sender import SenderState
 from chiplog_schemas.transport.dealer import DeliveryClient
 from chiplog_schemas.transport.link_status import LinkState, remove_link_status, write_link_status
@@ -96,7 +96,7 @@ class CollectorSupervisor:
             return
         self._start_at = now + _START_AGAIN_S
         try:
-            if not (elsewhere := served_elsewhere(self._places)):
+            if not (elsewhere := belongs_elsewhere(self._places)):
                 start_daemon(COLLECTOR_MODULE, ["--embedded"], self._places)
             elif not self._told_where:
                 self._told_where = True

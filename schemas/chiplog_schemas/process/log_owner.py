@@ -102,17 +102,32 @@ def read_owner(collector: Path) -> LogOwner | None:
         return None
 
 
-def served_elsewhere(places: Paths) -> str:
+def belongs_elsewhere(places: Paths) -> str:
     """Return one line if the data of this directory belongs to a collector on another machine, '' otherwise."""
-    if not places.may_be_shared:  # safeguard: host-name-irrelevant-on-local-disk
-        return ""
-    try:
-        owner = read_owner(places.collector)
-    except OSError:
-        return ""
+    owner = _shared_owner(places)
     if owner is None or owner.is_of_this_machine:
         return ""
     return f"{_whose(places, owner)}; what is logged here waits in {places.local}; {_remedy(owner)}"
+
+
+def served_elsewhere(places: Paths) -> str:
+    """Return the same, also if another container of this machine may run the collector."""
+    owner = _shared_owner(places)
+    is_in_container = owner is not None and owner.boot == boot_id() and owner.pid_namespace != pid_namespace()
+    if owner is None or owner.has_ended or not (is_in_container and owner.is_of_this_machine):
+        return belongs_elsewhere(places)
+    what = f"{_whose(places, owner)} in another container; what is logged here waits in {places.local} until it ends"
+    return f"{what}; set CHIPLOG_COLLECTOR to the address of that collector"
+
+
+def _shared_owner(places: Paths) -> LogOwner | None:
+    """Return the owner where other nodes may use this directory; None if it is unknown, or only the lock decides."""
+    if not places.may_be_shared:  # safeguard: host-name-irrelevant-on-local-disk
+        return None
+    try:
+        return read_owner(places.collector)
+    except OSError:
+        return None
 
 
 def may_write_log(places: Paths) -> bool:

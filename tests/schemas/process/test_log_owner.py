@@ -15,6 +15,7 @@ from chiplog_schemas.process import log_owner as module
 from chiplog_schemas.process.log_owner import (
     LogOwnership,
     OwnedElsewhereError,
+    belongs_elsewhere,
     may_write_log,
     read_owner,
     served_elsewhere,
@@ -162,10 +163,14 @@ def test_containers_without_a_machine_id_are_told_apart_by_boot_and_life(
     node1(machine="", boot="one kernel", world=2)
     with pytest.raises(OwnedElsewhereError, match="which runs"):
         LogOwnership(shared)
+    assert "belongs to the collector of host node1 in another container; what is logged" in served_elsewhere(shared)
+    assert belongs_elsewhere(shared) == "", "an agent here starts a collector, which waits for the other one's end"
     node1(machine="", boot="another kernel")
     with pytest.raises(OwnedElsewhereError, match="run `chiplog up --take-over node1`"):
         LogOwnership(shared)
     alive.release()
+    node1(machine="", boot="one kernel", world=2)
+    assert served_elsewhere(shared) == ""
 
 
 def test_a_killed_owner_of_this_boot_is_followed_at_once(
