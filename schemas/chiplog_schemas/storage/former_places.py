@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chiplog_schemas.atomic_file import atomic_write
-from chiplog_schemas.file_systems import VOLATILE_FILE_SYSTEMS, file_system_type
+from chiplog_schemas.file_systems import LOCAL_FILE_SYSTEMS, VOLATILE_FILE_SYSTEMS, file_system_type
 from chiplog_schemas.paths import LOCAL_DIR, Paths
 from chiplog_schemas.storage.content_files import list_contents
 from chiplog_schemas.storage.journal_dir import list_journals
 from chiplog_schemas.storage.segment_format import list_segments
 
 MOVING = ".moving-"  # begins the name of a journal or a spool that an agent has begun to move
-_MOVED, _VOLATILE = ".reported-moved", ".reported-volatile"  # in `local`: each line is printed once per node
+_MOVED, _FAULT = ".reported-moved", ".reported-volatile"  # in `local`: each line is printed once per node
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +73,32 @@ def why_elsewhere(places: Paths) -> str:
 def new_notices(places: Paths) -> list[str]:
     """Return lines about the place of journals and spool that no process of this node has printed yet.
 
-    One when another place still has journals, a spool or files; one when the present place is volatile.
+    One when an earlier decision had them elsewhere, with what is left there. One when the present place is volatile, or
+    may be shared itself.
     """
     notices = []
-    if places.former and (left := find_leftovers(places)) and _is_first(places, _MOVED):
+    if any((place / "journals").is_dir() for place in places.former) and _is_first(places, _MOVED):
         where = f"journals, spool and sockets are now in {places.local}"
         why = f" {why_elsewhere(places)}" if why_elsewhere(places) else ""
-        what = "; ".join(map(str, left))
-        notices.append(f"{where}{why}; an agent moves what was left: {what}; {LOCAL_DIR} chooses the place")
-    if places.local != places.root:
-        kind = file_system_type(places.local)
-        if kind in VOLATILE_FILE_SYSTEMS and _is_first(places, _VOLATILE):
-            what = f"journals and spool are in {places.local} on {kind}, which ends with this container or boot"
-            notices.append(f"{what}, {why_elsewhere(places)}; set {LOCAL_DIR} to a directory on a disk of this node")
+        left = find_leftovers(places)
+        moves = f"; an agent moves what was left: {'; '.join(map(str, left))}" if left else ""
+        notices.append(f"{where}{why}{moves}; {LOCAL_DIR} chooses the place")
+    if (fault := _fault_of_substitute(places)) and _is_first(places, _FAULT):
+        what = (
+            f"journals and spool are in {places.local} on {file_system_type(places.local) or 'a file system'}, {fault}"
+        )
+        notices.append(f"{what}, {why_elsewhere(places)}; set {LOCAL_DIR} to a directory on a disk of this node")
     return notices
+
+
+def _fault_of_substitute(places: Paths) -> str:
+    """Return why the place that is used instead of CHIPLOG_DIR is no disk of this node; '' if it is, or the user's."""
+    kind = file_system_type(places.local)
+    if places.local == places.root:
+        return ""
+    if kind in VOLATILE_FILE_SYSTEMS:
+        return "which ends with this container or boot"
+    return "" if kind in LOCAL_FILE_SYSTEMS or os.environ.get(LOCAL_DIR) else "which other nodes may share too"
 
 
 def _is_first(places: Paths, name: str) -> bool:

@@ -42,8 +42,18 @@ def test_what_is_left_is_one_line_of_one_process(places: Paths) -> None:
     assert new_notices(places) == []
 
 
-@pytest.mark.parametrize(("kind", "n_lines"), [("overlay", 1), ("tmpfs", 1), ("ext4", 0)])
-def test_a_volatile_substitute_is_one_line(
+def test_another_decision_is_one_line_also_if_nothing_is_left(places: Paths) -> None:
+    (places.root / "journals").mkdir(parents=True)
+    [line] = new_notices(places)
+    assert line.startswith(f"journals, spool and sockets are now in {places.local} because {places.root} is on ")
+    assert "what was left" not in line
+    assert new_notices(places) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_lines"), [("overlay", 1), ("tmpfs", 1), ("fuse.fuse-overlayfs", 1), ("nfs4", 1), ("ext4", 0)]
+)
+def test_a_substitute_that_is_no_disk_of_this_node_is_one_line(
     places: Paths, kind: str, n_lines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "file_system_type", lambda path: kind if path == places.local else "fuse")
