@@ -64,7 +64,8 @@ import chiplog
 run = chiplog.init(mode="offline", run_id="r", label="a")
 while not run._console.helper: time.sleep(0.01)
 """
-ASK = 'print("answer", repr(input("say: ")))\n'
+QUESTION = "say: "
+ASK = f'print("answer", repr(input("{QUESTION}")))\n'
 
 
 class Terminal:
@@ -104,7 +105,9 @@ class Terminal:
             assert time.monotonic() < deadline, f"no {pattern} in {self.shown!r}"
             if select.select([self.master], [], [], 0.2)[0]:
                 self.shown += os.read(self.master, 65_536)
-        self.shown = self.shown[found.end() :]
+        # The question is on stderr: the kernel may pass it on before what was printed to stdout just before it.
+        is_asked_early = pattern != QUESTION and QUESTION.encode() in self.shown[: found.end()]
+        self.shown = QUESTION.encode() * is_asked_early + self.shown[found.end() :]
         return found
 
     def expect_reader(self, program: str) -> None:
@@ -124,7 +127,7 @@ class Terminal:
 
     def answer(self) -> None:
         """Answer the question at the end of a script: lines are edited and echoed as ever."""
-        self.expect("say: ")
+        self.expect(QUESTION)
         self.type("hellp\x7fo\n")
         self.expect(r"answer 'hello'")
         deadline = time.monotonic() + WAIT_S
