@@ -210,6 +210,12 @@ def test_all_columns_that_are_asked_for_are_on_a_terminal_of_any_width(on_termin
     assert "wider terminal" not in text
 
 
+def test_the_name_of_a_run_stays_beside_a_sparkline_on_a_narrow_terminal(on_terminal):
+    text = COLOURS.sub("", on_terminal(76, "runs", "--sparkline", "train/loss"))
+    assert max(map(len, text.splitlines())) <= 76
+    assert "first try" in text and "gpt-20260102-7f3a91" in text and "▁" in text
+
+
 def test_a_sparkline_is_the_mean_over_labels_in_equal_parts_of_the_steps(chiplog, tuned):
     header, _, *lines = chiplog("runs", "--sparkline", "loss", "--sort", "run_id", root=tuned)[1].splitlines()
     assert header.split()[-1] == "loss"
