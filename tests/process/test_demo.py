@@ -1,8 +1,11 @@
 """`sdk/examples/demo.py`: a slow training is waited for, and a silent one ends the wait, not the demo."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +70,8 @@ def hanging(demo: Any, tmp_path: Path) -> Iterator[Hanging]:
 
     yield start
     for process in started:
-        with process:
-            subprocess.run(["kill", "-9", "--", f"-{process.pid}"], check=False)
+        with process, suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_only_silence_ends_the_wait_for_a_training(module: Any) -> None:

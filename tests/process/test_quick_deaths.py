@@ -24,6 +24,7 @@ from tests.support.findings import findings
 from tests.support.marks import everyday
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
+from tests.support.tools import ROOT, needs
 from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
@@ -182,9 +183,6 @@ def test_looking_starts_the_daemons_when_journals_wait_and_says_so(chiplog_dir: 
         assert "nothing has been recorded" in done.stderr
     with pytest.raises(NoDataError):
         connect(start=False)
-    os.chown(where.journals, 12345, 12345)  # another user's
-    assert daemons.waiting_journals(where) == []
-    os.chown(where.journals, os.geteuid(), os.getegid())
     assert lock_holder_pid(where.agent / "lock") == 0
     done = look("runs", "--format", "json")
     assert done.stderr.splitlines() == [
@@ -194,6 +192,15 @@ def test_looking_starts_the_daemons_when_journals_wait_and_says_so(chiplog_dir: 
     [run] = json.loads(done.stdout)
     assert (run["run_id"], run["state"]) == ("waits", "crashed")
     assert look("runs").stderr == "", "once"
+
+
+@needs(ROOT)
+def test_journals_of_another_user_start_nothing(chiplog_dir: Path, tmp_path: Path) -> None:
+    assert run_script(tmp_path, WAITS).returncode == 3
+    where = paths_for_root(chiplog_dir)
+    assert len(daemons.waiting_journals(where)) == 1
+    os.chown(where.journals, 12345, 12345)
+    assert daemons.waiting_journals(where) == []
 
 
 def test_a_reader_delivers_what_a_killed_agent_left_in_its_spool(chiplog_dir: Path, tmp_path: Path, capsys) -> None:
