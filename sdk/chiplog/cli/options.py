@@ -183,7 +183,8 @@ def require_exact_run(client: Client, run: str) -> str:
     if run == LATEST:
         newest = resolve_run(client, run)
         raise click.UsageError(f"'latest' is not the ID of a run, which a change needs; the newest run is {newest!r}")
-    raise click.UsageError(f"{_unknown_run(client, run)} A change needs the exact ID")
+    unknown = _unknown_run(client, run)  # with a question if some run is similar
+    raise click.UsageError(f"{unknown} A change needs the exact ID" if unknown.endswith("?") else unknown)
 
 
 def run_text(run: str, name: str | None) -> str:

@@ -130,6 +130,7 @@ def test_what_may_mean_another_run_deletes_nothing_without_a_question(similar: P
         code, said = run_rm(similar, word, "--yes")
         assert (code, says in said) == (2, True), said
         assert run_rm(similar, "newest", word, "--yes")[0] == 2
+    assert run_rm(similar, "zzzzzz", "--yes")[1].endswith("run 'zzzzzz' is unknown; chiplog runs lists all")
     assert runs_in(similar) == left == ["agreed", "exp-10", "exp-2", "newest"]
     assert run_rm(similar, "before", "--yes") == (0, "deleted agreed deleted 1 run with 1 label"), "an ID that it had"
     assert run_rm(similar, "before", "--yes")[0] == 2
