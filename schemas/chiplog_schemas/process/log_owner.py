@@ -111,13 +111,16 @@ def belongs_elsewhere(places: Paths) -> str:
 
 
 def served_elsewhere(places: Paths) -> str:
-    """Return the same, also if another container of this machine may run the collector."""
+    """Return the same, also while a collector of another container, or of a machine with the same ID, may run."""
     owner = _shared_owner(places)
-    is_in_container = owner is not None and owner.boot == boot_id() and owner.pid_namespace != pid_namespace()
-    if owner is None or owner.has_ended or not (is_in_container and owner.is_of_this_machine):
+    if owner is None or owner.has_ended or owner.is_name_only or not owner.is_of_this_machine:
         return belongs_elsewhere(places)
-    what = f"{_whose(places, owner)} in another container; what is logged here waits in {places.local} until it ends"
-    return f"{what}; set CHIPLOG_COLLECTOR to the address of that collector"
+    is_same_boot = owner.boot == boot_id()
+    is_near = owner.pid_namespace == pid_namespace() if is_same_boot else owner.host == socket.gethostname()
+    if is_near:  # this container's, or of the former boot of this host
+        return ""
+    waits = f"what is logged here waits in {places.local} until that one ends"
+    return f"{_whose(places, owner)}; {waits}; set CHIPLOG_COLLECTOR to the address of that collector"
 
 
 def _shared_owner(places: Paths) -> LogOwner | None:

@@ -163,13 +163,29 @@ def test_containers_without_a_machine_id_are_told_apart_by_boot_and_life(
     node1(machine="", boot="one kernel", world=2)
     with pytest.raises(OwnedElsewhereError, match="which runs"):
         LogOwnership(shared)
-    assert "belongs to the collector of host node1 in another container; what is logged" in served_elsewhere(shared)
+    assert "belongs to the collector of host node1; what is logged here waits in" in served_elsewhere(shared)
     assert belongs_elsewhere(shared) == "", "an agent here starts a collector, which waits for the other one's end"
     node1(machine="", boot="another kernel")
     with pytest.raises(OwnedElsewhereError, match="run `chiplog up --take-over node1`"):
         LogOwnership(shared)
     alive.release()
     node1(machine="", boot="one kernel", world=2)
+    assert served_elsewhere(shared) == ""
+
+
+def test_a_machine_with_the_same_id_names_the_collector_of_the_other_one(
+    shared: Paths, node1: Machine, node2: Machine
+) -> None:
+    """The nodes of a cluster may have been installed from one image."""
+    node1(machine="of the image")
+    alive = LogOwnership(shared)
+    node2(machine="of the image")
+    assert "belongs to the collector of host node1; what is logged here waits in" in served_elsewhere(shared)
+    node1(machine="of the image", boot="next")
+    assert served_elsewhere(shared) == "", "the next boot follows the former one"
+    node1(machine="of the image")
+    alive.release()
+    node2(machine="of the image")
     assert served_elsewhere(shared) == ""
 
 
