@@ -142,6 +142,7 @@ def train(number, first, last):
     global count, fails_from, fails_until
     count, fails_from, fails_until = 0, first, last
     run = chiplog.init(mode="offline", run_id=f"r{number}", label="main", capture_console=number % 2 == 0)
+    assert run.mode == "offline", printed.getvalue()
     for step in range(3):
         run.log({"x": float(step)}, step=step)
     os.write(1, b"of the training" + bytes([10]))
@@ -150,7 +151,6 @@ def train(number, first, last):
         run.log({f"{step} {n}": 1.0 for n in range(4000)}, step=step)
     run.finish()
     fails_until = 0
-    assert run.mode == "offline", printed.getvalue()
     if "no journal in" in printed.getvalue():  # which says what is lost, and why
         assert last > first + 1, "one failure has cost a journal"
         in_memory.append(run.id)
