@@ -123,7 +123,7 @@ class AgentDaemon:
         self._receiver = ReceiverProtocol(credit=settings.credit_bytes)
         self._endings = ExitCauseResolver(places.journals)
         self._adoption = OrphanJournalCollector(places.journals, self._endings)
-        self._former = FormerPlaceMover(places)
+        self._former = FormerPlaceMover(places, settings.collector_address)
         self._synced: dict[bytes, int] = {}  # producer -> next seq in the spool, while its journal may exist
         self._acks: dict[bytes, int] = {}  # to send after the next sync
         self._gate = open_gate(self._context, settings.keys, Role.AGENT) if settings.bind else None

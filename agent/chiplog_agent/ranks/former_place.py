@@ -29,6 +29,7 @@ from chiplog_schemas.storage.former_places import MOVING, find_leftovers
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, decode_head, list_journals
 from chiplog_schemas.storage.record import CorruptRange, Kind
 from chiplog_schemas.storage.segment_format import list_segments, read_segment
+from chiplog_schemas.transport.collector_memory import remembered_collector
 
 _INTERVAL_S = 60.0  # between two looks; the first is at the start of the agent
 _SILENT_S = 2 * FILES_TOUCH_S  # a process that runs, and is not stopped, has renewed its files within it
@@ -38,10 +39,15 @@ _log = logging.getLogger("chiplog.agent")
 
 
 class FormerPlaceMover:
-    """Moves the content of all former places. The agent's loop calls the methods without an underscore."""
+    """Moves the content of all former places. The agent's loop calls the methods without an underscore.
 
-    def __init__(self, places: Paths) -> None:
+    collector: where this agent delivers; None for the collector of the same CHIPLOG_DIR. What waits for another one
+    stays in its place.
+    """
+
+    def __init__(self, places: Paths, collector: str | None = None) -> None:
         self._places = places
+        self._collector = collector
         self._blocks: queue.Queue[bytes] = queue.Queue(_BLOCKS_MAX)
         self._thread: threading.Thread | None = None
         self._next_s = 0.0
@@ -83,6 +89,10 @@ class FormerPlaceMover:
 
     def _run(self) -> None:
         for left in find_leftovers(self._places):
+            kept = remembered_collector(left.place / "agent")
+            if kept is not None and kept.address != self._collector:  # safeguard: former-spool-keeps-its-collector
+                _log.warning("%s: an agent with --collector %s moves it", left, kept.address)
+                continue
             try:
                 is_shared = file_system_type(left.place) not in LOCAL_FILE_SYSTEMS
                 _log.info("moving what an earlier decision left to %s: %s", self._places.local, left)

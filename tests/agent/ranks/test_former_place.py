@@ -13,7 +13,9 @@ from chiplog_agent.ranks import former_place as module
 from chiplog_agent.ranks.former_place import FormerPlaceMover
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.file_lock import Lock
+from chiplog_schemas.storage.former_places import find_leftovers
 from chiplog_schemas.storage.journal_dir import list_journals
+from chiplog_schemas.transport.collector_memory import RememberedCollector, remember_collector
 from tests.support.lock_holder import lock_holder
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
@@ -24,6 +26,12 @@ SAFEGUARDS = [
         "shared-journal-of-other-node-stays",
         condition=False,
         test="test_a_journal_on_a_shared_place_is_moved_once_its_process_has_ended",
+    ),
+    Safeguard(
+        "what waits for a configured collector goes to no other one after a change of its place",
+        "former-spool-keeps-its-collector",
+        condition=False,
+        test="test_what_waits_for_another_collector_stays_until_an_agent_delivers_to_that_one",
     ),
     Safeguard(
         "a former spool is removed once its blocks are on stable storage",
@@ -58,8 +66,10 @@ def record(places: Paths) -> Path:
     return path.rename(places.root / "journals" / path.name)
 
 
-def move(places: Paths, on_blocks: Callable[[list[bytes]], object] = lambda blocks: None) -> None:
-    mover = FormerPlaceMover(places)
+def move(
+    places: Paths, on_blocks: Callable[[list[bytes]], object] = lambda blocks: None, collector: str | None = None
+) -> None:
+    mover = FormerPlaceMover(places, collector)
     mover.tick(0.0)
 
     def ended() -> bool:
@@ -142,6 +152,19 @@ def leave_spool(places: Paths) -> None:
     spool.close()
     (places.root / "outbox").mkdir()
     (places.root / "outbox" / ("a" * 64)).write_bytes(b"content")
+
+
+def test_what_waits_for_another_collector_stays_until_an_agent_delivers_to_that_one(places: Paths) -> None:
+    journal = record(places)
+    leave_spool(places)
+    remember_collector(places.root / "agent", RememberedCollector("tcp://10.0.0.1:9", "", "n", is_configured=True))
+    taken: list[bytes] = []
+    for other in (None, "tcp://10.0.0.2:9"):
+        move(places, taken.extend, other)
+        assert (moved(places), taken) == ([], [])
+    assert [str(left) for left in find_leftovers(places)] == [f"1 journal, a spool, 1 saved file in {places.root}"]
+    move(places, taken.extend, "tcp://10.0.0.1:9")
+    assert (moved(places), len(taken)) == ([journal.name], 20)
 
 
 def test_the_blocks_of_a_spool_are_passed_on_and_removed_after_the_sync(places: Paths) -> None:
