@@ -93,7 +93,9 @@ def test_the_table_of_runs_and_its_dialogs_show_markup_as_text(site: Site, share
 
 
 def test_the_header_and_the_details_show_markup_as_text(site: Site, shared: Page, found: list[str]) -> None:
-    open_and_check(shared, site, found, ADDRESS, "h1", ".run-header .facts", ".run-header .chip", ".run-failure")
+    open_and_check(
+        shared, site, found, ADDRESS, "h1", ".run-header .facts", ".run-header .chip", ".run-failure, .verdict"
+    )
     shared.locator(".run-details > summary").click()
     for title in ("Config", "Summary", "Environment", "Packages", "Notes"):
         panel = shared.locator(".run-details .panel").filter(has=shared.get_by_role("heading", name=title, exact=True))
