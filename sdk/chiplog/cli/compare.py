@@ -46,7 +46,7 @@ def compare(
 ) -> None:
     """Compare two runs: config, metrics at the same step, seconds per phase, means of GPUs and processes.
 
-    A and B are run IDs, unique beginnings, or `latest`. `step` is the last step that both runs have of a metric; A and
+    A and B are IDs, beginnings, names, or `latest`. `step` is the last step that both runs have of a metric; A and
     B beside it are the means of their labels there. `best` is the lowest value of any label, or the highest, marked
     `max`, if define_metric(summary="max") says so. `final` is the mean of the last values of the labels. `change` is
     that of B from A, in percent or as a factor. Phases are seconds per step of a label.

@@ -32,7 +32,8 @@ def export(
 ) -> None:
     """Copy runs to directories that other tools read: Parquet files, the saved files, and run.json.
 
-    Each run becomes the directory DIR/RUN_ID, complete or not at all. RUN is an ID, the beginning of one, or `latest`.
+    Each run becomes the directory DIR/RUN_ID, complete or not at all. RUN is an ID, the beginning of one, a name, or
+    `latest`.
     """
     if (bool(runs), project is not None, is_all).count(True) != 1:
         raise click.UsageError("name runs, or use one of --project NAME and --all")

@@ -46,8 +46,8 @@ class _SavedFile(NamedTuple):
 def get(run: str, path: str, destination: str | None, force: bool, dir_: str | None, url: str | None) -> None:
     """Copy saved files of a run back: the file PATH, all files below the directory PATH, or all of the run.
 
-    RUN is an ID, the beginning of one, or `latest`; an ID if files are replaced. By default a file or directory is
-    written to the current directory under its last name, and all files of a run to a directory that is named as by
+    RUN is an ID, the beginning of one, a name, or `latest`; an ID if files are replaced. By default a file or directory
+    is written to the current directory under its last name, and all files of a run to a directory that is named as by
     `chiplog export`.
     """
     path = path.strip("/")

@@ -60,7 +60,7 @@ def logs(
 ) -> None:
     """Print what the processes of a run printed, ordered by time.
 
-    RUN is a run ID, a unique beginning of one, or `latest`. Each line begins with its label, or the name of
+    RUN is an ID, the beginning of one, a name, or `latest`. Each line begins with its label, or the name of
     the run if its only label was generated, unless --label names one.
     """
     with open_client(dir_, url) as client:

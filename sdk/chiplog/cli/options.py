@@ -132,15 +132,15 @@ def _unknown_run(client: Client, run: str) -> str:
 
 
 def resolve_run(client: Client, run: str) -> str:
-    """Return the run ID for an ID, a unique beginning of one, or `latest`: to read. Raises UsageError.
+    """Return the run ID for an ID, a unique beginning of one, a name, or `latest`: to read. Raises UsageError.
 
     An ID may be the provisional one that the run had until its ranks agreed on another.
     """
-    return _run_meant(client, run, _LATEST if run == LATEST else _BEGINNINGS)
+    return _run_meant(client, run, _LATEST if run == LATEST else f"{_BEGINNINGS} UNION {_NAMED}")
 
 
 def chosen_run(client: Client, run: str) -> str:
-    """Return the run ID as `resolve_run`, also for a name: to ask the user about it. Raises UsageError."""
+    """Return the run ID as `resolve_run`, but not if a run is named `latest`: to ask the user. Raises UsageError."""
     return _run_meant(client, run, f"{_LATEST if run == LATEST else _BEGINNINGS} UNION {_NAMED}")
 
 
@@ -156,7 +156,7 @@ def _run_meant(client: Client, run: str, guesses: str) -> str:
         return found[0]
     if found:
         shown = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
-        raise click.UsageError(f"run {run!r} is ambiguous: {shown}; give more characters")
+        raise click.UsageError(f"run {run!r} is ambiguous: {shown}; give more of the ID")
     if run == LATEST:
         raise click.UsageError("run 'latest' is unknown: no run has been recorded yet; start one first")
     raise click.UsageError(_unknown_run(client, run))

@@ -71,7 +71,7 @@ def plot(
 ) -> None:
     """Plot metrics: a curve per label, or a band of many labels, in the terminal or as a picture.
 
-    RUN is a run ID, a unique beginning of one, or `latest`. Each KEY has a plot with its own y axis. Points are
+    RUN is an ID, the beginning of one, a name, or `latest`. Each KEY has a plot with its own y axis. Points are
     down-sampled to the width of the picture; of each column the lowest and the highest stay, so that no spike is lost.
     Of a step that was done in several attempts the newest one counts, on the axis `time` all do. NaN and infinite
     values are left out and counted. In a band the median is that of the labels at each step.

@@ -23,7 +23,7 @@ def show(run: str, output: Output, everything: bool, is_local: bool, dir_: str |
 
     `verdict` says who failed first, which rank was slow, in which phase, and who waited for it.
 
-    RUN is a run ID, a unique beginning of one, or `latest`, which is also the default. Of many labels the failed ones
+    RUN is an ID, the beginning of one, a name, or `latest`, which is also the default. Of many labels the failed ones
     come first, then those that are behind or silent for longest; the others are counted. json has one object with
     everything about it.
 

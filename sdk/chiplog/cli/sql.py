@@ -57,7 +57,7 @@ class _QueryCommand(click.Command):
     "run",
     metavar="RUN",
     shell_complete=complete_runs,
-    help="Value for $run: a run ID, a beginning of one, or latest.",
+    help="Value for $run: a run ID, a beginning of one, a name, or latest.",
 )
 @click.option("--list-saved", is_flag=True, help="List the queries that chiplog includes, and exit.")
 @local_option

@@ -85,7 +85,7 @@ def top(
 ) -> None:
     """Watch a run live: which rank hangs, how far each rank is, its step time, phase, GPU and memory.
 
-    RUN is a run ID, a unique beginning of one, or `latest`; without it the newest running run, else the newest run.
+    RUN is an ID, the beginning of one, a name, or `latest`; without it the newest running run, else the newest run.
 
     Labels that failed, hang, wait or are slow come first. `idle` is the time since the last new step, `seen` since the
     last event of any kind, `step time` the mean of the last 20 steps, `phase` the newest that ended, or with `in` one

@@ -24,7 +24,7 @@ from tests.support.hand_written import hand_written
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("recorded")
     with hand_written(root) as database:
-        names = {"bert-7": "first try"}
+        names = {"bert-7": "first try", "gpt": "twice", "gpt-a1": "twice"}
         for number, run_id in enumerate(("gpt", "gpt-a1", "gpt-a2", "bert-7")):
             database.execute(
                 "INSERT INTO base.runs (run, run_id, name, project, run_group) VALUES (?, ?, ?, 'llm', 'sweep')",
@@ -55,8 +55,10 @@ def ask(dir_: str | None, url: str | None, query: str) -> None:
         click.echo(client.sql(query).tuples())
 
 
-@pytest.mark.parametrize(("word", "run_id"), [("gpt", "gpt"), ("gpt-a1", "gpt-a1"), ("b", "bert-7")])
-def test_an_id_or_the_beginning_of_one_is_that_run(client: Client, word: str, run_id: str) -> None:
+@pytest.mark.parametrize(
+    ("word", "run_id"), [("gpt", "gpt"), ("gpt-a1", "gpt-a1"), ("b", "bert-7"), ("first try", "bert-7")]
+)
+def test_an_id_the_beginning_of_one_or_a_name_is_that_run(client: Client, word: str, run_id: str) -> None:
     assert resolve_run(client, word) == run_id
 
 
@@ -83,9 +85,9 @@ def test_a_project_or_a_group_is_known_or_the_nearest_is_named(client: Client) -
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("gpt-a", r"run 'gpt-a' is ambiguous: gpt-a1, gpt-a2; give more characters"),
+        ("gpt-a", r"run 'gpt-a' is ambiguous: gpt-a1, gpt-a2; give more of the ID"),
+        ("twice", r"run 'twice' is ambiguous: gpt, gpt-a1; give more of the ID"),
         ("gtp-a1", r"run 'gtp-a1' is unknown; did you mean 'gpt-a1'"),
-        ("first try", r"run 'first try' is unknown; did you mean 'bert-7', whose name that is\?"),
         ("llama", r"run 'llama' is unknown; chiplog runs lists all"),
         ("%", r"run '%' is unknown"),
     ],

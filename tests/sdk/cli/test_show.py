@@ -152,7 +152,7 @@ def test_who_failed_first_is_of_the_newest_attempt_in_which_a_rank_failed_and_sa
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["show", "gpt"], "run 'gpt' is ambiguous: gpt-20260102-7f3a91, gpt-20260103-11aa22; give more characters"),
+        (["show", "gpt"], "run 'gpt' is ambiguous: gpt-20260102-7f3a91, gpt-20260103-11aa22; give more of the ID"),
         (["show", "nope"], "run 'nope' is unknown; chiplog runs lists all"),
     ],
 )
