@@ -89,7 +89,7 @@ def test_show_says_where_a_run_ran_and_whose_config_differs(chiplog):
     assert "config drift rank2: lr" in shown
 
 
-@pytest.mark.parametrize("run", everyday(1, [(), ("latest",)]))
+@pytest.mark.parametrize("run", everyday(1, [[], ["latest"]]))
 def test_show_takes_the_latest_run_if_none_is_named(chiplog, run):
     assert json.loads(chiplog("show", *run, "--format", "json")[1])["run_id"] == "vit-20260104-0042"
 
