@@ -18,6 +18,7 @@ from chiplog.query.client import Client
 from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.query import result_sink
 from chiplog_schemas.query.result_file import ResultSpace
+from tests.support.recorded import create_database
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S
 
@@ -33,6 +34,12 @@ SAFEGUARDS = [
         "fork-renews-client-lock",
         condition=False,
         test="test_a_child_does_not_wait_for_a_query_of_its_parent",
+    ),
+    Safeguard(
+        "a process that was forked while its parent read the database does not wait for DuckDB's threads",
+        "fork-during-query-is-an-error",
+        condition=False,
+        test="test_a_child_of_a_process_that_reads_the_file_gets_an_error",
     ),
 ]
 MANY = "SELECT range AS n, hash(range) AS h FROM range(300000)"
@@ -101,6 +108,20 @@ def test_a_child_does_not_wait_for_a_query_of_its_parent(address: str) -> None:
         finally:
             leave.set()
             thread.join()
+
+
+def test_a_child_of_a_process_that_reads_the_file_gets_an_error(tmp_path: Path) -> None:
+    """DuckDB shares an open file within a process, and its threads are not in the child."""
+    place, database = create_database(tmp_path, "2026-01-02")
+    database.close()
+    with client_module.connect(dir=tmp_path, start=False) as client:
+        assert in_child(lambda: ask(client)) == "[{'a': 1}]"
+        opened = client_module._open_file(place)  # as during a query of another thread
+        said = in_child(lambda: ask(client))
+        assert said.startswith("QueryError: this process was forked while its parent read "), said
+        assert not isinstance(opened, str)
+        client_module._close_file(opened)
+        assert in_child(lambda: ask(client)) == "[{'a': 1}]"
 
 
 def test_an_async_client_answers_in_parent_and_child(address: str) -> None:

@@ -59,12 +59,18 @@ _log = logging.getLogger("chiplog")
 # DuckDB shares an open file and its settings among the threads of a process: the first one sets them. Reentrant,
 # because a signal handler may query too.
 _configuring = threading.RLock()
+_open_files: set[object] = set()  # connections to database files, and those that are being opened
+_is_cut_off = False  # this process was forked while another thread read a file
 
 
 def _after_fork() -> None:
-    """Replace the lock in a forked child: the thread that held it is not there to release it."""
-    global _configuring
+    """Replace the lock in a forked child: the thread that held it is not there to release it.
+
+    Nor are the threads of an open database, without which DuckDB waits forever.
+    """
+    global _configuring, _is_cut_off
     _configuring = threading.RLock()
+    _is_cut_off = _is_cut_off or bool(_open_files)
 
 
 os.register_at_fork(after_in_child=_after_fork)  # safeguard: fork-renews-configuring-lock
@@ -445,7 +451,7 @@ class Client:
             opened = _open_file(where)
             if isinstance(opened, str) or not may_apply or _unapplied_records(where, opened) == 0:
                 return opened
-            opened.close()
+            _close_file(opened)
         elif not may_apply:
             raise _no_data(where)
         self._may_start = False
@@ -588,7 +594,7 @@ class Client:
                 if not isinstance(opened, str):
                     if keep_file:
                         return opened
-                    opened.close()
+                    _close_file(opened)
                     return None
                 reason = opened
             if time.monotonic() > deadline + daemons.start_wait_s(where):
@@ -614,6 +620,11 @@ def _open_file(where: Paths) -> "duckdb.DuckDBPyConnection | str":
     """Open the database for reading; return one line with the reason if another process is writing it."""
     import duckdb
 
+    if _is_cut_off:  # safeguard: fork-during-query-is-an-error
+        reason = f"this process was forked while its parent read {where.index}, which it cannot open now"
+        raise QueryError("unreachable", f"{reason}; start a collector (chiplog up), or the process by spawn")
+    opening = object()
+    _open_files.add(opening)
     try:
         with _configuring:
             connection = duckdb.connect(str(where.index), read_only=True)
@@ -622,6 +633,7 @@ def _open_file(where: Paths) -> "duckdb.DuckDBPyConnection | str":
                 query_messages.disable_faulty_optimizers(connection)
                 for statement in LOCKED_SETTINGS:
                     connection.execute(statement)
+            _open_files.add(connection)
             return connection
     except duckdb.IOException as error:
         if is_lock_conflict(str(error), str(where.index)):  # a starting collector, or one of another host or container
@@ -629,6 +641,13 @@ def _open_file(where: Paths) -> "duckdb.DuckDBPyConnection | str":
         raise _unreadable(where, error) from error
     except duckdb.Error as error:
         raise _unreadable(where, error) from error
+    finally:
+        _open_files.discard(opening)
+
+
+def _close_file(connection: "duckdb.DuckDBPyConnection") -> None:
+    connection.close()
+    _open_files.discard(connection)
 
 
 def _no_data(where: Paths) -> NoDataError:
@@ -705,7 +724,7 @@ def _ask_file(
                 timed_out.set()
                 connection.interrupt()
                 wait([answer], INTERRUPT_AGAIN_S)
-            connection.close()
+            _close_file(connection)
     if cancelled is not None and cancelled.is_set() and answer.exception() is not None:
         raise QueryError("cancelled", CANCELLED)
     return answer.result()
