@@ -24,6 +24,7 @@ from tests.support.findings import findings
 from tests.support.lock_holder import lock_holder
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
+from tests.support.tools import ROOT, needs
 from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
@@ -114,6 +115,7 @@ def test_a_directory_in_which_duckdb_opens_no_database_is_bad(tmp_path: Path) ->
     assert str(tmp_path / "what?") in finding.found
 
 
+@needs(ROOT)
 def test_a_directory_of_another_user_is_bad(where: Paths) -> None:
     assert findings(where.root)["directory"].verdict == OK
     os.chown(where.journals, 12345, -1)
