@@ -215,6 +215,7 @@ WITH parts AS (
 ), worked AS (
     SELECT *, coalesce(sum(seconds) FILTER (NOT may_wait AND phase <> 'step' AND key >= 0) OVER of_label, 0) AS named_s,
            coalesce(sum(excess_s) FILTER (key < 0) OVER of_label, 0) AS outside_s,
+           coalesce(sum(seconds) FILTER (phase = 'data') OVER of_label, 0) AS data_s,
            named_s + greatest(outside_s, 0) AS work_s
     FROM scored WINDOW of_label AS (
         PARTITION BY run_id, span, place ORDER BY phase ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
@@ -222,6 +223,7 @@ WITH parts AS (
 ), named AS (
     SELECT *, CASE WHEN key < 0 THEN first_value(place) OVER (of_span ORDER BY named_s DESC, place)
                    WHEN may_wait THEN first_value(place) OVER (of_span ORDER BY work_s DESC, place)
+                   WHEN phase <> 'step' THEN first_value(place) OVER (of_span ORDER BY data_s DESC, place)
                    ELSE first_value(place) OVER (of_span ORDER BY outside_s DESC, place) END AS busiest,
            CASE WHEN share < 0.05 OR share IS NULL THEN NULL
                 -- safeguard: waiting-is-no-fault
@@ -231,6 +233,10 @@ WITH parts AS (
                   -- The time outside may be a wait that has no phase, if a label with more work was outside for less time.
                   OR key < 0 AND max(named_s) OVER of_span - named_s >= 0.5 * excess_s
                      AND first_value(outside_s) OVER (of_span ORDER BY named_s DESC, place) <= -0.5 * excess_s
+                  -- No label waits for others in `data`. Another phase may be a wait for the label with the most of it, if
+                  -- that label is shorter there.
+                  OR key >= 0 AND phase NOT IN ('step', 'data') AND max(data_s) OVER of_span - data_s >= 0.5 * excess_s
+                     AND first_value(excess_s) OVER (PARTITION BY run_id, span, key ORDER BY data_s DESC, place) < 0
                 THEN 'victim' ELSE 'culprit' END AS role
     FROM worked WINDOW of_span AS (PARTITION BY run_id, span)
 )
