@@ -1,10 +1,13 @@
 """A real job whose ranks end in different ways, as SQL and `chiplog show` report it."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from chiplog.query.client import connect
+from chiplog.query.run_verdict import read_verdict
 from tests.support.node import Node
 from tests.support.waiting import WAIT_S
 
@@ -58,3 +61,51 @@ def test_of_three_ranks_that_fail_the_one_that_raised_is_first_and_the_others_ar
     )
     line = next(line for line in shown.stdout.splitlines() if line.strip().startswith("verdict"))
     assert " rank1 failed first, " in line and "ValueError: boom; " in line and "are echoes." in line, line
+
+
+# Each step both wait for each other, as in a collective whose time-out is 1 s. rank1 is slow, and fails in step 20.
+APART = """
+import os, socket, sys, time
+import chiplog
+rank, peer = int(os.environ["RANK"]), socket.socket(fileno=int(sys.argv[1]))
+run = chiplog.init(run_id="apart", capture_console=False)
+for step in range(21):
+    with run.phase("data"):
+        time.sleep(0.02 * rank)
+        if step == 20 and rank == 1:
+            raise ValueError("bad batch")
+    with run.phase("compute"):
+        try:
+            peer.sendall(b"x")
+            is_there = peer.recv(1)
+        except OSError:
+            is_there = False
+        if not is_there:
+            time.sleep(1)
+            raise ConnectionError("peer lost")
+    run.log({"loss": 1.0}, step=step)
+"""
+
+
+def test_the_time_in_which_a_rank_waits_for_one_that_failed_is_no_slowness(node: Node, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(APART)
+    ends = socket.socketpair()
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(end.fileno())],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)},
+            pass_fds=[end.fileno()],
+            stderr=subprocess.DEVNULL,
+        )
+        for rank, end in enumerate(ends)
+    ]
+    for end in ends:
+        end.close()
+    assert [rank.wait(WAIT_S) for rank in ranks] == [1, 1]
+    ended = "SELECT state, pending FROM labels JOIN completeness USING (run_id, label, attempt)"
+    node.until(ended, lambda rows: [(row["state"], row["pending"]) for row in rows] == [("failed", 0)] * 2)
+    with connect(dir=node.root, start=False) as client:
+        text = read_verdict(client, "apart")["text"]
+    assert text.startswith("rank1 failed first, after step 19, "), text
+    assert " Until then rank1 cost " in text and ": its data phase took " in text, text

@@ -24,6 +24,17 @@ LEFT JOIN (FROM rank_progress WHERE run_id = $run) p ON p.label = l.label
 WHERE l.state <> 'finished' AND (l.rank IS NOT NULL OR NOT EXISTS (FROM done WHERE rank IS NOT NULL))
 GROUP BY l.label, l.attempt, l.state
 """
+# The first step with phases that a label recorded after the first failure, by the collector's clock. Survivors wait for
+# the failed label in them. At its end a label records the phases of an unfinished step under the last one it logged.
+_AFTER_FAILURE = """
+SELECT min(f.step) AS step FROM base.phase_facts f JOIN base.rounds r ON r.producer = f.producer
+WHERE r.run_id = $run AND f.step <= $last AND epoch_us(f.ts) + r.clock_us > (
+    SELECT min(failed_us) FROM (
+        SELECT arg_max(at_us - late_us, round) AS failed_us FROM base.failures
+        WHERE run_id = $run AND list_contains($labels::VARCHAR[], label) GROUP BY label
+    )
+)
+"""
 _RUN = "SELECT state, n_labels, n_attempts FROM runs WHERE run_id = $run"
 _FAILED = ("failed", "crashed")
 _STEP_MAX = (1 << 63) - 1
@@ -76,8 +87,12 @@ def read_verdict(
         return client.sql(query, {"run": run, **named}, timeout_s=timeout_s).rows()
 
     labels = ask(_LABELS)
-    failure = _read_failure(ask, labels, report) if any(row["state"] in _FAILED for row in labels) else None
+    failed = [row["label"] for row in labels if row["state"] in _FAILED]
+    failure = _read_failure(ask, labels, report) if failed else None
     last = _last_step(labels)
+    if failed and last is not None:
+        [after] = ask(_AFTER_FAILURE, labels=failed, last=last)
+        last = last if after["step"] is None else after["step"] - 1
     windows = ask(_WINDOWS.format(last=last)) if last is not None else []
     if not windows:
         return build_sentence(None, (), (), failure=failure)

@@ -64,9 +64,53 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
         )
 
 
+def fill_unfinished_steps(database: duckdb.DuckDBPyConnection) -> None:
+    """Write runs of two ranks. A step takes 50 ms; `compute` of rank0 waits while `data` of rank1 takes 30 ms more.
+
+    rank1 fails in step 80, after 4 s. rank0 waits for it for 3 s, and then fails as well. Both record the phases of
+    step 80 under step 79, the last one that they logged.
+
+    - `only`: there is only `compute`, in which rank1 fails. Until then it takes equally long.
+    - `apart`: rank1 is on another node, whose clock is an hour ahead.
+    - `lost`: rank1 is killed, and its end noticed after that of rank0; it may have been 4 s sooner.
+    """
+    database.execute("INSERT INTO base.names VALUES (4, 'compute')")
+    for run, name in enumerate(("unfinished", "only", "apart", "lost"), 101):
+        ahead_s = 3600 if name == "apart" else 0
+        late_s = 4 if name == "lost" else 0
+        database.execute(f"INSERT INTO base.runs (run, run_id, primary_label) VALUES ({run}, '{name}', 'rank0')")
+        database.execute(
+            "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, clock_us, "
+            "started_at, state, exit_code, reason, cause, late_us, ended_at) "
+            f"SELECT {run} * 10 + rank, 'rank', {run}, 'rank' || rank, 0, rank = 0, rank, "
+            f"CASE WHEN {ahead_s} > 0 THEN 'node' || rank ELSE 'node' END, rank * {-1_000_000 * ahead_s}::BIGINT, "
+            f"{BEGUN} + to_seconds(rank * {ahead_s}), 'failed', 1, reason, cause, rank * {late_s * 1_000_000}, "
+            f"{BEGUN} + to_seconds(ended_s + rank * {ahead_s + late_s}) "
+            "FROM (VALUES (0, 'peer lost', 'peer_lost', 7.05), (1, 'ValueError', 'raised', 4.04)) "
+            "t(rank, reason, cause, ended_s)"
+        )
+        database.execute(
+            f"""
+            INSERT INTO base.phases
+            SELECT producer, key, least(s, 79), s,
+                   {BEGUN} + to_seconds(CASE WHEN s < 80 THEN (s + 1) * 0.05 WHEN rank = 1 THEN 4.05 ELSE 7.06 END
+                                        + rank * {ahead_s}),
+                   CASE WHEN key = 1 THEN 0.001 + 0.03 * rank WHEN s = 80 THEN 3 - 2.9 * rank
+                        WHEN '{name}' = 'only' THEN 0.033 ELSE 0.004 + 0.029 * (1 - rank) END
+            FROM base.producers, range(81) t(s), (VALUES (1), (4)) u(key)
+            WHERE run = {run} AND (key = 4 OR '{name}' <> 'only')
+              AND (s < 80 OR rank = 0 OR key = 1 OR '{name}' = 'only')
+            """
+        )
+
+
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with filled(tmp_path_factory.mktemp("verdict"), fill) as client:
+    def fill_all(database: duckdb.DuckDBPyConnection) -> None:
+        fill(database)
+        fill_unfinished_steps(database)
+
+    with filled(tmp_path_factory.mktemp("verdict"), fill_all) as client:
         yield client
 
 
@@ -106,3 +150,19 @@ def test_a_run_that_ended_well_is_judged_by_all_its_steps(client: Client) -> Non
     found = read_verdict(client, "finished")
     assert (found["text"], found["has_failed"]) == (SLOW, False)
     assert read_verdict(client, "unknown")["text"] == ""
+
+
+@pytest.mark.parametrize("name", ["unfinished", "apart", "lost"])
+def test_phases_that_a_label_recorded_after_the_first_failure_blame_no_survivor(client: Client, name: str) -> None:
+    found = read_verdict(client, name)
+    assert found["text"].startswith("rank1 failed first, after step 79"), found["text"]
+    assert found["text"].endswith(
+        " Until then rank1 cost 2.4 s between steps 0 and 78: its data phase took 31 times as long as in rank0; "
+        "1 other label waited in compute."
+    )
+
+
+def test_a_crash_in_the_only_phase_of_a_step_blames_no_survivor(client: Client) -> None:
+    found = read_verdict(client, "only")
+    assert found["text"].startswith("rank1 failed first, after step 79, "), found["text"]
+    assert not found["is_slow"]
