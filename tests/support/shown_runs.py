@@ -71,6 +71,7 @@ def fill_shown_runs(database: duckdb.DuckDBPyConnection) -> None:
         "FROM (VALUES (0, 363), (1, 20)) t(attempt, n), range(400) u(s) WHERE s < n"
     )
     fill_interrupted(database)
+    fill_killed(database)
 
 
 def fill_interrupted(database: duckdb.DuckDBPyConnection) -> None:
@@ -95,6 +96,27 @@ def fill_interrupted(database: duckdb.DuckDBPyConnection) -> None:
         "INSERT INTO base.events (producer, seq, ts, kind, level, message, body, cause) "
         f"SELECT 50001, 9, {BEGUN} + to_microseconds(100000000), 'traceback', 'error', 'KeyboardInterrupt', "
         "json_object('exception', 'KeyboardInterrupt'), 'interrupted'"
+    )
+
+
+def fill_killed(database: duckdb.DuckDBPyConnection) -> None:
+    """A run of two ranks, one killed and one failed, with their events: the ends, two tracebacks and an environment."""
+    database.execute("INSERT INTO base.runs (run, run_id, tags, primary_label) VALUES (7, 'killed', [], 'rank0')")
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, state, exit_code, "
+        "exit_signal, reason, started_at, ended_at) "
+        "SELECT 70000 + rank, 'rank', 7, 'rank' || rank, 0, rank = 0, rank, 'vm', state, code, signal, reason, "
+        f"{BEGUN}, {BEGUN} + to_seconds(9) FROM (VALUES (0, 'crashed', NULL, 9, 'killed by SIGKILL'), "
+        "(1, 'failed', 1, NULL, 'ValueError: bad batch')) t(rank, state, code, signal, reason)"
+    )
+    database.execute(
+        "INSERT INTO base.events (producer, seq, ts, kind, level, message, body) "
+        f"SELECT 70000 + rank, seq, {BEGUN} + to_seconds(9), kind, level, message, '{{}}' FROM (VALUES "
+        "(0, 1, 'environment', 'info', 'no commit: train.py'), "
+        "(0, 2, 'crashed', 'error', 'rank0 crashed: killed by SIGKILL'), "
+        "(1, 1, 'traceback', 'error', 'ValueError: bad batch'), "
+        "(1, 2, 'traceback', 'error', 'OSError: while it ended'), "
+        "(1, 3, 'failed', 'error', 'rank1 failed: ValueError: bad batch')) t(rank, seq, kind, level, message)"
     )
 
 

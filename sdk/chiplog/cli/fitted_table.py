@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -27,7 +27,13 @@ _BREAK = re.compile(r"(?<=[^\W_][-_/=])(?<!\d[eE]-)|(?<=[^\W_][.:,;])(?!\d)|(?<=
 
 
 class Cell(Text):
-    """A text that folds at spaces and separators, and inside a word only if the word is longer than the column."""
+    """A text that folds at spaces and separators, and inside a word only if the word is longer than the column.
+
+    Attributes:
+        lines_max: Lines of it on a terminal; a longer text ends with an ellipsis. 0: unbounded.
+    """
+
+    lines_max = 0
 
     def __rich_measure__(self, console: "Console", options: "ConsoleOptions") -> Measurement:
         """Return the width of the longest piece, and of the longest line."""
@@ -47,7 +53,10 @@ class Cell(Text):
         no_wrap: bool | None = None,
     ) -> "Lines":
         """Return the lines of this text at a width."""
-        folded = Text("\n".join(line for text in self.plain.split("\n") for line in fold(text, width)), self.style)
+        lines = [line for text in self.plain.split("\n") for line in fold(text, width)]
+        if 0 < self.lines_max < len(lines):
+            lines[self.lines_max - 1 :] = [set_cell_size(lines[self.lines_max - 1], width - 1).rstrip() + "…"]
+        folded = Text("\n".join(lines), self.style)
         return folded.wrap(console, width, justify=justify, overflow=overflow, tab_size=tab_size, no_wrap=no_wrap)
 
 

@@ -26,6 +26,7 @@ SUMMARY_SHOWN = 6
 CONFIG_SHOWN = 8
 FILES_SHOWN = 5
 EVENTS_SHOWN = 8
+EXIT_LINES_SHOWN = 3  # of one label on a terminal
 LAST_VALUES_SHOWN = 3  # for more labels a table shows the range
 DRIFT_SHOWN = 5  # labels whose config differs, and keys of each
 _ENDED_BADLY = ("failed", "crashed")
@@ -40,16 +41,20 @@ def build_page(
     found: the data of `chiplog show`. source: its options --dir and --url, for the commands that the page shows.
     """
     found = _with_label_names(found)
+    labels, events = found["labels"], found["events"]
+    if not everything:
+        labels = _by_severity(labels, found["first_failure"])[:LABELS_SHOWN] if len(labels) > LABELS_SHOWN else labels
+        events = _without_ends(events, labels)[-EVENTS_SHOWN:]
     tables = (
         _summary_table(found, zone),
-        _labels(found["labels"], found["first_failure"], _bound(LABELS_SHOWN, everything)),
+        _labels(found["labels"], labels, 0 if everything else EXIT_LINES_SHOWN),
         _alerts(found["alerts"], _bound(ALERTS_SHOWN, everything), zone),
         _phases(found["phases"], _bound(PHASES_SHOWN, everything)),
         _keys(found["keys"], _bound(KEYS_SHOWN, everything)),
         _values("Summary", _non_metric_summary(found), _bound(SUMMARY_SHOWN, everything)),
         _values("Config", found["config"], _bound(CONFIG_SHOWN, everything)),
         _files(found["files"], _bound(FILES_SHOWN, everything)),
-        _events(found["events"] if everything else found["events"][-EVENTS_SHOWN:], zone),
+        _events(events, zone),
     )
     command = shlex.join(["chiplog", "show", found["run_id"], "--all", *source])
     page: list[Any] = []
@@ -175,8 +180,8 @@ def _last_event(labels: list[dict[str, Any]]) -> str | None:
 
 
 # -- labels -----------------------------------------------------------------------------------------------------------
-def _labels(labels: list[dict[str, Any]], failure: dict[str, Any] | None, shown: int | None) -> Sheet:
-    rows = labels if shown is None or len(labels) <= shown else _by_severity(labels, failure)[:shown]
+def _labels(labels: list[dict[str, Any]], rows: list[dict[str, Any]], exit_lines_max: int) -> Sheet:
+    """Return the table of labels. rows: those to show."""
     with_tries = any(label["attempt"] for label in labels)  # save width: a terminal may have eighty columns
     with_ranks = any(label["rank"] is not None and label["label"] != f"rank{label['rank']}" for label in labels)
     columns = [
@@ -196,6 +201,8 @@ def _labels(labels: list[dict[str, Any]], failure: dict[str, Any] | None, shown:
     for label in rows:
         took = duration_s(label["started_at"], label["ended_at"], label["state"], now)
         silent_s = label["last_event_s"]
+        ended = plain_cell(_exit_text(label))
+        ended.lines_max = exit_lines_max
         table.add(
             plain_cell((label["label"] or "") + (" *" if label["is_primary"] else "")),
             *([str(label["attempt"])] if with_tries else []),
@@ -206,7 +213,7 @@ def _labels(labels: list[dict[str, Any]], failure: dict[str, Any] | None, shown:
             _step_text(label),
             f"{duration_text(silent_s)} ago" if silent_s is not None else "",
             complete_text(label["pending"], label["lost"] or 0, label["state"] != "running"),
-            plain_cell(_exit_text(label)),
+            ended,
         )
     table.caption, table.is_partial = "* primary" + _omitted_counts(labels, rows), len(rows) < len(labels)
     return table
@@ -253,17 +260,15 @@ def _step_text(label: dict[str, Any]) -> Any:
 
 
 def _exit_text(label: dict[str, Any]) -> str:
-    parts = []
+    status, reason = label["exit_code"], label["reason"] or ""
     if label["exit_signal"]:
         try:
-            parts.append(signal.Signals(label["exit_signal"]).name)
+            status = signal.Signals(label["exit_signal"]).name
         except ValueError:
-            parts.append(f"signal {label['exit_signal']}")
-    elif label["exit_code"] is not None:
-        parts.append(str(label["exit_code"]))
-    if label["reason"]:
-        parts.append(label["reason"])
-    return " ".join(parts)
+            status = f"signal {label['exit_signal']}"
+        if status in reason:
+            return reason
+    return f"{'' if status is None else status} {reason}".strip()
 
 
 # -- what happened, and where the time went ---------------------------------------------------------------------------
@@ -321,6 +326,19 @@ def _phases(phases: list[dict[str, Any]], shown: int | None) -> Sheet | None:
 
 def _seconds_text(seconds: float) -> str:
     return duration_text(seconds) if seconds >= 60 else seconds_text(seconds)
+
+
+def _without_ends(events: list[dict[str, Any]], labels: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the events that do not repeat how one of the labels ended."""
+    ended = {(label["label"], label["attempt"]): label for label in labels if label["state"] in _ENDED_BADLY}
+
+    def is_end(event: dict[str, Any]) -> bool:
+        label = ended.get((event["label"], event["attempt"]))
+        if label is None:
+            return False
+        return event["kind"] in _ENDED_BADLY or (event["kind"], event["message"]) == ("traceback", label["reason"])
+
+    return [event for event in events if not is_end(event)]
 
 
 def _events(events: list[dict[str, Any]], zone: Zone) -> Sheet | None:

@@ -8,9 +8,10 @@ import shlex
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from chiplog.cli.root import main
-from chiplog.cli.run_page import _environment_rows, _seconds_text
+from chiplog.cli.run_page import _environment_rows, _labels, _seconds_text
 from tests.support.command_line import ON_ONE_WORKER
 from tests.support.shown_runs import labels_of
 
@@ -63,6 +64,32 @@ def test_the_summary_stands_beside_its_metric_where_it_is_not_the_last_value(sho
     assert re.search(r"\nbest/epoch +7\n", page)
     assert page.index("\nloss ") < page.index("\nchiplog/cuda/peak "), "the training's own metrics come first"
     assert json.loads(show("small", "--format", "json"))["summary"]["loss"] == 10.0
+
+
+def test_how_a_label_ended_is_said_once(show: Any) -> None:
+    page = show("killed")
+    assert [row[-1] for row in labels_of(page)] == ["killed by SIGKILL", "1 ValueError: bad batch"]
+    events = page.partition("\nRecent events\n")[2]
+    assert re.findall(r"(environment|traceback|failed|crashed) +\w+ +(.+)", events) == [
+        ("environment", "no commit: train.py"),
+        ("traceback", "OSError: while it ended"),
+    ]
+    assert len(re.findall(r"\n2026-", show("killed", "--all").partition("\nRecent events\n")[2])) == 5
+
+
+@pytest.mark.parametrize(("lines_max", "is_whole"), [(3, False), (0, True)])
+def test_a_long_error_has_three_lines_of_a_narrow_terminal(show: Any, lines_max: int, is_whole: bool) -> None:
+    [label, _] = json.loads(show("killed", "--format", "json"))["labels"]
+    label |= {
+        "reason": "RuntimeError: connection closed by peer " * 9 + "the end",
+        "started_at": None,
+        "ended_at": None,
+    }
+    printed = io.StringIO()
+    Console(file=printed, width=80).print(_labels([label], [label], lines_max))
+    assert ("the end" in printed.getvalue(), "…" in printed.getvalue()) == (is_whole, not is_whole)
+    assert is_whole or len(printed.getvalue().splitlines()) <= 3 + 3 + 2, "title, heading, rule; captions"
+    assert max(map(len, printed.getvalue().splitlines())) <= 80
 
 
 @pytest.mark.full
