@@ -104,6 +104,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the background: ranks would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("COLUMNS", "LINES"):  # by readline in pytest's main process; they count more than a terminal's size
+        os.environ.pop(name, None)
     config.addinivalue_line("markers", "soak(weight): has small counts in `make test`, and long ones in `make soak`")
     config.addinivalue_line("markers", f"{MARK}(tool, …): is left out where a tool is missing, and fails there in CI")
     for name, meaning in MARKERS.items():

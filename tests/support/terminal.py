@@ -42,8 +42,6 @@ class Terminal:
         self.master, slave = pty.openpty()
         self.resize(width, height)
         env = environment(root, TERM="xterm-256color")
-        for name in ("COLUMNS", "LINES"):  # they would count more than the terminal's size
-            env.pop(name, None)
         self.modes = termios.tcgetattr(slave)
         command = [*((sys.executable, "-c", _SHELL) if controls else ()), *CLI, *arguments]
         self.process = subprocess.Popen(
