@@ -234,8 +234,9 @@ WITH parts AS (
                   OR key < 0 AND max(named_s) OVER of_span - named_s >= 0.5 * excess_s
                      AND first_value(outside_s) OVER (of_span ORDER BY named_s DESC, place) <= -0.5 * excess_s
                   -- No label waits for others in `data`. Another phase may be a wait for the label with the most of it, if
-                  -- that label is shorter there.
-                  OR key >= 0 AND phase NOT IN ('step', 'data') AND max(data_s) OVER of_span - data_s >= 0.5 * excess_s
+                  -- that label is shorter there. Of two labels the difference is twice the excess; noise has far less.
+                  OR key >= 0 AND phase NOT IN ('step', 'data')
+                     AND max(data_s) OVER of_span - data_s BETWEEN 0.5 * excess_s AND 4 * excess_s
                      AND first_value(excess_s) OVER (PARTITION BY run_id, span, key ORDER BY data_s DESC, place) < 0
                 THEN 'victim' ELSE 'culprit' END AS role
     FROM worked WINDOW of_span AS (PARTITION BY run_id, span)
