@@ -37,12 +37,11 @@ class Index:
         self.log = SegmentLog(directory / "log", LOG_ID)
         self.path = directory / "index.duckdb"
         self.directory = directory
-        has_views = not self.path.exists()
-        if has_views:
-            self.path.write_bytes(empty_file())
-        self._open(has_views=has_views)
+        self._open(has_views=not self.path.exists())
 
     def _open(self, *, has_views: bool) -> None:
+        if not self.path.exists():
+            self.path.write_bytes(empty_file())
         self.database = Database(self.path, LOG_ID, has_views=has_views)
         disable_faulty_optimizers(self.database.connection)  # as wherever queries are answered
         self.follower = LogFollower(self.database, self.directory / "log")
