@@ -93,9 +93,9 @@ def new_notices(places: Paths) -> list[str]:
 
 def _fault_of_substitute(places: Paths) -> str:
     """Return why the place that is used instead of CHIPLOG_DIR is no disk of this node; '' if it is, or the user's."""
-    kind = file_system_type(places.local)
     if places.local == places.root:
         return ""
+    kind = file_system_type(places.local)
     if kind in VOLATILE_FILE_SYSTEMS:
         return "which ends with this container or boot"
     return "" if kind in LOCAL_FILE_SYSTEMS or os.environ.get(LOCAL_DIR) else "which other nodes may share too"
