@@ -216,8 +216,8 @@ def take_lock(path: Path, *, patient_s: float = 0.0, note: str = "") -> Lock:
 def take_daemon_lock(path: Path, *, embedded: bool, replace_wait_s: float) -> Lock:
     """Take the lock of a daemon's directory. A daemon that an operator starts replaces an embedded one.
 
-    embedded: a training or a reader starts this one. It waits for one that is leaving. replace_wait_s: how long the
-    embedded one may need to end in order. Raises LockHeldError, OSError.
+    embedded: this daemon was started by a training or a reader; it waits for one that is shutting down.
+    replace_wait_s: how long an embedded daemon may take to shut down. Raises LockHeldError, OSError.
     """
     if embedded:
         return take_lock(path, patient_s=LEAVER_WAIT_S, note=EMBEDDED)  # safeguard: successor-waits-for-leaver
@@ -225,7 +225,7 @@ def take_daemon_lock(path: Path, *, embedded: bool, replace_wait_s: float) -> Lo
 
 
 def _ask_embedded_to_leave(path: Path) -> bool:
-    """Ask an embedded daemon to end in order. Return True if one holds the lock of this path."""
+    """Ask an embedded daemon to shut down. Return True if one holds the lock of this path."""
     pid = kernel_lock_holder_pid(path) if lock_note(path) == EMBEDDED else 0
     if pid > 0:
         with contextlib.suppress(ProcessLookupError):
