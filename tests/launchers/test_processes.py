@@ -42,6 +42,10 @@ STORE = f"file://{os.getcwd()}/{os.environ.get('STORE', 'store')}"
 
 def group(rank, world_size):
     dist.init_process_group("gloo", init_method=STORE, rank=rank, world_size=world_size)
+
+def agree(run):   # on a loaded machine this may last longer than the training
+    while run.rank is None:
+        time.sleep(0.01)
 """
 )
 
@@ -54,6 +58,7 @@ def early(rank, world_size):
     work(run, truth)
     group(rank, world_size)
     work(run, truth, STEPS)
+    agree(run)
     run.finish()
 
 def late(rank, world_size):
@@ -88,6 +93,7 @@ truth = Truth(rank, 2)
 work(run, truth)
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
 work(run, truth, STEPS)
+agree(run)
 dist.barrier()
 """
 )
@@ -109,6 +115,7 @@ def worker(rank, names):
     rpc.init_rpc(names[rank], rank=rank, world_size=2, rpc_backend_options=options)
     if rank == 0:
         rpc.rpc_sync(names[1], log_here, (STEPS,))
+    agree(run)
     rpc.shutdown()
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from tests.support.page_run import MARKUP, fill_page_run, running_page_run
 from tests.support.page_site import Site
 from tests.support.served_database import change
 from tests.support.slow_ranks import BEGUN
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +62,11 @@ def test_a_scroll_to_the_top_while_new_lines_are_loading_loads_older_ones(printi
     page.route("**/console?*resume=*", lambda route: held.append(route))
     printing.site.visit(page, "#/run/slow/console?labels=%3Drank4")
     expect(page.locator(".line")).to_have_count(500)
-    with page.expect_request("**/console?*resume=*"):
-        printing.store(4, 1000, "new")
+    printing.store(4, 1000, "new")
+    wait_until(lambda: held or page.wait_for_timeout(50), "a request for new lines")  # also one before there are any
     page.get_by_role("log").evaluate("element => { element.scrollTop = 0; }")
     page.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")  # it is handled
+    page.route("**/console?*resume=*", lambda route: route.continue_())  # those after it
     held[0].continue_()
     expect(page.locator(".line")).to_have_count(1001)
 
