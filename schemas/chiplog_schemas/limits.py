@@ -35,6 +35,12 @@ FILE_PARTS_MAX = 64  # partially received files that a collector keeps …
 FILE_PART_IDLE_S = 86_400.0  # … for a day without a chunk
 FILE_PAUSE_MAX_S = 60.0  # the longest pause before a refused file is offered again
 
+# -- media ------------------------------------------------------------------------------------------------------------
+MEDIA_BYTES_MAX = 64 * MIB  # one image, table, clip …: log() encodes and writes it while the training waits
+MEDIA_PER_LOG_MAX = 100  # in one log() call, for the same reason
+TABLE_ROWS_MAX = 1_000_000  # one table: it is encoded in memory
+TABLE_COLUMNS_MAX = 10_000  # one table: as many as a run has metrics
+
 LOG_FREE_BYTES_MIN = 256 * MIB  # below it, or 1 % of a small disk, a collector takes no events: deleting needs room
 DISK_WARNING_PERCENT = 80  # of a collector's disk in use
 

@@ -38,6 +38,8 @@ if TYPE_CHECKING or not _is_command:
     sys.modules[__name__].__class__ = ChiplogModule
 
 if TYPE_CHECKING:
+    from chiplog.media.image import Image
+    from chiplog.media.table import Table
     from chiplog.page.notebook import ui
     from chiplog.query.async_client import AsyncClient
     from chiplog.query.client import Client, NoDataError, QueryError
@@ -53,10 +55,12 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Histogram",
+    "Image",
     "NoDataError",
     "QueryError",
     "Result",
     "Run",
+    "Table",
     "__version__",
     "alert",
     "config",
@@ -79,12 +83,14 @@ __all__ = [
     "watch",
 ]
 
-_QUERY_NAMES = {
+_LATER_NAMES = {  # loaded when they are used
     "AsyncClient": "query.async_client",
     "Client": "query.client",
+    "Image": "media.image",
     "NoDataError": "query.client",
     "QueryError": "query.client",
     "Result": "query.result",
+    "Table": "media.table",
     "run_history": "query.run_tables",
     "runs": "query.run_tables",
     "ui": "page.notebook",
@@ -153,11 +159,11 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Return `run`, `config` and `summary` of the current run, names for queries, and substitutes for foreign names."""
-    if name in _QUERY_NAMES:
+    """Return `run`, `config` and `summary` of the current run, names that load later, and substitutes of others."""
+    if name in _LATER_NAMES:
         from importlib import import_module
 
-        return getattr(import_module(f"chiplog.{_QUERY_NAMES[name]}"), name)
+        return getattr(import_module(f"chiplog.{_LATER_NAMES[name]}"), name)
     if not _is_command:
         return attribute(name)
     if name.startswith("__"):

@@ -60,7 +60,7 @@ def test_public_objects_pickle_and_copy(run: chiplog.Run, pickler: Any) -> None:
     with there_and_back(run.phase("forward")):  # which is of no run
         pass
     assert "forward" not in run._timing.totals
-    assert is_stand_in(there_and_back(chiplog.Table())) and is_stand_in(there_and_back(chiplog.Table))
+    assert is_stand_in(there_and_back(chiplog.Molecule())) and is_stand_in(there_and_back(chiplog.Molecule))
     client = there_and_back(Client("ipc:///nowhere/query.sock", None))
     assert isinstance(client, Client) and client._address == "ipc:///nowhere/query.sock"
     assert isinstance(there_and_back(AsyncClient(client)), AsyncClient)

@@ -233,17 +233,17 @@ def test_attributes_that_scripts_read_exist(run: chiplog.Run) -> None:
 
 
 def test_names_of_other_loggers_do_nothing_and_warn_once(run: chiplog.Run, caplog, offline) -> None:
-    table = chiplog.Table(columns=["a"])
+    table = chiplog.JoinedTable(columns=["a"])
     table.add_data(1)
-    assert not chiplog.Table(columns=["b"]).data
+    assert not chiplog.JoinedTable(columns=["b"]).data
     assert list(chiplog.Api().runs("x")) == []
-    assert not isinstance(run, chiplog.Image)
+    assert not isinstance(run, chiplog.Molecule)
     with chiplog.start_run() as other:
         other.info.run_id.upper()
     run.log_artifact("model.pt")
     run.log({"table": table, "loss": 1.0})
 
-    class Mine(chiplog.Table):
+    class Mine(chiplog.JoinedTable):
         def __init__(self, rows: int) -> None:
             super().__init__()
             self.rows = rows
@@ -255,11 +255,11 @@ def test_names_of_other_loggers_do_nothing_and_warn_once(run: chiplog.Run, caplo
     assert (Mine(3).rows, traced()) == (3, 5)
     copy.deepcopy(table)
     names = [r.getMessage().split()[1] for r in caplog.records if "is not available" in r.getMessage()]
-    expected = ["Table", "Api", "Image", "start_run"]
+    expected = ["JoinedTable", "Api", "Molecule", "start_run"]
     assert names == [*(f"chiplog.{name}" for name in expected), "run.log_artifact", "chiplog.trace"]
     run.finish()
     rows = [e.fields["body"]["key"] for e in offline(EventKind.NOTICE) if e.fields["notice"] == "bad_value"]
-    assert "chiplog.Table" in rows
+    assert "chiplog.JoinedTable" in rows
 
 
 # The public names of the runs of wandb 0.31 and mlflow 3.17, by dir().
@@ -298,9 +298,9 @@ def test_a_run_has_every_name_of_arguments_columns_variables_and_other_loggers(
         lambda: json.dumps({"u": chiplog.run.project_url}),
         lambda: chiplog.get_tracking_uri() + "/x",
         lambda: f"{chiplog.evaluate(1).metrics['a']:.3f}",
-        lambda: sorted([chiplog.Image, chiplog.Image]),
+        lambda: sorted([chiplog.Molecule, chiplog.Molecule]),
         lambda: next(iter(chiplog.Api().runs("x")), None),
-        lambda: [chiplog.Api().run("x").summary["acc"] > 0.5, 1 / chiplog.Table().width, -chiplog.Table().width],
+        lambda: [chiplog.Api().run("x").summary["acc"] > 0.5, 1 / chiplog.Graph().width, -chiplog.Graph().width],
         lambda: os.path.join(chiplog.Artifact("x").download(), "model.pt"),
         lambda: float(chiplog.Api().run("x").summary["acc"]) + int(chiplog.Api().run("x").steps),
         lambda: list(chiplog.integration) + list(chiplog.sdk["x"]),
@@ -345,7 +345,7 @@ def test_an_argument_of_a_foreign_name_is_left_out(chiplog_dir: Path, caplog) ->
 
 
 def test_a_description_of_a_foreign_name_is_left_out(run: chiplog.Run, caplog) -> None:
-    run.name, run.tags = "baseline", ["a", chiplog.Table()]
+    run.name, run.tags = "baseline", ["a", chiplog.Graph()]
     run.name = run.notes = chiplog.util.generate_id()
     assert (run.name, run.notes, run.tags) == ("baseline", None, ("a",))
     lines = [r.getMessage().split()[1] for r in caplog.records if "is left out" in r.getMessage()]
@@ -390,7 +390,7 @@ def test_any_other_name_is_an_attribute_error(name: str) -> None:
     with pytest.raises(AttributeError):
         getattr(run, name)
     with pytest.raises(AttributeError):
-        getattr(chiplog.Table(), "__array__")  # noqa: B009
+        getattr(chiplog.Molecule(), "__array__")  # noqa: B009
 
 
 def test_calls_without_a_run_are_one_warning_each_and_do_nothing(caplog, chiplog_dir: Path) -> None:

@@ -1,0 +1,1 @@
+"""Images, tables and other media, as users log them, turned into bytes."""

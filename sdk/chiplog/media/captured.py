@@ -1,0 +1,86 @@
+"""Media that are read when they are made: what the training changes afterwards is not logged."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from chiplog.safety.interrupts import is_interrupt
+from chiplog.safety.lenient_calls import unknown_argument_diagnostic
+from chiplog.safety.text import clean_utf8
+from chiplog.values.media_value import Content, MediaError, MediaValue
+from chiplog_schemas.limits import MEDIA_BYTES_MAX, TEXT_CHARS_MAX
+from chiplog_schemas.once import OnceLogger
+
+_log = logging.getLogger("chiplog")
+_once = OnceLogger(_log.warning, keys_max=100)  # one line for each wrong call, of which a script has a few
+_SAID_CHARS = 200  # of a foreign exception
+
+
+class CapturedMedia(MediaValue):
+    """Base of media that their constructor reads. What fails there, `to_content` raises."""
+
+    _problem = ""
+    _content: Content | None = None
+
+    def _capture(self, read: Callable[[], None], more: tuple[Any, ...], unknown: Mapping[str, Any]) -> None:
+        """Call what reads the value, and keep its failure. Report unknown arguments."""
+        report_unknown_arguments(type(self).__name__, more, unknown)
+        try:
+            read()
+        except Exception as error:
+            self._problem = problem_of(error)
+
+    def to_content(self) -> Content:
+        """Return the bytes and what describes them. They are encoded once.
+
+        Raises:
+            MediaError: The value cannot be stored.
+        """
+        if self._problem:
+            raise MediaError(self._problem)
+        if self._content is None:
+            try:
+                content = self._encode()
+                check_size(content)
+            except Exception as error:
+                self._problem = problem_of(error)
+                raise MediaError(self._problem) from None
+            self._content = content
+        return self._content
+
+    def _encode(self) -> Content:
+        raise NotImplementedError
+
+
+def problem_of(error: Exception) -> str:
+    """Return the reason in an exception as a clause. Raises what a signal handler raised."""
+    if is_interrupt(error):
+        raise error
+    if isinstance(error, MediaError):
+        return str(error)
+    try:
+        said = clean_utf8(" ".join(str(error).split()))[:_SAID_CHARS]
+    except Exception as fault:  # an exception whose str() raises
+        if is_interrupt(fault):
+            raise
+        said = ""
+    return f"it cannot be read: {type(error).__name__} {said}".rstrip()
+
+
+def check_size(content: Content) -> None:
+    """Raise MediaError if a content is too large."""
+    if len(content.data) > MEDIA_BYTES_MAX:
+        size = len(content.data)
+        raise MediaError(f"it has {size} bytes, the limit is {MEDIA_BYTES_MAX}; log a smaller one, or save() a file")
+
+
+def report_unknown_arguments(call: str, more: tuple[Any, ...], unknown: Mapping[str, Any]) -> None:
+    """Warn once of arguments that a constructor does not have."""
+    if more or unknown:
+        bad = unknown_argument_diagnostic(call, more, unknown, "is left out")
+        _once.log(bad.key, "chiplog: %s", bad.message)
+
+
+def caption_metadata(caption: Any) -> dict[str, Any]:
+    """Return the entry `caption` of the metadata, nothing without a caption."""
+    return {} if caption is None else {"caption": clean_utf8(str(caption))[:TEXT_CHARS_MAX]}
