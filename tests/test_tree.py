@@ -1,5 +1,6 @@
 """The shape of tests/: each module has its own test module, and no test module imports another."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,14 @@ def test_no_module_imports_a_test_module_or_fixtures() -> None:
     paths = sorted(TESTS.rglob("*.py"))
     found = {str(path.relative_to(TESTS)): sorted(filter(is_a_test_module, imports_of(path))) for path in paths}
     assert {name: imports for name, imports in found.items() if imports} == {}
+
+
+def test_no_test_sets_the_clock_of_the_whole_process() -> None:
+    """An event loop in another thread would sleep until its clock is right: for as long as the machine has run.
+
+    A test replaces the `time` of the module that it tests.
+    """
+    sets_a_clock = re.compile(r'setattr\(\s*([\w.]*\btime|"([\w.]+\.)?time\.\w+"),')
+    assert sets_a_clock.search('setattr("time.monotonic", f)') and sets_a_clock.search("setattr(module.time, name, f)")
+    others = [path for path in sorted(TESTS.rglob("*.py")) if path != Path(__file__)]
+    assert [path.name for path in others if sets_a_clock.search(path.read_text())] == []

@@ -30,9 +30,12 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def site_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Fill], Site]]:
-    """Return what serves the database that a function fills; the same function gets the same server."""
+    """Return what serves the database that a function fills; the same function gets the same server.
+
+    The servers end with these tests: each wakes ten times in a second.
+    """
     sites: dict[Fill, Site] = {}
     with ExitStack() as stack:
 
@@ -47,7 +50,7 @@ def site_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Fill
         yield get
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def site(site_of: Callable[[Fill], Site]) -> Site:
     """Three runs of four ranks: finished, crashed and running."""
     return site_of(fill_three_runs)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import duckdb
 import pytest
@@ -46,7 +47,7 @@ class World:
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(checkpoints_module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(checkpoints_module, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.database = Database(directory / "index.duckdb", bytes(16))
         self.readers: dict[duckdb.DuckDBPyConnection, float] = {}
         self.n_wal_bytes = 0

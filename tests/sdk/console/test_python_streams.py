@@ -4,10 +4,12 @@ import io
 import logging
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 import chiplog
+from chiplog.console import python_streams
 from chiplog.console.python_streams import STDERR, STDOUT, PythonStreamCapture, TeeStream
 from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX
 from chiplog_schemas.model.events import EventKind
@@ -58,7 +60,7 @@ def test_a_line_without_end_does_not_grow_without_bound(noted) -> None:
 def test_the_last_state_of_a_bar_is_noted_by_a_later_tick(noted, monkeypatch) -> None:
     tee, _, lines = noted
     now = 0.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr(python_streams, "time", SimpleNamespace(monotonic=lambda: now))
     tee.write("\r99%\r100%\n")
     tee.tick()
     assert lines == []
