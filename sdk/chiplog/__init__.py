@@ -38,8 +38,13 @@ if TYPE_CHECKING or not _is_command:
     sys.modules[__name__].__class__ = ChiplogModule
 
 if TYPE_CHECKING:
+    from chiplog.media.audio import Audio
+    from chiplog.media.figure import Figure
+    from chiplog.media.html import Html
     from chiplog.media.image import Image
+    from chiplog.media.object3d import Object3D
     from chiplog.media.table import Table
+    from chiplog.media.video import Video
     from chiplog.page.notebook import ui
     from chiplog.query.async_client import AsyncClient
     from chiplog.query.client import Client, NoDataError, QueryError
@@ -53,14 +58,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncClient",
+    "Audio",
     "Client",
+    "Figure",
     "Histogram",
+    "Html",
     "Image",
     "NoDataError",
+    "Object3D",
     "QueryError",
     "Result",
     "Run",
     "Table",
+    "Video",
     "__version__",
     "alert",
     "config",
@@ -85,12 +95,17 @@ __all__ = [
 
 _LATER_NAMES = {  # loaded when they are used
     "AsyncClient": "query.async_client",
+    "Audio": "media.audio",
     "Client": "query.client",
+    "Figure": "media.figure",
+    "Html": "media.html",
     "Image": "media.image",
     "NoDataError": "query.client",
+    "Object3D": "media.object3d",
     "QueryError": "query.client",
     "Result": "query.result",
     "Table": "media.table",
+    "Video": "media.video",
     "run_history": "query.run_tables",
     "runs": "query.run_tables",
     "ui": "page.notebook",

@@ -13,8 +13,8 @@ from typing import Any
 from chiplog.safety.diagnostics import NOT_RECORDED, Diagnostic
 
 _WANDB = """
-    AlertLevel Api Artifact ArtifactTTL Audio Box3d Classes Config EvalTable Graph Html JoinedTable Molecule
-    Object3D Plotly Settings Video agent agents api apis attach box3d catboost controller data_types
+    AlertLevel Api Artifact ArtifactTTL Box3d Classes Config EvalTable Graph JoinedTable Molecule Plotly Settings
+    agent agents api apis attach box3d catboost controller data_types
     ensure_configured env gym integration join jupyter keras link_model log_artifact log_code log_model login
     mark_preempting pin_config_keys plot plot_table profiler require restore sacred sagemaker_auth sdk sklearn sweep
     teardown tensorboard termerror termlog termsetup termwarn unwatch use_artifact use_model util visualize
@@ -69,7 +69,7 @@ RUN_NAMES = frozenset(_RUN.split()) | frozenset(_RUN_UNKNOWN.split())
 
 # Of all of these, the names whose data is lost. Modules are here if functions of them record, such as `autolog`.
 _RECORDING = """
-    Artifact Audio Box3d EvalTable Graph Html JoinedTable Molecule Object3D Plotly Video data_types keras
+    Artifact Box3d EvalTable Graph JoinedTable Molecule Plotly data_types keras
     link_model log_artifact log_code log_model plot plot_table sacred sklearn tensorboard use_artifact use_model
     MlflowClient add_trace autolog evaluate import_checkpoints langchain lightgbm log_artifacts log_assessment log_dict
     log_expectation log_feedback log_figure log_image log_input log_inputs log_issue log_metric log_metrics
