@@ -50,7 +50,7 @@ from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.process.descriptors import never_destroy
 from chiplog_schemas.process.owners import announce
 
-_ASK_WAIT_S = 0.25  # part of finish()'s one second: for the group's answer, if the rank has none yet
+_ASK_WAIT_S = FINISH_WAIT_S / 2  # part of finish()'s time: for the group's answer, if the rank has none yet
 _DEVICE_WAIT_S = FINISH_WAIT_S / 4  # part of finish()'s time: for values that are being copied from a device
 
 
