@@ -18,7 +18,7 @@ RANKS = """
 import torch
 import torch.distributed as dist
 import chiplog
-from tests.launchers.truth import Truth
+from tests.launchers.truth import Truth, agree
 
 run = chiplog.init(config={"lr": 0.1})
 dist.init_process_group("gloo")
@@ -29,6 +29,7 @@ for step in range(20):
     values = {**truth.values(), "total": total.item()}
     with truth.of(step, values):
         run.log(values, step=step)
+agree(run)
 run.finish()
 dist.barrier()
 dist.destroy_process_group()

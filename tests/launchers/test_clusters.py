@@ -89,7 +89,7 @@ LIGHTNING = """
 import os, subprocess, sys
 import torch.distributed as dist
 import chiplog
-from tests.launchers.truth import Truth
+from tests.launchers.truth import Truth, agree
 
 run = chiplog.init()
 child = None
@@ -103,6 +103,7 @@ for step in range(20):
     values = truth.values()
     with truth.of(step, values):
         run.log(values, step=step)
+agree(run)
 dist.barrier()
 run.finish()
 dist.destroy_process_group()

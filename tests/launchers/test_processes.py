@@ -21,7 +21,7 @@ HEAD = """
 import os, signal, sys, time
 import multiprocessing
 import chiplog
-from tests.launchers.truth import Truth
+from tests.launchers.truth import Truth, agree
 
 STEPS = 10
 
@@ -42,10 +42,6 @@ STORE = f"file://{os.getcwd()}/{os.environ.get('STORE', 'store')}"
 
 def group(rank, world_size):
     dist.init_process_group("gloo", init_method=STORE, rank=rank, world_size=world_size)
-
-def agree(run):   # on a loaded machine this may last longer than the training
-    while run.rank is None:
-        time.sleep(0.01)
 """
 )
 
@@ -65,6 +61,7 @@ def late(rank, world_size):
     group(rank, world_size)
     run = chiplog.init(config={"lr": 0.1})
     work(run, Truth(rank, world_size))
+    agree(run)
 
 def alone(rank, world_size):
     run = chiplog.init(config={"lr": 0.1})

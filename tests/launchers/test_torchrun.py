@@ -41,9 +41,9 @@ POINT_TO_POINT = """
 import torch
 import torch.distributed as dist
 import chiplog
-from tests.launchers.truth import Truth
+from tests.launchers.truth import Truth, agree
 
-chiplog.init()
+run = chiplog.init()
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 truth = Truth(rank, world)
@@ -59,6 +59,7 @@ for step in range(20):
     values = {**truth.values(), "number": number.item(), "sum": sum(gathered).item()}
     with truth.of(step, values):
         chiplog.log(values, step=step)
+agree(run)
 dist.barrier()
 dist.destroy_process_group()
 """

@@ -81,6 +81,12 @@ def writers_with_rows() -> int:
     return sum(b'"returned"' in path.read_bytes() for path in Path(os.environ[DIRECTORY]).iterdir())
 
 
+def agree(run: Any) -> None:
+    """Wait until a rank's identity is final: on a busy machine that may last longer than a test's short training."""
+    while run._identity.needs_agreement:
+        time.sleep(0.01)
+
+
 def _read(path: Path) -> Writer:
     first, *lines = path.read_text(encoding="utf-8").splitlines()
     writer = Writer(**json.loads(first))

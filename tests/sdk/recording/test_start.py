@@ -169,7 +169,7 @@ def by_run_of_consoles(events, kind: EventKind) -> dict[str, list]:
 
 # As in Lightning's ddp, if a logger and a callback call init.
 LIGHTNING = """
-import sys
+import sys, time
 import torch.distributed as dist
 import chiplog
 rank, world_size, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -178,6 +178,7 @@ dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_s
 second = chiplog.init("p", mode="offline", capture_console=False)
 second.log({"x": float(rank)})
 assert first is second
+while first._identity.needs_agreement: time.sleep(0.01)  # it may last longer than finish() waits
 second.finish()
 dist.destroy_process_group()
 """
