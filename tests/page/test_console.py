@@ -8,10 +8,9 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.support.page_run import MARKUP, fill_page_run, running_page_run
-from tests.support.page_site import Site
+from tests.support.page_site import Site, first_of
 from tests.support.served_database import change
 from tests.support.slow_ranks import BEGUN
-from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +62,11 @@ def test_a_scroll_to_the_top_while_new_lines_are_loading_loads_older_ones(printi
     printing.site.visit(page, "#/run/slow/console?labels=%3Drank4")
     expect(page.locator(".line")).to_have_count(500)
     printing.store(4, 1000, "new")
-    wait_until(lambda: held or page.wait_for_timeout(50), "a request for new lines")  # also one before there are any
+    first = first_of(held, page)  # perhaps one before there are any
     page.get_by_role("log").evaluate("element => { element.scrollTop = 0; }")
     page.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")  # it is handled
     page.route("**/console?*resume=*", lambda route: route.continue_())  # those after it
-    held[0].continue_()
+    first.continue_()
     expect(page.locator(".line")).to_have_count(1001)
 
 
@@ -135,7 +134,7 @@ def test_lines_do_not_wait_for_the_report_of_the_run(runs: Site, page: Page) -> 
     labels = page.get_by_label("labels", exact=True)
     expect(labels).to_have_value("=rank4")
     expect(labels.locator("option")).to_have_count(4)
-    held[0].continue_()
+    first_of(held, page).continue_()
     expect(labels.locator("option")).to_have_count(11)
     expect(labels).to_have_value("=rank4")
     expect(page.get_by_text("line 999 of rank4")).to_be_in_viewport()

@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, Request, Route, expect
 
 from tests.support.curved_runs import fill_curved_runs
 from tests.support.hand_written import hand_written
-from tests.support.page_site import WAIT_MS, Site
+from tests.support.page_site import WAIT_MS, Site, first_of
 
 CHANGES = 'retry: 100\nevent: change\ndata: {"position": 1}\n\n'  # the browser connects again, and hears of a change
 KEYS = 70
@@ -374,10 +374,11 @@ def test_a_coarse_answer_after_the_wide_one_is_not_drawn(curved: Site, page: Pag
     page.route("**/curves?*points=400*", lambda route: coarse.append(route))
     visit(curved, page, "#/run/other/curves?filter=loss")
     loss = panel(page, "train/loss")
+    first = first_of(coarse, page)
     loss.get_by_role("button", name="Wide").click()
     expect(loss.locator("canvas")).to_be_visible()
     with page.expect_response("**/curves?*points=400*") as answered:
-        coarse[0].continue_()
+        first.continue_()
     answered.value.finished()
     page.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")  # it is handled
     expect(loss.locator(".curve-notes")).not_to_contain_text("each point covers")

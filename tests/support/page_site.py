@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, sync_playwright
 
 from chiplog.page.access import Access
 from chiplog.page.server import PageServer
@@ -69,6 +69,12 @@ def running_browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=path or shutil.which(CHROMIUM), args=arguments)
         yield browser
         browser.close()
+
+
+def first_of(held: list[Route], page: Page) -> Route:
+    """Return the first request that a route holds, once there is one."""
+    waiting.wait_until(lambda: held or page.wait_for_timeout(50), "a request that is held")
+    return held[0]
 
 
 def watch(page: Page, errors: list[str]) -> None:
