@@ -17,7 +17,7 @@ TRAINING = """
 import os, sys, time, chiplog
 run = chiplog.init(run_id="r", label=sys.argv[1], primary=sys.argv[1] == "rank0", mode="offline", capture_console=False)
 run.log({"x": 1.0})
-time.sleep(0.3)  # a tick of the sender
+run._collect_environment()  # as each tick of the sender does
 end = time.monotonic() + 120
 while run._surroundings._thread is not None and run._surroundings._thread.is_alive() and time.monotonic() < end:
     time.sleep(0.05)

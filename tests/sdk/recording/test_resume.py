@@ -45,7 +45,7 @@ print(run.label, flush=True)
 if sys.argv[2] == "wait":
     sys.stdin.readline()
 elif sys.argv[2] == "die":
-    time.sleep(0.5)  # ticks of the sender
+    while run._count._kept != run._count_to_keep: time.sleep(0.01)  # until a tick of the sender
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -140,7 +140,7 @@ for step in range(first, last + 1):
     if step % 10 == 0:
         run.log({"test/acc": 0.5})
 if last == 67:
-    time.sleep(0.5)  # the count of steps is kept; without it evaluations count from 0 again
+    while run._count._kept != run._count_to_keep: time.sleep(0.01)  # otherwise evaluations count from 0 again
 if last < 99:
     os.kill(os.getpid(), signal.SIGKILL)
 """
