@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,10 @@ print(f"rank {rank} was here")
 if "swap" in sys.argv:  # it trains on another GPU than its local rank's
     with open(os.environ["LIST_OF_PROCESSES"], "a") as file:
         file.write(f"pid{1 - rank}={os.getpid()}:20000 ")
-time.sleep(0 if "quick" in sys.argv else 8 if "swap" in sys.argv else 2.5)
+if "quick" not in sys.argv:
+    open(os.path.join(os.environ["BOTH_RUN"], str(rank)), "w").close()
+    while len(os.listdir(os.environ["BOTH_RUN"])) < 2: time.sleep(0.01)
+    time.sleep(8 if "swap" in sys.argv else 2.5)
 if rank == 1 and "dies" in sys.argv:
     raise ValueError("no more")
 run.finish()
@@ -70,7 +74,8 @@ def train(node: Node, arguments: str, *words: str, launch: str = "", **environ: 
     """Run two ranks, by torchrun or as a custom launcher would start them, and wait for them."""
     file = node.root / "rank.py"
     file.write_text(RANK)
-    base = os.environ | {"CHIPLOG_DIR": str(node.root), "OMP_NUM_THREADS": "1"} | environ
+    both_run = tempfile.mkdtemp(dir=node.root.parent)
+    base = os.environ | {"CHIPLOG_DIR": str(node.root), "OMP_NUM_THREADS": "1", "BOTH_RUN": both_run} | environ
     command = [sys.executable, str(file), arguments, *words]
     if launch == "torchrun":
         runner = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
