@@ -17,7 +17,7 @@ from tests.support.oracle import ORACLE, compare
 from tests.support.patched import patch_daemons
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 # Checkpoints every 0.2 s; each leaves a line in a file.
 FREQUENT_CHECKPOINTS = """
@@ -231,9 +231,12 @@ def test_a_query_that_ends_the_index_is_refused_the_third_time_and_costs_no_othe
 def stop_beside(node: Node, query: str, **source: str) -> "list[Any]":
     """Stop the collector while it runs a query. Return the rows, or the error."""
     found: list[Any] = []
+    connected = threading.Event()
 
     def ask() -> None:
         with chiplog.connect(**source) as client:
+            client.sql("SELECT 1")
+            connected.set()
             try:
                 found.append(client.sql(query).rows())
             except QueryError as error:
@@ -241,7 +244,8 @@ def stop_beside(node: Node, query: str, **source: str) -> "list[Any]":
 
     thread = threading.Thread(target=ask)
     thread.start()
-    time.sleep(1.0)
+    assert connected.wait(WAIT_S)
+    time.sleep(1.0)  # until the query runs
     node.stop_collector()
     thread.join()
     return found
