@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from chiplog_schemas.paths import paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.launchers.scripts import RANKS
 from tests.launchers.training import TORCHRUN, Training, finished
 from tests.support.network import Network
@@ -23,6 +25,8 @@ def test_torchrun_on_two_hosts_is_one_run(tmp_path: Path, record: Callable[[dict
         site.start_collector()
         for host in site.nodes:
             site.start_agent(host)
+            lock = paths_for_root(site.root(host)).agent / "lock"
+            wait_until(lambda lock=lock: lock_holder_pid(lock) > 0, "an agent: without one, a rank starts its own")
         training = Training("torchrun --nnodes 2, two hosts", tmp_path / "training", tmp_path, site.sql, record)
         try:
             train(training, site)
