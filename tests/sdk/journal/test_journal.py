@@ -422,8 +422,8 @@ def test_a_segment_that_another_thread_makes_is_waited_for_only_as_long_as_that_
     while journal._tail[0] + 2048 < journal._tail[2].segment.size:
         journal._making_by = (1, time.monotonic() + 1000)  # so that the last part is used
         journal.append(payload(0, 1000))
-    journal._making_by = (1, time.monotonic() + 0.2)  # a thread that is gone
     begun = time.monotonic()
+    journal._making_by = (1, begun + 0.2)  # a thread that is gone
     for _ in range(5):
         journal.append(payload(1, 1000))
     assert time.monotonic() - begun > 0.15
