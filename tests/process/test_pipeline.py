@@ -143,7 +143,7 @@ def test_eight_processes_that_race_from_nothing_get_one_agent_one_collector_and_
         ("x", 200, 200, 19900),
         ("y", 200, 200, 9950),
     }
-    lines = node.sql("SELECT label, line FROM console")
+    lines = node.until("SELECT label, line FROM console", lambda rows: len(rows) >= 8)
     assert {(row["label"], row["line"]) for row in lines} == {(f"p{n}", f"hello from {n}") for n in range(8)}
     assert len(lines) == 8
     assert node.sql("SELECT run_id, project, state, primary_label, n_labels, n_attempts FROM runs") == [
@@ -158,7 +158,7 @@ def test_eight_processes_that_race_from_nothing_get_one_agent_one_collector_and_
     ]
     assert node.sql("SELECT key, value, label FROM config") == [{"key": "lr", "value": "0.1", "label": "p0"}]
     assert node.sql("SELECT count(*) AS n FROM completeness WHERE lost <> 0 OR produced <> stored") == [{"n": 0}]
-    assert os.listdir(place.journals) == []
+    wait_until(lambda: not os.listdir(place.journals), "journals that are removed")
 
 
 @pytest.mark.full
