@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from chiplog.media.libraries import load_library
+from chiplog.safety.interrupts import raise_interrupt
 from chiplog.values.media_value import MediaError
 
 
@@ -39,5 +40,6 @@ def _host_tensor(tensor: Any) -> Any:
     held = tensor.detach().cpu().resolve_conj().resolve_neg()
     try:
         return held.numpy()
-    except TypeError:  # numpy lacks bfloat16 and the types of 8 bits
+    except TypeError as error:  # numpy lacks bfloat16 and the types of 8 bits
+        raise_interrupt(error)
         return held.float().numpy()

@@ -1,5 +1,6 @@
 """Media that are read when they are made: what the training changes afterwards is not logged."""
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from chiplog_schemas.once import OnceLogger
 
 _log = logging.getLogger("chiplog")
 _once = OnceLogger(_log.warning, keys_max=100)  # one line for each wrong call, of which a script has a few
+_METADATA_BYTES_MAX = 1 << 19  # as JSON: half of an event
 _SAID_CHARS = 200  # of a foreign exception
 
 
@@ -68,7 +70,11 @@ def problem_of(error: Exception) -> str:
 
 
 def check_size(content: Content) -> None:
-    """Raise MediaError if a content is too large."""
+    """Raise MediaError if a content or its metadata is too large."""
+    described = len(json.dumps(content.metadata))
+    if described > _METADATA_BYTES_MAX:
+        limit = f"the limit is {_METADATA_BYTES_MAX}; log fewer boxes, classes or columns"
+        raise MediaError(f"its metadata have {described} bytes, {limit}")
     if len(content.data) > MEDIA_BYTES_MAX:
         size = len(content.data)
         raise MediaError(f"it has {size} bytes, the limit is {MEDIA_BYTES_MAX}; log a smaller one, or save() a file")
@@ -82,5 +88,8 @@ def report_unknown_arguments(call: str, more: tuple[Any, ...], unknown: Mapping[
 
 
 def caption_metadata(caption: Any) -> dict[str, Any]:
-    """Return the entry `caption` of the metadata, nothing without a caption."""
-    return {} if caption is None else {"caption": clean_utf8(str(caption))[:TEXT_CHARS_MAX]}
+    """Return the entry `caption` of the metadata, nothing without a caption. A long one is cut, which an … shows."""
+    if caption is None:
+        return {}
+    text = clean_utf8(str(caption))
+    return {"caption": text if len(text) <= TEXT_CHARS_MAX else f"{text[: TEXT_CHARS_MAX - 1]}…"}

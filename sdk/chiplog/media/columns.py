@@ -20,6 +20,8 @@ _EPOCH_UTC = _EPOCH.replace(tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _INT64, _UINT64 = range(-(1 << 63), 1 << 63), range(1 << 64)
 _DERIVED: tuple[Any, ...] = (int, float, str, bytes)  # bases of numpy.float64, enums …
+# Kinds of numpy's types, and the types of these that Python has too.
+_READ_AS = {"b": "?", "i": "i8", "u": "u8", "f": "f8", "U": "U", "S": "S", "M": "M8[us]", "m": "m8[us]"}
 _MISSING = ("NaTType", "NAType")  # of pandas
 
 
@@ -104,16 +106,22 @@ def _to_plain(name: str, row: int, value: Any) -> Any:
     for kind in _DERIVED:
         if isinstance(value, kind):
             return kind.__str__(value) if kind is str else kind(value)
-    if isinstance(value, Mapping):
-        return {clean_utf8(str(key)): _plain_within(name, row, entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain_within(name, row, entry) for entry in value]
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, Mapping | list | tuple | set | frozenset | range):
+        return _container_to_plain(name, row, value)
     if is_tensor(value) or hasattr(value, "dtype"):
         array = host_array(value)
-        if array is not None and array.dtype.kind in "biufUSM" and array.dtype.names is None:
-            return array.astype("M8[us]").tolist() if array.dtype.kind == "M" else array.tolist()
+        if array is not None and array.dtype.kind in _READ_AS:
+            return array.astype(_READ_AS[array.dtype.kind], copy=False).tolist()
     where = f"column {short_repr(name)}, row {row}"
     raise MediaError(f"{where}: a table stores no {type(value).__name__}; add str() of it, a number, or chiplog media")
+
+
+def _container_to_plain(name: str, row: int, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {clean_utf8(str(key)): _plain_within(name, row, entry) for key, entry in value.items()}
+    return [_plain_within(name, row, entry) for entry in value]
 
 
 def _plain_within(name: str, row: int, value: Any) -> Any:

@@ -4,6 +4,7 @@ import os
 import stat
 from typing import Any
 
+from chiplog.safety.interrupts import raise_interrupt
 from chiplog.safety.text import short_repr
 from chiplog.values.media_value import MediaError
 from chiplog_schemas.limits import MEDIA_BYTES_MAX
@@ -25,11 +26,13 @@ def read_file(path: "str | os.PathLike[str]") -> bytes:
         # A FIFO must not make the training wait for its other end.
         fd = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     except (OSError, ValueError) as error:
+        raise_interrupt(error)
         reason = getattr(error, "strerror", None) or str(error)
         raise MediaError(f"the file {short_repr(name)} cannot be opened: {reason}") from None
     try:
         return _read(fd, name)
     except OSError as error:
+        raise_interrupt(error)
         raise MediaError(f"the file {short_repr(name)} cannot be read: {error.strerror}") from None
     finally:
         os.close(fd)

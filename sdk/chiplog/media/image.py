@@ -7,7 +7,7 @@ from chiplog.media.arrays import host_array, is_tensor
 from chiplog.media.captured import CapturedMedia, caption_metadata
 from chiplog.media.figures import draw_png, is_drawn
 from chiplog.media.files import is_path, read_file
-from chiplog.media.overlays import check_metadata, read_boxes, read_classes, read_masks
+from chiplog.media.overlays import read_boxes, read_classes, read_masks
 from chiplog.media.pictures import FORMATS, encode_picture, open_picture, picture_format, pillow
 from chiplog.media.pixels import to_pixels
 from chiplog.safety.lenient_calls import hide_unknown_arguments
@@ -83,7 +83,6 @@ class Image(CapturedMedia):
             if masks:
                 self._masks = read_masks(masks)
                 self._metadata["masks"] = [name for name, _ in self._masks]
-            check_metadata(self._metadata)
 
         self._capture(read, more, unknown)
 
@@ -152,9 +151,8 @@ class Image(CapturedMedia):
         self._metadata |= pixels.metadata
 
     def _encode(self) -> Content:
-        metadata = {"format": self._format, **self._metadata}
         if self._data is None:
-            metadata |= {"width": self._picture.width, "height": self._picture.height}
+            self._metadata |= {"width": self._picture.width, "height": self._picture.height}
             self._data = encode_picture(self._picture, self._format)
             self._picture = None
-        return Content("image", self._data, metadata, self._masks)
+        return Content("image", self._data, {"format": self._format, **self._metadata}, self._masks)

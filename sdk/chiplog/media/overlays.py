@@ -1,18 +1,18 @@
 """What is drawn over an image: boxes and names of classes as metadata, masks as pictures of their own."""
 
-import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chiplog.media.arrays import host_array, is_tensor
 from chiplog.media.files import read_file
 from chiplog.media.libraries import load_library
 from chiplog.media.pictures import encode_picture, open_picture, picture_format, pillow
+from chiplog.safety.interrupts import raise_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.values.media_value import Content, MediaError
 
-METADATA_BYTES_MAX = 1 << 19  # as JSON: half of an event
+_NAMED_MAX = 1_000  # classes that get a name without one given: more are numbers of instances
 _LABEL_MAX = 65_535  # of a mask: what a PNG of 16 bits holds
 _CORNERS = ("minX", "maxX", "minY", "maxY")
 _SIZES = ("width", "height")
@@ -25,7 +25,8 @@ def read_classes(classes: Any) -> dict[str, str]:
         return read_labels(classes)
     try:
         return read_labels({entry["id"]: entry["name"] for entry in classes})
-    except (TypeError, KeyError):
+    except (TypeError, KeyError) as error:
+        raise_interrupt(error)
         raise MediaError('its classes are no list; pass classes=[{"id": 1, "name": "cat"}]') from None
 
 
@@ -68,7 +69,8 @@ def _read_box(layer: str, index: int, box: Any) -> dict[str, Any]:
             read["class_id"] = int(_number(box["class_id"]))
         if box.get("scores"):
             read["scores"] = {clean_utf8(str(name)): _number(score) for name, score in box["scores"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise_interrupt(error)
         remedy = 'give its "position" as minX, maxX, minY, maxY, or middle, width, height, all finite numbers'
         raise MediaError(f"box {index} of {short_repr(layer)} cannot be read; {remedy}") from None
     for name, given in (("domain", box.get("domain")), ("box_caption", box.get("box_caption"))):
@@ -100,14 +102,15 @@ def _read_mask(name: str, layer: Any) -> Content:
         picture = open_picture(data)
         if picture_format(data) != "png":
             data = encode_picture(picture)
-        ids: Iterable[int] = ()
+        ids: Sequence[int] = ()
     else:
         array = _label_ids(name, layer.get("mask_data"))
         np = load_library("numpy", "numpy", "a mask")
         picture = pillow().fromarray(array)
         data = encode_picture(picture)
         ids = np.unique(array).tolist() if labels is None else ()
-    labels = {number: f"class_{number}" for number in ids} if labels is None else labels
+    if labels is None:
+        labels = {number: f"class_{number}" for number in ids} if len(ids) <= _NAMED_MAX else {}
     metadata = {"format": "png", "width": picture.width, "height": picture.height, "class_labels": read_labels(labels)}
     return Content("mask", data, metadata)
 
@@ -133,11 +136,3 @@ def _layers(given: Any, what: str) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise MediaError(f"{what}= is a {type(given).__name__}; pass a dict from names of layers to {what}")
     return {clean_utf8(str(name)): layer for name, layer in given.items()}
-
-
-def check_metadata(metadata: Mapping[str, Any]) -> None:
-    """Raise MediaError if the metadata of an image does not fit an event."""
-    size = len(json.dumps(metadata))
-    if size > METADATA_BYTES_MAX:
-        message = f"its boxes, classes and labels have {size} bytes, the limit is {METADATA_BYTES_MAX}; log fewer boxes"
-        raise MediaError(message)

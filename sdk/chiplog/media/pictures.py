@@ -4,6 +4,7 @@ from io import BytesIO
 from typing import Any
 
 from chiplog.media.libraries import load_library
+from chiplog.safety.interrupts import raise_interrupt
 from chiplog.values.media_value import MediaError
 
 FORMATS = {"png": "PNG", "jpg": "JPEG", "jpeg": "JPEG", "bmp": "BMP", "webp": "WEBP", "gif": "GIF"}  # names of Pillow
@@ -38,6 +39,7 @@ def open_picture(data: bytes) -> Any:
     try:
         return image.open(BytesIO(data))
     except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
+        raise_interrupt(error)
         reason = "it is too large" if isinstance(error, image.DecompressionBombError) else "its format is unknown"
         raise MediaError(f"Pillow cannot open it: {reason}; log a PNG, JPEG, GIF, WebP or BMP") from None
 

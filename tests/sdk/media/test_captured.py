@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chiplog.media.captured import CapturedMedia, caption_metadata, problem_of
+from chiplog.media.captured import CapturedMedia, caption_metadata, check_size, problem_of
 from chiplog.values.media_value import Content, MediaError
 from chiplog_schemas.limits import MEDIA_BYTES_MAX, TEXT_CHARS_MAX
 
@@ -61,6 +61,12 @@ def test_a_value_above_the_limit_is_refused() -> None:
     assert len(Bytes(lambda: None, lambda: bytes(MEDIA_BYTES_MAX)).to_content().data) == MEDIA_BYTES_MAX
 
 
+def test_metadata_must_fit_an_event() -> None:
+    check_size(Content("image", b"", {"boxes": "x" * 500_000}))
+    with pytest.raises(MediaError, match="its metadata have 600013 bytes, the limit is 524288; log fewer boxes"):
+        check_size(Content("image", b"", {"boxes": "x" * 600_000}))
+
+
 def test_unknown_arguments_are_reported_once_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -73,7 +79,7 @@ def test_unknown_arguments_are_reported_once_and_left_out(caplog: pytest.LogCapt
 def test_a_caption_is_text_of_a_bounded_length() -> None:
     assert caption_metadata(None) == {}
     assert caption_metadata(3) == {"caption": "3"}
-    assert len(caption_metadata("x" * 100_000)["caption"]) == TEXT_CHARS_MAX
+    assert caption_metadata("x" * 100_000)["caption"] == "x" * (TEXT_CHARS_MAX - 1) + "…"
     assert caption_metadata("a\ud800") == {"caption": "a\\ud800"}
 
 

@@ -58,7 +58,10 @@ def built(values: list[Any]) -> tuple[str, list[Any], str]:
         ([torch.tensor(3), None], "int64", [3, None]),
         ([np.datetime64("2026-01-02T03:04:05.000678")], "timestamp[us]", [NOW]),
         ([pd.Timestamp(NOW), pd.NaT, pd.NA], "timestamp[us]", [NOW, None, None]),
-        ([pd.Timedelta(seconds=2)], "double", [2.0]),
+        ([pd.Timedelta(seconds=2), np.timedelta64(1, "s")], "double", [2.0, 1.0]),
+        ([np.longdouble(0.5), np.float16(0.5)], "double", [0.5, 0.5]),
+        ([bytearray(b"a"), memoryview(b"b")], "binary", [b"a", b"b"]),
+        ([dt.datetime.max, dt.datetime.min], "timestamp[us]", None),
     ],
 )
 def test_values_of_one_type_have_its_arrow_type(values: list[Any], kind: str, stored: list[Any] | None) -> None:
@@ -76,6 +79,7 @@ def test_values_of_one_type_have_its_arrow_type(values: list[Any], kind: str, st
         ([np.zeros(2), torch.ones(1, 2)], ["[0.0, 0.0]", "[[1.0, 1.0]]"]),
         ([{"a": {1: ("x", None)}}], ['{"a": {"1": ["x", null]}}']),
         ([[float("nan")], "é", b"\xff"], ["[null]", '"é"', '"ff"']),
+        ([range(2), ()], ["[0, 1]", "[]"]),
         ([Histogram((0.0, 1.0), (2.0,))], ['{"edges": [0.0, 1.0], "counts": [2.0]}']),
     ],
 )

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from chiplog.media import frames
-from chiplog.media.frames import is_frame, is_pandas, pandas_columns, read_arrow
+from chiplog.media.frames import is_frame, is_pandas, pandas_columns, panics_caught, read_arrow, to_parquet_types
 from chiplog.values.media_value import MediaError
 
 ARROW = pa.table({"a": [1, 2, 3], "b": ["x", None, "z"]})
@@ -57,6 +57,63 @@ def test_columns_of_pandas_are_arrays_of_numbers_or_lists() -> None:
     assert names == ("a", "b", "a", "d", "e")
     assert values[0].tolist() == [1, 2] and values[2].dtype == np.float64
     assert (values[1], values[3], values[4]) == ([None, "x"], [1, None], ["u", "v"])
+
+
+def test_numbers_of_pandas_are_contiguous_and_of_this_byte_order() -> None:
+    frame = pd.DataFrame(np.arange(6.0).reshape(3, 2)).assign(
+        big=np.arange(3, dtype=">i4"), long=np.ones(3, np.longdouble)
+    )
+    values = dict(pandas_columns(frame))
+    assert values["0"].flags.c_contiguous and values["1"].tolist() == [1, 3, 5]
+    assert values["big"].dtype == np.dtype("=i4") and values["big"].tolist() == [0, 1, 2]
+    assert values["long"] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("array", "kind", "stored"),
+    [
+        (pa.nulls(2), "string", [None, None]),
+        (pa.array([1, None], pa.duration("us")), "int64", [1, None]),
+        (pa.array([1, 2], pa.timestamp("s", tz="UTC")), "timestamp[ms, tz=UTC]", None),
+        (pa.array([1, 2], pa.timestamp("s")), "timestamp[ms]", None),
+        (pa.array([0, 86_400_000], pa.date64()), "date32[day]", None),
+        (pa.array([1, 2], pa.time32("s")), "time32[ms]", None),
+        (pa.array(["a", "b"], pa.string_view()), "string_view", None),
+        (pa.array(["a", "b"]).dictionary_encode(), "dictionary<values=string, indices=int32, ordered=0>", None),
+        (pa.array([{"a": [1]}, None]), "struct<a: list<item: int64>>", None),
+        (pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int32())), "map<string, int32>", None),
+    ],
+)
+def test_types_that_duckdb_reads_otherwise_are_changed(array: pa.Array, kind: str, stored: list[Any] | None) -> None:
+    table, kinds = to_parquet_types(read_arrow(pa.table({"c": array, "d": [1, 2]})))
+    read = pa.table(table)
+    assert str(read.schema.field("c").type) == kind
+    assert read["c"].to_pylist() == (array.to_pylist() if stored is None else stored)
+    assert kinds == ({"c": "duration_us"} if kind == "int64" else {})
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([(1, 2, 3)], pa.month_day_nano_interval()),
+        pa.array([{}], pa.struct([])),
+        pa.array([[{"a": {}}]], pa.list_(pa.struct([("a", pa.struct([]))]))),
+        pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), pa.array([5])),
+        pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])]),
+    ],
+    ids=["interval", "empty struct", "nested", "run-end", "union"],
+)
+def test_a_type_that_parquet_lacks_is_named(array: pa.Array) -> None:
+    with pytest.raises(MediaError, match=r"column 'c' has a type that Parquet lacks: <.*; cast it"):
+        to_parquet_types(read_arrow(pa.table({"c": array})))
+
+
+def test_a_panic_of_arrow_becomes_an_error_and_other_ends_pass() -> None:
+    panic = type("PanicException", (BaseException,), {})
+    with pytest.raises(MediaError, match="Arrow cannot convert it: not implemented"), panics_caught():
+        raise panic("not implemented")
+    with pytest.raises(KeyboardInterrupt), panics_caught():
+        raise KeyboardInterrupt
 
 
 def test_other_values_are_no_frames() -> None:

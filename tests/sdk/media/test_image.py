@@ -124,6 +124,8 @@ def test_what_lies_over_an_image_is_metadata_and_parts() -> None:
     copied = Image(Image(PIXELS, **given), caption="again").to_content()  # type: ignore[arg-type]
     assert copied.metadata == SIZE | {"caption": "again", "grouping": 2, "classes": {"1": "cat"}}
     assert copied.parts == ()
+    first = Image(PIXELS)
+    assert first.to_content().metadata == Image(first).to_content().metadata == SIZE
 
 
 def test_values_that_could_not_be_kept_are_counted() -> None:

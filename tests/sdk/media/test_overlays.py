@@ -9,8 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from chiplog.media import overlays
-from chiplog.media.overlays import check_metadata, read_boxes, read_classes, read_masks
+from chiplog.media.overlays import read_boxes, read_classes, read_masks
 from chiplog.values.media_value import MediaError
 
 CORNERS = {"minX": 0.1, "maxX": 0.2, "minY": 0.3, "maxY": 0.4}
@@ -114,8 +113,6 @@ def test_a_wrong_mask_is_named(mask: Any, reason: str) -> None:
     assert reason in str(caught.value)
 
 
-def test_metadata_must_fit_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_metadata({"boxes": "x" * 1_000})
-    monkeypatch.setattr(overlays, "METADATA_BYTES_MAX", 1_000)
-    with pytest.raises(MediaError, match="have 1013 bytes, the limit is 1000; log fewer boxes"):
-        check_metadata({"boxes": "x" * 1_000})
+def test_numbers_of_instances_get_no_names() -> None:
+    many = np.arange(1_001)[None]
+    assert dict(read_masks({"m": many}))["m"].metadata["class_labels"] == {}

@@ -4,7 +4,9 @@ import copy
 import hashlib
 import inspect
 import pickle
+from datetime import timedelta
 from io import BytesIO
+from itertools import count
 from typing import Any
 
 import duckdb
@@ -81,6 +83,13 @@ def test_the_types_of_data_frames_are_kept() -> None:
     assert pq.read_schema(BytesIO(Table(data=small).to_content().data)).field("a").type == pa.float32()
 
 
+def test_durations_are_integers_of_a_named_unit() -> None:
+    frame = Table(data=pa.table({"d": pa.array([1_500], pa.duration("ms"))}))
+    content = frame.to_content()
+    assert (rows_of(content), content.metadata["columns"]) == ([{"d": 1_500}], {"d": "duration_ms"})
+    assert frame.data == [[timedelta(seconds=1.5)]]
+
+
 def test_an_array_is_rows_and_columns() -> None:
     content = Table(columns=["a", 1], data=np.array([[1.5, 2], [3, 4]])).to_content()
     assert rows_of(content) == [{"a": 1.5, "1": 2.0}, {"a": 3.0, "1": 4.0}]
@@ -151,6 +160,8 @@ def test_a_table_without_rows_is_stored() -> None:
         ({"columns": []}, "it has 0 columns; name them in columns="),
         ({"columns": ["a", "a"]}, "it has two columns 'a'; rename one"),
         ({"columns": [1, "1"]}, "it has two columns '1'; rename one"),
+        ({"columns": ["a" * 513]}, f"column {'a' * 512!r:.60} has a name of more than 512 bytes; shorten it"),
+        ({"data": pa.table({"c": pa.array([{}], pa.struct([]))})}, "column 'c' has a type that Parquet lacks"),
         ({"columns": ["a"] * 10_001}, "it has 10001 columns, the limit is 10000"),
         ({"columns": "ab"}, "columns= is the text 'ab'; pass a list of names"),
         ({"columns": ["a", "b"], "data": [[1, 2], [1]]}, "row 1 has 1 values for 2 columns; give one for each"),
@@ -164,6 +175,14 @@ def test_a_table_without_rows_is_stored() -> None:
 )
 def test_what_is_not_a_table_is_said_by_to_content(given: Any, reason: str) -> None:
     assert problem_of(Table(**given)).startswith(reason)
+
+
+def test_endless_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "TABLE_ROWS_MAX", 3)
+    assert problem_of(Table(columns=["a"], data=([1] for _ in count()))).startswith("it has 4 rows or more")
+    table = Table(columns=["a"])
+    table.add_rows([1] for _ in count())
+    assert problem_of(table).startswith("it has 4 rows or more")
 
 
 @pytest.mark.parametrize("data", [[[1]] * 4, pd.DataFrame({"a": [1] * 4})], ids=["rows", "pandas"])
@@ -192,6 +211,9 @@ def test_a_table_pickles_and_copies() -> None:
     table = Table(columns=NAMES, data=ROWS)
     assert isinstance(table, MediaValue)
     for other in (pickle.loads(pickle.dumps(table)), copy.deepcopy(table)):
+        assert rows_of(other.to_content()) == STORED
+    frame = Table(data=pa.Table.from_pylist(STORED))
+    for other in (pickle.loads(pickle.dumps(frame)), copy.copy(frame), frame):
         assert rows_of(other.to_content()) == STORED
 
 
