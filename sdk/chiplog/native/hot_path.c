@@ -35,7 +35,10 @@
 #endif
 #define BYTES_ON_STACK 2048 /* of an event without an allocation */
 #define FRONT_BYTES_MAX 24  /* of what precedes the keys of an event */
+#define INT_BYTES_MAX 9     /* of a number or a header in MessagePack */
 #define HEADER_BYTES 24     /* of a record, see chiplog_schemas/storage/record.py */
+#define BACK_BYTES 16       /* of a header, behind its checksum, which covers the payload and then these */
+#define FAST_BYTES_MIN 16   /* of a payload for fast_crc() */
 #define STEP_MAX INT64_MAX
 #if defined(__GNUC__) && !defined(__clang__)
 #define VECTORIZED __attribute__((optimize("O3"))) /* clang needs no word for it */
@@ -126,7 +129,14 @@ NAMES(DECLARE)
 static int
 is_a(void *object, int type)
 {
-    return object != NULL && PyObject_TypeCheck((PyObject *)object, type_of[type]);
+    static PyTypeObject *found[N_TYPES]; /* the first class of each type, mostly the only one */
+    if (object != NULL && Py_TYPE((PyObject *)object) == found[type])
+        return 1;
+    if (object == NULL || !PyObject_TypeCheck((PyObject *)object, type_of[type]))
+        return 0;
+    if (found[type] == NULL)
+        found[type] = (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE((PyObject *)object));
+    return 1;
 }
 
 /* Return True if a member is a Timing that was initialised. */
@@ -196,14 +206,14 @@ width_of(uint64_t number)
     return number <= UINT8_MAX ? 0 : number <= UINT16_MAX ? 1 : number <= UINT32_MAX ? 2 : 3;
 }
 
-/* type: that of one byte; those of 2, 4 and 8 bytes follow it. */
+/* type: that of one byte; those of 2, 4 and 8 bytes follow it. Always writes INT_BYTES_MAX: eight bytes at once. */
 static uint8_t *
 put_big_endian(uint8_t *at, int type, int width, uint64_t bits)
 {
     *at++ = (uint8_t)(type + width);
-    for (int n_left = 1 << width; n_left--;)
-        *at++ = (uint8_t)(bits >> (8 * n_left));
-    return at;
+    bits = __builtin_bswap64(bits << (64 - (8 << width)));
+    memcpy(at, &bits, sizeof(bits));
+    return at + (1 << width);
 }
 
 static uint8_t *
@@ -231,18 +241,29 @@ put_bin_header(uint8_t *at, size_t size)
 /* Fold 16 bytes at a time by carry-less multiplication. After V. Gopal et al., "Fast CRC Computation for Generic
    Polynomials Using PCLMULQDQ Instruction", Intel 2009; the constants are those of its reflected CRC-32. */
 __attribute__((target("pclmul,sse4.1"))) static uint32_t
-fast_crc(uint32_t crc, const uint8_t **data, size_t *size)
+fast_crc(const uint8_t *data, size_t size, const uint8_t *back)
 {
     const __m128i by_16 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0), by_8 = _mm_set_epi64x(0, 0x0163cd6124);
     const __m128i reduction = _mm_set_epi64x(0x01f7011641, 0x01db710641), low_32 = _mm_set_epi32(0, -1, 0, -1);
-    __m128i x = _mm_cvtsi32_si128((int)crc), y;
-    if (*size < 16)
-        return crc;
-    x = _mm_xor_si128(x, _mm_loadu_si128((const __m128i *)*data));
-    for (*data += 16, *size -= 16; *size >= 16; *data += 16, *size -= 16) {
-        y = _mm_xor_si128(_mm_clmulepi64_si128(x, by_16, 0x00), _mm_clmulepi64_si128(x, by_16, 0x11));
-        x = _mm_xor_si128(y, _mm_loadu_si128((const __m128i *)*data));
+    /* A checksum starts with ones, which change the first bytes: here they are added to these. Then zeros in front
+       change nothing, and fill up the first block. */
+    uint8_t front[32] = {0};
+    size_t n_odd = size % 16;
+    uint32_t first;
+    memcpy(&first, data, sizeof(first));
+    first = ~first;
+    memcpy(front + 16 - n_odd, data, 16);
+    memcpy(front + 16, data + n_odd, 16);
+    memcpy(front + 16 - n_odd, &first, sizeof(first));
+    __m128i x = _mm_loadu_si128((const __m128i *)front), y;
+#define FOLD(block)                                                                                                    \
+    y = _mm_xor_si128(_mm_clmulepi64_si128(x, by_16, 0x00), _mm_clmulepi64_si128(x, by_16, 0x11));                     \
+    x = _mm_xor_si128(y, _mm_loadu_si128((const __m128i *)(block)))
+    FOLD(front + 16);
+    for (size_t at = n_odd + 16; at < size; at += 16) {
+        FOLD(data + at);
     }
+    FOLD(back);
     /* 128 bits to 64, and to 32 (Barrett). */
     y = _mm_xor_si128(_mm_srli_si128(x, 8), _mm_clmulepi64_si128(x, by_16, 0x10));
     y = _mm_xor_si128(_mm_srli_si128(y, 4), _mm_clmulepi64_si128(_mm_and_si128(y, low_32), by_8, 0x00));
@@ -257,21 +278,27 @@ fast_crc(uint32_t crc, const uint8_t **data, size_t *size)
 #define HAS_CRC_INSTRUCTIONS 1
 #endif
 __attribute__((target("+crc"))) static uint32_t
-fast_crc(uint32_t crc, const uint8_t **data, size_t *size)
+fast_crc(const uint8_t *data, size_t size, const uint8_t *back)
 {
-    for (; *size >= 8; *data += 8, *size -= 8) {
-        uint64_t word;
-        memcpy(&word, *data, 8);
+    uint32_t crc = ~0u;
+    uint64_t word;
+    for (; size >= 8; data += 8, size -= 8) {
+        memcpy(&word, data, 8);
         crc = __crc32d(crc, word);
     }
-    return crc;
+    while (size--)
+        crc = __crc32b(crc, *data++);
+    memcpy(&word, back, 8);
+    crc = __crc32d(crc, word);
+    memcpy(&word, back + 8, 8);
+    return __crc32d(crc, word);
 }
 #else
 #define HAS_CRC_INSTRUCTIONS 0
 static uint32_t
-fast_crc(uint32_t crc, const uint8_t **data, size_t *size)
+fast_crc(const uint8_t *data, size_t size, const uint8_t *back)
 {
-    return crc;
+    return 0;
 }
 #endif
 
@@ -285,8 +312,6 @@ static const uint32_t crc_table[16] = { /* of half a byte: one cache line */
 static uint32_t
 update_crc(uint32_t crc, const uint8_t *data, size_t size)
 {
-    if (has_fast_crc)
-        crc = fast_crc(crc, &data, &size);
     while (size--) {
         crc ^= *data++;
         crc = crc_table[crc & 15] ^ (crc >> 4);
@@ -295,16 +320,25 @@ update_crc(uint32_t crc, const uint8_t *data, size_t size)
     return crc;
 }
 
+/* Return the checksum of a record: of its payload, and then of the back of its header. */
+static uint32_t
+record_crc(const uint8_t *payload, size_t size, const uint8_t *back)
+{
+    if (has_fast_crc && size >= FAST_BYTES_MIN)
+        return ~fast_crc(payload, size, back);
+    return ~update_crc(update_crc(~0u, payload, size), back, BACK_BYTES);
+}
+
 /* Use the processor's instructions only if they agree with the table: a wrong checksum would lose the record. */
 static void
 choose_crc(void)
 {
-    uint8_t sample[300];
+    uint8_t sample[100];
     for (size_t i = 0; i < sizeof(sample); i++)
         sample[i] = (uint8_t)(i * 37 + (i >> 3));
-    uint32_t expected = update_crc(~0u, sample, sizeof(sample));
     has_fast_crc = HAS_CRC_INSTRUCTIONS;
-    has_fast_crc = has_fast_crc && update_crc(~0u, sample, sizeof(sample)) == expected;
+    for (size_t size = FAST_BYTES_MIN; has_fast_crc && size <= sizeof(sample) - BACK_BYTES; size++)
+        has_fast_crc = fast_crc(sample, size, sample + size) == update_crc(~0u, sample, size + BACK_BYTES);
 }
 
 /* ---- Appender: the tail of a journal, and the only code that writes to a segment ---- */
@@ -336,8 +370,7 @@ write_record(Appender *self, const void *payload, size_t size)
         uint16_t flags;
         uint64_t number;
     } header = {0x31524C43u, 0, (uint32_t)size, 1, 1, 0, (uint64_t)self->tail.seq};
-    uint32_t crc = update_crc(~0u, payload, size);
-    header.crc = ~update_crc(crc, (const uint8_t *)&header.length, HEADER_BYTES - 8);
+    header.crc = record_crc(payload, size, (const uint8_t *)&header.length);
     uint8_t *record = (uint8_t *)self->tail.memory.buf + self->tail.position;
     memcpy(record, &header, HEADER_BYTES);
     memcpy(record + HEADER_BYTES, payload, size);
@@ -539,7 +572,7 @@ encode_numbers(Event *event, PyObject *data, KeySet known, int is_copy)
     PyObject *key, *value;
     Py_ssize_t place = 0, i = 0, n = PyTuple_Size(known.keys), n_packed = PyBytes_Size(known.packed);
     uint8_t *buffer = event->small, *at;
-    size_t size = FRONT_BYTES_MAX + 2 * 5 + (size_t)n_packed + (size_t)n * sizeof(double); /* 5: of a header */
+    size_t size = FRONT_BYTES_MAX + 2 * INT_BYTES_MAX + (size_t)n_packed + (size_t)n * sizeof(double);
     if (PyDict_Size(data) != n)
         return OTHER_KEYS;
     if (size > sizeof(event->small)) {
