@@ -22,6 +22,11 @@ NESTING_MAX = 16  # nested dicts in one log() call: deeper is a cycle or a mista
 # -- files ------------------------------------------------------------------------------------------------------------
 FILE_BYTES_MAX = 1 * GIB  # one saved file: save() takes as long as a copy of it
 FILES_PER_SAVE_MAX = 10_000  # per save() of a directory or pattern; more is a data set
+MEDIA_BYTES_MAX = 64 * MIB  # one image, table …, which is in memory while it is logged; a larger one is a file
+MEDIA_PER_LOG_MAX = 100  # under one key in one call; more is a table
+PARTS_PER_MEDIA_MAX = 1_000  # media in the cells of one table, masks of one image
+TABLE_ROWS_MAX = 1_000_000  # of one logged table; more is a data set
+TABLE_COLUMNS_MAX = 10_000  # of one logged table: as many as a run has metrics
 PATH_CHARS_MAX = 1_024  # a file's name in its run
 OUTBOX_BYTES_MAX = 16 * GIB  # copies on a node that the collector has not stored yet
 FILES_BYTES_MAX = 256 * GIB  # all runs at a collector, partially received files included
@@ -34,12 +39,6 @@ CONTENT_AGE_S = 86_400.0  # a content of deleted runs is removed when it is so o
 FILE_PARTS_MAX = 64  # partially received files that a collector keeps …
 FILE_PART_IDLE_S = 86_400.0  # … for a day without a chunk
 FILE_PAUSE_MAX_S = 60.0  # the longest pause before a refused file is offered again
-
-# -- media ------------------------------------------------------------------------------------------------------------
-MEDIA_BYTES_MAX = 64 * MIB  # one image, table, clip …: log() encodes and writes it while the training waits
-MEDIA_PER_LOG_MAX = 100  # in one log() call, for the same reason
-TABLE_ROWS_MAX = 1_000_000  # one table: it is encoded in memory
-TABLE_COLUMNS_MAX = 10_000  # one table: as many as a run has metrics
 
 LOG_FREE_BYTES_MIN = 256 * MIB  # below it, or 1 % of a small disk, a collector takes no events: deleting needs room
 DISK_WARNING_PERCENT = 80  # of a collector's disk in use

@@ -100,6 +100,9 @@ def gpt(story: Story) -> None:
     ranks[0].say(EventKind.TEXT, 2, "sample", "To be, or not", ts=at(31))
     edges, counts = struct.pack("<4d", -1.0, 0.0, 1.0, 2.0), struct.pack("<3d", 10.0, 70.0, 20.0)
     ranks[0].say(EventKind.HISTOGRAM, 2, "weights", edges, counts, ts=at(31))
+    for item, caption in enumerate(("a seven", "a one")):
+        metadata = f'{{"caption": "{caption}", "item": {item}}}'
+        ranks[1].say(EventKind.MEDIA, 2, "digits", "image", bytes([item]) * 32, 310 + item, metadata, ts=at(31))
     ranks[0].say(EventKind.FILE, "checkpoints/last.pt", 4096, bytes(range(32)), ts=at(32))
     ranks[0].say(EventKind.SUMMARY, {"note": '"diverged late"'}, ts=at(33))
     ranks[1].say(EventKind.NOTICE, "alert", "warning", "loss spike: at step 1", {}, ts=at(21))

@@ -85,6 +85,7 @@ EVENTS: dict[EventKind, list[Any]] = {
     EventKind.FILE: ["checkpoints/last.pt", 1_234_567, bytes(range(64, 96))],
     EventKind.PEER: [PRODUCER_A, {"state": "crashed", "reason": "process ended without finish()", "produced": 10}],
     EventKind.DEFINE: ["val/*", {"summary": "min", "step_metric": "epoch"}],
+    EventKind.MEDIA: [7, "samples", "image", b"\5" * 32, 8_600, '{"width": 256, "height": 256, "item": 0}'],
     EventKind.CONFIG_HASHES: [1, {"lr": "5f70bf18", "model/layers": "4b227777"}],
     EventKind.IMPORTED: [
         {

@@ -24,7 +24,17 @@ from tests.support.served_database import served_database
 
 # By path: what was saved, the earlier version first.
 SAVES = [("ckpt/last.pt", b"earlier"), ("ckpt/last.pt", b"newest" * 1000), ("ckpt", b"a file"), ("empty", b"")]
+IMAGE = b"an image of each label"
 ABSENT = b"\1" * 32  # the digest of a file that has not arrived
+
+
+def sha256_of(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def stored_contents() -> list[bytes]:
+    """Return what the collector has stored."""
+    return [data for _, data in SAVES] + [IMAGE]
 
 
 def payloads(run: str = "whole") -> list[object]:
@@ -44,11 +54,13 @@ def payloads(run: str = "whole") -> list[object]:
         rank.say(EventKind.CONFIG, {"lr": "0.1", "deep": '{"a": [1, null]}'})
         rank.say(EventKind.SUMMARY, {"best": "0.5", "nan": '"NaN"'})
         rank.say(EventKind.DEFINE, "l*", {"summary": "min", "step_metric": "epoch"})
+        rank.say(EventKind.MEDIA, 3, "images", "image", sha256_of(IMAGE), len(IMAGE), '{"caption": "ü", "item": 0}')
+        rank.say(EventKind.MEDIA, 4, "images", "image", ABSENT, 10, "{}")
         rank.say(EventKind.CONFIG_HASHES, 1, {"lr": rank.label})
         rank.say(EventKind.NOTICE, "alert", "warning", "high", {"text": "x"})
     rank0.say(EventKind.CONFIG, {"lr": "0.2"})
     for path, data in SAVES:
-        rank0.say(EventKind.FILE, path, len(data), hashlib.sha256(data).digest())
+        rank0.say(EventKind.FILE, path, len(data), sha256_of(data))
     rank0.say(EventKind.FILE, "absent", 10, ABSENT)
     for line in range(20):
         console.say(EventKind.CONSOLE, 1 + line % 2, line, f"line {line} \x1b[1m")
@@ -65,7 +77,7 @@ def payloads(run: str = "whole") -> list[object]:
                 EventKind.SYSTEM, device, pack(["power", "util"]), struct.pack("<2d", step, 2), ts=START_US + step
             )
     agent.say(EventKind.NOTICE, "gpu.xid", "error", "XID 79", {"device": "GPU-20", "code": 79}, ts=START_US + 9)
-    stored = [(Kind.STORED, pack([b"S" * 16, hashlib.sha256(data).digest(), len(data)])) for _, data in SAVES]
+    stored = [(Kind.STORED, pack([b"S" * 16, sha256_of(data), len(data)])) for data in stored_contents()]
     return [whole(agent), whole(rank0), whole(rank1), whole(console), whole(again), *stored]
 
 
@@ -75,8 +87,8 @@ def make_place(directory: Path, *more: object) -> Paths:
     index.take(*payloads(), *more)
     place = place_of(index)
     ensure_private_dir(place.files)
-    for _, data in SAVES:
-        path = content_path(place.files, hashlib.sha256(data).digest())
+    for data in stored_contents():
+        path = content_path(place.files, sha256_of(data))
         ensure_private_dir(path.parent)
         path.write_bytes(data)
     return place

@@ -38,6 +38,7 @@ def everything(n_steps: int = 40, seed: int = 1) -> list:
         rank.say(EventKind.NOTICE, "alert", "warning", "high", {"text": "x"})
         rank.say(EventKind.SUMMARY, "hostile")
         rank.say(EventKind.DEFINE, "l*", {"summary": "min", "step_metric": "epoch"})
+        rank.say(EventKind.MEDIA, 3, "images", "image", b"\7" * 32, 5, '{"caption": "ü"}')
         rank.say(EventKind.CONFIG_HASHES, 1, {"lr": rank.label})
     ranks[0].say(EventKind.STATE, {"state": "finished", "exit_code": 0})
     ranks[1].become(label="worker1", notes="moved")

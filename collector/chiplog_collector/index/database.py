@@ -280,9 +280,10 @@ class Database:
         A rebuild from a cleaned log does not know the deleted rows, but it knows each content that was stored. While
         blocks are set aside that may be applied later, only contents whose rows were deleted count.
         """
-        query = "SELECT DISTINCT sha256 FROM base.orphans WHERE sha256 NOT IN (SELECT sha256 FROM base.files)"
+        unnamed = "sha256 NOT IN (SELECT sha256 FROM base.named_contents)"
+        query = f"SELECT DISTINCT sha256 FROM base.orphans WHERE {unnamed}"
         if not self.has_deferred_blocks():  # safeguard: deferred-rows-keep-contents
-            query = f"{query} UNION SELECT sha256 FROM base.stored WHERE sha256 NOT IN (SELECT sha256 FROM base.files)"
+            query = f"{query} UNION SELECT sha256 FROM base.stored WHERE {unnamed}"
         return [digest for (digest,) in self.connection.execute(query).fetchall()]  # safeguard: only-orphans-removed
 
     def has_deferred_blocks(self) -> bool:
@@ -369,7 +370,8 @@ class Database:
         execute = self.connection.execute
         if batch.deleted:
             deleted = "WHERE producer IN (SELECT unnest(?::INTEGER[]))"
-            execute(f"INSERT INTO base.orphans SELECT DISTINCT sha256 FROM base.files {deleted}", [list(batch.deleted)])
+            contents = f"SELECT DISTINCT sha256 FROM base.named_contents {deleted}"
+            execute(f"INSERT INTO base.orphans {contents}", [list(batch.deleted)])
             for table in self._tables_of_producers():
                 execute(
                     f"DELETE FROM base.{table} WHERE producer IN (SELECT unnest(?::INTEGER[]))", [list(batch.deleted)]

@@ -13,7 +13,7 @@ from chiplog_collector.index.imports import RunImporter
 from chiplog_collector.index.ledger import Ledger, Mask
 from chiplog_collector.index.registry import RunRegistry
 from chiplog_collector.index.state import Producer
-from chiplog_collector.index.validation import as_list, clean, floats_of, json_of, text_of, uuid_of
+from chiplog_collector.index.validation import as_list, clean, digest_of, floats_of, json_of, text_of, uuid_of
 from chiplog_collector.index.write_batch import Matrix
 from chiplog_schemas.codec import CodecError
 from chiplog_schemas.model.block_decoder import Group
@@ -58,6 +58,8 @@ class EventHandlers:
             Field.NAME: lambda value: self._context.name(text_of(value)),
             Field.FLOATS: floats_of,
             Field.STREAM: lambda value: CONSOLE_STREAMS.get(value, str(value)),
+            Field.DIGEST: digest_of,
+            Field.JSON: json_of,
         }
         self._checks: dict[int, list[Callable[[Any], Any] | None]] = {
             kind: [checks[field] for field in kind.spec.fields.values()] for kind in EventKind if kind.spec.row

@@ -6,7 +6,7 @@ Every event has a `seq` of its producer: the number of the record that holds it.
 """
 
 from dataclasses import dataclass, field, fields
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, unique
 from typing import Any, Self, get_args, get_origin
 
 from chiplog_schemas.codec import CodecError, pack, unpack
@@ -26,21 +26,25 @@ class Column(IntEnum):
     VALUES = 4  # one row of the matrix: little-endian float64 per key, as bin
 
 
+@unique
 class Field(Enum):
-    """What a field holds: how it travels, and its type in the table of its kind."""
+    """What a field holds: how it travels, its type in the table of its kind, and what tells it from others of both."""
 
     INT = Column.INT, "BIGINT"
     TEXT = Column.OBJECT, "VARCHAR"
     NAME = Column.OBJECT, "INTEGER"  # a text; the table has its number in base.names
     FLOATS = Column.OBJECT, "DOUBLE[]"  # float64, as bin
     STREAM = Column.INT, "VARCHAR"  # see CONSOLE_STREAMS
+    DIGEST = Column.OBJECT, "VARCHAR", "hex digits"  # a SHA-256: 32 bytes
+    JSON = Column.OBJECT, "VARCHAR", "JSON"  # a JSON text
     OBJECT = Column.OBJECT, ""  # any value; only in kinds without a table
     KEYS = Column.KEYS, ""
     VALUES = Column.VALUES, ""
 
-    def __init__(self, column: Column, sql_type: str) -> None:
+    def __init__(self, column: Column, sql_type: str, form: str = "") -> None:
         self.column = column
         self.sql_type = sql_type
+        self.form = form
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,21 @@ class EventKind(IntEnum):
     CONFIG_HASHES = 16, EventSpec({"whole": Field.INT, "hashes": Field.OBJECT})
     # from an import, about the producer of the event; see import_event.py
     IMPORTED = 17, EventSpec({"body": Field.OBJECT})
+    # an image, a table … at a step; its bytes are sent separately. media: its kind; metadata: a JSON object
+    MEDIA = (
+        18,
+        EventSpec(
+            {
+                "step": Field.INT,
+                "key": Field.NAME,
+                "kind": Field.TEXT,
+                "sha256": Field.DIGEST,
+                "bytes": Field.INT,
+                "metadata": Field.JSON,
+            },
+            table="media",
+        ),
+    )
 
     spec: EventSpec
 

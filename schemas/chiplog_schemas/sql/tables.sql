@@ -55,6 +55,11 @@ CREATE TABLE base.summary (producer INTEGER, seq BIGINT, ts TIMESTAMP, key VARCH
 -- Saved files as reported, and the contents that have arrived: each at its own time, a content possibly several times.
 CREATE TABLE base.files (producer INTEGER, seq BIGINT, ts TIMESTAMP, path VARCHAR, bytes BIGINT, sha256 VARCHAR);
 CREATE TABLE base.stored (sha256 VARCHAR, bytes BIGINT, ts TIMESTAMP);
+-- Logged media: what was at a step, and the content that it is.
+CREATE TABLE base.media (
+    producer INTEGER, key INTEGER, step BIGINT, seq BIGINT, ts TIMESTAMP, kind VARCHAR, sha256 VARCHAR, bytes BIGINT,
+    metadata VARCHAR
+);
 -- Calls of define_metric: a name or pattern of names; empty where nothing was given.
 CREATE TABLE base.definitions (
     producer INTEGER, seq BIGINT, ts TIMESTAMP, name VARCHAR, summary VARCHAR, step_metric VARCHAR

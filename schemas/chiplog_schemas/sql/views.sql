@@ -59,6 +59,17 @@ CREATE OR REPLACE VIEW histograms AS
 SELECT i.run_id, i.label, i.attempt, i.rank, n.name AS key, f.step, f.seq, f.ts, f.edges, f.counts
 FROM base.histograms f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key;
 
+CREATE OR REPLACE VIEW media AS
+SELECT i.run_id, i.label, i.attempt, f.step, n.name AS key, f.kind, f.metadata::JSON AS metadata, f.bytes, f.sha256, f.ts,
+       s.sha256 IS NOT NULL AS is_stored
+FROM base.media f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key
+LEFT JOIN (SELECT DISTINCT sha256, bytes FROM base.stored) s ON s.sha256 = f.sha256 AND s.bytes = f.bytes
+WHERE i.run_id IS NOT NULL;
+
+-- Every row that names a content. A content that none names is removed.
+CREATE OR REPLACE VIEW base.named_contents AS
+SELECT producer, sha256, bytes FROM base.files UNION ALL SELECT producer, sha256, bytes FROM base.media;
+
 CREATE OR REPLACE VIEW phases AS
 -- safeguard: phase-has-time
 SELECT i.run_id, i.label, i.attempt, i.rank, f.step, n.name AS phase, f.value AS seconds, f.ts

@@ -1,4 +1,4 @@
-"""`run.save`: copy files into the outbox of this node, by content, and emit an event. The agent delivers the outbox.
+"""`run.save` and media: copy contents into the outbox of this node, and emit an event. The agent delivers the outbox.
 
 The calling thread copies first, so later writes of the training to its file change nothing. A complete copy gets its
 name, the SHA-256 of its content, and then the event is appended. So a reader of the event can rely on the bytes, and a
@@ -12,6 +12,7 @@ import os
 import posixpath
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,10 @@ from chiplog_schemas.storage.content_files import insufficient_space_reason, inv
 _FICLONE = 0x40049409  # linux/fs.h: share another file's blocks until one of the two is modified
 _PIECE_BYTES = 1 << 20
 _SHOWN_CHARS = 200  # of a path in a message
+_OUTBOX_AGE_S = 1.0  # its size is known for so long: thousands of files may wait in it
 
 
-class _NotSavedError(Exception):
+class NotSavedError(Exception):
     """Why a file is not saved: (kind, text after the path in the message)."""
 
 
@@ -56,6 +58,7 @@ class FileSaver:
         self._say = say
         self._complain = complain
         self._n_refused = 0
+        self._waiting = (float("-inf"), 0)  # when the outbox was looked at, and the bytes in it since
 
     def save(self, path: Any, name: Any = None) -> list[str]:
         """Save the files of a path or pattern; return their names in the run."""
@@ -86,7 +89,7 @@ class FileSaver:
                     break
                 size, digest = self._store(source, in_run)
                 left -= size
-            except _NotSavedError as error:
+            except NotSavedError as error:
                 self._refuse(source, *error.args)
             except OSError as error:
                 if is_interrupt(error):
@@ -165,16 +168,16 @@ class FileSaver:
     # -- the copy --
 
     def _store(self, source: str, in_run: str) -> tuple[int, bytes]:
-        """Copy one file into the outbox; return its size and digest. Raises _NotSavedError, OSError."""
+        """Copy one file into the outbox; return its size and digest. Raises NotSavedError, OSError."""
         name = clean_utf8(in_run)
         if (objection := invalid_path_reason(name)) is not None:
-            raise _NotSavedError("file_bad_path", f"{name[:_SHOWN_CHARS]!r} cannot be its name in the run: {objection}")
+            raise NotSavedError("file_bad_path", f"{name[:_SHOWN_CHARS]!r} cannot be its name in the run: {objection}")
         # O_NONBLOCK: opening a pipe would wait for its other end.
         descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             before = os.fstat(descriptor)
             if not stat.S_ISREG(before.st_mode):
-                raise _NotSavedError("file_irregular", "it is not a regular file; it is not saved")
+                raise NotSavedError("file_irregular", "it is not a regular file; it is not saved")
             self._check_size(before.st_size)
             copied = self._copy(descriptor, before.st_size)
             after = os.fstat(descriptor)
@@ -188,22 +191,51 @@ class FileSaver:
     def _check_size(self, size: int) -> None:
         if size > self._file_bytes_max:
             limit = f"the limit is {self._file_bytes_max}, set by CHIPLOG_FILE_BYTES_MAX"
-            raise _NotSavedError("file_too_large", f"it has {size} bytes, {limit}; it is not saved")
+            raise NotSavedError("file_too_large", f"it has {size} bytes, {limit}; it is not saved")
+
+    def store_bytes(self, data: bytes) -> bytes:
+        """Store a content that is in memory; return its digest. Raises NotSavedError, OSError."""
+        digest = hashlib.sha256(data).digest()
+        if (self._outbox / digest.hex()).exists():
+            return digest
+        self._make_room(len(data))
+
+        def write(target: int) -> tuple[int, bytes]:
+            _write_all(target, data)
+            return len(data), digest
+
+        return self._put(write)[1]
 
     def _copy(self, source: int, size: int) -> tuple[int, bytes]:
+        self._make_room(size)
+        return self._put(lambda target: self._copy_and_hash(source, target))
+
+    def _make_room(self, size: int) -> None:
+        """Prepare the outbox for a content. Raises NotSavedError if there is no room for it, and OSError."""
         check_root(self._places)
         ensure_private_dir(self._outbox)
-        waiting = _bytes_in(self._outbox)
+        waiting = self._bytes_waiting()
         if waiting + size > self._outbox_bytes_max:
             limit = f"{self._outbox_bytes_max}, set by CHIPLOG_OUTBOX_BYTES_MAX"
             why = f"{waiting} bytes of files wait for the collector, with it they would be more than {limit}"
-            raise _NotSavedError("outbox_full", f"{why}; it is not saved")
+            raise NotSavedError("outbox_full", f"{why}; it is not saved")
         if (objection := insufficient_space_reason(self._outbox, size)) is not None:
-            raise _NotSavedError("outbox_full", f"{objection}; it is not saved")
+            raise NotSavedError("outbox_full", f"{objection}; it is not saved")
+
+    def _bytes_waiting(self) -> int:
+        """Return the size of the outbox. Other processes fill it, and the agent empties it: it is looked at again."""
+        seen_at, n_bytes = self._waiting
+        if time.monotonic() - seen_at > _OUTBOX_AGE_S:
+            n_bytes = _bytes_in(self._outbox)
+            self._waiting = (time.monotonic(), n_bytes)
+        return n_bytes
+
+    def _put(self, write: Callable[[int], tuple[int, bytes]]) -> tuple[int, bytes]:
+        """Make a content of the outbox. write: fills an open file, and returns the size and the digest."""
         new = self._outbox / f".new-{secrets.token_hex(8)}"
         target = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            size, digest = self._copy_and_hash(source, target)
+            size, digest = write(target)
             os.rename(new, self._outbox / digest.hex())  # replaces a copy of the same content
         except BaseException:
             # safeguard: interrupt-passes-save
@@ -211,6 +243,7 @@ class FileSaver:
             raise
         finally:
             os.close(target)
+        self._waiting = (self._waiting[0], self._waiting[1] + size)
         return size, digest
 
     def _copy_and_hash(self, source: int, target: int) -> tuple[int, bytes]:
@@ -228,10 +261,15 @@ class FileSaver:
             size += len(piece)
             self._check_size(size)
             hasher.update(piece)
-            rest = memoryview(piece)
-            while rest and not is_clone:
-                rest = rest[os.write(target, rest) :]
+            if not is_clone:
+                _write_all(target, piece)
         return size, hasher.digest()
+
+
+def _write_all(target: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(target, rest) :]
 
 
 def _name_in_run(path: str) -> str:

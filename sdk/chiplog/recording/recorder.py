@@ -30,7 +30,8 @@ from chiplog.torch.device_values import DeviceValues
 from chiplog.torch.poller import TorchPoller
 from chiplog.torch.watch import Watch
 from chiplog.values.logged_values import LoggedValues
-from chiplog.values.metrics import DeviceScalar, Histogram, flatten
+from chiplog.values.media_value import MediaValue
+from chiplog.values.metrics import DeviceScalar, Histogram, Media, flatten
 from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import pack, packer
 from chiplog_schemas.limits import KEY_BYTES_MAX
@@ -161,7 +162,7 @@ class Recorder(LoopCalls):
         return True
 
     def _sort_values(self, data: Mapping[str, Any], step: int) -> tuple[dict[str, float], dict[str, Any]]:
-        """Emit texts and histograms, report what cannot be logged; return the numbers and the tensors on devices."""
+        """Emit texts, histograms and media, report what is bad; return the numbers and the tensors on devices."""
         numbers: dict[str, float] = {}
         on_device: dict[str, Any] = {}
         for item in flatten(data, self._exceeds_key_limit):
@@ -182,9 +183,15 @@ class Recorder(LoopCalls):
                 edges, counts = value.edges, value.counts
                 packed = struct.pack(f"<{len(edges)}d", *edges), struct.pack(f"<{len(counts)}d", *counts)
                 self._emit(EventKind.HISTOGRAM, step, key, *packed)
+            elif isinstance(value, MediaValue | tuple):
+                self._log_media(step, key, value)
             else:
                 numbers[key] = value
         return numbers, on_device
+
+    def _log_media(self, step: int, key: str, value: Media) -> None:
+        """Store contents and emit their events. `Run` knows where to."""
+        raise NotImplementedError
 
     def _ensure_recording(self) -> bool:
         """Return True if events are recorded: a disabled run touches no device. Opens an inherited run.

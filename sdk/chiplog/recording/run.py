@@ -26,6 +26,7 @@ from chiplog.recording.environment import EnvironmentCollector
 from chiplog.recording.exit_status import ExitStatus, close, run_all
 from chiplog.recording.failures import cause_of, exit_status_of, failure_detail, failure_reason
 from chiplog.recording.files import FileSaver
+from chiplog.recording.media import MediaStorage
 from chiplog.recording.recorder import Recorder
 from chiplog.recording.resume import unmet_demand
 from chiplog.recording.run_text import RunText
@@ -41,6 +42,7 @@ from chiplog.safety.process_number import may_start_threads, process_number
 from chiplog.safety.text import clean_utf8, is_encodable
 from chiplog.settings import RunSettings, as_strings, identity_event_fields, safe_name
 from chiplog.torch.current_device import CurrentDevice, current_device
+from chiplog.values.metrics import Media
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
@@ -106,6 +108,11 @@ class Run(Recorder):
             file_bytes_max=bounds.file_bytes_max,
             outbox_bytes_max=bounds.outbox_bytes_max,
             say=lambda path, size, digest: self._emit(EventKind.FILE, path, size, digest),
+            complain=lambda bad: self._complaints.report(bad),
+        )
+        self._media = MediaStorage(
+            self._saver.store_bytes,
+            say=lambda *fields: self._emit(EventKind.MEDIA, *fields),
             complain=lambda bad: self._complaints.report(bad),
         )
         self._shared = ConfigPublisher(
@@ -356,6 +363,10 @@ class Run(Recorder):
         if self._device is None:
             self._note_device()
         super()._log_any(data, step)
+
+    def _log_media(self, step: int, key: str, value: Media) -> None:
+        if self._ensure_recording():
+            self._media.log(step, key, value)
 
     def _ensure_recording(self) -> bool:
         is_recording = super()._ensure_recording()

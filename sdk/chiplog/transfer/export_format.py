@@ -5,7 +5,7 @@
       producers.parquet     who wrote: identity, how it ended, which of its events are stored, which are lost
       metrics.parquet …     one file for each table of TABLES that has rows
       files/PATH            the newest version of each saved file
-      contents/SHA256       saved files without a place below files/: earlier versions of a path
+      contents/SHA256       what has no place below files/: media, earlier versions of a path
 
 Times are UTC, in microseconds. `producer` is 32 hex digits; (producer, seq) identifies an event. New columns go last,
 and readers ignore columns that they do not know.
@@ -23,6 +23,8 @@ _OF_RANK = {**_OF_LABEL, "rank": "INTEGER"}
 _OF_STEP = {"key": "VARCHAR", "step": "BIGINT", "seq": "BIGINT", "ts": "TIMESTAMP"}
 _OF_EVENT = {"seq": "BIGINT", "ts": "TIMESTAMP"}
 _PRODUCER = {"producer": "VARCHAR"}
+_WITH_TIME = """(SELECT f.*, s.stored_at FROM {} f LEFT JOIN (SELECT sha256, bytes, min(ts) AS stored_at
+FROM base.stored GROUP BY ALL) s ON s.sha256 = f.sha256 AND s.bytes = f.bytes)"""  # when its content arrived
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,19 @@ TABLES = {
     "histograms": Table(
         {**_OF_RANK, **_OF_STEP, "edges": "DOUBLE[]", "counts": "DOUBLE[]", **_PRODUCER}, "base.histograms"
     ),
+    "media": Table(
+        {
+            **_OF_RANK,
+            **_OF_STEP,
+            "kind": "VARCHAR",
+            "sha256": "VARCHAR",
+            "bytes": "BIGINT",
+            "metadata": "VARCHAR",
+            "stored_at": "TIMESTAMP",
+            **_PRODUCER,
+        },
+        _WITH_TIME.format("base.media"),
+    ),
     "console": Table(
         {**_OF_LABEL, "stream": "VARCHAR", "line_no": "BIGINT", **_OF_EVENT, "line": "VARCHAR", **_PRODUCER},
         "base.console",
@@ -92,8 +107,7 @@ TABLES = {
             "stored_at": "TIMESTAMP",
             **_PRODUCER,
         },
-        "(SELECT f.*, s.stored_at FROM base.files f LEFT JOIN (SELECT sha256, bytes, min(ts) AS stored_at "
-        "FROM base.stored GROUP BY ALL) s ON s.sha256 = f.sha256 AND s.bytes = f.bytes)",
+        _WITH_TIME.format("base.files"),
     ),
     # As the view shows them: an early end names its label. Only a `traceback` has a cause.
     "events": Table(
@@ -112,6 +126,9 @@ TABLES = {
         "FROM base.events WHERE kind = 'traceback')",
     ),
 }
+
+# Those whose rows name contents: sha256, and when it arrived.
+OF_CONTENTS = ("saves", "media")
 
 # What belongs to a run by the time and the device, and has no producer in the run: samples, and what GPUs reported.
 SYSTEM_COLUMNS = {

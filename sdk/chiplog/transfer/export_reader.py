@@ -15,6 +15,7 @@ from chiplog.transfer.export_format import (
     EXPORTED_NAMES,
     FILES,
     FORMAT,
+    OF_CONTENTS,
     OPTIONAL_COLUMNS,
     PARQUET_FILES,
     REQUIRED_OF_PRODUCERS,
@@ -224,7 +225,7 @@ class ExportReader:
         wrong += [f"NOT isfinite({column})" for column, kind in columns.items() if kind == "TIMESTAMP"]
         # The index leaves a producer out whose seqs no process reaches.
         wrong += ["seq < 0", f"seq >= {SEQ_END}"] if "seq" in columns else []
-        wrong += ["NOT json_valid(hashes)"] if "hashes" in columns else []
+        wrong += [f"NOT json_valid({column})" for column in ("hashes", "metadata") if column in columns]
         wrong += ["length(sha256) <> 64 OR try(unhex(sha256)) IS NULL"] if "sha256" in columns else []
         with self.naming(table):
             counts = ", ".join(f"count(*) FILTER ({condition})" for condition in wrong)
@@ -259,9 +260,9 @@ class ExportReader:
         found: dict[str, Path] = {}
         reasons: dict[str, list[str]] = {}
         wanted = set()
-        if self.has("saves"):
-            query = f"SELECT DISTINCT sha256 FROM {self.source('saves')} WHERE stored_at IS NOT NULL"
-            wanted = {str(digest) for (digest,) in self.rows(query)} - set(absent)
+        for name in filter(self.has, OF_CONTENTS):
+            query = f"SELECT DISTINCT sha256 FROM {self.source(name)} WHERE stored_at IS NOT NULL"
+            wanted |= {str(digest) for (digest,) in self.rows(query)} - set(absent)
         for file in files:
             path, digest = (file.get(name) if isinstance(file, dict) else None for name in ("path", "sha256"))
             if not isinstance(path, str) or not isinstance(digest, str) or digest in found or digest in absent:

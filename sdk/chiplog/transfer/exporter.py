@@ -91,7 +91,7 @@ SELECT label, name, summary, step_metric FROM metric_definitions WHERE run_id = 
 """
 _CONTENTS_OF_RUN = """
 SELECT f.sha256, any_value(f.bytes) AS bytes, bool_or(s.sha256 IS NOT NULL) AS is_stored
-FROM base.files f JOIN base.identified i USING (producer)
+FROM base.named_contents f JOIN base.identified i USING (producer)
 LEFT JOIN (SELECT DISTINCT sha256, bytes FROM base.stored) s ON s.sha256 = f.sha256 AND s.bytes = f.bytes
 WHERE i.run_id = $run GROUP BY f.sha256 ORDER BY f.sha256
 """

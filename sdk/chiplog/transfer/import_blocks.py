@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from chiplog.transfer.export_format import EXPORTED_NAMES, TABLES
+from chiplog.transfer.export_format import EXPORTED_NAMES, OF_CONTENTS, TABLES
 from chiplog.transfer.export_reader import ExportError, ExportReader
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import BATCH_BYTES_MAX, MIB
@@ -31,11 +31,12 @@ _STREAMS = {name: number for number, name in CONSOLE_STREAMS.items()}
 _RUN_COLUMNS = ("project", "name", "run_group", "job_type", "tags", "notes")
 _DECIDED_COLUMNS = ("primary_label", "primary_launch", "primary_restart", "told")
 # Tables whose rows are events of a kind; the others' rows come in IMPORTED events.
-_OF_EVENTS = ("metrics", "phases", "texts", "histograms", "console", "summary", "definitions", "config_hashes")
+_OF_EVENTS = ("metrics", "phases", "texts", "histograms", "media", "console", "summary", "definitions", "config_hashes")
 # Tables whose rows are one event each: the columns in the order of the fields, and the kind.
 _ROW_EVENTS = (
     ("texts", "step, key, value", EventKind.TEXT),
     ("histograms", "step, key, edges, counts", EventKind.HISTOGRAM),
+    ("media", "step, key, kind, unhex(sha256), bytes, metadata", EventKind.MEDIA),
     ("console", "stream, line_no, line", EventKind.CONSOLE),
     ("definitions", "name, summary, step_metric", EventKind.DEFINE),
     ("config_hashes", "is_whole, hashes", EventKind.CONFIG_HASHES),
@@ -317,9 +318,10 @@ class ImportBlocks:
                 rows = self._reader.rows(f"{query} {where} ORDER BY ALL", [producer])
                 with self._reader.naming(name):
                     yield from _parts("files" if name == "saves" else name, rows)
-                if name == "saves":
-                    rows = self._reader.rows(f"{stored} {where} AND stored_at IS NOT NULL ORDER BY ALL", [producer])
-                    yield from _parts("stored", rows)
+        for name in filter(self._reader.has, OF_CONTENTS):
+            where = f"FROM {self._reader.source(name)} WHERE producer = ? AND stored_at IS NOT NULL"
+            with self._reader.naming(name):
+                yield from _parts("stored", self._reader.rows(f"{stored} {where} ORDER BY ALL", [producer]))
 
     def _node_heads(self) -> Iterator[Event]:
         """Yield the IMPORTED events of the producers of samples, and of what GPUs reported."""

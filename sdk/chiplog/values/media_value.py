@@ -19,8 +19,9 @@ class Content:
         kind: table, image, audio, video, html, figure, object3d or mask: the column `kind` of the view `media`.
         data: The bytes that are stored.
         metadata: Plain values, as JSON has them: format, caption, width …
-        parts: Contents that belong to this one, each under a name below its key: media in the cells of a table, masks
-            of an image.
+        parts: Contents that belong to this one, each with its name below the key: media in the cells of a table under
+            the name of their column, masks of an image. All parts may have one name; metadata tell them apart, as
+            `row` does.
 
     """
 

@@ -1,4 +1,4 @@
-"""Turn what users log into float64 values, short texts and histograms, and diagnose the rest."""
+"""Turn what users log into float64 values, short texts, histograms and media, and diagnose the rest."""
 
 import math
 import sys
@@ -12,6 +12,7 @@ from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.foreign_names import is_stand_in
 from chiplog.safety.interrupts import handlers_held, is_interrupt
 from chiplog.safety.text import REPR_CHARS, clean_utf8, is_encodable, short_repr
+from chiplog.values.media_value import MediaValue
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
 
 FLOAT_TYPES: set[type] = {float, int}  # struct packs these as float64; numpy's scalar types are added when seen
@@ -114,7 +115,8 @@ class DeviceScalar:
     tensor: Any
 
 
-Logged = float | str | Histogram | DeviceScalar
+Media = MediaValue | tuple[MediaValue, ...]  # one, or what a list of them holds
+Logged = float | str | Histogram | DeviceScalar | Media
 
 
 def flatten(
@@ -159,7 +161,8 @@ def flatten(
             )
             continue
         try:
-            converted = convert_value(name, value)
+            media = _media_of(value)
+            converted = convert_value(name, value) if media is None else media
         except Exception as error:  # a foreign type may raise anything
             if is_interrupt(error):
                 raise
@@ -245,6 +248,13 @@ def convert_value(key: str, value: Any) -> Logged | Diagnostic:
     if isinstance(value, Real) or (hasattr(value, "__float__") and not isinstance(value, complex)):
         return _to_float(key, value)
     return _not_a_number(key, value)
+
+
+def _media_of(value: Any) -> Media | None:
+    if isinstance(value, MediaValue):
+        return value
+    is_list = isinstance(value, list | tuple) and len(value) > 0
+    return tuple(value) if is_list and all(isinstance(item, MediaValue) for item in value) else None
 
 
 def _convert_tensor(torch: Any, key: str, tensor: Any) -> Logged | Diagnostic:

@@ -40,7 +40,10 @@ def test_a_loop_that_alerts_leaves_a_few_rows_and_one_that_counts_the_rest(offli
     run.finish()
     run.alert("too late")
     notices = [event.fields for event in offline(EventKind.NOTICE)]
-    assert Counter(n["message"] for n in notices if n["notice"] == "alert") == {"loss is NaN": ALERT_BURST, "disk": 1}
-    [told] = [n for n in notices if n["notice"] == "alerts_suppressed"]
-    assert told["body"] == {"count": 500 - ALERT_BURST, "titles": {"loss is NaN": 500 - ALERT_BURST}}
-    assert json.dumps(told["body"])
+    kept = Counter(n["message"] for n in notices if n["notice"] == "alert")
+    told = [n["body"] for n in notices if n["notice"] == "alerts_suppressed"]
+    # On a slow machine the loop lasts so long that some more are kept, and the others are counted in several rows.
+    assert ALERT_BURST <= kept["loss is NaN"] < 100 and kept["disk"] == 1
+    assert all(body["titles"] == {"loss is NaN": body["count"]} for body in told)
+    assert sum(body["count"] for body in told) == 500 - kept["loss is NaN"]
+    assert json.dumps(told)

@@ -12,7 +12,8 @@ def test_each_table_names_its_run_its_label_and_its_producer() -> None:
         assert {"seq", "ts"} <= set(table.columns), name
         assert "run_id" not in table.source_columns
     assert set(TABLES) < set(PARQUET_FILES)
-    assert [name for name, table in TABLES.items() if table.is_keyed] == ["metrics", "phases", "texts", "histograms"]
+    keyed = ["metrics", "phases", "texts", "histograms", "media"]
+    assert [name for name, table in TABLES.items() if table.is_keyed] == keyed
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from tests.support.exported_run import SAVES, edit, export_of_whole, rewrite
+from tests.support.exported_run import edit, export_of_whole, rewrite, stored_contents
 from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 
@@ -78,13 +78,13 @@ def read(export: Path, scratch: Path) -> dict[str, Path]:
         assert reader.n_points == 189
         assert list(reader.rows("SELECT ?::INTEGER", [5])) == [(5,)]
         assert reader.has("metrics")
-        assert not reader.has("media")
+        assert not reader.has("videos")
         return reader.contents
 
 
 def test_a_sound_export_names_its_files(export: Path, tmp_path: Path) -> None:
     contents = read(export, tmp_path / "scratch")
-    assert sorted(path.read_bytes() for path in contents.values()) == sorted(data for _, data in SAVES)
+    assert sorted(path.read_bytes() for path in contents.values()) == sorted(stored_contents())
 
 
 def flip(path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from tests.support.collector_log import contents_of
-from tests.support.exported_run import ABSENT, SAVES, both_runs, make_place, served
+from tests.support.exported_run import ABSENT, IMAGE, SAVES, both_runs, make_place, served, sha256_of
 from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 
@@ -148,6 +148,7 @@ def test_saved_files_come_under_their_paths_and_earlier_versions_by_their_digest
     digests = [hashlib.sha256(data).hexdigest() for _, data in SAVES]
     # `ckpt` and `ckpt/last.pt` were saved: one of them has no place.
     assert found == {
+        f"contents/{sha256_of(IMAGE).hex()}": IMAGE,
         f"contents/{digests[0]}": b"earlier",
         f"contents/{digests[1]}": b"newest" * 1000,
         "files/ckpt": b"a file",
@@ -175,7 +176,7 @@ def test_a_content_that_is_lost_or_damaged_is_left_out_and_named(other_place: Pa
     absent = json.loads((tmp_path / "e" / "run.json").read_text())["absent_contents"]
     reasons = {lost.hex(): "lost by the collector", damaged.hex(): "damaged at the collector"}
     assert absent == {ABSENT.hex(): "not arrived yet", **reasons}
-    assert not (tmp_path / "e" / "contents").exists()
+    assert [path.name for path in (tmp_path / "e" / "contents").iterdir()] == [sha256_of(IMAGE).hex()]
     assert sorted(path.name for path in (tmp_path / "e" / "files").iterdir()) == ["ckpt", "empty"]
 
 

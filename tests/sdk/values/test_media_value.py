@@ -1,16 +1,16 @@
-"""What `log()` knows of values that are stored as a content of their own."""
+"""What `log()` knows of media."""
 
 import pytest
 
-from chiplog.values.media_value import Content, MediaValue
+from chiplog.values.media_value import MediaValue
+from chiplog.values.metrics import flatten
 
 
-def test_a_content_has_bytes_and_a_description() -> None:
-    content = Content("image", b"x")
-    assert (content.metadata, content.parts) == ({}, ())
-    assert Content("table", b"y", {"n_rows": 1}, (("a/0", content),)).parts[0][1] is content
-
-
-def test_the_classes_of_media_say_what_they_become() -> None:
+def test_a_value_says_how_it_becomes_bytes() -> None:
     with pytest.raises(NotImplementedError):
         MediaValue().to_content()
+
+
+def test_lists_and_tuples_of_media_are_one_value() -> None:
+    one, other = MediaValue(), MediaValue()
+    assert dict(flatten({"a": one, "b": [one, other], "c": (other,)})) == {"a": one, "b": (one, other), "c": (other,)}
