@@ -1,6 +1,7 @@
 """Tables: rows of plain values and media, stored as Parquet."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
 from itertools import islice
 from typing import Any
@@ -220,7 +221,9 @@ class Table(MediaValue):
         yield from enumerate(self.data)
 
     def to_content(self) -> Content:
-        """Return the rows of this moment as Parquet, and the media in them as parts named `column/row`.
+        """Return the rows of this moment as Parquet, and the media in them as parts named by the column.
+
+        The number of their row is in the metadata, as `row`.
 
         Raises:
             MediaError: The table cannot be stored.
@@ -257,7 +260,7 @@ class Table(MediaValue):
             for name, column in zip(names, columns, strict=True):
                 if column.kind:
                     kinds[name] = column.kind
-                parts += [(f"{name}/{row}", content) for row, content in column.parts]
+                parts += [(name, _in_row(content, row)) for row, content in column.parts]
         buffer = BytesIO()
         write_parquet(table, buffer, compression=_COMPRESSION)
         metadata: dict[str, Any] = {"format": "parquet", "n_rows": table.num_rows, "n_columns": table.num_columns}
@@ -330,3 +333,7 @@ def _read_rows(data: Any) -> tuple[list[list[Any]], list[Any]]:
         if isinstance(row, str | bytes) or not isinstance(row, Iterable):
             raise MediaError(f"row {index} is a value of type {type(row).__name__}; pass a list of values for each row")
     return [list(row) for row in data], []
+
+
+def _in_row(content: Content, row: int) -> Content:
+    return replace(content, metadata={**content.metadata, "row": row})
