@@ -1,11 +1,11 @@
 """A forked child has another number than its parent, whichever way it was forked, and also before any hook."""
 
-import ctypes
 import mmap
 import os
 import signal
 import subprocess
 import sys
+from ast import literal_eval
 from collections.abc import Callable
 
 import pytest
@@ -30,31 +30,46 @@ def in_child(report: Callable[[], object], fork: Callable[[], int] = os.fork) ->
     return text
 
 
-# In a process without other threads: after clone(2) a lock of libc that one of them held is never released.
-NUMBERS = """
-import sys
-from chiplog.safety.process_number import process_number
-from tests.sdk.safety.test_process_number import in_child
-from tests.support.forks import FORKS
-
-fork, own = FORKS[sys.argv[1]], process_number()
-child, grandchild = eval(in_child(lambda: (process_number(), in_child(process_number, fork)), fork))
-assert own < child < int(grandchild), (own, child, grandchild)
-assert process_number() == own
-"""
+# These run in a process without other threads: a child of fork(2) or clone(2) waits for ever for a thread of its parent
+# that had a lock of libc, or that wanted Python's.
 
 
-@pytest.mark.parametrize("how", FORKS)
-def test_child_and_grandchild_have_numbers_that_no_ancestor_has(how: str) -> None:
-    subprocess.run([sys.executable, "-c", NUMBERS, how], timeout=WAIT_S, check=True)
+def check_numbers(how: str) -> None:
+    fork, own = FORKS[how], process_number.process_number()
+    found = in_child(lambda: (process_number.process_number(), in_child(process_number.process_number, fork)), fork)
+    child, grandchild = literal_eval(found)
+    assert own < child < int(grandchild)
+    assert process_number.process_number() == own
 
 
-def test_a_child_that_c_code_forked_may_start_no_threads() -> None:
+def check_threads() -> None:
     assert process_number.may_start_threads()
     assert in_child(process_number.may_start_threads) == "True"
     assert in_child(process_number.may_start_threads, FORKS["fork(2) in C"]) == "False"
     # Python's fork makes it complete again.
     assert in_child(lambda: in_child(process_number.may_start_threads), FORKS["fork(2) in C"]) == "'True'"
+
+
+def check_wiped() -> None:
+    memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(process_number._MADV_WIPEONFORK)
+    memory[0] = 1
+    assert in_child(lambda: memory[0], FORKS["fork(2) in C"]) == "0"
+
+
+def alone(check: Callable[..., None], *arguments: str) -> None:
+    """Run one of these checks in a process of its own."""
+    code = f"import sys; from {__name__} import {check.__name__} as check; check(*sys.argv[1:])"
+    subprocess.run([sys.executable, "-c", code, *arguments], timeout=WAIT_S, check=True)
+
+
+@pytest.mark.parametrize("how", FORKS)
+def test_child_and_grandchild_have_numbers_that_no_ancestor_has(how: str) -> None:
+    alone(check_numbers, how)
+
+
+def test_a_child_that_c_code_forked_may_start_no_threads() -> None:
+    alone(check_threads)
 
 
 def test_without_support_of_the_kernel_a_hook_clears_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +85,4 @@ def test_without_support_of_the_kernel_a_hook_clears_the_page(monkeypatch: pytes
 
 def test_the_kernel_here_clears_such_a_page() -> None:
     """Otherwise the tests of C forks show nothing."""
-    memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(process_number._MADV_WIPEONFORK)
-    memory[0] = 1
-    assert in_child(lambda: memory[0], ctypes.PyDLL(None).fork) == "0"
+    alone(check_wiped)
