@@ -259,3 +259,13 @@ def test_a_forked_child_touches_no_cuda(run, offline) -> None:
     run.finish()
     assert sorted(key for key, _, _ in logged(offline())) == ["childs", "x"]
     assert offline(EventKind.LOST) == []
+
+
+def test_media_of_tensors_on_the_device_have_their_values() -> None:
+    pixels = torch.arange(4 * 5 * 3, dtype=torch.uint8).reshape(3, 4, 5)
+    for dtype in (torch.uint8, torch.bfloat16):
+        content = chiplog.Image(pixels.to("cuda", dtype)).to_content()
+        assert content.data == chiplog.Image(pixels).to_content().data
+    assert chiplog.Audio(torch.ones(8, device="cuda"), 8).to_content().metadata["n_channels"] == 1
+    table = chiplog.Table(columns=["loss"], data=[[torch.tensor(0.5, device="cuda")]])
+    assert table.to_content().data == chiplog.Table(columns=["loss"], data=[[0.5]]).to_content().data

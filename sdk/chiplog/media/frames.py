@@ -42,7 +42,7 @@ def read_arrow(frame: Any) -> Any:
 def to_parquet_types(table: Any) -> tuple[Any, dict[str, str]]:
     """Return a table with the types that Parquet and DuckDB have, and the kinds of columns whose type was changed.
 
-    A column without a type becomes text. A duration becomes an integer, of the kind duration_us if it has microseconds.
+    A column without a type becomes text, a dictionary its values, a duration an integer of a kind such as duration_us.
     Raises MediaError for a type that cannot be written: arro3 would panic, and print a stack trace.
     """
     from arro3.core import DataType, Field
@@ -58,6 +58,9 @@ def to_parquet_types(table: Any) -> tuple[Any, dict[str, str]]:
         if DataType.is_duration(found):
             kinds[name] = f"duration_{found.time_unit}"
             changed = DataType.int64()
+        elif DataType.is_dictionary(found):
+            is_view = DataType.is_string_view(found.value_type)
+            changed = DataType.utf8() if is_view else found.value_type
         elif DataType.is_null(found):
             changed = DataType.utf8()
         elif DataType.is_date64(found):
@@ -70,17 +73,20 @@ def to_parquet_types(table: Any) -> tuple[Any, dict[str, str]]:
     return table, kinds
 
 
-def _can_be_written(kind: Any) -> bool:
+def _can_be_written(kind: Any, *, is_within: bool = False) -> bool:
+    """Return True if arro3 writes a type, here or within another type. It writes no dictionary of polars' texts."""
     from arro3.core import DataType
 
     if DataType.is_union(kind) or DataType.is_interval(kind):
         return False
     if DataType.is_struct(kind):
-        return kind.num_fields > 0 and all(_can_be_written(entry.type) for entry in kind.fields)
-    if DataType.is_dictionary(kind) or DataType.is_map(kind):  # arro3 does not show the types in a map
+        return kind.num_fields > 0 and all(_can_be_written(entry.type, is_within=True) for entry in kind.fields)
+    if DataType.is_dictionary(kind):
+        return not (is_within and DataType.is_string_view(kind.value_type))
+    if DataType.is_map(kind):  # arro3 does not show the types in it
         return True
     if DataType.is_nested(kind):
-        return _can_be_written(kind.value_type)
+        return _can_be_written(kind.value_type, is_within=True)
     return bool(kind.num_fields == 0)  # others are run-end encoded: is_run_end_encoded of arro3 0.9 is wrong
 
 

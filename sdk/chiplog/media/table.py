@@ -18,6 +18,7 @@ from chiplog.media.frames import (
     to_parquet_types,
     too_many_rows,
 )
+from chiplog.safety.interrupts import raise_interrupt
 from chiplog.safety.lenient_calls import hide_unknown_arguments
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.values.media_value import Content, MediaError, MediaValue
@@ -87,26 +88,37 @@ class Table(MediaValue):
             raise MediaError(f"columns= is the text {short_repr(columns)}; pass a list of names")
         names = None if columns is None else list(columns)
         if is_frame(data):
-            with panics_caught():
-                self._frame = data if is_pandas(data) else read_arrow(data)
-            self.columns = list(data.columns) if is_pandas(data) else list(self._frame.column_names)
+            self._read_frame(data)
             return
         self._rows, found = _read_rows(data)
         n_columns = len(self._rows[0]) if self._rows else len(_DEFAULT_COLUMNS)
         defaults = _DEFAULT_COLUMNS if n_columns == len(_DEFAULT_COLUMNS) else range(n_columns)
         self.columns = names if names is not None else found or list(defaults)
 
+    def _read_frame(self, frame: Any) -> None:
+        if is_pandas(frame):
+            self._frame, self.columns = frame, list(frame.columns)
+            return
+        try:
+            with panics_caught():
+                self._frame = read_arrow(frame)
+            self.columns = list(self._frame.column_names)
+        except Exception as error:
+            raise_interrupt(error)
+            if not type(frame).__module__.startswith("polars."):
+                raise
+            # Types that arro3 cannot read: integers of 128 bits, columns without a type.
+            self._rows, self.columns = _read_rows(frame.to_dict(as_series=False))
+
     @property
     def data(self) -> list[list[Any]]:
         """The rows, as lists. They may be changed."""
         if self._frame is not None:
             frame, self._frame = self._frame, None
-            if is_pandas(frame):
-                columns = [values for _, values in pandas_columns(frame)]
-            else:
-                with panics_caught():
-                    columns = [frame.column(place).to_pylist() for place in range(frame.num_columns)]
-            self._rows = [list(row) for row in zip(*map(_as_list, columns), strict=True)]
+            try:
+                self._rows = _frame_rows(frame)
+            except Exception as error:
+                self._problem = problem_of(error)
         return self._rows
 
     @data.setter
@@ -305,6 +317,16 @@ def _build(name: str, values: Any) -> Column:
     from arro3.core import Array
 
     return Column(Array.from_numpy(values))
+
+
+def _frame_rows(frame: Any) -> list[list[Any]]:
+    """Return the rows of a data frame as lists of Python values."""
+    if is_pandas(frame):
+        columns: list[Any] = [values for _, values in pandas_columns(frame)]
+    else:
+        with panics_caught():
+            columns = [frame.column(place).to_pylist() for place in range(frame.num_columns)]
+    return [list(row) for row in zip(*map(_as_list, columns), strict=True)]
 
 
 def _as_list(values: Any) -> list[Any]:

@@ -1,6 +1,7 @@
 """Media that are read when they are made: failures are kept, bytes are encoded once."""
 
 import logging
+import signal
 from typing import Any
 
 import pytest
@@ -84,8 +85,6 @@ def test_a_caption_is_text_of_a_bounded_length() -> None:
 
 
 def test_what_a_signal_handler_raised_passes() -> None:
-    import signal
-
     def handler(number: int, frame: Any) -> None:
         raise TimeoutError
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,25 @@ def test_a_large_file_is_refused_before_it_is_read_whole(tmp_path: Path, monkeyp
         file.truncate(1 << 40)
     with pytest.raises(MediaError, match=r"has 1099511627776 bytes, the limit is 1000; use save\(\)"):
         read_file(tmp_path / "large")
+
+
+def test_what_a_signal_handler_raised_is_no_failure_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TimeoutError is an OSError, as what open() raises."""
+
+    def handler(number: int, frame: object) -> None:
+        raise TimeoutError("the training's own")
+
+    def interrupted(*given: object) -> int:
+        signal.raise_signal(signal.SIGUSR1)
+        return -1
+
+    monkeypatch.setattr(files.os, "open", interrupted)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(TimeoutError, match="the training's own"):
+            read_file("a.png")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_paths_extensions_and_streams() -> None:

@@ -11,6 +11,9 @@ from chiplog.media import frames
 from chiplog.media.frames import is_frame, is_pandas, pandas_columns, panics_caught, read_arrow, to_parquet_types
 from chiplog.values.media_value import MediaError
 
+DICTIONARY = pa.DictionaryArray.from_arrays(
+    pa.array([0, 1], pa.uint32()), pa.array(["a", "b"], pa.string_view())
+)  # polars
 ARROW = pa.table({"a": [1, 2, 3], "b": ["x", None, "z"]})
 
 
@@ -79,7 +82,8 @@ def test_numbers_of_pandas_are_contiguous_and_of_this_byte_order() -> None:
         (pa.array([0, 86_400_000], pa.date64()), "date32[day]", None),
         (pa.array([1, 2], pa.time32("s")), "time32[ms]", None),
         (pa.array(["a", "b"], pa.string_view()), "string_view", None),
-        (pa.array(["a", "b"]).dictionary_encode(), "dictionary<values=string, indices=int32, ordered=0>", None),
+        (pa.array(["a", None]).dictionary_encode(), "string", None),
+        (DICTIONARY, "string", ["a", "b"]),
         (pa.array([{"a": [1]}, None]), "struct<a: list<item: int64>>", None),
         (pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int32())), "map<string, int32>", None),
     ],
@@ -97,11 +101,12 @@ def test_types_that_duckdb_reads_otherwise_are_changed(array: pa.Array, kind: st
     [
         pa.array([(1, 2, 3)], pa.month_day_nano_interval()),
         pa.array([{}], pa.struct([])),
+        pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), DICTIONARY),
         pa.array([[{"a": {}}]], pa.list_(pa.struct([("a", pa.struct([]))]))),
         pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), pa.array([5])),
         pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])]),
     ],
-    ids=["interval", "empty struct", "nested", "run-end", "union"],
+    ids=["interval", "empty struct", "list of a dictionary", "nested", "run-end", "union"],
 )
 def test_a_type_that_parquet_lacks_is_named(array: pa.Array) -> None:
     with pytest.raises(MediaError, match=r"column 'c' has a type that Parquet lacks: <.*; cast it"):

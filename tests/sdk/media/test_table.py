@@ -84,6 +84,24 @@ def test_the_types_of_data_frames_are_kept() -> None:
     assert pq.read_schema(BytesIO(Table(data=small).to_content().data)).field("a").type == pa.float32()
 
 
+def test_a_frame_of_polars_that_arrow_cannot_read_is_read_as_values() -> None:
+    class Frame:
+        __module__ = "polars.dataframe.frame"
+
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            raise ValueError('the datatype "_pli128" is not supported')
+
+        def to_dict(self, as_series: bool) -> dict[str, list[Any]]:
+            return {"big": [2**100, None], "none": [None, None]}
+
+    assert rows_of(Table(data=Frame()).to_content()) == [
+        {"big": str(2**100), "none": None},
+        {"big": None, "none": None},
+    ]
+    Frame.__module__ = "other"
+    assert problem_of(Table(data=Frame())).startswith("it cannot be read: ValueError the datatype")
+
+
 def test_durations_are_integers_of_a_named_unit() -> None:
     frame = Table(data=pa.table({"d": pa.array([1_500], pa.duration("ms"))}))
     content = frame.to_content()
