@@ -61,5 +61,5 @@ class MediaStorage:
         self._say(step, clean_utf8(key), content.kind, digest, len(content.data), metadata)
 
     def _refuse(self, key: str, item: MediaValue, why: str, kind: str = "media") -> None:
-        message = f"{key!r:.80} is not stored: {type(item).__name__} {clean_utf8(why)}"
+        message = f"{key!r:.80} ({type(item).__name__}) is not stored: {clean_utf8(why)}"
         self._complain(Diagnostic(kind, key, message))

@@ -88,11 +88,11 @@ def test_parts_are_contents_of_their_own_before_the_whole(run: chiplog.Run, offl
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (Broken(MediaError("has 0 pixels; log an image that has some")), "'x' is not stored: Broken has 0 pixels"),
-        (Broken(ZeroDivisionError("by zero")), "'x' is not stored: Broken by zero; it is not stored"),
+        (Broken(MediaError("has 0 pixels; log an image that has some")), "'x' (Broken) is not stored: has 0 pixels"),
+        (Broken(ZeroDivisionError("by zero")), "'x' (Broken) is not stored: by zero; it is not stored"),
         (Bytes(b"x" * 101), "it has 101 bytes, the limit is 100; save() it as a file"),
         (Bytes(b"", b"", b"", b""), "it holds 3 media, the limit is 2; log fewer"),
-        (Bytes(b"", odd=float("nan")), "'x' is not stored: Bytes Out of range float values"),
+        (Bytes(b"", odd=float("nan")), "'x' (Bytes) is not stored: Out of range float values"),
         ([Bytes(b""), 3], "'x' is a list, not a number or short text"),
     ],
 )
@@ -125,7 +125,7 @@ def test_without_room_in_the_outbox_a_value_is_refused_in_one_line(
         run.log({"x": Bytes(bytes(1_048_577))})
         run.log({"x": Bytes(b"few")})
     assert [found[3] for found in logged(offline)] == [sha256(b"few")]
-    assert "'x' is not stored: Bytes 0 bytes of files wait for the collector" in notices(offline)[0]
+    assert "'x' (Bytes) is not stored: 0 bytes of files wait for the collector" in notices(offline)[0]
 
 
 def test_a_disabled_run_stores_nothing(chiplog_dir: Path) -> None:
