@@ -34,7 +34,7 @@ def read_arrow(frame: Any) -> Any:
     for batch in reader:
         n_rows += batch.num_rows
         if n_rows > TABLE_ROWS_MAX:
-            raise too_many_rows(n_rows)
+            raise too_many_rows()
         batches.append(batch)
     return Table.from_batches(batches, schema=reader.schema)
 
@@ -101,9 +101,9 @@ def panics_caught() -> Iterator[None]:
         raise MediaError(f"Arrow cannot convert it: {clean_utf8(str(error))[:_SAID_CHARS]}") from None
 
 
-def too_many_rows(n_rows: int) -> MediaError:
+def too_many_rows() -> MediaError:
     """Build the error of a table with too many rows."""
-    return MediaError(f"it has {n_rows} rows or more, the limit is {TABLE_ROWS_MAX}; log a sample, or save() a file")
+    return MediaError(f"it has more than {TABLE_ROWS_MAX} rows; log a sample, or save() a file")
 
 
 def pandas_columns(frame: Any) -> list[tuple[str, Sequence[Any]]]:

@@ -37,8 +37,9 @@ def to_pixels(array: Any, *, channels_first: bool, normalize: bool) -> Pixels:
 def to_bytes(array: Any, *, normalize: bool) -> Pixels:
     """Convert the values of an array of any shape to uint8. Raises MediaError.
 
-    Floats between 0 and 1 are multiplied by 255, those between -1 and 1 are mapped to 0 and 255, as W&B does; booleans
-    become 0 and 255. Other numbers are clipped to 0 … 255, and those changed are counted. NaN becomes 0 and is counted.
+    Floats between 0 and 1 are multiplied by 255, those between -1 and 1 are mapped to 0 and 255, as wandb 0.26 did for
+    its argument of this name (0.31 has none, and cuts fractions off). Booleans become 0 and 255. Other numbers are
+    clipped to 0 … 255, and those changed are counted. NaN becomes 0 and is counted.
     """
     np = load_library("numpy", "numpy", "an array")
     kind = array.dtype.kind

@@ -297,11 +297,11 @@ class Table(MediaValue):
         """Convert each column of rows or of a DataFrame of pandas."""
         if self._frame is not None:
             if len(self._frame) > TABLE_ROWS_MAX:
-                raise too_many_rows(len(self._frame))
+                raise too_many_rows()
             return [_build(name, values) for name, (_, values) in zip(names, pandas_columns(self._frame), strict=True)]
         rows = self._rows
         if len(rows) > TABLE_ROWS_MAX:
-            raise too_many_rows(len(rows))
+            raise too_many_rows()
         if set(map(len, rows)) - {len(names)}:
             ragged = next(index for index, row in enumerate(rows) if len(row) != len(names))
             n_values = len(rows[ragged])
@@ -358,4 +358,5 @@ def _read_rows(data: Any) -> tuple[list[list[Any]], list[Any]]:
 
 
 def _in_row(content: Content, row: int) -> Content:
-    return replace(content, metadata={**content.metadata, "row": row})
+    parts = tuple((name, _in_row(part, row)) for name, part in content.parts)  # masks of an image
+    return replace(content, metadata={**content.metadata, "row": row}, parts=parts)
