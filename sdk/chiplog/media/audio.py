@@ -59,7 +59,7 @@ class Audio(CapturedMedia):
                 self._read_samples(data_or_path, sample_rate, file_type)
             self._metadata |= caption_metadata(caption)
 
-        self._capture(read, more, unknown)
+        self._capture(data_or_path, read, more, unknown)
 
     def _keep(self, data: bytes, form: str, sample_rate: int | None) -> None:
         self._data = data

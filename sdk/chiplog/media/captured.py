@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from chiplog.safety.foreign_names import is_stand_in
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.lenient_calls import unknown_argument_diagnostic
 from chiplog.safety.text import clean_utf8
@@ -24,10 +25,11 @@ class CapturedMedia(MediaValue):
     _problem = ""
     _content: Content | None = None
 
-    def _capture(self, read: Callable[[], None], more: tuple[Any, ...], unknown: Mapping[str, Any]) -> None:
-        """Call what reads the value, and keep its failure. Report unknown arguments."""
+    def _capture(self, value: Any, read: Callable[[], None], more: tuple[Any, ...], unknown: Mapping[str, Any]) -> None:
+        """Call what reads a value, and keep its failure. Report unknown arguments."""
         report_unknown_arguments(type(self).__name__, more, unknown)
         try:
+            refuse_stand_in(value)
             read()
         except Exception as error:
             self._problem = problem_of(error)
@@ -67,6 +69,12 @@ def problem_of(error: Exception) -> str:
             raise
         said = ""
     return f"it cannot be read: {type(error).__name__} {said}".rstrip()
+
+
+def refuse_stand_in(value: Any) -> None:
+    """Raise MediaError for an object of a name that chiplog does not have: it takes every use, and holds nothing."""
+    if is_stand_in(value):
+        raise MediaError(f"a {type(value).__name__} of another library holds nothing in chiplog; log its data")
 
 
 def check_size(content: Content) -> None:

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from chiplog.media.arrays import host_array, is_tensor
+from chiplog.safety.foreign_names import is_stand_in
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.values.media_value import Content, MediaError, MediaValue
 from chiplog.values.metrics import Histogram
@@ -110,7 +111,7 @@ def _to_plain(name: str, row: int, value: Any) -> Any:
         return bytes(value)
     if isinstance(value, Mapping | list | tuple | set | frozenset | range):
         return _container_to_plain(name, row, value)
-    if is_tensor(value) or hasattr(value, "dtype"):
+    if not is_stand_in(value) and (is_tensor(value) or hasattr(value, "dtype")):
         array = host_array(value)
         if array is not None and array.dtype.kind in _READ_AS:
             return array.astype(_READ_AS[array.dtype.kind], copy=False).tolist()

@@ -35,7 +35,7 @@ class Figure(CapturedMedia):
             self._data, form = _read(figure)
             self._metadata = {"format": form, **caption_metadata(caption)}
 
-        self._capture(read, more, unknown)
+        self._capture(figure, read, more, unknown)
 
     def _encode(self) -> Content:
         return Content("figure", self._data, self._metadata)

@@ -40,7 +40,7 @@ class Html(CapturedMedia):
             html = _read(data, data_is_not_path)
             self.html = _with_head(html) if inject else html
 
-        self._capture(read, more, unknown)
+        self._capture(data, read, more, unknown)
 
     def _encode(self) -> Content:
         return Content("html", self.html.encode(), {"format": "html"})

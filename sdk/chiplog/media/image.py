@@ -84,7 +84,7 @@ class Image(CapturedMedia):
                 self._masks = read_masks(masks)
                 self._metadata["masks"] = [name for name, _ in self._masks]
 
-        self._capture(read, more, unknown)
+        self._capture(data_or_path, read, more, unknown)
 
     def _read(self, value: Any, mode: str | None, file_type: str | None, normalize: bool) -> None:
         if file_type is not None and str(file_type).lower() not in FORMATS:

@@ -55,7 +55,7 @@ class Object3D(CapturedMedia):
             self._read(data_or_path, file_type)
             self._metadata |= caption_metadata(caption)
 
-        self._capture(read, more, unknown)
+        self._capture(data_or_path, read, more, unknown)
 
     @classmethod
     def from_file(cls, data_or_path: Any, file_type: str | None = None) -> "Object3D":

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from chiplog.media.arrays import host_array
-from chiplog.media.captured import check_size, problem_of, report_unknown_arguments
+from chiplog.media.captured import check_size, problem_of, refuse_stand_in, report_unknown_arguments
 from chiplog.media.columns import Column, build_column
 from chiplog.media.frames import (
     is_frame,
@@ -86,6 +86,7 @@ class Table(MediaValue):
     def _read(self, columns: Sequence[Any] | None, data: Any) -> None:
         if isinstance(columns, str):
             raise MediaError(f"columns= is the text {short_repr(columns)}; pass a list of names")
+        refuse_stand_in(data)
         names = None if columns is None else list(columns)
         if is_frame(data):
             self._read_frame(data)

@@ -77,7 +77,7 @@ class Video(CapturedMedia):
                 self._read_frames(data_or_path, fps, format)
             self._metadata |= caption_metadata(caption)
 
-        self._capture(read, more, unknown)
+        self._capture(data_or_path, read, more, unknown)
 
     def _keep(self, data: bytes, form: str) -> None:
         self._data, self._metadata = data, {"format": form}

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
+from chiplog.media.audio import Audio
 from chiplog.media.captured import CapturedMedia, caption_metadata, check_size, problem_of
+from chiplog.media.figure import Figure
+from chiplog.media.html import Html
+from chiplog.media.image import Image
+from chiplog.media.object3d import Object3D
+from chiplog.media.table import Table
+from chiplog.media.video import Video
+from chiplog.safety.foreign_names import stand_in
 from chiplog.values.media_value import Content, MediaError
 from chiplog_schemas.limits import MEDIA_BYTES_MAX, TEXT_CHARS_MAX
 
@@ -14,7 +22,7 @@ from chiplog_schemas.limits import MEDIA_BYTES_MAX, TEXT_CHARS_MAX
 class Bytes(CapturedMedia):
     def __init__(self, read: Any, encode: Any = lambda: b"x", *more: Any, **unknown: Any) -> None:
         self.encode, self.n_encoded = encode, 0
-        self._capture(read, more, unknown)
+        self._capture(b"", read, more, unknown)
 
     def _encode(self) -> Content:
         self.n_encoded += 1
@@ -48,6 +56,13 @@ def test_a_failure_is_raised_by_to_content_and_not_by_the_constructor(error: Exc
             with pytest.raises(MediaError) as caught:
                 media.to_content()
             assert str(caught.value) == problem
+
+
+@pytest.mark.parametrize("kind", [Audio, Figure, Html, Image, Object3D, Video, lambda value: Table(data=value)])
+def test_an_object_of_a_name_that_chiplog_lacks_is_refused(kind: Any) -> None:
+    media = kind(stand_in("Plotly")())
+    with pytest.raises(MediaError, match="a Plotly of another library holds nothing in chiplog; log its data"):
+        media.to_content()
 
 
 def test_bytes_are_encoded_once() -> None:

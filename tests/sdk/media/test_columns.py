@@ -13,6 +13,7 @@ import torch
 
 from chiplog.media.columns import build_column
 from chiplog.media.image import Image
+from chiplog.safety.foreign_names import stand_in
 from chiplog.values.media_value import MediaError
 from chiplog.values.metrics import Histogram
 
@@ -105,6 +106,8 @@ def test_media_become_texts_that_name_their_bytes() -> None:
         (object(), "column 'c', row 1: a table stores no object; add str() of it, a number, or chiplog media"),
         (lambda: 1, "column 'c', row 1: a table stores no function"),
         ([object()], "column 'c', row 1: a table stores no object"),
+        (stand_in("Plotly")(), "column 'c', row 1: a table stores no Plotly"),
+        ([stand_in("Plotly")()], "column 'c', row 1: a table stores no Plotly"),
         (1j, "column 'c', row 1: a table stores no complex"),
         (np.zeros(2, "V3"), "column 'c', row 1: a table stores no ndarray"),
         (Image(None), "the Image in column 'c', row 1: a value of type NoneType is not an image"),
