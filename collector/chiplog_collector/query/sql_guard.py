@@ -49,6 +49,9 @@ FUNCTIONS_REFUSED = frozenset(  # safeguard: text-parsing-functions-refused, fun
         *("json_serialize_sql", "json_serialize_plan", "json_deserialize_sql"),
     }
 )
+# Texts that are not parsed again: a page and `chiplog top` ask the same ones all the time.
+ADMITTED_MAX = 256
+ADMITTED_CHARS_MAX = 8 << 10  # of one of them, more than the longest of the page: 2 MiB of ASCII in all
 WARM_UP_AFTER_S = 5.0  # an idle child then connects to DuckDB, 30 ms; the index of a shorter job saves that
 _LENGTH = struct.Struct("<I")
 _READY = _LENGTH.pack(0)
@@ -176,6 +179,7 @@ class SqlGuardProcess:
         self._since: float | None = None  # since when it has worked on a query
         self._child: _Child | None = first
         self._is_ready = False  # the child
+        self._admitted: dict[str, None] = {}  # the last texts, in their order
         self.n_replaced = 0
 
     def check(self, sql: str, deadline: float | None = None) -> None:
@@ -183,12 +187,18 @@ class SqlGuardProcess:
 
         deadline: of `time.monotonic()`; TimeoutError when other queries kept the child busy until then.
         """
+        if sql in self._admitted:
+            return
         query_messages.check_query_size(sql)
         if not self._lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
             raise TimeoutError
         try:
             self._since = time.monotonic()
             reply = self._ask(sql)  # ask a new child, in case the previous one died after its last query
+            if reply is not None and reply[0] == "admitted" and len(sql) <= ADMITTED_CHARS_MAX:
+                if len(self._admitted) == ADMITTED_MAX:
+                    del self._admitted[next(iter(self._admitted))]
+                self._admitted[sql] = None
         finally:
             self._since = None
             self._lock.release()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
+from chiplog_collector.query import sql_guard
 from chiplog_collector.query.sql_guard import FUNCTIONS_REFUSED, QueryRejected, SqlGuardProcess, check_query, lock_down
 from chiplog_schemas.limits import QUERY_CHARS_MAX
 from tests.support.query_client import NOT_A_SELECT
@@ -181,11 +182,30 @@ def test_an_examiner_whose_child_was_killed_takes_another(tmp_path):
         assert examiner._child is not None
         examiner._child.kill()
         examiner._child.wait()
-        examiner.check("SELECT 1")
+        examiner.check("SELECT 2")
+        assert examiner._child.poll() is None
         with pytest.raises(QueryRejected):
             examiner.check("DELETE FROM base.runs")
     finally:
         examiner.close()
+
+
+def test_a_text_that_was_admitted_is_not_parsed_again(monkeypatch):
+    monkeypatch.setattr(sql_guard, "ADMITTED_MAX", 2)
+    long = "SELECT '" + "x" * sql_guard.ADMITTED_CHARS_MAX + "'"
+    examiner = SqlGuardProcess()
+    asked = []
+    ask = examiner._ask
+    monkeypatch.setattr(examiner, "_ask", lambda sql: asked.append(sql) or ask(sql))
+    try:
+        for text in ("SELECT 1", "SELECT 2", "SELECT 1", "SELECT 3", "SELECT 2", "SELECT 1", long, long):
+            examiner.check(text)
+        for _ in range(2):
+            with pytest.raises(QueryRejected):
+                examiner.check("DELETE FROM base.runs")
+    finally:
+        examiner.close()
+    assert asked == ["SELECT 1", "SELECT 2", "SELECT 3", "SELECT 1", long, long, *["DELETE FROM base.runs"] * 2]
 
 
 FORK = """
@@ -213,7 +233,7 @@ children[0].stdin.close()
 children[0].wait()  # although the second was forked while the pipe was open
 os.kill(pid, signal.SIGTERM)
 children[1].wait()
-guards[1].check("SELECT 1")
+guards[1].check("SELECT 2")
 found["replaced"] = guards[1]._child is not children[1] and guards[1]._child.poll() is None
 print(json.dumps(found), flush=True)
 os.setsid = setsid
