@@ -1,4 +1,4 @@
-"""The files that a browser loads, each compressed once, without comments."""
+"""The files that a browser loads, each compressed once, without comments and indentation."""
 
 import functools
 import gzip
@@ -15,8 +15,11 @@ LEVEL = 9
 # Browsers ask each time whether a file has changed. Without it they mix old and new modules after an upgrade.
 CACHING = "no-cache"
 COMPRESSED = (".js", ".css", ".html", ".svg")
-# A tenth of the bytes of a module. Empty lines take their place, so that lines have the numbers of the source.
+# A sixth of the bytes of a module. Empty lines take their place, so that lines have the numbers of the source.
 COMMENT = re.compile(rb"^[ \t]*(//.*|/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*)$", re.MULTILINE)
+# At the end of a line; a text that looks like one has a quote after it.
+LATE_COMMENT = re.compile(rb"[ \t]+// [^\"'`\n]*$", re.MULTILINE)
+INDENTATION = re.compile(rb"^[ \t]+", re.MULTILINE)  # no text of several lines has any
 # And spaces around signs, indentation, empty lines.
 STYLE_COMMENT = re.compile(rb"/\*(?:(?!\*/)[\s\S])*\*/\s*|(?<=[{};,:])\s+|\s+(?=[{}])")
 
@@ -55,4 +58,5 @@ def compressed(path: str, written_at: int) -> bytes:
         text = STYLE_COMMENT.sub(b"", text)
     elif is_ours and path.endswith(".js"):
         text = COMMENT.sub(lambda found: b"\n" * found[0].count(b"\n"), text)
+        text = INDENTATION.sub(b"", LATE_COMMENT.sub(b"", text))
     return gzip.compress(text, LEVEL, mtime=0)

@@ -10,11 +10,14 @@ PATH = "/static/js/main.js"
 
 
 def without_comments(text: bytes) -> bytes:
-    """Return a module with empty lines in place of comments that have lines of their own."""
+    """Return a module without indentation, with empty lines in place of comments that have lines of their own."""
     lines, is_inside = [], False
     for line in text.split(b"\n"):
         is_inside = is_inside or line.lstrip().startswith(b"/**")
-        lines.append(b"" if is_inside or line.lstrip().startswith(b"//") else line)
+        code, _, comment = line.lstrip(b" \t").partition(b" // ")
+        is_late = not any(quote in comment for quote in b"\"'`")
+        code = code.rstrip() if is_late else line.lstrip(b" \t")
+        lines.append(b"" if is_inside or line.lstrip().startswith(b"//") else code)
         if is_inside and b"*/" in line:
             is_inside = False
             assert line.endswith(b"*/"), "code after a comment"
@@ -34,6 +37,15 @@ def test_a_file_is_compressed_if_the_browser_takes_it_and_sent_once(tmp_path: Pa
     assert (again.status, again.body) == (304, b"")
     for answer in (plain, packed, again):
         assert answer.headers["cache-control"] == "no-cache", "after an upgrade there are no old modules"
+
+
+def test_no_text_of_several_lines_has_indentation_which_modules_lose() -> None:
+    for path in Path(STATIC, "js").rglob("*.js"):
+        is_inside = False
+        for number, line in enumerate(path.read_text().split("\n"), 1):
+            assert not (is_inside and line.startswith((" ", "\t"))), f"{path}:{number}"
+            assert not (is_inside and " // " in line), f"{path}:{number}"
+            is_inside ^= line.count("`") % 2 == 1
 
 
 def without_style_comments(text: bytes) -> bytes:

@@ -567,9 +567,7 @@ function css(name) {
 }
 
 function faint(colour, share) {
-  return `${colour}${Math.round(share * 255)
-    .toString(16)
-    .padStart(2, "0")}`;
+  return colour + Math.round(share * 255).toString(16).padStart(2, "0");
 }
 
 /** Return a time of an axis: the day for long steps, seconds for short ones. */

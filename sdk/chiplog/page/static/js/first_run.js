@@ -2,12 +2,14 @@
 
 import { h } from "./dom.js";
 
-const CODE = `import chiplog
-
-run = chiplog.init(project="first")
-for step in range(100):
-    run.log({"loss": 1 / (step + 1)}, step=step)
-run.finish()`;
+const CODE = [
+  "import chiplog",
+  "",
+  'run = chiplog.init(project="first")',
+  "for step in range(100):",
+  '    run.log({"loss": 1 / (step + 1)}, step=step)',
+  "run.finish()",
+].join("\n");
 
 /** Return a title and the lines that record a first run. */
 export function firstRun() {
