@@ -15,10 +15,12 @@ from chiplog_schemas.once import OnceLogger
 FORM_BYTES_MAX = 4_096
 FORM_S = 10.0  # for the body of the form; a browser sends it with the head
 SAFE_METHODS = ("GET", "HEAD")
-# Nothing from elsewhere, nothing inline. A notebook on this machine may show the page in a frame.
+FRAME_ANCESTORS = "'self' http://localhost:* http://127.0.0.1:*"  # a notebook on this machine may show the page
+# Nothing from elsewhere, nothing inline. A frame has a logged page of HTML, which has a policy of its own.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'self' http://localhost:* http://127.0.0.1:*"
+    "media-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; "
+    f"frame-ancestors {FRAME_ANCESTORS}"
 )
 HEADERS = (
     (b"content-security-policy", POLICY.encode()),

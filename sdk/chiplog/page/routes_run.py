@@ -1,20 +1,19 @@
 """One run: what it is, its ranks, console, events, files, and what may be changed."""
 
-import contextlib
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from chiplog.page.body import json_object
+from chiplog.page.contents import download
 from chiplog.page.event_kinds import kind_title
 from chiplog.page.failures import read_failures
 from chiplog.page.json_response import JsonResponse, columns_of, read_json, to_json
@@ -213,47 +212,12 @@ async def get_file(request: Request) -> Response:
     found = await source.rows(_FILE, run=run, path=path)
     if not found:
         raise HTTPException(404, f"run {run!r:.200} saved no file {path!r:.200}")
-    n_bytes = min(found[0]["bytes"], n_most)
-
-    parts = source.iterate(lambda client: _start_of(client.read_file(found[0]["sha256"]), n_bytes))
     try:
-        first = await anext(parts, b"")
+        return await download(source, found[0]["sha256"], min(found[0]["bytes"], n_most), path.rpartition("/")[2])
     except QueryError as error:
         if error.kind != "refused":
             raise
         raise HTTPException(404, f"the content of {path!r:.200} has not arrived at the collector: {error}") from None
-    name = path.rpartition("/")[2].encode("ascii", "replace").decode().replace('"', "_").replace("\\", "_")
-    disposition = f'attachment; filename="{name}"'
-    return _Download(first, parts, {"content-disposition": disposition, "content-length": str(n_bytes)})
-
-
-class _Download(StreamingResponse):
-    """Sends parts, and frees the client that they come from at the end, however that comes."""
-
-    def __init__(self, first: bytes, rest: AsyncGenerator[bytes, None], headers: dict[str, str]) -> None:
-        super().__init__(_joined(first, rest), media_type="application/octet-stream", headers=headers)
-        self._rest = rest
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the parts."""
-        async with contextlib.aclosing(self._rest):
-            await super().__call__(scope, receive, send)
-
-
-async def _joined(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    yield first
-    async for part in rest:
-        yield part
-
-
-def _start_of(parts: Iterable[bytes], n_bytes: int) -> Iterator[bytes]:
-    """Yield so many bytes, and read no part after them."""
-    left = n_bytes
-    for part in parts:
-        yield part[:left]
-        left -= len(part)
-        if left <= 0:
-            return
 
 
 async def edit_run(request: Request) -> Response:

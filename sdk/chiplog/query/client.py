@@ -251,11 +251,12 @@ class Client:
             zone = "" if time_zone == "UTC" else time_zone
             return self._execute(query, plain, timeout_s, zone, bytes_max, cancelled or self._cancelled)
 
-    def read_file(self, sha256: str) -> Iterator[bytes]:
-        """Yield the content of a saved file, in parts of up to 1 MiB. The caller compares its digest.
+    def read_file(self, sha256: str, offset: int = 0) -> Iterator[bytes]:
+        """Yield a stored content, in parts of up to 1 MiB. The caller compares its digest.
 
         Args:
-            sha256: Digest of the content in 64 hex digits, as in the view `files`.
+            sha256: Its digest in 64 hex digits, as in the views `files` and `media`.
+            offset: Bytes at its start that are left out.
 
         Raises:
             QueryError: The content is not stored there, or the collector does not answer.
@@ -264,7 +265,7 @@ class Client:
         digest = bytes.fromhex(sha256)
         if len(digest) != DIGEST_BYTES:
             raise ValueError(f"sha256 {sha256!r:.80} is not {2 * DIGEST_BYTES} hex digits; the view files has it")
-        offset, n_bytes = 0, 1
+        n_bytes = offset + 1
         while offset < n_bytes:
             with self._lock:
                 n_bytes, part = self._read_part(digest, offset)
