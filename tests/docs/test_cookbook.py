@@ -104,6 +104,14 @@ def gpt(story: Story) -> None:
         metadata = f'{{"caption": "{caption}", "item": {item}}}'
         ranks[1].say(EventKind.MEDIA, 2, "digits", "image", bytes([item]) * 32, 310 + item, metadata, ts=at(31))
     ranks[0].say(EventKind.FILE, "checkpoints/last.pt", 4096, bytes(range(32)), ts=at(32))
+    for step in range(2):
+        digest = bytes([step]) * 32
+        ranks[0].say(EventKind.ARTIFACT_FILE, digest, "weights.pt", 4096 + step, bytes(range(step, 32 + step)), "", ts=at(32))
+        ranks[0].say(EventKind.ARTIFACT_FILE, digest, "corpus", 0, None, "s3://corpora/en", ts=at(32))
+        metadata = f'{{"step": {step}}}'
+        ranks[0].say(EventKind.ARTIFACT, "gpt", "model", "model", digest, 2, 4096 + step, metadata, "", ts=at(32))
+    ranks[0].say(EventKind.ARTIFACT_ALIAS, "gpt", "model", bytes(32), "best", 1, ts=at(32))
+    ranks[1].say(EventKind.ARTIFACT_USE, "gpt", "model", bytes(32), ts=at(33))
     ranks[0].say(EventKind.SUMMARY, {"note": '"diverged late"'}, ts=at(33))
     ranks[1].say(EventKind.NOTICE, "alert", "warning", "loss spike: at step 1", {}, ts=at(21))
     for line_no, line in enumerate(("epoch 1", "100 %"), 1):

@@ -86,6 +86,10 @@ EVENTS: dict[EventKind, list[Any]] = {
     EventKind.PEER: [PRODUCER_A, {"state": "crashed", "reason": "process ended without finish()", "produced": 10}],
     EventKind.DEFINE: ["val/*", {"summary": "min", "step_metric": "epoch"}],
     EventKind.MEDIA: [7, "samples", "image", b"\5" * 32, 8_600, '{"width": 256, "height": 256, "item": 0}'],
+    EventKind.ARTIFACT_FILE: [b"\6" * 32, "model/weights.pt", 4_096, b"\7" * 32, ""],
+    EventKind.ARTIFACT: ["gpt", "model", "model", b"\6" * 32, 2, 4_096, '{"epoch": 3}', "the best so far"],
+    EventKind.ARTIFACT_ALIAS: ["gpt", "model", b"\6" * 32, "best", 1],
+    EventKind.ARTIFACT_USE: ["gpt", "model", b"\6" * 32],
     EventKind.CONFIG_HASHES: [1, {"lr": "5f70bf18", "model/layers": "4b227777"}],
     EventKind.IMPORTED: [
         {

@@ -56,6 +56,13 @@ def payloads(run: str = "whole") -> list[object]:
         rank.say(EventKind.DEFINE, "l*", {"summary": "min", "step_metric": "epoch"})
         rank.say(EventKind.MEDIA, 3, "images", "image", sha256_of(IMAGE), len(IMAGE), '{"caption": "ü", "item": 0}')
         rank.say(EventKind.MEDIA, 4, "images", "image", ABSENT, 10, "{}")
+        for number, content in enumerate((sha256_of(IMAGE), ABSENT)):
+            digest = bytes([number]) * 32
+            rank.say(EventKind.ARTIFACT_FILE, digest, "model.pt", len(IMAGE), content, "")
+            rank.say(EventKind.ARTIFACT_FILE, digest, "data", 0, None, "s3://bucket/data")
+            rank.say(EventKind.ARTIFACT, "p", "model", "model", digest, 2, len(IMAGE), '{"of": "ü"}', "")
+            rank.say(EventKind.ARTIFACT_ALIAS, "p", "model", digest, "best", 1)
+            rank.say(EventKind.ARTIFACT_USE, "p", "model", digest)
         rank.say(EventKind.CONFIG_HASHES, 1, {"lr": rank.label})
         rank.say(EventKind.NOTICE, "alert", "warning", "high", {"text": "x"})
     rank0.say(EventKind.CONFIG, {"lr": "0.2"})

@@ -39,6 +39,13 @@ def everything(n_steps: int = 40, seed: int = 1) -> list:
         rank.say(EventKind.SUMMARY, "hostile")
         rank.say(EventKind.DEFINE, "l*", {"summary": "min", "step_metric": "epoch"})
         rank.say(EventKind.MEDIA, 3, "images", "image", b"\7" * 32, 5, '{"caption": "ü"}')
+        for number in (0, rank.uuid[0]):
+            digest = bytes([number]) * 32
+            rank.say(EventKind.ARTIFACT_FILE, digest, "model.pt", 10, bytes(32), "")
+            rank.say(EventKind.ARTIFACT_FILE, digest, "data", 0, None, "s3://bucket/data")
+            rank.say(EventKind.ARTIFACT, "p", "model", "model", digest, 2, 10, '{"of": "ü"}', rank.label)
+            rank.say(EventKind.ARTIFACT_ALIAS, "p", "model", digest, "best", 1)
+            rank.say(EventKind.ARTIFACT_USE, "p", "model", digest)
         rank.say(EventKind.CONFIG_HASHES, 1, {"lr": rank.label})
     ranks[0].say(EventKind.STATE, {"state": "finished", "exit_code": 0})
     ranks[1].become(label="worker1", notes="moved")

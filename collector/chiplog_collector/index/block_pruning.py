@@ -1,7 +1,7 @@
 """Remove deleted rows from blocks of the log, pure.
 
-Identities and ends of deleted producers stay: they are small, and a rebuild decides names, attempts and primaries of
-other labels by them, before it comes to the record that deletes them.
+Identities, ends and artifacts of deleted producers stay: they are small, and a rebuild decides names, attempts and
+primaries of other labels and numbers of other versions by them, before it comes to the record that deletes them.
 """
 
 import struct
@@ -60,17 +60,20 @@ def _kept_rows(group: Group, doomed: NDArray[np.bool_], samples_until: int | Non
     if group.kind not in _DECIDING:
         kept &= ~doomed[group.producer]
     if group.kind == OPAQUE:  # safeguard: imported-identity-stays
-        kept |= np.array([_is_imported_identity(payload) for payload in group.columns["payload"]], dtype=np.bool_)
+        kept |= np.array([_is_deciding(payload) for payload in group.columns["payload"]], dtype=np.bool_)
     if group.kind == EventKind.SYSTEM and samples_until is not None:
         kept &= group.ts >= samples_until
     return kept
 
 
-def _is_imported_identity(payload: object) -> bool:
+def _is_deciding(payload: object) -> bool:
+    """Return True for an imported identity and a version of an artifact, which travel as payloads of their kind."""
     try:
         event = decode(payload if isinstance(payload, bytes) else b"")
     except CodecError:
         return False
+    if event[0] == EventKind.ARTIFACT:  # safeguard: version-numbers-stay
+        return True
     return event[0] == EventKind.IMPORTED and len(event) > 2 and bool(identity_of_import(event[2]))
 
 

@@ -163,6 +163,7 @@ class Database:
         state.names = dict(execute("SELECT name, id FROM base.names ORDER BY id").fetchall())
         for run_id, launch, number in execute("SELECT run_id, launch, run FROM base.demands").fetchall():
             state.demands[(run_id, launch)] = number  # safeguard: demands-survive-restart
+        self._load_versions(state)
         ledger = execute("SELECT producer, first_seq, last_seq FROM base.intervals ORDER BY ALL").fetchall()
         for number, first, last in ledger:
             state.have[number].add(first, last)
@@ -192,6 +193,10 @@ class Database:
         found = execute(_DAMAGED).fetchone()
         state.damaged = bool(found and found[0])
         return state
+
+    def _load_versions(self, state: State) -> None:
+        for project, name, digest, version in self.connection.execute("FROM base.artifact_versions").fetchall():
+            state.artifacts.setdefault((project, name), {})[digest] = version
 
     def _entries(self, kind: type[_Entry], query: str) -> Iterator[_Entry]:
         """Yield the rows of a query: each column is the attribute of its name."""

@@ -13,9 +13,19 @@ from chiplog_collector.index.imports import RunImporter
 from chiplog_collector.index.ledger import Ledger, Mask
 from chiplog_collector.index.registry import RunRegistry
 from chiplog_collector.index.state import Producer
-from chiplog_collector.index.validation import as_list, clean, digest_of, floats_of, json_of, text_of, uuid_of
+from chiplog_collector.index.validation import (
+    as_list,
+    clean,
+    digest_of,
+    floats_of,
+    json_of,
+    optional_digest_of,
+    text_of,
+    uuid_of,
+)
 from chiplog_collector.index.write_batch import Matrix
 from chiplog_schemas.codec import CodecError
+from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.model.block_decoder import Group
 from chiplog_schemas.model.block_format import OPAQUE, keys_of
 from chiplog_schemas.model.codes import EndCause, QuarantineCode, end_cause
@@ -33,6 +43,7 @@ from chiplog_schemas.model.events import (
 )
 
 _KEY_IDS_BYTES_MAX = 64 << 20  # of tuples of keys whose integers are cached: those of the active runs
+_PROJECT_CHARS_MAX = 1_024  # of an artifact, kept in memory forever like its name
 _ROW_TABLES: dict[int, str] = {kind: kind.spec.table for kind in EventKind if kind.spec.row}
 _MATRIX_TABLES: dict[int, str] = {kind: kind.spec.table for kind in MATRIX_KINDS}
 
@@ -59,6 +70,7 @@ class EventHandlers:
             Field.FLOATS: floats_of,
             Field.STREAM: lambda value: CONSOLE_STREAMS.get(value, str(value)),
             Field.DIGEST: digest_of,
+            Field.OPTIONAL_DIGEST: optional_digest_of,
             Field.JSON: json_of,
         }
         self._checks: dict[int, list[Callable[[Any], Any] | None]] = {
@@ -170,7 +182,19 @@ class EventHandlers:
             values if check is None else map(check, values) for check, values in zip(checks, fields, strict=True)
         ]
         rows = [*zip(*places, *checked, strict=True)]
+        if kind == EventKind.ARTIFACT:
+            self._number_versions([(row[3], row[4], row[6]) for row in rows])
         self._context.batch.rows.setdefault(_ROW_TABLES[kind], []).extend(rows)
+
+    def _number_versions(self, logged: list[tuple[str, str, str]]) -> None:
+        """Give each new version of an artifact the next number. logged: project, name and digest. Raises ValueError."""
+        if any(len(project) > _PROJECT_CHARS_MAX or len(name) > NAME_CHARS_MAX for project, name, _ in logged):
+            raise ValueError(f"an artifact's name has more than {NAME_CHARS_MAX} characters")
+        for project, name, digest in logged:
+            versions = self._context.state.artifacts.setdefault((project, name), {})
+            if digest not in versions:
+                versions[digest] = len(versions)
+                self._context.batch.add("artifact_versions", (project, name, digest, versions[digest]))
 
     def _add_row(self, kind: int, producer: Producer, seq: int, ts: int, *fields: Any) -> None:
         self._add_rows(kind, [[producer.producer], [seq], [ts]], [[value] for value in fields])

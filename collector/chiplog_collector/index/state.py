@@ -123,6 +123,8 @@ class State:
         # By sender, then by number of a record: the names of its key at that time, and how many of its events were
         # refused.
         self.kept: dict[bytes, dict[int, tuple[tuple[str, ...], int]]] = {}
+        # By project and name of an artifact: the number of each version by its digest. Numbers are not given again.
+        self.artifacts: dict[tuple[str, str], dict[str, int]] = {}
         self.last_run = 0  # the highest number given out, also to runs that were deleted, and …
         self.last_producer = 0  # … to producers
         self.deleted: set[bytes] = set()  # UUIDs of deleted producers: what still arrives of them is ignored

@@ -65,6 +65,11 @@ def digest_of(value: Any) -> str:
     return value.hex()
 
 
+def optional_digest_of(value: Any) -> str | None:
+    """Return a content's SHA-256 as hex digits, or None."""
+    return None if value is None else digest_of(value)
+
+
 def count_of(value: Any) -> int:
     """Return a number of bytes, not negative."""
     if type(value) is not int or not 0 <= value < 1 << 63:

@@ -36,6 +36,7 @@ class Field(Enum):
     FLOATS = Column.OBJECT, "DOUBLE[]"  # float64, as bin
     STREAM = Column.INT, "VARCHAR"  # see CONSOLE_STREAMS
     DIGEST = Column.OBJECT, "VARCHAR", "hex digits"  # a SHA-256: 32 bytes
+    OPTIONAL_DIGEST = Column.OBJECT, "VARCHAR", "hex digits or NULL"  # a SHA-256, or nil
     JSON = Column.OBJECT, "VARCHAR", "JSON"  # a JSON text
     OBJECT = Column.OBJECT, ""  # any value; only in kinds without a table
     KEYS = Column.KEYS, ""
@@ -129,6 +130,57 @@ class EventKind(IntEnum):
             },
             table="media",
         ),
+    )
+    # an entry of a manifest, before the ARTIFACT that has the manifest's digest; bytes of files are sent separately.
+    # reference: where its content is; empty: it is a file
+    ARTIFACT_FILE = (
+        19,
+        EventSpec(
+            {
+                "digest": Field.DIGEST,
+                "path": Field.TEXT,
+                "bytes": Field.INT,
+                "sha256": Field.OPTIONAL_DIGEST,
+                "reference": Field.TEXT,
+            },
+            table="artifact_files",
+        ),
+    )
+    # a version of an artifact was logged. project: as its label knows it, or empty; metadata: a JSON object
+    ARTIFACT = (
+        20,
+        EventSpec(
+            {
+                "project": Field.TEXT,
+                "name": Field.TEXT,
+                "type": Field.TEXT,
+                "digest": Field.DIGEST,
+                "n_files": Field.INT,
+                "bytes": Field.INT,
+                "metadata": Field.JSON,
+                "description": Field.TEXT,
+            },
+            table="artifacts",
+        ),
+    )
+    # an alias of a version. is_set: 1; 0: no version has it any more
+    ARTIFACT_ALIAS = (
+        21,
+        EventSpec(
+            {
+                "project": Field.TEXT,
+                "name": Field.TEXT,
+                "digest": Field.DIGEST,
+                "alias": Field.TEXT,
+                "is_set": Field.INT,
+            },
+            table="artifact_aliases",
+        ),
+    )
+    # the producer's run uses a version
+    ARTIFACT_USE = (
+        22,
+        EventSpec({"project": Field.TEXT, "name": Field.TEXT, "digest": Field.DIGEST}, table="artifact_uses"),
     )
 
     spec: EventSpec

@@ -60,6 +60,25 @@ CREATE TABLE base.media (
     producer INTEGER, key INTEGER, step BIGINT, seq BIGINT, ts TIMESTAMP, kind VARCHAR, sha256 VARCHAR, bytes BIGINT,
     metadata VARCHAR
 );
+-- Artifacts as they were logged, by the digest of their manifest; the order of the rows is that of the log. A row of
+-- artifact_files is an entry of a manifest, whoever logged it.
+CREATE TABLE base.artifact_files (
+    producer INTEGER, seq BIGINT, ts TIMESTAMP, digest VARCHAR, path VARCHAR, bytes BIGINT, sha256 VARCHAR,
+    reference VARCHAR
+);
+CREATE TABLE base.artifacts (
+    producer INTEGER, seq BIGINT, ts TIMESTAMP, project VARCHAR, name VARCHAR, type VARCHAR, digest VARCHAR,
+    n_files BIGINT, bytes BIGINT, metadata VARCHAR, description VARCHAR
+);
+CREATE TABLE base.artifact_aliases (
+    producer INTEGER, seq BIGINT, ts TIMESTAMP, project VARCHAR, name VARCHAR, digest VARCHAR, alias VARCHAR,
+    is_set BIGINT
+);
+CREATE TABLE base.artifact_uses (
+    producer INTEGER, seq BIGINT, ts TIMESTAMP, project VARCHAR, name VARCHAR, digest VARCHAR
+);
+-- The number of each version. It stays when the version is deleted, so that no other gets it.
+CREATE TABLE base.artifact_versions (project VARCHAR, name VARCHAR, digest VARCHAR, version BIGINT);
 -- Calls of define_metric: a name or pattern of names; empty where nothing was given.
 CREATE TABLE base.definitions (
     producer INTEGER, seq BIGINT, ts TIMESTAMP, name VARCHAR, summary VARCHAR, step_metric VARCHAR

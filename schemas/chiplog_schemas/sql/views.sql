@@ -68,7 +68,41 @@ WHERE i.run_id IS NOT NULL;
 
 -- Every row that names a content. A content that none names is removed.
 CREATE OR REPLACE VIEW base.named_contents AS
-SELECT producer, sha256, bytes FROM base.files UNION ALL SELECT producer, sha256, bytes FROM base.media;
+SELECT producer, sha256, bytes FROM base.files UNION ALL SELECT producer, sha256, bytes FROM base.media UNION ALL
+SELECT producer, sha256, bytes FROM base.artifact_files WHERE reference = '' AND sha256 IS NOT NULL;
+
+-- What was logged last describes a version and has the alias `latest`.
+CREATE OR REPLACE VIEW artifacts AS
+WITH logged AS (
+    SELECT a.project, a.name, a.digest, max(a.rowid) AS place, max_by(a.type, a.rowid) AS type,
+           max_by(a.metadata, a.rowid) AS metadata, max_by(a.description, a.rowid) AS description,
+           any_value(a.n_files) AS n_files, any_value(a.bytes) AS bytes, min(a.ts) AS ts,
+           list(DISTINCT i.run_id ORDER BY i.run_id) AS made_by
+    FROM base.artifacts a JOIN base.identified i ON i.producer = a.producer
+    WHERE i.run_id IS NOT NULL GROUP BY a.project, a.name, a.digest
+), given AS (
+    SELECT project, name, digest, alias, is_set FROM base.artifact_aliases WHERE alias <> 'latest'
+    QUALIFY row_number() OVER (PARTITION BY project, name, alias ORDER BY rowid DESC) = 1
+    UNION ALL
+    SELECT project, name, digest, 'latest', 1 FROM logged
+    QUALIFY row_number() OVER (PARTITION BY project, name ORDER BY place DESC) = 1
+), aliases AS (
+    SELECT project, name, digest, list(alias ORDER BY alias) AS aliases FROM given WHERE is_set = 1 GROUP BY ALL
+), uses AS (
+    SELECT u.project, u.name, u.digest, list(DISTINCT i.run_id ORDER BY i.run_id) AS used_by
+    FROM base.artifact_uses u JOIN base.identified i ON i.producer = u.producer
+    WHERE i.run_id IS NOT NULL GROUP BY ALL
+)
+SELECT l.project, l.name, v.version, l.type, coalesce(a.aliases, []) AS aliases, l.metadata::JSON AS metadata, l.digest,
+       l.bytes, l.made_by, coalesce(u.used_by, []) AS used_by, l.n_files, l.description, l.ts
+FROM logged l JOIN base.artifact_versions v USING (project, name, digest)
+LEFT JOIN aliases a USING (project, name, digest) LEFT JOIN uses u USING (project, name, digest);
+
+CREATE OR REPLACE VIEW artifact_files AS
+SELECT DISTINCT a.project, a.name, a.version, f.path, f.bytes, f.sha256, nullif(f.reference, '') AS reference,
+       s.sha256 IS NOT NULL AND f.reference = '' AS is_stored
+FROM artifacts a JOIN base.artifact_files f ON f.digest = a.digest
+LEFT JOIN (SELECT DISTINCT sha256, bytes FROM base.stored) s ON s.sha256 = f.sha256 AND s.bytes = f.bytes;
 
 CREATE OR REPLACE VIEW phases AS
 -- safeguard: phase-has-time

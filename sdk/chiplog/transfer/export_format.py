@@ -5,7 +5,7 @@
       producers.parquet     who wrote: identity, how it ended, which of its events are stored, which are lost
       metrics.parquet …     one file for each table of TABLES that has rows
       files/PATH            the newest version of each saved file
-      contents/SHA256       what has no place below files/: media, earlier versions of a path
+      contents/SHA256       what has no place below files/: media, files of artifacts, earlier versions of a path
 
 Times are UTC, in microseconds. `producer` is 32 hex digits; (producer, seq) identifies an event. New columns go last,
 and readers ignore columns that they do not know.
@@ -23,6 +23,7 @@ _OF_RANK = {**_OF_LABEL, "rank": "INTEGER"}
 _OF_STEP = {"key": "VARCHAR", "step": "BIGINT", "seq": "BIGINT", "ts": "TIMESTAMP"}
 _OF_EVENT = {"seq": "BIGINT", "ts": "TIMESTAMP"}
 _PRODUCER = {"producer": "VARCHAR"}
+_OF_VERSION = {"project": "VARCHAR", "name": "VARCHAR", "digest": "VARCHAR"}
 _WITH_TIME = """(SELECT f.*, s.stored_at FROM {} f LEFT JOIN (SELECT sha256, bytes, min(ts) AS stored_at
 FROM base.stored GROUP BY ALL) s ON s.sha256 = f.sha256 AND s.bytes = f.bytes)"""  # when its content arrived
 
@@ -109,6 +110,39 @@ TABLES = {
         },
         _WITH_TIME.format("base.files"),
     ),
+    "artifact_files": Table(
+        {
+            **_OF_LABEL,
+            **_OF_EVENT,
+            "digest": "VARCHAR",
+            "path": "VARCHAR",
+            "bytes": "BIGINT",
+            "sha256": "VARCHAR",
+            "reference": "VARCHAR",
+            "stored_at": "TIMESTAMP",
+            **_PRODUCER,
+        },
+        _WITH_TIME.format("base.artifact_files").removesuffix(")") + " AND f.reference = '')",
+    ),
+    "artifacts": Table(
+        {
+            **_OF_LABEL,
+            **_OF_EVENT,
+            **_OF_VERSION,
+            "type": "VARCHAR",
+            "n_files": "BIGINT",
+            "bytes": "BIGINT",
+            "metadata": "VARCHAR",
+            "description": "VARCHAR",
+            **_PRODUCER,
+        },
+        "base.artifacts",
+    ),
+    "artifact_aliases": Table(
+        {**_OF_LABEL, **_OF_EVENT, **_OF_VERSION, "alias": "VARCHAR", "is_set": "BIGINT", **_PRODUCER},
+        "base.artifact_aliases",
+    ),
+    "artifact_uses": Table({**_OF_LABEL, **_OF_EVENT, **_OF_VERSION, **_PRODUCER}, "base.artifact_uses"),
     # As the view shows them: an early end names its label. Only a `traceback` has a cause.
     "events": Table(
         {
@@ -128,7 +162,7 @@ TABLES = {
 }
 
 # Those whose rows name contents: sha256, and when it arrived.
-OF_CONTENTS = ("saves", "media")
+OF_CONTENTS = ("saves", "media", "artifact_files")
 
 # What belongs to a run by the time and the device, and has no producer in the run: samples, and what GPUs reported.
 SYSTEM_COLUMNS = {
@@ -210,6 +244,7 @@ OPTIONAL_COLUMNS = frozenset(
         *("level", "message", "body", "cause"),
     }
 )
+OPTIONAL_COLUMNS_OF_TABLES = {"artifact_files": frozenset({"sha256"})}
 REQUIRED_OF_PRODUCERS = frozenset({"producer", "stored"})
 EXPORTED_NAMES = {"group": "run_group"}  # columns of a run that have another name on the wire
 

@@ -17,6 +17,7 @@ from chiplog.transfer.export_format import (
     FORMAT,
     OF_CONTENTS,
     OPTIONAL_COLUMNS,
+    OPTIONAL_COLUMNS_OF_TABLES,
     PARQUET_FILES,
     REQUIRED_OF_PRODUCERS,
     RUN_FILE,
@@ -220,13 +221,18 @@ class ExportReader:
     def _check_values(self, name: str, columns: dict[str, str]) -> None:
         """Check that no value is missing that an event needs, and that times and seqs are ones."""
         table = name.removesuffix(".parquet")
-        required = REQUIRED_OF_PRODUCERS if table == "producers" else columns.keys() - OPTIONAL_COLUMNS
+        optional = OPTIONAL_COLUMNS | OPTIONAL_COLUMNS_OF_TABLES.get(table, frozenset())
+        required = REQUIRED_OF_PRODUCERS if table == "producers" else columns.keys() - optional
         wrong = [f"{column} IS NULL" for column in sorted(required)]
         wrong += [f"NOT isfinite({column})" for column, kind in columns.items() if kind == "TIMESTAMP"]
         # The index leaves a producer out whose seqs no process reaches.
         wrong += ["seq < 0", f"seq >= {SEQ_END}"] if "seq" in columns else []
         wrong += [f"NOT json_valid({column})" for column in ("hashes", "metadata") if column in columns]
-        wrong += ["length(sha256) <> 64 OR try(unhex(sha256)) IS NULL"] if "sha256" in columns else []
+        wrong += [
+            f"length({column}) <> 64 OR ({column} IS NOT NULL AND try(unhex({column})) IS NULL)"
+            for column in ("sha256", "digest")
+            if column in columns
+        ]
         with self.naming(table):
             counts = ", ".join(f"count(*) FILTER ({condition})" for condition in wrong)
             found = next(self.rows(f"SELECT {counts} FROM {self.source(table)}")) if wrong else ()

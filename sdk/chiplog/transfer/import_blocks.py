@@ -31,7 +31,10 @@ _STREAMS = {name: number for number, name in CONSOLE_STREAMS.items()}
 _RUN_COLUMNS = ("project", "name", "run_group", "job_type", "tags", "notes")
 _DECIDED_COLUMNS = ("primary_label", "primary_launch", "primary_restart", "told")
 # Tables whose rows are events of a kind; the others' rows come in IMPORTED events.
-_OF_EVENTS = ("metrics", "phases", "texts", "histograms", "media", "console", "summary", "definitions", "config_hashes")
+_OF_EVENTS = (
+    *("metrics", "phases", "texts", "histograms", "media", "console", "summary", "definitions", "config_hashes"),
+    *("artifact_files", "artifacts", "artifact_aliases", "artifact_uses"),
+)
 # Tables whose rows are one event each: the columns in the order of the fields, and the kind.
 _ROW_EVENTS = (
     ("texts", "step, key, value", EventKind.TEXT),
@@ -40,6 +43,14 @@ _ROW_EVENTS = (
     ("console", "stream, line_no, line", EventKind.CONSOLE),
     ("definitions", "name, summary, step_metric", EventKind.DEFINE),
     ("config_hashes", "is_whole, hashes", EventKind.CONFIG_HASHES),
+    ("artifact_files", "unhex(digest), path, bytes, unhex(sha256), reference", EventKind.ARTIFACT_FILE),
+    (
+        "artifacts",
+        "project, name, type, unhex(digest), n_files, bytes, metadata, description",
+        EventKind.ARTIFACT,
+    ),
+    ("artifact_aliases", "project, name, unhex(digest), alias, is_set", EventKind.ARTIFACT_ALIAS),
+    ("artifact_uses", "project, name, unhex(digest)", EventKind.ARTIFACT_USE),
 )
 _PACKED_KEYS_MAX = 10_000  # tuples of keys that are packed once
 _TIMES = ("started_at", "ended_at")

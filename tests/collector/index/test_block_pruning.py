@@ -6,7 +6,8 @@ import pytest
 from chiplog_collector.index.block_pruning import prune_block
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.block_decoder import Block, decode_block
-from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.model.block_format import OPAQUE
+from chiplog_schemas.model.events import EventKind, decode
 from tests.support.collector_log import START_US, Rank, block_of, whole
 from tests.support.safeguard import Safeguard
 from tests.support.sample_log import everything
@@ -98,7 +99,16 @@ def test_every_block_of_a_real_history_is_pruned_to_exactly_the_rest() -> None:
     for payload in payloads:
         before = decode_block(payload)
         pruned = prune_block(payload, deleted)
-        expected = {row for row in rows(before) if row[1] not in deleted or row[0] in (8, 9)}
+        versions = {
+            (OPAQUE, before.producers[index][0], seq)
+            for group in before.groups
+            if group.kind == OPAQUE
+            for index, seq, payload in zip(
+                group.producer.tolist(), group.seq.tolist(), group.columns["payload"], strict=True
+            )
+            if decode(payload)[0] == EventKind.ARTIFACT
+        }
+        expected = {row for row in rows(before) if row[1] not in deleted or row[0] in (8, 9)} | versions
         if pruned is None:
             assert expected == rows(before)
         else:

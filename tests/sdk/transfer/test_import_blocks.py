@@ -6,7 +6,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from tests.support.collector_log import VIEWS
+from tests.support.collector_log import VIEWS, Rank, whole
 from tests.support.exported_run import both_runs, make_place, served
 from tests.support.index import Index, copy_of
 from tests.support.marks import everyday
@@ -20,11 +20,12 @@ from chiplog.transfer.import_blocks import ImportBlocks, derived_uuid
 from chiplog_collector.index.process import rebuild_into
 from chiplog_schemas.limits import RECORD_BYTES_MAX
 from chiplog_schemas.model.block_decoder import decode_block
+from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.query.query_messages import disable_faulty_optimizers
 
 # Samples belong to a node: those that no label claims are not exported, and sharers are counted per collector.
-PER_COLLECTOR = {"system_samples", "saved_views"}
+PER_COLLECTOR = {"system_samples", "saved_views", "artifacts", "artifact_files"}
 RUNS = ["whole", "r"]
 SAFEGUARDS = [
     Safeguard(
@@ -132,6 +133,22 @@ def test_a_run_under_another_name_has_its_own_producers(exports: Path, imported:
     assert {view for view in before if before[view] != copy[view]} == set()
     once = imported.views()
     assert imported.take(*blocks_of(exports / "whole", tmp_path / "third", "copy")).views() == once
+
+
+def test_versions_of_artifacts_have_the_numbers_of_their_digests_here_and_others_the_next(
+    exports: Path, imported: Index, tmp_path: Path
+) -> None:
+    here = Rank(40, run_id="here", primary=True)
+    for digest in (b"\1" * 32, b"\2" * 32):
+        here.say(EventKind.ARTIFACT, "p", "model", "model", digest, 0, 0, "{}", "")
+    imported.take(whole(here), *blocks_of(exports / "whole", tmp_path / "scratch"))
+    assert imported.sql("SELECT version, digest[:2], aliases, made_by, used_by FROM artifacts ORDER BY version") == [
+        (0, "01", ["best", "latest"], ["here", "whole"], ["whole"]),
+        (1, "02", [], ["here"], []),
+        (2, "00", [], ["whole"], ["whole"]),
+    ]
+    files = "SELECT path, sha256 IS NULL, reference, is_stored FROM artifact_files WHERE version = 2 ORDER BY path"
+    assert imported.sql(files) == [("data", True, "s3://bucket/data", False), ("model.pt", False, None, True)]
 
 
 def test_events_of_many_rows_are_divided(
