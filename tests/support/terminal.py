@@ -1,5 +1,6 @@
 """A command on a pseudo-terminal that stays: its keys, its size, and what it shows."""
 
+import codecs
 import fcntl
 import os
 import pty
@@ -30,6 +31,7 @@ code = os.waitstatus_to_exitcode(os.waitpid(job, 0)[1])
 sys.exit(code if code >= 0 else 128 - code)
 """
 _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-_])")
+_BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07]*)?\Z")  # of which the rest is still to be read
 
 
 class Terminal:
@@ -49,6 +51,7 @@ class Terminal:
         )
         self._slave = slave  # kept open, to read the modes after the command
         self.raw = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a read may end within a character
 
     def __enter__(self) -> "Terminal":
         return self
@@ -77,12 +80,14 @@ class Terminal:
         """Read until the text since the last match has a match; return it, and forget the text up to its end."""
         deadline = time.monotonic() + wait_s
         while True:
-            text = _CONTROL.sub("", self.raw)
+            begun = match[0] if (match := _BEGUN.search(self.raw)) else ""
+            text = _CONTROL.sub("", self.raw.removesuffix(begun))
             if match := re.search(pattern, text):
-                self.raw = text[match.end() :]
+                self.raw = text[match.end() :] + begun
                 return match
             assert time.monotonic() < deadline, f"waited in vain for {pattern!r} in\n{text[-4000:]}"
-            assert self._read() or self.process.poll() is None, f"the command ended without {pattern!r}\n{text}"
+            has_ended = self.process.poll() is not None  # before the last read
+            assert self._read() or not has_ended, f"the command ended without {pattern!r}\n{text}"
 
     def end(self) -> int:
         """Read until the command has ended; return its exit code."""
@@ -90,7 +95,8 @@ class Terminal:
         while self.process.poll() is None:
             assert time.monotonic() < deadline, "the command does not end"
             self._read()
-        self._read()
+        while self._read():
+            pass
         return self.process.returncode
 
     def modes_are_restored(self) -> bool:
@@ -100,5 +106,5 @@ class Terminal:
     def _read(self) -> bool:
         if not select.select([self.master], [], [], 0.05)[0]:
             return False
-        self.raw += os.read(self.master, 65_536).decode(errors="replace")
+        self.raw += self._decoder.decode(os.read(self.master, 65_536))
         return True
