@@ -17,9 +17,11 @@ from chiplog_schemas.codec import pack
 from chiplog_schemas.model.block_builder import BlockBuilder
 from chiplog_schemas.model.changes import Action, Change, encode_change
 from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.query.execute import tables_found
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import START_US, Rank
 from tests.support.index import Index
+from tests.support.stored_media import log_table, store_content
 
 SQL = Path(__file__).resolve().parents[2] / "docs" / "sql"
 PAGES = sorted(page for page in SQL.glob("*.md") if page.stem != "index")
@@ -103,6 +105,8 @@ def gpt(story: Story) -> None:
     for item, caption in enumerate(("a seven", "a one")):
         metadata = f'{{"caption": "{caption}", "item": {item}}}'
         ranks[1].say(EventKind.MEDIA, 2, "digits", "image", bytes([item]) * 32, 310 + item, metadata, ts=at(31))
+    tables = ([{"prompt": "2 + 2 =", "score": 0.5}, {"prompt": "To be", "score": 0.25}], [{"prompt": "2 + 2 =", "score": 0.75}])
+    contents = [log_table(rank, 2, "samples", rows, ts=at(31)) for rank, rows in zip(ranks, tables, strict=True)]
     ranks[0].say(EventKind.FILE, "checkpoints/last.pt", 4096, bytes(range(32)), ts=at(32))
     for step in range(2):
         digest = bytes([step]) * 32
@@ -130,6 +134,7 @@ def gpt(story: Story) -> None:
                 ts=at(15 + second),
             )
     story.deliver(*ranks, agent)
+    story.index.take(*(store_content(story.index.files, content) for content in contents))
 
 
 def failing(story: Story) -> None:
@@ -289,8 +294,10 @@ def test_the_common_questions_are_queries_that_run(index: Index) -> None:
 
 def rows_of(index: Index, query: str) -> str:
     """Return the answer to a query as the pages print it: columns aligned, two spaces apart."""
-    cursor = index.database.connection.execute(query)
-    table = [[column[0] for column in cursor.description], *([cell(value) for value in row] for row in cursor.fetchall())]
+    with tables_found(index.database.connection, query):
+        cursor = index.database.connection.execute(query)
+        names = [column[0] for column in cursor.description]
+        table = [names, *([cell(value) for value in row] for row in cursor.fetchall())]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in table]
     return "\n".join(lines) + "\n"

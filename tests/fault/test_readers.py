@@ -186,10 +186,15 @@ def test_no_way_to_write_or_to_read_files_changes_anything(
     (outside / "other.duckdb").write_bytes(b"not for readers")
     (outside / "x.csv").write_text("secret,words\n1,2\n")
     pid = index_pid(node)
+    files = node.place.files
+    files.mkdir(parents=True, exist_ok=True)
+    (files / "link").symlink_to("/etc/passwd")
     views = node.sql("SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY 1")
     for attack, words in ATTACKS.items():
-        assert_is_stopped(attack, reader.ask(attack.replace("{dir}", str(outside))), words)
+        text = attack.replace("{dir}", str(outside)).replace("{files}", str(files))
+        assert_is_stopped(attack, reader.ask(text), words)
     assert sorted(path.name for path in outside.iterdir()) == ["other.duckdb", "x.csv"]
+    assert [path.name for path in files.iterdir()] == ["link"]
     assert node.sql("SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY 1") == views
     assert index_pid(node) == pid, "the index is the same process"
     logging_rank.end()

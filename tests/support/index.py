@@ -9,7 +9,8 @@ import duckdb
 
 from chiplog_collector.index.database import Database
 from chiplog_collector.index.process import LogFollower
-from chiplog_schemas.query.query_messages import disable_faulty_optimizers
+from chiplog_schemas.query.execute import tables_found
+from chiplog_schemas.query.query_messages import allow_contents, disable_faulty_optimizers
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.segment_log import SegmentLog
 from tests.support.collector_log import LOG_ID, VIEWS, contents_of, receipt
@@ -37,6 +38,7 @@ class Index:
         self.log = SegmentLog(directory / "log", LOG_ID)
         self.path = directory / "index.duckdb"
         self.directory = directory
+        self.files = directory / "files"
         self._open(has_views=not self.path.exists())
 
     def _open(self, *, has_views: bool) -> None:
@@ -44,6 +46,7 @@ class Index:
             self.path.write_bytes(empty_file())
         self.database = Database(self.path, LOG_ID, has_views=has_views)
         disable_faulty_optimizers(self.database.connection)  # as wherever queries are answered
+        allow_contents(self.database.connection, self.files)
         self.follower = LogFollower(self.database, self.directory / "log")
 
     def take(self, *payloads: Any) -> "Index":
@@ -79,7 +82,8 @@ class Index:
         self._open(has_views=has_views)
 
     def sql(self, query: str) -> list[tuple[Any, ...]]:
-        return self.database.connection.execute(query).fetchall()
+        with tables_found(self.database.connection, query):
+            return self.database.connection.execute(query).fetchall()
 
     def views(self) -> dict[str, list[str]]:
         """Return the contents of every view that users see, sorted."""

@@ -16,7 +16,7 @@ def served_database(place: Paths) -> Iterator[duckdb.DuckDBPyConnection]:
     ensure_private_dir(place.run)
     lock = Lock(place.collector / "lock")
     with duckdb.connect(str(place.index)) as connection:
-        lock_down(connection)
+        lock_down(connection, files=place.files)
         service = QueryService(connection, place.query_address, files=place.files)
         service.start()
         try:

@@ -357,7 +357,7 @@ def serve(
         return 0
     database = follower.database
     bounds = read_bounds(os.environ, lambda message: _log.warning("%s", message))
-    lock_down(database.connection, bounds.query_memory_bytes)
+    lock_down(database.connection, bounds.query_memory_bytes, place.files)
     bound_memory(bounds.query_memory_bytes)  # safeguard: index-memory-bounded
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     gate = open_gate(context, keys, Role.COLLECTOR)

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 import duckdb
@@ -27,7 +28,13 @@ from chiplog_collector.memory_limit import bound_memory, limit_memory
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import QUERY_MEMORY_BYTES
 from chiplog_schemas.query import query_messages
-from chiplog_schemas.query.query_messages import LOCKED_SETTINGS, QueryRejected, disable_faulty_optimizers, one_line
+from chiplog_schemas.query.query_messages import (
+    LOCKED_SETTINGS,
+    QueryRejected,
+    allow_contents,
+    disable_faulty_optimizers,
+    one_line,
+)
 
 __all__ = ["QueryRejected", "SqlError", "SqlGuardProcess", "check_query", "lock_down"]
 
@@ -62,13 +69,17 @@ _FUNCTION_NAME = re.compile(r'"function_name":"((?:[^"\\]|\\.)*)"')
 Connection = duckdb.DuckDBPyConnection
 
 
-def lock_down(connection: Connection, memory_bytes: int = QUERY_MEMORY_BYTES) -> None:
+def lock_down(connection: Connection, memory_bytes: int = QUERY_MEMORY_BYTES, files: Path | None = None) -> None:
     """Make a database safe for queries: limited memory and spilling, no files, extensions or settings. Irreversible.
+
+    files: the directory of contents, the only one that queries may read.
 
     This holds for the whole instance, including the writer: do everything that needs files or settings before. Raises
     duckdb.Error when a setting is unknown, so that a version without it does not run unprotected.
     """
     disable_faulty_optimizers(connection)
+    if files is not None:
+        allow_contents(connection, files)
     *settings, lock = LOCKED_SETTINGS
     for statement in settings:
         connection.execute(statement)

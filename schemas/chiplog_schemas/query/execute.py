@@ -1,17 +1,47 @@
 """Run a query on DuckDB: the same transaction, stream, bound and names of errors in a collector and for a file."""
 
+import contextlib
+import re
+from collections.abc import Iterator
 from typing import IO, Any, cast
 
 import duckdb
 from arro3.io import write_ipc_stream
 
 from chiplog_schemas.query.duckdb_errors import is_damage, is_out_of_memory, is_stream_error
-from chiplog_schemas.query.query_messages import one_line
+from chiplog_schemas.query.query_messages import CONTENTS_ENDING, one_line
 from chiplog_schemas.query.result_sink import Failure, ResultSink
 
-__all__ = ["DAMAGED", "Failure", "failure_of", "stream_result", "timeout_of"]
+__all__ = ["DAMAGED", "Failure", "failure_of", "stream_result", "tables_found", "timeout_of"]
 
 DAMAGED = "damaged"  # the database's file; how it is repaired depends on the caller
+
+_NAMES_MACRO = re.compile(r"\bmedia_table\b", re.IGNORECASE)
+# The rows of base.tables_of_steps, and where each content is.
+_FIND_TABLES = f"""
+SET VARIABLE media_tables = (
+    SELECT list({{
+        'run_id': t.run_id, 'key': t.key, 'step': t.step, 'label': t.label, 'seq': t.seq, 'sha256': t.sha256,
+        'path': d.directory || t.sha256[:2] || '/' || t.sha256
+    }})
+    FROM base.tables_of_steps t, (SELECT unnest(current_setting('allowed_directories')) AS directory) d
+    WHERE ends_with(d.directory, '{CONTENTS_ENDING}')
+)
+"""
+
+
+@contextlib.contextmanager
+def tables_found(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[None]:
+    """Let the macro media_table find the stored tables, if a query names it: they are many."""
+    if not _NAMES_MACRO.search(sql):
+        yield
+        return
+    connection.execute(_FIND_TABLES)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(duckdb.Error):  # after a failed query; the connection's next one finds them again
+            connection.execute("RESET VARIABLE media_tables")
 
 
 def stream_result(
@@ -19,8 +49,9 @@ def stream_result(
 ) -> None:
     """Write the result of an admitted query as an Arrow IPC stream. The transaction stays open, also after an error."""
     connection.execute("BEGIN TRANSACTION READ ONLY")  # safeguard: read-only-transaction
-    # No variable for the relation: it holds the stream, which holds the transaction.
-    write_ipc_stream(connection.sql(sql, params=params), cast("IO[bytes]", sink), compression="lz4")
+    with tables_found(connection, sql):
+        # No variable for the relation: it holds the stream, which holds the transaction.
+        write_ipc_stream(connection.sql(sql, params=params), cast("IO[bytes]", sink), compression="lz4")
 
 
 def failure_of(error: BaseException, sink: ResultSink) -> Failure:

@@ -28,6 +28,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 from chiplog_schemas.codec import CodecError, pack, unpack
@@ -77,12 +78,22 @@ LOCKED_SETTINGS = (  # safeguard: external-access-off
 # compressed_materialization: about every second query of the view `restarts` loses rows.
 _FAULTY_OPTIMIZERS = ("common_subplan", "compressed_materialization")
 
+CONTENTS_ENDING = "/files/"  # of the directory of contents, which is allowed beside DuckDB's own for temporary files
+
 
 def disable_faulty_optimizers(connection: Any) -> None:
     """Disable the optimizers that are known to give wrong results, where this version has them. Call before locking."""
     wanted = [list(_FAULTY_OPTIMIZERS)]
     known = connection.execute("SELECT name FROM duckdb_optimizers() WHERE list_contains(?, name)", wanted).fetchall()
     connection.execute(f"SET GLOBAL disabled_optimizers = '{','.join(name for (name,) in known)}'")
+
+
+def allow_contents(connection: Any, files: Path) -> None:
+    """Allow queries to read the contents in `files/`, and no other file. Call before LOCKED_SETTINGS."""
+    directory = f"{files}/"
+    assert directory.endswith(CONTENTS_ENDING)
+    quoted = directory.replace("'", "''")
+    connection.execute(f"SET GLOBAL allowed_directories = ['{quoted}']")
 
 
 class QueryMessageKind(IntEnum):

@@ -95,3 +95,33 @@ SELECT s.* EXCLUDE (run_id) FROM base.stragglers_in(first_step, last_step) s WHE
 
 CREATE OR REPLACE MACRO data_wait_between(run, first_step, last_step) AS TABLE
 SELECT w.* EXCLUDE (run_id) FROM base.data_wait_in(first_step, last_step) w WHERE w.run_id = run;
+
+-- The stored table that each label logged at a step: of its newest attempt there the last one, or the last list of them.
+CREATE OR REPLACE VIEW base.tables_of_steps AS
+WITH newest AS (
+    SELECT i.run_id, n.name AS key, f.step, i.label, f.seq, f.sha256, f.bytes
+    FROM base.media f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key
+    WHERE f.kind = 'table' AND i.run_id IS NOT NULL
+    -- safeguard: newest-table-of-step
+    QUALIFY i.attempt = max(i.attempt) OVER (PARTITION BY i.run_id, i.label, f.key, f.step)
+        AND f.seq = max(f.seq) OVER (PARTITION BY f.producer, f.key, f.step, f.metadata->>'item', f.metadata->>'row')
+)
+SELECT run_id, key, step, label, seq, sha256
+FROM newest SEMI JOIN base.stored s ON s.sha256 = newest.sha256 AND s.bytes = newest.bytes;
+
+-- read_parquet takes no subquery, so execute.py writes these rows into a variable for a query that names media_table.
+CREATE OR REPLACE MACRO base.tables_at(run, at_key, at_step) AS
+list_filter(getvariable('media_tables'), lambda m:
+    m['run_id'] = run::VARCHAR AND m['key'] = at_key::VARCHAR AND m['step'] = at_step::BIGINT);
+
+-- Rows of logged tables. The column with the file has a name that no logged table has.
+CREATE OR REPLACE MACRO media_table(run, key, step) AS TABLE
+SELECT m.label, t.* EXCLUDE ("chiplog file")
+FROM read_parquet(
+    coalesce(nullif(list_distinct(list_transform(base.tables_at(run, key, step), lambda m: m['path'])), []), error(concat(
+        'media_table: no table ', key, ' of run ', run, ' at step ', step, ' is stored; ',
+        'see run_id, key, step and is_stored of the view media'
+    ))),
+    union_by_name := true, hive_partitioning := false, filename := 'chiplog file'
+) t JOIN (SELECT unnest(base.tables_at(run, key, step), max_depth := 2)) m ON right(t."chiplog file", 64) = m.sha256
+ORDER BY m.label, m.seq, t.file_row_number;

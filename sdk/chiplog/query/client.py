@@ -632,6 +632,7 @@ def _open_file(where: Paths) -> "duckdb.DuckDBPyConnection | str":
             locked = connection.execute("SELECT current_setting('lock_configuration')").fetchone()
             if locked is None or not locked[0]:  # safeguard: shared-database-configured-once
                 query_messages.disable_faulty_optimizers(connection)
+                query_messages.allow_contents(connection, where.files)
                 for statement in LOCKED_SETTINGS:
                     connection.execute(statement)
             _open_files.add(connection)

@@ -106,7 +106,10 @@ def open_index(tmp_path: Path, memory_bytes: int = QUERY_MEMORY_BYTES) -> duckdb
     connection = empty_database(tmp_path / "index.duckdb")
     connection.execute("CREATE SEQUENCE counter")
     connection.execute("INSERT INTO base.names SELECT range, 'key' || range FROM range(100)")
-    lock_down(connection, memory_bytes)
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "link").symlink_to("/etc/passwd")
+    lock_down(connection, memory_bytes, files)
     return connection
 
 
@@ -280,10 +283,12 @@ def test_no_way_to_write_or_to_read_files_is_answered(asker, index, tmp_path):
     unwritten = (tmp_path / "index.duckdb.wal").read_bytes()
     assert unwritten
     for sql, words in (dict.fromkeys(NOT_A_SELECT, REFUSALS) | A_SELECT_THAT_IS_STOPPED).items():
-        assert_is_stopped(sql, asker.ask(sql.replace("{dir}", str(tmp_path))), words)
+        text = sql.replace("{dir}", str(tmp_path)).replace("{files}", str(tmp_path / "files"))
+        assert_is_stopped(sql, asker.ask(text), words)
     assert asker.rows("SELECT count(*) AS n FROM base.names") == [{"n": 100}]
     assert (tmp_path / "index.duckdb.wal").read_bytes() == unwritten  # no checkpoint either
     assert not (tmp_path / "stolen.csv").exists() and not (tmp_path / "stolen").exists()
+    assert [path.name for path in (tmp_path / "files").iterdir()] == ["link"]
     assert index.execute("SELECT current_setting('memory_limit')").fetchone() == ("1.0 GiB",)
 
 

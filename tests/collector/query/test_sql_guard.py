@@ -1,5 +1,6 @@
 """Which queries may run: one statement that only reads, parsed by DuckDB in a child that may hang or die."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -157,13 +158,39 @@ def test_functions_of_files_read_none(parser, tmp_path):
     for name, arguments in calls.items():
         # A connection that failed to read secrets has another message the next time.
         with duckdb.connect() as connection:
-            lock_down(connection)
+            lock_down(connection, files=tmp_path / "files")
             with pytest.raises(duckdb.PermissionException, match="file system operations are disabled"):
                 connection.execute(f"FROM {name}({arguments})")
     for name in OF_POINTERS:
         for arguments in ("", "1", "NULL", "1, 2, 3", "NULL, NULL, NULL", "(SELECT 1)", f"'{path}'"):
             with pytest.raises((duckdb.BinderException, duckdb.InvalidInputException)):
                 parser.execute(f"FROM {name}({arguments})")
+
+
+def test_functions_of_files_change_nothing_where_they_may_read(tmp_path):
+    """A content may be anything, also a database that was not closed."""
+    files = tmp_path / "files"
+    files.mkdir()
+    with duckdb.connect(str(files / "database")) as database:
+        database.execute(f"CREATE TABLE t AS SELECT 1 AS a; COPY t TO '{files}/parquet' (FORMAT parquet)")
+        database.execute("CHECKPOINT; INSERT INTO t VALUES (2)")
+        unclosed = {name: (files / name).read_bytes() for name in ("database", "database.wal")}
+    for name, data in unclosed.items():
+        (files / name).write_bytes(data)
+    (files / "text").write_text("a,b\n1,2\n")
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in files.iterdir()}
+    with duckdb.connect() as connection:
+        lock_down(connection, files=files)
+        answered = set()
+        for name in OF_FILES:
+            for path in sorted(before):
+                with contextlib.suppress(duckdb.Error):
+                    connection.execute("BEGIN TRANSACTION READ ONLY")
+                    connection.execute(f"FROM {name}('{files / path}')").fetchall()
+                    answered.add(name)
+                connection.execute("ROLLBACK")
+    assert answered >= {"glob", "read_blob", "read_csv", "read_duckdb", "read_parquet", "read_text"}
+    assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in files.iterdir()} == before
 
 
 def test_a_text_that_would_overflow_the_parser_is_refused_by_its_size(parser):

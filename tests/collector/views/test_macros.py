@@ -14,6 +14,7 @@ from tests.support.collector_log import START_US, Rank, whole
 from tests.support.index import Index
 from tests.support.query_client import Asker
 from tests.support.safeguard import Safeguard
+from tests.support.stored_media import log_table, store_content
 
 SAFEGUARDS = [
     Safeguard(
@@ -28,6 +29,13 @@ SAFEGUARDS = [
         part="arg_max(f.value, ",
         new="arg_min(f.value, ",
         test="test_of_a_step_that_was_done_again_the_newest_value_counts",
+    ),
+    Safeguard(
+        "of a table that was logged again the newest attempt counts",
+        "newest-table-of-step",
+        part="QUALIFY i.attempt = max(i.attempt) OVER (PARTITION BY i.run_id, i.label, f.key, f.step)",
+        new="QUALIFY true",
+        test="test_a_logged_table_has_the_rows_of_all_labels_at_a_step",
     ),
     Safeguard(
         "macros are replaced when a database is opened",
@@ -46,6 +54,7 @@ COLUMNS = {
     "pivot_runs(['lr'], ['loss'])": f"{_RUN} config summary",
     "downsample('r', 'loss')": "run_id label attempt rank key step ts n min mean max",
     "pivot_steps('r', ['loss'])": "label rank step metrics",
+    "media_table('r', 'samples', 1)": "label x y",
     "stragglers_between('r', 0, 1)": "phase label rank n_steps n_slowest median_s typical_s excess_s share",
     "data_wait_between('r', 0, 1)": _SUMMED,
 }
@@ -68,14 +77,21 @@ def two_runs(index: Index) -> Index:
     ):
         for step, loss in steps.items():
             rank.log(step, loss=loss, lr=0.5)
-    return index.take(whole(first), whole(again, other, second))
+    tables = [
+        log_table(first, 1, "samples", [{"old": 1}]),
+        log_table(other, 1, "samples", [{"x": 1, "y": "b"}, {"x": 0, "y": "a"}]),
+        log_table(again, 1, "samples", [{"x": 7}]),
+        log_table(again, 1, "samples", [{"x": 0.5}]),
+    ]
+    stored = [store_content(index.files, data) for data in tables]
+    return index.take(whole(first), whole(again, other, second), *stored)
 
 
 @pytest.fixture
 def asker(index: Index, tmp_path: Path) -> Iterator[Asker]:
     """Return a client of the service that answers queries of two runs."""
     two_runs(index)
-    lock_down(index.database.connection)
+    lock_down(index.database.connection, files=index.files)
     service = QueryService(index.database.connection, f"ipc://{tmp_path}/query.sock")
     service.start()
     asker = Asker(service.address)
@@ -216,3 +232,50 @@ def test_runs_are_rows_with_the_chosen_config_and_summary(index: Index) -> None:
     assert index.sql("SELECT DISTINCT config, summary FROM pivot_runs([], ['unknown'])") == [({}, {})]
     best = "SELECT run_id FROM pivot_runs(['lr'], ['loss']) ORDER BY (summary['loss'])::DOUBLE LIMIT 1"
     assert index.sql(best) == [("r",)]
+
+
+def test_a_logged_table_has_the_rows_of_all_labels_at_a_step(index: Index) -> None:
+    """Of the newest attempt, and there the last table; missing columns are NULL."""
+    query = "SELECT * FROM media_table('r', 'samples', 1)"
+    assert two_runs(index).sql(query) == [("rank0", 0.5, None), ("rank1", 1.0, "b"), ("rank1", 0.0, "a")]
+
+
+def test_items_of_a_list_and_equal_tables_are_each_there_once(index: Index) -> None:
+    ranks = [Rank(0), Rank(1)]
+    for rank in ranks:
+        for item in range(2):
+            data = log_table(rank, 0, "list", [{"x": 1}], item=item)
+    index.take(whole(*ranks), store_content(index.files, data))
+    assert index.sql("FROM media_table('r', 'list', 0)") == [("rank0", 1), ("rank0", 1), ("rank1", 1), ("rank1", 1)]
+
+
+def test_columns_of_a_logged_table_may_have_any_name(index: Index) -> None:
+    rank, names = Rank(0), ("label", "filename", "file_row_number", "step", "key")
+    data = log_table(rank, 0, "odd", [dict.fromkeys(names, number) for number in (2, 1)])
+    index.take(whole(rank), store_content(index.files, data))
+    described = index.sql("DESCRIBE FROM media_table('r', 'odd', 0)")
+    assert [row[0] for row in described] == ["label", "label_1", *names[1:]]
+    query = "SELECT label, label_1 FROM media_table('r', 'odd', 0) ORDER BY label_1"
+    assert index.sql(query) == [("rank0", 1), ("rank0", 2)]
+
+
+def test_contents_that_are_not_stored_are_left_out(index: Index) -> None:
+    ranks = [Rank(0), Rank(1)]
+    data = [log_table(rank, 0, "part", [{"x": number}]) for number, rank in enumerate(ranks)]
+    index.take(whole(*ranks), store_content(index.files, data[1]))
+    assert index.sql("FROM media_table('r', 'part', 0)") == [("rank1", 1)]
+
+
+def test_an_unknown_table_is_one_line_with_its_run_key_and_step(asker: Asker) -> None:
+    for run, key, step in (("s", "samples", 1), ("r", "loss", 1), ("r", "samples", 2), ("r", None, 1)):
+        answer = asker.ask("FROM media_table(?, ?, ?)", [run, key, step])
+        assert answer.error_kind == "sql"
+        assert f"media_table: no table {key or ''} of run {run} at step {step} is stored; see run_id" in answer.message
+    assert "\n" not in answer.message
+
+
+def test_a_logged_table_is_read_with_parameters_twice_and_by_name(asker: Asker) -> None:
+    query = """SELECT a.label, a.x FROM Media_Table(step := $step, run := $run, key := $key) a
+        JOIN "media_table"($run, $key, $step) b USING (label) WHERE a.x = 0.5"""
+    assert asker.rows(query, {"run": "r", "key": "samples", "step": 1}) == [{"label": "rank0", "x": 0.5}]
+    assert asker.rows("SELECT getvariable('media_tables') AS v") == [{"v": None}]

@@ -385,6 +385,18 @@ def test_the_slowest_of_equals_is_the_first_name_and_nan_is_slow_only_among_its_
     assert index.sql("SELECT max_label, slowest_label FROM step_skew") == [(slowest, slowest)]
 
 
+def test_media_are_rows_that_know_whether_their_content_is_stored(index: Index) -> None:
+    rank = Rank(0)
+    for step, size in ((0, 5), (1, 6)):
+        rank.say(EventKind.MEDIA, step, "images", "image", b"\7" * 32, size, '{"caption": "a"}')
+    index.take(whole(rank), (Kind.STORED, pack([b"S" * 16, b"\7" * 32, 5])))
+    rows = index.sql("SELECT * EXCLUDE (ts) REPLACE (metadata->>'caption' AS metadata) FROM media ORDER BY step")
+    assert rows == [
+        ("r", "rank0", 0, 0, "images", "image", "a", 5, "07" * 32, True),
+        ("r", "rank0", 0, 1, "images", "image", "a", 6, "07" * 32, False),  # of another size: not that content
+    ]
+
+
 def test_phases_console_texts_and_histograms_are_rows_with_names(index: Index) -> None:
     rank = Rank(0)
     rank.say(EventKind.PHASES, 4, pack(["forward", "data"]), struct.pack("<2d", 0.5, 0.25))

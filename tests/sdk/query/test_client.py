@@ -1,6 +1,7 @@
 """The query client: against a real collector's query service, and against the file itself."""
 
 import gc
+import hashlib
 import os
 import shutil
 import signal
@@ -16,8 +17,10 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
+from chiplog.cli.writers import write_parquet
 from chiplog.query import client as client_module
 from chiplog.query import connection as remote_module
 from chiplog.query import result as result_module
@@ -32,6 +35,7 @@ from tests.support.marks import everyday
 from tests.support.ports import free_ports
 from tests.support.recorded import create_database
 from tests.support.safeguard import Safeguard
+from tests.support.stored_media import store_content
 from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
@@ -99,7 +103,7 @@ lock = Lock(where.collector / "lock")
 print("locked", flush=True)
 sys.stdin.readline()
 connection = duckdb.connect(str(where.index))
-lock_down(connection, 128 << 20)  # a machine may take seconds to hand out a gigabyte
+lock_down(connection, 128 << 20, where.files)  # a machine may take seconds to hand out a gigabyte
 service = QueryService(connection, address, space=ResultSpace(where.collector))
 service.start()
 print("ready", flush=True)
@@ -153,7 +157,21 @@ def recorded(tmp_path_factory) -> Paths:
             "INSERT INTO base.metrics SELECT 1, 1, range, range, TIMESTAMP '2026-01-02' + to_seconds(range), range / 2 "
             "FROM range(1000)"
         )
+        for step, n_rows in enumerate((2, 50_000)):
+            store_table(database, found, step, n_rows)
     return found
+
+
+def store_table(database: duckdb.DuckDBPyConnection, place: Paths, step: int, n_rows: int) -> None:
+    """Store a logged table of whole numbers and their hashes."""
+    path = place.collector / "table"
+    database.execute(f"COPY (SELECT range AS n, hash(range) AS h FROM range({n_rows})) TO '{path}' (FORMAT parquet)")
+    data = path.read_bytes()
+    path.unlink()
+    store_content(place.files, data)
+    row = [hashlib.sha256(data).hexdigest(), len(data)]
+    database.execute(f"INSERT INTO base.media SELECT 1, 1, {step}, {5000 + step}, now(), 'table', $1, $2, '{{}}'", row)
+    database.execute("INSERT INTO base.stored VALUES ($1, $2, now())", row)
 
 
 @pytest.fixture
@@ -209,6 +227,7 @@ QUERIES = [
     ("SELECT 1 AS a, 2 AS a, 3 AS A, '{\"x\": 1}'::JSON AS j, uuid() IS NULL AS u", None),
     ("DESCRIBE metrics", None),
     ("SHOW TABLES", None),
+    ("SELECT * FROM media_table(?, 'loss', ?)", ["run-a", 0]),
 ]
 
 
@@ -251,6 +270,8 @@ def test_errors_are_equal_through_the_socket_and_from_the_file(where, live, monk
         ("selec 1", "sql", "LINE 1: selec 1"),
         ("", "refused", "query is empty"),
         ("SELECT * FROM read_csv('/etc/passwd')", "sql", "disabled by configuration"),
+        ("FROM media_table('run-a', 'loss', 9)", "sql", "no table loss of run run-a at step 9 is stored; see"),
+        (f"FROM glob('{where.files}/../*')", "sql", "disabled by configuration"),
         ("WITH x AS (DELETE FROM base.runs RETURNING *) FROM x", "sql", "read-only"),
         ("SELECT len(list(range)) FROM range(1000000000)", "too_large", "Out of Memory"),
         ("SELECT error('Out of Memory Error: x')", "sql", "Out of Memory Error: x"),
@@ -320,6 +341,21 @@ def test_a_large_result_is_streamed_beside_other_queries_and_leaves_nothing(wher
         wait_until(lambda: not files_of_results(process, where), "an end of the file")
     if running:
         running.stop()
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_a_logged_table_is_streamed_and_written_like_any_result(where, collector, tmp_path):
+    query, params = "SELECT * FROM media_table($run, 'loss', 1)", {"run": "run-a"}
+    for name in ("live", "file"):
+        with connect(dir=where.root) as client:
+            with client.stream(query, params) as stream:
+                numbers = pa.Table.from_batches(stream)["n"].to_pylist()
+            write_parquet(client.sql(query, params), str(tmp_path / name))
+        assert numbers == list(range(50_000))
+        if name == "live":
+            collector.stop()
+    tables = [pyarrow.parquet.read_table(tmp_path / name) for name in ("live", "file")]
+    assert tables[0] == tables[1] and tables[0].column_names == ["label", "n", "h"]
 
 
 @pytest.mark.parametrize("live", everyday(1, [True, False]))
