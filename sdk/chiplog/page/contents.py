@@ -34,7 +34,6 @@ _HTML_SANDBOX = (
 )
 _DOWNLOAD = "application/octet-stream"
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
-_OTHER_SIGNS = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def shown_type(kind: str, form: str | None) -> str | None:
@@ -44,11 +43,12 @@ def shown_type(kind: str, form: str | None) -> str | None:
 
 async def download(source: Source, sha256: str, n_bytes: int, name: str) -> Response:
     """Return the first bytes of a content as a download. Raises QueryError if the content is not stored."""
-    return await _stream(source, sha256, n_bytes, _DOWNLOAD, {"content-disposition": _attachment(name)})
+    plain = name.encode("ascii", "replace").decode().replace('"', "_").replace("\\", "_")
+    return await _stream(source, sha256, n_bytes, _DOWNLOAD, {"content-disposition": f'attachment; filename="{plain}"'})
 
 
 async def logged_content(
-    source: Source, sha256: str, n_bytes: int, *, kind: str, form: str | None, name: str, wanted: str
+    source: Source, sha256: str, n_bytes: int, *, kind: str, form: str | None, wanted: str
 ) -> Response:
     """Return a logged value: as what a browser shows, else as a download.
 
@@ -58,7 +58,6 @@ async def logged_content(
         n_bytes: Its size.
         kind: As in the view `media`.
         form: The format in its metadata.
-        name: Of a download, without an extension.
         wanted: The header Range. Ranges are answered up to RANGE_BYTES_MAX.
 
     Raises:
@@ -71,7 +70,7 @@ async def logged_content(
         "content-security-policy": _HTML_SANDBOX if kind == "html" else _SANDBOX,
     }
     if content_type is None:
-        headers["content-disposition"] = _attachment(_OTHER_SIGNS.sub("_", f"{name}.{form or 'bin'}"))
+        headers["content-disposition"] = "attachment"  # the page names it
     content_type = content_type or _DOWNLOAD
     chosen = _range_of(wanted, n_bytes)
     if chosen is None:
@@ -134,8 +133,3 @@ def _start_of(parts: Iterable[bytes], n_bytes: int) -> Iterator[bytes]:
         left -= len(part)
         if left <= 0:
             return
-
-
-def _attachment(name: str) -> str:
-    plain = name.encode("ascii", "replace").decode().replace('"', "_").replace("\\", "_")
-    return f'attachment; filename="{plain}"'

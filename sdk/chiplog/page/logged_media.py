@@ -37,7 +37,7 @@ QUALIFY attempt = max(attempt) OVER (PARTITION BY label)
 ORDER BY length(label), label, item, key LIMIT {limit}
 """
 _DESCRIBED = """
-SELECT sha256, any_value(key) AS key, arg_max(kind, ts) AS kind, arg_max(metadata->>'$.format', ts) AS format,
+SELECT sha256, arg_max(kind, ts) AS kind, arg_max(metadata->>'$.format', ts) AS format,
        arg_max(bytes, ts) AS bytes
 FROM media WHERE run_id = $run AND list_contains($digests::VARCHAR[], sha256) GROUP BY sha256
 """
@@ -94,6 +94,6 @@ def _described(client: Client, keys: str, limit: int, named: dict[str, Any]) -> 
 
 
 def describe_contents(client: Client, run: str, digests: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return key, kind, format, bytes and type of contents, by digest; only of those that the run logged."""
+    """Return kind, format, bytes and type of contents, by digest; only of those that the run logged."""
     rows = client.sql(_DESCRIBED, {"run": run, "digests": list(digests)}).rows() if digests else []
     return {row.pop("sha256"): {**row, "type": shown_type(row["kind"], row["format"])} for row in rows}

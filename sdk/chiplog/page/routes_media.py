@@ -139,7 +139,7 @@ async def get_content(request: Request) -> Response:
     wanted = request.headers.get("range", "")
     try:
         return await logged_content(
-            source, sha256, about["bytes"], kind=about["kind"], form=about["format"], name=about["key"], wanted=wanted
+            source, sha256, about["bytes"], kind=about["kind"], form=about["format"], wanted=wanted
         )
     except QueryError as error:
         if error.kind != "refused":

@@ -1,5 +1,5 @@
-// What a run logged beside numbers: histograms over steps, texts and images at a step, tables. One step is chosen for
-// the whole tab, the newest at first.
+// What a run logged beside numbers: histograms over steps, texts and media at a step, and saved images and tables. One
+// step is chosen for the whole tab, the newest at first.
 
 import { addressOf, setParameters, wholeOf } from "../../address.js";
 import { ask, part } from "../../api.js";
@@ -20,6 +20,7 @@ import {
 } from "../../saved_files.js";
 import { bytesText, countText, wholeText } from "../../texts.js";
 import { histogramMap } from "./histogram_map.js";
+import { layerSwitches, mediaElement } from "./logged_media.js";
 
 const PAUSE_MS = 2000; // between two requests for what is new
 const PAUSE_FACTOR = 10; // an answer that takes long is asked for less often
@@ -28,11 +29,16 @@ const SLIDING_MS = 120;
 const SHOWN_AT_FIRST = 24; // panels of a section, until more are asked for
 const TABLE_ROWS = 20; // the tab Files has more
 const URLS_MAX = 40; // images that are kept
-const NOTHING = "This run has no histogram, text, image or table. This logs some:";
+const ITEMS_AT_FIRST = 24; // of a panel
+const TABLES_AT_FIRST = 4;
+const TITLES = { image: "Images", figure: "Figures", audio: "Audio", video: "Videos", table: "Tables", html: "HTML", object3d: "3D objects", savedImages: "Saved images", savedTables: "Saved tables" };
+const KINDS = Object.keys(TITLES).filter((kind) => !kind.startsWith("saved"));
+const NOTHING = "This run has no histogram, text or media. This logs some:";
 const EXAMPLE = `run.log({"weights": chiplog.Histogram.of(model.weight)})
 run.log({"sample": "To be, or not to be"})
-run.save("samples/step_100.png")
-run.save("predictions.csv")`;
+run.log({"digits": chiplog.Image(pixels, caption="a 7")})
+run.log({"predictions": chiplog.Table(columns=["id", "loss"], data=rows)})
+run.save("samples/step_100.png")`;
 
 export async function open(element, run, query, report) {
   const view = new View(element, run, query, report);
@@ -73,8 +79,7 @@ class View {
     this.drawSections();
     const changeLabels = onOtherLabels(this.report, () => {
       this.redrawAll();
-      this.reload("histograms");
-      this.reload("texts");
+      for (const kind of Object.keys(this.sections())) if (!kind.startsWith("saved")) this.reload(kind);
     });
     this.onReport = ({ detail }) => {
       const before = this.report;
@@ -101,18 +106,20 @@ class View {
 
   // -- what there is --
 
-  /** Return {histograms, texts, images, tables}: names with what is known of each. */
+  /** Return {histograms, texts, image, figure, …, savedImages, savedTables}: names with what is known of each. */
   sections() {
     const labels = this.labels();
-    if (labels?.length === 0) return { histograms: [], texts: [], images: [], tables: [] };
+    if (labels?.length === 0) return {};
     const files = this.report.files.filter(({ label }) => !labels || labels.includes(label));
     const series = (kind) => seriesOf(files.filter(({ path }) => kindOf(path) === kind)).map((one) => [one.name, one]);
     const keys = (rows) => rows.map((row) => [row.key, row]);
+    const kinds = new Set([...KINDS, ...this.media.media.map(({ kind }) => kind)]);
     return {
       histograms: keys(this.media.histograms),
       texts: keys(this.media.texts),
-      images: series("image"),
-      tables: series("table"),
+      ...Object.fromEntries([...kinds].map((kind) => [kind, keys(this.media.media.filter((row) => row.kind === kind))])),
+      savedImages: series("image"),
+      savedTables: series("table"),
     };
   }
 
@@ -122,9 +129,9 @@ class View {
 
   /** Return the first and the last step with anything; null without steps. */
   bounds() {
-    const spans = [...this.media.histograms, ...this.media.texts].map((row) => [row.first_step, row.last_step]);
-    const { images, tables } = this.sections();
-    for (const [, { files }] of [...images, ...tables])
+    const spans = Object.values(this.media).flat().map((row) => [row.first_step, row.last_step]);
+    const { savedImages = [], savedTables = [] } = this.sections();
+    for (const [, { files }] of [...savedImages, ...savedTables])
       if (files[0].step !== null) spans.push([files[0].step, files.at(-1).step]);
     if (!spans.length) return null;
     return [Math.min(...spans.map(([least]) => least)), Math.max(...spans.map(([, most]) => most))];
@@ -134,7 +141,7 @@ class View {
 
   drawBar() {
     const bounds = this.bounds();
-    const hasKeys = this.media.histograms.length + this.media.texts.length > 0;
+    const hasKeys = Object.values(this.media).some((rows) => rows.length);
     if (!hasKeys && !this.report.files.some(({ path }) => ["image", "table"].includes(kindOf(path)))) {
       show(this.bar);
       return;
@@ -324,7 +331,7 @@ class View {
       more.textContent = `Show more (${wholeText(Math.min(n, found.length))} of ${wholeText(found.length)})`;
     };
     fill(SHOWN_AT_FIRST);
-    const title = `${kind[0].toUpperCase()}${kind.slice(1)}`;
+    const title = TITLES[kind] ?? kind[0].toUpperCase() + kind.slice(1);
     return h(
       "section",
       { "aria-label": title },
@@ -338,7 +345,7 @@ class View {
     const id = `${kind}:${name}`;
     let panel = this.panels.get(id);
     if (!panel) {
-      panel = new PANELS[kind](this, name);
+      panel = new (PANELS[kind] ?? LoggedPanel)(this, name);
       panel.element.dataset.id = id;
       this.panels.set(id, panel);
       this.seen.observe(panel.element);
@@ -441,6 +448,7 @@ class Panel {
       await this.load(signal);
     } catch (error) {
       if (error.name === "AbortError" || signal.aborted) return;
+      this.shown = null;
       const again = h("button", { onclick: () => ((this.isStale = true), this.loadIfStale()) }, "Try again");
       show(this.notes, h("span", { class: "error" }, error.message), " ", again);
     }
@@ -505,7 +513,42 @@ class HistogramPanel extends Panel {
   }
 }
 
-class TextPanel extends Panel {
+/** What is logged at some steps: `steps` has the shown one, and those around it. */
+class StepPanel extends Panel {
+  around(now) {
+    const { step, before, after } = this.steps ?? {};
+    return step === null || step === undefined ? [] : [before, step > now ? step : after];
+  }
+}
+
+class LoggedPanel extends StepPanel {
+  isOff = new Set(); // layers over images
+  table = {}; // what is chosen of tables
+
+  async load(signal) {
+    const { view, name } = this;
+    const { kind } = this.what;
+    const found = await ask(`runs/${part(view.run)}/logged`, { key: name, kind, label: view.labels(), step: view.step }, { signal });
+    this.steps = found;
+    const text = JSON.stringify(found);
+    if (text === this.shown) return; // what plays goes on
+    this.shown = text;
+    const { step, n_steps: nSteps, rows } = found;
+    const where = nSteps
+      ? `step ${wholeText(step)} · logged at ${countText(nSteps, "step")}${found.is_cut ? ` · the first ${rows.length}` : ""}`
+      : `Nothing of ${view.labels() ? "the chosen labels" : "any label"}.`;
+    const switches = layerSwitches(rows, this.isOff, () => this.content.querySelectorAll(".media-frame").forEach((frame) => frame.draw()));
+    show(this.notes, where, switches);
+    const context = { run: view.run, key: name, kind, step, isOff: this.isOff, table: this.table, signal: view.abort.signal };
+    const items = h("div", { class: `media-items of-${kind}` });
+    const fill = (n) => items.append(...rows.slice(items.childElementCount, n).map((row) => mediaElement(row, context)));
+    fill(kind === "table" ? TABLES_AT_FIRST : ITEMS_AT_FIRST);
+    const more = h("button", { onclick: () => (fill(rows.length), more.remove()) }, `Show all ${rows.length}`);
+    show(this.content, items, items.childElementCount < rows.length ? more : null);
+  }
+}
+
+class TextPanel extends StepPanel {
   async load(signal) {
     const { view, name } = this;
     const query = { key: name, label: view.labels(), step: view.step, search: view.search };
@@ -554,11 +597,6 @@ class TextPanel extends Panel {
         `${of}: show all`,
       );
     return h("article", {}, h("header", {}, h("b", {}, labelText(row.label)), " ", where), text, more);
-  }
-
-  around(now) {
-    const { step, before, after } = this.steps ?? {};
-    return step === null || step === undefined ? [] : [before, step > now ? step : after];
   }
 }
 
@@ -631,7 +669,7 @@ class TablePanel extends FilePanel {
   }
 }
 
-const PANELS = { histograms: HistogramPanel, texts: TextPanel, images: ImagePanel, tables: TablePanel };
+const PANELS = { histograms: HistogramPanel, texts: TextPanel, savedImages: ImagePanel, savedTables: TablePanel };
 
 /** Return a text with marks around what was searched for. */
 function marked(text, search) {
