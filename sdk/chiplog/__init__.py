@@ -36,6 +36,10 @@ if TYPE_CHECKING or not _is_command:
     from chiplog.values.metrics import Histogram
 
     sys.modules[__name__].__class__ = ChiplogModule
+    if os.environ.get("CHIPLOG_AS_WANDB") == "1":
+        from chiplog.integrations.adapter.as_wandb import take_over as _take_over
+
+        _take_over()
 
 if TYPE_CHECKING:
     from chiplog.media.audio import Audio

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from chiplog.cli.options import checked_run_id
+from chiplog.integrations.adapter import as_wandb
 from chiplog.ops.command_process import CommandError, SignalForwarder, find_program
 from chiplog.recording.launcher import LaunchedRun
 
@@ -15,10 +16,12 @@ _EPILOG = """\b
 Examples:
 chiplog run -- torchrun --nproc-per-node 8 train.py
 chiplog run --name baseline --tag a100 -- python train.py --lr 3e-4
+chiplog run --as wandb -- torchrun --nproc-per-node 8 train.py
 """
 
 
 @click.command(epilog=_EPILOG, context_settings={"allow_interspersed_args": False})
+@click.option("--as", "as_", type=click.Choice(["wandb"]), help="`import wandb` in the command is chiplog's drop-in.")
 @click.option("--run-id", metavar="ID", callback=checked_run_id, help="Default: CHIPLOG_RUN_ID, else a new one.")
 @click.option("--project", metavar="NAME", help="Project of the run.")
 @click.option("--name", metavar="TEXT", help="Display name of the run.")
@@ -31,24 +34,30 @@ chiplog run --name baseline --tag a100 -- python train.py --lr 3e-4
 @click.option("-q", "--quiet", is_flag=True, help="Do not print the run ID at the start.")
 @click.option("--dir", "dir_", metavar="DIR", help="Directory to record to instead of CHIPLOG_DIR.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="[--] COMMAND [ARGUMENT]...")
-def run(command: Sequence[str], no_console: bool, quiet: bool, **told: Any) -> int:
+def run(command: Sequence[str], as_: str | None, no_console: bool, quiet: bool, **told: Any) -> int:
     """Run a training command as a run: its run ID, console, command line and exit status are recorded.
 
     The command needs no change. If its processes call chiplog.init(), they join this run, and their primary decides
     about its config and state. Otherwise the state is that of the command. What it prints reaches the terminal
     unchanged.
 
+    With --as wandb the command opens the runs itself, as its calls of wandb.init() say. Only --run-id makes one run of
+    it, in which all its processes are labels.
+
     The exit code is that of the command, 128 + n if signal n ended it, 127 if there is no such program, 126 if it
     cannot be executed.
     """
     environ = _variables(told)
+    if as_ is not None:
+        environ.update(as_wandb.variables(environ))
     try:
         program = find_program(command[0], environ.get("PATH"))
     except CommandError as error:
         click.echo(f"chiplog run: {error}", err=True)
         return error.exit_code
     signals = SignalForwarder()
-    launched = _open(command, environ, {**told, "capture_console": not no_console}, quiet)
+    is_run = as_ is None or told["run_id"]
+    launched = _open(command, environ, {**told, "capture_console": not no_console}, quiet) if is_run else None
     exit_code, why = 0, ""
     try:
         exit_code = signals.run(program, command, launched.environ if launched is not None else environ)

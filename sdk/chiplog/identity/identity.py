@@ -399,6 +399,11 @@ def _launcher_of(environ: Mapping[str, str]) -> _Launcher | None:
     return known[0] if known else None
 
 
+def is_rank_of_launcher(environ: Mapping[str, str]) -> bool:
+    """Return True if a launcher started this process, or a process above it, as a rank."""
+    return _launcher_of(environ) is not None
+
+
 def _is_slurm_shell(environ: Mapping[str, str]) -> bool:
     """Return True if Slurm's variables belong to a shell, in which one training may follow another.
 

@@ -1,0 +1,155 @@
+"""W&B's interface over chiplog: `import chiplog.integrations.wandb as wandb` in place of `import wandb`.
+
+Unchanged code gets it by `chiplog run --as wandb -- …` or `python -m chiplog.integrations.wandb train.py`. No network
+is used, nothing raises into training, and names of W&B that chiplog lacks do nothing, with one line each.
+"""
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from chiplog.integrations.adapter.module_aliases import add_modules
+from chiplog.integrations.wandb.charts import plot_table
+from chiplog.integrations.wandb.errors import CommError, Error, UsageError, tell
+from chiplog.integrations.wandb.names import AlertLevel, harmless, module_names
+from chiplog.integrations.wandb.run_config import Config
+from chiplog.integrations.wandb.settings import Settings
+from chiplog.integrations.wandb.start import current, generate_id, global_run, init
+from chiplog.integrations.wandb.wandb_run import Run, RunDisabled
+from chiplog.recording import process_hooks
+from chiplog.recording.api import attribute
+from chiplog.recording.current_run import open_runs
+from chiplog.safety import foreign_names
+from chiplog.values.metrics import Histogram
+
+__version__ = "0.31.0"
+__all__ = [
+    "AlertLevel",
+    "Audio",
+    "CommError",
+    "Config",
+    "Error",
+    "Histogram",
+    "Html",
+    "Image",
+    "Object3D",
+    "Run",
+    "RunDisabled",
+    "Settings",
+    "Table",
+    "UsageError",
+    "Video",
+    "alert",
+    "config",
+    "define_metric",
+    "finish",
+    "generate_id",
+    "init",
+    "log",
+    "login",
+    "plot_table",
+    "run",
+    "save",
+    "summary",
+    "watch",
+]
+
+_MEDIA = frozenset(("Audio", "Html", "Image", "Object3D", "Table", "Video"))  # each in the module of its name
+_OF_RUN = frozenset(("alert", "define_metric", "display", "finish", "save", "watch", "write_logs"))
+
+
+def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, sync: bool | None = None) -> None:
+    """Log to the current run; see `Run.log`. Without a run it does nothing, with one line."""
+    found = current()
+    if found is None:
+        tell("wandb.log() without a run records nothing; call wandb.init() first")
+    else:
+        found.log(data, step, commit, sync)
+
+
+def login(*given: Any, **named: Any) -> bool:
+    """Return True: chiplog has no accounts."""
+    return True
+
+
+def setup(*given: Any, **named: Any) -> None:
+    """Do nothing: nothing has to be started."""
+
+
+def require(*given: Any, **named: Any) -> None:
+    """Do nothing."""
+
+
+def teardown(exit_code: int | None = None) -> None:
+    """Finish the open runs of this process."""
+    for _ in open_runs():
+        finish(exit_code)
+
+
+def join(exit_code: int | None = None) -> None:
+    """Finish the current run."""
+    finish(exit_code)
+
+
+def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
+    """Finish the current run, if there is one."""
+    found = current()
+    if found is not None:
+        found.finish(exit_code)
+
+
+def termlog(text: str = "", *given: Any, **named: Any) -> None:
+    """Write a line to stderr, as W&B does."""
+    print(f"wandb: {text}", file=sys.stderr)
+
+
+def termwarn(text: str = "", *given: Any, **named: Any) -> None:
+    """Write a warning to stderr, as W&B does."""
+    print(f"wandb: WARNING {text}", file=sys.stderr)
+
+
+def termerror(text: str = "", *given: Any, **named: Any) -> None:
+    """Write an error to stderr, as W&B does."""
+    print(f"wandb: ERROR {text}", file=sys.stderr)
+
+
+def _call(name: str) -> Any:
+    def call(*given: Any, **named: Any) -> Any:
+        found = current()
+        if found is None:
+            tell(f"wandb.{name}() without a run does nothing; call wandb.init() first")
+            return None
+        return getattr(found, name)(*given, **named)
+
+    return call
+
+
+class _Module(ModuleType):
+    """The module itself: `run`, `config` and `summary` are those of the current run."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "run":
+            return global_run()
+        if name in ("config", "summary"):
+            found = current()
+            return attribute(name) if found is None else getattr(found, name)
+        if name in _MEDIA:
+            return getattr(import_module(f"chiplog.media.{name.lower()}"), name)
+        if name in _OF_RUN:
+            return _call(name)
+        if name in foreign_names.MODULE_NAMES:
+            return harmless(name)
+        raise AttributeError(f"module 'wandb' has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("config", "summary"):
+            getattr(self, name).update(value)
+        elif name != "run":  # libraries set `wandb.run = None` after a run
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Module
+process_hooks.install()  # a parent of a pool says whether it ended well, although only its workers have runs
+add_modules(__name__, module_names(), harmless)

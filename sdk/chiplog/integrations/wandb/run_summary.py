@@ -1,0 +1,169 @@
+"""`run.summary` as W&B has it: logged and assigned values at once, by the words of `define_metric`, nested."""
+
+import math
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
+
+from chiplog.recording.run import Run as ChiplogRun
+from chiplog.values.logged_values import Tally
+
+_WORDS = ("min", "max", "mean", "first", "last")
+
+
+class Definitions:
+    """What `define_metric` was told: the words of the summary by a metric's name, or by a pattern that ends with *."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, list[str]] = {}
+
+    def define(self, name: str, words: list[str]) -> None:
+        """Keep the words of a name."""
+        self._words[name] = words
+
+    def words(self, key: str) -> list[str]:
+        """Return the words for a metric: an exact name counts, then the longest pattern."""
+        if key in self._words:
+            return self._words[key]
+        patterns = [name for name in self._words if name.endswith("*") and key.startswith(name[:-1])]
+        return self._words[max(patterns, key=len)] if patterns else []
+
+
+class Summary(MutableMapping[str, Any]):
+    """The summary of one run, or with a prefix a part of it. Reading shows at once what was logged.
+
+    A metric with a word of `define_metric` is a dict: `{"min": 0.5}`. `summary["a"]` has what is below `a/`.
+    """
+
+    def __init__(self, run: ChiplogRun, definitions: Definitions, prefix: str = "") -> None:
+        vars(self).update(_run=run, _definitions=definitions, _prefix=prefix)
+        vars(self)["_assigned"] = {}  # by key: the number of the last event that had logged it then
+        vars(self)["_removed"] = set()
+        vars(self)["_texts"] = {}  # logged ones, by key
+
+    def _part(self, key: str) -> "Summary":
+        part = Summary(self._run, self._definitions, f"{self._prefix}{key}/")
+        vars(part).update(_assigned=self._assigned, _removed=self._removed, _texts=self._texts)
+        return part
+
+    def __getitem__(self, key: str) -> Any:
+        name = f"{self._prefix}{key}"
+        found = self._value(name)
+        if found is not None:
+            return found
+        if any(other.startswith(f"{name}/") for other in self._names()):
+            return self._part(key)
+        raise KeyError(key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        name = f"{self._prefix}{key}"
+        if isinstance(value, Mapping):
+            for inner, entry in value.items():
+                self._part(key)[str(inner)] = entry
+            return
+        self._removed.discard(name)
+        self._texts.pop(name, None)
+        self._assigned[name] = self._last_number(name)
+        self._run.summary[name] = value
+
+    def __delitem__(self, key: str) -> None:
+        name = f"{self._prefix}{key}"
+        for other in [other for other in self._names() if other == name or other.startswith(f"{name}/")]:
+            self._removed.add(other)
+            self._assigned.pop(other, None)
+            self._texts.pop(other, None)
+            self._run.summary._values.pop(other, None)
+            self._run.define_metric(other, "none")
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.removeprefix(self._prefix) for name in self._names() if name.startswith(self._prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    def note_texts(self, data: Mapping[Any, Any]) -> None:
+        """Take the texts of a dict that is being logged, also of dicts in it."""
+        for key, value in data.items():
+            if isinstance(value, str):
+                name = f"{self._prefix}{key}"
+                self._removed.discard(name)
+                self._assigned[name] = self._last_number(name)
+                self._texts[name] = value
+            elif isinstance(value, Mapping):
+                self._part(str(key)).note_texts(value)
+
+    def publish(self) -> None:
+        """Record what chiplog's own summary lacks: several words of a metric, NaN, values after assigned ones."""
+        for key in self._names():
+            words, tally = self._definitions.words(key), self._tally(key)
+            if key in self._texts and not words:
+                self._run.summary[key] = self._value(key)
+            if tally is None or (key in self._assigned and not self._is_logged_since(key, tally)):
+                continue
+            is_own = len(words) < 2 and not (_has_nan(tally) and set(words) & {"min", "max", "mean"})
+            if key in self._assigned or not is_own:
+                value = self._value(key)
+                self._run.summary[key] = value[words[0]] if len(words) == 1 else value
+
+    # -- values --
+
+    def _names(self) -> list[str]:
+        names = dict.fromkeys([*self._run._logged.list_keys(), *self._run.summary._values, *self._texts])
+        return [name for name in names if name not in self._removed and self._definitions.words(name) != ["none"]]
+
+    def _value(self, name: str) -> Any:
+        """Return what counts: the value that was assigned or logged last; None without one."""
+        tally = self._tally(name)
+        if name in self._texts and self._definitions.words(name) and tally is not None:
+            pass  # minimum and mean are of the numbers
+        elif name in self._assigned and (tally is None or not self._is_logged_since(name, tally)):
+            return self._texts.get(name, self._run.summary._values.get(name))
+        if tally is None or name in self._removed:
+            return None
+        words = self._definitions.words(name)
+        if words == ["none"]:
+            return None
+        return {word: _summed_up(tally, word) for word in words} if words else tally.last
+
+    def _tally(self, name: str) -> Tally | None:
+        found: Tally | None = self._run._logged.tally(name)
+        return found
+
+    def _last_number(self, name: str) -> float:
+        tally = self._tally(name)
+        return -1.0 if tally is None else tally.last_number
+
+    def _is_logged_since(self, name: str, tally: Tally) -> bool:
+        return bool(tally.last_number > self._assigned[name])
+
+
+def _has_nan(tally: Tally) -> bool:
+    return tally.n_all > tally.n
+
+
+def _summed_up(tally: Tally, word: str) -> float:
+    """Return a value by W&B's rules: one NaN makes the minimum, maximum and mean NaN."""
+    return math.nan if word in ("min", "max", "mean") and _has_nan(tally) else tally.summarize(word)
+
+
+def words_of(summary: str | None, goal: str | None) -> list[str]:
+    """Return the words of `define_metric(summary=)`: min, max, mean, first, last; none alone; [] for copy."""
+    words = [word.strip() for word in (summary or "").split(",")]
+    if "none" in words:
+        return ["none"]
+    if "best" in words:
+        words += ["min" if str(goal).startswith("min") else "max"]
+    return [word for word in _WORDS if word in words]

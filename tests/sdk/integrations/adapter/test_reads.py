@@ -1,0 +1,33 @@
+"""What a run had before: read from SQL, None if it is not stored or there is no answer in time."""
+
+import time
+from pathlib import Path
+
+import chiplog
+from chiplog.integrations.adapter.reads import former_state
+from tests.support.node import Node
+from tests.support.waiting import WAIT_S, wait_until
+
+
+def test_a_stored_run_has_its_state_and_one_that_began_later_has_none(node: Node) -> None:
+    with chiplog.init(run_id="r", notes="n", tags=["a", "b"], config={"lr": 0.1}, dir=node.root) as run:
+        run.log({"loss": 0.5})
+    later_us = time.time_ns() // 1000
+
+    def state() -> object:
+        found = former_state(node.root, "r", later_us, WAIT_S)
+        return found if found and found["config"] and found["summary"] else None
+
+    found = wait_until(state, "the state of the run")
+    assert {name: found[name] for name in ("notes", "tags", "config")} == {
+        "notes": "n",
+        "tags": ["a", "b"],
+        "config": {"lr": 0.1},
+    }
+    assert former_state(node.root, "r", 1, WAIT_S) is None
+    assert former_state(node.root, "other", later_us, WAIT_S) is None
+
+
+def test_without_data_or_time_there_is_no_state(tmp_path: Path) -> None:
+    assert former_state(tmp_path / "nothing", "r", 1, WAIT_S) is None
+    assert former_state(tmp_path / "nothing", "r", 1, 0.0) is None

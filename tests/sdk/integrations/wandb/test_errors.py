@@ -1,0 +1,29 @@
+"""W&B's errors are raised in strict mode only."""
+
+import pytest
+
+from chiplog.integrations.wandb import errors
+
+
+def test_an_error_is_raised_in_strict_mode_and_else_written_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(errors.UsageError, match="wrong use"):
+        errors.refuse(True, "a wrong use")
+    errors.refuse(False, "a wrong use of this test")
+    errors.refuse(False, "a wrong use of this test")
+    assert capsys.readouterr().err == "chiplog: a wrong use of this test\n"
+
+
+def test_a_method_of_a_finished_run_raises_in_strict_mode() -> None:
+    class Run:
+        id, _is_finished = "r", True
+
+        def __init__(self, is_strict: bool) -> None:
+            self._is_strict = is_strict
+
+        @errors.of_open_run
+        def log(self) -> str:
+            return "logged"
+
+    assert Run(False).log() == "logged"
+    with pytest.raises(errors.UsageError, match=r"Run \(r\) is finished. The call to `log` will be ignored"):
+        Run(True).log()

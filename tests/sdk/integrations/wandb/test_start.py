@@ -1,0 +1,140 @@
+"""`wandb.init()`: W&B's arguments, settings and variables, and the choice of one run or many."""
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chiplog
+from chiplog.integrations import wandb
+from chiplog.integrations.wandb import start
+
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
+TORCHRUN |= {"TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_ADDR": "h", "MASTER_PORT": "1"}
+
+
+@pytest.fixture(autouse=True)
+def fresh(chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("CHIPLOG_MODE", "offline")
+    yield
+    wandb.teardown()
+
+
+def test_without_a_launcher_each_init_is_a_run_and_a_second_one_returns_the_open_run() -> None:
+    first = wandb.init(config={"lr": 0.1})
+    assert wandb.init(config={"depth": 2}) is first and dict(first.config) == {"lr": 0.1, "depth": 2}
+    first.finish()
+    assert wandb.init().id != first.id
+
+
+def test_reinit_decides_about_an_open_run() -> None:
+    first = wandb.init()
+    beside = wandb.init(reinit="create_new")
+    assert wandb.run is first and not first._is_finished
+    last = wandb.init(reinit=True)
+    assert first._is_finished and beside._is_finished and wandb.run is last
+
+
+def test_an_open_run_of_chiplog_is_returned() -> None:
+    inner = chiplog.init(capture_console=False)
+    assert wandb.init()._inner is inner
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "expected"),
+    [
+        ({}, {}, ("rank1", False)),
+        ({"group": "g"}, {}, ("rank1", True)),
+        ({"group": "g", "id": "x"}, {}, ("rank1", False)),
+        ({"settings": {"mode": "shared", "x_label": "node-1"}}, {}, ("node-1", False)),
+        ({}, {"WANDB_X_LABEL": "node-1", "WANDB_MODE": "shared"}, ("node-1", False)),
+        ({}, {"CHIPLOG_RUN_PER_PROCESS": "1"}, ("rank1", True)),
+    ],
+)
+def test_under_a_launcher_ranks_are_labels_of_one_run_or_runs_in_a_group(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], environ: dict[str, str], expected: tuple[str, bool]
+) -> None:
+    for name, value in (TORCHRUN | environ).items():
+        monkeypatch.setenv(name, value)
+    run = wandb.init(**given)
+    other = chiplog.init(reinit="create_new", run_id=None, capture_console=False)  # what the launcher's run is called
+    is_own_run = run.id.endswith("-1") or "rank1" in run.id
+    assert (run.label, is_own_run and run.id != other.id) == expected
+    assert run.group == given.get("group", "")
+
+
+def test_an_argument_wins_over_settings_those_over_chiplogs_variables_and_these_over_wandbs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WANDB_PROJECT", "of wandb")
+    assert wandb.init(reinit="finish_previous").project == "of wandb"
+    monkeypatch.setenv("CHIPLOG_PROJECT", "of chiplog")
+    assert wandb.init(reinit="finish_previous").project == "of chiplog"
+    settings = wandb.Settings(project="of settings")
+    assert wandb.init(reinit="finish_previous", settings=settings).project == "of settings"
+    assert wandb.init(reinit="finish_previous", settings=settings, project="argument").project == "argument"
+
+
+def test_config_is_a_namespace_or_a_dict_of_chosen_keys() -> None:
+    values = {"a": 1, "b": 2, "c": 3}
+    assert dict(wandb.init(config=Namespace(**values)).config) == values
+    assert dict(wandb.init(config=values, config_exclude_keys=["b"], reinit=True).config) == {"a": 1, "c": 3}
+    assert dict(wandb.init(config=values, config_include_keys=["b"], reinit=True).config) == {"b": 2}
+    assert dict(wandb.init(config="config.yaml", reinit=True).config) == {}
+    assert dict(wandb.init(config=3, reinit=True).config) == {}
+
+
+def test_what_is_not_available_is_one_line_each(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    wandb.init(sync_tensorboard=True, fork_from="x", of_tomorrow=1, dir=tmp_path / "there", save_code=True)
+    said = capsys.readouterr().err
+    for part in ("init(sync_tensorboard=)", "init(fork_from=)", "no argument of_tomorrow="):
+        assert part in said
+    assert Path(wandb.run.dir).is_dir() and wandb.run.dir.startswith(str(tmp_path / "there"))
+
+
+def test_strict_mode_raises_what_wandb_raises() -> None:
+    with pytest.raises(wandb.UsageError, match="Invalid project name"):
+        wandb.init(project="a:b", settings={"strict": True})
+    with pytest.raises(wandb.UsageError, match="at most only one"):
+        wandb.init(config_include_keys=["a"], config_exclude_keys=["b"], settings={"strict": True})
+    run = wandb.init(settings={"strict": True})
+    with pytest.raises(wandb.Error, match="is in use"):
+        wandb.init(id=run.id, reinit="create_new", settings={"strict": True})
+    with pytest.raises(wandb.Error, match="returns the open run"):
+        wandb.init(id="other", settings={"strict": True})
+
+
+def test_bad_arguments_never_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**given: Any) -> Any:
+        assert given["mode"] == "disabled"
+        return chiplog.init(mode="disabled")
+
+    monkeypatch.setattr(start, "chiplog_init", fail)
+    assert wandb.init().disabled
+
+
+def test_functions_without_a_run_do_nothing_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    wandb.log({"a": 1})
+    wandb.save("x")
+    wandb.finish()
+    assert wandb.run is None
+    said = capsys.readouterr().err
+    assert "wandb.log() without a run" in said and "wandb.save() without a run" in said
+
+
+def test_functions_act_on_the_current_run() -> None:
+    run = wandb.init()
+    wandb.log({"a": 1.0}, step=4)
+    assert (run.step, wandb.summary["a"]) == (4, 1)
+    wandb.config = {"lr": 1}
+    assert wandb.config["lr"] == 1
+    wandb.define_metric("a", summary="max")
+    wandb.join()
+    assert run._is_finished
+
+
+def test_lines_of_libraries_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("termlog", "termwarn", "termerror"):
+        getattr(wandb.errors.term, name)("said")
+    assert capsys.readouterr().err == "wandb: said\nwandb: WARNING said\nwandb: ERROR said\n"

@@ -1,0 +1,131 @@
+"""A run with W&B's interface: steps, definitions, texts, and that nothing raises."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chiplog.integrations import wandb
+from chiplog_schemas.codec import unpack
+from chiplog_schemas.model.events import EventKind
+from tests.support.journals import Event
+
+Offline = Callable[..., list[Event]]
+
+
+@pytest.fixture
+def run(chiplog_dir: Path) -> Any:
+    with wandb.init(mode="offline", project="p", settings=wandb.Settings(console="off")) as run:
+        yield run
+
+
+def logged(offline: Offline) -> list[tuple[int, list[str]]]:
+    """Return step and keys of each event with numbers."""
+    return [(event.fields["step"], unpack(event.fields["keys"])) for event in offline(EventKind.METRICS)]
+
+
+def test_a_given_step_stays_open_and_the_next_call_without_one_closes_it(run: Any, offline: Offline) -> None:
+    run.log({"a": 1})
+    run.log({"b": 1}, commit=False)
+    run.log({"c": 1})
+    run.log({"d": 1}, step=10)
+    assert run.step == 10
+    run.log({"e": 1})
+    run.log({"f": 1}, step=20, commit=True)
+    run.log({"g": 1}, step=3)  # lower: kept, and the count goes on
+    run.log({"h": 1})
+    found = [(step, *keys) for step, keys in logged(offline)]
+    assert found == [(0, "a"), (1, "b"), (1, "c"), (10, "d"), (10, "e"), (20, "f"), (3, "g"), (21, "h")]
+
+
+def test_step_metrics_are_added_to_calls_without_them(run: Any, offline: Offline) -> None:
+    epoch = run.define_metric("epoch", hidden=True)
+    run.define_metric("val/*", step_metric=epoch, summary="min")
+    run.log({"epoch": 3})
+    run.log({"val/loss": 0.5})
+    run.log({"other": 1})
+    assert [keys for _, keys in logged(offline)] == [["epoch"], ["val/loss", "epoch"], ["other"]]
+    [definition] = [e.fields for e in offline(EventKind.DEFINE) if e.fields["name"] == "val/*"]
+    assert definition["definition"] == {"summary": "min", "step_metric": "epoch"}
+    assert run.summary["val/loss"] == {"min": 0.5}
+
+
+def test_several_words_and_nan_are_recorded_at_the_end(chiplog_dir: Path, offline: Offline) -> None:
+    with wandb.init(mode="offline") as run:
+        run.define_metric("a.b", summary="min,max")
+        run.define_metric("c", summary="mean")
+        for value in (1.0, 3.0):
+            run.log({"a": {"b": value}, "c": value})
+        run.log({"c": math.nan})
+    said = {key: value for event in offline(EventKind.SUMMARY) for key, value in event.fields["values"].items()}
+    assert said == {"a/b": '{"min": 1.0, "max": 3.0}', "c": "NaN"}
+
+
+def test_figures_and_charts_are_media(run: Any, offline: Offline) -> None:
+    from matplotlib.figure import Figure
+
+    table = wandb.Table(columns=["x", "y"], data=[[1, 2]])
+    figure = Figure()
+    figure.add_subplot().plot([1, 2])
+    run.log({"figure": figure, "curve": wandb.plot.line(table, "x", "y"), "table": table, "note": "text"})
+    found = [(event.fields["key"], event.fields["kind"]) for event in offline(EventKind.MEDIA)]
+    assert sorted(found) == [("curve_table", "table"), ("figure", "figure"), ("table", "table")]
+    assert run.summary["note"] == "text"
+
+
+def test_a_run_shows_what_scripts_read(run: Any, tmp_path: Path) -> None:
+    assert (run.project, run.group, run.job_type, run.entity, run.notes) == ("p", "", "", "", None)
+    assert run.path == f"p/{run.id}" and run.url == f"chiplog:///p/runs/{run.id}" == run.get_url()
+    assert (run.name, run.sweep_id, run.starting_step, run.resumed, run.offline) == (run.id, None, 0, False, True)
+    run.name, run.notes, run.tags = "n", "t", ["a"]
+    assert (run.name, run.notes, run.tags) == ("n", "t", ("a",))
+    run.config.update({"lr": 0.1})
+    assert run.config_static.lr == 0.1 and bool(run.config_static)
+    assert wandb.run is run and wandb.config.lr == 0.1
+    assert run.label and run._attach_id == run.id
+    assert run.to_html().startswith("<table") and run.display() is False
+    run._label(code="hf_trainer")
+
+
+def test_methods_of_wandb_do_their_work_and_none_raises(run: Any, tmp_path: Path, offline: Offline) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "model.pt").write_bytes(b"weights")
+    assert run.save(str(tmp_path / "deep" / "model.pt"), base_path=str(tmp_path), policy="now") == ["deep/model.pt"]
+    assert run.save(str(tmp_path / "deep" / "*.pt"), base_path=tmp_path) == ["deep/model.pt"]
+    assert run.save() == []
+    run.alert("title", "text", level=wandb.AlertLevel.WARN, wait_duration=5)
+    run.alert("title 2", level="nonsense")
+    run.write_logs("one\ntwo")
+    run.log(3)
+    run.define_metric(None)
+    run.watch(3)
+    run.mark_preempting()
+    levels = [e.fields["level"] for e in offline(EventKind.NOTICE) if e.fields["notice"] == "alert"]
+    assert levels[0] == "warning" and len(levels) == 2
+    assert [e.fields["line"] for e in offline(EventKind.CONSOLE)] == ["one", "two"]
+
+
+def test_finished_runs_take_nothing_with_a_line_and_raise_in_strict_mode(chiplog_dir: Path) -> None:
+    run = wandb.init(mode="offline")
+    run.finish()
+    run.log({"a": 1})
+    run.name = "late"
+    strict = wandb.init(mode="offline", settings={"strict": True})
+    strict.finish()
+    for call in (
+        lambda: strict.log({"a": 1}),
+        lambda: strict.summary.update(a=1),
+        lambda: setattr(strict.config, "a", 1),
+        lambda: setattr(strict, "name", "n"),
+        lambda: strict.log_code(),
+    ):
+        with pytest.raises(wandb.UsageError, match="is finished"):
+            call()
+
+
+def test_a_disabled_run_looks_like_wandbs(chiplog_dir: Path) -> None:
+    run = wandb.init(mode="disabled")
+    assert (run.project, run.entity, run.url, run.project_url, run.disabled) == ("dummy", "dummy", None, None, True)
+    run.finish()
