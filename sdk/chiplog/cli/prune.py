@@ -20,7 +20,9 @@ _CANDIDATES = f"""
 WITH seen AS (SELECT run_id, max(last_seen_at) AS at FROM labels GROUP BY run_id),
      counted AS (SELECT i.run_id, sum(s.n)::BIGINT AS n
                  FROM base.metric_series s JOIN base.identified i USING (producer) GROUP BY i.run_id),
-     saved AS (SELECT run_id, sum(bytes)::BIGINT AS bytes FROM files GROUP BY run_id)
+     saved AS (SELECT run_id, sum(bytes)::BIGINT AS bytes FROM (
+         SELECT DISTINCT i.run_id, f.sha256, f.bytes FROM base.named_contents f JOIN base.identified i USING (producer)
+     ) GROUP BY run_id)
 SELECT r.run_id, r.name, r.project, r.state, coalesce(r.ended_at, s.at, r.created_at) AS last_at,
        r.state = 'running' OR r.n_running > 0 AS is_running, coalesce(c.n, 0) AS n_values,
        coalesce(f.bytes, 0) AS file_bytes,
@@ -38,7 +40,7 @@ _HEADINGS = (
 @click.option("--older-than", metavar="AGE", help="Runs whose last event is older, as 12h, 90d, or before a date.")
 @click.option("--project", metavar="NAME", help="Only runs of this project.")
 @click.option("--state", "states", multiple=True, type=click.Choice(("finished", "failed", "crashed")))
-@click.option("--larger-than", metavar="SIZE", help="Runs with more saved files and values, as 500MB or 10GiB.")
+@click.option("--larger-than", metavar="SIZE", help="Runs with more files, media and values, as 500MB or 10GiB.")
 @click.option("--keep-last", metavar="N", type=click.IntRange(0), help="Keep the newest N runs of each project.")
 @click.option("--force", is_flag=True, help="Also runs with labels that run.")
 @click.option("-y", "--yes", is_flag=True, help="Delete. Without it, only show what would go.")
@@ -56,8 +58,9 @@ def prune(
 ) -> None:
     """Delete the runs that match all conditions. Shows them first: nothing is deleted without --yes.
 
-    Runs with a label that runs stay, unless --force is given. The size of a run is that of its saved files, and 14
-    bytes for each of its values. To prune regularly, set CHIPLOG_RETENTION_DAYS for the collector.
+    Runs with a label that runs stay, unless --force is given. The size of a run is that of its saved files and
+    media, each content once, and 14 bytes for each of its values. To prune regularly, set CHIPLOG_RETENTION_DAYS for
+    the collector.
     """
     conditions: list[str] = []
     params: dict[str, Any] = {}

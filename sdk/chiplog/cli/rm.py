@@ -12,7 +12,8 @@ _ABOUT = """
 SELECT n_labels,
        (SELECT coalesce(sum(s.n), 0)::BIGINT FROM base.metric_series s JOIN base.identified i USING (producer)
         WHERE i.run_id = r.run_id) AS n_values,
-       (SELECT count(*) FROM files f WHERE f.run_id = r.run_id) AS n_files
+       (SELECT count(*) FROM files f WHERE f.run_id = r.run_id) AS n_files,
+       (SELECT count(*) FROM media m WHERE m.run_id = r.run_id) AS n_media
 FROM runs r WHERE r.run_id = $run
 """
 
@@ -61,6 +62,8 @@ def _names_of(client: Client, runs: list[str], *, force: bool) -> dict[str, str 
 
 
 def _line_about(client: Client, run: str, name: str | None) -> str:
-    [row] = client.sql(_ABOUT, {"run": run}).rows() or [{"n_labels": 0, "n_values": 0, "n_files": 0}]
-    counts = f"{row['n_labels']:,} labels, {row['n_values']:,} values, {row['n_files']:,} files"
+    [row] = client.sql(_ABOUT, {"run": run}).rows() or [{"n_labels": 0, "n_values": 0, "n_files": 0, "n_media": 0}]
+    counts = (
+        f"{row['n_labels']:,} labels, {row['n_values']:,} values, {row['n_files']:,} files, {row['n_media']:,} media"
+    )
     return f"{run_text(run, name)}: {counts}"

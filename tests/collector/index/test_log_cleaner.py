@@ -206,11 +206,22 @@ def test_the_newest_segment_is_left_to_its_writer_until_it_is_sealed(
     assert kept == [path.read_bytes() for _, path in list_segments(index.directory / "log")]
 
 
-def test_only_contents_that_no_row_names_are_orphans(index: Index) -> None:
+def name_content(rank: Rank, kind: EventKind, name: str) -> None:
+    """Save a file or log an image: an event that names a content of five bytes."""
+    digest = name.encode() * 32
+    fields = (name, 5, digest) if kind == EventKind.FILE else (0, name, "image", digest, 5, "{}")
+    rank.say(kind, *fields)
+
+
+KINDS = pytest.mark.parametrize("kind", [EventKind.FILE, EventKind.MEDIA])
+
+
+@KINDS
+def test_only_contents_that_no_row_names_are_orphans(index: Index, kind: EventKind) -> None:
     gone, kept = Rank(1, run_id="gone"), Rank(2, run_id="kept")
     for rank, names in ((gone, "ab"), (kept, "bc")):
         for name in names:
-            rank.say(EventKind.FILE, name, 5, name.encode() * 32)
+            name_content(rank, kind, name)
     index.take(whole(gone, kept), (Kind.STORED, pack([b"S" * 16, b"d" * 32, 5])))
     assert index.database.orphaned_contents() == [b"d".hex() * 32]
     index.take(deletion(gone, run="gone"))
@@ -218,10 +229,11 @@ def test_only_contents_that_no_row_names_are_orphans(index: Index) -> None:
     assert sorted(index.database.orphaned_contents()) == expected
 
 
-def test_a_database_rebuilt_from_a_cleaned_log_knows_the_orphans(index: Index, tmp_path: Path) -> None:
+@KINDS
+def test_a_database_rebuilt_from_a_cleaned_log_knows_the_orphans(index: Index, kind: EventKind) -> None:
     gone, kept = Rank(1, run_id="gone"), Rank(2, run_id="kept")
     for rank, name in ((gone, "a"), (kept, "b")):
-        rank.say(EventKind.FILE, name, 5, name.encode() * 32)
+        name_content(rank, kind, name)
     stored = [(Kind.STORED, pack([b"S" * 16, name * 32, 5])) for name in (b"a", b"b")]
     take_each(index, whole(gone), whole(kept), *stored, deletion(gone, run="gone"), whole(logged(3, 400, run_id="s")))
     take_each(index, whole(logged(4, 400, run_id="s")))

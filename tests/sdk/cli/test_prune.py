@@ -36,6 +36,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paths]:
     big.events.insert(-1, big.events[-1])
     big.events.pop()
     big.say(EventKind.FILE, "model.bin", 3_000_000, bytes(32))
+    for step in range(2):  # one content
+        big.say(EventKind.MEDIA, step, "image", "image", bytes([7]) * 32, 1_000_000, "{}")
     runs = [
         finished(1, "old", project="gpt", age_days=100),
         finished(2, "new", project="gpt", n_steps=50),
@@ -89,7 +91,7 @@ def test_runs_that_are_running_are_named_and_refused_if_no_other_run_matches(pla
 def test_nothing_is_deleted_without_yes_and_then_what_was_shown(place: Paths) -> None:
     code, output = run_prune(place, "--larger-than", "1MB")
     assert code == 0
-    assert "1 run, 3 values, 3.0 MB of files" in output
+    assert "1 run, 3 values, 4.0 MB of files" in output
     assert "nothing was deleted; add --yes to delete these runs" in output
     code, output = run_prune(place, "--larger-than", "1MB", "--yes")
     assert output.endswith("deleted 1 run with 1 label\n")
