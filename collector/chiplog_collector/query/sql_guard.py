@@ -43,8 +43,9 @@ EXAMINER_START_S = 10.0  # the import of DuckDB on a busy machine
 # For one text, with a new child; a longer time means a hang.
 EXAMINE_MAX_S = EXAMINER_START_S + 2 * PARSE_TIMEOUT_S + 5.0
 # Functions that a SELECT can call although they change the database, its log or its settings. The read-only transaction
-# or the locked settings stop most of them too, but not checkpoint(). The functions of the last two lines run or parse a
-# text that only they see: a text that keeps the parser busy for hours would keep the index busy.
+# or the locked settings stop most of them too, but not checkpoint(). The functions of the last three lines run or
+# parse a text that only they see: a text that keeps the parser busy for hours would keep the index busy. A stored
+# content may be a database whose views are such texts.
 FUNCTIONS_REFUSED = frozenset(  # safeguard: text-parsing-functions-refused, functions-reviewed
     {
         *("checkpoint", "force_checkpoint", "truncate_duckdb_logs", "write_log"),
@@ -54,6 +55,7 @@ FUNCTIONS_REFUSED = frozenset(  # safeguard: text-parsing-functions-refused, fun
         *("add_grammar_extension", "remove_grammar_extension"),
         *("query", "json_execute_serialized_sql"),
         *("json_serialize_sql", "json_serialize_plan", "json_deserialize_sql"),
+        "read_duckdb",
     }
 )
 # Texts that are not parsed again: a page and `chiplog top` ask the same ones all the time.
