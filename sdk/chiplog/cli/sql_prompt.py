@@ -168,7 +168,12 @@ class _Names:
                     "AND database_name = current_database() AND function_type LIKE '%macro' GROUP BY 1 ORDER BY 1"
                 ),
                 list(self._ask(f"SELECT run_id, 0 FROM runs ORDER BY created_at DESC NULLS LAST LIMIT {NAMES_MAX}")),
-                list(self._ask(f"SELECT DISTINCT key, 0 FROM keys ORDER BY key LIMIT {NAMES_MAX}")),
+                list(
+                    self._ask(
+                        "SELECT key, 0 FROM (SELECT key FROM keys UNION SELECT key FROM media) "
+                        f"ORDER BY key LIMIT {NAMES_MAX}"
+                    )
+                ),
             )
             self._fresh_until = time.monotonic() + NAMES_FRESH_S
         return self._catalog
