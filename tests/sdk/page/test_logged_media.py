@@ -22,8 +22,10 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
             "WHERE producer = 101; "
             "INSERT INTO base.media SELECT * REPLACE (300 AS producer, 'again' AS sha256) FROM base.media "
             "WHERE producer = 101 AND step = 0 AND kind = 'image'; "
-            "INSERT INTO base.media SELECT * REPLACE (ts + INTERVAL 1 HOUR AS ts, 'later' AS sha256) FROM base.media "
-            "WHERE producer = 100 AND step = 0 AND kind = 'html'"
+            "INSERT INTO base.media SELECT * REPLACE (seq + 9000 AS seq, 'later' AS sha256) FROM base.media "
+            "WHERE producer = 100 AND step = 0 AND kind = 'html'; "
+            "INSERT INTO base.names VALUES (900, 'predictions/of its own'); "
+            "INSERT INTO base.media SELECT * REPLACE (900 AS key) FROM base.media WHERE kind = 'html'"
         )
 
     with filled(tmp_path_factory.mktemp("logged"), fill) as client:
@@ -33,13 +35,18 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 def test_parts_have_no_key_of_their_own(client: Client) -> None:
     found = {(row["key"], row["kind"]): row for row in read_media_keys(client, "logged")}
     assert set(found) == {
-        *(("scene", "image"), ("digits", "image"), (LOST, "image"), ("report", "html"), ("tone", "audio")),
+        *(
+            ("scene", "image"),
+            ("digits", "image"),
+            (LOST, "image"),
+            ("report", "html"),
+            ("predictions/of its own", "html"),
+            ("tone", "audio"),
+        ),
         *(("film", "video"), ("cloud", "object3d"), ("predictions", "table")),
     }
-    scene = found["digits", "image"]
-    assert (scene["n"], scene["n_stored"], scene["n_labels"]) == (15, 15, 1)
-    assert (scene["first_step"], scene["last_step"]) == (0, 200)
-    assert found[LOST, "image"]["n_stored"] == 0
+    digits = found["digits", "image"]
+    assert digits == {"key": "digits", "kind": "image", "n": 15, "first_step": 0, "last_step": 200}
     assert read_media_keys(client, "other") == []
 
 
@@ -78,5 +85,7 @@ def test_contents_are_described_by_their_digest(client: Client) -> None:
     found = describe_contents(client, "logged", [digest, "0" * 64])
     assert list(found) == [digest]
     assert (found[digest]["kind"], found[digest]["format"], found[digest]["type"]) == ("table", "parquet", None)
+    lost = digest_of(LOST)
+    assert (found[digest]["is_stored"], describe_contents(client, "logged", [lost])[lost]["is_stored"]) == (True, False)
     assert describe_contents(client, "other", [digest]) == {}
     assert describe_contents(client, "logged", []) == {}

@@ -227,6 +227,7 @@ function loggedTable({ sha256, metadata }, { run, key, table: chosen, signal }) 
     const cellOf = (cell, name) => {
       const found = typeof cell === "string" && cell.startsWith("sha256:") ? media[cell.slice(7)] : null;
       if (!found) return typeof cell === "number" ? valueText(cell) : cell === null ? "" : String(cell);
+      if (!found.is_stored) return `${found.kind}: has not arrived`;
       return player(run, { ...found, sha256: cell.slice(7) }, `${name}: ${found.kind}`) ?? h("a", { href: contentAddress(run, cell.slice(7)), download: true }, found.kind);
     };
     const heads = columns.map(({ name }, at) => {

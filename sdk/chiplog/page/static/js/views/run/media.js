@@ -385,6 +385,7 @@ class View {
       const media = await ask(`runs/${part(this.run)}/media`, {}, { signal: this.abort.signal });
       const isNew = JSON.stringify(media) !== JSON.stringify(this.media);
       this.media = media;
+      for (const panel of this.panels.values()) if (panel.isWaiting) panel.onStep();
       if (!isNew || !this.isOpen) return true;
       this.redrawAll();
       await Promise.all([...this.panels.values()].map((panel) => panel.loading)); // the pause is by all requests
@@ -534,6 +535,7 @@ class LoggedPanel extends StepPanel {
     if (text === this.shown) return; // what plays goes on
     this.shown = text;
     const { step, n_steps: nSteps, rows } = found;
+    this.isWaiting = rows.some(({ is_stored: isStored, masks }) => !isStored || masks.some((mask) => !mask.is_stored));
     const where = nSteps
       ? `step ${wholeText(step)} · logged at ${countText(nSteps, "step")}${found.is_cut ? ` · the first ${rows.length}` : ""}`
       : `Nothing of ${view.labels() ? "the chosen labels" : "any label"}.`;
