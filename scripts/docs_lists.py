@@ -125,6 +125,7 @@ BOUNDS = {
     "CHIPLOG_CONSOLE_BURST_LINES": ("rank", "captured lines in one burst"),
     "CHIPLOG_FILE_BYTES_MAX": ("rank", "one file that `save()` accepts"),
     "CHIPLOG_OUTBOX_BYTES_MAX": ("rank", "saved files on this node that the collector does not have yet"),
+    "CHIPLOG_ARTIFACT_WAIT_S": ("rank", "seconds that reading an artifact waits for the collector before it raises"),
     "CHIPLOG_FILES_BYTES_MAX": ("collector", "saved files of all runs; a file that does not fit waits in its outbox"),
     "CHIPLOG_SPOOL_BYTES_MAX": (
         "agent, rank",

@@ -20,6 +20,7 @@ RANGES: dict[str, tuple[int, int]] = {
     "CHIPLOG_CONSOLE_BURST_LINES": (1, 10_000_000),
     "CHIPLOG_FILE_BYTES_MAX": (4 * KIB, 1024 * GIB),
     "CHIPLOG_OUTBOX_BYTES_MAX": (1 * MIB, 64 * 1024 * GIB),
+    "CHIPLOG_ARTIFACT_WAIT_S": (0, 86_400),
     "CHIPLOG_FILES_BYTES_MAX": (1 * MIB, 1024 * 1024 * GIB),
     "CHIPLOG_SPOOL_BYTES_MAX": (1 * MIB, 1024 * GIB),
     "CHIPLOG_CREDIT_BYTES": (64 * KIB, 1 * GIB),
@@ -50,6 +51,7 @@ class Limits:
     console_burst_lines: int = limits.CONSOLE_BURST_LINES
     file_bytes_max: int = limits.FILE_BYTES_MAX
     outbox_bytes_max: int = limits.OUTBOX_BYTES_MAX
+    artifact_wait_s: int = limits.ARTIFACT_WAIT_S
     files_bytes_max: int = limits.FILES_BYTES_MAX
     spool_bytes_max: int = limits.SPOOL_BYTES_MAX
     credit_bytes: int = limits.CREDIT_BYTES

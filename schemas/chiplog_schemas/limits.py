@@ -27,6 +27,7 @@ MEDIA_PER_LOG_MAX = 100  # under one key in one call; more is a table
 PARTS_PER_MEDIA_MAX = 1_000  # media in the cells of one table, masks of one image
 TABLE_ROWS_MAX = 1_000_000  # of one logged table; more is a data set
 TABLE_COLUMNS_MAX = 10_000  # of one logged table: as many as a run has metrics
+ARTIFACT_WAIT_S = 30  # reading an artifact waits so long for the collector, then raises: a restart of one takes less
 PATH_CHARS_MAX = 1_024  # a file's name in its run
 OUTBOX_BYTES_MAX = 16 * GIB  # copies on a node that the collector has not stored yet
 FILES_BYTES_MAX = 256 * GIB  # all runs at a collector, partially received files included

@@ -27,10 +27,13 @@ if TYPE_CHECKING or not _is_command:
         finish,
         init,
         log,
+        log_artifact,
+        log_model,
         phase,
         save,
         setup,
         step,
+        use_artifact,
         watch,
     )
     from chiplog.values.metrics import Histogram
@@ -42,6 +45,7 @@ if TYPE_CHECKING or not _is_command:
         _take_over()
 
 if TYPE_CHECKING:
+    from chiplog.artifacts.artifact import Artifact
     from chiplog.media.audio import Audio
     from chiplog.media.figure import Figure
     from chiplog.media.html import Html
@@ -55,12 +59,15 @@ if TYPE_CHECKING:
     from chiplog.query.result import Result
     from chiplog.query.run_tables import run_history, runs
     from chiplog.recording.config import Config, Summary
+    from chiplog.values.artifact_value import ArtifactError
 
     run: Run | None
     config: Config
     summary: Summary
 
 __all__ = [
+    "Artifact",
+    "ArtifactError",
     "AsyncClient",
     "Audio",
     "Client",
@@ -85,6 +92,8 @@ __all__ = [
     "finish",
     "init",
     "log",
+    "log_artifact",
+    "log_model",
     "phase",
     "run",
     "run_history",
@@ -94,10 +103,13 @@ __all__ = [
     "step",
     "summary",
     "ui",
+    "use_artifact",
     "watch",
 ]
 
 _LATER_NAMES = {  # loaded when they are used
+    "Artifact": "artifacts.artifact",
+    "ArtifactError": "values.artifact_value",
     "AsyncClient": "query.async_client",
     "Audio": "media.audio",
     "Client": "query.client",

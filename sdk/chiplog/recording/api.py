@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from chiplog.timing.phases import Phase
     from chiplog.timing.steps import Step, TimedLoader
+    from chiplog.values.artifact_value import ArtifactValue
 
 __all__ = [
     "ChiplogModule",
@@ -44,10 +45,13 @@ __all__ = [
     "finish",
     "init",
     "log",
+    "log_artifact",
+    "log_model",
     "phase",
     "save",
     "setup",
     "step",
+    "use_artifact",
     "watch",
 ]
 _log = logging.getLogger("chiplog")
@@ -86,6 +90,85 @@ def save(path: "str | os.PathLike[str]", name: str | None = None, *more: Any, **
         >>> chiplog.save("configs/*.yaml", "configs")
     """
     return _run("save()").save(path, name, *more, **unknown)
+
+
+@hide_unknown_arguments
+def log_artifact(
+    artifact_or_path: "ArtifactValue | str | os.PathLike[str]",
+    name: str | None = None,
+    type: str | None = None,
+    aliases: list[str] | None = None,
+    *more: Any,
+    **unknown: Any,
+) -> Any:
+    """Record a version of an artifact with the current run; see `Run.log_artifact`.
+
+    Args:
+        artifact_or_path: An Artifact; or a file, a directory or a URI, which becomes one.
+        name: Of an artifact that is made of a path.
+        type: Likewise: a word such as model or dataset.
+        aliases: Names that move to this version.
+
+    Returns:
+        The artifact.
+
+    Examples:
+        >>> chiplog.log_artifact("checkpoints/last.pt", name="model", type="model")
+    """
+    return _run("log_artifact()").log_artifact(artifact_or_path, name, type, aliases, *more, **unknown)
+
+
+@hide_unknown_arguments
+def log_model(
+    path: "str | os.PathLike[str]",
+    name: str | None = None,
+    aliases: list[str] | None = None,
+    *more: Any,
+    **unknown: Any,
+) -> Any:
+    """Record a model with the current run; see `Run.log_model`.
+
+    Args:
+        path: A file or directory.
+        name: Of the artifact.
+        aliases: Names that move to this version.
+
+    Returns:
+        The artifact.
+
+    Examples:
+        >>> chiplog.log_model("checkpoints/last.pt", name="model", aliases=["best"])
+    """
+    return _run("log_model()").log_model(path, name, aliases, *more, **unknown)
+
+
+@hide_unknown_arguments
+def use_artifact(
+    artifact_or_name: "ArtifactValue | str",
+    type: str | None = None,
+    aliases: list[str] | None = None,
+    timeout_s: float | None = None,
+    *more: Any,
+    **unknown: Any,
+) -> Any:
+    """Return a version of an artifact for the current run; see `Run.use_artifact`.
+
+    Args:
+        artifact_or_name: "name:latest", "name:v3" or "project/name:alias".
+        type: The type that it must have.
+        aliases: Names that move to this version.
+        timeout_s: How long to wait for a collector that does not answer.
+
+    Returns:
+        The artifact.
+
+    Raises:
+        ArtifactError: The artifact is unknown, or the collector does not answer.
+
+    Examples:
+        >>> directory = chiplog.use_artifact("model:best").download()
+    """
+    return _run("use_artifact()").use_artifact(artifact_or_name, type, aliases, timeout_s, *more, **unknown)
 
 
 @hide_unknown_arguments

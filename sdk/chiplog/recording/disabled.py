@@ -7,16 +7,21 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ContextDecorator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from chiplog.recording.config import Config, Summary
 from chiplog.safety import foreign_names
+from chiplog.values.artifact_value import ArtifactPlace, ArtifactValue, artifact_class, find_artifact
 from chiplog.values.logged_values import LoggedValues
 from chiplog.values.metrics import flatten
 
 
 def _ignore(*given: object) -> None:
     """Record nothing."""
+
+
+_NOWHERE = ArtifactPlace("", "disabled", None, Path(), 0.0, _ignore)
 
 
 class DisabledRun:
@@ -76,6 +81,24 @@ class DisabledRun:
     def save(self, path: object = None, *more: Any, **unknown: Any) -> list[str]:
         """Save nothing."""
         return []
+
+    def log_artifact(
+        self, artifact_or_path: Any = None, name: str | None = None, type: str | None = None, *more: Any, **unknown: Any
+    ) -> Any:
+        """Return an artifact without a version."""
+        artifact = artifact_class().from_any(artifact_or_path, name, type, self.id)
+        artifact.note_logged(_NOWHERE, b"")
+        return artifact
+
+    def log_model(self, path: Any = None, name: str | None = None, *more: Any, **unknown: Any) -> Any:
+        """Return an artifact without a version."""
+        return self.log_artifact(path, name, "model")
+
+    def use_artifact(self, artifact_or_name: Any = None, *more: Any, **unknown: Any) -> Any:
+        """Return an artifact without files."""
+        if isinstance(artifact_or_name, ArtifactValue):
+            return self.log_artifact(artifact_or_name)
+        return find_artifact(_NOWHERE, artifact_or_name, None, None)
 
     def _call(self, *given: Any, **named: Any) -> None:
         """Record nothing."""

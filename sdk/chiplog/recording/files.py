@@ -1,4 +1,4 @@
-"""`run.save` and media: copy contents into the outbox of this node, and emit an event. The agent delivers the outbox.
+"""`run.save`, media, artifacts: copy contents into the outbox of this node, and emit events. The agent delivers them.
 
 The calling thread copies first, so later writes of the training to its file change nothing. A complete copy gets its
 name, the SHA-256 of its content, and then the event is appended. So a reader of the event can rely on the bytes, and a
@@ -101,6 +101,32 @@ class FileSaver:
         if not count and self._n_refused == n_refused:
             self._refuse(pattern, "file_missing", "it contains no files; nothing is saved")
         return saved
+
+    def files_of(self, source: str, path: str) -> Iterator[tuple[str, str]]:
+        """Yield the files of an artifact's entry: (file, name in the artifact)."""
+        if os.path.isdir(source):
+            yield from self._walk_directory(source, path)
+        else:
+            yield source, posixpath.normpath(path)
+
+    def keep(self, source: str, path: str) -> tuple[int, bytes] | None:
+        """Copy a file of an artifact; return its size and digest. None: it cannot be read, which was reported.
+
+        A file above a limit is only hashed.
+        """
+        try:
+            try:
+                return self._store(source, path)
+            except NotSavedError as error:
+                kind, why = error.args
+                is_limit = kind in ("file_too_large", "outbox_full")
+                self._refuse(source, kind, f"{why}, and the artifact names it without its bytes" if is_limit else why)
+                return self._hash(source) if is_limit else None
+        except OSError as error:
+            if is_interrupt(error):
+                raise
+            self._refuse(source, "file_unreadable", f"{error.strerror or error}; it is not saved")
+            return None
 
     def _refuse(self, source: str, kind: str, why: str) -> None:
         self._n_refused += 1
@@ -264,6 +290,12 @@ class FileSaver:
             if not is_clone:
                 _write_all(target, piece)
         return size, hasher.digest()
+
+    @staticmethod
+    def _hash(source: str) -> tuple[int, bytes]:
+        with open(source, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").digest()
+            return file.tell(), digest
 
 
 def _write_all(target: int, data: bytes) -> None:

@@ -20,6 +20,7 @@ from chiplog.journal.journal import Journal
 from chiplog.journal.null import EventSink, LazyJournal, NullJournal
 from chiplog.journal.sender import SenderThread
 from chiplog.recording.alerts import ALERT_INTERVAL_S, AlertLimit, parse_alert
+from chiplog.recording.artifacts import ArtifactStorage
 from chiplog.recording.collector_lookup import AttemptLookup, watch_demand
 from chiplog.recording.config import Config, ConfigPublisher, Summary
 from chiplog.recording.environment import EnvironmentCollector
@@ -42,6 +43,7 @@ from chiplog.safety.process_number import may_start_threads, process_number
 from chiplog.safety.text import clean_utf8, is_encodable
 from chiplog.settings import RunSettings, as_strings, identity_event_fields, safe_name
 from chiplog.torch.current_device import CurrentDevice, current_device
+from chiplog.values.artifact_value import ArtifactPlace, ArtifactValue, artifact_class, find_artifact
 from chiplog.values.metrics import Media
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.codec import pack
@@ -114,6 +116,9 @@ class Run(Recorder):
             self._saver.store_bytes,
             say=lambda *fields: self._emit(EventKind.MEDIA, *fields),
             complain=lambda bad: self._complaints.report(bad),
+        )
+        self._artifacts = ArtifactStorage(
+            self._saver, say=self._emit, complain=lambda bad: self._complaints.report(bad)
         )
         self._shared = ConfigPublisher(
             self._emit,
@@ -429,6 +434,119 @@ class Run(Recorder):
             self._complaints.report(Diagnostic("save_not_primary", "", f"{message}; call it where run.is_primary"))
             return []
         return self._saver.save(path, name)
+
+    @ignore_unknown_arguments
+    def log_artifact(
+        self,
+        artifact_or_path: ArtifactValue | str | os.PathLike[str],
+        name: str | None = None,
+        type: str | None = None,
+        aliases: list[str] | None = None,
+    ) -> Any:
+        """Record a version of an artifact. Never raises.
+
+        The call copies the files, as `save` does, for any label. The same files are the same version. A file above a
+        limit of `save` is named without its bytes.
+
+        Args:
+            artifact_or_path: An Artifact; or a file, a directory or a URI, which becomes one.
+            name: Of an artifact that is made of a path. Default: the run ID and the last part of the path.
+            type: Likewise: a word such as model or dataset.
+            aliases: Names that move to this version. `latest` always does.
+
+        Returns:
+            The artifact. Its `version` is None until `wait()`.
+
+        Examples:
+            >>> artifact = run.log_artifact("checkpoints/last.pt", name="model", type="model", aliases=["best"])
+        """
+        artifact: Any = artifact_class().from_any(artifact_or_path, name, type, self.id)
+        self._log_artifact(artifact, aliases)
+        return artifact
+
+    @never_raises("log_artifact")
+    def _log_artifact(self, artifact: ArtifactValue, aliases: Any) -> None:
+        if self._settings.mode == "disabled":
+            artifact.note_logged(self._artifact_place, b"")
+        elif not self._is_finished_warn("log_artifact()") and self._ensure_recording():
+            self._artifacts.log(artifact, self._artifact_place, aliases)
+
+    @ignore_unknown_arguments
+    def log_model(self, path: str | os.PathLike[str], name: str | None = None, aliases: list[str] | None = None) -> Any:
+        """Record a file or directory as a version of an artifact of type model; see `log_artifact`. Never raises.
+
+        Args:
+            path: A file or directory.
+            name: Of the artifact. Default: the run ID and the last part of the path.
+            aliases: Names that move to this version.
+
+        Examples:
+            >>> run.log_model("checkpoints/last.pt", name="model", aliases=["best"])
+        """
+        return self.log_artifact(path, name=name, type="model", aliases=aliases)
+
+    @ignore_unknown_arguments
+    def use_artifact(
+        self,
+        artifact_or_name: ArtifactValue | str,
+        type: str | None = None,
+        aliases: list[str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Return a version of an artifact, and record that this run uses it. It waits for the collector, and may raise.
+
+        Args:
+            artifact_or_name: "name:latest", "name:v3" or "project/name:alias", where the last slash separates. Without
+                an alias it is `latest`, without a project the run's.
+            type: The type that it must have.
+            aliases: Names that move to this version.
+            timeout_s: How long to wait for a collector that does not answer. Default: CHIPLOG_ARTIFACT_WAIT_S, 30.
+
+        Returns:
+            The artifact; its `download()` writes the files.
+
+        Raises:
+            ArtifactError: The artifact is unknown, or the collector does not answer.
+
+        Examples:
+            >>> directory = run.use_artifact("model:best").download()
+        """
+        place = self._artifact_place
+        if isinstance(artifact_or_name, ArtifactValue):
+            artifact: Any = artifact_or_name
+            if artifact.digest is None:
+                self._log_artifact(artifact, aliases)
+        else:
+            artifact = find_artifact(place, artifact_or_name, type, timeout_s)
+        self._note_use(artifact)
+        if aliases:
+            artifact.aliases = [*artifact.aliases, *aliases]
+            artifact.save()
+        return artifact
+
+    @never_raises("use_artifact")
+    def _note_use(self, artifact: Any) -> None:
+        is_recorded = self._settings.mode != "disabled" and artifact.digest is not None
+        if is_recorded and not self._is_finished_warn("use_artifact()") and self._ensure_recording():
+            of_version = artifact.project or "", artifact.name, bytes.fromhex(artifact.digest or "")
+            self._emit(EventKind.ARTIFACT_USE, *of_version)
+
+    @property
+    def _artifact_place(self) -> ArtifactPlace:
+        settings = self._settings
+        return ArtifactPlace(
+            clean_utf8(settings.project or ""),
+            settings.mode,
+            os.environ.get("CHIPLOG_COLLECTOR") or None,
+            settings.places.root,
+            settings.bounds.artifact_wait_s,
+            self._emit_alias,
+        )
+
+    @never_raises("artifact.save")
+    def _emit_alias(self, project: str, name: str, digest: bytes, alias: str, is_set: int) -> None:
+        if self._settings.mode != "disabled" and not self._is_finished_warn("artifact.save()"):
+            self._emit(EventKind.ARTIFACT_ALIAS, project, name, digest, alias, is_set)
 
     @ignore_unknown_arguments
     def define_metric(self, name: str, summary: str | None = None, step_metric: str | None = None) -> None:

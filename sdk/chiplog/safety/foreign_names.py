@@ -13,14 +13,14 @@ from typing import Any
 from chiplog.safety.diagnostics import NOT_RECORDED, Diagnostic
 
 _WANDB = """
-    AlertLevel Api Artifact ArtifactTTL Box3d Classes Config EvalTable Graph JoinedTable Molecule Plotly Settings
+    AlertLevel Api ArtifactTTL Box3d Classes Config EvalTable Graph JoinedTable Molecule Plotly Settings
     agent agents api apis attach box3d catboost controller data_types
-    ensure_configured env gym integration join jupyter keras link_model log_artifact log_code log_model login
+    ensure_configured env gym integration join jupyter keras link_model log_code login
     mark_preempting pin_config_keys plot plot_table profiler require restore sacred sagemaker_auth sdk sklearn sweep
-    teardown tensorboard termerror termlog termsetup termwarn unwatch use_artifact use_model util visualize
+    teardown tensorboard termerror termlog termsetup termwarn unwatch use_model util visualize
 """
 _MLFLOW = """
-    ActiveModel ActiveRun MlflowClient active_run add_trace artifacts autolog clear_active_model create_experiment
+    ActiveModel ActiveRun MlflowClient active_run add_trace autolog clear_active_model create_experiment
     create_external_model create_workspace delete_assessment delete_experiment delete_experiment_tag
     delete_logged_model_tag delete_prompt_alias delete_run delete_tag delete_trace_tag delete_workspace
     disable_system_metrics_logging doctor enable_system_metrics_logging end_run entities evaluate
@@ -49,9 +49,9 @@ MODULE_NAMES = frozenset(_WANDB.split()) | frozenset(_MLFLOW.split()) | _EXCEPTI
 # Of the runs of both.
 _RUN = """
     config_static display entity finish_artifact from_dictionary from_proto get_project_url get_url inputs join
-    link_artifact link_model log_artifact log_code log_model mark_preempting outputs path pin_config_keys project_url
+    link_artifact link_model log_code mark_preempting outputs path pin_config_keys project_url
     restore settings starting_step status sweep_id sweep_url sync_dir to_dictionary to_html to_proto unwatch
-    upsert_artifact use_artifact use_model write_logs
+    upsert_artifact use_model write_logs
 """
 # Arguments of `init`, and columns of the views `runs` and `labels`, whose values a run does not have.
 _RUN_UNKNOWN = """
@@ -69,8 +69,8 @@ RUN_NAMES = frozenset(_RUN.split()) | frozenset(_RUN_UNKNOWN.split())
 
 # Of all of these, the names whose data is lost. Modules are here if functions of them record, such as `autolog`.
 _RECORDING = """
-    Artifact Box3d EvalTable Graph JoinedTable Molecule Plotly data_types keras
-    link_model log_artifact log_code log_model plot plot_table sacred sklearn tensorboard use_artifact use_model
+    Box3d EvalTable Graph JoinedTable Molecule Plotly data_types keras
+    link_model log_code plot plot_table sacred sklearn tensorboard use_model
     MlflowClient add_trace autolog evaluate import_checkpoints langchain lightgbm log_artifacts log_assessment log_dict
     log_expectation log_feedback log_figure log_image log_input log_inputs log_issue log_metric log_metrics
     log_model_params log_outputs log_param log_params log_stream log_table log_text log_trace models onnx openai pyfunc

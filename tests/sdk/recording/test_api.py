@@ -36,7 +36,7 @@ DOCUMENTED = {
         *("alert", "attempt", "config", "data", "define_metric", "dir", "disabled", "finish", "group", "id"),
         *("is_primary", "job_type", "label", "local_rank", "log", "mode", "name", "notes", "offline", "phase"),
         *("project", "rank", "restart_count", "resumed", "run_id", "save", "step", "summary", "tags", "url", "watch"),
-        "world_size",
+        *("log_artifact", "log_model", "use_artifact", "world_size"),
     },
     "Config": {*OF_A_DICT, "as_dict", "setdefaults"},
     "Summary": OF_A_DICT,
@@ -240,7 +240,7 @@ def test_names_of_other_loggers_do_nothing_and_warn_once(run: chiplog.Run, caplo
     assert not isinstance(run, chiplog.Molecule)
     with chiplog.start_run() as other:
         other.info.run_id.upper()
-    run.log_artifact("model.pt")
+    run.log_code("model.pt")
     run.log({"table": table, "loss": 1.0})
 
     class Mine(chiplog.JoinedTable):
@@ -256,7 +256,7 @@ def test_names_of_other_loggers_do_nothing_and_warn_once(run: chiplog.Run, caplo
     copy.deepcopy(table)
     names = [r.getMessage().split()[1] for r in caplog.records if "is not available" in r.getMessage()]
     expected = ["JoinedTable", "Api", "Molecule", "start_run"]
-    assert names == [*(f"chiplog.{name}" for name in expected), "run.log_artifact", "chiplog.trace"]
+    assert names == [*(f"chiplog.{name}" for name in expected), "run.log_code", "chiplog.trace"]
     run.finish()
     rows = [e.fields["body"]["key"] for e in offline(EventKind.NOTICE) if e.fields["notice"] == "bad_value"]
     assert "chiplog.JoinedTable" in rows
@@ -301,7 +301,7 @@ def test_a_run_has_every_name_of_arguments_columns_variables_and_other_loggers(
         lambda: sorted([chiplog.Molecule, chiplog.Molecule]),
         lambda: next(iter(chiplog.Api().runs("x")), None),
         lambda: [chiplog.Api().run("x").summary["acc"] > 0.5, 1 / chiplog.Graph().width, -chiplog.Graph().width],
-        lambda: os.path.join(chiplog.Artifact("x").download(), "model.pt"),
+        lambda: os.path.join(chiplog.Api().artifact("x").download(), "model.pt"),
         lambda: float(chiplog.Api().run("x").summary["acc"]) + int(chiplog.Api().run("x").steps),
         lambda: list(chiplog.integration) + list(chiplog.sdk["x"]),
         lambda: chiplog.config.as_dict() | {"a": 1},

@@ -1,0 +1,124 @@
+"""Reading versions: by alias, number or digest; files are verified; a wait has an end, and an error one line."""
+
+from pathlib import Path
+
+import pytest
+
+from chiplog.artifacts import reads
+from chiplog.values.artifact_value import ArtifactError, ArtifactPlace
+from chiplog_schemas.paths import paths_for_root
+from tests.support.hand_written import hand_written
+from tests.support.safeguard import Safeguard
+from tests.support.stored_artifacts import FILES, NEWER, fill, store
+
+SAFEGUARDS = [
+    Safeguard(
+        "a manifest that is not what was logged is refused",
+        "artifact-manifest-verified",
+        condition=False,
+        test="test_a_manifest_that_lacks_an_entry_is_refused",
+    ),
+    Safeguard(
+        "a file of an artifact never leads out of the directory that was named",
+        "artifact-stays-below-root",
+        condition=False,
+        test="test_a_path_that_leads_elsewhere_is_not_written",
+    ),
+]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(reads, "_SETTLE_S", 0.0)
+    monkeypatch.setattr(reads, "_PAUSE_S", 0.01)
+    fill(tmp_path / "root")
+    return tmp_path / "root"
+
+
+def place_of(root: Path) -> ArtifactPlace:
+    return ArtifactPlace("team/gpt", "online", None, root, 1.0, lambda *change: None)
+
+
+def find(root: Path, wanted: str, name: str = "model") -> reads.Version:
+    return reads.find_by_name(place_of(root), "team/gpt", name, wanted, 0.0)
+
+
+def written(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize(("wanted", "files"), [("best", FILES), ("v0", FILES), ("latest", NEWER), ("v1", NEWER)])
+def test_a_version_is_found_and_its_files_come_back(
+    root: Path, tmp_path: Path, wanted: str, files: dict[str, bytes]
+) -> None:
+    version = find(root, wanted)
+    assert (version.type, version.metadata, version.description) == ("model", {"epoch": 3}, "text")
+    assert str(version) == f"team/gpt/model:v{version.version}"
+    reads.download(place_of(root), version, tmp_path / "out", 0.0)
+    assert written(tmp_path / "out") == files
+    assert reads.read(place_of(root), version, "weights.pt", 0.0) == files["weights.pt"]
+    found = reads.find_by_digest(place_of(root), "team/gpt", "model", bytes.fromhex(version.digest), 0.0)
+    assert found == version
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "message"),
+    [
+        ("model", "worst", "artifact 'model' of project 'team/gpt' has no version 'worst'; it has v1 latest, v0 best"),
+        ("model", "v9", "has no version v9"),
+        ("modell", "latest", "artifact 'modell' of project 'team/gpt' is unknown"),
+    ],
+)
+def test_what_is_unknown_is_one_error_that_names_what_is_known(
+    root: Path, name: str, wanted: str, message: str
+) -> None:
+    with pytest.raises(ArtifactError) as error:
+        find(root, wanted, name)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_of_this_machine_is_copied_and_other_references_stay(root: Path, tmp_path: Path) -> None:
+    version = find(root, "latest", "data")
+    reads.download(place_of(root), version, tmp_path / "out", 0.0)
+    assert written(tmp_path / "out") == {"here": b"referenced"}
+    (root / "referenced.txt").write_text("changed it")
+    with pytest.raises(ArtifactError, match="has changed since artifact team/gpt/data:v0 was logged"):
+        reads.download(place_of(root), version, tmp_path / "again", 0.0)
+    (root / "referenced.txt").unlink()
+    with pytest.raises(ArtifactError, match="cannot be read: No such file"):
+        reads.download(place_of(root), version, tmp_path / "again", 0.0)
+    assert written(tmp_path / "again") == {}
+
+
+def test_a_content_that_is_missing_or_damaged_is_an_error_and_nothing_is_left(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="file 'gone' of artifact team/gpt/gone:v0 cannot be read"):
+        reads.download(place_of(root), find(root, "latest", "gone"), tmp_path / "out", 0.1)
+    store(root, NEWER["weights.pt"]).write_bytes(b"other weighty")
+    with pytest.raises(ArtifactError, match="damaged at the collector"):
+        reads.download(place_of(root), find(root, "latest"), tmp_path / "out", 0.0)
+    assert set(written(tmp_path / "out")) <= {"sub/config.json"}
+
+
+def test_a_path_that_leads_elsewhere_is_not_written(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="it must be relative"):
+        reads.download(place_of(root), find(root, "latest", "evil"), tmp_path / "a" / "b", 0.0)
+    assert not (tmp_path / "escape").exists()
+
+
+def test_a_manifest_that_lacks_an_entry_is_refused(root: Path, tmp_path: Path) -> None:
+    with hand_written(tmp_path / "other") as database:
+        database.execute("SELECT 1")
+    import duckdb
+
+    with duckdb.connect(str(paths_for_root(root).index)) as database:
+        database.execute("DELETE FROM base.artifact_files WHERE path = 'sub/config.json'")
+    with pytest.raises(ArtifactError, match="1 of its 2 entries are there"):
+        find(root, "latest")
+
+
+@pytest.mark.parametrize("url", [None, "tcp://127.0.0.1:1", "nonsense"])
+def test_a_collector_that_does_not_answer_is_one_error(tmp_path: Path, url: str | None) -> None:
+    place = ArtifactPlace("p", "online", url, tmp_path / "nothing", 0.1, lambda *change: None)
+    with pytest.raises(ArtifactError, match=r"artifacts cannot be read within 0.1 s: ") as error:
+        reads.find_by_name(place, "p", "model", "latest", 0.1)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,84 @@
+"""A database with versions of artifacts, written by hand, and their contents."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import duckdb
+
+from chiplog.values.artifact_value import ManifestFile, manifest_digest
+from chiplog_schemas.paths import ensure_private_dir, paths_for_root
+from chiplog_schemas.storage.content_files import content_path
+from tests.support.hand_written import hand_written
+
+FILES = {"weights.pt": b"first weights" * 100_000, "sub/config.json": b"{}"}
+NEWER = {"weights.pt": b"other weights", "sub/config.json": b"{}"}
+
+
+def file_of(path: str, data: bytes) -> ManifestFile:
+    return ManifestFile(path, len(data), hashlib.sha256(data).digest())
+
+
+def store(root: Path, data: bytes) -> Path:
+    """Store a content as a collector does."""
+    target = content_path(paths_for_root(root).files, hashlib.sha256(data).digest())
+    ensure_private_dir(target.parent.parent)
+    ensure_private_dir(target.parent)
+    target.write_bytes(data)
+    return target
+
+
+def add_version(
+    database: duckdb.DuckDBPyConnection,
+    files: Iterable[ManifestFile],
+    *,
+    project: str = "team/gpt",
+    name: str = "model",
+    aliases: Iterable[str] = (),
+) -> str:
+    """Write a version of run r1 with these files; return its digest."""
+    files = list(files)
+    digest = manifest_digest(files).hex()
+    [(number,)] = database.execute(
+        "SELECT count(*) FROM base.artifact_versions WHERE project = ? AND name = ?", [project, name]
+    ).fetchall()
+    place = "(producer, seq, ts"
+    for file in files:
+        row = [digest, file.path, file.size, None if file.sha256 is None else file.sha256.hex(), file.reference]
+        database.execute("INSERT INTO base.artifact_files VALUES (1, 1, '2026-01-02', ?, ?, ?, ?, ?)", row)
+    described = [project, name, "model", digest, len(files), sum(file.size for file in files), '{"epoch": 3}', "text"]
+    columns = f"{place}, project, name, type, digest, n_files, bytes, metadata, description)"
+    database.execute(
+        f"INSERT INTO base.artifacts {columns} VALUES (1, 1, '2026-01-02', ?, ?, ?, ?, ?, ?, ?, ?)", described
+    )
+    for alias in aliases:
+        database.execute(
+            f"INSERT INTO base.artifact_aliases {place}, project, name, digest, alias, is_set) "
+            "VALUES (1, 1, '2026-01-02', ?, ?, ?, ?, 1)",
+            [project, name, digest, alias],
+        )
+    database.execute("INSERT INTO base.artifact_versions VALUES (?, ?, ?, ?)", [project, name, digest, number])
+    return digest
+
+
+def fill(root: Path) -> None:
+    """Write two versions of `model`, and one of `data` with references."""
+    with hand_written(root) as database:
+        database.execute("INSERT INTO base.runs (run, run_id, primary_label) VALUES (1, 'r1', 'a')")
+        database.execute(
+            "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, started_at) "
+            "VALUES (1, 'rank', 1, 'a', 0, true, '2026-01-02')"
+        )
+        add_version(database, [file_of(*item) for item in FILES.items()], aliases=["best"])
+        add_version(database, [file_of(*item) for item in NEWER.items()])
+        local = root / "referenced.txt"
+        local.write_text("referenced")
+        references = [
+            ManifestFile("here", 10, hashlib.sha256(b"referenced").digest(), local.as_uri()),
+            ManifestFile("there", 0, None, "s3://bucket/key"),
+        ]
+        add_version(database, references, name="data")
+        add_version(database, [file_of("../../escape", b"out")], name="evil")
+        add_version(database, [file_of("gone", b"not here")], name="gone")
+        for data in {*FILES.values(), *NEWER.values(), b"out"}:
+            store(root, data)
