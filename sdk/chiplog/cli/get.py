@@ -1,21 +1,20 @@
-"""`chiplog get`: saved files back from the collector, one or a whole directory."""
+"""`chiplog get`: saved files back from the collector, one or a whole directory, or those of an artifact."""
 
-import contextlib
-import hashlib
 import os
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
+from chiplog.artifacts.artifact import parse_name
+from chiplog.artifacts.reads import Version, condition_of, copy_content, version_of, write_file
 from chiplog.cli.completion import complete_runs
 from chiplog.cli.options import exact_run, open_client, resolve_run, source_options
 from chiplog.cli.progress import progress_bar
-from chiplog.query.client import Client, QueryError
+from chiplog.query.client import Client
 from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
 from chiplog.transfer.export_format import directory_name
+from chiplog.values.artifact_value import ArtifactError
 from chiplog_schemas.storage.content_files import invalid_path_reason
 
 _FILES = """SELECT path, bytes, sha256 FROM files
@@ -32,7 +31,7 @@ class _SavedFile(NamedTuple):
 
 
 @click.command()
-@click.argument("run", shell_complete=complete_runs)
+@click.argument("run", required=False, shell_complete=complete_runs)
 @click.argument("path", default="", required=False)
 @click.option(
     "-o",
@@ -41,15 +40,33 @@ class _SavedFile(NamedTuple):
     metavar="DEST",
     help="Write to this file or directory; a directory if it ends with /.",
 )
+@click.option("--artifact", metavar="NAME:ALIAS", help="Copy the files of a version: [PROJECT/]NAME[:ALIAS or :vN].")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @source_options
-def get(run: str, path: str, destination: str | None, force: bool, dir_: str | None, url: str | None) -> None:
+def get(
+    run: str | None,
+    path: str,
+    destination: str | None,
+    artifact: str | None,
+    force: bool,
+    dir_: str | None,
+    url: str | None,
+) -> None:
     """Copy saved files of a run back: the file PATH, all files below the directory PATH, or all of the run.
 
     RUN is an ID, the beginning of one, a name, or `latest`; an ID if files are replaced. By default a file or directory
     is written to the current directory under its last name, and all files of a run to a directory that is named as by
-    `chiplog export`.
+    `chiplog export`. The files of an artifact go to the directory NAME:vN; a referenced file of this machine is copied,
+    any other reference is left out.
     """
+    if artifact is not None:
+        if run is not None:
+            raise click.UsageError(f"--artifact {artifact} and the run {run} exclude each other; leave one out")
+        with open_client(dir_, url) as client:
+            _get_artifact(client, artifact, destination, force=force)
+        return
+    if run is None:
+        raise click.UsageError("name a run, or an artifact with --artifact NAME:ALIAS")
     path = path.strip("/")
     output = None if destination is None else Path(destination)
     is_directory = output is not None and (str(destination).endswith("/") or output.is_dir())
@@ -110,35 +127,43 @@ def _copy_all(client: Client, files: list[_SavedFile]) -> None:
         task = progress.add_task("copying", total=sum(file.n_bytes for file in files))
         for file in files:
             progress.update(task, description=file.path)
-            _copy(client, file, lambda n_bytes: progress.advance(task, n_bytes))
+            copy_content(client, file.path, file.sha256, file.target, lambda n_bytes: progress.advance(task, n_bytes))
 
 
-def _copy(client: Client, file: _SavedFile, on_bytes: Callable[[int], None]) -> None:
-    """Write one file under a temporary name, verify its digest, and rename it."""
-    file.target.parent.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256()
-    descriptor, name = tempfile.mkstemp(prefix=f".{file.target.name[:64]}.", dir=file.target.parent)
+def _get_artifact(client: Client, text: str, destination: str | None, *, force: bool) -> None:
+    """Write the files of a version. Raises ClickException."""
     try:
-        with os.fdopen(descriptor, "wb") as part:
-            for data in client.read_file(file.sha256):
-                digest.update(data)
-                part.write(data)
-                on_bytes(len(data))
-        if digest.hexdigest() != file.sha256:  # safeguard: got-file-verified
-            message = f"file {file.path!r} is damaged at the collector: its digest is not {file.sha256}"
-            raise QueryError("internal", message)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, file.target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+        version = _version_of(client, text)
+        files = [file for file in version.files if not file.reference or file.reference.startswith("file:")]
+        root = Path(f"{version.name}:v{version.version}" if destination is None else destination)
+        taken = [root / file.path for file in files if os.path.lexists(root / file.path)]
+        if taken and not force:
+            raise click.UsageError(f"{taken[0]} exists; name another place with -o, or replace it with --force")
+        for file in files:
+            write_file(client, version, file, root / file.path)
+    except ArtifactError as error:
+        raise click.ClickException(str(error)) from error
+    n_bytes = sum(file.size for file in files)
+    what = f"{len(files)} file{'s' if len(files) != 1 else ''}, {n_bytes:,} bytes"
+    left = f"; {n_left} references left out" if (n_left := len(version.files) - len(files)) else ""
+    click.echo(f"{version}: {what}, written to {root}{left}", err=True)
 
 
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+def _version_of(client: Client, text: str) -> Version:
+    """Return the version that a text names; without a project, that of the only one. Raises ClickException."""
+    project, name, wanted = parse_name(text, "")
+    rows = client.sql("SELECT DISTINCT project FROM artifacts WHERE name = $name ORDER BY project", {"name": name})
+    projects = [str(row["project"]) for row in rows.rows()]
+    if "/" not in text:
+        if len(projects) > 1:
+            known = ", ".join(f"{project}/{name}" for project in projects[:5])
+            raise click.UsageError(f"artifact {name!r} is of several projects: {known}; name one")
+        project = projects[0] if projects else ""
+    version = version_of(client, project, name, *condition_of(wanted))
+    if version is None:
+        what = f"has no version {wanted!r:.80}" if project in projects else "is unknown"
+        raise click.UsageError(f"artifact {text.partition(':')[0]!r:.200} {what}; chiplog artifacts lists all")
+    return version
 
 
 def _common(files: list[_SavedFile]) -> str:

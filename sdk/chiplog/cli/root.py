@@ -35,6 +35,7 @@ COMMANDS = (
     CommandSpec("plot", "chiplog.cli.plot:plot", LOOK, "Plot metrics, in the terminal or as a picture."),
     CommandSpec("compare", "chiplog.cli.compare:compare", LOOK, "Compare two runs: config, metrics, phases, machines."),
     CommandSpec("logs", "chiplog.cli.logs:logs", LOOK, "Print what a run's processes printed."),
+    CommandSpec("artifacts", "chiplog.cli.artifacts:artifacts", LOOK, "List versions of artifacts."),
     CommandSpec("sql", "chiplog.cli.sql:sql", LOOK, "Query the database, live and read-only."),
     CommandSpec("run", "chiplog.cli.run:run", RUN, "Run a command; record its console and exit status."),
     CommandSpec("up", "chiplog.cli.daemons:up", RUN, "Start agent and collector in the background."),

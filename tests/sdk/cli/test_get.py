@@ -15,8 +15,10 @@ from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import Lock
 from chiplog_schemas.storage.content_files import content_path
+from tests.support import stored_artifacts
 from tests.support.hand_written import hand_written
 from tests.support.safeguard import Safeguard
+from tests.support.stored_artifacts import FILES, NEWER
 
 CONTENTS = {
     "model/last.pt": os.urandom(3_000_000),  # several parts
@@ -247,3 +249,27 @@ def test_a_collector_that_ends_between_two_parts_costs_nothing(root: Path) -> No
             client._remote._send = end_first  # type: ignore[method-assign]
             service._receive = lambda socket: None  # type: ignore[method-assign]  # it ends before it answers
             assert found + b"".join(parts) == data
+
+
+def test_the_files_of_an_artifact_come_back_by_alias_number_or_project(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stored_artifacts.fill(tmp_path / "root")
+    for name, files in (("model:best", FILES), ("model", NEWER), ("team/gpt/model:v0", FILES)):
+        done = run(tmp_path / "root", "--artifact", name, "-o", "out", "--force")
+        assert done.exit_code == 0 and "written to out" in done.stderr, done.output
+        assert written(tmp_path / "out") == files
+    assert run(tmp_path / "root", "--artifact", "model").exit_code == 0
+    assert written(tmp_path / "model:v1") == NEWER
+    done = run(tmp_path / "root", "--artifact", "data")
+    assert "1 file, 10 bytes, written to data:v0; 1 references left out" in done.stderr
+    for arguments, code, message in (
+        (["--artifact", "model"], 2, "exists; name another place with -o"),
+        (["--artifact", "model:x"], 2, "artifact 'model' has no version 'x'"),
+        (["--artifact", "modl"], 2, "artifact 'modl' is unknown"),
+        (["--artifact", ":"], 1, "an artifact is named as"),
+        (["--artifact", "evil"], 1, "it must be relative"),
+        (["r1", "--artifact", "model"], 2, "exclude each other"),
+        ([], 2, "name a run, or an artifact"),
+    ):
+        done = run(tmp_path / "root", *arguments)
+        assert (done.exit_code, message in done.stderr) == (code, True), done.output

@@ -36,6 +36,7 @@ def test_help_lists_the_commands_in_sections_and_without_arguments_too(chiplog):
         "plot",
         "compare",
         "logs",
+        "artifacts",
         "sql",
     ]
 

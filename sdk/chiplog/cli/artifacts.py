@@ -1,0 +1,37 @@
+"""`chiplog artifacts`: the versions of artifacts as a table."""
+
+import click
+
+from chiplog.cli.options import open_client, source_options
+from chiplog.cli.output import FORMATS, Output, output_options
+from chiplog.cli.suggestions import require_known
+from chiplog.cli.writers import write_result
+from chiplog.query.nearest_names import KNOWN_MAX
+
+_FILTERS = ("project", "name", "type")
+_VERSIONS = """SELECT project, name, 'v' || version AS version, type, aliases, n_files, bytes, ts, made_by, used_by
+FROM artifacts WHERE {} ORDER BY project, name, artifacts.version DESC"""
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--project", metavar="NAME", help="Only those of this project.")
+@click.option("--type", "type_", metavar="TYPE", help="Only those of this type.")
+@output_options(*FORMATS)
+@source_options
+def artifacts(
+    name: str | None, project: str | None, type_: str | None, output: Output, dir_: str | None, url: str | None
+) -> None:
+    """List versions of artifacts, of NAME or of all, the newest of each first.
+
+    `chiplog get --artifact NAME:ALIAS` copies the files of one.
+    """
+    given = dict(zip(_FILTERS, (project, name, type_), strict=True))
+    values = {column: value for column, value in given.items() if value is not None}
+    with open_client(dir_, url) as client:
+        for column, value in values.items():
+            query = f"SELECT DISTINCT {column} AS known FROM artifacts ORDER BY known LIMIT {KNOWN_MAX}"
+            known = [str(row["known"]) for row in client.sql(query).rows()]
+            require_known(f"{column} of an artifact", value, known, "chiplog artifacts shows that of each")
+        condition = " AND ".join(f"{column} = ${column}" for column in values) or "true"
+        write_result(client.sql(_VERSIONS.format(condition), values or None), output)

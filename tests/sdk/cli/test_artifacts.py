@@ -1,0 +1,49 @@
+"""`chiplog artifacts`: versions as a table, the newest first, by project, name and type."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from chiplog.cli.artifacts import artifacts
+from tests.support.stored_artifacts import fill
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("root")
+    fill(root)
+    return root
+
+
+def versions(root: Path, *arguments: str) -> list[tuple[str, str]]:
+    done = CliRunner().invoke(artifacts, [*arguments, "--format", "json", "--dir", str(root)])
+    assert done.exit_code == 0, done.output
+    return [(row["name"], row["version"]) for row in json.loads(done.stdout)]
+
+
+def test_all_versions_are_listed_and_the_filters_choose_among_them(root: Path) -> None:
+    all_versions = [("data", "v0"), ("evil", "v0"), ("gone", "v0"), ("model", "v1"), ("model", "v0")]
+    assert (
+        versions(root) == versions(root, "--type", "model") == versions(root, "--project", "team/gpt") == all_versions
+    )
+    assert versions(root, "model") == [("model", "v1"), ("model", "v0")]
+
+
+def test_a_table_names_aliases_and_runs(root: Path) -> None:
+    done = CliRunner().invoke(artifacts, ["model", "--dir", str(root)])
+    assert "best" in done.stdout and "latest" in done.stdout and "r1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["modl"], "name 'modl' of an artifact is unknown; did you mean 'model'?"),
+        (["--project", "team"], "project 'team' of an artifact is unknown"),
+        (["--type", "x"], "type 'x' of an artifact is unknown"),
+    ],
+)
+def test_an_unknown_name_is_one_line(root: Path, arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(artifacts, [*arguments, "--dir", str(root)])
+    assert done.exit_code == 2 and message in done.stderr
