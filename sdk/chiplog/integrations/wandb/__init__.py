@@ -10,6 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from chiplog.artifacts.artifact import Artifact
 from chiplog.integrations.adapter.module_aliases import add_modules
 from chiplog.integrations.wandb.charts import plot_table
 from chiplog.integrations.wandb.errors import CommError, Error, UsageError, tell
@@ -27,6 +28,7 @@ from chiplog.values.metrics import Histogram
 __version__ = "0.31.0"
 __all__ = [
     "AlertLevel",
+    "Artifact",
     "Audio",
     "CommError",
     "Config",
@@ -48,16 +50,20 @@ __all__ = [
     "generate_id",
     "init",
     "log",
+    "log_artifact",
+    "log_model",
     "login",
     "plot_table",
     "run",
     "save",
     "summary",
+    "use_artifact",
     "watch",
 ]
 
 _MEDIA = frozenset(("Audio", "Html", "Image", "Object3D", "Table", "Video"))  # each in the module of its name
 _OF_RUN = frozenset(("alert", "define_metric", "display", "finish", "save", "watch", "write_logs"))
+_OF_ARTIFACTS = frozenset(("log_artifact", "log_model", "use_artifact"))  # of runs, too
 
 
 def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, sync: bool | None = None) -> None:
@@ -137,7 +143,7 @@ class _Module(ModuleType):
             return attribute(name) if found is None else getattr(found, name)
         if name in _MEDIA:
             return getattr(import_module(f"chiplog.media.{name.lower()}"), name)
-        if name in _OF_RUN:
+        if name in _OF_RUN | _OF_ARTIFACTS:
             return _call(name)
         if name in foreign_names.MODULE_NAMES:
             return harmless(name)

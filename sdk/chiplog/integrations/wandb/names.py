@@ -3,6 +3,7 @@
 from enum import Enum
 from typing import Any
 
+from chiplog.artifacts.artifact import Artifact
 from chiplog.integrations.wandb import charts
 from chiplog.integrations.wandb.errors import AuthenticationError, CommError, ConfigError, Error, UsageError, tell
 from chiplog.integrations.wandb.run_config import Config
@@ -49,7 +50,7 @@ def module_names() -> dict[str, dict[str, Any]]:
         "plot": {name: getattr(charts, name) for name in ("bar", "histogram", "line", "plot_table", "scatter")},
         "env": {"set_project": _nothing, "get_project": _nothing},
         "util": {"generate_id": generate_id, "json_dumps_safer": _json},
-        "sdk": {"Settings": Settings, "Config": Config},
+        "sdk": {"Artifact": Artifact, "Settings": Settings, "Config": Config},
         "sdk.wandb_run": {"Run": Run},
         "sdk.wandb_settings": {"Settings": Settings},
         "sdk.wandb_config": {"Config": Config},

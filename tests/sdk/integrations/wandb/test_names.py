@@ -1,11 +1,14 @@
 """The names below `wandb` that scripts and libraries import."""
 
 import importlib
+from pathlib import Path
 
 import pytest
 
+import chiplog
 from chiplog.integrations import wandb
 from chiplog.integrations.wandb.names import harmless
+from tests.support.node import Node
 
 IMPORTED = [
     ("sdk.wandb_run", "Run"),  # optuna, ray
@@ -18,6 +21,7 @@ IMPORTED = [
     ("sdk.wandb_settings", "Settings"),
     ("sdk.wandb_config", "Config"),
     ("sdk", "Settings"),
+    ("sdk", "Artifact"),  # lightning
     ("util", "generate_id"),
     ("util", "json_dumps_safer"),
     ("env", "set_project"),
@@ -39,6 +43,20 @@ def test_classes_are_the_same_under_each_of_their_names() -> None:
     assert wandb.sdk.wandb_run.Run is wandb.Run
     assert wandb.sdk.wandb_settings.Settings is wandb.Settings
     assert wandb.errors.Error is wandb.Error
+    assert wandb.sdk.Artifact is wandb.Artifact is chiplog.Artifact
+
+
+def test_an_artifact_is_logged_and_read_by_the_names_of_wandb(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHIPLOG_DIR", str(node.root))
+    with wandb.init(project="p", settings=wandb.Settings(console="off")) as run:
+        artifact = wandb.Artifact("model", type="model", metadata={"epoch": 1})
+        with artifact.new_file("weights") as file:
+            file.write("w")
+        run.log_artifact(artifact, aliases=["best"])
+        assert artifact.wait().version == "v0"
+        assert Path(wandb.use_artifact("model:best").download(tmp_path / "out"), "weights").read_text() == "w"
 
 
 def test_any_other_name_does_nothing_and_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
