@@ -55,6 +55,15 @@ def test_a_transaction_of_a_failed_query_can_be_ended(connection: duckdb.DuckDBP
     assert sink.data
 
 
+def test_only_a_query_that_names_their_macro_looks_for_logged_tables(connection: duckdb.DuckDBPyConnection) -> None:
+    stream_result(connection, "SELECT 'media', getvariable('media_tables')", None, ResultSink())
+    connection.execute("ROLLBACK")
+    for sql in ("FROM media_table('r', 'k', 1)", 'FROM "Media_Table"(?, ?, ?)'):
+        message = failed(connection, sql).message
+        assert "tables_of_steps" in message, "here is no such view"
+        connection.execute("ROLLBACK")
+
+
 @pytest.mark.parametrize(
     ("sql", "params", "kind"),
     [
