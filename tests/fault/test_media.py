@@ -121,7 +121,7 @@ def test_media_of_a_killed_rank_and_its_children_arrive_move_and_go_with_their_r
     bare_node.start()
     check(bare_node)
     before, contents = media(bare_node), stored(bare_node.root)
-    command(bare_node.root, "export", "pictures", "-o", tmp_path / "export")
+    assert ", 7 files, " in command(bare_node.root, "export", "pictures", "-o", tmp_path / "export")
     command(bare_node.root, "backup", tmp_path / "backup")
     assert {path.name: path.read_bytes() for path in (tmp_path / "backup").glob("files/??/*")} == contents
     try:
