@@ -280,12 +280,22 @@ class Artifact(ArtifactValue):
         Raises:
             ArtifactError: The version has no such file, or cannot be read.
         """
-        found = self._read(None)
-        for file in () if found is None else found.files:
+        for file in self.files():
             if file.path == name:
-                digest = None if file.sha256 is None else file.sha256.hex()
-                return ArtifactFile(self, file.path, file.size, digest, file.reference or None)
+                return file
         raise ArtifactError(f"artifact {self.name!r} has no file {name!r:.200}")
+
+    def files(self) -> "list[ArtifactFile]":
+        """Return the files of the version, by name.
+
+        Raises:
+            ArtifactError: The version cannot be read.
+        """
+        found = self._read(None)
+        return [
+            ArtifactFile(self, file.path, file.size, file.sha256.hex() if file.sha256 else None, file.reference or None)
+            for file in (() if found is None else found.files)
+        ]
 
     def get(self, name: str) -> bytes:
         """Return the content of a file of the version.

@@ -235,7 +235,8 @@ def _asking(place: ArtifactPlace, timeout_s: float) -> Iterator[tuple[Client, fl
         with _connected(place, until) as client:
             yield client, until
     except (QueryError, NoDataError, ValueError, OSError) as error:
-        raise ArtifactError(f"artifacts cannot be read within {timeout_s:g} s: {error}") from error
+        remedy = "" if place.url else "; if the collector is on another host, set CHIPLOG_COLLECTOR"
+        raise ArtifactError(f"artifacts cannot be read within {timeout_s:g} s: {error}{remedy}") from error
 
 
 def _connected(place: ArtifactPlace, until: float) -> Client:

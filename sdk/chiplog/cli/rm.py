@@ -13,7 +13,8 @@ SELECT n_labels,
        (SELECT coalesce(sum(s.n), 0)::BIGINT FROM base.metric_series s JOIN base.identified i USING (producer)
         WHERE i.run_id = r.run_id) AS n_values,
        (SELECT count(*) FROM files f WHERE f.run_id = r.run_id) AS n_files,
-       (SELECT count(*) FROM media m WHERE m.run_id = r.run_id) AS n_media
+       (SELECT count(*) FROM media m WHERE m.run_id = r.run_id) AS n_media,
+       (SELECT count(*) FROM artifacts a WHERE a.made_by = [r.run_id]) AS n_versions
 FROM runs r WHERE r.run_id = $run
 """
 
@@ -62,8 +63,8 @@ def _names_of(client: Client, runs: list[str], *, force: bool) -> dict[str, str 
 
 
 def _line_about(client: Client, run: str, name: str | None) -> str:
-    [row] = client.sql(_ABOUT, {"run": run}).rows() or [{"n_labels": 0, "n_values": 0, "n_files": 0, "n_media": 0}]
-    counts = (
-        f"{row['n_labels']:,} labels, {row['n_values']:,} values, {row['n_files']:,} files, {row['n_media']:,} media"
-    )
-    return f"{run_text(run, name)}: {counts}"
+    whats = ("labels", "values", "files", "media", "versions")
+    [row] = client.sql(_ABOUT, {"run": run}).rows() or [{f"n_{what}": 0 for what in whats}]
+    counts = ", ".join(f"{row[f'n_{what}']:,} {what}" for what in whats[:4])
+    only_here = f", {row['n_versions']:,} versions of artifacts" if row["n_versions"] else ""  # that no other run made
+    return f"{run_text(run, name)}: {counts}{only_here}"

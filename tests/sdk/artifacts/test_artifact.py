@@ -9,6 +9,7 @@ import pytest
 
 import chiplog
 from chiplog.artifacts.artifact import ArtifactFile, parse_name
+from chiplog.cli.root import main
 from chiplog.values.artifact_value import ArtifactEntry
 
 
@@ -121,6 +122,7 @@ def test_what_a_run_logs_another_reads_and_the_same_files_are_the_same_version(
         assert Path(used.download(), "m.pt").read_bytes() == b"weights"
         assert used.get("m.pt") == b"weights"
         file = used.get_path("m.pt")
+        assert used.files() == [file]
         assert isinstance(file, ArtifactFile) and Path(file.download("out")).read_bytes() == b"weights"
         with pytest.raises(chiplog.ArtifactError, match="has no file 'x'"):
             used.get_path("x")
@@ -136,3 +138,32 @@ def test_what_a_run_logs_another_reads_and_the_same_files_are_the_same_version(
         (0, ["best", "prod"], ["maker"], ["user"]),
         (1, ["latest"], ["maker"], []),
     ]
+
+
+def test_an_artifact_of_an_offline_run_is_numbered_once_it_is_delivered(node, tmp_path: Path) -> None:
+    (tmp_path / "m.pt").write_bytes(b"weights")
+    with chiplog.init("p", run_id="off", mode="offline", dir=node.root, capture_console=False) as run:
+        run.log_artifact(tmp_path / "m.pt", name="model", aliases=["best"])
+    assert main(["sync", "--dir", str(node.root)]) == 0
+    node.until("SELECT count(*) AS n FROM artifact_files WHERE is_stored", lambda rows: rows[0]["n"] == 1)
+    with chiplog.init("p", run_id="user", dir=node.root, capture_console=False) as run:
+        used = run.use_artifact("model:best")
+        assert (used.version, used.get("m.pt")) == ("v0", b"weights")
+
+
+def test_a_number_stays_when_its_run_is_deleted_and_the_database_is_built_again(node, tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / "m.pt").write_bytes(b"%d" % number)
+        with chiplog.init("p", run_id=f"run-{number}", dir=node.root, capture_console=False) as run:
+            run.log_artifact(tmp_path / "m.pt", name="model").wait()
+    node.until("SELECT count(*) AS n FROM runs WHERE state = 'finished'", lambda rows: rows[0]["n"] == 3)
+    assert main(["rm", "run-1", "--yes", "--dir", str(node.root)]) == 0
+    versions = "SELECT version, aliases, made_by FROM artifacts ORDER BY version"
+    expected = [
+        {"version": 0, "aliases": [], "made_by": ["run-0"]},
+        {"version": 2, "aliases": ["latest"], "made_by": ["run-2"]},
+    ]
+    assert node.until(versions, lambda rows: len(rows) == 2) == expected
+    node.stop()
+    assert main(["rebuild", "--dir", str(node.root)]) == 0
+    assert node.sql(versions) == expected
