@@ -88,7 +88,7 @@ class View {
       if (hasGrown(before, detail)) this.live.changed();
     };
     this.element.addEventListener("report", this.onReport);
-    const concerns = () => isActive(this.report);
+    const concerns = () => isActive(this.report) || this.waiting().length > 0;
     const pauses = { pauseMs: PAUSE_MS, pauseFactor: PAUSE_FACTOR, isQuiet: true };
     this.live = liveRefresh(() => this.refresh(), { ...pauses, concerns });
   }
@@ -380,12 +380,17 @@ class View {
 
   // -- live --
 
+  /** Return the panels of which a content has not arrived: contents come after the events that name them. */
+  waiting() {
+    return [...this.panels.values()].filter((panel) => panel.isWaiting);
+  }
+
   async refresh() {
     try {
       const media = await ask(`runs/${part(this.run)}/media`, {}, { signal: this.abort.signal });
       const isNew = JSON.stringify(media) !== JSON.stringify(this.media);
       this.media = media;
-      for (const panel of this.panels.values()) if (panel.isWaiting) panel.onStep();
+      for (const panel of this.waiting()) panel.onStep();
       if (!isNew || !this.isOpen) return true;
       this.redrawAll();
       await Promise.all([...this.panels.values()].map((panel) => panel.loading)); // the pause is by all requests
