@@ -89,7 +89,7 @@ def test_a_database_that_cannot_be_rewritten_stays_as_it_was(disk: Disk, library
     node = Node(root)
     node.start()
     try:
-        record(root, file)
+        record(root, file, CHIPLOG_AGENT=node.place.agent_address)  # so that no other one starts, and outlives it
         node.until(VALUES, lambda rows: len(rows) == EVENTS)
     finally:
         node.stop()
