@@ -145,6 +145,11 @@ class DeliveryClient:
         """Return True if the next hop has answered."""
         return self.machine.state is SenderState.OPEN
 
+    @property
+    def is_heard(self) -> bool:
+        """Return True if a process listens at a plain socket's address, although it may not have answered yet."""
+        return self._plain is not None and self._plain.is_connected
+
     def poll(self, now: float) -> None:
         """Process what arrived, handle timeouts, send what the credit allows."""
         if now < self._again_at:

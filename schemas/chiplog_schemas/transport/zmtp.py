@@ -52,6 +52,11 @@ class Dealer:
         self._messages: deque[list[bytes]] = deque()
 
     @property
+    def is_connected(self) -> bool:
+        """Return True if a process listens, although it may not have answered yet."""
+        return self._is_connected
+
+    @property
     def is_blocked(self) -> bool:
         """Return True if queued data waits for room in the kernel's buffer."""
         return self._is_connected and bool(self._out if self._is_ready else self._handshake)

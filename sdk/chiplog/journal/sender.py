@@ -225,7 +225,7 @@ class SenderThread:
                     link = DeliveryClient(
                         None, self._places.agent_address, self._journal.producer, self._info, self._journal
                     )
-                if not link.is_open and self._may_start_agent and now >= start_at:
+                if not link.is_open and self._may_start_agent and now >= start_at and not self._is_served(link):
                     start_at = now + (_START_AGAIN_S if self._start_agent() else _LOOK_AGAIN_S)
                 if self._deadline != float("inf"):
                     if self._has_ended(link, now):
@@ -240,6 +240,11 @@ class SenderThread:
             link.close()
             if context is not None and link.socket is None:
                 context.term()
+
+    def _is_served(self, link: DeliveryClient) -> bool:
+        """Return True if an agent will answer. Another could not take its lock, or would take it after its end."""
+        # safeguard: slow-agent-awaited
+        return link.is_heard and lock_holder_pid(self._places.agent / "lock") != 0
 
     def _interval_s(self, link: DeliveryClient) -> float:
         """Return the pause before the next tick."""

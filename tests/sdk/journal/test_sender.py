@@ -19,6 +19,7 @@ from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.messages import MessageKind
 from chiplog_schemas.transport.collector_memory import RememberedCollector, remember_collector
+from tests.support.lock_holder import lock_holder
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -52,13 +53,19 @@ SAFEGUARDS = [
         condition=False,
         test="test_a_rank_names_the_keys_that_an_agent_in_place_of_a_configured_one_lacks",
     ),
+    Safeguard(
+        "a rank starts no other agent beside one that is slow to answer",
+        "slow-agent-awaited",
+        value="False",
+        test="test_another_agent_is_started_only_if_the_one_that_runs_cannot_answer",
+    ),
 ]
 
 
 class Ran:
     """A journal, its sender, and the sender's warnings."""
 
-    def __init__(self, place: Paths, address: str, online: bool, hurries: bool = False) -> None:
+    def __init__(self, place: Paths, address: str | None, online: bool, hurries: bool = False) -> None:
         self.journal = Journal(place.journals / ("ab" * 16), b"\xab" * 16, b"\x80")
         self.journal.append(b"first")
         self.journal.publish()
@@ -96,7 +103,7 @@ class Ran:
 def begin(tmp_path: Path) -> Iterator[Callable[..., Ran]]:
     ran: list[Ran] = []
 
-    def begin_one(address: str = f"ipc://{tmp_path}/agent", online: bool = True, hurries: bool = False) -> Ran:
+    def begin_one(address: str | None = f"ipc://{tmp_path}/agent", online: bool = True, hurries: bool = False) -> Ran:
         place = paths_for_root(tmp_path / "chiplog")
         ran.append(Ran(place, address, online, hurries))
         return ran[0]
@@ -282,3 +289,17 @@ def test_a_run_that_ends_before_its_thread_has_begun_is_delivered(begin, agent, 
     ran.thread._reports_place = True
     assert ran.thread.stop(WAIT_S), ran.said
     assert agent() == 1
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_another_agent_is_started_only_if_the_one_that_runs_cannot_answer(
+    begin, monkeypatch, tmp_path, listens
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(sender_module, "start_daemon_once", lambda module, *rest: bool(started.append(module)))
+    place = paths_for_root(tmp_path / "chiplog")
+    listens_at = Path(place.agent_address.removeprefix("ipc://")) if listens else None
+    with lock_holder(place.agent / "lock", listens_at):
+        ran = begin(None)
+        wait_until(lambda: started or ran.ticks > 20, "many ticks", WAIT_S)
+        assert bool(started) is not listens
