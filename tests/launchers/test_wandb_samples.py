@@ -13,6 +13,7 @@ from tests.launchers.training import TORCHRUN
 from tests.support.marks import everyday
 from tests.support.node import Node
 from tests.support.ports import free_ports
+from tests.support.summary_writers import MODULES
 from tests.support.waiting import WAIT_S, wait_until
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -121,6 +122,22 @@ if __name__ == "__main__":
         else: run.log(found)
 """
 )
+# The shape of cleanrl's scripts: the class is imported first, and hyperparameters are a text.
+REINFORCEMENT = """
+import time
+from {module} import SummaryWriter
+
+if __name__ == "__main__":
+    import wandb
+    wandb.init(sync_tensorboard=True, config={{"seed": 1}}, name="x", save_code=True)
+    writer = SummaryWriter("runs/x")
+    writer.add_text("hyperparameters", "|param|value|\\n|-|-|\\n|seed|1|")
+    for global_step in range(0, 3000, 1000):
+        writer.add_scalar("charts/episodic_return", global_step / 3, global_step)
+        writer.add_scalar("losses/value_loss", 0.1, global_step)
+    wandb.log({{"done": 1}})
+    writer.close()
+"""
 
 
 class Sample:
@@ -237,3 +254,22 @@ def test_without_the_command_a_script_runs_by_its_module(sample: Sample) -> None
     done = subprocess.run(command, env=sample.environ, cwd=sample.directory, timeout=WAIT_S, check=False)
     assert done.returncode == 0
     sample.rows(lambda rows: values(rows) == [("finished", 3, 303)])
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_what_a_summary_writer_is_given_is_logged_under_its_global_step(sample: Sample, module: str) -> None:
+    sample.run(REINFORCEMENT.format(module=module))
+    n = 3 * 3 + 1
+    [row] = sample.rows(lambda rows: [row[4:6] for row in rows] == [("finished", n)])
+    query = "SELECT key, step, value FROM metrics WHERE run_id = '{}' ORDER BY ALL"
+    found = [tuple(row.values()) for row in sample.node.sql(query.format(row[0]))]
+    steps = (0, 1000, 2000)
+    assert found == [
+        *(("charts/episodic_return", step, step / 3) for step in steps),
+        ("done", 2000, 1.0),
+        *(("global_step", step, float(step)) for step in steps),
+        *(("losses/value_loss", step, 0.1) for step in steps),
+    ]
+    [text] = sample.node.sql(f"SELECT key, value FROM texts WHERE run_id = '{row[0]}'")
+    assert text == {"key": "hyperparameters", "value": "|param|value|\n|-|-|\n|seed|1|"}
+    assert len(list((sample.directory / "runs/x").glob("events.*"))) == 1

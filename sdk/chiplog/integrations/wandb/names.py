@@ -4,18 +4,19 @@ from enum import Enum
 from typing import Any
 
 from chiplog.artifacts.artifact import Artifact
+from chiplog.integrations.tensorboard.patch import Sync
 from chiplog.integrations.wandb import charts
 from chiplog.integrations.wandb.errors import AuthenticationError, CommError, ConfigError, Error, UsageError, tell
 from chiplog.integrations.wandb.run_config import Config
 from chiplog.integrations.wandb.settings import Settings
-from chiplog.integrations.wandb.start import generate_id
+from chiplog.integrations.wandb.start import current, generate_id
 from chiplog.integrations.wandb.wandb_run import Run, RunDisabled
 from chiplog.safety import foreign_names
 
 # Modules in which every name is harmless.
 _WITHOUT_NAMES = """
     apis cli.cli data_types integration.catboost integration.gym integration.keras integration.lightgbm integration.sb3
-    integration.tensorboard integration.torch integration.xgboost keras sdk.data_types sdk.lib.filesystem
+    integration.torch integration.xgboost keras sdk.data_types sdk.lib.filesystem
 """
 _stand_ins: dict[str, Any] = {}
 
@@ -60,8 +61,53 @@ def module_names() -> dict[str, dict[str, Any]]:
         "sdk.lib.runid": {"generate_id": generate_id},
         "sdk.lib.telemetry": {"context": _Context},
         "apis.public": {"Run": Run},
+        "tensorboard": _TENSORBOARD,
+        "integration.tensorboard": _TENSORBOARD,
         **{name: {} for name in _WITHOUT_NAMES.split()},
     }
+
+
+def patch_tensorboard(
+    save: Any = None, tensorboard_x: Any = None, pytorch: Any = None, root_logdir: str = "", **_: Any
+) -> None:
+    """Log what SummaryWriters are given to the current run, until `unpatch()`.
+
+    Args:
+        save: Accepted.
+        tensorboard_x: Accepted.
+        pytorch: Accepted.
+        root_logdir: A directory above those of the writers, whose paths below it are prefixes of keys.
+
+    """
+    unpatch_tensorboard()
+
+    def log(data: dict[str, Any], step: int | None) -> None:
+        run = current()
+        if run is None:
+            tell("values of a SummaryWriter without a run are not recorded; call wandb.init() first")
+        else:
+            run.log(data, step)
+
+    def configure(values: dict[str, Any]) -> None:
+        run = current()
+        if run is not None:
+            run.config.setdefaults(values)
+
+    def report(where: str, error: Exception) -> None:
+        tell(f"what a SummaryWriter was given is not recorded: {type(error).__name__} {error}")
+
+    _patched.append(Sync(log, configure, report, root_logdir))
+    _patched[0].begin()
+
+
+def unpatch_tensorboard() -> None:
+    """Undo `patch()`."""
+    while _patched:
+        _patched.pop().end()
+
+
+_patched: list[Sync] = []
+_TENSORBOARD = {"patch": patch_tensorboard, "unpatch": unpatch_tensorboard}
 
 
 def _lines(name: str) -> Any:

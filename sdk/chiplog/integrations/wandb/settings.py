@@ -39,7 +39,10 @@ FIELDS = frozenset(_FIELDS.split())
 _VARIABLES = {"WANDB_NAME": "run_name", "WANDB_NOTES": "run_notes", "WANDB_TAGS": "run_tags", "WANDB_DIR": "root_dir"}
 _VARIABLES |= {"WANDB_JOB_TYPE": "run_job_type"}
 _FLAGS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-_ARE_FLAGS = ("save_code", "strict", "silent", "quiet", "disabled", "x_primary", "x_update_finish_state")
+_ARE_FLAGS = (
+    *("save_code", "strict", "silent", "quiet", "disabled", "sync_tensorboard"),
+    *("x_primary", "x_update_finish_state"),
+)
 
 
 class Settings:
@@ -47,7 +50,7 @@ class Settings:
 
     Args:
         **fields: mode, project, entity, run_id, run_name, run_group, run_job_type, run_tags, run_notes, resume, reinit,
-            console, silent, quiet, save_code, strict, x_label, x_primary, x_update_finish_state and
+            console, silent, quiet, save_code, strict, sync_tensorboard, x_label, x_primary, x_update_finish_state and
             x_stats_gpu_device_ids are honoured. All others of wandb 0.31 are accepted silently.
     """
 

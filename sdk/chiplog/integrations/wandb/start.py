@@ -106,7 +106,7 @@ def init(
         fork_from: Not available: a new run, with one line.
         save_code: True saves the main script.
         tensorboard: As sync_tensorboard.
-        sync_tensorboard: Not available yet: one line.
+        sync_tensorboard: Log also what SummaryWriters of torch and tensorboardX are given, until `finish`.
         monitor_gym: Not available yet: one line.
         settings: `wandb.Settings` or a dict.
         anonymous: Accepted.
@@ -136,6 +136,8 @@ def _init(given: dict[str, Any], environ: Mapping[str, str]) -> Run:
                 Error,
             )
         previous.config.update(_config(said))
+        if said.get("sync_tensorboard"):
+            previous._sync_tensorboard()
         return previous
     _check(said, reinit)
     for line in _not_available(given, said):
@@ -152,6 +154,8 @@ def _init(given: dict[str, Any], environ: Mapping[str, str]) -> Run:
         _ = run.dir  # W&B makes it at once
     if said.get("save_code"):
         _save_main_script(run)
+    if said.get("sync_tensorboard"):
+        run._sync_tensorboard()
     return run
 
 
@@ -291,7 +295,7 @@ def _is_notebook() -> bool:
 
 def _not_available(given: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]:
     lines = [f"wandb.init() has no argument {name}=; it is ignored" for name in given["unknown"]]
-    for name in ("sync_tensorboard", "monitor_gym", "resume_from", "fork_from"):
+    for name in ("monitor_gym", "resume_from", "fork_from"):
         if said.get(name):
             lines.append(f"wandb.init({name}=) is not available in chiplog: the run is opened without it")
     return lines

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from chiplog.integrations.adapter.reads import former_state
+from chiplog.integrations.tensorboard.patch import Sync
 from chiplog.integrations.wandb.charts import CustomChart
 from chiplog.integrations.wandb.errors import Error, UsageError, of_open_run
 from chiplog.integrations.wandb.model_watch import Watch
@@ -48,6 +49,7 @@ class Run:
         self._config = Config(inner.config, self._former_config, lambda: self._check_open("config"))
         self._former: dict[str, Any] | None = None  # what the run had before; None: not asked for yet
         self._watches: list[Watch] = []
+        self._tensorboard: Sync | None = None
         self._n_lines = 0  # of write_logs()
 
     # -- logging --
@@ -386,8 +388,23 @@ class Run:
         """Finish the run."""
         if not self._is_finished:
             self.unwatch()
+            if self._tensorboard is not None:
+                self._tensorboard.end()
             self._publish_summary()
         self._inner.finish(exit_code or 0)
+
+    @never_raises("tensorboard")
+    def _sync_tensorboard(self) -> None:
+        """Log what SummaryWriters are given, until `finish`."""
+        if self._tensorboard is None and not self.disabled:
+            self._tensorboard = Sync(self._log_added, self._config.setdefaults, self._inner._report_internal_error)
+            self._tensorboard.begin()
+
+    def _log_added(self, data: dict[str, Any], step: int | None) -> None:
+        if not self._is_finished:
+            self.log(data, step)
+        elif self._tensorboard is not None:  # chiplog's run was finished
+            self._tensorboard.end()
 
     @never_raises("summary")
     def _publish_summary(self) -> None:

@@ -4,6 +4,7 @@ import importlib
 from pathlib import Path
 
 import pytest
+from tensorboardX import SummaryWriter
 
 import chiplog
 from chiplog.integrations import wandb
@@ -79,3 +80,19 @@ def test_small_functions_do_what_their_callers_expect() -> None:
     wandb.env.set_project("p")
     wandb.setup()
     wandb.require("service")
+
+
+def test_patched_summary_writers_log_to_the_current_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_scalar = SummaryWriter.add_scalar
+    assert wandb.integration.tensorboard.patch is wandb.tensorboard.patch
+    wandb.tensorboard.patch(root_logdir=str(tmp_path))
+    wandb.tensorboard.patch(root_logdir=str(tmp_path))
+    with SummaryWriter(str(tmp_path / "train")) as writer:
+        writer.add_scalar("loss", 0.5, 10)
+        assert "call wandb.init() first" in capsys.readouterr().err
+        for _ in range(2):
+            with wandb.init(mode="offline", dir=tmp_path) as run:
+                writer.add_scalar("loss", 0.25, 10)
+                assert run.summary["train/loss"] == 0.25
+    wandb.tensorboard.unpatch()
+    assert SummaryWriter.add_scalar is add_scalar

@@ -86,9 +86,9 @@ def test_config_is_a_namespace_or_a_dict_of_chosen_keys() -> None:
 
 
 def test_what_is_not_available_is_one_line_each(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    wandb.init(sync_tensorboard=True, fork_from="x", of_tomorrow=1, dir=tmp_path / "there", save_code=True)
+    wandb.init(monitor_gym=True, fork_from="x", of_tomorrow=1, dir=tmp_path / "there", save_code=True)
     said = capsys.readouterr().err
-    for part in ("init(sync_tensorboard=)", "init(fork_from=)", "no argument of_tomorrow="):
+    for part in ("init(monitor_gym=)", "init(fork_from=)", "no argument of_tomorrow="):
         assert part in said
     assert Path(wandb.run.dir).is_dir() and wandb.run.dir.startswith(str(tmp_path / "there"))
 

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboardX import SummaryWriter
 
+import chiplog
 from chiplog.integrations import wandb
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.model.events import EventKind
@@ -129,3 +131,29 @@ def test_a_disabled_run_looks_like_wandbs(chiplog_dir: Path) -> None:
     run = wandb.init(mode="disabled")
     assert (run.project, run.entity, run.url, run.project_url, run.disabled) == ("dummy", "dummy", None, None, True)
     run.finish()
+
+
+def test_summary_writers_are_synced_until_the_run_is_finished(chiplog_dir: Path, offline: Offline) -> None:
+    add_scalar = SummaryWriter.add_scalar
+    with SummaryWriter(str(chiplog_dir / "runs")) as writer:
+        run = wandb.init(mode="offline", sync_tensorboard=True, reinit="create_new")
+        assert wandb.init(sync_tensorboard=True) is run  # takes them once
+        writer.add_scalar("loss", 0.5, 10)
+        writer.add_hparams({"lr": 0.1}, {"best": 1.0}, global_step=20)
+        run.log({"own": 1})
+        run.finish()
+        assert SummaryWriter.add_scalar is add_scalar
+        writer.add_scalar("loss", 0.5, 30)
+    assert logged(offline) == [(10, ["loss", "global_step"]), (20, ["best", "global_step"]), (20, ["own"])]
+    assert run.config["lr"] == 0.1
+
+
+def test_a_disabled_run_or_one_that_chiplog_finished_takes_nothing(chiplog_dir: Path, offline: Offline) -> None:
+    add_scalar = SummaryWriter.add_scalar
+    wandb.init(mode="disabled", sync_tensorboard=True).finish()
+    assert SummaryWriter.add_scalar is add_scalar
+    wandb.init(mode="offline", settings=wandb.Settings(sync_tensorboard=True, strict=True))
+    chiplog.finish()
+    with SummaryWriter(str(chiplog_dir / "runs")) as writer:
+        writer.add_scalar("loss", 0.5, 10)
+    assert SummaryWriter.add_scalar is add_scalar and logged(offline) == []

@@ -1,0 +1,1 @@
+"""What scripts give to the SummaryWriter of TensorBoard."""
