@@ -16,7 +16,7 @@ FORM_BYTES_MAX = 4_096
 FORM_S = 10.0  # for the body of the form; a browser sends it with the head
 SAFE_METHODS = ("GET", "HEAD")
 FRAME_ANCESTORS = "'self' http://localhost:* http://127.0.0.1:*"  # a notebook on this machine may show the page
-# Nothing from elsewhere, nothing inline. A frame has a logged page of HTML, which has a policy of its own.
+# Nothing from elsewhere, nothing inline. A frame shows logged HTML, which has a stricter policy.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "media-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; "

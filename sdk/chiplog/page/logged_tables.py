@@ -1,4 +1,4 @@
-"""The rows of a logged table, sorted and filtered: Parquet, read by a DuckDB in memory of its own."""
+"""The rows of a logged table, sorted and filtered: Parquet, read by a dedicated DuckDB in memory."""
 
 import math
 import tempfile
@@ -17,6 +17,13 @@ ROWS_MAX = 1_000
 COLUMNS_MAX = 200
 CELL_CHARS_MAX = 500
 _MEMORY = "512MiB"
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "memory_limit": _MEMORY,
+    "threads": 2,
+    "temp_directory": "",  # nothing on disk
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
 _WAIT_S = 20.0
 _NUMBERS = ("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT",
             "HUGEINT", "FLOAT", "DOUBLE")  # fmt: skip
@@ -46,7 +53,7 @@ def read_table(
     with tempfile.NamedTemporaryFile(prefix="chiplog-table-") as file:
         file.writelines(parts)
         file.flush()
-        with duckdb.connect(config={"memory_limit": _MEMORY, "temp_directory": "", "threads": 2}) as connection:
+        with duckdb.connect(config=_SETTINGS) as connection:
             timer = threading.Timer(_WAIT_S, connection.interrupt)
             timer.start()
             try:

@@ -24,8 +24,8 @@ function player(run, { type, bytes, sha256, kind }, name, attributes = {}) {
   if (type?.startsWith("audio/")) return h("audio", { src, controls: true, preload: "metadata", "aria-label": name });
   if (type?.startsWith("video/")) return h("video", { src, controls: true, loop: true, preload: "metadata", "aria-label": name });
   if (!type || bytes > IMAGE_BYTES_MAX) return null;
-  if (kind !== "html") return h("img", { src, alt: name, loading: "lazy", ...attributes });
-  return h("iframe", { src, sandbox: "allow-popups allow-popups-to-escape-sandbox", title: name, loading: "lazy" });
+  if (kind !== "html") return h("img", { loading: "lazy", src, alt: name, ...attributes });
+  return h("iframe", { loading: "lazy", sandbox: "allow-popups allow-popups-to-escape-sandbox", src, title: name });
 }
 
 /**
