@@ -83,7 +83,7 @@ def _report(done: Exported) -> None:
     files = f"{done.n_files} file{'s' if done.n_files != 1 else ''}"
     click.echo(f"{done.n_points:,} points, {files}, {done.n_bytes:,} bytes, written to {done.path}", err=True)
     if done.n_absent:  # safeguard: absent-file-reported
-        what = "1 saved file is" if done.n_absent == 1 else f"{done.n_absent} saved files are"
+        what = "1 file is" if done.n_absent == 1 else f"{done.n_absent} files are"
         click.echo(f"{what} not in the export; run.json has the reason in absent_contents", err=True)
     if done.is_running:
         click.echo(f"run {done.run_id!r} has not ended: the export has what was stored until now", err=True)

@@ -282,7 +282,7 @@ class ExportReader:
             reason = self._digest_reason(f"{CONTENTS}/{digest}", digest)
             if reason is not None:  # safeguard: damaged-file-refused
                 where = " and ".join([*reasons.get(digest, []), f"{CONTENTS}/{digest} ({reason})"])
-                raise self._error(f"a saved file is missing or damaged: {where}")
+                raise self._error(f"a file is missing or damaged: {where}")
             found[digest] = self.directory / CONTENTS / digest
         return {digest: found[digest] for digest in sorted(wanted)}
 

@@ -105,9 +105,9 @@ class Exported:
     path: Path
     n_points: int = 0
     n_rows: int = 0
-    n_files: int = 0
+    n_files: int = 0  # saved files, media, and earlier versions
     n_bytes: int = 0
-    n_absent: int = 0  # contents of saved files that the collector does not have
+    n_absent: int = 0  # contents that the collector does not have
     is_running: bool = False
 
 
@@ -339,6 +339,7 @@ class _Exporter:
                 self._on_progress(path, n_done, total)
         for digest in left:
             n_done += self._copy_content(digest, self._directory / CONTENTS / digest, absent)
+            done.n_files += digest not in absent
             self._on_progress(digest, n_done, total)
         for directory in sorted(self._directory.rglob("*"), reverse=True):  # of contents that are absent
             if directory.is_dir() and not any(directory.iterdir()):

@@ -51,9 +51,9 @@ def test_runs_become_directories(source: Path, tmp_path: Path) -> None:
     done = run(source, "whole", "-o", str(tmp_path / "out"))
     assert done.exit_code == 0, done.output
     lines = done.stderr.splitlines()
-    assert lines[0].startswith("189 points, 3 files, ")
+    assert lines[0].startswith("189 points, 5 files, ")
     assert lines[0].endswith(f" bytes, written to {tmp_path}/out/whole")
-    assert lines[1:] == ["1 saved file is not in the export; run.json has the reason in absent_contents"]
+    assert lines[1:] == ["1 file is not in the export; run.json has the reason in absent_contents"]
     content = json.loads((tmp_path / "out" / "whole" / "run.json").read_text())
     assert (content["format"], content["version"]) == ("chiplog export", 1)
     assert [label["label"] for label in content["labels"]] == ["rank0", "rank1", "rank1"]

@@ -92,7 +92,7 @@ def rows(root: Path, query: str) -> list[dict[str, Any]]:
 def test_a_run_with_its_files_comes_into_the_collector_of_a_directory(centre: Centre, exported: Path) -> None:
     done = run(exported, "--dir", centre.root)
     assert done.exit_code == 0, done.output
-    assert done.stderr == f"run whole: 189 points, 4 files, delivered to {centre.place.collector_address}\n"
+    assert done.stderr == f"run whole: 189 points, 5 files, delivered to {centre.place.collector_address}\n"
     query = "SELECT label, attempt, state, stored, lost FROM labels JOIN completeness USING (run_id, label, attempt)"
     expected = [("rank0", 0, 0), ("rank1", 0, 0), ("rank1", 1, 21)]
     found = rows(centre.root, f"{query} WHERE run_id = 'whole' ORDER BY label, attempt")
@@ -155,7 +155,7 @@ def test_a_run_comes_over_tcp_with_a_key_and_under_another_name(centre: Centre, 
     assert done.exit_code == 0, done.output
     unknown, delivered = done.stderr.splitlines()
     assert unknown.startswith("run copy: whether the collector rejected some of its events is unknown: ")
-    assert delivered == f"run copy: 189 points, 4 files, delivered to {centre.address}"
+    assert delivered == f"run copy: 189 points, 5 files, delivered to {centre.address}"
     found = rows(
         centre.root, "SELECT count(*) AS n, count(DISTINCT label) AS labels FROM metrics WHERE run_id = 'copy'"
     )

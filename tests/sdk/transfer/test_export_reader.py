@@ -147,8 +147,8 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
         ),
         "are no ranges",
     ),
-    "damaged file": (lambda e: flip(e / "files" / "ckpt"), "a saved file is missing or damaged: "),
-    "lost file": (lambda e: shutil.rmtree(e / "contents"), "a saved file is missing or damaged: "),
+    "damaged file": (lambda e: flip(e / "files" / "ckpt"), "a file is missing or damaged: "),
+    "lost file": (lambda e: shutil.rmtree(e / "contents"), "a file is missing or damaged: "),
 }
 
 

@@ -154,7 +154,7 @@ def test_saved_files_come_under_their_paths_and_earlier_versions_by_their_digest
         "files/ckpt": b"a file",
         "files/empty": b"",
     }
-    assert (done.n_files, done.n_absent) == (3, 1)
+    assert (done.n_files, done.n_absent) == (5, 1)
     assert run["absent_contents"] == {ABSENT.hex(): "not arrived yet"}
     assert [file["path"] for file in run["files"]] == ["absent", "ckpt", "ckpt/last.pt", "empty"]
     assert run["config"] == {"lr": 0.2, "deep": {"a": [1, None]}}
