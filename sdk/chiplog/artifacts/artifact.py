@@ -19,7 +19,6 @@ from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.settings import clean_name
 from chiplog.values.artifact_value import LATEST, ArtifactEntry, ArtifactError, ArtifactPlace, ArtifactValue
-from chiplog.values.config import to_plain
 from chiplog.values.media_value import Content, MediaValue
 from chiplog_schemas.limits import NAME_CHARS_MAX
 
@@ -83,8 +82,7 @@ class Artifact(ArtifactValue):
         self.name = self._clean("name", name) or "unnamed"
         self.type = clean_utf8(str(type))[:NAME_CHARS_MAX]
         self.description = "" if description is None else clean_utf8(str(description))
-        self.metadata = {}
-        self._describe(metadata)
+        self.metadata = dict(metadata) if isinstance(metadata, dict) else metadata or {}
 
     @classmethod
     def from_any(cls, given: Any, name: str | None, type: str | None, run_id: str) -> "Artifact":
@@ -108,11 +106,6 @@ class Artifact(ArtifactValue):
         else:
             artifact.add_file(path)
         return artifact
-
-    @_kept
-    def _describe(self, metadata: Mapping[str, Any] | None) -> None:
-        plain = {} if metadata is None else to_plain("metadata", metadata, lambda bad: self._note_problem(bad.message))
-        self.metadata = plain if isinstance(plain, dict) else {"metadata": plain}
 
     # -- what it is made of --
 

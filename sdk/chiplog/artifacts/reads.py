@@ -11,17 +11,20 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from chiplog.artifacts.references import local_path
 from chiplog.query.client import Client, NoDataError, QueryError, connect
+from chiplog.safety.background_threads import is_exiting, start_thread
 from chiplog.values.artifact_value import ArtifactError, ArtifactPlace, ManifestFile, manifest_digest
 from chiplog_schemas.storage.content_files import invalid_path_reason
 
 _SETTLE_S = 5.0  # what other ranks have just logged is in the database within a second, as a rule
 _PAUSE_S = 0.2  # between two attempts
+_LATE_S = 1.0  # for the answer of an attempt at the end of the time
 _ASK_S = 5.0  # one query
 _COMES_LATER = frozenset({"unreachable", "stopping", "busy", "timeout"})  # kinds of answers after which a retry helps
 _NAMED_MAX = 5  # versions in a message
@@ -31,6 +34,7 @@ _FILES = """SELECT path, bytes, sha256, reference FROM artifact_files
 WHERE project = $project AND name = $name AND version = $version ORDER BY path"""
 _KNOWN = """SELECT version, aliases FROM artifacts
 WHERE project = $project AND name = $name ORDER BY version DESC LIMIT $n"""
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ def write_file(
                 if time.monotonic() >= until:
                     message = f"file {file.path!r:.80} of artifact {version} cannot be read: {error}"
                     raise ArtifactError(message) from error
-            time.sleep(_PAUSE_S)
+            is_exiting.wait(_PAUSE_S)
     except OSError as error:
         verb = "read" if file.reference and error.filename == local_path(file.reference) else "written"
         message = f"{error.filename or target} of artifact {version} cannot be {verb}: {error.strerror}"
@@ -195,6 +199,36 @@ def _copy_reference(version: Version, file: ManifestFile, target: Path) -> None:
 def _find(
     place: ArtifactPlace, project: str, name: str, condition: str, wanted: int | str, timeout_s: float, settle_s: float
 ) -> Version:
+    asked = place, project, name, condition, wanted, timeout_s, settle_s
+    return _within(timeout_s, lambda: _ask(*asked), drop=lambda late: None)
+
+
+def _within(timeout_s: float, read: Callable[[], _T], *, drop: Callable[[_T], object]) -> _T:
+    """Return what a function reads. The client awaits a stopped collector for a minute: this raises in its time.
+
+    drop: called with what comes too late.
+    """
+    outcome: Future[_T] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(read())
+        except BaseException as error:
+            outcome.set_exception(error)  # for the thread that waits
+
+    if not start_thread(work, name="chiplog-artifact"):
+        work()
+    try:
+        return outcome.result(timeout_s + _LATE_S)
+    except TimeoutError:
+        outcome.add_done_callback(lambda late: None if late.exception() else drop(late.result()))
+        why = "the collector does not answer; see chiplog status"
+        raise ArtifactError(f"artifacts cannot be read within {timeout_s:g} s: {why}") from None
+
+
+def _ask(
+    place: ArtifactPlace, project: str, name: str, condition: str, wanted: int | str, timeout_s: float, settle_s: float
+) -> Version:
     settled = float("inf")
     with _asking(place, timeout_s) as (client, until):
         while True:
@@ -208,7 +242,7 @@ def _find(
                 is_unknown = isinstance(error, ArtifactError) and settled < float("inf")
                 if is_unknown or time.monotonic() >= until or not _may_change(error):
                     raise
-            time.sleep(_PAUSE_S)
+            is_exiting.wait(_PAUSE_S)
 
 
 def _unknown(client: Client, project: str, name: str, wanted: int | str) -> str:
@@ -232,10 +266,11 @@ def _asking(place: ArtifactPlace, timeout_s: float) -> Iterator[tuple[Client, fl
     """Yield a client and the end of the time. Every failure to read becomes an ArtifactError."""
     until = time.monotonic() + timeout_s
     try:
-        with _connected(place, until) as client:
+        with _within(timeout_s, lambda: _connected(place, until), drop=Client.close) as client:
             yield client, until
     except (QueryError, NoDataError, ValueError, OSError) as error:
-        remedy = "" if place.url else "; if the collector is on another host, set CHIPLOG_COLLECTOR"
+        is_elsewhere = isinstance(error, NoDataError) and not place.url
+        remedy = "; if the collector is on another host, set CHIPLOG_COLLECTOR" if is_elsewhere else ""
         raise ArtifactError(f"artifacts cannot be read within {timeout_s:g} s: {error}{remedy}") from error
 
 
@@ -246,7 +281,7 @@ def _connected(place: ArtifactPlace, until: float) -> Client:
         except (QueryError, NoDataError) as error:
             if time.monotonic() >= until or not (isinstance(error, NoDataError) or _may_change(error)):
                 raise
-        time.sleep(_PAUSE_S)
+        is_exiting.wait(_PAUSE_S)
 
 
 def _umask() -> int:

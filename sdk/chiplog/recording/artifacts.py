@@ -16,6 +16,7 @@ from chiplog.values.artifact_value import (
     ManifestFile,
     manifest_digest,
 )
+from chiplog.values.config import to_plain
 from chiplog_schemas.limits import FILES_PER_SAVE_MAX
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.content_files import invalid_path_reason
@@ -45,10 +46,10 @@ class ArtifactStorage:
         digest = manifest_digest(files.values())
         for file in files.values():
             self._say(EventKind.ARTIFACT_FILE, digest, file.path, file.size, file.sha256, file.reference)
-        described = self._metadata(artifact), clean_utf8(artifact.description)
+        described = self._metadata(artifact), _text(artifact.description)
         of_version = place.project, artifact.name
         size = sum(file.size for file in files.values())
-        self._say(EventKind.ARTIFACT, *of_version, artifact.type, digest, len(files), size, *described)
+        self._say(EventKind.ARTIFACT, *of_version, _text(artifact.type), digest, len(files), size, *described)
         for alias in artifact.take_aliases(aliases):
             if alias != LATEST:
                 self._say(EventKind.ARTIFACT_ALIAS, *of_version, digest, alias, 1)
@@ -57,7 +58,8 @@ class ArtifactStorage:
             self._refuse(artifact, problem)
 
     def _metadata(self, artifact: ArtifactValue) -> str:
-        metadata = json.dumps(artifact.metadata, default=str)
+        plain = to_plain("metadata", artifact.metadata, self._complain)  # scripts assign whatever they have
+        metadata = json.dumps(plain if isinstance(plain, dict) else {"metadata": plain})
         if len(metadata) <= _METADATA_BYTES_MAX:
             return metadata
         self._refuse(artifact, f"has metadata of {len(metadata)} bytes, over {_METADATA_BYTES_MAX}; they are left out")
@@ -89,3 +91,8 @@ class ArtifactStorage:
 
     def _refuse(self, artifact: ArtifactValue, why: str, kind: str = "artifact") -> None:
         self._complain(Diagnostic(kind, why[:100], clean_utf8(f"artifact {artifact.name!r:.80} {why}")))
+
+
+def _text(value: Any) -> str:
+    """Return a text that a script has assigned."""
+    return "" if value is None else clean_utf8(str(value))

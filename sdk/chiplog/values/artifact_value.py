@@ -68,7 +68,7 @@ class ArtifactValue:
     name: str
     type: str
     description: str
-    metadata: dict[str, Any]
+    metadata: Any  # plain values by name
 
     def entries(self) -> list[ArtifactEntry]:
         """Return what it is made of."""

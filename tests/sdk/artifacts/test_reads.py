@@ -1,15 +1,17 @@
 """Reading versions: by alias, number or digest; files are verified; a wait has an end, and an error one line."""
 
+import threading
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from chiplog.artifacts import reads
 from chiplog.values.artifact_value import ArtifactError, ArtifactPlace
 from chiplog_schemas.paths import paths_for_root
-from tests.support.hand_written import hand_written
 from tests.support.safeguard import Safeguard
 from tests.support.stored_artifacts import FILES, NEWER, fill, store
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(
@@ -40,7 +42,7 @@ def place_of(root: Path) -> ArtifactPlace:
 
 
 def find(root: Path, wanted: str, name: str = "model") -> reads.Version:
-    return reads.find_by_name(place_of(root), "team/gpt", name, wanted, 0.0)
+    return reads.find_by_name(place_of(root), "team/gpt", name, wanted, WAIT_S)
 
 
 def written(directory: Path) -> dict[str, bytes]:
@@ -57,7 +59,7 @@ def test_a_version_is_found_and_its_files_come_back(
     reads.download(place_of(root), version, tmp_path / "out", 0.0)
     assert written(tmp_path / "out") == files
     assert reads.read(place_of(root), version, "weights.pt", 0.0) == files["weights.pt"]
-    found = reads.find_by_digest(place_of(root), "team/gpt", "model", bytes.fromhex(version.digest), 0.0)
+    found = reads.find_by_digest(place_of(root), "team/gpt", "model", bytes.fromhex(version.digest), WAIT_S)
     assert found == version
 
 
@@ -105,15 +107,11 @@ def test_a_path_that_leads_elsewhere_is_not_written(root: Path, tmp_path: Path) 
     assert not (tmp_path / "escape").exists()
 
 
-def test_a_manifest_that_lacks_an_entry_is_refused(root: Path, tmp_path: Path) -> None:
-    with hand_written(tmp_path / "other") as database:
-        database.execute("SELECT 1")
-    import duckdb
-
+def test_a_manifest_that_lacks_an_entry_is_refused(root: Path) -> None:
     with duckdb.connect(str(paths_for_root(root).index)) as database:
         database.execute("DELETE FROM base.artifact_files WHERE path = 'sub/config.json'")
     with pytest.raises(ArtifactError, match="1 of its 2 entries are there"):
-        find(root, "latest")
+        reads.find_by_name(place_of(root), "team/gpt", "model", "latest", 0.5)
 
 
 @pytest.mark.parametrize("url", [None, "tcp://127.0.0.1:1", "nonsense"])
@@ -122,3 +120,18 @@ def test_a_collector_that_does_not_answer_is_one_error(tmp_path: Path, url: str 
     with pytest.raises(ArtifactError, match=r"artifacts cannot be read within 0.1 s: ") as error:
         reads.find_by_name(place, "p", "model", "latest", 0.1)
     assert "\n" not in str(error.value)
+
+
+def test_a_read_ends_in_its_time_although_the_collector_is_stopped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "_LATE_S", 0.0)
+    is_asked, is_over = threading.Event(), threading.Event()
+
+    def wait(*given: object, **named: object) -> None:
+        is_asked.set()
+        is_over.wait()
+
+    monkeypatch.setattr(reads, "connect", wait)
+    with pytest.raises(ArtifactError, match=r"within 0.2 s: the collector does not answer; see chiplog status"):
+        reads.find_by_name(place_of(root), "team/gpt", "model", "latest", 0.2)
+    assert is_asked.is_set()
+    is_over.set()
