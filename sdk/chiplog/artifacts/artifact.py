@@ -111,7 +111,7 @@ class Artifact(ArtifactValue):
 
     @_kept
     def add_file(self, local_path: str | os.PathLike[str], name: str | None = None, *more: Any, **unknown: Any) -> None:
-        """Add a file. It is copied when the artifact is logged.
+        """Add a file. It is copied when the artifact is logged; one in the temporary directory may be gone by then.
 
         Args:
             local_path: The file.
@@ -119,7 +119,8 @@ class Artifact(ArtifactValue):
         """
         report_unknown_arguments("add_file", more, unknown)
         source = os.fsdecode(local_path)
-        self._entries.append(ArtifactEntry(name or os.path.basename(source), source=os.path.abspath(source)))
+        staged = self._staged(os.path.abspath(source))
+        self._entries.append(ArtifactEntry(name or os.path.basename(source), source=staged))
 
     @_kept
     def add_dir(self, local_path: str | os.PathLike[str], name: str | None = None, *more: Any, **unknown: Any) -> None:
@@ -185,7 +186,7 @@ class Artifact(ArtifactValue):
 
         """
         try:
-            path = os.path.join(self._scratch(), str(len(self._entries)))
+            path = os.path.join(self._new_directory(), "file")
             file: Any = open(path, mode.replace("x", "w"), encoding=encoding)  # noqa: SIM115  # closed below
         except (OSError, ValueError) as error:
             if is_interrupt(error):
@@ -197,11 +198,25 @@ class Artifact(ArtifactValue):
             yield file
         self._entries.append(ArtifactEntry(name, source=path))
 
-    def _scratch(self) -> str:
+    def _staged(self, source: str) -> str:
+        """Return a link to a file of the temporary directory, which may be gone when the artifact is logged."""
+        if not os.path.realpath(source).startswith(os.path.realpath(tempfile.gettempdir()) + os.sep):
+            return source
+        try:
+            link = os.path.join(self._new_directory(), os.path.basename(source))
+            os.link(os.path.realpath(source), link)
+        except OSError as error:  # it is not there, or on another file system
+            if is_interrupt(error):
+                raise
+            return source
+        return link
+
+    def _new_directory(self) -> str:
+        """Return a new directory that goes with this object."""
         if self._directory is None:
             self._directory = tempfile.mkdtemp(prefix="chiplog-artifact-")
             weakref.finalize(self, _remove, self._directory, os.getpid())
-        return self._directory
+        return tempfile.mkdtemp(dir=self._directory)
 
     # -- its version --
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -40,10 +41,9 @@ def test_media_are_entries_with_their_parts_below() -> None:
 
 def test_a_new_file_is_an_entry_once_it_is_closed_and_goes_with_the_artifact() -> None:
     artifact = chiplog.Artifact("x")
-    with artifact.new_file("a.txt") as file:
+    with artifact.new_file("a.txt") as file, artifact.new_file("b", "wb") as other:
         file.write("text")
-    with artifact.new_file("b", "wb") as file:
-        file.write(b"bytes")
+        other.write(b"bytes")
     with pytest.raises(ZeroDivisionError), artifact.new_file("c"):
         raise ZeroDivisionError
     with artifact.new_file("d", mode="nonsense") as file:
@@ -54,6 +54,17 @@ def test_a_new_file_is_an_entry_once_it_is_closed_and_goes_with_the_artifact() -
     del artifact
     gc.collect()
     assert not sources["b"].exists()
+
+
+def test_a_temporary_file_may_be_gone_when_the_artifact_is_logged(tmp_path: Path) -> None:
+    artifact = chiplog.Artifact("x")
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "m.pt").write_bytes(b"weights")
+        artifact.add_file(os.path.join(directory, "m.pt"))
+        artifact.add_file(os.path.join(directory, "missing"))
+    first, second = artifact.entries()
+    assert (first.path, Path(first.source).read_bytes()) == ("m.pt", b"weights")
+    assert second.source == os.path.join(directory, "missing")
 
 
 @pytest.mark.parametrize(
