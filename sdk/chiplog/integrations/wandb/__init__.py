@@ -14,10 +14,10 @@ from chiplog.artifacts.artifact import Artifact
 from chiplog.integrations.adapter.module_aliases import add_modules
 from chiplog.integrations.wandb.charts import plot_table
 from chiplog.integrations.wandb.errors import CommError, Error, UsageError, tell
-from chiplog.integrations.wandb.names import AlertLevel, harmless, module_names
+from chiplog.integrations.wandb.names import AlertLevel, harmless, lookup, module_names
 from chiplog.integrations.wandb.run_config import Config
 from chiplog.integrations.wandb.settings import Settings
-from chiplog.integrations.wandb.start import current, generate_id, global_run, init
+from chiplog.integrations.wandb.start import attach, current, generate_id, global_run, init
 from chiplog.integrations.wandb.wandb_run import Run, RunDisabled
 from chiplog.recording import process_hooks
 from chiplog.recording.api import attribute
@@ -25,6 +25,7 @@ from chiplog.recording.current_run import open_runs
 from chiplog.safety import foreign_names
 from chiplog.values.metrics import Histogram
 
+_attach = attach  # Lightning asks whether this one exists
 __version__ = "0.31.0"
 __all__ = [
     "AlertLevel",
@@ -44,6 +45,7 @@ __all__ = [
     "UsageError",
     "Video",
     "alert",
+    "attach",
     "config",
     "define_metric",
     "finish",
@@ -158,4 +160,4 @@ class _Module(ModuleType):
 
 sys.modules[__name__].__class__ = _Module
 process_hooks.install()  # a parent of a pool says whether it ended well, although only its workers have runs
-add_modules(__name__, module_names(), harmless)
+add_modules(__name__, module_names(), lookup)

@@ -1,6 +1,7 @@
 """The names below `wandb` that scripts and libraries import, each with the class that W&B has there."""
 
 from enum import Enum
+from importlib import import_module
 from typing import Any
 
 from chiplog.artifacts.artifact import Artifact
@@ -15,9 +16,10 @@ from chiplog.safety import foreign_names
 
 # Modules in which every name is harmless.
 _WITHOUT_NAMES = """
-    apis cli.cli data_types integration.catboost integration.gym integration.keras integration.lightgbm integration.sb3
-    integration.torch integration.xgboost keras sdk.data_types sdk.lib.filesystem
+    apis cli.cli data_types integration.catboost integration.gym integration.lightgbm integration.sb3
+    integration.torch integration.xgboost sdk.data_types sdk.lib.filesystem
 """
+_OF_KERAS = ("WandbCallback", "WandbEvalCallback", "WandbMetricsLogger", "WandbModelCheckpoint")
 _stand_ins: dict[str, Any] = {}
 
 
@@ -27,6 +29,14 @@ class AlertLevel(Enum):
     INFO = "INFO"
     WARN = "WARN"
     ERROR = "ERROR"
+
+
+def lookup(name: str) -> Any:
+    """Return a name of a module below `wandb` that needs another library, or what does nothing in its place."""
+    module, _, own = name.rpartition(".")
+    if own in _OF_KERAS and "keras" in module.split("."):
+        return getattr(import_module("chiplog.integrations.wandb.keras_callbacks"), own)
+    return harmless(name)
 
 
 def harmless(name: str) -> Any:
@@ -62,6 +72,8 @@ def module_names() -> dict[str, dict[str, Any]]:
         "sdk.lib.telemetry": {"context": _Context},
         "apis.public": {"Run": Run},
         "tensorboard": _TENSORBOARD,
+        "keras": {},
+        "integration.keras.callbacks": {},
         "integration.tensorboard": _TENSORBOARD,
         **{name: {} for name in _WITHOUT_NAMES.split()},
     }

@@ -12,7 +12,7 @@ from chiplog.identity.identity import is_rank_of_launcher
 from chiplog.integrations.adapter.reads import former_state
 from chiplog.integrations.wandb.errors import Error, refuse, tell
 from chiplog.integrations.wandb.settings import Settings, settings_of, settings_of_environ
-from chiplog.integrations.wandb.wandb_run import Run
+from chiplog.integrations.wandb.wandb_run import Run, run_of_attach_id
 from chiplog.recording import current_run
 from chiplog.recording.start import init as chiplog_init
 from chiplog.safety.boundary import never_raises
@@ -121,6 +121,16 @@ def init(
     except Exception as error:
         tell(f"wandb.init() got arguments that it cannot use ({type(error).__name__}: {error}); nothing is recorded")
         return _enter(Run(chiplog_init(mode="disabled"), Settings()))
+
+
+def attach(attach_id: str | None = None, run_id: str | None = None, *, run: Run | None = None) -> Run:
+    """Return the run of another process, by its `_attach_id` or its ID: the same run under another label."""
+    word = attach_id or run_id or ""
+    for opened in _opened:
+        if word in (opened.id, opened._attach_id) and not opened._is_finished:
+            return opened
+    found = run_of_attach_id(word)
+    return init(id=word, resume="allow") if found is None else _enter(found)
 
 
 def _init(given: dict[str, Any], environ: Mapping[str, str]) -> Run:

@@ -1,6 +1,8 @@
 """A run with W&B's interface, on top of chiplog's."""
 
+import base64
 import os
+import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -21,6 +23,7 @@ from chiplog.values.metrics import FLOAT_TYPES, Histogram
 from chiplog_schemas.model.events import EventKind
 
 _FIGURES = ("matplotlib.figure", "plotly.graph_objs._figure", "plotly.graph_objs")
+_ATTACHED = "chiplog-run:"  # what an `_attach_id` begins with
 _STDOUT = 1  # a stream of the console
 FORMER_WAIT_S = 1.0  # in all, for what a resumed run had before
 _LEVELS = {"INFO": "info", "WARN": "warning", "ERROR": "error"}
@@ -433,8 +436,8 @@ class Run:
 
     @property
     def _attach_id(self) -> str:
-        """What `wandb.attach` takes."""
-        return self.id
+        """What `wandb.attach` takes: the run, as it is handed to other processes."""
+        return _ATTACHED + base64.b64encode(pickle.dumps(self)).decode()
 
     def __enter__(self) -> "Run":
         return self
@@ -468,6 +471,14 @@ def _rejoin(inner: ChiplogRun, settings: Settings, directory: str | None, pid: i
     if pid == os.getpid() and settings.strict:
         raise RuntimeError("attach in the same process is not supported currently")
     return Run(inner, settings, directory)
+
+
+def run_of_attach_id(text: str) -> Run | None:
+    """Return the run of an `_attach_id`; None for any other text."""
+    if not text.startswith(_ATTACHED):
+        return None
+    found: Run = pickle.loads(base64.b64decode(text.removeprefix(_ATTACHED)))
+    return found
 
 
 def _raise_finished(run_id: str, name: str) -> Callable[..., None]:

@@ -138,3 +138,13 @@ def test_lines_of_libraries_are_written(capsys: pytest.CaptureFixture[str]) -> N
     for name in ("termlog", "termwarn", "termerror"):
         getattr(wandb.errors.term, name)("said")
     assert capsys.readouterr().err == "wandb: said\nwandb: WARNING said\nwandb: ERROR said\n"
+
+
+def test_attach_returns_the_run_of_its_id_or_of_what_another_process_was_given() -> None:
+    run = wandb.init(id="abc")
+    assert wandb.attach("abc") is run and wandb._attach(run._attach_id) is run
+    given = run._attach_id
+    start._opened.clear()  # as in another process
+    assert wandb.attach(given).id == "abc" == wandb.run.id
+    run.finish()
+    assert wandb.attach("def").id == "def"

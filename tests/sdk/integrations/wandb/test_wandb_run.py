@@ -86,7 +86,7 @@ def test_a_run_shows_what_scripts_read(run: Any, tmp_path: Path) -> None:
     run.config.update({"lr": 0.1})
     assert run.config_static.lr == 0.1 and bool(run.config_static)
     assert wandb.run is run and wandb.config.lr == 0.1
-    assert run.label and run._attach_id == run.id
+    assert run.label and run._attach_id == wandb.run._attach_id
     assert run.to_html().startswith("<table") and run.display() is False
     run._label(code="hf_trainer")
 
