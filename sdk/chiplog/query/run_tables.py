@@ -125,6 +125,12 @@ def runs(
         return RunTable(client.sql(query, params))
 
 
+def runs_by_id(client: Client, run_ids: Sequence[str]) -> Result:
+    """Return the rows of `runs` for these runs."""
+    query = _RUNS.format(where="WHERE list_contains($ids, run_id)")
+    return RunTable(client.sql(query, {"ids": list(run_ids), "limit": len(run_ids)}))
+
+
 def run_history(
     run: str,
     keys: str | Sequence[str] | None = None,

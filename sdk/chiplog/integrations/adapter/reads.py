@@ -1,4 +1,4 @@
-"""What a run had before this process: the one module of the integrations that imports the query client, when called."""
+"""What is stored, such as a run before it was resumed: the module of the integrations that imports the query client."""
 
 import json
 import threading
@@ -51,3 +51,29 @@ def _read(root: Path, run_id: str, before_us: int) -> dict[str, Any]:
         "config": {row["key"]: json.loads(row["value"]) for row in config},
         "summary": {row["key"]: row["value"] for row in summary},
     }
+
+
+def rows(query: str, params: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a SELECT. Raises QueryError, NoDataError."""
+    from chiplog.query.client import connect  # a training that reads nothing does not need it
+
+    with connect() as client:
+        return client.sql(query, params).rows()
+
+
+def runs_of(run_ids: list[str]) -> list[dict[str, Any]]:
+    """Return config and summary of some runs, with the columns of `runs`. Raises QueryError, NoDataError."""
+    from chiplog.query.client import connect
+    from chiplog.query.run_tables import runs_by_id
+
+    with connect() as client:
+        return runs_by_id(client, run_ids).rows()
+
+
+def write_content(path: str, sha256: str, target: Path) -> None:
+    """Write the content of a saved file, verified by its digest. Raises QueryError, NoDataError, OSError."""
+    from chiplog.artifacts.reads import copy_content
+    from chiplog.query.client import connect
+
+    with connect() as client:
+        copy_content(client, path, sha256, target, lambda n_bytes: None)

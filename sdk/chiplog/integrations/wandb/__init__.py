@@ -12,6 +12,7 @@ from typing import Any
 
 from chiplog.artifacts.artifact import Artifact
 from chiplog.integrations.adapter.module_aliases import add_modules
+from chiplog.integrations.wandb.api import Api
 from chiplog.integrations.wandb.charts import plot_table
 from chiplog.integrations.wandb.errors import CommError, Error, UsageError, tell
 from chiplog.integrations.wandb.names import AlertLevel, harmless, lookup, module_names
@@ -29,6 +30,7 @@ _attach = attach  # Lightning asks whether this one exists
 __version__ = "0.31.0"
 __all__ = [
     "AlertLevel",
+    "Api",
     "Artifact",
     "Audio",
     "CommError",

@@ -6,7 +6,7 @@ from typing import Any
 
 from chiplog.artifacts.artifact import Artifact
 from chiplog.integrations.tensorboard.patch import Sync
-from chiplog.integrations.wandb import charts
+from chiplog.integrations.wandb import api, charts
 from chiplog.integrations.wandb.errors import AuthenticationError, CommError, ConfigError, Error, UsageError, tell
 from chiplog.integrations.wandb.run_config import Config
 from chiplog.integrations.wandb.settings import Settings
@@ -70,7 +70,7 @@ def module_names() -> dict[str, dict[str, Any]]:
         "sdk.lib.config_util": {"ConfigError": ConfigError},
         "sdk.lib.runid": {"generate_id": generate_id},
         "sdk.lib.telemetry": {"context": _Context},
-        "apis.public": {"Run": Run},
+        "apis.public": {"Api": api.Api, "Run": api.Run, "Runs": api.Runs, "File": api.File},
         "tensorboard": _TENSORBOARD,
         "keras": {},
         "integration.keras.callbacks": {},

@@ -30,6 +30,7 @@ IMPORTED = [
     ("errors", "UsageError"),
     ("errors", "AuthenticationError"),
     ("errors.term", "termwarn"),
+    ("apis.public", "Api"),
     ("apis.public", "Run"),
     ("plot", "line"),
 ]
