@@ -14,7 +14,7 @@ from tests.support.safeguard import ROOT, Safeguard, changed_file
 
 pytestmark = pytest.mark.xdist_group("switch_off")  # one worker parses all modules
 N_EVERYDAY = 1  # in `make test`
-N_CHOSEN = 8  # of about forty-five whose tests take seconds; `make switch-off` tries all of them
+N_CHOSEN = 8  # of about a hundred whose tests take seconds; `make switch-off` tries all of them
 QUICK = ("agent", "collector")  # folders of tests
 # Their tests wait for seconds until what has been switched off fails to happen.
 WAITING = {"test_service.py", "test_checkpoints.py", "test_demand.py", "test_sampler_thread.py"}
