@@ -48,12 +48,10 @@ import time
 import torch
 import torch.distributed as dist
 import chiplog
-from tests.launchers.truth import Truth, agree, writers_with_rows
+from tests.launchers.truth import Truth, agree
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-if world == 1 and writers_with_rows() < 2:
-    time.sleep(1000)  # the other node came too late for this round: torchelastic starts another with both
 truth = Truth(rank, world)
 run = chiplog.init()
 agree(run)
@@ -102,7 +100,8 @@ def test_a_node_that_goes_leaves_a_smaller_world_in_the_same_run(launched: Launc
     """The node of rank 0 goes, and with it the store in which the ranks had agreed on their run."""
     training = launched("torchrun --nnodes 1:2, one node goes")
     script = training.script(SHRINKS)
-    quick = "is_host=false,last_call_timeout=3,keep_alive_interval=2,keep_alive_max_attempt=4"
+    # The last call is as long as the node that is slower to import torch may be behind the other on a busy machine.
+    quick = "is_host=false,last_call_timeout=20,keep_alive_interval=2,keep_alive_max_attempt=4"
     command = [*TORCHRUN, "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-id", "100"]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", rendezvous, "--rdzv-conf", quick, script]
     agents = [training.start(command) for _ in range(2)]
