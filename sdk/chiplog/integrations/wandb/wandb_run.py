@@ -24,6 +24,8 @@ from chiplog_schemas.model.events import EventKind
 
 _FIGURES = ("matplotlib.figure", "plotly.graph_objs._figure", "plotly.graph_objs")
 _ATTACHED = "chiplog-run:"  # what an `_attach_id` begins with
+# Beside those with code here: chiplog's own, and those that do nothing.
+_METHODS_OF_OPEN_RUNS = foreign_names.RUN_NAMES | {"log_artifact", "log_model", "use_artifact", "use_model"}
 _STDOUT = 1  # a stream of the console
 FORMER_WAIT_S = 1.0  # in all, for what a resumed run had before
 _LEVELS = {"INFO": "info", "WARN": "warning", "ERROR": "error"}
@@ -455,7 +457,7 @@ class Run:
         """Return what chiplog's run has; a method of W&B's that it lacks does nothing, with one line."""
         if name.startswith("__") or "_inner" not in self.__dict__:
             raise AttributeError(name)
-        if self._is_strict and self._is_finished and name in foreign_names.RUN_NAMES:
+        if self._is_strict and self._is_finished and name in _METHODS_OF_OPEN_RUNS:
             return _raise_finished(self.id, name)
         return getattr(self._inner, name)
 

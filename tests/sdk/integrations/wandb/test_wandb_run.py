@@ -122,6 +122,7 @@ def test_finished_runs_take_nothing_with_a_line_and_raise_in_strict_mode(chiplog
         lambda: setattr(strict.config, "a", 1),
         lambda: setattr(strict, "name", "n"),
         lambda: strict.log_code(),
+        lambda: strict.log_artifact("x"),
     ):
         with pytest.raises(wandb.UsageError, match="is finished"):
             call()
