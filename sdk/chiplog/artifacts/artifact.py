@@ -25,6 +25,7 @@ from chiplog_schemas.limits import NAME_CHARS_MAX
 if TYPE_CHECKING:
     from chiplog.artifacts.reads import Version
 
+_OF_TRANSFER = ("policy", "skip_cache")  # arguments of W&B about its way to a server, which libraries pass
 _PROBLEMS_MAX = 100  # kept until the artifact is logged
 _P = ParamSpec("_P")
 
@@ -117,7 +118,7 @@ class Artifact(ArtifactValue):
             local_path: The file.
             name: Name in the artifact. Default: the last part of the path.
         """
-        report_unknown_arguments("add_file", more, unknown)
+        _report_unknown("add_file", more, unknown)
         source = os.fsdecode(local_path)
         staged = self._staged(os.path.abspath(source))
         self._entries.append(ArtifactEntry(name or os.path.basename(source), source=staged))
@@ -130,7 +131,7 @@ class Artifact(ArtifactValue):
             local_path: The directory.
             name: Directory in the artifact that they go into. Default: its root.
         """
-        report_unknown_arguments("add_dir", more, unknown)
+        _report_unknown("add_dir", more, unknown)
         self._entries.append(ArtifactEntry(name or "", source=os.path.abspath(os.fsdecode(local_path))))
 
     @_kept
@@ -465,6 +466,10 @@ def parse_name(text: Any, project: str) -> tuple[str, str, str]:
 
 def _is_number(alias: str) -> bool:
     return alias[:1] == "v" and alias[1:].isdecimal()
+
+
+def _report_unknown(call: str, more: tuple[Any, ...], unknown: Mapping[str, Any]) -> None:
+    report_unknown_arguments(call, more, {name: value for name, value in unknown.items() if name not in _OF_TRANSFER})
 
 
 def _remove(directory: str, pid: int) -> None:

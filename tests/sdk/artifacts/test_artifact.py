@@ -29,6 +29,17 @@ def test_entries_have_the_names_that_they_are_given_or_the_last_part(tmp_path: P
     ]
 
 
+def test_arguments_about_the_way_to_a_server_are_accepted_and_others_are_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    artifact = chiplog.Artifact("x")
+    artifact.add_file("m.pt", policy="immutable", skip_cache=True)
+    artifact.add_dir("d", policy="mutable")
+    assert caplog.messages == []
+    artifact.add_file("m.pt", color="red")
+    assert "add_file() has no argument color=" in caplog.messages[0] and len(artifact.entries()) == 3
+
+
 def test_media_are_entries_with_their_parts_below() -> None:
     artifact = chiplog.Artifact("x")
     pixels = np.zeros((4, 4, 3), dtype=np.uint8)
