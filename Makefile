@@ -17,7 +17,7 @@ BOOTSTRAP := scripts/bootstrap.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo lint check test test-rest test-all test-summary system-packages docs screenshots matrix bench soak \
-    switch-off constraints clean python
+    switch-off constraints integrations clean python
 
 help:
 	@echo "make demo              train a small model on two ranks, then ask chiplog what happened (two minutes)"
@@ -29,6 +29,7 @@ help:
 	@echo "make docs              build the documentation site into build/site; fails on any warning"
 	@echo "make screenshots       pictures of all views of the page, of 64 ranks and of the demo, for the next make docs"
 	@echo "make matrix            start a training with every launcher, and print what arrived as a table"
+	@echo "make integrations      train with real libraries that report to W&B, unchanged, and print what SQL has of it as a table"
 	@echo "make bench             measure: cost of log(), rates, latencies"
 	@echo "make soak MINUTES=n    kill, cut, damage and fuzz for n minutes (default 10), and print the counts reached"
 	@echo "make switch-off        switch each safeguard off in turn, and see its fault test turn red"
@@ -106,6 +107,11 @@ screenshots: python
 matrix: python
 	@$(PYTHON) $(BOOTSTRAP) dev
 	@$(PY) -m tests.launchers.matrix $(ARGS)
+
+# The libraries are in build/integrations, with the versions of tests/integrations/constraints.txt.
+integrations: python
+	@$(PYTHON) $(BOOTSTRAP) dev
+	@$(PY) -m tests.integrations.matrix $(ARGS)
 
 bench: python
 	@$(PYTHON) $(BOOTSTRAP) dev

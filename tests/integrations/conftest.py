@@ -1,0 +1,29 @@
+"""Trainings with real libraries: collected only by `make integrations`, which names the Python that has these."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integrations.matrix import PYTHON
+from tests.integrations.training import Training
+from tests.support.node import Node
+
+collect_ignore_glob = [] if os.environ.get(PYTHON) else ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A real collector and a real agent. Each training has its own project in it."""
+    node = Node(tmp_path_factory.mktemp("integrations") / "chiplog")
+    try:
+        yield node.start()
+    finally:
+        node.stop()
+
+
+@pytest.fixture
+def training(shared_node: Node, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Training]:
+    """Return what runs a script of trainings/; its line of the matrix is in the test's report."""
+    return lambda library: Training(library, tmp_path, shared_node, request.node.user_properties)

@@ -1,0 +1,40 @@
+"""The environment of the libraries: chiplog beside them as users have it, in build/integrations."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARIES = ("accelerate", "keras", "lightning", "optuna", "optuna-integration", "torch", "transformers")
+_VENV = ROOT / "build" / "integrations"
+_CONSTRAINTS = "tests/integrations/constraints.txt"  # relative: pip splits PIP_CONSTRAINT at blanks
+_STAMP = _VENV / ".installed"
+
+
+def prepare() -> str:
+    """Return the path of its Python; make it first, where its versions are not those of constraints.txt.
+
+    With the variable LATEST=1 it has the newest versions of the day.
+    """
+    is_latest = os.environ.get("LATEST", "") not in ("", "0")
+    python = str(_VENV / "bin" / "python")
+    decides = b"".join((ROOT / name).read_bytes() for name in (_CONSTRAINTS, "pyproject.toml"))
+    versions = time.strftime("%Y-%m-%d") if is_latest else hashlib.sha256(decides).hexdigest()
+    wanted = " ".join([str(ROOT), versions, *LIBRARIES])
+    if _STAMP.is_file() and _STAMP.read_text(encoding="utf-8") == wanted:
+        return python
+    print(f"installing {', '.join(LIBRARIES)} into {_VENV.relative_to(ROOT)}", flush=True)
+    shutil.rmtree(_VENV, ignore_errors=True)
+    environ = dict(os.environ)
+    if not is_latest:
+        environ["PIP_CONSTRAINT"] = f"{environ.get('PIP_CONSTRAINT', '')} {_CONSTRAINTS}".strip()
+    pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
+    for command in ([sys.executable, "-m", "venv", str(_VENV)], [*pip, "--editable", ".[media]", *LIBRARIES]):
+        if subprocess.run(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL).returncode:
+            sys.exit("chiplog: the environment of the integrations cannot be made; the message is above")
+    _STAMP.write_text(wanted, encoding="utf-8")
+    return python

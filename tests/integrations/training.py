@@ -1,0 +1,109 @@
+"""A training with a real library in a process of its own, and the check of its rows in SQL."""
+
+import json
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.integrations.matrix import PYTHON, ROW
+from tests.support.node import Node
+from tests.support.ports import free_ports
+from tests.support.waiting import WAIT_S, wait_until
+
+EXPECTED = "EXPECTED_FILE"  # variable of trainings/expected.py
+_SCRIPTS = Path(__file__).with_name("trainings")
+_END_S = 2 * WAIT_S  # of a library that imports torch in several processes, on a machine that is busy
+_SHOWN = 6  # differences in a message
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+class Training:
+    """One start of one script. It has its own project, so that many share a collector."""
+
+    def __init__(self, library: str, directory: Path, node: Node, properties: list[tuple[str, Any]]) -> None:
+        self._node = node
+        self._directory = directory
+        self._project = directory.name
+        self._file = directory / "expected.json"
+        self._row: dict[str, Any] = {"library": library}
+        properties.append((ROW, self._row))
+
+    def run(self, script: str, *launcher: str, ranks: int = 1) -> None:
+        """Run a script of trainings/ to its end, on several ranks by torchrun. chiplog must print no line into it."""
+        python = os.environ[PYTHON]
+        torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={free_ports(1)}"]
+        command = [python, "-m", "chiplog.cli", *launcher, python, *(torchrun if ranks > 1 else [])]
+        named = {"CHIPLOG_DIR": str(self._node.root), "WANDB_PROJECT": self._project, EXPECTED: str(self._file)}
+        self._row["ranks"] = ranks
+        ended = subprocess.run(
+            [*command, str(_SCRIPTS / script)],
+            env={**os.environ, **_OFFLINE, **named, "HF_HOME": str(self._directory)},
+            cwd=self._directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            timeout=_END_S,
+        )
+        assert ended.returncode == 0, f"exit code {ended.returncode}:\n{ended.stdout[-4000:]}"
+        said = [line for line in ended.stdout.splitlines() if line.startswith("chiplog: ")]
+        assert not said, f"chiplog complains: {said}"
+
+    def check(self) -> None:
+        """Compare SQL with what the script wrote: each value once, at its step; config, tags, media, state …."""
+        expected = json.loads(self._file.read_text(encoding="utf-8"))
+        self._row |= {"version": expected["version"], "rows": len(expected["rows"])}
+        self._row["ranks"] = expected.get("ranks", self._row["ranks"])
+        found: dict[str, str] = {"": "nothing was asked yet"}
+
+        def is_right() -> bool:
+            found.clear()
+            found.update({name: text for name, text in self._differences(expected).items() if text})
+            return not found
+
+        try:
+            wait_until(is_right, "the rows")
+        except AssertionError:
+            raise AssertionError("\n".join(f"{name}: {text}" for name, text in found.items())) from None
+
+    def _differences(self, expected: dict[str, Any]) -> dict[str, str]:
+        """Return what differs in SQL; '' for nothing."""
+        runs = self._of_project("SELECT run_id, name, tags, state FROM runs")
+        rows = self._of_project("SELECT step, key, value FROM metrics", "NOT starts_with(key, 'gradients/')")
+        config = {row["key"]: json.loads(row["value"]) for row in self._of_project("SELECT key, value FROM config")}
+        summary = {
+            row["key"]: json.loads(row["value"]) for row in self._of_project("SELECT key, value FROM run_summary")
+        }
+        versions = self._node.try_sql(f"SELECT name, version FROM artifacts WHERE project = '{self._project}'")
+        media = {row["key"] for row in self._of_project("SELECT DISTINCT key FROM media")}
+        states = [row["state"] for row in self._of_project("SELECT state FROM labels")]
+        named = {row["name"] for row in runs} - {row["run_id"] for row in runs}
+        return {
+            "runs": _unless(len(runs) == expected["runs"], runs),
+            "rows": _differ(expected["rows"], [list(row.values()) for row in rows]),
+            "states": _unless(set(states) == {"finished"} and {row["state"] for row in runs} == {"finished"}, states),
+            "name": _unless(expected.get("name") in (None, *named), named),
+            "tags": _unless(all(sorted(row["tags"] or ()) == sorted(expected["tags"]) for row in runs), runs),
+            "config": _unless(all(config.get(key) == v for key, v in expected["config"].items()), config),
+            "summary": _unless(all(summary.get(key) == v for key, v in expected.get("summary", {}).items()), summary),
+            "artifacts": _unless(len(versions) == expected["artifacts"], versions),
+            "media": _unless(set(expected.get("media", ())) <= media, media),
+        }
+
+    def _of_project(self, query: str, condition: str = "true") -> list[dict[str, Any]]:
+        own = f"run_id IN (SELECT run_id FROM runs WHERE project = '{self._project}')"
+        return self._node.try_sql(f"{query} WHERE {own} AND {condition}")
+
+
+def _unless(is_right: bool, found: Any) -> str:
+    return "" if is_right else f"{found}"[:2000]
+
+
+def _differ(expected: list[list[Any]], found: list[list[Any]]) -> str:
+    wanted, stored = Counter(map(tuple, expected)), Counter(map(tuple, found))
+    missing, surplus = sorted((wanted - stored).elements()), sorted((stored - wanted).elements())
+    if not missing and not surplus:
+        return "" if wanted else "nothing was logged"
+    return f"missing {len(missing)}: {missing[:_SHOWN]}; surplus {len(surplus)}: {surplus[:_SHOWN]}"
