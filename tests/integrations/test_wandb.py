@@ -15,6 +15,7 @@ _AS_WANDB = ("run", "--as", "wandb", "--")
         ("Accelerate", "accelerate_wandb.py", 2),
         ("Transformers", "transformers_wandb.py", 2),
         ("Lightning", "lightning_wandb.py", 2),
+        ("Lightning, without torchrun", "lightning_wandb.py", 1),
         ("Lightning, ddp_spawn", "lightning_spawn_wandb.py", 1),
         ("Optuna", "optuna_wandb.py", 1),
         ("Optuna, a run for each trial", "optuna_multirun_wandb.py", 1),

@@ -71,6 +71,6 @@ if trainer.is_global_zero:
         expected.add(recorder.n_calls + call, {"trainer/global_step": recorder.last_step})
     logger.experiment.finish()
     expected.note(
-        config={"width": 4, "lr": 0.1}, name="tiny", tags=["tiny"], media=["noise", "predictions"], artifacts=2
+        config={"width": 4, "lr": 0.1}, name="tiny", tags=["tiny"], media=["noise", "predictions"], artifacts=2, ranks=2
     )
     expected.write()
