@@ -54,6 +54,7 @@ class Node:
         self.place = paths_for_root(root)
         self.collector: subprocess.Popen[bytes] | None = None
         self.agent: subprocess.Popen[bytes] | None = None
+        self._trouble = ""  # why the last query had no answer
 
     def start(self, *agent_flags: str) -> "Node":
         self.start_collector()
@@ -82,9 +83,11 @@ class Node:
 
     def try_sql(self, query: str) -> list[dict[str, Any]]:
         """Return the rows; none while no collector answers."""
+        self._trouble = ""
         try:
             return self.sql(query)
-        except (chiplog.query.client.QueryError, chiplog.query.client.NoDataError):
+        except (chiplog.query.client.QueryError, chiplog.query.client.NoDataError) as error:
+            self._trouble = str(error)
             return []
 
     def until(self, query: str, holds: Callable[[list[dict[str, Any]]], Any] = bool) -> list[dict[str, Any]]:
@@ -99,7 +102,8 @@ class Node:
         try:
             wait_until(asked, query)
         except AssertionError as error:
-            raise AssertionError(f"{error}; last answer: {rows[:20]}") from None
+            trouble, labels = self._trouble, self.try_sql("SELECT label, attempt, state, reason, node FROM labels")
+            raise AssertionError(f"{error}; last answer: {rows[:20]} {trouble}; labels: {labels[:20]}") from None
         return rows
 
     def kill_agent(self) -> None:
