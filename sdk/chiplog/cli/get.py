@@ -66,7 +66,7 @@ def get(
             _get_artifact(client, artifact, destination, force=force)
         return
     if run is None:
-        raise click.UsageError("name a run, or an artifact with --artifact NAME:ALIAS")
+        raise click.UsageError("name a run, or `latest` for the newest, or an artifact with --artifact NAME:ALIAS")
     path = path.strip("/")
     output = None if destination is None else Path(destination)
     is_directory = output is not None and (str(destination).endswith("/") or output.is_dir())
