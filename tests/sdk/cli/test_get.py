@@ -269,7 +269,7 @@ def test_the_files_of_an_artifact_come_back_by_alias_number_or_project(tmp_path:
         (["--artifact", ":"], 1, "an artifact is named as"),
         (["--artifact", "evil"], 1, "it must be relative"),
         (["r1", "--artifact", "model"], 2, "exclude each other"),
-        ([], 2, "name a run, or an artifact"),
+        ([], 2, "or an artifact with --artifact NAME:ALIAS"),
     ):
         done = run(tmp_path / "root", *arguments)
         assert (done.exit_code, message in done.stderr) == (code, True), done.output

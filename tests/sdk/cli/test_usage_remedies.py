@@ -27,7 +27,7 @@ SAFEGUARDS = [
         ("plot", "name a run, or `latest` for the newest"),
         ("plot latest", "name a metric: chiplog show RUN lists them"),
         ("compare latest", "name a run, or `latest` for the newest"),
-        ("get", "name a run, or an artifact with --artifact NAME:ALIAS"),
+        ("get", "name a run, or `latest` for the newest"),
         ("rm", "chiplog runs lists the IDs"),
         ("edit", "chiplog runs lists the IDs"),
         ("runs --columns lr", "'config.lr' or 'summary.lr'"),
