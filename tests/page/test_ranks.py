@@ -338,11 +338,13 @@ def test_a_finished_run_asks_for_nothing_when_another_one_changes(runs: Site, pa
     def pass_time() -> None:
         page.clock.fast_forward(20_000)
         page.evaluate("fetch('api/runs').then((answer) => answer.text())")
-        while any(f"/even/{part}" in url for part in ("ranks", "system", "media") for url in open_requests):
+        while any(f"/even/{part}" in url for part in ("ranks", "system", "media", "verdict") for url in open_requests):
             page.wait_for_timeout(20)
 
     runs.visit(page, f"#/run/even/{tab}")
     expect(page.get_by_text("all 40 events stored")).to_be_visible()
+    while tab != "ranks" and not any(url.endswith("/even/verdict") for url in asked):  # it comes after all others
+        page.wait_for_timeout(20)
     for _ in range(2):  # the stream begins with a change
         pass_time()
     asked.clear()
