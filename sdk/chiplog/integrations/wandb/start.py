@@ -241,7 +241,8 @@ def _arguments(said: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
     is_shared = said.get("mode") == "shared"
     run_id = said.get("run_id")
     is_rank = is_rank_of_launcher(environ)
-    if run_id is None and not is_rank:
+    goes_on = str(said.get("resume")).lower() in ("auto", "true")  # with the last unfinished run, whose ID is not known
+    if run_id is None and not is_rank and not goes_on:
         run_id = generate_id()
     arguments: dict[str, Any] = {
         "project": said.get("project"),

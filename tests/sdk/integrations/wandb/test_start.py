@@ -36,6 +36,15 @@ def test_reinit_decides_about_an_open_run() -> None:
     assert first._is_finished and beside._is_finished and wandb.run is last
 
 
+@pytest.mark.parametrize("word", ["auto", True])
+def test_a_run_that_did_not_finish_goes_on_and_one_that_did_does_not(word: Any) -> None:
+    with pytest.raises(ZeroDivisionError), wandb.init(resume=word) as first:
+        _ = 1 / 0
+    with wandb.init(resume=word) as second:
+        assert second.id == first.id
+    assert wandb.init(resume=word).id != first.id
+
+
 def test_an_open_run_of_chiplog_is_returned() -> None:
     inner = chiplog.init(capture_console=False)
     assert wandb.init()._inner is inner
