@@ -10,6 +10,7 @@ from typing import Any
 
 from chiplog.identity.identity import is_rank_of_launcher
 from chiplog.integrations.adapter.reads import former_state
+from chiplog.integrations.wandb.config_file import read_config
 from chiplog.integrations.wandb.errors import Error, refuse, tell
 from chiplog.integrations.wandb.settings import Settings, settings_of, settings_of_environ
 from chiplog.integrations.wandb.wandb_run import Run, run_of_attach_id
@@ -91,7 +92,7 @@ def init(
         name: Display name.
         notes: Free text.
         tags: Words to find the run by.
-        config: A dict, a namespace, or anything that `chiplog.init(config=)` takes.
+        config: A dict, a namespace, anything that `chiplog.init(config=)` takes, or the path of a YAML file.
         config_exclude_keys: Keys of the config that are left out.
         config_include_keys: The only keys of the config that are kept.
         allow_val_change: Accepted: config may always change.
@@ -273,9 +274,8 @@ def _config(said: Mapping[str, Any]) -> dict[str, Any]:
     config = said.get("config")
     if config is None:
         return {}
-    if isinstance(config, str):
-        tell(f"config={short_repr(config)} is a path: chiplog takes a dict or a namespace; the config is left out")
-        return {}
+    if isinstance(config, str | os.PathLike):
+        config = read_config(config, tell)
     plain = to_plain("config", config, lambda bad: tell(bad.message))
     if not isinstance(plain, Mapping):
         tell(f"config={short_repr(config)} is no dict; it is left out")
