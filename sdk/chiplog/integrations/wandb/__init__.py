@@ -15,6 +15,7 @@ from chiplog.integrations.adapter.module_aliases import add_modules
 from chiplog.integrations.wandb.api import Api
 from chiplog.integrations.wandb.charts import plot_table
 from chiplog.integrations.wandb.errors import CommError, Error, UsageError, tell
+from chiplog.integrations.wandb.mirror import mirror
 from chiplog.integrations.wandb.names import AlertLevel, harmless, lookup, module_names
 from chiplog.integrations.wandb.run_config import Config
 from chiplog.integrations.wandb.settings import Settings
@@ -57,6 +58,7 @@ __all__ = [
     "log_artifact",
     "log_model",
     "login",
+    "mirror",
     "plot_table",
     "run",
     "save",

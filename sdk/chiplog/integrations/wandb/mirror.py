@@ -1,0 +1,139 @@
+"""`mirror()`: the real wandb stays, and chiplog records what its runs are given, too. To try before switching."""
+
+import importlib
+import logging
+import os
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from chiplog.identity.identity import is_rank_of_launcher
+from chiplog.integrations.wandb.errors import tell
+from chiplog.integrations.wandb.start import init
+from chiplog.integrations.wandb.wandb_run import Run
+from chiplog.safety.interrupts import is_interrupt
+
+_log = logging.getLogger("chiplog")
+_followers: "WeakKeyDictionary[Any, Run]" = WeakKeyDictionary()  # by run of the real wandb
+_MARK = "_chiplog_mirror"
+
+
+def mirror() -> None:
+    """Record what runs of the installed wandb are given, from now on. Call it before `wandb.init()`.
+
+    Its calls go to W&B first, and what they return or raise stays. `init`, `log`, `define_metric`, `alert`, `save`,
+    `finish`, config and summary are followed; artifacts and `watch` are W&B's alone.
+    """
+    try:
+        real: Any = importlib.import_module("wandb")
+    except ImportError:
+        tell("mirror() needs an installed wandb; without one, import chiplog.integrations.wandb as wandb")
+        return
+    if real.__name__ != "wandb":
+        tell("mirror() does nothing here: wandb is chiplog's drop-in already")
+    elif not hasattr(real.init, _MARK):
+        _follow(real)
+
+
+def _follow(real: Any) -> None:
+    kind = importlib.import_module("wandb.sdk.wandb_run").Run
+    real.init = _after(real.init, _begin)
+    for name in ("define_metric", "alert", "save"):
+        setattr(kind, name, _after(getattr(kind, name), _passed_on(name)))
+    kind.log = _after(kind.log, lambda _, run, data, *given, **named: _of(run).log(converted(data), *given, **named))
+    kind.finish = _after(kind.finish, lambda _, run, exit_code=None, **named: _of(run).finish(exit_code))
+    kind._config_callback = _after(kind._config_callback, _take_config)
+    kind._summary_update_callback = _after(kind._summary_update_callback, _take_summary)
+
+
+def _after(call: Callable[..., Any], follow: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that makes a call and then follows it, given the result and the arguments."""
+
+    @wraps(call)
+    def both(*given: Any, **named: Any) -> Any:
+        result = call(*given, **named)
+        try:
+            follow(result, *given, **named)
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            _log.debug("chiplog: %s is not mirrored: %s", getattr(call, "__name__", call), error)
+        return result
+
+    setattr(both, _MARK, True)
+    return both
+
+
+def _begin(real_run: Any, *given: Any, **named: Any) -> None:
+    """Open chiplog's run beside a new one of W&B."""
+    if real_run in _followers or real_run.disabled:
+        return
+    named = {**named, "mode": None, "settings": None}
+    if named.get("id") is None and not is_rank_of_launcher(os.environ):
+        named["id"] = real_run.id
+    if real_run.settings.mode == "shared":
+        named.update(mode="shared", settings={"x_label": real_run.settings.x_label})
+    _followers[real_run] = init(*given, **named)
+
+
+def _of(real_run: Any) -> Run:
+    return _followers[real_run]
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    return lambda _, run, *given, **named: getattr(_of(run), name)(*given, **named)
+
+
+def _take_config(_: Any, run: Any, key: Any = None, val: Any = None, data: Any = None) -> None:
+    entries = dict(data or {}) if key is None else {"/".join(key) if isinstance(key, tuple) else key: val}
+    _of(run).config.update({name: value for name, value in entries.items() if not name.startswith("_wandb")})
+
+
+def _take_summary(_: Any, run: Any, record: Any) -> None:
+    for item in record.update:
+        _of(run).summary["/".join(item.key)] = item.value
+
+
+# -- values --
+
+
+def converted(value: Any) -> Any:
+    """Return a value of W&B, or what holds some, as chiplog's."""
+    if isinstance(value, dict):
+        return {key: converted(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [converted(entry) for entry in value]
+    convert = _CONVERT.get(type(value).__name__) if type(value).__module__.startswith("wandb.") else None
+    return value if convert is None else convert(value)
+
+
+def _media(name: str) -> Any:
+    return getattr(importlib.import_module(f"chiplog.media.{name.lower()}"), name)
+
+
+def _histogram(value: Any) -> Any:
+    from chiplog.values.metrics import Histogram
+
+    return Histogram(edges=value.bins, counts=value.histogram)
+
+
+def _image(value: Any) -> Any:
+    return _media("Image")(value._path if value._image is None else value._image, caption=value._caption)
+
+
+def _table(value: Any) -> Any:
+    return _media("Table")(columns=list(value.columns), data=[converted(row) for row in value.data])
+
+
+def _of_file(name: str) -> Callable[[Any], Any]:
+    return lambda value: _media(name)(value._path)
+
+
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    "Histogram": _histogram,
+    "Html": lambda value: _media("Html")(value.html),
+    "Image": _image,
+    "Table": _table,
+    **{name: _of_file(name) for name in ("Audio", "Object3D", "Video")},
+}

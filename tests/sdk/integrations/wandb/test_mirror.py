@@ -1,0 +1,41 @@
+"""`mirror()`: W&B's call comes first and stays as it is; what follows it never fails."""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from chiplog.integrations import wandb
+from chiplog.integrations.wandb.mirror import _after, converted
+
+
+def test_what_follows_a_call_gets_its_result_and_never_changes_it() -> None:
+    seen: list[Any] = []
+
+    def fail(result: int, *given: Any, **named: Any) -> None:
+        seen.append((result, given, named))
+        raise ZeroDivisionError
+
+    assert _after(lambda a, *, b: a + b, fail)(1, b=2) == 3
+    assert seen == [(3, (1,), {"b": 2})]
+    with pytest.raises(TypeError):
+        _after(lambda: 0, fail)(1)
+    assert len(seen) == 1, "a call that raised is not followed"
+
+
+@pytest.mark.parametrize("found", [None, wandb])
+def test_without_the_real_wandb_it_is_one_line(
+    found: ModuleType | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", found)  # None: it cannot be imported
+    wandb.mirror()
+    assert capsys.readouterr().err.startswith("chiplog: mirror() ")
+
+
+def test_values_are_converted_wherever_they_are_and_others_stay() -> None:
+    kind = type("Table", (), {"__module__": "wandb.sdk.data_types.table", "columns": ["a"], "data": [[1]]})
+    bins = {"__module__": "wandb.sdk.data_types.histogram", "bins": [0, 1, 2], "histogram": [3, 4]}
+    found = converted({"deep": [kind()], "h": type("Histogram", (), bins)(), "x": 1.0})
+    assert (found["deep"][0].columns, found["deep"][0].data) == (["a"], [[1]])
+    assert (found["h"].edges, found["h"].counts, found["x"]) == ((0, 1, 2), (3, 4), 1.0)
