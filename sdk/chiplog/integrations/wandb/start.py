@@ -41,8 +41,10 @@ def current(*, is_own: bool = False) -> Run | None:
     is_own: leave out the runs of a process that this one was forked from.
     """
     known = _opened[-1] if _opened else None
-    if known is not None and not is_own and known._inner is current_run.current() and not known._is_finished:
-        return known
+    if known is not None and not is_own:
+        inner = known._inner
+        if inner is current_run.current() and not inner._finished:  # as in each call of wandb.log()
+            return known
     opened = [inner for inner in current_run.open_runs() if not (is_own and inner._is_inherited)]
     if not opened:
         return None

@@ -59,7 +59,6 @@ class Run:
 
     # -- logging --
 
-    @of_open_run
     def log(
         self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, sync: bool | None = None
     ) -> None:
@@ -74,6 +73,8 @@ class Run:
 
         """
         inner = self._inner
+        if self._is_strict:
+            self._check_open("log")
         if self._synced or not FLOAT_TYPES.issuperset(map(type, _values(data))):
             try:
                 data = self._prepared(data)
