@@ -3,7 +3,12 @@
 import json
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from chiplog.safety.background_threads import start_thread
+
+if TYPE_CHECKING:
+    from chiplog.query.client import Client
 
 _RUN = "SELECT name, notes, tags FROM runs WHERE run_id = $run AND created_at < make_timestamp($before)"
 _CONFIG = "SELECT key, value FROM config WHERE run_id = $run"
@@ -24,23 +29,22 @@ def former_state(root: Path, run_id: str, before_us: int, wait_s: float) -> dict
 
     """
     found: dict[str, Any] = {}
+    is_done = threading.Event()
 
     def read() -> None:
         try:
             found.update(_read(root, run_id, before_us))
         except Exception:
             pass  # without an answer there is no former state
+        is_done.set()
 
-    reader = threading.Thread(target=read, name="chiplog-former-state", daemon=True)
-    reader.start()
-    reader.join(wait_s)
+    if start_thread(read, name="chiplog-former-state"):
+        is_done.wait(wait_s)
     return dict(found) or None
 
 
 def _read(root: Path, run_id: str, before_us: int) -> dict[str, Any]:
-    from chiplog.query.client import connect  # a training that resumes nothing does not need it
-
-    with connect(dir=root) as client:
+    with _connect(root) as client:
         named = {"run": run_id}
         rows = client.sql(_RUN, {**named, "before": before_us}).rows()
         if not rows:
@@ -55,25 +59,27 @@ def _read(root: Path, run_id: str, before_us: int) -> dict[str, Any]:
 
 def rows(query: str, params: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a SELECT. Raises QueryError, NoDataError."""
-    from chiplog.query.client import connect  # a training that reads nothing does not need it
-
-    with connect() as client:
+    with _connect() as client:
         return client.sql(query, params).rows()
 
 
 def runs_of(run_ids: list[str]) -> list[dict[str, Any]]:
     """Return config and summary of some runs, with the columns of `runs`. Raises QueryError, NoDataError."""
-    from chiplog.query.client import connect
     from chiplog.query.run_tables import runs_by_id
 
-    with connect() as client:
+    with _connect() as client:
         return runs_by_id(client, run_ids).rows()
 
 
 def write_content(path: str, sha256: str, target: Path) -> None:
     """Write the content of a saved file, verified by its digest. Raises QueryError, NoDataError, OSError."""
     from chiplog.artifacts.reads import copy_content
-    from chiplog.query.client import connect
 
-    with connect() as client:
+    with _connect() as client:
         copy_content(client, path, sha256, target, lambda n_bytes: None)
+
+
+def _connect(root: Path | None = None) -> "Client":
+    from chiplog.query.client import connect  # a training that reads nothing does not need it
+
+    return connect(dir=root)

@@ -3,7 +3,10 @@
 import time
 from pathlib import Path
 
+import pytest
+
 import chiplog
+from chiplog.integrations.adapter import reads
 from chiplog.integrations.adapter.reads import former_state
 from tests.support.node import Node
 from tests.support.waiting import WAIT_S, wait_until
@@ -31,3 +34,8 @@ def test_a_stored_run_has_its_state_and_one_that_began_later_has_none(node: Node
 def test_without_data_or_time_there_is_no_state(tmp_path: Path) -> None:
     assert former_state(tmp_path / "nothing", "r", 1, WAIT_S) is None
     assert former_state(tmp_path / "nothing", "r", 1, 0.0) is None
+
+
+def test_without_a_thread_there_is_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "start_thread", lambda *given, name: False)
+    assert former_state(tmp_path, "r", 1, WAIT_S) is None
