@@ -10,6 +10,7 @@ from chiplog.artifacts.artifact import Artifact, used_artifact
 from chiplog.identity.recording_dir import recording_dir
 from chiplog.integrations.adapter import reads
 from chiplog.integrations.wandb import history
+from chiplog.integrations.wandb.attribute_dicts import AttributeDict
 from chiplog.integrations.wandb.errors import CommError, tell
 from chiplog.integrations.wandb.filters import NAME, Conditions
 from chiplog.safety.text import short_repr
@@ -303,18 +304,12 @@ class Run:
         return f"<Run {'/'.join(filter(None, self.path))} ({self.state})>"
 
 
-class Summary(dict[str, Any]):
+class Summary(AttributeDict):
     """A summary: a dict, also by attribute."""
 
     @property
     def _json_dict(self) -> dict[str, Any]:
         return dict(self)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
 
 
 class File:

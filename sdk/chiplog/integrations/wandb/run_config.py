@@ -1,12 +1,13 @@
 """`run.config` as W&B has it, with what the run had before it was resumed."""
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from chiplog.integrations.wandb.attribute_dicts import AttributeMapping
 from chiplog.recording.config import Config as ChiplogConfig
 
 
-class Config(MutableMapping[str, Any]):
+class Config(AttributeMapping):
     """The config of a run: a dict, also by attribute.
 
     target: chiplog's config. former: returns the entries that the run had before this process resumed it. check: called
@@ -40,20 +41,6 @@ class Config(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len({**self._former(), **self._target})
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
 
     def update(self, *given: Any, allow_val_change: bool | None = None, **values: Any) -> None:
         """Set many entries at once. allow_val_change: accepted, entries may always change."""

@@ -1,9 +1,10 @@
 """`run.summary` as W&B has it: logged and assigned values at once, by the words of `define_metric`, nested."""
 
 import math
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from chiplog.integrations.wandb.attribute_dicts import AttributeMapping
 from chiplog.recording.run import Run as ChiplogRun
 from chiplog.values.logged_values import Tally
 
@@ -28,7 +29,7 @@ class Definitions:
         return self._words[max(patterns, key=len)] if patterns else []
 
 
-class Summary(MutableMapping[str, Any]):
+class Summary(AttributeMapping):
     """The summary of one run, or with a prefix a part of it. Reading shows at once what was logged.
 
     A metric with a word of `define_metric` is a dict: `{"min": 0.5}`. `summary["a"]` has what is below `a/`.
@@ -79,20 +80,6 @@ class Summary(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
 
     def note_texts(self, data: Mapping[Any, Any]) -> None:
         """Take the texts of a dict that is being logged, also of dicts in it."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from chiplog.integrations.adapter.reads import former_state
 from chiplog.integrations.tensorboard.patch import Sync
+from chiplog.integrations.wandb.attribute_dicts import AttributeDict
 from chiplog.integrations.wandb.charts import CustomChart
 from chiplog.integrations.wandb.errors import Error, UsageError, of_open_run
 from chiplog.integrations.wandb.model_watch import Watch
@@ -206,7 +207,7 @@ class Run:
     @property
     def summary(self) -> Summary:
         """The summary: logged values at once, and what was assigned."""
-        self._check_open("summary", is_read=True)
+        self._check_open("summary")
         return self._summary
 
     @summary.setter
@@ -287,7 +288,7 @@ class Run:
     def _is_finished(self) -> bool:
         return self._inner._finished
 
-    def _check_open(self, what: str, *, is_read: bool = False) -> None:
+    def _check_open(self, what: str) -> None:
         if self._is_finished and self._is_strict:
             raise UsageError(f"Run ({self.id}) is finished. The change of `{what}` will be ignored.")
 
@@ -496,17 +497,11 @@ def _key_of(name: str) -> str:
     return re.sub(r"(?<!\\)\.", "/", name).replace("\\.", ".")
 
 
-class ConfigStatic(dict[str, Any]):
+class ConfigStatic(AttributeDict):
     """A copy of a config, also by attribute. It is true also if it is empty, as W&B's."""
 
     def __bool__(self) -> bool:
         return True
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
 
 
 class Metric:
