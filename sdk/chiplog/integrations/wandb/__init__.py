@@ -69,7 +69,7 @@ __all__ = [
 
 _MEDIA = frozenset(("Audio", "Html", "Image", "Object3D", "Table", "Video"))  # each in the module of its name
 _OF_RUN = frozenset(("alert", "define_metric", "display", "finish", "save", "watch", "write_logs"))
-_OF_ARTIFACTS = frozenset(("log_artifact", "log_model", "use_artifact"))  # of runs, too
+_OF_RUN |= {"log_artifact", "log_model", "use_artifact"}
 
 
 def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, sync: bool | None = None) -> None:
@@ -100,16 +100,14 @@ def teardown(exit_code: int | None = None) -> None:
         finish(exit_code)
 
 
-def join(exit_code: int | None = None) -> None:
-    """Finish the current run."""
-    finish(exit_code)
-
-
 def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
     """Finish the current run, if there is one."""
     found = current()
     if found is not None:
         found.finish(exit_code)
+
+
+join = finish
 
 
 def termlog(text: str = "", *given: Any, **named: Any) -> None:
@@ -149,7 +147,7 @@ class _Module(ModuleType):
             return attribute(name) if found is None else getattr(found, name)
         if name in _MEDIA:
             return getattr(import_module(f"chiplog.media.{name.lower()}"), name)
-        if name in _OF_RUN | _OF_ARTIFACTS:
+        if name in _OF_RUN:
             return _call(name)
         if name in foreign_names.MODULE_NAMES:
             return harmless(name)

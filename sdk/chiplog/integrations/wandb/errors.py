@@ -44,6 +44,12 @@ def refuse(is_strict: bool, message: str, kind: type[Error] = UsageError) -> Non
     tell(message)
 
 
+def too_late(run_id: str, name: str) -> UsageError:
+    """Return the error of a call after `finish()`."""
+    message = f"Run ({run_id}) is finished. The call to `{name}` will be ignored."
+    return UsageError(f"{message} Please make sure that you are using an active run.")
+
+
 def of_open_run(method: _Method) -> _Method:
     """Make a method of a run raise UsageError after `finish()` in strict mode. Else chiplog's run says a line."""
     name = method.__name__
@@ -51,10 +57,7 @@ def of_open_run(method: _Method) -> _Method:
     @wraps(method)
     def call(self: Any, *given: Any, **named: Any) -> Any:
         if self._is_strict and self._is_finished:
-            raise UsageError(
-                f"Run ({self.id}) is finished. The call to `{name}` will be ignored. "
-                "Please make sure that you are using an active run."
-            )
+            raise too_late(self.id, name)
         return method(self, *given, **named)
 
     return call  # type: ignore[return-value]  # of the same arguments
