@@ -1,4 +1,4 @@
-"""Media arrive whole whoever is killed, move with their run, and are gone with it.
+"""Media arrive complete, whichever process is killed, and are exported and deleted with their run.
 
 Real processes. A rank, a forked and a spawned child each log an image and a table that holds it; the rank then kills
 itself. An export, an import, a rebuild, a backup and a deletion follow.
@@ -82,7 +82,7 @@ def check(node: Node, run: str = "pictures") -> None:
     ]
     contents = stored(node.root)
     assert {(row["sha256"], row["bytes"]) for row in rows} == {(name, len(data)) for name, data in contents.items()}
-    assert len(contents) == 7, "each image, once also in its table; a table of each; one that is equal in all"
+    assert len(contents) == 7, "an image and a table of each process, and one image that all of them logged"
     assert all(hashlib.sha256(data).hexdigest() == name for name, data in contents.items())
     table = node.sql(f"SELECT label, n, image FROM media_table('{run}', 'table', 3)")
     images = {row["label"]: f"sha256:{row['sha256']}" for row in rows if row["key"] == "image"}

@@ -42,7 +42,7 @@ class Matrix:
 
 
 def main() -> int:
-    """Run them, in the environment that `CHIPLOG_INTEGRATIONS_PYTHON` names, or in one that is made first."""
+    """Run them in the environment that `CHIPLOG_INTEGRATIONS_PYTHON` names, or in one that it builds first."""
     if PYTHON not in os.environ:
         os.environ[PYTHON] = prepare()
     return int(pytest.main([str(Path(__file__).parent), *sys.argv[1:]], plugins=[Matrix()]))

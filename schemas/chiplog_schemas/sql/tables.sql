@@ -61,7 +61,7 @@ CREATE TABLE base.media (
     metadata VARCHAR
 );
 -- Artifacts as they were logged, by the digest of their manifest; the order of the rows is that of the log. A row of
--- artifact_files is an entry of a manifest, whoever logged it.
+-- artifact_files is an entry of a manifest, whichever label logged it.
 CREATE TABLE base.artifact_files (
     producer INTEGER, seq BIGINT, ts TIMESTAMP, digest VARCHAR, path VARCHAR, bytes BIGINT, sha256 VARCHAR,
     reference VARCHAR

@@ -87,7 +87,7 @@ class Artifact(ArtifactValue):
 
     @classmethod
     def from_any(cls, given: Any, name: str | None, type: str | None, run_id: str) -> "Artifact":
-        """Return an artifact as it is, or one that is made of a file, a directory or a URI."""
+        """Return an artifact unchanged, or make one from a file, a directory or a URI."""
         if isinstance(given, Artifact):
             return given
         try:

@@ -7,7 +7,7 @@ from chiplog.media.libraries import load_library
 from chiplog.values.media_value import MediaError
 
 _CHANNELS = (1, 3, 4)
-PIXEL_BYTES_MAX = 1 << 28  # of one array as bytes: more takes seconds to encode, and seldom fits MEDIA_BYTES_MAX
+PIXEL_BYTES_MAX = 1 << 28  # of one array as bytes: more takes seconds to encode, and rarely fits in MEDIA_BYTES_MAX
 _DIMENSION_MAX = 65_500  # of a side: Pillow's limit for JPEG
 
 

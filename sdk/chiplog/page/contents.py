@@ -37,7 +37,7 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
 
 def shown_type(kind: str, form: str | None) -> str | None:
-    """Return the Content-Type of a logged value that a browser shows; None for one that is only a download."""
+    """Return the Content-Type of a logged value that a browser can display; None if it can only be downloaded."""
     return _TYPES.get(kind, {}).get(form or "")
 
 

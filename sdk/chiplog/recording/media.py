@@ -54,7 +54,7 @@ class MediaStorage:
             raise MediaError(f"it has {len(content.data)} bytes, the limit is {MEDIA_BYTES_MAX}; save() it as a file")
         if len(content.parts) > PARTS_PER_MEDIA_MAX:
             raise MediaError(f"it holds {len(content.parts)} media, the limit is {PARTS_PER_MEDIA_MAX}; log fewer")
-        for name, part in content.parts:  # first: whoever reads the whole finds its parts
+        for name, part in content.parts:  # stored first, so that the whole never refers to missing parts
             self._log_content(step, f"{key}/{name}", part, place)
         digest = self._store(content.data)
         metadata = json.dumps({**content.metadata, **place}, allow_nan=False)

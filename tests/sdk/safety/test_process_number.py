@@ -30,8 +30,8 @@ def in_child(report: Callable[[], object], fork: Callable[[], int] = os.fork) ->
     return text
 
 
-# These run in a process without other threads: a child of fork(2) or clone(2) waits for ever for a thread of its parent
-# that had a lock of libc, or that wanted Python's.
+# These run in a process without other threads: a child of fork(2) or clone(2) can deadlock on a lock of libc or
+# Python that another thread of its parent held.
 
 
 def check_numbers(how: str) -> None:

@@ -68,8 +68,20 @@ __all__ = [
 ]
 
 _MEDIA = frozenset(("Audio", "Html", "Image", "Object3D", "Table", "Video"))  # each in the module of its name
-_OF_RUN = frozenset(("alert", "define_metric", "display", "finish", "save", "watch", "write_logs"))
-_OF_RUN |= {"log_artifact", "log_model", "use_artifact"}
+_OF_RUN = frozenset(
+    [
+        "alert",
+        "define_metric",
+        "display",
+        "finish",
+        "log_artifact",
+        "log_model",
+        "save",
+        "use_artifact",
+        "watch",
+        "write_logs",
+    ]
+)
 
 
 def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, sync: bool | None = None) -> None:

@@ -27,7 +27,7 @@ _PROJECT_CHARS_MAX = 128
 _NOT_IN_PROJECTS = "/\\#?%:"
 _STRICT_WAIT_S = 2.0  # for SQL, by resume="must" and "never"
 _opened: list[Run] = []  # by init() of this process, the newest last
-_global: list[Run] = []  # the one that is `wandb.run`
+_global: list[Run] = []  # at most one: the run that `wandb.run` returns
 
 
 def generate_id(length: int = _RUN_ID_CHARS) -> str:

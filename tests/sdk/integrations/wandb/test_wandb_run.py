@@ -36,7 +36,7 @@ def test_a_given_step_stays_open_and_the_next_call_without_one_closes_it(run: An
     assert run.step == 10
     run.log({"e": 1})
     run.log({"f": 1}, step=20, commit=True)
-    run.log({"g": 1}, step=3)  # lower: kept, and the count goes on
+    run.log({"g": 1}, step=3)  # a lower step is kept, and does not change the count
     run.log({"h": 1})
     found = [(step, *keys) for step, keys in logged(offline)]
     assert found == [(0, "a"), (1, "b"), (1, "c"), (10, "d"), (10, "e"), (20, "f"), (3, "g"), (21, "h")]

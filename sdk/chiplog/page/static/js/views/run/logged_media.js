@@ -18,7 +18,7 @@ function contentAddress(run, sha256) {
   return `api/runs/${part(run)}/contents/${sha256}`;
 }
 
-/** Return what shows a content, by its type: an <img>, a player, or a frame; null for one that is only a download. */
+/** Return the element that displays a content: an <img>, a player or a frame; null if it can only be downloaded. */
 function player(run, { type, bytes, sha256, kind }, name, attributes = {}) {
   const src = contentAddress(run, sha256);
   if (type?.startsWith("audio/")) return h("audio", { src, controls: true, preload: "metadata", "aria-label": name });

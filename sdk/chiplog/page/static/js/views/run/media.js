@@ -537,7 +537,7 @@ class LoggedPanel extends StepPanel {
     const found = await ask(`runs/${part(view.run)}/logged`, { key: name, kind, label: view.labels(), step: view.step }, { signal });
     this.steps = found;
     const text = JSON.stringify(found);
-    if (text === this.shown) return; // what plays goes on
+    if (text === this.shown) return; // redrawing would stop a player
     this.shown = text;
     const { step, n_steps: nSteps, rows } = found;
     this.isWaiting = rows.some(({ is_stored: isStored, masks }) => !isStored || masks.some((mask) => !mask.is_stored));
