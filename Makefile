@@ -111,7 +111,7 @@ matrix: python
 # The libraries are in build/integrations, with the versions of tests/integrations/constraints.txt.
 integrations: python
 	@$(PYTHON) $(BOOTSTRAP) dev
-	@$(PY) -m tests.integrations.matrix $(ARGS)
+	@$(PY) -m tests.integrations.matrix -n 2 $(ARGS)
 
 bench: python
 	@$(PYTHON) $(BOOTSTRAP) dev

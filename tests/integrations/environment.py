@@ -1,4 +1,7 @@
-"""The environment of the libraries: chiplog beside them as users have it, in build/integrations."""
+"""The environment of the libraries: chiplog beside them as users have it, in build/integrations.
+
+W&B's own library is in a directory of its own there, which only trainings that compare with it put on their path.
+"""
 
 import hashlib
 import os
@@ -9,10 +12,18 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARIES = ("accelerate", "keras", "lightning", "optuna", "optuna-integration", "torch", "transformers")
+LIBRARIES = (
+    *("accelerate", "gymnasium", "keras", "lightgbm", "lightning", "optuna", "optuna-integration", "ray[tune]"),
+    *("stable-baselines3", "tensorboard", "tensorboardX", "torch", "transformers", "xgboost-cpu"),
+)
 _VENV = ROOT / "build" / "integrations"
 _CONSTRAINTS = "tests/integrations/constraints.txt"  # relative: pip splits PIP_CONSTRAINT at blanks
 _STAMP = _VENV / ".installed"
+
+
+def wandb_directory(python: str) -> Path:
+    """Return where W&B's own library is, of the environment of a Python."""
+    return Path(python).parents[1] / "wandb"
 
 
 def prepare() -> str:
@@ -24,7 +35,7 @@ def prepare() -> str:
     python = str(_VENV / "bin" / "python")
     decides = b"".join((ROOT / name).read_bytes() for name in (_CONSTRAINTS, "pyproject.toml"))
     versions = time.strftime("%Y-%m-%d") if is_latest else hashlib.sha256(decides).hexdigest()
-    wanted = " ".join([str(ROOT), versions, *LIBRARIES])
+    wanted = " ".join([str(ROOT), versions, *LIBRARIES, "wandb"])
     if _STAMP.is_file() and _STAMP.read_text(encoding="utf-8") == wanted:
         return python
     print(f"installing {', '.join(LIBRARIES)} into {_VENV.relative_to(ROOT)}", flush=True)
@@ -33,7 +44,11 @@ def prepare() -> str:
     if not is_latest:
         environ["PIP_CONSTRAINT"] = f"{environ.get('PIP_CONSTRAINT', '')} {_CONSTRAINTS}".strip()
     pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
-    for command in ([sys.executable, "-m", "venv", str(_VENV)], [*pip, "--editable", ".[media]", *LIBRARIES]):
+    for command in (
+        [sys.executable, "-m", "venv", str(_VENV)],
+        [*pip, "--editable", ".[media]", *LIBRARIES],
+        [*pip, "--target", str(wandb_directory(python)), "wandb"],
+    ):
         if subprocess.run(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL).returncode:
             sys.exit("chiplog: the environment of the integrations cannot be made; the message is above")
     _STAMP.write_text(wanted, encoding="utf-8")
