@@ -8,10 +8,9 @@ from pathlib import Path
 import click
 
 from chiplog_agent.pipeline.destination import choose_destination
-from chiplog_agent.stats.frames import PERIOD_MAX_S
 from chiplog_schemas.addresses import AddressError, check_bind
 from chiplog_schemas.bounds import LimitError, read_bounds
-from chiplog_schemas.limits import SAMPLE_INTERVAL_S
+from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_MIN_S, SAMPLE_INTERVAL_S
 from chiplog_schemas.paths import check_root, ensure_private_dir, paths_for_root, resolve_root
 from chiplog_schemas.process.daemon import keep_files_private, raise_fd_limit, reset_affinity
 from chiplog_schemas.process.file_lock import LockHeldError, take_daemon_lock
@@ -20,13 +19,12 @@ from chiplog_schemas.security.key_files import Keys, KeysError
 from chiplog_schemas.security.permissions import Role
 
 _REPLACE_WAIT_S = 10.0  # an embedded agent ends in order within a second; its disk may be slow
-SAMPLE_INTERVAL_MIN_S = 0.1  # ten samples a second of every device: a database should not have to store more
 
 
 def _check_interval(context: click.Context, option: click.Parameter, seconds: float) -> float:
     """Return the interval if the sampler accepts it. NaN compares false, so it is refused too."""
-    if not SAMPLE_INTERVAL_MIN_S <= seconds <= PERIOD_MAX_S:  # safeguard: sample-interval-refused-early
-        limits = f"{SAMPLE_INTERVAL_MIN_S:g} to {PERIOD_MAX_S:g} s"
+    if not SAMPLE_INTERVAL_MIN_S <= seconds <= SAMPLE_INTERVAL_MAX_S:  # safeguard: sample-interval-refused-early
+        limits = f"{SAMPLE_INTERVAL_MIN_S:g} to {SAMPLE_INTERVAL_MAX_S:g} s"
         raise click.BadParameter(f"{seconds:g} s is outside of the limits; choose {limits}, or --no-stats")
     return seconds
 
@@ -49,7 +47,7 @@ def _check_interval(context: click.Context, option: click.Parameter, seconds: fl
     default=SAMPLE_INTERVAL_S,
     show_default=True,
     callback=_check_interval,
-    help=f"Seconds between samples, {SAMPLE_INTERVAL_MIN_S:g} to {PERIOD_MAX_S:g}.",
+    help=f"Seconds between samples, {SAMPLE_INTERVAL_MIN_S:g} to {SAMPLE_INTERVAL_MAX_S:g}.",
 )
 @click.option("--no-stats", is_flag=True, help="No system statistics.")
 @click.option("--embedded", is_flag=True, help="Start a collector when none answers; exit when idle.")

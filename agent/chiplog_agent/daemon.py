@@ -38,6 +38,8 @@ from chiplog_schemas.limits import (
     CREDIT_BYTES,
     FILES_TOUCH_S,
     IDLE_EXIT_S,
+    SAMPLE_INTERVAL_MAX_S,
+    SAMPLE_INTERVAL_MIN_S,
     SAMPLE_INTERVAL_S,
     SPOOL_BYTES_MAX,
     SPOOL_SYNC_INTERVAL_S,
@@ -169,6 +171,7 @@ class AgentDaemon:
         self._busy_at = now
         self._write_after = 0.0
         self._watched: set[int] = set()
+        self._samples_node = not settings.embedded  # as a rank asks, or an operator who started this agent
         self._claims = Claims()
         self._peer_pid: int | None = None  # of the message being handled, see ReceivedMessage
 
@@ -297,6 +300,8 @@ class AgentDaemon:
             self._report_lease(now)
         for item in self._feed.read():
             if not self._lease.is_held and _is_of_node(item):  # safeguard: one-agent-samples-host
+                continue
+            if not self._samples_node and isinstance(item, Sample) and _is_of_node(item):
                 continue
             self._take_sample(item, now)
         if self._core.has_news:
@@ -466,16 +471,19 @@ class AgentDaemon:
             return
         alive = self._receiver.senders
         self._core.has_news = False
+        # Console helpers report no PID, and ask for nothing.
+        peers = {name: peer for name, peer in self._core.peers.items() if name in alive and "pid" in peer.identity}
+        intervals_s = {name: self._interval_of(peer.identity) for name, peer in peers.items()}
+        asked_s = [seconds for seconds in intervals_s.values() if seconds > 0]
+        self._samples_node = bool(asked_s) or not self.settings.embedded
+        self._feed.set_period(min(asked_s, default=self.settings.sample_interval_s))
         ranks = {  # safeguard: sampled-pid-from-kernel
             producer: peer.origin.pid
-            for producer, peer in self._core.peers.items()
-            if producer in alive
+            for producer, peer in peers.items()
+            if intervals_s[producer] > 0
             and peer.origin is not None
             and peer.origin.can_sample
-            # Console helpers report no PID and are not sampled. Neither are ended processes, whose PIDs may have been
-            # reused.
-            and "pid" in peer.identity
-            and not self._endings.is_dead(producer)
+            and not self._endings.is_dead(producer)  # its PID may have been reused
         }
         identities = {producer: self._core.peers[producer].identity for producer in ranks}
         self._claims.set_claims(
@@ -485,6 +493,12 @@ class AgentDaemon:
         if pids != self._watched:
             self._watched = pids
             self._feed.watch(pids)
+
+    def _interval_of(self, identity: dict[str, Any]) -> float:
+        """Return the seconds between samples that a rank asks for, 0 for none; by default those of this agent."""
+        seconds = float(identity.get("sample_interval_s", -1.0))
+        is_valid = seconds == 0 or SAMPLE_INTERVAL_MIN_S <= seconds <= SAMPLE_INTERVAL_MAX_S
+        return seconds if is_valid else self.settings.sample_interval_s
 
     def _say_no_collector(self, message: str, now: float) -> None:
         self._core.notice("no_collector", "warning", message, {}, now, now_us())

@@ -81,6 +81,9 @@ IDLE_EXIT_S = 10.0  # an embedded daemon without work exits after this time
 INDEX_LOCK_WAIT_S = 20.0  # for another index of the directory to end: it applies the log first
 LEAVER_WAIT_S = 2.0  # a daemon that starts while another is stopping waits this long for the lock
 SAMPLE_INTERVAL_S = 1.0  # system statistics
+SAMPLE_INTERVAL_MIN_S = 0.1  # ten samples a second of every device: a database should not have to store more
+# A device is stale after five intervals: with longer ones a run could end before it is detected.
+SAMPLE_INTERVAL_MAX_S = 3600.0
 
 # -- console and queries ----------------------------------------------------------------------------------------------
 CONSOLE_LINES_PER_S = 1_000  # per label, sustained

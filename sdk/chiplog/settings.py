@@ -1,6 +1,7 @@
 """The settings of one run, resolved from arguments and variables that may have any value."""
 
 import hashlib
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,11 +13,12 @@ from chiplog.identity.identity import Identity
 from chiplog.identity.process_info import host_name, node_name, owner
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.foreign_names import is_stand_in
-from chiplog.safety.interrupts import is_interrupt
+from chiplog.safety.interrupts import is_interrupt, raise_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.torch.current_device import CurrentDevice
 from chiplog_schemas._version import __version__
 from chiplog_schemas.bounds import Limits
+from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_MIN_S
 from chiplog_schemas.model.events import ProducerIdentity
 from chiplog_schemas.paths import Paths, resolve_root
 from chiplog_schemas.process.procfs import boot_id, pid_namespace, uptime_us
@@ -45,6 +47,7 @@ class RunSettings:
     label_given: bool = False
     primary_given: bool = False
     gpu_device_ids: tuple[str, ...] | None = None
+    sample_interval_s: float | None = None  # 0: no samples of the machine
     speaks_for_node: bool = False  # the other ranks of its node are not recorded
     update_finish_state: bool | None = None
     capture_console: bool = True
@@ -146,6 +149,22 @@ def flag(name: str, given: Any) -> tuple[bool | None, Diagnostic | None]:
     return None, Diagnostic("bad_argument", name, f"{message} True, False, 1, 0, yes, no, on, off")
 
 
+def sample_interval(given: Any) -> tuple[float | None, Diagnostic | None]:
+    """Return the seconds between samples of the machine, 0 for none, None for the agent's own, and what is wrong."""
+    if given is None or given == "":
+        return None, None
+    try:
+        seconds = float(given)
+    except Exception as error:  # of a foreign type, too
+        raise_interrupt(error)
+        seconds = math.nan
+    if seconds == 0 or SAMPLE_INTERVAL_MIN_S <= seconds <= SAMPLE_INTERVAL_MAX_S:
+        return seconds, None
+    limits = f"{SAMPLE_INTERVAL_MIN_S:g} to {SAMPLE_INTERVAL_MAX_S:g} s, or 0 for no samples"
+    message = f"sample_interval_s={short_repr(given)} is not used; give {limits}"
+    return None, Diagnostic("bad_argument", "sample_interval_s", message)
+
+
 def as_strings(words: Any) -> tuple[str, ...]:
     """Turn one word or several into a tuple: tags, or the IDs of devices."""
     if words is None:
@@ -210,4 +229,5 @@ def identity_event_fields(
         resume_launch=identity.demand_launch or None,
         pid_namespace=pid_namespace() or None,
         gpu_claim=claim,
+        sample_interval_s=settings.sample_interval_s,
     ).to_map()

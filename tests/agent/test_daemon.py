@@ -29,7 +29,7 @@ from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as frame
 from tests.support.descriptors import no_descriptors
 from tests.support.marks import everyday
-from tests.support.node import Node, end_process
+from tests.support.node import Node, end_daemons, end_process
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_MS, WAIT_S, wait_until
 
@@ -276,6 +276,47 @@ def test_samples_that_a_full_spool_drops_are_counted_and_declared(bare_node, ran
     assert sum(int(row["n"]) for row in rows) > 0
     assert "were dropped while the spool was full" in rows[0]["message"]
     bare_node.until("SELECT 1 FROM system_samples")
+
+
+SAMPLED = """
+import os, sys, time
+import chiplog
+run = chiplog.init(run_id=sys.argv[1], label="a", capture_console=False, sample_interval_s=float(sys.argv[2]))
+print(os.getpid(), flush=True)
+if sys.argv[3:]:
+    time.sleep(2.0)  # a sample may come, and must not
+else:
+    input()
+run.finish()
+"""
+
+
+def test_a_node_is_sampled_as_its_ranks_ask(bare_node: Node, tmp_path: Path) -> None:
+    """The agent is the one that a training starts: it samples the host and the ranks that want it."""
+    command = [sys.executable, "-c", SAMPLED]
+    environ = os.environ | {"CHIPLOG_DIR": str(bare_node.root)}
+    subprocess.run([*command, "alone", "0", "briefly"], env=environ, check=True, timeout=WAIT_S, capture_output=True)
+    bare_node.until("SELECT 1 FROM runs WHERE run_id = 'alone' AND state = 'finished'")
+    assert bare_node.sql("SELECT * FROM system_samples") == []
+    both = [
+        subprocess.Popen([*command, *given], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for given in (("quiet", "0"), ("often", "0.1"))
+    ]
+    try:
+        quiet, often = [f"pid:{int(process.stdout.readline())}" for process in both if process.stdout is not None]
+        close = """
+            SELECT count(*) AS n FROM (
+                SELECT epoch(ts - lag(ts) OVER (PARTITION BY device, name ORDER BY ts)) AS gap_s, device
+                FROM system_samples
+            ) WHERE gap_s < 0.5 AND device = ?
+        """
+        for device in (often, ""):
+            wait_until(lambda device=device: bare_node.sql(close, [device])[0]["n"] > 5, "samples in short intervals")
+        assert bare_node.sql("SELECT * FROM system_samples WHERE device = ?", [quiet]) == []
+    finally:
+        for process in both:
+            process.communicate(b"\n", timeout=WAIT_S)
+        end_daemons(bare_node.place)
 
 
 def start_impatient(root: Path, idle_exit_s: float = 0.5) -> "subprocess.Popen[str]":

@@ -11,12 +11,12 @@ import time
 import traceback
 from typing import Any
 
-from chiplog_agent.stats.frames import PERIOD_MAX_S, PERIOD_MIN_S, FrameReader, encode_frame
+from chiplog_agent.stats.frames import PERIOD_MIN_S, FrameReader, encode_frame
 from chiplog_agent.stats.gpu_threads import AbsentGpus, GpuThreads
 from chiplog_agent.stats.host import HOST_DEVICE, HostStats
 from chiplog_agent.stats.process_tree import ProcessStats
 from chiplog_schemas.clock import now_us
-from chiplog_schemas.limits import SAMPLE_INTERVAL_S
+from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_S
 
 STALE_PERIODS = 5  # intervals without a sample; one slow call is not a failure
 _FIRST_SAMPLE_S = 0.25  # a share of CPU needs a minimum time; a short run needs an early sample
@@ -72,8 +72,9 @@ class Sampler:
             match value:
                 case ["pids", [*pids]] if all(isinstance(pid, int) and pid > 0 for pid in pids):
                     self._processes.watch(pids)
-                case ["period", int() | float() as seconds] if PERIOD_MIN_S <= seconds <= PERIOD_MAX_S:
+                case ["period", int() | float() as seconds] if PERIOD_MIN_S <= seconds <= SAMPLE_INTERVAL_MAX_S:
                     self._period_s = float(seconds)
+                    self._answered = dict.fromkeys(self._answered, time.monotonic())  # none is late by the new interval
                 case _:
                     self._write([["line", f"the sampler received an invalid frame: {value!r:.200}"]])
         return bool(data)

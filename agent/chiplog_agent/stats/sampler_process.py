@@ -192,6 +192,15 @@ class SamplerProcess:
         self._unsent = [frame for frame in self._unsent if frame[0] != "pids"] + [["pids", wanted]]
         self._flush()
 
+    def set_period(self, period_s: float) -> None:
+        """Set the time between samples. If the pipe is full, a later `tick` sends it."""
+        if period_s == self._period_s:
+            return
+        self._period_s = period_s
+        self._heard_at = None  # it was silent by the interval before
+        self._unsent = [frame for frame in self._unsent if frame[0] != "period"] + [["period", period_s]]
+        self._flush()
+
     def read(self) -> list[Message]:
         """Return the messages that have arrived, oldest first, without waiting."""
         self._pull()

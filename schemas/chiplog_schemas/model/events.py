@@ -250,6 +250,8 @@ class ProducerIdentity:
     pid_namespace: int | None = field(default=None, metadata=_AGENT)  # inode of the PID namespace of `pid`
     # What the process knows about its GPUs; see PROTOCOL.md §5.
     gpu_claim: dict[str, Any] | None = field(default=None, metadata=_AGENT_ONLY)
+    # Seconds between samples of its machine that it asks for; 0: none.
+    sample_interval_s: float | None = field(default=None, metadata=_AGENT_ONLY)
 
     def to_map(self) -> dict[str, Any]:
         """Return the entries that are present."""

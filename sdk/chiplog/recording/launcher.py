@@ -20,7 +20,7 @@ from chiplog_schemas.limits import NAME_CHARS_MAX
 
 _INIT_ARGUMENTS = (
     *("project", "run_id", "id", "name", "group", "job_type", "tags", "notes", "config", "label", "primary", "resume"),
-    *("mode", "one_run_per_process", "gpu_device_ids", "update_finish_state", "capture_console"),
+    *("mode", "one_run_per_process", "gpu_device_ids", "sample_interval_s", "update_finish_state", "capture_console"),
     *("dir", "agent", "reinit"),
 )
 

@@ -24,7 +24,7 @@ from chiplog.recording.run import Run
 from chiplog.recording.unfinished_runs import key_of
 from chiplog.safety.diagnostics import Diagnostic, error_text
 from chiplog.safety.foreign_names import is_stand_in, left_out
-from chiplog.settings import RunSettings, as_strings, clean_text, flag, safe_name
+from chiplog.settings import RunSettings, as_strings, clean_text, flag, safe_name, sample_interval
 from chiplog.values.config import config_entries
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
@@ -96,6 +96,9 @@ def resolve_settings(
     gpus = given["gpu_device_ids"]
     if gpus is None and environ.get("CHIPLOG_GPU_DEVICE_IDS"):
         gpus = environ["CHIPLOG_GPU_DEVICE_IDS"].split(",")
+    asked_s = given["sample_interval_s"]
+    if asked_s is None:
+        asked_s = environ.get("CHIPLOG_SAMPLE_INTERVAL_S")
     return RunSettings(
         identity=with_cached_run_id(where, identity) if mode != "disabled" else identity,
         places=where,
@@ -112,6 +115,7 @@ def resolve_settings(
         label_given=bool(label),
         primary_given=primary is not None or splits,
         gpu_device_ids=None if gpus is None else tuple(word.strip() for word in as_strings(gpus) if word.strip()),
+        sample_interval_s=_checked(sample_interval(asked_s), remarks),
         speaks_for_node=str(given["mode"] or environ.get("CHIPLOG_MODE")).strip().lower() == RANK0,
         update_finish_state=_checked(flag("update_finish_state", given["update_finish_state"]), remarks),
         capture_console=_checked(flag("capture_console", given["capture_console"]), remarks) is not False,

@@ -42,6 +42,7 @@ def init(
     resume: str | bool | None = None,
     mode: str | None = None,
     gpu_device_ids: Iterable[str] | None = None,
+    sample_interval_s: float | None = None,
     update_finish_state: bool | None = None,
     capture_console: bool = True,
     dir: str | os.PathLike[str] | None = None,
@@ -78,6 +79,9 @@ def init(
         gpu_device_ids: UUIDs of GPUs, prefixes of UUIDs, MIG names, or nvidia-smi indices (`CHIPLOG_GPU_DEVICE_IDS`).
             Default: what CUDA_VISIBLE_DEVICES, the local rank and torch report, corrected by the driver's process
             list.
+        sample_interval_s: Seconds between samples of this machine, 0.1 to 3600, or 0 for none
+            (`CHIPLOG_SAMPLE_INTERVAL_S`). A node is sampled as often as the process there that asks for the most.
+            Default: 1.
         update_finish_state: True if the state of the run follows this label's. Default: only the primary's does.
         capture_console: False leaves stdout and stderr alone.
         dir: Directory of journals, sockets and data (`CHIPLOG_DIR`). Default: ~/.chiplog.

@@ -56,8 +56,8 @@ _RUN = """
 # Arguments of `init`, and columns of the views `runs` and `labels`, whose values a run does not have.
 _RUN_UNKNOWN = """
     agent capture_console collector created_at ended_at exit_code exit_signal gpu_device_ids gpus last_seen_at
-    n_attempts n_failed n_labels n_running one_run_per_process primary_label reason reinit resume state
-    update_finish_state
+    n_attempts n_failed n_labels n_running one_run_per_process primary_label reason reinit resume
+    sample_interval_s state update_finish_state
 """
 RUN_VALUES = {  # scripts read data from these, so they have plain values
     **dict.fromkeys(("entity", "path", "project_url", "sweep_url", "sync_dir"), ""),

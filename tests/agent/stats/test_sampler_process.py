@@ -68,6 +68,21 @@ def test_watched_ranks_are_sampled_until_they_are_not_watched(feed: SamplerProce
     collect(feed, lambda messages: len(samples(messages[-20:])) == 20)  # the host alone, twenty times in a row
 
 
+def test_a_new_interval_counts_at_once_and_a_sampler_that_was_slow_by_the_old_one_is_not_silent() -> None:
+    feed = SamplerProcess(period_s=3600.0)
+    try:
+        feed.start()
+        collect(feed, lambda messages: len(samples(messages)) == 1)
+        feed.tick(0.0)
+        feed.tick(1.0)
+        feed.set_period(0.05)
+        feed.tick(3000.0)
+        messages = collect(feed, lambda messages: len(samples(messages)) >= 3)
+        assert not any("silent" in line for line in lines(messages))
+    finally:
+        feed.close()
+
+
 def test_a_sampler_that_is_killed_is_replaced_and_watches_the_same_ranks(feed: SamplerProcess) -> None:
     feed.start()
     feed.watch([os.getpid()])

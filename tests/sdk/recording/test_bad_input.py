@@ -183,6 +183,14 @@ def test_a_yes_or_no_that_is_neither_is_one_warning_and_its_default(chiplog_dir,
     assert [f"chiplog: {row}" for row in rows] == [message]
 
 
+@pytest.mark.parametrize("given", ["often", -1, 0.01, 1e9, float("nan"), [1]], ids=repr)
+def test_an_interval_of_samples_that_is_none_is_one_warning(chiplog_dir, offline, caplog, given) -> None:
+    chiplog.init(**QUIET, run_id="r", sample_interval_s=given).finish()
+    [message] = said(caplog)
+    assert "sample_interval_s=" in message and "give 0.1 to 3600 s, or 0 for no samples" in message
+    assert "sample_interval_s" not in offline(EventKind.IDENTITY)[0].fields["identity"]
+
+
 @pytest.mark.parametrize("name", ["CHIPLOG_PRIMARY", "CHIPLOG_SURROUNDINGS"])
 def test_a_variable_that_is_neither_true_nor_false_is_one_warning(chiplog_dir, monkeypatch, caplog, name) -> None:
     monkeypatch.setenv(name, "si")

@@ -37,11 +37,11 @@ _FIELDS = """
 FIELDS = frozenset(_FIELDS.split())
 # Variables whose names are not WANDB_ and the field in capitals.
 _VARIABLES = {"WANDB_NAME": "run_name", "WANDB_NOTES": "run_notes", "WANDB_TAGS": "run_tags", "WANDB_DIR": "root_dir"}
-_VARIABLES |= {"WANDB_JOB_TYPE": "run_job_type"}
+_VARIABLES |= {"WANDB_JOB_TYPE": "run_job_type", "WANDB_DISABLE_STATS": "x_disable_stats"}
 _FLAGS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _ARE_FLAGS = (
     *("save_code", "strict", "silent", "quiet", "disabled", "sync_tensorboard"),
-    *("x_primary", "x_update_finish_state"),
+    *("x_primary", "x_update_finish_state", "x_disable_stats"),
 )
 
 
@@ -50,12 +50,13 @@ class Settings:
 
     Args:
         **fields: mode, project, entity, run_id, run_name, run_group, run_job_type, run_tags, run_notes, resume, reinit,
-            console, silent, quiet, save_code, strict, sync_tensorboard, x_label, x_primary, x_update_finish_state and
-            x_stats_gpu_device_ids are honoured. All others of wandb 0.31 are accepted silently.
+            console, silent, quiet, save_code, strict, sync_tensorboard, x_label, x_primary, x_update_finish_state,
+            x_stats_gpu_device_ids, x_stats_sampling_interval and x_disable_stats are honoured. All others of wandb 0.31
+            are accepted silently. Names that begin with _ are those with x_, as in earlier versions.
     """
 
     def __init__(self, **fields: Any) -> None:
-        self.__dict__.update(fields)
+        self.__dict__.update({f"x{name}" if name.startswith("_") else name: value for name, value in fields.items()})
 
     def __getattr__(self, name: str) -> Any:
         """Return None for a field that was not set."""

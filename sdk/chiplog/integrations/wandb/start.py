@@ -266,6 +266,7 @@ def _arguments(said: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
     arguments["update_finish_state"] = said.get("x_update_finish_state")
     if said.get("x_stats_gpu_device_ids") is not None:
         arguments["gpu_device_ids"] = [str(index) for index in said["x_stats_gpu_device_ids"]]
+    arguments["sample_interval_s"] = 0 if said.get("x_disable_stats") else said.get("x_stats_sampling_interval")
     if said.get("console") == "off":
         arguments["capture_console"] = False
     return arguments

@@ -47,6 +47,8 @@ def test_variables_have_the_names_of_fields_with_exceptions() -> None:
         "WANDB_X_LABEL": "node-0",
         "WANDB__PRIMARY": "false",
         "WANDB_X_STATS_GPU_DEVICE_IDS": "[0,1]",
+        "WANDB_X_STATS_SAMPLING_INTERVAL": "10",
+        "WANDB_DISABLE_STATS": "true",
         "WANDB_UNKNOWN": "1",
         "WANDB_ENTITY": "",
         "PATH": "/bin",
@@ -63,4 +65,14 @@ def test_variables_have_the_names_of_fields_with_exceptions() -> None:
         "x_label": "node-0",
         "x_primary": False,
         "x_stats_gpu_device_ids": ["0", "1"],
+        "x_stats_sampling_interval": "10",
+        "x_disable_stats": True,
+    }
+    assert settings_of_environ({"WANDB__DISABLE_STATS": "1"}).given() == {"x_disable_stats": True}
+
+
+def test_names_of_earlier_versions_are_those_of_today() -> None:
+    assert Settings(_disable_stats=True, _stats_sampling_interval=5).given() == {
+        "x_disable_stats": True,
+        "x_stats_sampling_interval": 5,
     }

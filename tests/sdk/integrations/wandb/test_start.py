@@ -85,6 +85,25 @@ def test_an_argument_wins_over_settings_those_over_chiplogs_variables_and_these_
     assert wandb.init(reinit="finish_previous", settings=settings, project="argument").project == "argument"
 
 
+@pytest.mark.parametrize(
+    ("given", "environ", "expected"),
+    [
+        ({}, {}, None),
+        ({"x_stats_sampling_interval": 30}, {}, 30.0),
+        ({"x_stats_sampling_interval": 30, "x_disable_stats": True}, {}, 0.0),
+        ({"_disable_stats": True}, {}, 0.0),
+        ({}, {"WANDB__DISABLE_STATS": "true"}, 0.0),
+        ({"x_disable_stats": False}, {"WANDB_X_DISABLE_STATS": "true", "WANDB_X_STATS_SAMPLING_INTERVAL": "5"}, 5.0),
+    ],
+)
+def test_how_often_a_node_is_sampled_is_passed_on(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], environ: dict[str, str], expected: float | None
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert wandb.init(settings=wandb.Settings(**given))._inner._settings.sample_interval_s == expected
+
+
 def test_config_is_a_namespace_or_a_dict_of_chosen_keys() -> None:
     values = {"a": 1, "b": 2, "c": 3}
     assert dict(wandb.init(config=Namespace(**values)).config) == values
