@@ -40,7 +40,8 @@ def _kept(method: "Callable[Concatenate[Artifact, _P], None]") -> "Callable[Conc
         except Exception as error:
             if is_interrupt(error):
                 raise
-            self._note_problem(f"{method.__name__}() failed: {error_text(error)}")
+            value = next(iter((*given, *named.values())), "")
+            self._note_problem(f"{method.__name__}({short_repr(value)}) failed: {error_text(error)}")
 
     return wrapper  # type: ignore[return-value]  # callers give self by name or by place
 
@@ -121,7 +122,7 @@ class Artifact(ArtifactValue):
         _report_unknown("add_file", more, unknown)
         source = os.fsdecode(local_path)
         staged = self._staged(os.path.abspath(source))
-        self._entries.append(ArtifactEntry(name or os.path.basename(source), source=staged))
+        self._entries.append(ArtifactEntry(name or os.path.basename(source), source=staged, given=source))
 
     @_kept
     def add_dir(self, local_path: str | os.PathLike[str], name: str | None = None, *more: Any, **unknown: Any) -> None:

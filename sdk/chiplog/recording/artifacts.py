@@ -69,7 +69,7 @@ class ArtifactStorage:
         for entry in artifact.entries():
             if entry.source:
                 for source, path in self._saver.files_of(entry.source, entry.path):
-                    kept = self._saver.keep(source, path)
+                    kept = self._saver.keep(source, path, entry.given or source)
                     if kept is not None:
                         yield ManifestFile(clean_utf8(path), *kept)
             elif (reason := invalid_path_reason(entry.path)) is not None:

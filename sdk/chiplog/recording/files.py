@@ -87,7 +87,7 @@ class FileSaver:
                     message = f"{limit}; {clean_utf8(in_run)[:_SHOWN_CHARS]!r} and the files after it are not saved"
                     self._refuse(pattern, "too_many_bytes", f"{message}, so save fewer files")
                     break
-                size, digest = self._store(source, in_run)
+                size, digest = self._store(source, in_run, source)
                 left -= size
             except NotSavedError as error:
                 self._refuse(source, *error.args)
@@ -106,26 +106,28 @@ class FileSaver:
         """Yield the files of an artifact's entry: (file, name in the artifact)."""
         if os.path.isdir(source):
             yield from self._walk_directory(source, path)
+        elif not path:
+            self._refuse(source, "file_missing", "it is not a directory; nothing of it is added")
         else:
             yield source, posixpath.normpath(path)
 
-    def keep(self, source: str, path: str) -> tuple[int, bytes] | None:
+    def keep(self, source: str, path: str, shown: str) -> tuple[int, bytes] | None:
         """Copy a file of an artifact; return its size and digest. None: it cannot be read, which was reported.
 
-        A file above a limit is only hashed.
+        A file above a limit is only hashed. shown: the name of the file in messages.
         """
         try:
             try:
-                return self._store(source, path)
+                return self._store(source, path, shown)
             except NotSavedError as error:
                 kind, why = error.args
                 is_limit = kind in ("file_too_large", "outbox_full")
-                self._refuse(source, kind, f"{why}, and the artifact names it without its bytes" if is_limit else why)
+                self._refuse(shown, kind, f"{why}, and the artifact names it without its bytes" if is_limit else why)
                 return self._hash(source) if is_limit else None
         except OSError as error:
             if is_interrupt(error):
                 raise
-            self._refuse(source, "file_unreadable", f"{error.strerror or error}; it is not saved")
+            self._refuse(shown, "file_unreadable", f"{error.strerror or error}; it is not saved")
             return None
 
     def _refuse(self, source: str, kind: str, why: str) -> None:
@@ -193,7 +195,7 @@ class FileSaver:
 
     # -- the copy --
 
-    def _store(self, source: str, in_run: str) -> tuple[int, bytes]:
+    def _store(self, source: str, in_run: str, shown: str) -> tuple[int, bytes]:
         """Copy one file into the outbox; return its size and digest. Raises NotSavedError, OSError."""
         name = clean_utf8(in_run)
         if (objection := invalid_path_reason(name)) is not None:
@@ -211,7 +213,7 @@ class FileSaver:
             os.close(descriptor)
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             why = "it changed while it was copied; the copy is saved, so save it again once it is complete"
-            self._refuse(source, "file_changed", why)
+            self._refuse(shown, "file_changed", why)
         return copied
 
     def _check_size(self, size: int) -> None:

@@ -26,6 +26,7 @@ class ArtifactEntry:
         source: A file or directory of this machine.
         data: A content in memory.
         reference: A URI. `size` and `sha256` are those of its content, as far as they are known.
+        given: The path of a file as the script has it, for messages: `source` may be a link to it.
 
     """
 
@@ -35,6 +36,7 @@ class ArtifactEntry:
     reference: str = ""
     size: int = 0
     sha256: bytes | None = None
+    given: str = ""
 
 
 @dataclass(frozen=True, slots=True)

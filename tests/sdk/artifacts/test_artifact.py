@@ -22,8 +22,8 @@ def test_entries_have_the_names_that_they_are_given_or_the_last_part(tmp_path: P
     artifact.add_reference("s3://bucket/deep/key")
     here = os.getcwd()
     assert artifact.entries() == [
-        ArtifactEntry("m.pt", source=f"{here}/a/m.pt"),
-        ArtifactEntry("other.pt", source=f"{here}/a/m.pt"),
+        ArtifactEntry("m.pt", source=f"{here}/a/m.pt", given="a/m.pt"),
+        ArtifactEntry("other.pt", source=f"{here}/a/m.pt", given="a/m.pt"),
         ArtifactEntry("", source=f"{here}/d"),
         ArtifactEntry("key", reference="s3://bucket/deep/key"),
     ]

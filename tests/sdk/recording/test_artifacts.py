@@ -120,7 +120,9 @@ def test_what_cannot_be_read_is_one_line_each_and_the_rest_is_logged(
         artifact.add_file(tmp_path / name)
     artifact.add_file(tmp_path / "good", "../outside")
     artifact.add_file(3)  # type: ignore[arg-type]
+    artifact.add_reference("http://[bad")
     artifact.add_dir("/")
+    artifact.add_dir(tmp_path / "none")
     artifact.add_reference(tmp_path / "nowhere")
     run.log_artifact(artifact)
     entries = [(f["path"], f["sha256"], f["reference"]) for kind, f in said(offline) if kind == EventKind.ARTIFACT_FILE]
@@ -128,7 +130,9 @@ def test_what_cannot_be_read_is_one_line_each_and_the_rest_is_logged(
     [version] = [fields for kind, fields in said(offline) if kind == EventKind.ARTIFACT]
     assert len(version["name"]) == 128 and "/" not in version["name"] and json.loads(version["metadata"]) == {}
     lines = notices(offline)
-    for part in ("No such file", "not a regular file", "must be relative", "add_file() failed", "the whole disk"):
+    good = f"file {str(tmp_path / 'good')!r}: '../outside' cannot be its name in the run"  # not that of a link to it
+    of_values = ("add_file(3) failed", "add_reference('http://[bad') failed", f"{tmp_path / 'none'}': it is not a dir")
+    for part in ("No such file", "not a regular file", good, "the whole disk", *of_values):
         assert sum(part in line for line in lines) == 1 + (part == "No such file"), (part, lines)
     assert sum("metadata of" in line for line in lines) == 1
     assert sum("a slash, 1200 characters, over the limit of 128" in line for line in lines) == 1
