@@ -37,6 +37,8 @@ def _host_tensor(tensor: Any) -> Any:
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # sharded, fake, asynchronous …
         what = type(tensor).__name__
         raise MediaError(f"it is a {what}, whose values are not all here; log its full_tensor(), or a plain tensor")
+    if tensor.is_meta:
+        raise MediaError("it is a tensor on the device meta, which has no values; log one that has some")
     held = tensor.detach().cpu().resolve_conj().resolve_neg()
     try:
         return held.numpy()

@@ -129,6 +129,8 @@ def _to_integers(np: Any, array: Any) -> tuple[Any, dict[str, int]]:
         return array.astype(np.int16), {}
     if kind != "f":
         raise MediaError(f"samples have the type {array.dtype}; log floats from -1 to 1, or int16")
+    if not np.isfinite(array).any():
+        raise MediaError("none of its values is a finite number; log it when it has some")
     is_nan = np.isnan(array)
     n_nan, n_clipped = int(is_nan.sum()), int((np.abs(array) > 1).sum())
     whole = np.where(is_nan, 0, array).clip(-1, 1) * np.float32((1 << 15) - 1)

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from chiplog.media.arrays import host_array, is_tensor
+from chiplog.media.captured import problem_of
 from chiplog.safety.foreign_names import is_stand_in
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.values.media_value import Content, MediaError, MediaValue
@@ -72,7 +73,10 @@ def _build_other(name: str, values: Sequence[Any]) -> Column:
             parts.append((row, content))
             value = f"sha256:{hashlib.sha256(content.data).hexdigest()}"
         elif type(value) not in _PLAIN and value is not None:
-            value = _to_plain(name, row, value)
+            try:
+                value = _to_plain(value)
+            except Exception as error:  # a foreign type may raise anything
+                raise MediaError(f"column {short_repr(name)}, row {row}: {problem_of(error)}") from None
             is_json = is_json or isinstance(value, list | dict)
         found.append(value)
     kinds = {type(value) for value in found} - {_NONE}
@@ -92,11 +96,11 @@ def _content(name: str, row: int, value: MediaValue) -> Content:
         raise MediaError(f"the {type(value).__name__} in column {short_repr(name)}, row {row}: {error}") from None
 
 
-def _to_plain(name: str, row: int, value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Return a value of a derived or foreign type as one of a plain type, or as lists and dicts of such."""
     if isinstance(value, Histogram):
         if value.problem:
-            raise MediaError(f"column {short_repr(name)}, row {row}: {value.problem}")
+            raise MediaError(value.problem)
         return {"edges": list(value.edges), "counts": list(value.counts)}
     if type(value).__name__ in _MISSING:
         return None
@@ -110,23 +114,22 @@ def _to_plain(name: str, row: int, value: Any) -> Any:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     if isinstance(value, Mapping | list | tuple | set | frozenset | range):
-        return _container_to_plain(name, row, value)
+        return _container_to_plain(value)
     if not is_stand_in(value) and (is_tensor(value) or hasattr(value, "dtype")):
         array = host_array(value)
         if array is not None and array.dtype.kind in _READ_AS:
             return array.astype(_READ_AS[array.dtype.kind], copy=False).tolist()
-    where = f"column {short_repr(name)}, row {row}"
-    raise MediaError(f"{where}: a table stores no {type(value).__name__}; add str() of it, a number, or chiplog media")
+    raise MediaError(f"a table stores no {type(value).__name__}; add str() of it, a number, or chiplog media")
 
 
-def _container_to_plain(name: str, row: int, value: Any) -> Any:
+def _container_to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {clean_utf8(str(key)): _plain_within(name, row, entry) for key, entry in value.items()}
-    return [_plain_within(name, row, entry) for entry in value]
+        return {clean_utf8(str(key)): _plain_within(entry) for key, entry in value.items()}
+    return [_plain_within(entry) for entry in value]
 
 
-def _plain_within(name: str, row: int, value: Any) -> Any:
-    return value if value is None or type(value) in _PLAIN else _to_plain(name, row, value)
+def _plain_within(value: Any) -> Any:
+    return value if value is None or type(value) in _PLAIN else _to_plain(value)
 
 
 def _json(value: Any) -> str | None:

@@ -18,6 +18,8 @@ from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
 FLOAT_TYPES: set[type] = {float, int}  # struct packs these as float64; numpy's scalar types are added when seen
 if hot_path is not None:
     hot_path.set_value_types(FLOAT_TYPES, None, None)
+# By the package of a type that is logged as media.
+_REMEDIES = {"PIL": "log chiplog.Image(it)"} | dict.fromkeys(("matplotlib", "plotly"), "log chiplog.Figure(it)")
 DEVICE_TYPES = {"cuda"}  # of torch: tensors there are read later, others at once
 
 
@@ -64,7 +66,8 @@ class Histogram:
                 raise
             values = edges if sequence is None else sequence
             found = (), ()
-            problem = clean_utf8(f"no histogram of {type(values).__name__}: {type(error).__name__} {_said(error)}")
+            problem = f"no histogram of {type(values).__name__}: {type(error).__name__} {_said(error)}; give it numbers"
+            problem = clean_utf8(problem)
         for name, value in zip(("edges", "counts", "problem"), (*found, problem), strict=True):
             object.__setattr__(self, name, value)
 
@@ -166,9 +169,9 @@ def flatten(
         except Exception as error:  # a foreign type may raise anything
             if is_interrupt(error):
                 raise
-            converted = Diagnostic(
-                "unreadable", name, f"{name!r:.80} cannot be read: {type(error).__name__} {_said(error)}"
-            )
+            why = f"{type(error).__name__} {_said(error)}"
+            message = f"{name!r:.80} cannot be read: {why}; log a number or short text"
+            converted = Diagnostic("unreadable", name, message)
         yield converted if isinstance(converted, Diagnostic) else (name, converted)
 
 
@@ -315,6 +318,6 @@ def _not_a_number(key: str, value: Any) -> Diagnostic:
     elif isinstance(value, complex):
         remedy = "log its abs(), or its real and imag"
     else:
-        remedy = "log float(value) or str(value)"
+        remedy = _REMEDIES.get(str(type(value).__module__).partition(".")[0], "log float(value) or str(value)")
     message = f"{key!r:.80} is a {type(value).__name__}, not a number or short text; {remedy}"
     return Diagnostic("not_a_number", key, message)

@@ -45,4 +45,6 @@ def test_a_tensor_whose_values_are_elsewhere_is_refused() -> None:
     fake = torch.Tensor._make_wrapper_subclass(Sharded, (2,))  # type: ignore[attr-defined]
     with pytest.raises(MediaError, match=r"it is a Sharded, whose values are not all here; log its full_tensor\(\)"):
         host_array(fake)
+    with pytest.raises(MediaError, match="it is a tensor on the device meta, which has no values; log one that has"):
+        host_array(torch.zeros(2, device="meta"))
     assert is_tensor(fake) and not is_tensor(np.ones(2))

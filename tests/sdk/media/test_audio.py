@@ -96,6 +96,7 @@ def test_files_keep_their_bytes(tmp_path: Path) -> None:
         ((np.zeros(0), 8_000), "samples have the shape (0,)"),
         ((np.zeros((1, 2, 3)), 8_000), "samples have the shape (1, 2, 3)"),
         ((np.array([1 << 40]), 8_000), "samples of type int64 do not fit 16 bits"),
+        ((np.array([np.nan, np.inf]), 8_000), "none of its values is a finite number; log it when it has some"),
         ((np.array([1j]), 8_000), "samples have the type complex128"),
         ((lambda: 1, 8_000), "a value of type function is not a sound; log samples or a path"),
         (("missing.wav",), "the file 'missing.wav' cannot be opened"),

@@ -100,6 +100,12 @@ def test_media_become_texts_that_name_their_bytes() -> None:
     assert len(mixed.parts) == 1
 
 
+class Broken:
+    @property
+    def dtype(self) -> Any:
+        raise ZeroDivisionError
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -112,6 +118,8 @@ def test_media_become_texts_that_name_their_bytes() -> None:
         (np.zeros(2, "V3"), "column 'c', row 1: a table stores no ndarray"),
         (Image(None), "the Image in column 'c', row 1: a value of type NoneType is not an image"),
         (Histogram("a"), "column 'c', row 1: no histogram of str"),
+        (torch.zeros((), device="meta"), "column 'c', row 1: it is a tensor on the device meta, which has no values"),
+        (Broken(), "column 'c', row 1: it cannot be read: ZeroDivisionError"),
     ],
 )
 def test_a_value_without_a_type_is_named(value: Any, reason: str) -> None:

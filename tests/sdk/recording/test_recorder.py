@@ -10,6 +10,8 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
+from PIL import Image
 
 import chiplog
 from chiplog_schemas.codec import unpack
@@ -154,6 +156,10 @@ def test_two_values_of_one_name_in_one_call_are_said_and_the_later_one_is_kept(r
         ({"y": None}, "leave it out, or log float('nan')"),
         ({"y": 1j}, "log its abs(), or its real and imag"),
         ({"y": object()}, "log float(value) or str(value)"),
+        ({"y": Figure()}, "log chiplog.Figure(it)"),
+        ({"y": Image.new("L", (1, 1))}, "log chiplog.Image(it)"),
+        ({"y": torch.zeros((), device="meta")}, "log a number or short text"),
+        ({"y": chiplog.Histogram(object())}, "give it numbers"),
     ],
 )
 def test_a_remedy_is_one_that_helps(run, caplog, data, remedy) -> None:
