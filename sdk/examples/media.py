@@ -5,13 +5,13 @@ Run: `python media.py`
 
 import math
 
-import torch
+import numpy as np
 
 import chiplog
 
 run = chiplog.init(project="media", label="trainer")
 for step in range(3):
-    samples = torch.rand(2, 3, 32, 32)  # two images: channel, height, width; float32 in 0..1
+    samples = np.random.rand(2, 32, 32, 3)  # two images: height, width, channel; floats in 0..1
     run.log({"loss": 1 / (step + 1), "samples": [chiplog.Image(image, caption="a sample") for image in samples]})
 rows = [["seven", 7, 0.9], ["one", 7, 0.6]]
 tone = [math.sin(2 * math.pi * 440 * n / 8_000) for n in range(8_000)]  # one second
