@@ -19,7 +19,13 @@ from typing import Any, TypeVar
 from chiplog.artifacts.references import local_path
 from chiplog.query.client import Client, NoDataError, QueryError, connect
 from chiplog.safety.background_threads import is_exiting, start_thread
-from chiplog.values.artifact_value import ArtifactError, ArtifactPlace, ManifestFile, manifest_digest
+from chiplog.values.artifact_value import (
+    ArtifactError,
+    ArtifactPlace,
+    ManifestFile,
+    UnknownArtifactError,
+    manifest_digest,
+)
 from chiplog_schemas.storage.content_files import invalid_path_reason
 
 _SETTLE_S = 5.0  # what other ranks have just logged is in the database within a second, as a rule
@@ -237,7 +243,7 @@ def _ask(
                     return found
                 settled = min(settled, time.monotonic() + settle_s)
                 if time.monotonic() >= min(settled, until):
-                    raise ArtifactError(_unknown(client, project, name, wanted))
+                    raise UnknownArtifactError(_unknown(client, project, name, wanted))
             except (QueryError, ArtifactError) as error:  # its entries may still come
                 is_unknown = isinstance(error, ArtifactError) and settled < float("inf")
                 if is_unknown or time.monotonic() >= until or not _may_change(error):

@@ -17,6 +17,10 @@ class ArtifactError(RuntimeError):
     """An artifact cannot be read: it is unknown, incomplete or damaged, or the collector does not answer."""
 
 
+class UnknownArtifactError(ArtifactError):
+    """The collector answers, and has no version of this name."""
+
+
 @dataclass(frozen=True, slots=True)
 class ArtifactEntry:
     """What an artifact is made of.

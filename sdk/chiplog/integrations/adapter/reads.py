@@ -25,7 +25,10 @@ def former_state(root: Path, run_id: str, before_us: int, wait_s: float) -> dict
         wait_s: Longest time to wait for the answer.
 
     Returns:
-        The state; None if no run of this ID is stored, or if the answer did not come in time.
+        The state; None if no run of this ID is stored.
+
+    Raises:
+        TimeoutError: The answer did not come in time.
 
     """
     found: dict[str, Any] = {}
@@ -38,8 +41,8 @@ def former_state(root: Path, run_id: str, before_us: int, wait_s: float) -> dict
             pass  # without an answer there is no former state
         is_done.set()
 
-    if start_thread(read, name="chiplog-former-state"):
-        is_done.wait(wait_s)
+    if start_thread(read, name="chiplog-former-state") and not is_done.wait(wait_s):
+        raise TimeoutError
     return dict(found) or None
 
 
@@ -53,7 +56,7 @@ def _read(root: Path, run_id: str, before_us: int) -> dict[str, Any]:
     return {
         **rows[0],
         "config": {row["key"]: json.loads(row["value"]) for row in config},
-        "summary": {row["key"]: row["value"] for row in summary},
+        "summary": {row["key"]: json.loads(row["value"]) for row in summary},
     }
 
 

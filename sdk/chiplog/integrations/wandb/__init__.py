@@ -14,7 +14,7 @@ from chiplog.artifacts.artifact import Artifact
 from chiplog.integrations.adapter.module_aliases import add_modules
 from chiplog.integrations.wandb.api import Api
 from chiplog.integrations.wandb.charts import plot_table
-from chiplog.integrations.wandb.errors import CommError, Error, UsageError, tell
+from chiplog.integrations.wandb.errors import CommError, Error, UsageError, tell, write_line
 from chiplog.integrations.wandb.mirror import mirror
 from chiplog.integrations.wandb.names import AlertLevel, harmless, lookup, module_names
 from chiplog.integrations.wandb.run_config import Config
@@ -124,17 +124,17 @@ join = finish
 
 def termlog(text: str = "", *given: Any, **named: Any) -> None:
     """Write a line to stderr, as W&B does."""
-    print(f"wandb: {text}", file=sys.stderr)
+    write_line(f"wandb: {text}")
 
 
 def termwarn(text: str = "", *given: Any, **named: Any) -> None:
     """Write a warning to stderr, as W&B does."""
-    print(f"wandb: WARNING {text}", file=sys.stderr)
+    write_line(f"wandb: WARNING {text}")
 
 
 def termerror(text: str = "", *given: Any, **named: Any) -> None:
     """Write an error to stderr, as W&B does."""
-    print(f"wandb: ERROR {text}", file=sys.stderr)
+    write_line(f"wandb: ERROR {text}")
 
 
 def _call(name: str) -> Any:

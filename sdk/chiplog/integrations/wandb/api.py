@@ -11,7 +11,7 @@ from chiplog.identity.recording_dir import recording_dir
 from chiplog.integrations.adapter import reads
 from chiplog.integrations.wandb import history
 from chiplog.integrations.wandb.attribute_dicts import AttributeDict
-from chiplog.integrations.wandb.errors import CommError, tell
+from chiplog.integrations.wandb.errors import CommError, artifact_errors, tell
 from chiplog.integrations.wandb.filters import NAME, Conditions
 from chiplog.safety.text import short_repr
 from chiplog.values.artifact_value import ArtifactPlace
@@ -117,13 +117,14 @@ class Api:
         return Run(rows[0], entity)
 
     def artifact(self, name: str, type: str | None = None) -> Artifact:
-        """Return a version of an artifact: "name:alias", "project/name:v3". Raises ArtifactError."""
+        """Return a version of an artifact: "name:alias", "entity/project/name:v3". Raises CommError."""
         before, _, own = str(name).rpartition("/")
         known = (
             {row["project"] for row in history.ask(_OF_ARTIFACTS, {"projects": _projects(before)})} if before else set()
         )
         found = [project for project in _projects(before) if project in known]
-        return used_artifact(_place(self._project), f"{found[0]}/{own}" if found else name, type, None)
+        with artifact_errors():
+            return used_artifact(_place(self._project), f"{found[0]}/{own}" if found else name, type, None)
 
 
 class Runs(Sequence["Run"]):

@@ -1,10 +1,14 @@
 """W&B's errors, and when they are raised: only in strict mode, as W&B raises them. Else each is one line."""
 
+import logging
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
+from chiplog.values.artifact_value import ArtifactError
 from chiplog_schemas.once import OnceLogger
 
 
@@ -13,7 +17,11 @@ class Error(Exception):
 
 
 class CommError(Error):
-    """An error of W&B's network: never raised."""
+    """Something that is stored cannot be read."""
+
+
+class ArtifactReadError(CommError, ArtifactError):
+    """An artifact cannot be read: raised as W&B's error, which scripts catch, and as chiplog's."""
 
 
 class AuthenticationError(CommError):
@@ -28,8 +36,26 @@ class ConfigError(Error):
     """A wrong config of W&B: never raised."""
 
 
-_once = OnceLogger(lambda message, *given: print(message % given, file=sys.stderr), keys_max=1_000)
+# What the last init() said; before the first, the variable.
+_silent = [os.environ.get("WANDB_SILENT", "").lower() in ("1", "true")]
+_once = OnceLogger(lambda message, *given: write_line(message % given), keys_max=1_000)
 _Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def set_silent(is_silent: bool) -> None:
+    """Write no more lines and warnings, or do again. Errors, after which a run is not recorded, are written always."""
+    _silent[0] = is_silent
+    log = logging.getLogger("chiplog")
+    if is_silent and log.level == logging.NOTSET:
+        log.setLevel(logging.ERROR)
+    elif not is_silent and log.level == logging.ERROR:
+        log.setLevel(logging.NOTSET)
+
+
+def write_line(text: str) -> None:
+    """Write a line to stderr, unless settings say silent."""
+    if not _silent[0]:
+        print(text, file=sys.stderr)
 
 
 def tell(message: str) -> None:
@@ -42,6 +68,15 @@ def refuse(is_strict: bool, message: str, kind: type[Error] = UsageError) -> Non
     if is_strict:
         raise kind(message)
     tell(message)
+
+
+@contextmanager
+def artifact_errors() -> Iterator[None]:
+    """Raise what reads of an artifact raise as W&B's CommError, too."""
+    try:
+        yield
+    except ArtifactError as error:
+        raise ArtifactReadError(*error.args) from error
 
 
 def too_late(run_id: str, name: str) -> UsageError:

@@ -1,7 +1,7 @@
 """`run.summary` as W&B has it: logged and assigned values at once, by the words of `define_metric`, nested."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from chiplog.integrations.wandb.attribute_dicts import AttributeMapping
@@ -32,18 +32,26 @@ class Definitions:
 class Summary(AttributeMapping):
     """The summary of one run, or with a prefix a part of it. Reading shows at once what was logged.
 
-    A metric with a word of `define_metric` is a dict: `{"min": 0.5}`. `summary["a"]` has what is below `a/`.
+    A metric with a word of `define_metric` is a dict: `{"min": 0.5}`. `summary["a"]` has what is below `a/`. former:
+    returns what the run had before this process resumed it.
     """
 
-    def __init__(self, run: ChiplogRun, definitions: Definitions, prefix: str = "") -> None:
-        vars(self).update(_run=run, _definitions=definitions, _prefix=prefix)
+    def __init__(
+        self,
+        run: ChiplogRun,
+        definitions: Definitions,
+        former: Callable[[], Mapping[str, Any]] = dict,
+        prefix: str = "",
+    ) -> None:
+        vars(self).update(_run=run, _definitions=definitions, _former=former, _prefix=prefix)
         vars(self)["_assigned"] = {}  # by key: the number of the last event that had logged it then
         vars(self)["_removed"] = set()
         vars(self)["_texts"] = {}  # logged ones, by key
+        vars(self)["_nested"] = set()  # keys that had a dict
 
     def _part(self, key: str) -> "Summary":
-        part = Summary(self._run, self._definitions, f"{self._prefix}{key}/")
-        vars(part).update(_assigned=self._assigned, _removed=self._removed, _texts=self._texts)
+        part = Summary(self._run, self._definitions, self._former, f"{self._prefix}{key}/")
+        vars(part).update(_assigned=self._assigned, _removed=self._removed, _texts=self._texts, _nested=self._nested)
         return part
 
     def __getitem__(self, key: str) -> Any:
@@ -51,13 +59,14 @@ class Summary(AttributeMapping):
         found = self._value(name)
         if found is not None:
             return found
-        if any(other.startswith(f"{name}/") for other in self._names()):
+        if any(other.startswith(f"{name}/") for other in self._all_names()):
             return self._part(key)
         raise KeyError(key)
 
     def __setitem__(self, key: str, value: Any) -> None:
         name = f"{self._prefix}{key}"
         if isinstance(value, Mapping):
+            self._nested.add(name)
             for inner, entry in value.items():
                 self._part(key)[str(inner)] = entry
             return
@@ -68,7 +77,7 @@ class Summary(AttributeMapping):
 
     def __delitem__(self, key: str) -> None:
         name = f"{self._prefix}{key}"
-        for other in [other for other in self._names() if other == name or other.startswith(f"{name}/")]:
+        for other in [other for other in self._all_names() if other == name or other.startswith(f"{name}/")]:
             self._removed.add(other)
             self._assigned.pop(other, None)
             self._texts.pop(other, None)
@@ -76,13 +85,19 @@ class Summary(AttributeMapping):
             self._run.define_metric(other, "none")
 
     def __iter__(self) -> Iterator[str]:
-        return (name.removeprefix(self._prefix) for name in self._names() if name.startswith(self._prefix))
+        names = [name.removeprefix(self._prefix) for name in self._all_names() if name.startswith(self._prefix)]
+        return iter(dict.fromkeys(map(self._key_of, names)))
+
+    def _key_of(self, name: str) -> str:
+        """Return the first part of a name that had a dict, the whole name without one."""
+        places = [place for place, letter in enumerate(name) if letter == "/"]
+        return next((name[:place] for place in places if self._prefix + name[:place] in self._nested), name)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def note_texts(self, data: Mapping[Any, Any]) -> None:
-        """Take the texts of a dict that is being logged, also of dicts in it."""
+    def note_logged(self, data: Mapping[Any, Any]) -> None:
+        """Take the texts of a dict that is being logged, also of dicts in it, and the keys of those."""
         for key, value in data.items():
             if isinstance(value, str):
                 name = f"{self._prefix}{key}"
@@ -90,7 +105,8 @@ class Summary(AttributeMapping):
                 self._assigned[name] = self._last_number(name)
                 self._texts[name] = value
             elif isinstance(value, Mapping):
-                self._part(str(key)).note_texts(value)
+                self._nested.add(f"{self._prefix}{key}")
+                self._part(str(key)).note_logged(value)
 
     def publish(self) -> None:
         """Record what chiplog's own summary lacks: several words of a metric, NaN, values after assigned ones."""
@@ -109,7 +125,13 @@ class Summary(AttributeMapping):
 
     def _names(self) -> list[str]:
         names = dict.fromkeys([*self._run._logged.list_keys(), *self._run.summary._values, *self._texts])
-        return [name for name in names if name not in self._removed and self._definitions.words(name) != ["none"]]
+        return [name for name in names if self._is_shown(name)]
+
+    def _all_names(self) -> list[str]:
+        return list(dict.fromkeys([*filter(self._is_shown, self._former()), *self._names()]))
+
+    def _is_shown(self, name: str) -> bool:
+        return name not in self._removed and self._definitions.words(name) != ["none"]
 
     def _value(self, name: str) -> Any:
         """Return what counts: the value that was assigned or logged last; None without one."""
@@ -118,11 +140,12 @@ class Summary(AttributeMapping):
             pass  # minimum and mean are of the numbers
         elif name in self._assigned and (tally is None or not self._is_logged_since(name, tally)):
             return self._texts.get(name, self._run.summary._values.get(name))
-        if tally is None or name in self._removed:
+        if not self._is_shown(name):
             return None
         words = self._definitions.words(name)
-        if words == ["none"]:
-            return None
+        if tally is None:
+            former = self._former().get(name)
+            return former if former is None or isinstance(former, dict) or len(words) != 1 else {words[0]: former}
         return {word: _summed_up(tally, word) for word in words} if words else tally.last
 
     def _tally(self, name: str) -> Tally | None:

@@ -4,6 +4,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from chiplog.integrations.wandb.errors import tell
+from chiplog.safety.text import short_repr
+
 # The fields of `wandb.Settings` of wandb 0.31.0.
 _FIELDS = """
     allow_media_symlink allow_offline_artifacts allow_val_change anonymous api_key app_url_override
@@ -82,7 +85,11 @@ def settings_of(given: Any) -> Settings:
         return Settings()
     if isinstance(given, Settings):
         return given
-    return Settings(**(given if isinstance(given, Mapping) else vars(given)))
+    fields = given if isinstance(given, Mapping) else getattr(given, "__dict__", None)
+    if fields is None:
+        tell(f"settings={short_repr(given)} is no wandb.Settings or dict; it is left out")
+        return Settings()
+    return Settings(**{str(name): value for name, value in fields.items()})
 
 
 def settings_of_environ(environ: Mapping[str, str] = os.environ) -> Settings:

@@ -11,7 +11,7 @@ from typing import Any
 from chiplog.identity.identity import is_rank_of_launcher
 from chiplog.integrations.adapter.reads import former_state
 from chiplog.integrations.wandb.config_file import read_config
-from chiplog.integrations.wandb.errors import Error, refuse, tell
+from chiplog.integrations.wandb.errors import Error, refuse, set_silent, tell
 from chiplog.integrations.wandb.settings import Settings, settings_of, settings_of_environ
 from chiplog.integrations.wandb.wandb_run import Run, run_of_attach_id
 from chiplog.recording import current_run
@@ -26,6 +26,10 @@ _RUN_ID_CHARS = 8
 _PROJECT_CHARS_MAX = 128
 _NOT_IN_PROJECTS = "/\\#?%:"
 _STRICT_WAIT_S = 2.0  # for SQL, by resume="must" and "never"
+# Variables that win over W&B's, by the field of Settings; chiplog.init() reads the later ones itself.
+_OURS = {"mode": "CHIPLOG_MODE", "project": "CHIPLOG_PROJECT", "run_id": "CHIPLOG_RUN_ID"}
+_OURS |= {"run_group": "CHIPLOG_GROUP", "x_label": "CHIPLOG_LABEL"}
+_READ_LATER = {"x_primary": "CHIPLOG_PRIMARY", "x_stats_gpu_device_ids": "CHIPLOG_GPU_DEVICE_IDS"}
 _opened: list[Run] = []  # by init() of this process, the newest last
 _global: list[Run] = []  # at most one: the run that `wandb.run` returns
 
@@ -138,6 +142,7 @@ def attach(attach_id: str | None = None, run_id: str | None = None, *, run: Run 
 
 def _init(given: dict[str, Any], environ: Mapping[str, str]) -> Run:
     said = _merged(given, environ)
+    set_silent(bool(said.get("silent")))
     previous = current(is_own=True)
     reinit = _reinit(said.get("reinit"))
     is_strict = bool(said.get("strict"))
@@ -202,7 +207,10 @@ def _check(said: Mapping[str, Any], reinit: str) -> None:
     resume = str(said.get("resume") or "").lower()
     if is_strict and resume in ("must", "never") and said.get("mode") in (None, "online", "shared"):
         place = resolve_root(None, os.environ)
-        is_stored = bool(run_id) and former_state(place, str(run_id), now_us(), _STRICT_WAIT_S) is not None
+        try:
+            is_stored = bool(run_id) and former_state(place, str(run_id), now_us(), _STRICT_WAIT_S) is not None
+        except TimeoutError:
+            is_stored = False
         if is_stored != (resume == "must"):
             state = "is stored" if is_stored else "is not stored"
             refuse(is_strict, f"resume={resume!r}: the run {run_id} {state}; choose another id or resume='allow'")
@@ -221,16 +229,8 @@ def _merged(given: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]
         "tensorboard": "sync_tensorboard",
     }
     settings = settings_of(given["settings"])
-    for name in settings.unknown():
-        tell(f"Settings({name}=) is not a field of wandb 0.31; it is ignored")
-    ours = {
-        field: environ[variable]
-        for field, variable in (
-            *(("mode", "CHIPLOG_MODE"), ("project", "CHIPLOG_PROJECT"), ("run_id", "CHIPLOG_RUN_ID")),
-            *(("run_group", "CHIPLOG_GROUP"), ("x_label", "CHIPLOG_LABEL")),
-        )
-        if environ.get(variable)
-    }
+    ours: dict[str, Any] = {field: environ[variable] for field, variable in _OURS.items() if environ.get(variable)}
+    ours |= dict.fromkeys((field for field, variable in _READ_LATER.items() if environ.get(variable)))
     arguments = {
         names.get(name, name): value
         for name, value in given.items()
@@ -309,6 +309,10 @@ def _is_notebook() -> bool:
 
 def _not_available(given: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]:
     lines = [f"wandb.init() has no argument {name}=; it is ignored" for name in given["unknown"]]
+    lines += [
+        f"Settings({name}=) is not a field of wandb 0.31; it is ignored"
+        for name in settings_of(given["settings"]).unknown()
+    ]
     for name in ("monitor_gym", "resume_from", "fork_from"):
         if said.get(name):
             lines.append(f"wandb.init({name}=) is not available in chiplog: the run is opened without it")

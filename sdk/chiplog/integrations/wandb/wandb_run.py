@@ -11,7 +11,7 @@ from chiplog.integrations.adapter.reads import former_state
 from chiplog.integrations.tensorboard.patch import Sync
 from chiplog.integrations.wandb.attribute_dicts import AttributeDict
 from chiplog.integrations.wandb.charts import CustomChart
-from chiplog.integrations.wandb.errors import Error, UsageError, of_open_run, too_late
+from chiplog.integrations.wandb.errors import Error, UsageError, artifact_errors, of_open_run, too_late
 from chiplog.integrations.wandb.model_watch import Watch
 from chiplog.integrations.wandb.run_config import Config
 from chiplog.integrations.wandb.run_summary import Definitions, Summary, words_of
@@ -20,13 +20,14 @@ from chiplog.recording.run import Run as ChiplogRun
 from chiplog.safety import foreign_names
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import Diagnostic
+from chiplog.values.artifact_value import UnknownArtifactError
 from chiplog.values.metrics import FLOAT_TYPES, Histogram
 from chiplog_schemas.model.events import EventKind
 
 _FIGURES = ("matplotlib.figure", "plotly.graph_objs._figure", "plotly.graph_objs")
 _ATTACHED = "chiplog-run:"  # what an `_attach_id` begins with
 # Beside those with code here: chiplog's own, and those that do nothing.
-_METHODS_OF_OPEN_RUNS = foreign_names.RUN_NAMES | {"log_artifact", "log_model", "use_artifact", "use_model"}
+_METHODS_OF_OPEN_RUNS = foreign_names.RUN_NAMES | {"log_artifact", "log_model"}
 _STDOUT = 1  # a stream of the console
 FORMER_WAIT_S = 1.0  # in all, for what a resumed run had before
 _LEVELS = {"INFO": "info", "WARN": "warning", "ERROR": "error"}
@@ -51,7 +52,7 @@ class Run:
         self._synced: dict[str, str] = {}  # by pattern of metrics: the step metric that is added
         self._last: dict[str, Any] = {}  # values of step metrics
         self._definitions = Definitions()
-        self._summary = Summary(inner, self._definitions)
+        self._summary = Summary(inner, self._definitions, lambda: self._former_state().get("summary", {}))
         self._config = Config(inner.config, self._former_config, lambda: self._check_open("config"))
         self._former: dict[str, Any] | None = None  # what the run had before; None: not asked for yet
         self._watches: list[Watch] = []
@@ -99,7 +100,7 @@ class Run:
         if not isinstance(data, Mapping):
             return data
         found = dict(_logged(key, value) for key, value in data.items())
-        self._summary.note_texts(found)
+        self._summary.note_logged(found)
         for pattern, step_metric in self._synced.items():
             if step_metric in found:
                 self._last[step_metric] = found[step_metric]
@@ -163,7 +164,7 @@ class Run:
     @property
     def name(self) -> str:
         """The display name; the run ID without one."""
-        return self._inner.name or self._inner.id
+        return self._inner.name or self._former_state().get("name") or self._inner.id
 
     @name.setter
     def name(self, text: str) -> None:
@@ -301,7 +302,13 @@ class Run:
         if self._former is None:
             inner, is_resumed = self._inner, bool(self._settings.resume) and self._inner.mode == "online"
             root = inner._settings.places.root
-            self._former = (former_state(root, inner.id, inner._started_us, FORMER_WAIT_S) or {}) if is_resumed else {}
+            self._former = {}
+            try:
+                if is_resumed:
+                    self._former = former_state(root, inner.id, inner._started_us, FORMER_WAIT_S) or {}
+            except TimeoutError:
+                message = f"what run {inner.id} had before it was resumed is unknown: SQL did not answer within "
+                self._report("former_state", f"{message}{FORMER_WAIT_S:g} s; read it by wandb.Api().run()")
         return self._former
 
     def get_url(self) -> str | None:
@@ -309,6 +316,45 @@ class Run:
         return self.url
 
     # -- other calls --
+
+    @of_open_run
+    def use_artifact(self, artifact_or_name: Any, *given: Any, **named: Any) -> Any:
+        """Return a version of an artifact; see `chiplog.Run.use_artifact`. Raises CommError.
+
+        Args:
+            artifact_or_name: "name:alias", "project/name:v3" or "entity/project/name:alias".
+            *given: type and aliases.
+            **named: The same.
+
+        """
+        first, _, rest = artifact_or_name.partition("/") if isinstance(artifact_or_name, str) else ("", "", "")
+        with artifact_errors():
+            if "/" not in rest:
+                return self._inner.use_artifact(artifact_or_name, *given, **named)
+            if first == self.entity:
+                return self._inner.use_artifact(rest, *given, **named)
+            try:
+                return self._inner.use_artifact(artifact_or_name, *given, **named)
+            except UnknownArtifactError as error:  # no project of chiplog's, so the first part is an entity
+                try:
+                    return self._inner.use_artifact(rest, *given, **named)
+                except UnknownArtifactError:
+                    raise error from None
+
+    def use_model(self, name: str) -> str:
+        """Download a version of an artifact; return the path of its file, of its directory if it has several.
+
+        Args:
+            name: As of `use_artifact`.
+
+        Raises:
+            CommError: It cannot be read.
+
+        """
+        artifact = self.use_artifact(name)
+        with artifact_errors():
+            directory, files = artifact.download(), artifact.files()
+        return os.path.join(directory, files[0].path) if len(files) == 1 else str(directory)
 
     @of_open_run
     @never_raises("watch")

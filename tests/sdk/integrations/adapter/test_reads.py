@@ -1,5 +1,6 @@
 """What a run had before: read from SQL, None if it is not stored or there is no answer in time."""
 
+import threading
 import time
 from pathlib import Path
 
@@ -31,9 +32,15 @@ def test_a_stored_run_has_its_state_and_one_that_began_later_has_none(node: Node
     assert former_state(node.root, "other", later_us, WAIT_S) is None
 
 
-def test_without_data_or_time_there_is_no_state(tmp_path: Path) -> None:
+def test_without_data_there_is_no_state_and_without_an_answer_in_time_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert former_state(tmp_path / "nothing", "r", 1, WAIT_S) is None
-    assert former_state(tmp_path / "nothing", "r", 1, 0.0) is None
+    is_over = threading.Event()
+    monkeypatch.setattr(reads, "_read", lambda *given: is_over.wait(WAIT_S))
+    with pytest.raises(TimeoutError):
+        former_state(tmp_path / "nothing", "r", 1, 0.0)
+    is_over.set()
 
 
 def test_without_a_thread_there_is_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,18 @@
 """`wandb.Api()`: runs that were recorded through the drop-in are read from SQL, and nothing is changed."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import chiplog
+from chiplog.artifacts import reads
 from chiplog.integrations import wandb
+from chiplog.integrations.adapter import reads as adapter_reads
+from chiplog.integrations.wandb import wandb_run
 from tests.support.node import Node
+from tests.support.waiting import WAIT_S
 
 PROJECT = "team/gpt"  # projects may hold slashes
 
@@ -135,3 +141,40 @@ def test_history_of_a_run_that_was_read_through_the_api() -> None:
     assert [row["_step"] for row in rows] == list(range(21))
     assert rows[-1]["note"] == "text" and rows[-1]["shape"]["values"] == [3.0]
     assert run.history(stream="system", pandas=False) == []
+
+
+def test_a_run_uses_an_artifact_below_an_entity_and_an_unknown_one_is_an_error_of_wandb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "_SETTLE_S", 0.1)
+    monkeypatch.chdir(tmp_path)
+    with wandb.init(project="uses", entity="mine", settings=wandb.Settings(console="off")) as run:
+        for before in ("", "mine/", "another/"):
+            assert run.use_artifact(f"{before}{PROJECT}/model:v0", type="model").version == "v0"
+        assert Path(run.use_model(f"{PROJECT}/model:v0")).read_text() == "kept"
+        for name in (f"{PROJECT}/model:typo", "another/project/none:latest", "none"):
+            with pytest.raises(wandb.CommError, match=r"has no version 'typo'|is unknown"):
+                run.use_artifact(name)
+        with pytest.raises(chiplog.ArtifactError):
+            wandb.Api().artifact("none")
+
+
+def test_a_resumed_run_has_what_it_had_or_says_that_it_is_unknown(
+    stored: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    named = {"id": "again", "project": "resumed", "resume": "allow", "settings": wandb.Settings(console="off")}
+    with wandb.init(name="first", config={"lr": 1}, **named) as run:
+        run.log({"loss": 2.0, "t": {"y": 4}})
+        run.summary.update({"best": 9, "word": "w"})
+    stored.until("SELECT 1 FROM runs WHERE run_id = 'again' AND state = 'finished'")
+    monkeypatch.setattr(wandb_run, "FORMER_WAIT_S", WAIT_S)
+    with wandb.init(**named) as run:
+        assert (run.name, dict(run.config), run.step) == ("first", {"lr": 1}, 1)
+        assert (run.summary["best"], run.summary["word"], run.summary["t"]["y"]) == (9, "w", 4)
+    is_over = threading.Event()
+    with monkeypatch.context() as patch, wandb.init(**named) as run:
+        patch.setattr(wandb_run, "FORMER_WAIT_S", 0.0)
+        patch.setattr(adapter_reads, "_read", lambda *given: is_over.wait(WAIT_S))
+        assert dict(run.config) == {} and run.notes is None
+        is_over.set()
+    assert caplog.text.count("what run again had before it was resumed is unknown: SQL did not answer") == 1

@@ -54,6 +54,29 @@ def test_logged_values_are_there_at_once_also_nested_and_assigned_ones_until_the
         _ = summary.typo
 
 
+def test_a_key_that_had_a_dict_is_one_key_and_what_is_below_it_are_others(run: chiplog.Run) -> None:
+    summary = Summary(run, Definitions())
+    data = {"train": {"loss": 1.0, "deep": {"x": 2}}, "val/acc": 3, "train/other": 4}
+    summary.note_logged(data)
+    run.log(data)
+    summary["set"] = {"by": {"hand": 5}}
+    assert list(summary) == ["train", "val/acc", "set"]
+    assert dict(summary)["train"]["deep"] == {"x": 2} and set(summary["train"]) == {"loss", "deep", "other"}
+    assert repr(summary["set"]) == "{'by': {'hand': 5}}"
+
+
+def test_what_the_run_had_is_there_until_it_is_logged_set_or_deleted(run: chiplog.Run) -> None:
+    definitions = Definitions()
+    definitions.define("low", ["min"])
+    summary = Summary(run, definitions, lambda: {"loss": 1.0, "best": 9, "t/y": 4, "low": 0.5, "gone": 1})
+    assert dict(summary) == {"loss": 1.0, "best": 9, "t/y": 4, "low": {"min": 0.5}, "gone": 1}
+    assert summary["t"]["y"] == 4
+    run.log({"loss": 2.0})
+    summary["best"] = 10
+    del summary["gone"]
+    assert dict(summary) == {"loss": 2.0, "best": 10, "t/y": 4, "low": {"min": 0.5}}
+
+
 def test_words_make_a_dict_and_one_nan_makes_minimum_and_mean_nan(run: chiplog.Run) -> None:
     definitions = Definitions()
     definitions.define("loss", ["min", "max", "last"])
@@ -68,7 +91,7 @@ def test_words_make_a_dict_and_one_nan_makes_minimum_and_mean_nan(run: chiplog.R
 def test_a_text_is_the_last_value_unless_a_number_follows(run: chiplog.Run) -> None:
     summary = Summary(run, Definitions())
     run.log({"note": "a"})
-    summary.note_texts({"note": "a", "deep": {"note": "b"}})
+    summary.note_logged({"note": "a", "deep": {"note": "b"}})
     assert (summary["note"], summary["deep"]["note"]) == ("a", "b")
     run.log({"note": 1.0})
     assert summary["note"] == 1

@@ -22,7 +22,7 @@ def test_all_fields_that_scripts_and_libraries_set_are_known() -> None:
     assert len(FIELDS) >= 156
 
 
-def test_settings_come_from_a_dict_or_an_object() -> None:
+def test_settings_come_from_a_dict_or_an_object(capsys: pytest.CaptureFixture[str]) -> None:
     class Other:
         def __init__(self) -> None:
             self.mode = "shared"
@@ -32,6 +32,8 @@ def test_settings_come_from_a_dict_or_an_object() -> None:
     assert settings_of(Other()).mode == "shared"
     same = Settings()
     assert settings_of(same) is same
+    assert settings_of(5).given() == {} and settings_of({5: 6}).given() == {"5": 6}
+    assert "settings=5 is no wandb.Settings or dict; it is left out" in capsys.readouterr().err
 
 
 def test_variables_have_the_names_of_fields_with_exceptions() -> None:

@@ -83,6 +83,11 @@ def test_an_argument_wins_over_settings_those_over_chiplogs_variables_and_these_
     settings = wandb.Settings(project="of settings")
     assert wandb.init(reinit="finish_previous", settings=settings).project == "of settings"
     assert wandb.init(reinit="finish_previous", settings=settings, project="argument").project == "argument"
+    monkeypatch.setenv("WANDB_X_PRIMARY", "true")
+    assert wandb.init(reinit="finish_previous").is_primary
+    monkeypatch.setenv("CHIPLOG_PRIMARY", "0")
+    assert not wandb.init(reinit="finish_previous").is_primary
+    assert wandb.init(reinit="finish_previous", settings={"x_primary": True}).is_primary
 
 
 @pytest.mark.parametrize(
@@ -166,6 +171,17 @@ def test_lines_of_libraries_are_written(capsys: pytest.CaptureFixture[str]) -> N
     for name in ("termlog", "termwarn", "termerror"):
         getattr(wandb.errors.term, name)("said")
     assert capsys.readouterr().err == "wandb: said\nwandb: WARNING said\nwandb: ERROR said\n"
+
+
+def test_a_silent_run_writes_no_lines(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    run = wandb.init(of_today=1, settings={"silent": True})
+    run.log({"bad": object()})
+    wandb.termlog("said")
+    assert (capsys.readouterr().err, caplog.text) == ("", "")
+    run = wandb.init(reinit=True)
+    run.log({"bad": object()})
+    wandb.termlog("said")
+    assert capsys.readouterr().err == "wandb: said\n" and "'bad' is a object" in caplog.text
 
 
 def test_attach_returns_the_run_of_its_id_or_of_what_another_process_was_given() -> None:
