@@ -4,6 +4,7 @@ import atexit
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
@@ -19,6 +20,9 @@ from chiplog_schemas.process.owners import note_good_end
 _OPTIMIZED = 0x1  # CO_OPTIMIZED of inspect: a function. Its frame would keep its variables alive
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _installed = threading.Lock()  # held from the first install() on
+_hooks: list[Any] = [None, None]  # chiplog's latest sys.excepthook and threading.excepthook
+_noting = threading.local()  # .error: the exception of this thread that is being noted
+_prints_exceptions = False
 _main_frame: FrameType | None = None  # the outermost one of the main thread
 _pending_exit: SystemExit | None = None  # the last uncaught sys.exit() since init()
 # The process with a registered finalizer, and the one that registered it for the time after its start.
@@ -26,30 +30,13 @@ _finalizer_pid = _bootstrap_pid = 0
 
 
 def install() -> None:
-    """Install the hooks once."""
+    """Install the hooks once, those for exceptions again if other code has replaced them."""
+    _hook_exceptions()
     if not _installed.acquire(blocking=False):
         return
     _remember_main_frame()
     atexit.register(_at_exit)
     os.register_at_fork(after_in_child=_after_fork)  # safeguard: fork-detaches-journal
-    previous = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        for run in all_runs():  # safeguard: exception-ends-all-runs
-            run._mark_exit(error)
-        previous(kind, error, traceback)
-
-    sys.excepthook = hook
-    previous_of_threads = threading.excepthook
-
-    def thread_hook(arguments: threading.ExceptHookArgs) -> None:
-        if arguments.exc_value is not None and arguments.exc_type is not SystemExit:
-            name = arguments.thread.name if arguments.thread is not None else "?"
-            for run in open_runs():
-                run._note_thread(name, arguments.exc_value)
-        previous_of_threads(arguments)
-
-    threading.excepthook = thread_hook
     original_exit = sys.exit
 
     def exit_hook(status: Any = None, /) -> NoReturn:
@@ -66,6 +53,44 @@ def install() -> None:
             raise
 
     sys.exit = exit_hook  # no hook sees a SystemExit; one raised without sys.exit goes unseen
+
+
+def _hook_exceptions() -> None:
+    """Note uncaught exceptions before the hooks that are installed now, and then call these."""
+    if sys.excepthook is not _hooks[0]:
+        previous = sys.excepthook
+
+        def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            if _prints_exceptions and previous is not sys.__excepthook__ and open_runs():
+                traceback.print_exception(kind, error, trace)
+            for run in all_runs():  # safeguard: exception-ends-all-runs
+                run._mark_exit(error)
+            previous(kind, error, trace)
+
+        sys.excepthook = _hooks[0] = hook
+    if threading.excepthook is not _hooks[1]:
+        previous_of_threads = threading.excepthook
+
+        def thread_hook(arguments: threading.ExceptHookArgs) -> None:
+            error = arguments.exc_value
+            is_noted = error is getattr(_noting, "error", None)  # by a later hook, which reached this one
+            if error is not None and arguments.exc_type is not SystemExit and not is_noted:
+                name = arguments.thread.name if arguments.thread is not None else "?"
+                for run in open_runs():
+                    run._note_thread(name, error)
+            _noting.error = error
+            try:
+                previous_of_threads(arguments)
+            finally:
+                _noting.error = None
+
+        threading.excepthook = _hooks[1] = thread_hook
+
+
+def print_exceptions() -> None:
+    """Print an uncaught exception while a run is open, as W&B does, also if the hook of another library may hide it."""
+    global _prints_exceptions
+    _prints_exceptions = True
 
 
 class _ExitMarker:

@@ -112,3 +112,37 @@ def test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end(chiplog_dir, tmp_pat
     runs = {event.producer: event.fields["identity"]["run_id"] for event in offline(EventKind.IDENTITY)}
     found = {runs[event.producer]: event.fields["state"]["exit_code"] for event in offline(EventKind.STATE)}
     assert found == ends
+
+
+REPLACES = """
+import sys, threading
+import chiplog
+chiplog.init(mode="offline", capture_console=False).finish()
+before, before_in_threads = sys.excepthook, threading.excepthook
+def hook(*given):
+    print("hook", flush=True)
+    CALLS and before(*given)
+def thread_hook(given):
+    print("thread hook", flush=True)
+    CALLS and before_in_threads(given)
+sys.excepthook, threading.excepthook = hook, thread_hook
+chiplog.init(mode="offline", run_id="r", capture_console=False).log({"x": 1.0})
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+raise ValueError("of the script")
+"""
+
+
+@pytest.mark.parametrize("calls_the_former", [True, False])
+def test_an_exception_is_noted_once_and_reaches_the_hooks_that_came_before_init(
+    chiplog_dir, offline, calls_the_former
+) -> None:
+    script = REPLACES.replace("CALLS", str(calls_the_former))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.stdout == "thread hook\nhook\n"
+    assert done.stderr.count("ZeroDivisionError: ") == done.stderr.count("ValueError: ") == calls_the_former
+    [state] = [e.fields["state"] for e in offline(EventKind.STATE) if e.fields["state"].get("exit_code") != 0]
+    assert (state.get("exit_code"), state.get("reason")) == (1, "ValueError: of the script")
+    notices = [e.fields["notice"] for e in offline(EventKind.NOTICE)]
+    assert (notices.count("thread_failed"), notices.count("traceback")) == (1, 1)

@@ -14,7 +14,7 @@ from chiplog.integrations.wandb.config_file import read_config
 from chiplog.integrations.wandb.errors import Error, refuse, set_silent, tell
 from chiplog.integrations.wandb.settings import Settings, settings_of, settings_of_environ
 from chiplog.integrations.wandb.wandb_run import Run, run_of_attach_id
-from chiplog.recording import current_run
+from chiplog.recording import current_run, process_hooks
 from chiplog.recording.start import init as chiplog_init
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.text import short_repr
@@ -161,6 +161,7 @@ def _init(given: dict[str, Any], environ: Mapping[str, str]) -> Run:
     for line in _not_available(given, said):
         tell(line)
     inner = chiplog_init(**_arguments(said, environ), reinit=None if reinit == "return_previous" else reinit)
+    process_hooks.print_exceptions()
     directory = said.get("root_dir")
     if said.get("mode") == "shared":
         said["x_label"] = inner.label

@@ -1,5 +1,7 @@
 """`wandb.init()`: W&B's arguments, settings and variables, and the choice of one run or many."""
 
+import subprocess
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 import chiplog
 from chiplog.integrations import wandb
 from chiplog.integrations.wandb import start
+from tests.support.waiting import WAIT_S
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
 TORCHRUN |= {"TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_ADDR": "h", "MASTER_PORT": "1"}
@@ -43,6 +46,23 @@ def test_a_run_that_did_not_finish_goes_on_and_one_that_did_does_not(word: Any) 
     with wandb.init(resume=word) as second:
         assert second.id == first.id
     assert wandb.init(resume=word).id != first.id
+
+
+HIDES = """
+import sys
+from chiplog.integrations import wandb
+sys.excepthook = lambda kind, error, trace: print("hidden:", error)
+wandb.init(settings={"console": "off"})
+raise ValueError("of the script")
+"""
+
+
+@pytest.mark.parametrize(("hides", "printed"), [(True, "hidden: of the script\n"), (False, "")])
+def test_an_exception_is_printed_once_also_if_the_hook_of_a_library_hides_it(hides: bool, printed: str) -> None:
+    script = HIDES if hides else HIDES.replace("sys.excepthook", "unused")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stdout) == (1, printed)
+    assert done.stderr.startswith("Traceback") and done.stderr.count("ValueError: of the script\n") == 1
 
 
 def test_an_open_run_of_chiplog_is_returned() -> None:
