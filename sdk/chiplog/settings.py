@@ -56,6 +56,7 @@ class RunSettings:
     bounds: Limits = field(default_factory=Limits)
     resumed: bool = False  # continues a run that this node knows
     unfinished_key: str = ""  # for `resume="auto"`, see unfinished_runs.py
+    passed_over: str | None = None  # the run that it would have continued if no other one was named
     announcements: tuple[str, ...] = ()  # decisions that users must know, one line each
     diagnostics: tuple[Diagnostic, ...] = ()  # of bad arguments
 

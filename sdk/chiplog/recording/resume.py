@@ -74,6 +74,14 @@ def go_on(
     return identity, label
 
 
+def passed_over(identity: Identity, asked: Asked, key: str, where: Paths) -> str | None:
+    """Return the run that `auto` would have continued, if the ID of another one was given; on the primary."""
+    if asked.word != AUTO or not asked.run_id or not identity.primary:
+        return None
+    found = last_unfinished(where.local / UNFINISHED, key, identity.launch)
+    return None if found == asked.run_id else found
+
+
 def announce_resumed(identity: Identity, asked: Asked, before: str, project: str | None) -> list[str]:
     """Return the line that names the run that `auto` has chosen, on the primary. before: its ID otherwise."""
     if asked.word != AUTO or asked.run_id or identity.run_id == before or not identity.primary:

@@ -16,6 +16,7 @@ from chiplog.recording.resume import (
     announce_resumed,
     go_on,
     is_resumed,
+    passed_over,
     requested_run,
     warn_unknown_run,
     working_directory,
@@ -123,6 +124,7 @@ def resolve_settings(
         bounds=read_bounds(environ, lambda message: remarks.append(Diagnostic("bad_argument", message[:60], message))),
         resumed=mode != "disabled" and is_resumed(where, identity, asked),
         unfinished_key=key,
+        passed_over=passed_over(identity, asked, key, where),
         announcements=tuple(announcements) if mode != "disabled" else (),
         diagnostics=tuple(remarks),
     )

@@ -169,6 +169,7 @@ def _init(given: dict[str, Any], environ: Mapping[str, str]) -> Run:
         Run(inner, Settings(**said), None if directory is None else os.path.abspath(directory)),
         is_global=reinit != "create_new",
     )
+    _warn_of_ignored_run(run)
     if directory is not None:
         _ = run.dir  # W&B makes it at once
     if said.get("save_code"):
@@ -318,6 +319,15 @@ def _not_available(given: Mapping[str, Any], said: Mapping[str, Any]) -> list[st
         if said.get(name):
             lines.append(f"wandb.init({name}=) is not available in chiplog: the run is opened without it")
     return lines
+
+
+@never_raises("resume")
+def _warn_of_ignored_run(run: Run) -> None:
+    """Warn, in W&B's words, if resume="auto" would have continued another run than the one that was named."""
+    from chiplog.integrations import wandb  # it imports this module. Scripts replace its termwarn
+
+    if ignored := run._inner._settings.passed_over:
+        wandb.termwarn(f"Ignoring ID {ignored} loaded due to resume='auto' because the run ID is set to {run.id}.")
 
 
 @never_raises("save_code")

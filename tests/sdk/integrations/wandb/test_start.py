@@ -48,6 +48,20 @@ def test_a_run_that_did_not_finish_goes_on_and_one_that_did_does_not(word: Any) 
     assert wandb.init(resume=word).id != first.id
 
 
+def test_an_id_wins_over_the_run_that_did_not_finish_with_the_warning_of_wandb(monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(wandb, "termwarn", warnings.append)
+    with pytest.raises(ZeroDivisionError), wandb.init(id="first", resume="auto"):
+        _ = 1 / 0
+    with pytest.raises(ZeroDivisionError), wandb.init(id="first", resume="auto"):
+        _ = 1 / 0
+    assert not warnings
+    with wandb.init(id="second", resume="auto") as run:
+        assert run.id == "second"
+    said = "Ignoring ID first loaded due to resume='auto' because the run ID is set to second."
+    assert warnings == [said]
+
+
 HIDES = """
 import sys
 from chiplog.integrations import wandb
