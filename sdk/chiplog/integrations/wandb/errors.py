@@ -1,4 +1,4 @@
-"""W&B's errors, and when they are raised: only in strict mode, as W&B raises them. Else each is one line."""
+"""W&B's errors, and when they are raised: by reads, and in strict mode as W&B raises them. Else each is one line."""
 
 import logging
 import os
@@ -20,8 +20,8 @@ class CommError(Error):
     """Something that is stored cannot be read."""
 
 
-class ArtifactReadError(CommError, ArtifactError):
-    """An artifact cannot be read: raised as W&B's error, which scripts catch, and as chiplog's."""
+class ArtifactReadError(CommError, ValueError, ArtifactError):
+    """An artifact cannot be read: raised as W&B's errors, which scripts catch, and as chiplog's."""
 
 
 class AuthenticationError(CommError):
@@ -29,7 +29,7 @@ class AuthenticationError(CommError):
 
 
 class UsageError(Error):
-    """A wrong use of W&B: raised in strict mode."""
+    """A wrong use of W&B: raised in strict mode, and by a read of a finished run that fails."""
 
 
 class ConfigError(Error):
@@ -70,19 +70,19 @@ def refuse(is_strict: bool, message: str, kind: type[Error] = UsageError) -> Non
     tell(message)
 
 
-@contextmanager
-def artifact_errors() -> Iterator[None]:
-    """Raise what reads of an artifact raise as W&B's CommError, too."""
-    try:
-        yield
-    except ArtifactError as error:
-        raise ArtifactReadError(*error.args) from error
-
-
 def too_late(run_id: str, name: str) -> UsageError:
     """Return the error of a call after `finish()`."""
     message = f"Run ({run_id}) is finished. The call to `{name}` will be ignored."
     return UsageError(f"{message} Please make sure that you are using an active run.")
+
+
+@contextmanager
+def artifact_errors(finished: str | None = None) -> Iterator[None]:
+    """Raise what reads of an artifact raise as W&B's CommError, too. finished: the ID of a run that is: UsageError."""
+    try:
+        yield
+    except ArtifactError as error:
+        raise (too_late(finished, "use_artifact") if finished else ArtifactReadError(*error.args)) from error
 
 
 def of_open_run(method: _Method) -> _Method:

@@ -319,7 +319,7 @@ class Run:
 
     @of_open_run
     def use_artifact(self, artifact_or_name: Any, *given: Any, **named: Any) -> Any:
-        """Return a version of an artifact; see `chiplog.Run.use_artifact`. Raises CommError.
+        """Return a version of an artifact; see `chiplog.Run.use_artifact`. It may raise CommError, or UsageError.
 
         Args:
             artifact_or_name: "name:alias", "project/name:v3" or "entity/project/name:alias".
@@ -328,7 +328,7 @@ class Run:
 
         """
         first, _, rest = artifact_or_name.partition("/") if isinstance(artifact_or_name, str) else ("", "", "")
-        with artifact_errors():
+        with artifact_errors(self.id if self._is_finished else None):
             if "/" not in rest:
                 return self._inner.use_artifact(artifact_or_name, *given, **named)
             if first == self.entity:
