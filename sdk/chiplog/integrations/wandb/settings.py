@@ -38,6 +38,13 @@ _FIELDS = """
     x_transaction_log_flush_interval x_update_finish_state
 """
 FIELDS = frozenset(_FIELDS.split())
+# What W&B's has beside its fields. `run.settings` has those that chiplog knows; the others are None.
+_DERIVED = """
+    app_url colab_url deployment is_local log_dir log_internal log_symlink_internal log_symlink_user log_user
+    project_url resume_fname run_mode run_url settings_workspace sweep_url sync_dir sync_file sync_symlink_latest
+    timespec wandb_dir _jupyter _noop _notebook _offline _shared
+"""
+DERIVED = frozenset(_DERIVED.split())
 # Variables whose names are not WANDB_ and the field in capitals.
 _VARIABLES = {"WANDB_NAME": "run_name", "WANDB_NOTES": "run_notes", "WANDB_TAGS": "run_tags", "WANDB_DIR": "root_dir"}
 _VARIABLES |= {"WANDB_JOB_TYPE": "run_job_type", "WANDB_DISABLE_STATS": "x_disable_stats"}
@@ -63,7 +70,7 @@ class Settings:
 
     def __getattr__(self, name: str) -> Any:
         """Return None for a field that was not set."""
-        if name in FIELDS:
+        if name in FIELDS or name in DERIVED:
             return None
         raise AttributeError(f"Settings has no field {name!r}")
 
@@ -76,7 +83,7 @@ class Settings:
 
     def unknown(self) -> list[str]:
         """Return the names that wandb 0.31 has not."""
-        return sorted(set(self.__dict__) - FIELDS)
+        return sorted(set(self.__dict__) - FIELDS - DERIVED)
 
 
 def settings_of(given: Any) -> Settings:

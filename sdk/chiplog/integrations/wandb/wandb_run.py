@@ -260,8 +260,17 @@ class Run:
 
     @property
     def settings(self) -> Settings:
-        """The settings of the run."""
-        return self._settings
+        """A copy of the settings of the run, with what W&B derives from them: directories, addresses, the ID."""
+        directory = self.sync_dir
+        derived = {
+            "run_id": self.id,
+            "run_url": self.url,
+            "project_url": self.project_url,
+            "files_dir": self.dir,
+            "sync_dir": directory,
+            "sync_file": os.path.join(directory, f"run-{self.id}.wandb"),  # never written
+        }
+        return Settings(**self._settings.given() | derived)
 
     @property
     def start_time(self) -> float:

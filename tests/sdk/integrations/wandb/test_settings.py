@@ -8,7 +8,7 @@ from chiplog.integrations.wandb.settings import FIELDS, Settings, settings_of, s
 def test_fields_that_were_not_set_are_none_and_unknown_ones_are_named() -> None:
     settings = Settings(mode="offline", of_tomorrow=1)
     assert (settings.mode, settings.x_label, settings.of_tomorrow) == ("offline", None, 1)
-    assert settings.unknown() == ["of_tomorrow"]
+    assert settings.unknown() == ["of_tomorrow"] and settings.sync_dir is None
     assert settings.given() == {"mode": "offline", "of_tomorrow": 1}
     assert repr(settings) == "Settings(mode='offline', of_tomorrow=1)"
     with pytest.raises(AttributeError, match="no field 'typo'"):

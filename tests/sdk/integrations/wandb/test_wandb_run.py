@@ -89,6 +89,9 @@ def test_a_run_shows_what_scripts_read(run: Any, tmp_path: Path) -> None:
     assert run.label and run._attach_id == wandb.run._attach_id
     assert run.to_html().startswith("<table") and run.display() is False
     run._label(code="hf_trainer")
+    settings = run.settings
+    assert (settings.run_id, settings.run_url, settings.files_dir) == (run.id, run.url, run.dir)
+    assert settings.sync_dir == run.sync_dir and settings.console == "off" and settings.unknown() == []
 
 
 def test_methods_of_wandb_do_their_work_and_none_raises(run: Any, tmp_path: Path, offline: Offline) -> None:
