@@ -75,7 +75,7 @@ class Recorder(LoopCalls):
     def _begin_count(self) -> None:
         """Reset the step count to that of a label that has logged nothing."""
         self._top_step = NO_STEP
-        self._next_step = 0
+        self._next_step = self._starting_step = 0
         self._last_step = 0
         self._steps_per_log = 1
         self._former_next_step, self._former_top_step = 0, NO_STEP
@@ -313,6 +313,7 @@ class Recorder(LoopCalls):
         """Make `step` the next one for `log()` without a step, unless the count is higher."""
         if step > self._next_step:
             self._next_step, self._top_step = step, max(step - 1, NO_STEP)
+            self._starting_step = step
 
     @property
     def _count_to_keep(self) -> int:

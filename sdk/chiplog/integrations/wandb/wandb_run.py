@@ -154,7 +154,7 @@ class Run:
     @property
     def starting_step(self) -> int:
         """The first step of this process: above 0 after a resume."""
-        return self._inner._former_next_step
+        return self._inner._starting_step
 
     @property
     def id(self) -> str:

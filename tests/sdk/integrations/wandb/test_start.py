@@ -42,9 +42,12 @@ def test_reinit_decides_about_an_open_run() -> None:
 @pytest.mark.parametrize("word", ["auto", True])
 def test_a_run_that_did_not_finish_goes_on_and_one_that_did_does_not(word: Any) -> None:
     with pytest.raises(ZeroDivisionError), wandb.init(resume=word) as first:
+        first.log({"a": 1.0}, step=15)
         _ = 1 / 0
     with wandb.init(resume=word) as second:
         assert second.id == first.id
+        second.log({"a": 1.0})
+        assert (first.starting_step, second.starting_step, second.step) == (0, 16, 17)
     assert wandb.init(resume=word).id != first.id
 
 
