@@ -25,6 +25,7 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": False,
 }
 _WAIT_S = 20.0
+_REFERENCE = "^sha256:[0-9a-f]{64}$"  # to media in a cell, which are shown in place of it
 _NUMBERS = ("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT",
             "HUGEINT", "FLOAT", "DOUBLE")  # fmt: skip
 
@@ -75,7 +76,8 @@ def _read(
     described = connection.execute("DESCRIBE FROM read_parquet($path)", {"path": path}).fetchall()
     columns = [(name, _quoted(name), kind) for name, kind, *_ in described[:COLUMNS_MAX]]
     cells = ", ".join(_cell(quoted, kind) for _, quoted, kind in columns)
-    texts = ", ".join(["''", *(f"{quoted}::VARCHAR" for _, quoted, kind in columns if kind != "BLOB")])
+    shown = (f"regexp_replace({quoted}::VARCHAR, '{_REFERENCE}', '')" for _, quoted, kind in columns if kind != "BLOB")
+    texts = ", ".join(["''", *shown])
     where = f"contains(lower(concat_ws(chr(10), {texts})), lower($search))" if search else "$search = ''"
     source = f"FROM read_parquet($path) WHERE {where}"
     order = ""

@@ -4,6 +4,7 @@ import datetime
 from typing import Any
 
 import duckdb
+import numpy as np
 import pytest
 
 import chiplog
@@ -40,6 +41,13 @@ def test_rows_are_sorted_filtered_and_bounded() -> None:
     found = read_table(NUMBERS, 2, is_down=True, search="ROW 3")
     assert ([row[0] for row in found["rows"]], found["n_rows"], found["n_found"]) == ([3], 10, 1)
     assert read_table(NUMBERS, 99, search="%")["rows"] == [], "a sign of LIKE, and a column that is not there"
+
+
+def test_the_search_finds_what_is_shown_not_the_digest_of_an_image() -> None:
+    images = [chiplog.Image(np.full((4, 4), shade, np.uint8)) for shade in range(16)]
+    parts = parquet(["n", "image"], [[f"row {n}", image] for n, image in enumerate(images)])
+    assert [row[0] for row in read_table(parts, search="row 3")["rows"]] == ["row 3"]
+    assert [read_table(parts, search=text)["n_found"] for text in ("sha256", "e", "row 1")] == [0, 0, 7]
 
 
 def test_cells_of_every_type_become_numbers_or_texts() -> None:
