@@ -6,6 +6,7 @@ from typing import Any
 
 from chiplog.integrations.wandb.attribute_dicts import AttributeMapping
 from chiplog.recording.run import Run as ChiplogRun
+from chiplog.safety.text import short_repr
 from chiplog.values.logged_values import Tally
 
 _WORDS = ("min", "max", "mean", "first", "last")
@@ -17,9 +18,11 @@ class Definitions:
     def __init__(self) -> None:
         self._words: dict[str, list[str]] = {}
 
-    def define(self, name: str, words: list[str]) -> None:
-        """Keep the words of a name."""
-        self._words[name] = words
+    def define(self, name: str, words: list[str], *, is_overwritten: bool = False) -> list[str]:
+        """Add the words of a name to those that it has, or replace these; return all."""
+        before = [] if is_overwritten else self._words.get(name, [])
+        self._words[name] = [word for word in (*_WORDS, "none") if word in words or word in before]
+        return self._words[name]
 
     def words(self, key: str) -> list[str]:
         """Return the words for a metric: an exact name counts, then the longest pattern."""
@@ -169,9 +172,21 @@ def _summed_up(tally: Tally, word: str) -> float:
     return math.nan if word in ("min", "max", "mean") and _has_nan(tally) else tally.summarize(word)
 
 
+def fault_of(name: Any, step_metric: Any, summary: Any) -> str:
+    """Return what is wrong in the arguments of `define_metric`, as W&B has it; '' if nothing is."""
+    if not isinstance(name, str) or not name or "*" in name[:-1]:
+        return f"name {short_repr(name)} is no text, or has a * before its end; name a metric, or a pattern as val/*"
+    if step_metric is not None and not isinstance(step_metric, str):
+        return f"step_metric {short_repr(step_metric)} is no text; name a metric"
+    words = summary.split(",") if isinstance(summary, str) else [] if summary is None else [summary]
+    known = (*_WORDS, "none", "copy", "best")
+    unknown = [word for word in words if not isinstance(word, str) or word.strip().lower() not in known]
+    return f"summary {short_repr(unknown[0])} is unknown; give some of {', '.join(known)}" if unknown else ""
+
+
 def words_of(summary: str | None, goal: str | None) -> list[str]:
     """Return the words of `define_metric(summary=)`: min, max, mean, first, last; none alone; [] for copy."""
-    words = [word.strip() for word in (summary or "").split(",")]
+    words = [word.strip().lower() for word in (summary or "").split(",")]
     if "none" in words:
         return ["none"]
     if "best" in words:

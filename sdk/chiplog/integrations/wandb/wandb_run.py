@@ -11,10 +11,10 @@ from chiplog.integrations.adapter.reads import former_state
 from chiplog.integrations.tensorboard.patch import Sync
 from chiplog.integrations.wandb.attribute_dicts import AttributeDict
 from chiplog.integrations.wandb.charts import CustomChart
-from chiplog.integrations.wandb.errors import Error, UsageError, artifact_errors, of_open_run, too_late
+from chiplog.integrations.wandb.errors import Error, UsageError, artifact_errors, of_open_run, refuse, too_late
 from chiplog.integrations.wandb.model_watch import Watch
 from chiplog.integrations.wandb.run_config import Config
-from chiplog.integrations.wandb.run_summary import Definitions, Summary, words_of
+from chiplog.integrations.wandb.run_summary import Definitions, Summary, fault_of, words_of
 from chiplog.integrations.wandb.settings import Settings
 from chiplog.recording.run import Run as ChiplogRun
 from chiplog.safety import foreign_names
@@ -109,7 +109,6 @@ class Run:
         return found
 
     @of_open_run
-    @never_raises("define_metric")
     def define_metric(
         self,
         name: str,
@@ -131,16 +130,27 @@ class Run:
             hidden: Accepted, and not used.
             summary: min, max, mean, last, first, none, copy or best, or several: `min,max`.
             goal: minimize or maximize: what `best` means.
-            overwrite: Accepted: a later call always replaces an earlier one.
+            overwrite: Replace what earlier calls said of this name. Default: add to it.
 
         """
         axis = step_metric.name if isinstance(step_metric, Metric) else step_metric
-        words, key = words_of(summary, goal), _key_of(name)
-        self._definitions.define(key, words)
-        self._inner.define_metric(key, words[0] if len(words) == 1 else None, axis)
+        if fault := fault_of(name, axis, summary):
+            refuse(self._is_strict, f"define_metric() is ignored: {fault}", Error)
+        else:
+            self._define(_key_of(name), words_of(summary, goal), axis, step_sync, is_overwritten=bool(overwrite))
+        return Metric(name, axis, summary)
+
+    @never_raises("define_metric")
+    def _define(
+        self, key: str, given: list[str], axis: str | None, step_sync: bool | None, *, is_overwritten: bool
+    ) -> None:
+        words = self._definitions.define(key, given, is_overwritten=is_overwritten)
+        word = words[0] if len(words) == 1 else "last" if is_overwritten else None
+        self._inner.define_metric(key, word, axis)
+        if is_overwritten:
+            self._synced.pop(key, None)
         if axis and step_sync is not False:
             self._synced[key] = axis
-        return Metric(name, axis, summary)
 
     # -- what a run shows --
 

@@ -54,6 +54,48 @@ def test_step_metrics_are_added_to_calls_without_them(run: Any, offline: Offline
     assert run.summary["val/loss"] == {"min": 0.5}
 
 
+def test_definitions_of_a_name_add_up_unless_they_overwrite_it(run: Any, offline: Offline) -> None:
+    for word in ("min", "max"):
+        run.define_metric("both", summary=word)
+        run.define_metric("last", summary=word, overwrite=True)
+    run.define_metric("kept", summary="min")
+    run.define_metric("kept", step_metric="epoch")
+    run.define_metric("none", summary="min", step_metric="epoch")
+    run.define_metric("none", overwrite=True)
+    for value in (3, 1, 2):
+        run.log(dict.fromkeys(("both", "last", "kept", "none", "epoch"), value))
+    run.log({"none": 2})
+    assert dict(run.summary) == {
+        "both": {"min": 1, "max": 3},
+        "last": {"max": 3},
+        "kept": {"min": 1},
+        "none": 2,
+        "epoch": 2,
+    }
+    assert logged(offline)[-1] == (3, ["none"])
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"name": 5}, "name 5 is no text, or has a * before its end"),
+        ({"name": ""}, "name '' is no text"),
+        ({"name": "a*b"}, "name 'a*b' is no text"),
+        ({"name": "x", "step_metric": 5}, "step_metric 5 is no text; name a metric"),
+        ({"name": "x", "summary": "min,typo"}, "summary 'typo' is unknown; give some of min, max"),
+        ({"name": "x", "summary": 5}, "summary 5 is unknown"),
+    ],
+)
+def test_a_wrong_definition_is_one_line_and_raises_in_strict_mode(
+    run: Any, capsys: pytest.CaptureFixture[str], given: dict[str, Any], fault: str
+) -> None:
+    run.define_metric(**given)
+    assert f"chiplog: define_metric() is ignored: {fault}" in capsys.readouterr().err
+    run._is_strict = True
+    with pytest.raises(wandb.Error, match="define_metric"):
+        run.define_metric(**given)
+
+
 def test_several_words_and_nan_are_recorded_at_the_end(chiplog_dir: Path, offline: Offline) -> None:
     with wandb.init(mode="offline") as run:
         run.define_metric("a.b", summary="min,max")
