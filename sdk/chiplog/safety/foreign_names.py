@@ -46,12 +46,16 @@ _EXCEPTIONS = frozenset(("CommError", "Error", "MlflowException", "UsageError"))
 _EXCEPTION_MODULES = frozenset(("errors", "exceptions"))
 MODULE_NAMES = frozenset(_WANDB.split()) | frozenset(_MLFLOW.split()) | _EXCEPTIONS | _EXCEPTION_MODULES
 
+# Methods of W&B's runs that need its server.
+HARMLESS_OF_RUNS = (
+    *("finish_artifact", "link_artifact", "link_model", "log_code", "mark_preempting", "pin_config_keys"),
+    "upsert_artifact",
+)
 # Of the runs of both.
 _RUN = """
-    config_static display entity finish_artifact from_dictionary from_proto get_project_url get_url inputs join
-    link_artifact link_model log_code mark_preempting outputs path pin_config_keys project_url
+    config_static display entity from_dictionary from_proto get_project_url get_url inputs join outputs path project_url
     restore settings starting_step status sweep_id sweep_url sync_dir to_dictionary to_html to_proto unwatch
-    upsert_artifact use_model write_logs
+    use_model write_logs
 """
 # Arguments of `init`, and columns of the views `runs` and `labels`, whose values a run does not have.
 _RUN_UNKNOWN = """
@@ -65,7 +69,7 @@ RUN_VALUES = {  # scripts read data from these, so they have plain values
     "sweep_id": None,
     **dict.fromkeys(_RUN_UNKNOWN.split()),
 }
-RUN_NAMES = frozenset(_RUN.split()) | frozenset(_RUN_UNKNOWN.split())
+RUN_NAMES = frozenset(_RUN.split()) | frozenset(HARMLESS_OF_RUNS) | frozenset(_RUN_UNKNOWN.split())
 
 # Of all of these, the names whose data is lost. Modules are here if functions of them record, such as `autolog`.
 _RECORDING = """

@@ -2,16 +2,20 @@
 
 import json
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chiplog.safety.background_threads import start_thread
+from chiplog.safety.background_threads import is_exiting, start_thread
 
 if TYPE_CHECKING:
     from chiplog.query.client import Client
 
 _RUN = "SELECT name, notes, tags FROM runs WHERE run_id = $run AND created_at < make_timestamp($before)"
 _CONFIG = "SELECT key, value FROM config WHERE run_id = $run"
+_FILE = "SELECT sha256 FROM files WHERE run_id = $run AND path = $path ORDER BY ts DESC LIMIT 1"
+_SETTLE_S = 5.0  # a file that was just saved is in the database within a second, as a rule
+_PAUSE_S = 0.2  # between two attempts
 _SUMMARY = "SELECT key, value FROM run_summary WHERE run_id = $run"
 
 
@@ -80,6 +84,34 @@ def write_content(path: str, sha256: str, target: Path) -> None:
 
     with _connect() as client:
         copy_content(client, path, sha256, target, lambda n_bytes: None)
+
+
+def download_saved(root: Path | None, run_id: str, path: str, target: Path) -> bool:
+    """Write a file that was saved to a run; return False if the run has none of this name.
+
+    It waits a while for a file that was just saved. Raises QueryError, OSError.
+    """
+    from chiplog.artifacts.reads import copy_content
+    from chiplog.query.client import NoDataError, QueryError
+
+    until = time.monotonic() + _SETTLE_S
+    try:
+        with _connect(root) as client:
+            while True:
+                found = client.sql(_FILE, {"run": run_id, "path": path}).rows()
+                is_last = time.monotonic() >= until
+                try:
+                    if found:
+                        copy_content(client, path, found[0]["sha256"], target, lambda n_bytes: None)
+                        return True
+                except QueryError:  # its bytes come after the event that names it
+                    if is_last:
+                        raise
+                if is_last:
+                    return False
+                is_exiting.wait(_PAUSE_S)
+    except NoDataError:
+        return False
 
 
 def _connect(root: Path | None = None) -> "Client":

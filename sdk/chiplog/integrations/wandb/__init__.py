@@ -8,15 +8,16 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 from chiplog.artifacts.artifact import Artifact
 from chiplog.integrations.adapter.module_aliases import add_modules
 from chiplog.integrations.wandb.api import Api
-from chiplog.integrations.wandb.charts import plot_table
-from chiplog.integrations.wandb.errors import CommError, Error, UsageError, tell, write_line
+from chiplog.integrations.wandb.charts import plot_table, visualize
+from chiplog.integrations.wandb.errors import CommError, Error, UsageError, harmless, tell, write_line
 from chiplog.integrations.wandb.mirror import mirror
-from chiplog.integrations.wandb.names import AlertLevel, harmless, lookup, module_names
+from chiplog.integrations.wandb.names import MEDIA, AlertLevel, lookup, module_names
+from chiplog.integrations.wandb.restore import restore_file
 from chiplog.integrations.wandb.run_config import Config
 from chiplog.integrations.wandb.settings import Settings
 from chiplog.integrations.wandb.start import attach, current, generate_id, global_run, init
@@ -64,10 +65,11 @@ __all__ = [
     "save",
     "summary",
     "use_artifact",
+    "visualize",
     "watch",
 ]
 
-_MEDIA = frozenset(("Audio", "Html", "Image", "Object3D", "Table", "Video"))  # each in the module of its name
+_OF_OTHERS = frozenset(("analytics", "helper", "patched", "proto", "wandb_torch"))  # names that W&B has by accident
 _OF_RUN = frozenset(
     [
         "alert",
@@ -77,9 +79,13 @@ _OF_RUN = frozenset(
         "log_artifact",
         "log_model",
         "save",
+        "status",
+        "unwatch",
         "use_artifact",
+        "use_model",
         "watch",
         "write_logs",
+        *foreign_names.HARMLESS_OF_RUNS,
     ]
 )
 
@@ -110,6 +116,22 @@ def teardown(exit_code: int | None = None) -> None:
     """Finish the open runs of this process."""
     for _ in open_runs():
         finish(exit_code)
+
+
+def restore(name: str, run_path: str | None = None, replace: bool = False, root: str | None = None) -> TextIO | None:
+    """Return a file that was saved to a run, opened for reading; None if the run has none of this name.
+
+    Args:
+        name: The name of the file in its run.
+        run_path: The run of the file, as `project/ID`. Default: the current run.
+        replace: Read it also if it is there.
+        root: The directory to write it to. Default: `run.dir`, else the working directory.
+
+    Raises:
+        CommError: It cannot be read or written.
+
+    """
+    return restore_file(current(), name, run_path, replace, root)
 
 
 def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
@@ -157,11 +179,11 @@ class _Module(ModuleType):
         if name in ("config", "summary"):
             found = current()
             return attribute(name) if found is None else getattr(found, name)
-        if name in _MEDIA:
-            return getattr(import_module(f"chiplog.media.{name.lower()}"), name)
+        if name in MEDIA:
+            return getattr(import_module("chiplog.integrations.wandb.media"), MEDIA[name])
         if name in _OF_RUN:
             return _call(name)
-        if name in foreign_names.MODULE_NAMES:
+        if name in foreign_names.MODULE_NAMES or name in _OF_OTHERS:
             return harmless(name)
         raise AttributeError(f"module 'wandb' has no attribute {name!r}")
 
@@ -175,3 +197,4 @@ class _Module(ModuleType):
 sys.modules[__name__].__class__ = _Module
 process_hooks.install()  # a parent of a pool says whether it ended well, although only its workers have runs
 add_modules(__name__, module_names(), lookup)
+wandb_sdk, wandb_lib = sys.modules[f"{__name__}.sdk"], sys.modules[f"{__name__}.sdk.lib"]

@@ -11,7 +11,7 @@ from chiplog.identity.recording_dir import recording_dir
 from chiplog.integrations.adapter import reads
 from chiplog.integrations.wandb import history
 from chiplog.integrations.wandb.attribute_dicts import AttributeDict
-from chiplog.integrations.wandb.errors import CommError, artifact_errors, tell
+from chiplog.integrations.wandb.errors import CommError, artifact_errors, harmless, tell
 from chiplog.integrations.wandb.filters import NAME, Conditions
 from chiplog.safety.text import short_repr
 from chiplog.values.artifact_value import ArtifactPlace
@@ -67,6 +67,12 @@ class Api:
     def settings(self) -> dict[str, Any]:
         """Entity and project that paths without them have."""
         return {"entity": self.default_entity, "project": self._project}
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what does nothing, and say so once: what only W&B's server has."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return harmless(f"Api.{name}")
 
     def flush(self) -> None:
         """Do nothing: each call reads again."""

@@ -8,12 +8,18 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
+from chiplog.safety import foreign_names
 from chiplog.values.artifact_value import ArtifactError
 from chiplog_schemas.once import OnceLogger
 
 
 class Error(Exception):
     """W&B's base class of errors."""
+
+    @property
+    def message(self) -> str:
+        """The text."""
+        return str(self)
 
 
 class CommError(Error):
@@ -32,6 +38,14 @@ class UsageError(Error):
     """A wrong use of W&B: raised in strict mode, and by a read of a finished run that fails."""
 
 
+class UnsupportedError(UsageError):
+    """A use that W&B's server does not support: never raised."""
+
+
+class WandbCoreNotAvailableError(Error):
+    """A missing process of W&B: never raised."""
+
+
 class ConfigError(Error):
     """A wrong config of W&B: never raised."""
 
@@ -39,6 +53,10 @@ class ConfigError(Error):
 # What the last init() said; before the first, the variable.
 _silent = [os.environ.get("WANDB_SILENT", "").lower() in ("1", "true")]
 _once = OnceLogger(lambda message, *given: write_line(message % given), keys_max=1_000)
+_stand_ins: dict[str, Any] = {}
+_REMEDIES = dict.fromkeys(
+    ("agent", "controller", "sweep"), "; Optuna searches, and its WeightsAndBiasesCallback reports"
+)
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -61,6 +79,14 @@ def write_line(text: str) -> None:
 def tell(message: str) -> None:
     """Write one line to stderr, once."""
     _once.log(message, "chiplog: %s", message)
+
+
+def harmless(name: str) -> Any:
+    """Return what does nothing in place of a name of W&B that chiplog lacks, and say so once. name: without `wandb.`"""
+    if name not in _stand_ins:
+        _stand_ins[name] = foreign_names.stand_in(name.rpartition(".")[2])
+        tell(foreign_names.unavailable("wandb", name).message + _REMEDIES.get(name.rpartition(".")[2], ""))
+    return _stand_ins[name]
 
 
 def refuse(is_strict: bool, message: str, kind: type[Error] = UsageError) -> None:

@@ -1,5 +1,8 @@
 """The names below `wandb` that scripts and libraries import, each with the class that W&B has there."""
 
+import os
+import re
+from collections.abc import Mapping, MutableMapping
 from enum import Enum
 from importlib import import_module
 from typing import Any
@@ -7,20 +10,62 @@ from typing import Any
 from chiplog.artifacts.artifact import Artifact
 from chiplog.integrations.tensorboard.patch import Sync
 from chiplog.integrations.wandb import api, charts
-from chiplog.integrations.wandb.errors import AuthenticationError, CommError, ConfigError, Error, UsageError, tell
+from chiplog.integrations.wandb.errors import (
+    AuthenticationError,
+    CommError,
+    ConfigError,
+    Error,
+    UnsupportedError,
+    UsageError,
+    WandbCoreNotAvailableError,
+    harmless,
+    tell,
+)
 from chiplog.integrations.wandb.run_config import Config
+from chiplog.integrations.wandb.run_summary import Summary
 from chiplog.integrations.wandb.settings import Settings
-from chiplog.integrations.wandb.start import current, generate_id
+from chiplog.integrations.wandb.start import attach, current, generate_id, init
 from chiplog.integrations.wandb.wandb_run import Run, RunDisabled
 from chiplog.safety import foreign_names
+from chiplog.values.metrics import Histogram
 
-# Modules in which every name is harmless.
+# Modules in which every name is harmless, but for those of MEDIA and _OF_KERAS. `wandb.plot.line` is a function.
 _WITHOUT_NAMES = """
-    apis cli.cli data_types integration.catboost integration.gym integration.lightgbm integration.sb3
-    integration.torch integration.xgboost sdk.data_types sdk.lib.filesystem
+    agents.pyagent apis.internal apis.reports cli.cli docker integration.catboost integration.diffusers
+    integration.diffusers.autologger integration.dspy integration.fastai integration.gym integration.huggingface
+    integration.keras.callbacks.metrics_logger integration.keras.callbacks.model_checkpoint
+    integration.keras.callbacks.tables_builder integration.keras.keras integration.kfp integration.langchain
+    integration.lightgbm integration.lightning.fabric integration.metaflow integration.openai
+    integration.openai.fine_tuning integration.prodigy integration.sacred integration.sagemaker integration.sb3
+    integration.sb3.sb3 integration.sklearn integration.tensorflow integration.torch.wandb_torch
+    integration.ultralytics integration.weave integration.xgboost integration.xgboost.xgboost jupyter
+    sdk.artifacts.artifact_manifest_entry sdk.artifacts.exceptions sdk.data_types.audio
+    sdk.data_types.base_types.media sdk.data_types.base_types.wb_value sdk.data_types.bokeh sdk.data_types.eval_table
+    sdk.data_types.graph sdk.data_types.helper_types.bounding_boxes_2d sdk.data_types.helper_types.classes
+    sdk.data_types.helper_types.image_mask sdk.data_types.html sdk.data_types.image sdk.data_types.molecule
+    sdk.data_types.object_3d sdk.data_types.plotly sdk.data_types.saved_model sdk.data_types.table
+    sdk.data_types.trace_tree sdk.data_types.utils sdk.data_types.video sdk.integration_utils.auto_logging
+    sdk.interface.interface sdk.internal sdk.launch sdk.lib.apikey sdk.lib.deprecate sdk.lib.filenames
+    sdk.lib.filesystem sdk.lib.gitlib sdk.lib.hashutil sdk.lib.ipython sdk.lib.json_util sdk.lib.module sdk.lib.paths
+    sdk.lib.printer sdk.lib.retry sdk.verify sdk.wandb_helper sdk.wandb_metric sdk.wandb_sweep sdk.wandb_watch sklearn
+    trigger wandb_agent wandb_controller
 """
+MEDIA = {  # by W&B's name of a class: that in media.py, which is imported when it is used
+    **{name: name for name in ("Audio", "Classes", "Html", "Image", "Object3D", "Plotly", "Table", "Video", "WBValue")},
+    **dict.fromkeys(("BatchableMedia", "Media"), "WBValue"),
+}
+_ERRORS = (
+    *(Error, CommError, UsageError, AuthenticationError, UnsupportedError),
+    WandbCoreNotAvailableError,
+)
+_OF_PLOT = (
+    *("bar", "confusion_matrix", "histogram", "line", "line_series", "plot_table", "pr_curve", "roc_curve", "scatter"),
+    *("CustomChart", "Visualize", "visualize"),
+)
 _OF_KERAS = ("WandbCallback", "WandbEvalCallback", "WandbMetricsLogger", "WandbModelCheckpoint")
-_stand_ins: dict[str, Any] = {}
+_ENV = "WANDB_{}"
+_ENV_NAMES = {"IGNORE": "WANDB_IGNORE_GLOBS", "DISABLE_SSL": "WANDB_INSECURE_DISABLE_SSL"}
+_ARTIFACT_NAME_CHARS = 128
 
 
 class AlertLevel(Enum):
@@ -34,35 +79,48 @@ class AlertLevel(Enum):
 def lookup(name: str) -> Any:
     """Return a name of a module below `wandb` that needs another library, or what does nothing in its place."""
     module, _, own = name.rpartition(".")
+    if own in MEDIA and "data_types" in module.split("."):
+        return getattr(import_module("chiplog.integrations.wandb.media"), MEDIA[own])
+    if module == "env" and own.isupper():
+        return _ENV_NAMES.get(own, _ENV.format(own))
     if own in _OF_KERAS and "keras" in module.split("."):
         return getattr(import_module("chiplog.integrations.wandb.keras_callbacks"), own)
     return harmless(name)
 
 
-def harmless(name: str) -> Any:
-    """Return what does nothing in place of a name of W&B that chiplog lacks, and say so once."""
-    if name not in _stand_ins:
-        _stand_ins[name] = foreign_names.stand_in(name.rpartition(".")[2])
-        tell(foreign_names.unavailable("wandb", name).message)
-    return _stand_ins[name]
-
-
 def module_names() -> dict[str, dict[str, Any]]:
     """Return the modules below `wandb`, and the names in each."""
-    errors = {
-        "Error": Error,
-        "CommError": CommError,
-        "UsageError": UsageError,
-        "AuthenticationError": AuthenticationError,
-    }
+    errors = {kind.__name__: kind for kind in _ERRORS}
+    plot = {name: getattr(charts, name) for name in _OF_PLOT}
     return {
         "errors.errors": errors,
         "errors.term": {name: _lines(name) for name in ("termlog", "termwarn", "termerror")},
-        "plot": {name: getattr(charts, name) for name in ("bar", "histogram", "line", "plot_table", "scatter")},
-        "env": {"set_project": _nothing, "get_project": _nothing},
-        "util": {"generate_id": generate_id, "json_dumps_safer": _json},
-        "sdk": {"Artifact": Artifact, "Settings": Settings, "Config": Config},
-        "sdk.wandb_run": {"Run": Run},
+        "plot": plot,
+        "plot.custom_chart": {"CustomChart": charts.CustomChart, "plot_table": charts.plot_table},
+        "plot.viz": {"Visualize": charts.Visualize, "visualize": charts.visualize},
+        "plots": plot,
+        "env": {
+            name: call
+            for own in ("project", "entity")
+            for name, call in ((f"set_{own}", _setter(own.upper())), (f"get_{own}", _getter(own.upper())))
+        },
+        "util": {
+            "generate_id": generate_id,
+            "get_module": _module,
+            "json_dumps_safer": _json,
+            "make_artifact_name_safe": _artifact_name,
+        },
+        "data_types": {"Histogram": Histogram},
+        "sdk": {"AlertLevel": AlertLevel, "Artifact": Artifact, "Settings": Settings, "Config": Config, "init": init},
+        "sdk.artifacts.artifact": {"Artifact": Artifact},
+        "sdk.data_types": {"Histogram": Histogram},
+        "sdk.data_types.histogram": {"Histogram": Histogram},
+        "sdk.wandb_alerts": {"AlertLevel": AlertLevel},
+        "sdk.wandb_init": {"init": init, "_attach": attach},
+        "sdk.wandb_login": {"login": _lines("login")},
+        "sdk.wandb_setup": {"setup": _lines("setup")},
+        "sdk.wandb_summary": {"Summary": Summary},
+        "sdk.wandb_run": {"Run": Run, "restore": _lines("restore")},
         "sdk.wandb_settings": {"Settings": Settings},
         "sdk.wandb_config": {"Config": Config},
         "sdk.lib": {"RunDisabled": RunDisabled},
@@ -123,16 +181,43 @@ _TENSORBOARD = {"patch": patch_tensorboard, "unpatch": unpatch_tensorboard}
 
 
 def _lines(name: str) -> Any:
-    def write(*given: Any, **named: Any) -> None:
+    def call(*given: Any, **named: Any) -> Any:
         from chiplog.integrations import wandb
 
-        getattr(wandb, name)(*given, **named)
+        return getattr(wandb, name)(*given, **named)
 
-    return write
+    return call
 
 
-def _nothing(*given: Any, **named: Any) -> None:
-    """Do nothing."""
+def _setter(name: str) -> Any:
+    def set_variable(value: str, env: MutableMapping[str, str] | None = None) -> None:
+        (os.environ if env is None else env)[_ENV.format(name)] = str(value or "")
+
+    return set_variable
+
+
+def _getter(name: str) -> Any:
+    def get_variable(default: str | None = None, env: Mapping[str, str] | None = None) -> str | None:
+        return (os.environ if env is None else env).get(_ENV.format(name), default)
+
+    return get_variable
+
+
+def _module(name: str, required: str | None = None, lazy: bool = True) -> Any:
+    """Return a module; None if it is missing, or W&B's error with the text `required`."""
+    try:
+        return import_module(name)
+    except ImportError:
+        if required:
+            raise Error(required) from None
+        return None
+
+
+def _artifact_name(name: str) -> str:
+    """Return a name that an artifact may have."""
+    clean = re.sub(r"[^a-zA-Z0-9_.-]", "_", name)
+    half = _ARTIFACT_NAME_CHARS // 2 - 1
+    return clean if len(clean) <= _ARTIFACT_NAME_CHARS else f"{clean[:half]}..{clean[-half:]}"
 
 
 def _json(value: Any, **named: Any) -> str:

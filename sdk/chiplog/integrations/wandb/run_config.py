@@ -51,6 +51,8 @@ class Config(AttributeMapping):
         """Set the entries that are not there."""
         self.update({key: value for key, value in dict(values).items() if key not in self})
 
+    update_locked = merge_locked = update
+
     def as_dict(self) -> dict[str, Any]:
         """Return a copy as a plain dict."""
         return dict(self)

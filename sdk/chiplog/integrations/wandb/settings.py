@@ -66,7 +66,7 @@ class Settings:
     """
 
     def __init__(self, **fields: Any) -> None:
-        self.__dict__.update({f"x{name}" if name.startswith("_") else name: value for name, value in fields.items()})
+        self.__dict__.update({f"x{name}" if f"x{name}" in FIELDS else name: value for name, value in fields.items()})
 
     def __getattr__(self, name: str) -> Any:
         """Return None for a field that was not set."""
@@ -80,6 +80,20 @@ class Settings:
     def given(self) -> dict[str, Any]:
         """Return the fields that were set."""
         return {name: value for name, value in self.__dict__.items() if value is not None}
+
+    def model_dump(self, **_: Any) -> dict[str, Any]:
+        """Return all fields, as pydantic does."""
+        return {name: getattr(self, name) for name in sorted(FIELDS | set(self.__dict__))}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> "Settings":
+        """Return a copy with other values of some fields, as pydantic does."""
+        return Settings(**{**self.__dict__, **(update or {})})
+
+    dict, copy = model_dump, model_copy
+
+    def update_from_dict(self, settings: Mapping[str, Any]) -> None:
+        """Set some fields."""
+        self.__init__(**settings)  # type: ignore[misc]  # it only adds
 
     def unknown(self) -> list[str]:
         """Return the names that wandb 0.31 has not."""

@@ -5,7 +5,7 @@ import os
 import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from chiplog.integrations.adapter.reads import former_state
 from chiplog.integrations.tensorboard.patch import Sync
@@ -13,6 +13,7 @@ from chiplog.integrations.wandb.attribute_dicts import AttributeDict
 from chiplog.integrations.wandb.charts import CustomChart
 from chiplog.integrations.wandb.errors import Error, UsageError, artifact_errors, of_open_run, refuse, too_late
 from chiplog.integrations.wandb.model_watch import Watch
+from chiplog.integrations.wandb.restore import restore_file
 from chiplog.integrations.wandb.run_config import Config
 from chiplog.integrations.wandb.run_summary import Definitions, Summary, fault_of, words_of
 from chiplog.integrations.wandb.settings import Settings
@@ -27,7 +28,8 @@ from chiplog_schemas.model.events import EventKind
 _FIGURES = ("matplotlib.figure", "plotly.graph_objs._figure", "plotly.graph_objs")
 _ATTACHED = "chiplog-run:"  # what an `_attach_id` begins with
 # Beside those with code here: chiplog's own, and those that do nothing.
-_METHODS_OF_OPEN_RUNS = foreign_names.RUN_NAMES | {"log_artifact", "log_model"}
+_PASSED_ON = ("log_artifact", "log_model")
+_METHODS_OF_OPEN_RUNS = foreign_names.RUN_NAMES.union(_PASSED_ON)
 _STDOUT = 1  # a stream of the console
 FORMER_WAIT_S = 1.0  # in all, for what a resumed run had before
 _LEVELS = {"INFO": "info", "WARN": "warning", "ERROR": "error"}
@@ -436,6 +438,12 @@ class Run:
         is_pattern = any(mark in relative for mark in "*?[")
         return self._inner.save(path, (os.path.dirname(relative) or None) if is_pattern else relative)
 
+    def restore(
+        self, name: str, run_path: str | None = None, replace: bool = False, root: str | None = None
+    ) -> TextIO | None:
+        """Return a file that was saved to this or another run, opened for reading; see `wandb.restore`."""
+        return restore_file(self, name, run_path, replace, root)
+
     @never_raises("write_logs")
     def write_logs(self, text: str) -> None:
         """Add lines to the console of the run, also if that is not captured."""
@@ -520,6 +528,16 @@ class Run:
         """Pickle the run for another process, where it is the same run under another label."""
         return _rejoin, (self._inner, self._settings, self._directory, os.getpid())
 
+    @property
+    def disabled(self) -> bool:
+        """True if nothing is recorded."""
+        return self._inner.disabled
+
+    @property
+    def offline(self) -> bool:
+        """True if the journal waits for `chiplog sync`."""
+        return self._inner.offline
+
     def __getattr__(self, name: str) -> Any:
         """Return what chiplog's run has; a method of W&B's that it lacks does nothing, with one line."""
         if name.startswith("__") or "_inner" not in self.__dict__:
@@ -533,6 +551,19 @@ class Run:
 
     def _report(self, kind: str, message: str) -> None:
         self._inner._complain(Diagnostic(kind, message[:80], message))
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    def call(self: Run, *given: Any, **named: Any) -> Any:
+        return self.__getattr__(name)(*given, **named)
+
+    call.__name__ = name
+    call.__doc__ = getattr(ChiplogRun, name, call).__doc__
+    return call
+
+
+for _name in (*_PASSED_ON, *foreign_names.HARMLESS_OF_RUNS):  # tests replace them on the class
+    setattr(Run, _name, _passed_on(_name))
 
 
 def _rejoin(inner: ChiplogRun, settings: Settings, directory: str | None, pid: int) -> Run:
@@ -585,7 +616,9 @@ def _values(data: Any) -> Iterable[Any]:
 def _logged(key: Any, value: Any) -> tuple[Any, Any]:
     """Return what is logged for one entry: of a chart its table, figures of matplotlib or plotly as media."""
     if isinstance(value, CustomChart):
-        return (f"Custom Chart Tables/{key}_table" if value.is_split else f"{key}_table"), value.table
+        return value.key_of_table(key), value.table
+    if type(value) is dict:
+        return key, dict(_logged(inner, entry) for inner, entry in value.items())
     if type(value).__module__ in _FIGURES:
         from chiplog.media.figure import Figure  # a training without figures does not need it
 

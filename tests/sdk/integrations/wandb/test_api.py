@@ -178,3 +178,10 @@ def test_a_resumed_run_has_what_it_had_or_says_that_it_is_unknown(
         assert dict(run.config) == {} and run.notes is None
         is_over.set()
     assert caplog.text.count("what run again had before it was resumed is unknown: SQL did not answer") == 1
+
+
+def test_what_only_wandbs_server_has_is_harmless_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    wandb.Api().sweep("entity/project/id")
+    assert "wandb.Api.sweep is not available" in capsys.readouterr().err
+    with pytest.raises(AttributeError):
+        _ = wandb.Api()._private

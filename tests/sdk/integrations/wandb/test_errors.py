@@ -14,6 +14,11 @@ def test_an_error_is_raised_in_strict_mode_and_else_written_once(capsys: pytest.
     assert capsys.readouterr().err == "chiplog: a wrong use of this test\n"
 
 
+def test_errors_have_the_classes_and_the_text_of_wandbs() -> None:
+    assert issubclass(errors.UnsupportedError, errors.UsageError)
+    assert errors.Error("why").message == "why"
+
+
 def test_a_method_of_a_finished_run_raises_in_strict_mode() -> None:
     class Run:
         id, _is_finished = "r", True

@@ -8,7 +8,9 @@ from tensorboardX import SummaryWriter
 
 import chiplog
 from chiplog.integrations import wandb
-from chiplog.integrations.wandb.names import harmless
+from chiplog.integrations.wandb import errors
+from chiplog.integrations.wandb.errors import harmless
+from chiplog_schemas.once import OnceLogger
 from tests.support.node import Node
 
 IMPORTED = [
@@ -33,12 +35,66 @@ IMPORTED = [
     ("apis.public", "Api"),
     ("apis.public", "Run"),
     ("plot", "line"),
+    ("plot", "CustomChart"),
+    ("plot", "visualize"),
+    ("plot.custom_chart", "plot_table"),
+    ("plots", "roc_curve"),
+    ("data_types", "Image"),
+    ("data_types", "Histogram"),
+    ("data_types", "WBValue"),
+    ("sdk.data_types.base_types.wb_value", "WBValue"),  # ray
+    ("sdk.data_types.image", "Image"),  # ray
+    ("sdk.data_types.video", "Video"),  # ray
+    ("sdk.data_types.table", "Table"),
+    ("sdk.data_types.helper_types.classes", "Classes"),
+    ("sdk.artifacts.artifact", "Artifact"),
+    ("sdk.wandb_init", "init"),
+    ("sdk.wandb_summary", "Summary"),
+    ("sdk.wandb_alerts", "AlertLevel"),
+    ("errors", "WandbCoreNotAvailableError"),
+    ("errors.errors", "UnsupportedError"),
+    ("sklearn", "plot_confusion_matrix"),
+    ("integration.openai", "autolog"),
 ]
+# The public names of wandb 0.31.0 and of its runs.
+PUBLIC = """
+    AlertLevel Api Artifact ArtifactTTL Audio Classes CommError Config Error EvalTable Graph Histogram Html Image
+    JoinedTable Molecule Object3D Plotly Run Settings Table UsageError Video agent agents alert analytics api apis
+    attach box3d catboost config controller data_types define_metric ensure_configured env errors finish gym helper init
+    integration join jupyter keras lightgbm link_model log log_artifact log_model login mark_preempting patched
+    pin_config_keys plot plot_table profiler proto require restore run sacred sagemaker_auth save sdk setup sklearn
+    summary sweep teardown tensorboard tensorflow termerror termlog termsetup termwarn trigger unwatch use_artifact
+    use_model util visualize wandb_agent wandb_lib wandb_sdk wandb_torch watch xgboost
+"""
+OF_RUNS = """
+    alert config config_static define_metric dir disabled display entity finish finish_artifact group id job_type
+    link_artifact link_model log log_artifact log_code log_model mark_preempting name notes offline path pin_config_keys
+    project project_url restore resumed save settings start_time starting_step status step summary sweep_id sweep_url
+    sync_dir tags to_html unwatch upsert_artifact url use_artifact use_model watch write_logs
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = OnceLogger(lambda message, *given: errors.write_line(message % given), keys_max=1_000)
+    monkeypatch.setattr(errors, "_once", said)
+    monkeypatch.setattr(errors, "_stand_ins", {})
 
 
 @pytest.mark.parametrize(("module", "name"), IMPORTED)
 def test_what_libraries_import_is_there(module: str, name: str) -> None:
     assert getattr(importlib.import_module(f"chiplog.integrations.wandb.{module}"), name) is not None
+
+
+def test_the_package_and_the_class_of_runs_have_every_public_name() -> None:
+    assert [name for name in PUBLIC.split() if not hasattr(wandb, name)] == []
+    assert [name for name in OF_RUNS.split() if not hasattr(wandb.Run, name)] == []
+
+
+def test_media_are_classes_under_each_of_their_names() -> None:
+    assert wandb.Image is wandb.data_types.Image is wandb.sdk.data_types.image.Image
+    assert issubclass(wandb.Table, wandb.sdk.data_types.base_types.media.Media)
+    assert wandb.wandb_sdk is wandb.sdk and wandb.wandb_lib is wandb.sdk.lib
 
 
 def test_classes_are_the_same_under_each_of_their_names() -> None:
@@ -72,13 +128,28 @@ def test_any_other_name_does_nothing_and_says_so_once(capsys: pytest.CaptureFixt
         _ = wandb.made_up
 
 
-def test_small_functions_do_what_their_callers_expect() -> None:
-    assert wandb.login() is True
+def test_a_search_names_the_library_that_searches(capsys: pytest.CaptureFixture[str]) -> None:
+    wandb.agent("id", function=print)
+    assert "wandb.agent is not available" in (said := capsys.readouterr().err) and "Optuna" in said
+
+
+def test_small_functions_do_what_their_callers_expect(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wandb.login() is wandb.sdk.wandb_login.login() is True
+    assert wandb.util.get_module("json").dumps([]) == "[]" and wandb.util.get_module("no_such_module") is None
+    with pytest.raises(wandb.Error, match="install it"):
+        wandb.util.get_module("no_such_module", required="install it")
+    assert wandb.util.make_artifact_name_safe("a/b:c") == "a_b_c"
+    assert len(wandb.util.make_artifact_name_safe("x" * 999)) == 128
+    monkeypatch.setenv("WANDB_PROJECT", "before")
+    monkeypatch.setenv("WANDB_ENTITY", "before")
+    wandb.env.set_project("p")
+    wandb.env.set_entity("e")
+    assert (wandb.env.get_project(), wandb.env.get_entity(env={}), wandb.env.PROJECT) == ("p", None, "WANDB_PROJECT")
+    assert wandb.env.DISABLE_SSL == "WANDB_INSECURE_DISABLE_SSL"
     assert wandb.util.json_dumps_safer({"a": object}).startswith('{"a":')
     assert len(wandb.util.generate_id()) == 8
     with wandb.sdk.lib.telemetry.context(run=None) as telemetry:
         telemetry.feature.sb3 = True
-    wandb.env.set_project("p")
     wandb.setup()
     wandb.require("service")
 

@@ -36,6 +36,16 @@ def test_settings_come_from_a_dict_or_an_object(capsys: pytest.CaptureFixture[st
     assert "settings=5 is no wandb.Settings or dict; it is left out" in capsys.readouterr().err
 
 
+def test_settings_are_copied_and_changed_as_those_of_pydantic() -> None:
+    settings = Settings(mode="offline")
+    other = settings.model_copy(update={"project": "p"})
+    other.update_from_dict({"_label": "a"})
+    assert other.given() == {"mode": "offline", "project": "p", "x_label": "a"}
+    assert settings.given() == settings.copy().given() == {"mode": "offline"}
+    assert settings.model_dump()["mode"] == "offline" and set(settings.dict()) >= FIELDS
+    assert settings.is_local is None
+
+
 def test_variables_have_the_names_of_fields_with_exceptions() -> None:
     environ = {
         "WANDB_MODE": "offline",

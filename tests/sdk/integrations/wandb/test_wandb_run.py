@@ -1,6 +1,7 @@
 """A run with W&B's interface: steps, definitions, texts, and that nothing raises."""
 
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from chiplog.integrations import wandb
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.model.events import EventKind
 from tests.support.journals import Event
+from tests.support.node import Node
 
 Offline = Callable[..., list[Event]]
 
@@ -203,3 +205,50 @@ def test_a_disabled_run_or_one_that_chiplog_finished_takes_nothing(chiplog_dir: 
     with SummaryWriter(str(chiplog_dir / "runs")) as writer:
         writer.add_scalar("loss", 0.5, 10)
     assert SummaryWriter.add_scalar is add_scalar and logged(offline) == []
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_what_needs_wandbs_server_is_harmless_with_one_line(
+    chiplog_dir: Path, is_strict: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    artifact = wandb.Artifact("a", "dataset")
+    run = wandb.init(mode="offline", settings=wandb.Settings(console="off", strict=is_strict))
+    for owner in (run, wandb):
+        owner.log_code(".")
+        owner.mark_preempting()
+        owner.link_artifact(artifact, "registry/a")
+        owner.upsert_artifact(artifact)
+        owner.finish_artifact(artifact)
+        owner.link_model("path", "name")
+        owner.pin_config_keys(["lr"])
+    said = [record.getMessage() for record in caplog.records]
+    assert len([line for line in said if "is not available" in line]) == 7, said
+    run.finish()
+    if is_strict:
+        with pytest.raises(wandb.UsageError, match="is finished"):
+            run.link_model("path", "name")
+    assert wandb.link_model("path", "name") is None
+
+
+def test_a_model_is_downloaded_and_its_only_file_is_returned(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHIPLOG_DIR", str(node.root))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    for number in range(2):
+        (tmp_path / "model" / f"{number}.txt").write_text(str(number))
+    with wandb.init(settings=wandb.Settings(console="off")):
+        wandb.log_model("model/0.txt", name="one")
+        wandb.log_model("model", name="two")
+        assert Path(wandb.use_model("one:latest")).read_text() == "0"
+        assert sorted(os.listdir(wandb.use_model("two"))) == ["0.txt", "1.txt"]
+
+
+def test_charts_are_logged_as_their_tables(run: Any, offline: Offline) -> None:
+    table = wandb.Table(columns=["a"], data=[[1]])
+    split = wandb.plot.line(table, split_table=True)
+    run.log({"line": wandb.plot.line(table), "split": split, "shown": wandb.visualize("spec", table)})
+    run.log({"eval": {"roc": wandb.plot.roc_curve([0, 1], [[0.9, 0.1], [0.2, 0.8]])}})
+    keys = [event.fields["key"] for event in offline(EventKind.MEDIA)]
+    assert keys == ["line_table", "Custom Chart Tables/split_table", "shown", "eval/roc_table"]
