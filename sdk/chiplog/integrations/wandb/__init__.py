@@ -7,7 +7,6 @@ is used, nothing raises into training, and names of W&B that chiplog lacks do no
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from types import ModuleType
 from typing import Any, TextIO
 
 from chiplog.artifacts.artifact import Artifact
@@ -23,7 +22,7 @@ from chiplog.integrations.wandb.settings import Settings
 from chiplog.integrations.wandb.start import attach, current, generate_id, global_run, init
 from chiplog.integrations.wandb.wandb_run import Run, RunDisabled
 from chiplog.recording import process_hooks
-from chiplog.recording.api import attribute
+from chiplog.recording.api import ChiplogModule, attribute
 from chiplog.recording.current_run import open_runs
 from chiplog.safety import foreign_names
 from chiplog.values.metrics import Histogram
@@ -112,6 +111,9 @@ def require(*given: Any, **named: Any) -> None:
     """Do nothing."""
 
 
+ensure_configured = require
+
+
 def teardown(exit_code: int | None = None) -> None:
     """Finish the open runs of this process."""
     for _ in open_runs():
@@ -170,7 +172,7 @@ def _call(name: str) -> Any:
     return call
 
 
-class _Module(ModuleType):
+class _Module(ChiplogModule):
     """The module itself: `run`, `config` and `summary` are those of the current run."""
 
     def __getattr__(self, name: str) -> Any:

@@ -42,6 +42,7 @@ _ARTIFACTS = "SELECT project, name, version FROM artifacts WHERE list_contains({
 _OF_ARTIFACTS = "SELECT DISTINCT project FROM artifacts WHERE list_contains($projects, project)"
 _READ_AT_ONCE = 100  # runs whose config and summary are read by one query
 _ARTIFACT_WAIT_S = 30.0
+api_key = "not needed"  # as `wandb.api.api_key`, by which Ray asks whether a user is logged in
 
 
 class NotFoundError(CommError, ValueError):

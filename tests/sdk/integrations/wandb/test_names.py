@@ -1,6 +1,7 @@
 """The names below `wandb` that scripts and libraries import."""
 
 import importlib
+import pickle
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,12 @@ IMPORTED = [
     ("sdk", "Artifact"),  # lightning
     ("util", "generate_id"),
     ("util", "json_dumps_safer"),
+    ("sdk.data_types.base_types.wb_value", "WBValue"),  # ray
+    ("sdk.data_types.image", "Image"),  # ray
+    ("sdk.data_types.video", "Video"),  # ray
+    ("sdk.data_types.object_3d", "Object3D"),
+    ("data_types", "Table"),
+    ("data_types", "Histogram"),
     ("env", "set_project"),
     ("errors", "CommError"),
     ("errors", "UsageError"),
@@ -102,6 +109,13 @@ def test_classes_are_the_same_under_each_of_their_names() -> None:
     assert wandb.sdk.wandb_settings.Settings is wandb.Settings
     assert wandb.errors.Error is wandb.Error
     assert wandb.sdk.Artifact is wandb.Artifact is chiplog.Artifact
+    assert wandb.sdk.data_types.image.Image is wandb.data_types.Image is wandb.Image
+
+
+def test_the_module_is_pickled_by_its_name_and_its_user_is_logged_in() -> None:
+    assert pickle.loads(pickle.dumps(wandb)) is wandb, "Ray pickles functions with their globals"
+    wandb.ensure_configured()
+    assert wandb.api.api_key, "Ray refuses to log without one"
 
 
 def test_an_artifact_is_logged_and_read_by_the_names_of_wandb(
