@@ -20,6 +20,10 @@ _AS_WANDB = ("run", "--as", "wandb", "--")
         ("Optuna", "optuna_wandb.py", 1),
         ("Optuna, a run for each trial", "optuna_multirun_wandb.py", 1),
         ("Keras", "keras_wandb.py", 1),
+        ("Ray Train, two nodes", "ray_train_wandb.py", 1),
+        ("Ray, tasks and actors", "ray_tasks_wandb.py", 1),
+        ("Ray Tune, WandbLoggerCallback", "ray_tune_wandb.py", 1),
+        ("Ray Tune, setup_wandb", "ray_setup_wandb.py", 1),
     ],
 )
 def test_a_library_logs_to_chiplog_as_it_logs_to_wandb(

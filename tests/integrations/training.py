@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integrations.matrix import PYTHON, ROW
+from tests.support.loopback import on_loopback, processes_with
 from tests.support.node import Node
 from tests.support.ports import free_ports
 from tests.support.waiting import WAIT_S, wait_until
@@ -17,6 +18,7 @@ _SCRIPTS = Path(__file__).with_name("trainings")
 _END_S = 2 * WAIT_S  # of a library that imports torch in several processes, on a machine that is busy
 _SHOWN = 6  # differences in a message
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+_OFFLINE |= {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}  # the first writes a key into the home
 
 
 class Training:
@@ -31,14 +33,17 @@ class Training:
         properties.append((ROW, self._row))
 
     def run(self, script: str, *launcher: str, ranks: int = 1) -> None:
-        """Run a script of trainings/ to its end, on several ranks by torchrun. chiplog must print no line into it."""
+        """Run a script of trainings/ to its end, on several ranks by torchrun, without a network.
+
+        chiplog must print no line into it, and no process may stay.
+        """
         python = os.environ[PYTHON]
         torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={free_ports(1)}"]
         command = [python, "-m", "chiplog.cli", *launcher, python, *(torchrun if ranks > 1 else [])]
         named = {"CHIPLOG_DIR": str(self._node.root), "WANDB_PROJECT": self._project, EXPECTED: str(self._file)}
         self._row["ranks"] = ranks
         ended = subprocess.run(
-            [*command, str(_SCRIPTS / script)],
+            on_loopback([*command, str(_SCRIPTS / script)]),
             env={**os.environ, **_OFFLINE, **named, "HF_HOME": str(self._directory)},
             cwd=self._directory,
             stdin=subprocess.DEVNULL,
@@ -50,6 +55,7 @@ class Training:
         assert ended.returncode == 0, f"exit code {ended.returncode}:\n{ended.stdout[-4000:]}"
         said = [line for line in ended.stdout.splitlines() if line.startswith("chiplog: ")]
         assert not said, f"chiplog complains: {said}"
+        wait_until(lambda: not processes_with(EXPECTED, str(self._file)), "the end of what the training started")
 
     def check(self) -> None:
         """Compare SQL with what the script wrote: each value once, at its step; config, tags, media, state …."""
@@ -78,12 +84,13 @@ class Training:
         }
         versions = self._node.try_sql(f"SELECT name, version FROM artifacts WHERE project = '{self._project}'")
         media = {row["key"] for row in self._of_project("SELECT DISTINCT key FROM media")}
-        states = [row["state"] for row in self._of_project("SELECT state FROM labels")]
+        labels = self._of_project("SELECT label, state FROM labels")
         named = {row["name"] for row in runs} - {row["run_id"] for row in runs}
         return {
             "runs": _unless(len(runs) == expected["runs"], runs),
             "rows": _differ(expected["rows"], [list(row.values()) for row in rows]),
-            "states": _unless(set(states) == {"finished"} and {row["state"] for row in runs} == {"finished"}, states),
+            "states": _unless({row["state"] for row in (*labels, *runs)} == {"finished"}, labels),
+            "labels": _unless(expected.get("labels") in (None, sorted(row["label"] for row in labels)), labels),
             "name": _unless(expected.get("name") in (None, *named), named),
             "tags": _unless(all(sorted(row["tags"] or ()) == sorted(expected["tags"]) for row in runs), runs),
             "config": _unless(all(config.get(key) == v for key, v in expected["config"].items()), config),

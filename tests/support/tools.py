@@ -18,8 +18,10 @@ SCRIPT = REPOSITORY / "scripts/system_packages.py"
 ROOT = "root"  # the right to change owners, and to become other users
 NAMESPACES = "namespaces"  # of networks, mounts and host names: simulated hosts
 PID_NAMESPACE = "PID namespace"  # root makes it, or a user namespace does where the kernel lets users have them
+NETWORK_NAMESPACE = "network namespace"  # in the same way: a process whose only network is the loopback interface
 FUSE = "FUSE"  # the right to mount file systems of programs
 MARK = "needs"
+_NAMESPACE_OPTIONS = {PID_NAMESPACE: "--pid", NETWORK_NAMESPACE: "--net"}  # of unshare
 
 
 @cache
@@ -53,8 +55,8 @@ def lack(tool: str) -> str:
         return (
             "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "/dev/fuse is missing; load the module fuse, as root"
         )
-    if tool == PID_NAMESPACE:
-        return _lack_of_namespaces(tool, *([] if os.geteuid() == 0 else ["--user"]), "--pid")
+    if tool in _NAMESPACE_OPTIONS:
+        return _lack_of_namespaces(tool, *([] if os.geteuid() == 0 else ["--user"]), _NAMESPACE_OPTIONS[tool])
     return "" if _packages().is_installed(tool) else _packages().missing_line(tool)
 
 
