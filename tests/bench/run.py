@@ -11,6 +11,7 @@ from rich.table import Table
 NAMES = (
     "rank",
     "overhead",
+    "media",
     "init",
     "small_job",
     "endings",
