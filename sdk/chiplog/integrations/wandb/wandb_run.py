@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
 from typing import Any, TextIO
 
 from chiplog.integrations.adapter.reads import former_state
@@ -25,7 +26,7 @@ from chiplog.values.artifact_value import UnknownArtifactError
 from chiplog.values.metrics import FLOAT_TYPES, Histogram
 from chiplog_schemas.model.events import EventKind
 
-_FIGURES = ("matplotlib.figure", "plotly.graph_objs._figure", "plotly.graph_objs")
+_FIGURES = ("matplotlib.", "plotly.")  # what the modules of types that are drawn begin with
 _ATTACHED = "chiplog-run:"  # what an `_attach_id` begins with
 # Beside those with code here: chiplog's own, and those that do nothing.
 _PASSED_ON = ("log_artifact", "log_model")
@@ -619,7 +620,9 @@ def _logged(key: Any, value: Any) -> tuple[Any, Any]:
         return value.key_of_table(key), value.table
     if type(value) is dict:
         return key, dict(_logged(inner, entry) for inner, entry in value.items())
-    if type(value).__module__ in _FIGURES:
+    kind = type(value)
+    is_pyplot = kind is ModuleType and value.__name__ == "matplotlib.pyplot"  # `plt` means its current figure
+    if is_pyplot or str(kind.__module__).startswith(_FIGURES):
         from chiplog.media.figure import Figure  # a training without figures does not need it
 
         return key, Figure(value)

@@ -110,14 +110,17 @@ def test_several_words_and_nan_are_recorded_at_the_end(chiplog_dir: Path, offlin
 
 
 def test_figures_and_charts_are_media(run: Any, offline: Offline) -> None:
-    from matplotlib.figure import Figure
+    from matplotlib import pyplot
 
     table = wandb.Table(columns=["x", "y"], data=[[1, 2]])
-    figure = Figure()
-    figure.add_subplot().plot([1, 2])
-    run.log({"figure": figure, "curve": wandb.plot.line(table, "x", "y"), "table": table, "note": "text"})
+    figure, axes = pyplot.subplots()
+    axes.plot([1, 2])
+    run.log({"figure": figure, "axes": axes, "current": pyplot})
+    pyplot.close(figure)
+    run.log({"curve": wandb.plot.line(table, "x", "y"), "table": table, "note": "text"})
     found = [(event.fields["key"], event.fields["kind"]) for event in offline(EventKind.MEDIA)]
-    assert sorted(found) == [("curve_table", "table"), ("figure", "figure"), ("table", "table")]
+    figures = [("axes", "figure"), ("current", "figure"), ("figure", "figure")]
+    assert sorted(found) == sorted([("curve_table", "table"), ("table", "table"), *figures])
     assert run.summary["note"] == "text"
 
 
