@@ -13,6 +13,7 @@ from chiplog.media.pixels import Pixels, arrange_pixels, to_pixels
 _SERVERS = """
     bind_to_run captions cast encode file_is_set from_json get_media_subdir has_been_logged index_ref init_from_json
     inject_head is_bound path_is_reference resolve_ref seq_to_json set_fk set_pk to_data_array to_json type_mapping
+    all_boxes all_captions all_masks guess_mode with_suffix
 """
 _HARMLESS = frozenset(_SERVERS.split())
 
