@@ -2,14 +2,14 @@
 
 import os
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from enum import Enum
 from importlib import import_module
 from typing import Any
 
 from chiplog.artifacts.artifact import Artifact
 from chiplog.integrations.tensorboard.patch import Sync
-from chiplog.integrations.wandb import api, charts
+from chiplog.integrations.wandb import api, charts, gym_videos
 from chiplog.integrations.wandb.errors import (
     AuthenticationError,
     CommError,
@@ -32,7 +32,7 @@ from chiplog.values.metrics import Histogram
 # Modules in which every name is harmless, but for those of MEDIA and _OF_KERAS. `wandb.plot.line` is a function.
 _WITHOUT_NAMES = """
     agents.pyagent apis.internal apis.reports cli.cli docker integration.catboost integration.diffusers
-    integration.diffusers.autologger integration.dspy integration.fastai integration.gym integration.huggingface
+    integration.diffusers.autologger integration.dspy integration.fastai integration.huggingface
     integration.keras.callbacks.metrics_logger integration.keras.callbacks.model_checkpoint
     integration.keras.callbacks.tables_builder integration.keras.keras integration.kfp integration.langchain
     integration.lightgbm integration.lightning.fabric integration.metaflow integration.openai
@@ -133,6 +133,8 @@ def module_names() -> dict[str, dict[str, Any]]:
         "keras": {},
         "integration.keras.callbacks": {},
         "integration.tensorboard": _TENSORBOARD,
+        "gym": {"monitor": monitor_gym},
+        "integration.gym": {"monitor": monitor_gym},
         **{name: {} for name in _WITHOUT_NAMES.split()},
     }
 
@@ -151,22 +153,13 @@ def patch_tensorboard(
     """
     unpatch_tensorboard()
 
-    def log(data: dict[str, Any], step: int | None) -> None:
-        run = current()
-        if run is None:
-            tell("values of a SummaryWriter without a run are not recorded; call wandb.init() first")
-        else:
-            run.log(data, step)
-
     def configure(values: dict[str, Any]) -> None:
         run = current()
         if run is not None:
             run.config.setdefaults(values)
 
-    def report(where: str, error: Exception) -> None:
-        tell(f"what a SummaryWriter was given is not recorded: {type(error).__name__} {error}")
-
-    _patched.append(Sync(log, configure, report, root_logdir))
+    what = "what a SummaryWriter was given"
+    _patched.append(Sync(_log_to_current(what), configure, _report(what), root_logdir))
     _patched[0].begin()
 
 
@@ -176,7 +169,33 @@ def unpatch_tensorboard() -> None:
         _patched.pop().end()
 
 
+def monitor_gym() -> None:
+    """Log the videos that gymnasium and gym record to the current run, until the process ends."""
+    if not gym_videos.is_installed():
+        tell(gym_videos.MISSING)
+    elif not _monitors:
+        what = "a video of gymnasium"
+        _monitors.append(gym_videos.Monitor(_log_to_current(what), _report(what)))
+        _monitors[0].begin()
+
+
+def _log_to_current(what: str) -> Callable[[dict[str, Any], int | None], None]:
+    def log(data: dict[str, Any], step: int | None) -> None:
+        run = current()
+        if run is None:
+            tell(f"{what} is not recorded without a run; call wandb.init() first")
+        else:
+            run.log(data, step)
+
+    return log
+
+
+def _report(what: str) -> Callable[[str, Exception], None]:
+    return lambda where, error: tell(f"{what} is not recorded: {type(error).__name__} {error}")
+
+
 _patched: list[Sync] = []
+_monitors: list[gym_videos.Monitor] = []  # at most one
 _TENSORBOARD = {"patch": patch_tensorboard, "unpatch": unpatch_tensorboard}
 
 

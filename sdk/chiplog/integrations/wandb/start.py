@@ -10,6 +10,7 @@ from typing import Any
 
 from chiplog.identity.identity import is_rank_of_launcher
 from chiplog.integrations.adapter.reads import former_state
+from chiplog.integrations.wandb import gym_videos
 from chiplog.integrations.wandb.config_file import read_config
 from chiplog.integrations.wandb.errors import Error, refuse, set_silent, tell
 from chiplog.integrations.wandb.settings import Settings, settings_of, settings_of_environ
@@ -114,7 +115,7 @@ def init(
         save_code: True saves the main script.
         tensorboard: As sync_tensorboard.
         sync_tensorboard: Log also what SummaryWriters of torch and tensorboardX are given, until `finish`.
-        monitor_gym: Not available yet: one line.
+        monitor_gym: Log also the videos that gymnasium and gym record, until `finish`.
         settings: `wandb.Settings` or a dict.
         anonymous: Accepted.
         **unknown: One line each.
@@ -154,8 +155,7 @@ def _init(given: dict[str, Any], environ: Mapping[str, str]) -> Run:
                 Error,
             )
         previous.config.update(_config(said))
-        if said.get("sync_tensorboard"):
-            previous._sync_tensorboard()
+        previous._take_from_libraries(said)
         return previous
     _check(said, reinit)
     for line in _not_available(given, said):
@@ -174,8 +174,7 @@ def _init(given: dict[str, Any], environ: Mapping[str, str]) -> Run:
         _ = run.dir  # W&B makes it at once
     if said.get("save_code"):
         _save_main_script(run)
-    if said.get("sync_tensorboard"):
-        run._sync_tensorboard()
+    run._take_from_libraries(said)
     return run
 
 
@@ -206,6 +205,8 @@ def _check(said: Mapping[str, Any], reinit: str) -> None:
         refuse(is_strict, "Expected at most only one of exclude or include: config_include_keys or config_exclude_keys")
     if reinit == "create_new" and run_id and any(run.id == run_id for run in _opened if not run._is_finished):
         refuse(is_strict, f"run ID {run_id} is in use by an open run of this process", Error)
+    if said.get("monitor_gym") and not gym_videos.is_installed():
+        refuse(is_strict, gym_videos.MISSING, Error)
     resume = str(said.get("resume") or "").lower()
     if is_strict and resume in ("must", "never") and said.get("mode") in (None, "online", "shared"):
         place = resolve_root(None, os.environ)
@@ -315,7 +316,7 @@ def _not_available(given: Mapping[str, Any], said: Mapping[str, Any]) -> list[st
         f"Settings({name}=) is not a field of wandb 0.31; it is ignored"
         for name in settings_of(given["settings"]).unknown()
     ]
-    for name in ("monitor_gym", "resume_from", "fork_from"):
+    for name in ("resume_from", "fork_from"):
         if said.get(name):
             lines.append(f"wandb.init({name}=) is not available in chiplog: the run is opened without it")
     return lines

@@ -13,6 +13,7 @@ from chiplog.integrations.tensorboard.patch import Sync
 from chiplog.integrations.wandb.attribute_dicts import AttributeDict
 from chiplog.integrations.wandb.charts import CustomChart
 from chiplog.integrations.wandb.errors import Error, UsageError, artifact_errors, of_open_run, refuse, too_late
+from chiplog.integrations.wandb.gym_videos import Monitor
 from chiplog.integrations.wandb.model_watch import Watch
 from chiplog.integrations.wandb.restore import restore_file
 from chiplog.integrations.wandb.run_config import Config
@@ -59,7 +60,7 @@ class Run:
         self._config = Config(inner.config, self._former_config, lambda: self._check_open("config"))
         self._former: dict[str, Any] | None = None  # what the run had before; None: not asked for yet
         self._watches: list[Watch] = []
-        self._tensorboard: Sync | None = None
+        self._taken: dict[str, Sync | Monitor] = {}  # what takes what other libraries write, by argument of init
         self._n_lines = 0  # of write_logs()
 
     # -- logging --
@@ -469,23 +470,31 @@ class Run:
         """Finish the run."""
         if not self._is_finished:
             self.unwatch()
-            if self._tensorboard is not None:
-                self._tensorboard.end()
+            self._end_taking()
             self._publish_summary()
         self._inner.finish(exit_code or 0)
 
-    @never_raises("tensorboard")
-    def _sync_tensorboard(self) -> None:
-        """Log what SummaryWriters are given, until `finish`."""
-        if self._tensorboard is None and not self.disabled:
-            self._tensorboard = Sync(self._log_added, self._config.setdefaults, self._inner._report_internal_error)
-            self._tensorboard.begin()
+    @never_raises("init")
+    def _take_from_libraries(self, said: Mapping[str, Any]) -> None:
+        """Log what other libraries write, until `finish`. said: arguments of `init`: sync_tensorboard, monitor_gym."""
+        report = self._inner._report_internal_error
+        for name, taker in (
+            ("sync_tensorboard", Sync(self._log_taken, self._config.setdefaults, report)),
+            ("monitor_gym", Monitor(self._log_taken, report)),
+        ):
+            if said.get(name) and name not in self._taken and not self.disabled:
+                self._taken[name] = taker
+                taker.begin()
 
-    def _log_added(self, data: dict[str, Any], step: int | None) -> None:
-        if not self._is_finished:
+    def _log_taken(self, data: dict[str, Any], step: int | None) -> None:
+        if self._is_finished:  # chiplog's run was finished
+            self._end_taking()
+        else:
             self.log(data, step)
-        elif self._tensorboard is not None:  # chiplog's run was finished
-            self._tensorboard.end()
+
+    def _end_taking(self) -> None:
+        for taker in self._taken.values():
+            taker.end()
 
     @never_raises("summary")
     def _publish_summary(self) -> None:
