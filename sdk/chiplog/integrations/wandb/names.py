@@ -29,7 +29,7 @@ from chiplog.integrations.wandb.wandb_run import Run, RunDisabled
 from chiplog.safety import foreign_names
 from chiplog.values.metrics import Histogram
 
-# Modules in which every name is harmless, but for those of MEDIA and _OF_KERAS. `wandb.plot.line` is a function.
+# Modules in which every name is harmless, but for those of MEDIA and _CALLBACKS. `wandb.plot.line` is a function.
 _WITHOUT_NAMES = """
     agents.pyagent apis.internal apis.reports cli.cli docker integration.catboost integration.diffusers
     integration.diffusers.autologger integration.dspy integration.fastai integration.huggingface
@@ -39,7 +39,7 @@ _WITHOUT_NAMES = """
     integration.openai.fine_tuning integration.prodigy integration.sacred integration.sagemaker integration.sb3
     integration.sb3.sb3 integration.sklearn integration.tensorflow integration.torch.wandb_torch
     integration.ultralytics integration.weave integration.xgboost integration.xgboost.xgboost jupyter
-    sdk.artifacts.artifact_manifest_entry sdk.artifacts.exceptions sdk.data_types.audio
+    lightgbm sdk.artifacts.artifact_manifest_entry sdk.artifacts.exceptions sdk.data_types.audio
     sdk.data_types.base_types.media sdk.data_types.base_types.wb_value sdk.data_types.bokeh sdk.data_types.eval_table
     sdk.data_types.graph sdk.data_types.helper_types.bounding_boxes_2d sdk.data_types.helper_types.classes
     sdk.data_types.helper_types.image_mask sdk.data_types.html sdk.data_types.image sdk.data_types.molecule
@@ -48,7 +48,7 @@ _WITHOUT_NAMES = """
     sdk.interface.interface sdk.internal sdk.launch sdk.lib.apikey sdk.lib.deprecate sdk.lib.filenames
     sdk.lib.filesystem sdk.lib.gitlib sdk.lib.hashutil sdk.lib.ipython sdk.lib.json_util sdk.lib.module sdk.lib.paths
     sdk.lib.printer sdk.lib.retry sdk.verify sdk.wandb_helper sdk.wandb_metric sdk.wandb_sweep sdk.wandb_watch sklearn
-    trigger wandb_agent wandb_controller
+    trigger wandb_agent wandb_controller xgboost
 """
 MEDIA = {  # by W&B's name of a class: that in media.py, which is imported when it is used
     **{name: name for name in ("Audio", "Classes", "Html", "Image", "Object3D", "Plotly", "Table", "Video", "WBValue")},
@@ -62,7 +62,12 @@ _OF_PLOT = (
     *("bar", "confusion_matrix", "histogram", "line", "line_series", "plot_table", "pr_curve", "roc_curve", "scatter"),
     *("CustomChart", "Visualize", "visualize"),
 )
-_OF_KERAS = ("WandbCallback", "WandbEvalCallback", "WandbMetricsLogger", "WandbModelCheckpoint")
+_CALLBACKS = {  # by library: each in a module that imports it
+    "keras": ("WandbCallback", "WandbEvalCallback", "WandbMetricsLogger", "WandbModelCheckpoint"),
+    "lightgbm": ("log_summary", "wandb_callback"),
+    "sb3": ("WandbCallback",),
+    "xgboost": ("WandbCallback", "wandb_callback"),
+}
 _ENV = "WANDB_{}"
 _ENV_NAMES = {"IGNORE": "WANDB_IGNORE_GLOBS", "DISABLE_SSL": "WANDB_INSECURE_DISABLE_SSL"}
 _ARTIFACT_NAME_CHARS = 128
@@ -83,9 +88,14 @@ def lookup(name: str) -> Any:
         return getattr(import_module("chiplog.integrations.wandb.media"), MEDIA[own])
     if module == "env" and own.isupper():
         return _ENV_NAMES.get(own, _ENV.format(own))
-    if own in _OF_KERAS and "keras" in module.split("."):
-        return getattr(import_module("chiplog.integrations.wandb.keras_callbacks"), own)
-    return harmless(name)
+    library = next((part for part in module.split(".") if own in _CALLBACKS.get(part, ())), None)
+    if library is None:
+        return harmless(name)
+    try:
+        return getattr(import_module(f"chiplog.integrations.wandb.{library}_callbacks"), own)
+    except ImportError as error:
+        tell(f"wandb.{name} does nothing: its library cannot be imported ({error})")
+        return foreign_names.stand_in(own)
 
 
 def module_names() -> dict[str, dict[str, Any]]:
