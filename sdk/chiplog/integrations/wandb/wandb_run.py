@@ -4,12 +4,15 @@ import base64
 import os
 import pickle
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from types import ModuleType
 from typing import Any, TextIO
 
 from chiplog.integrations.adapter.reads import former_state
 from chiplog.integrations.tensorboard.patch import Sync
+from chiplog.integrations.wandb.addresses import project_url, run_url
 from chiplog.integrations.wandb.attribute_dicts import AttributeDict
 from chiplog.integrations.wandb.charts import CustomChart
 from chiplog.integrations.wandb.errors import Error, UsageError, artifact_errors, of_open_run, refuse, too_late
@@ -32,6 +35,7 @@ _ATTACHED = "chiplog-run:"  # what an `_attach_id` begins with
 # Beside those with code here: chiplog's own, and those that do nothing.
 _PASSED_ON = ("log_artifact", "log_model")
 _METHODS_OF_OPEN_RUNS = foreign_names.RUN_NAMES.union(_PASSED_ON)
+_TITLES_MAX = 1_000  # of alerts that may have to wait: scripts put numbers into titles
 _STDOUT = 1  # a stream of the console
 FORMER_WAIT_S = 1.0  # in all, for what a resumed run had before
 _LEVELS = {"INFO": "info", "WARN": "warning", "ERROR": "error"}
@@ -62,6 +66,7 @@ class Run:
         self._watches: list[Watch] = []
         self._taken: dict[str, Sync | Monitor] = {}  # what takes what other libraries write, by argument of init
         self._n_lines = 0  # of write_logs()
+        self._quiet_until: dict[str, float] = {}  # by title of alerts, by the monotonic clock
 
     # -- logging --
 
@@ -293,13 +298,13 @@ class Run:
 
     @property
     def url(self) -> str | None:
-        """The address of the run: `chiplog:///PROJECT/runs/ID`; None of a disabled run."""
-        return None if self.disabled else f"chiplog:///{self.project}/runs/{self.id}"
+        """The address on a served page, else `chiplog:///PROJECT/runs/ID`; None of a disabled run."""
+        return None if self.disabled else run_url(self._inner._settings.places.root, self.project, self.id)
 
     @property
     def project_url(self) -> str | None:
         """The address of the project."""
-        return None if self.disabled else f"chiplog:///{self.project}"
+        return None if self.disabled else project_url(self.project)
 
     sweep_id = sweep_url = None
 
@@ -418,7 +423,22 @@ class Run:
     @of_open_run
     @never_raises("alert")
     def alert(self, title: str, text: str = "", level: Any = None, wait_duration: Any = 0) -> None:
-        """Record an alert. level: INFO, WARN or ERROR."""
+        """Record an alert.
+
+        Args:
+            title: A few words.
+            text: More of them.
+            level: INFO, WARN or ERROR.
+            wait_duration: Seconds or a timedelta after an alert in which others of its title are not recorded.
+
+        """
+        wait_s, now = _seconds(wait_duration), time.monotonic()
+        if now < self._quiet_until.get(title, 0):
+            return
+        if wait_s > 0:
+            if len(self._quiet_until) >= _TITLES_MAX:
+                self._quiet_until.clear()
+            self._quiet_until[title] = now + wait_s
         word = str(getattr(level, "value", level) or "INFO").upper()
         self._inner.alert(title, text, _LEVELS.get(word, word.lower()))
 
@@ -617,6 +637,13 @@ class Metric:
         self.name = name
         self.step_metric = step_metric
         self.summary = summary
+
+
+def _seconds(duration: Any) -> float:
+    """Return a timedelta, or a number of seconds, as seconds; 0 for anything else."""
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    return float(duration) if isinstance(duration, int | float) else 0.0
 
 
 def _values(data: Any) -> Iterable[Any]:

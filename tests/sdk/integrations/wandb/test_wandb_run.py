@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,15 @@ def test_step_metrics_are_added_to_calls_without_them(run: Any, offline: Offline
     [definition] = [e.fields for e in offline(EventKind.DEFINE) if e.fields["name"] == "val/*"]
     assert definition["definition"] == {"summary": "min", "step_metric": "epoch"}
     assert run.summary["val/loss"] == {"min": 0.5}
+
+
+def test_an_alert_is_not_repeated_while_it_has_to_wait(run: Any, offline: Offline) -> None:
+    for wait in (timedelta(hours=1), 3_600, None):
+        run.alert("high loss", wait_duration=wait)
+        run.alert("another", wait_duration=0)
+    run.alert("odd", wait_duration="soon")
+    alerts = [event.fields["message"] for event in offline(EventKind.NOTICE) if event.fields["notice"] == "alert"]
+    assert alerts == ["high loss", *["another"] * 3, "odd"]
 
 
 def test_definitions_of_a_name_add_up_unless_they_overwrite_it(run: Any, offline: Offline) -> None:
