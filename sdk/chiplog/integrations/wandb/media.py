@@ -1,6 +1,6 @@
 """The media classes as W&B has them: its pixels of an image, and helpers that scripts call on them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chiplog.integrations.wandb.errors import harmless, tell
@@ -120,3 +120,14 @@ class Classes(WBValue):
         return isinstance(other, Classes) and self._class_set == other._class_set
 
     __hash__ = None  # type: ignore[assignment]  # its list may change
+
+
+class BoundingBoxes2D(WBValue, dict[str, Any]):
+    """A layer of boxes, as `Image(boxes=)` takes it: {"box_data": […], "class_labels": {…}}. The key is not used."""
+
+    def __init__(self, val: Mapping[str, Any], key: str = "") -> None:
+        super().__init__(val)
+
+
+class ImageMask(BoundingBoxes2D):
+    """A mask, as `Image(masks=)` takes it: {"mask_data": ids, "class_labels": {…}}. The key is not used."""

@@ -52,6 +52,7 @@ _WITHOUT_NAMES = """
 """
 MEDIA = {  # by W&B's name of a class: that in media.py, which is imported when it is used
     **{name: name for name in ("Audio", "Classes", "Html", "Image", "Object3D", "Plotly", "Table", "Video", "WBValue")},
+    **{name: name for name in ("BoundingBoxes2D", "ImageMask")},
     **dict.fromkeys(("BatchableMedia", "Media"), "WBValue"),
 }
 _ERRORS = (

@@ -19,6 +19,7 @@ from chiplog.recording import current_run, process_hooks
 from chiplog.recording.start import init as chiplog_init
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.text import short_repr
+from chiplog.settings import flag
 from chiplog.values.config import to_plain
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.paths import resolve_root
@@ -269,7 +270,9 @@ def _arguments(said: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
     arguments["update_finish_state"] = said.get("x_update_finish_state")
     if said.get("x_stats_gpu_device_ids") is not None:
         arguments["gpu_device_ids"] = [str(index) for index in said["x_stats_gpu_device_ids"]]
-    arguments["sample_interval_s"] = 0 if said.get("x_disable_stats") else said.get("x_stats_sampling_interval")
+    arguments["sample_interval_s"] = (
+        0 if flag("x_disable_stats", said.get("x_disable_stats"))[0] else said.get("x_stats_sampling_interval")
+    )
     if said.get("console") == "off":
         arguments["capture_console"] = False
     return arguments

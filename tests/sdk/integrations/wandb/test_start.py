@@ -134,6 +134,7 @@ def test_an_argument_wins_over_settings_those_over_chiplogs_variables_and_these_
         ({"x_stats_sampling_interval": 30}, {}, 30.0),
         ({"x_stats_sampling_interval": 30, "x_disable_stats": True}, {}, 0.0),
         ({"_disable_stats": True}, {}, 0.0),
+        ({"x_disable_stats": "false"}, {}, None),
         ({}, {"WANDB__DISABLE_STATS": "true"}, 0.0),
         ({"x_disable_stats": False}, {"WANDB_X_DISABLE_STATS": "true", "WANDB_X_STATS_SAMPLING_INTERVAL": "5"}, 5.0),
     ],
