@@ -32,6 +32,7 @@ _STRICT_WAIT_S = 2.0  # for SQL, by resume="must" and "never"
 _OURS = {"mode": "CHIPLOG_MODE", "project": "CHIPLOG_PROJECT", "run_id": "CHIPLOG_RUN_ID"}
 _OURS |= {"run_group": "CHIPLOG_GROUP", "x_label": "CHIPLOG_LABEL"}
 _READ_LATER = {"x_primary": "CHIPLOG_PRIMARY", "x_stats_gpu_device_ids": "CHIPLOG_GPU_DEVICE_IDS"}
+_OF_A_RUN = ("project", "name", "notes", "group", "job_type")  # arguments that an open run cannot take
 _opened: list[Run] = []  # by init() of this process, the newest last
 _global: list[Run] = []  # at most one: the run that `wandb.run` returns
 
@@ -155,6 +156,14 @@ def _init(given: dict[str, Any], environ: Mapping[str, str]) -> Run:
                 f"wandb.init(id={said['run_id']!r}) returns the open run {previous.id}; finish it first",
                 Error,
             )
+        dropped = [
+            f"{name}={given[name]!r:.80}"
+            for name in _OF_A_RUN
+            if given[name] not in (None, getattr(previous, name, None))
+        ]
+        if dropped:
+            what = f"wandb.init() returns the open run {previous.id}, so {', '.join(dropped)} is not used"
+            tell(f"{what}; finish it first, or pass reinit='create_new'")
         previous.config.update(_config(said))
         previous._take_from_libraries(said)
         return previous

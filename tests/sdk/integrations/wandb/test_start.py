@@ -31,6 +31,15 @@ def test_without_a_launcher_each_init_is_a_run_and_a_second_one_returns_the_open
     assert wandb.init().id != first.id
 
 
+def test_a_second_init_says_what_the_open_run_does_not_take(capsys: pytest.CaptureFixture[str]) -> None:
+    first = wandb.init(project="first", name="n", mode="offline")
+    assert wandb.init(project="first", name="n", mode="offline", tags=["a"]) is first
+    assert capsys.readouterr().err == ""
+    assert wandb.init(project="second", group="g") is first
+    what = f"wandb.init() returns the open run {first.id}, so project='second', group='g' is not used"
+    assert capsys.readouterr().err == f"chiplog: {what}; finish it first, or pass reinit='create_new'\n"
+
+
 def test_reinit_decides_about_an_open_run() -> None:
     first = wandb.init()
     beside = wandb.init(reinit="create_new")
