@@ -102,12 +102,12 @@ def test_a_device_that_answered_by_the_long_interval_is_not_stale_by_the_short_o
     try:
         gpus = AbsentGpus()
         sampler = Sampler(input_fd, -1, gpus)
-        sampler._answered = {"GPU-0": time.monotonic() - 60.0}
+        before = time.monotonic()
+        sampler._answered = {"GPU-0": before - 60.0}
         os.write(writer_fd, encode_frame(["period", 3600.0]) + encode_frame(["period", 1.0]))
         assert sampler._take_input()
-        now = sampler._answered["GPU-0"]
-        assert sampler._stale_frames(now + STALE_PERIODS - 0.1) == []
-        assert sampler._stale_frames(now + STALE_PERIODS + 0.1)[0] == ["stale", "GPU-0"]
+        assert sampler._stale_frames(before + STALE_PERIODS - 0.1) == []
+        assert sampler._stale_frames(time.monotonic() + STALE_PERIODS + 0.1)[0] == ["stale", "GPU-0"]
     finally:
         for descriptor in (input_fd, writer_fd, gpus.wake):
             os.close(descriptor)
