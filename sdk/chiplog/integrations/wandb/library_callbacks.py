@@ -9,6 +9,7 @@ from chiplog.integrations.wandb.errors import Error, tell
 from chiplog.integrations.wandb.start import current
 from chiplog.integrations.wandb.wandb_run import Run
 from chiplog.media.table import Table
+from chiplog.safety.diagnostics import error_line
 from chiplog.safety.interrupts import is_interrupt
 
 
@@ -20,7 +21,7 @@ class LibraryCallback:
     def _report_internal_error(self, where: str, error: Exception) -> None:
         if is_interrupt(error) or isinstance(error, Error):  # W&B's errors are raised in strict mode only
             raise error
-        tell(f"W&B's callback for {self._library} failed in {where} ({type(error).__name__}: {error}); it continues")
+        tell(f"W&B's callback for {self._library} failed in {where}; it continues: {error_line(error)}")
 
     def _run(self) -> Run | None:
         """Return the current run. Without one the callback records nothing, with one line."""

@@ -27,6 +27,7 @@ from chiplog.integrations.wandb.settings import Settings
 from chiplog.integrations.wandb.start import attach, current, generate_id, init
 from chiplog.integrations.wandb.wandb_run import Run, RunDisabled
 from chiplog.safety import foreign_names
+from chiplog.safety.diagnostics import error_line
 from chiplog.values.metrics import Histogram
 
 # Modules in which every name is harmless, but for those of MEDIA and _CALLBACKS. `wandb.plot.line` is a function.
@@ -95,7 +96,7 @@ def lookup(name: str) -> Any:
     try:
         return getattr(import_module(f"chiplog.integrations.wandb.{library}_callbacks"), own)
     except ImportError as error:
-        tell(f"wandb.{name} does nothing: its library cannot be imported ({error})")
+        tell(f"wandb.{name} does nothing: its library cannot be imported: {error_line(error)}")
         return foreign_names.stand_in(own)
 
 
@@ -202,7 +203,7 @@ def _log_to_current(what: str) -> Callable[[dict[str, Any], int | None], None]:
 
 
 def _report(what: str) -> Callable[[str, Exception], None]:
-    return lambda where, error: tell(f"{what} is not recorded: {type(error).__name__} {error}")
+    return lambda where, error: tell(f"{what} is not recorded: {error_line(error)}")
 
 
 _patched: list[Sync] = []

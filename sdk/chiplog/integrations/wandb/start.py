@@ -18,6 +18,7 @@ from chiplog.integrations.wandb.wandb_run import Run, run_of_attach_id
 from chiplog.recording import current_run, process_hooks
 from chiplog.recording.start import init as chiplog_init
 from chiplog.safety.boundary import never_raises
+from chiplog.safety.diagnostics import error_line
 from chiplog.safety.text import short_repr
 from chiplog.settings import flag
 from chiplog.values.config import to_plain
@@ -129,7 +130,7 @@ def init(
     except Error:  # only in strict mode
         raise
     except Exception as error:
-        tell(f"wandb.init() got arguments that it cannot use ({type(error).__name__}: {error}); nothing is recorded")
+        tell(f"wandb.init() got arguments that it cannot use; nothing is recorded: {error_line(error)}")
         return _enter(Run(chiplog_init(mode="disabled"), Settings()))
 
 

@@ -18,8 +18,8 @@ class Callback(LibraryCallback):
 
 
 def test_what_fails_is_one_line_but_for_errors_of_strict_mode(capfd: pytest.CaptureFixture[str]) -> None:
-    assert Callback().call(ValueError("why")) == "nothing"
-    assert "W&B's callback for Some failed in call (ValueError: why)" in capfd.readouterr().err
+    assert Callback().call(ValueError("why\n")) == "nothing"
+    assert "W&B's callback for Some failed in call; it continues: ValueError why\n" in capfd.readouterr().err
     with pytest.raises(wandb.UsageError):
         Callback().call(wandb.UsageError("finished"))
 

@@ -157,7 +157,7 @@ def test_a_callback_without_its_library_does_nothing_and_says_why_once(
             getattr(importlib.import_module(f"chiplog.integrations.wandb.{module}"), name)()
         )
     [line] = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"chiplog: wandb.{module}.{name} does nothing: its library cannot be imported (")
+    assert line.startswith(f"chiplog: wandb.{module}.{name} does nothing: its library cannot be imported: ")
 
 
 def test_a_search_names_the_library_that_searches(capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,4 +80,4 @@ def test_a_model_that_cannot_be_saved_does_not_end_the_training(
     (tmp_path / "file").touch()
     wandb.init()
     sb3.WandbCallback(model_save_path=str(tmp_path / "file" / "models")).run(Ppo(), 1)
-    assert "failed in save_model (NotADirectoryError" in capfd.readouterr().err
+    assert "failed in save_model; it continues: NotADirectoryError" in capfd.readouterr().err
