@@ -160,6 +160,7 @@ class Run:
             self._synced.pop(key, None)
         if axis and step_sync is not False:
             self._synced[key] = axis
+            self._last.setdefault(axis, 0)  # as in W&B, until it is logged
 
     # -- what a run shows --
 

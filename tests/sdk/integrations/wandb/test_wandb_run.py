@@ -66,6 +66,15 @@ def test_an_alert_is_not_repeated_while_it_has_to_wait(run: Any, offline: Offlin
     assert alerts == ["high loss", *["another"] * 3, "odd"]
 
 
+def test_a_step_metric_is_0_until_it_is_logged(run: Any, offline: Offline) -> None:
+    run.define_metric("x", step_metric="epoch")
+    run.define_metric("y", step_metric="none", step_sync=False)
+    run.log({"x": 1, "y": 2})
+    [event] = offline(EventKind.METRICS)
+    assert unpack(event.fields["keys"]) == ["x", "y", "epoch"]
+    assert memoryview(event.fields["values"]).cast("d").tolist() == [1, 2, 0]
+
+
 def test_definitions_of_a_name_add_up_unless_they_overwrite_it(run: Any, offline: Offline) -> None:
     for word in ("min", "max"):
         run.define_metric("both", summary=word)
