@@ -93,6 +93,7 @@ class Run(Recorder):
         self._ending = ExitStatus()
         self._alerts = AlertLimit()
         self._finish_lock = threading.RLock()  # a signal handler may call finish() during its thread's finish()
+        self._before_finish: Callable[[], None] | None = None  # of an integration, which may still log; never raises
         self._awaiting_group = settings.identity.needs_agreement
         self._question = RunIdRendezvous(settings.identity)
         self._is_inherited = not opens  # from another process: by fork or pickle
@@ -581,6 +582,8 @@ class Run(Recorder):
             >>> run.finish()
         """
         self._follow_fork()
+        if self._before_finish is not None and not self._finished:
+            self._before_finish()
         with self._finish_lock:
             if self._finished:
                 return
@@ -877,6 +880,7 @@ class Run(Recorder):
         self._awaiting_group = False  # the visible group is the parent's
         self._device = None
         self._is_inherited = True
+        self._before_finish = None
         self._finish_lock = threading.RLock()
         self._steps.stop()
         for watch in self._watches:

@@ -3,7 +3,6 @@
 import math
 import os
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +56,6 @@ def test_step_metrics_are_added_to_calls_without_them(run: Any, offline: Offline
     assert run.summary["val/loss"] == {"min": 0.5}
 
 
-def test_an_alert_is_not_repeated_while_it_has_to_wait(run: Any, offline: Offline) -> None:
-    for wait in (timedelta(hours=1), 3_600, None):
-        run.alert("high loss", wait_duration=wait)
-        run.alert("another", wait_duration=0)
-    run.alert("odd", wait_duration="soon")
-    alerts = [event.fields["message"] for event in offline(EventKind.NOTICE) if event.fields["notice"] == "alert"]
-    assert alerts == ["high loss", *["another"] * 3, "odd"]
-
-
 def test_a_step_metric_is_0_until_it_is_logged(run: Any, offline: Offline) -> None:
     run.define_metric("x", step_metric="epoch")
     run.define_metric("y", step_metric="none", step_sync=False)
@@ -73,6 +63,24 @@ def test_a_step_metric_is_0_until_it_is_logged(run: Any, offline: Offline) -> No
     [event] = offline(EventKind.METRICS)
     assert unpack(event.fields["keys"]) == ["x", "y", "epoch"]
     assert memoryview(event.fields["values"]).cast("d").tolist() == [1, 2, 0]
+
+
+def test_what_definitions_ask_for_is_recorded_when_the_run_ends_without_finish(run: Any, offline: Offline) -> None:
+    run.define_metric("x", summary="min,max")
+    for value in (3, 1, 2):
+        run.log({"x": value})
+    run._inner.finish()  # as the end of the process does
+    run.finish()
+    assert [event.fields["values"] for event in offline(EventKind.SUMMARY)] == [{"x": '{"min": 1.0, "max": 3.0}'}]
+
+
+def test_a_forked_child_records_nothing_of_its_parents_summary(run: Any, offline: Offline) -> None:
+    run.log({"text": "a word"})
+    if (pid := os.fork()) == 0:
+        run._inner.finish()  # as the end of the process does
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert offline(EventKind.SUMMARY) == []
 
 
 def test_definitions_of_a_name_add_up_unless_they_overwrite_it(run: Any, offline: Offline) -> None:
@@ -129,17 +137,14 @@ def test_several_words_and_nan_are_recorded_at_the_end(chiplog_dir: Path, offlin
 
 
 def test_figures_and_charts_are_media(run: Any, offline: Offline) -> None:
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     table = wandb.Table(columns=["x", "y"], data=[[1, 2]])
-    figure, axes = pyplot.subplots()
-    axes.plot([1, 2])
-    run.log({"figure": figure, "axes": axes, "current": pyplot})
-    pyplot.close(figure)
-    run.log({"curve": wandb.plot.line(table, "x", "y"), "table": table, "note": "text"})
+    figure = Figure()
+    figure.add_subplot().plot([1, 2])
+    run.log({"figure": figure, "curve": wandb.plot.line(table, "x", "y"), "table": table, "note": "text"})
     found = [(event.fields["key"], event.fields["kind"]) for event in offline(EventKind.MEDIA)]
-    figures = [("axes", "figure"), ("current", "figure"), ("figure", "figure")]
-    assert sorted(found) == sorted([("curve_table", "table"), ("table", "table"), *figures])
+    assert sorted(found) == [("curve_table", "table"), ("figure", "figure"), ("table", "table")]
     assert run.summary["note"] == "text"
 
 
