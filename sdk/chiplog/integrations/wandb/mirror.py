@@ -41,8 +41,12 @@ def _follow(real: Any) -> None:
     real.init = _after(real.init, _begin)
     for name in ("define_metric", "alert", "save"):
         setattr(kind, name, _after(getattr(kind, name), _passed_on(name)))
-    kind.log = _after(kind.log, lambda _, run, data, *given, **named: _of(run).log(converted(data), *given, **named))
-    kind.finish = _after(kind.finish, lambda _, run, exit_code=None, **named: _of(run).finish(exit_code))
+    for name in ("name", "notes", "tags"):
+        text = getattr(kind, name)
+        setattr(kind, name, property(text.fget, _after(text.fset, _assigned(name)), doc=text.__doc__))
+    kind.log = _log_both(kind.log)
+    # finish(), the end of a with block and that of the process lead there.
+    kind._atexit_cleanup = _after(kind._atexit_cleanup, _finish)
     kind._config_callback = _after(kind._config_callback, _take_config)
     kind._summary_update_callback = _after(kind._summary_update_callback, _take_summary)
 
@@ -65,11 +69,37 @@ def _after(call: Callable[..., Any], follow: Callable[..., Any]) -> Callable[...
     return both
 
 
+def _log_both(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return W&B's log(), followed. Values are converted before the call, which replaces those in nested dicts."""
+
+    @wraps(call)
+    def both(run: Any, data: Any, *given: Any, **named: Any) -> Any:
+        try:
+            values = converted(data)
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            values = data  # chiplog's log() reports what it cannot take
+        return _after(call, lambda *_, **__: _of(run).log(values, *given, **named))(run, data, *given, **named)
+
+    setattr(both, _MARK, True)
+    return both
+
+
+def _finish(_: Any, run: Any, *given: Any, **named: Any) -> None:
+    _of(run).finish(run._exit_code)
+
+
+def _assigned(name: str) -> Callable[..., Any]:
+    return lambda _, run, value: setattr(_of(run), name, value)
+
+
 def _begin(real_run: Any, *given: Any, **named: Any) -> None:
     """Open chiplog's run beside a new one of W&B."""
     if real_run in _followers or real_run.disabled:
         return
-    named = {**named, "mode": None, "settings": None}
+    # W&B's own files and server are one thing, what chiplog records is another: WANDB_MODE=offline is of the former.
+    named = {**named, "mode": os.environ.get("CHIPLOG_MODE") or "online", "settings": None}
     if named.get("id") is None and not is_rank_of_launcher(os.environ):
         named["id"] = real_run.id
     if real_run.settings.mode == "shared":
@@ -93,6 +123,8 @@ def _take_config(_: Any, run: Any, key: Any = None, val: Any = None, data: Any =
 def _take_summary(_: Any, run: Any, record: Any) -> None:
     for item in record.update:
         _of(run).summary["/".join(item.key)] = item.value
+    for item in record.remove:
+        _of(run).summary.pop("/".join(item.key), None)
 
 
 # -- values --
@@ -119,7 +151,8 @@ def _histogram(value: Any) -> Any:
 
 
 def _image(value: Any) -> Any:
-    return _media("Image")(value._path if value._image is None else value._image, caption=value._caption)
+    # The file is what W&B stores.
+    return _media("Image")(value._image if value._path is None else value._path, caption=value._caption)
 
 
 def _table(value: Any) -> Any:
@@ -127,12 +160,12 @@ def _table(value: Any) -> Any:
 
 
 def _of_file(name: str) -> Callable[[Any], Any]:
-    return lambda value: _media(name)(value._path)
+    return lambda value: _media(name)(value._path, caption=value._caption)
 
 
 _CONVERT: dict[str, Callable[[Any], Any]] = {
     "Histogram": _histogram,
-    "Html": lambda value: _media("Html")(value.html),
+    "Html": lambda value: _media("Html")(value.html, inject=False, data_is_not_path=True),
     "Image": _image,
     "Table": _table,
     **{name: _of_file(name) for name in ("Audio", "Object3D", "Video")},

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chiplog.integrations import wandb
-from chiplog.integrations.wandb.mirror import _after, converted
+from chiplog.integrations.wandb.mirror import _after, _log_both, converted
 
 
 def test_what_follows_a_call_gets_its_result_and_never_changes_it() -> None:
@@ -22,6 +22,11 @@ def test_what_follows_a_call_gets_its_result_and_never_changes_it() -> None:
     with pytest.raises(TypeError):
         _after(lambda: 0, fail)(1)
     assert len(seen) == 1, "a call that raised is not followed"
+
+
+def test_a_value_that_cannot_be_converted_does_not_keep_wandb_from_logging() -> None:
+    broken = type("Image", (), {"__module__": "wandb.sdk.data_types.image"})()
+    assert _log_both(lambda run, data, step: (data, step))(None, {"x": broken}, step=3) == ({"x": broken}, 3)
 
 
 @pytest.mark.parametrize("found", [None, wandb])
@@ -39,3 +44,5 @@ def test_values_are_converted_wherever_they_are_and_others_stay() -> None:
     found = converted({"deep": [kind()], "h": type("Histogram", (), bins)(), "x": 1.0})
     assert (found["deep"][0].columns, found["deep"][0].data) == (["a"], [[1]])
     assert (found["h"].edges, found["h"].counts, found["x"]) == ((0, 1, 2), (3, 4), 1.0)
+    page = type("Html", (), {"__module__": "wandb.sdk.data_types.html", "html": "<p>hi</p>"})
+    assert converted(page()).html == "<p>hi</p>"
