@@ -10,7 +10,6 @@ from chiplog.artifacts.artifact import Artifact, used_artifact
 from chiplog.identity.recording_dir import recording_dir
 from chiplog.integrations.adapter import reads
 from chiplog.integrations.wandb import history
-from chiplog.integrations.wandb.addresses import run_url
 from chiplog.integrations.wandb.attribute_dicts import AttributeDict
 from chiplog.integrations.wandb.errors import CommError, artifact_errors, harmless, tell
 from chiplog.integrations.wandb.filters import NAME, Conditions
@@ -182,7 +181,7 @@ class Run:
     @property
     def url(self) -> str:
         """The address, as of the run that wrote it."""
-        return run_url(recording_dir(None), self.project, self.id)
+        return f"chiplog:///{self.project}/runs/{self.id}"
 
     @property
     def config(self) -> dict[str, Any]:
