@@ -4,6 +4,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,13 @@ def test_without_a_launcher_each_init_is_a_run_and_a_second_one_returns_the_open
     assert wandb.init(config={"depth": 2}) is first and dict(first.config) == {"lr": 0.1, "depth": 2}
     first.finish()
     assert wandb.init().id != first.id
+
+
+def test_in_a_notebook_a_second_init_finishes_the_open_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = SimpleNamespace(config={"IPKernelApp": {}})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    first = wandb.init()
+    assert wandb.init().id != first.id and first._is_finished
 
 
 def test_reinit_decides_about_an_open_run() -> None:
