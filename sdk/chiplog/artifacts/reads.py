@@ -242,8 +242,11 @@ def _ask(
                 if (found := version_of(client, project, name, condition, wanted)) is not None:
                     return found
                 settled = min(settled, time.monotonic() + settle_s)
-                if time.monotonic() >= min(settled, until):
-                    raise UnknownArtifactError(_unknown(client, project, name, wanted))
+                known = client.sql(_KNOWN, {"project": project, "name": name, "n": _NAMED_MAX}, timeout_s=_ASK_S).rows()
+                # No number is given again. Another version or alias may have been logged just now, by any process.
+                was_removed = isinstance(wanted, int) and bool(known) and wanted < known[0]["version"]
+                if was_removed or time.monotonic() >= min(settled, until):
+                    raise UnknownArtifactError(_unknown(project, name, wanted, known))
             except (QueryError, ArtifactError) as error:  # its entries may still come
                 is_unknown = isinstance(error, ArtifactError) and settled < float("inf")
                 if is_unknown or time.monotonic() >= until or not _may_change(error):
@@ -251,14 +254,13 @@ def _ask(
             is_exiting.wait(_PAUSE_S)
 
 
-def _unknown(client: Client, project: str, name: str, wanted: int | str) -> str:
+def _unknown(project: str, name: str, wanted: int | str, known: list[dict[str, Any]]) -> str:
     what = f"v{wanted}" if isinstance(wanted, int) else repr(wanted)
-    rows = client.sql(_KNOWN, {"project": project, "name": name, "n": _NAMED_MAX}, timeout_s=_ASK_S).rows()
-    known = ", ".join(" ".join([f"v{row['version']}", *row["aliases"]]) for row in rows)
+    named = ", ".join(" ".join([f"v{row['version']}", *row["aliases"]]) for row in known)
     where = f"artifact {name!r} of project {project!r}"
     return (
-        f"{where} has no version {what}; it has {known}"
-        if known
+        f"{where} has no version {what}; it has {named}"
+        if named
         else f"{where} is unknown; `chiplog artifacts` lists all"
     )
 

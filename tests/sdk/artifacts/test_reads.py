@@ -79,6 +79,16 @@ def test_what_is_unknown_is_one_error_that_names_what_is_known(
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
+def test_a_version_that_was_removed_is_unknown_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number is never given again, so that one below the newest cannot be on its way."""
+    with duckdb.connect(str(paths_for_root(root).index)) as database:
+        database.execute("UPDATE base.artifact_versions SET version = 3 WHERE name = 'model' AND version = 1")
+    monkeypatch.setattr(reads, "_SETTLE_S", 1e9)
+    monkeypatch.setattr(reads.is_exiting, "wait", lambda pause_s: pytest.fail("it must not wait"))
+    with pytest.raises(ArtifactError, match="has no version v1; it has v3 latest, v0 best"):
+        find(root, "v1")
+
+
 def test_a_file_of_this_machine_is_copied_and_other_references_stay(root: Path, tmp_path: Path) -> None:
     version = find(root, "latest", "data")
     reads.download(place_of(root), version, tmp_path / "out", 0.0)
