@@ -1,11 +1,14 @@
 """Logged media in the browser: images, sound, video, tables, HTML, downloads."""
 
+import base64
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from chiplog.media.overlays import read_masks
 from chiplog_schemas.paths import paths_for_root
 from tests.support.hand_written import hand_written
 from tests.support.logged_media import LOST, N_ROWS, digest_of, fill_logged_media, store_logged_media
@@ -51,6 +54,28 @@ def test_images_follow_the_step_with_boxes_and_masks_that_can_be_hidden(media: S
     expect(panel.locator("canvas, svg")).to_have_count(0)
     page.get_by_label("labels").select_option("=rank1")
     expect(panel.get_by_role("img")).to_have_count(1)
+
+
+@pytest.mark.full
+def test_each_class_of_a_mask_of_16_bits_has_its_colour(media: Site, page: Page) -> None:
+    """The page reads the PNG as Pillow writes it, with the filters of the format, and masks of 8 bits."""
+    rows, columns = np.mgrid[0:300, 0:70]
+    noise = np.random.default_rng(1).integers(0, 65_536, (300, 70))
+    smooth = (columns + rows) * 150 + noise % 120
+    parts = [columns * 900, rows * 7, 300, noise, smooth]
+    ids = np.select([rows < end for end in (50, 100, 150, 200, 250)], parts, columns ^ rows)
+    wide, narrow = (read_masks({"m": ids % n_classes})[0][1].data for n_classes in (65_536, 256))
+    media.visit(page, "#/run/logged/media?filter=scene")
+    for data, n_classes in ((wide, 65_536), (narrow, 256)):
+        found = page.evaluate(
+            """async (data) => {
+                const { readIds } = await import("./static/js/views/run/logged_media.js");
+                const { width, height, ids } = await readIds(Uint8Array.from(atob(data), (one) => one.charCodeAt(0)));
+                return [width, height, [...ids]];
+            }""",
+            base64.b64encode(data).decode(),
+        )
+        assert found == [70, 300, (ids % n_classes).ravel().tolist()]
 
 
 def test_a_table_is_sorted_filtered_and_shows_the_images_in_its_cells(media: Site, page: Page) -> None:

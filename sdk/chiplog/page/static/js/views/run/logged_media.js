@@ -162,29 +162,69 @@ function boxesElement({ boxes, labels }, width, height, size, classes) {
 /** Return a picture of a mask: a colour for each class, nothing for class 0. */
 function maskElement(run, { sha256 }) {
   const canvas = h("canvas", { "aria-hidden": "true" });
-  const ids = new Image();
-  ids.onload = () => {
-    const { naturalWidth: width, naturalHeight: height } = ids;
-    Object.assign(canvas, { width, height });
-    const drawing = canvas.getContext("2d", { willReadFrequently: true });
-    drawing.drawImage(ids, 0, 0);
-    const picture = drawing.getImageData(0, 0, width, height);
-    const { data } = picture;
-    const colours = new Map();
-    for (let at = 0; at < data.length; at += 4) {
-      const id = data[at];
-      if (!colours.has(id)) colours.set(id, rgb(colourOf(id)));
-      [data[at], data[at + 1], data[at + 2]] = colours.get(id);
-      data[at + 3] = id && 255;
-    }
-    drawing.putImageData(picture, 0, 0);
-  };
-  ids.src = contentAddress(run, sha256);
+  fetch(contentAddress(run, sha256))
+    .then(async (answer) => answer.ok && drawMask(canvas, await readIds(new Uint8Array(await answer.arrayBuffer()))))
+    .catch(() => {}); // the image is shown without it
   return canvas;
 }
 
-/** Return a colour as three bytes. */
-function rgb(colour) {
+function drawMask(canvas, { width, height, ids }) {
+  Object.assign(canvas, { width, height });
+  const picture = new ImageData(width, height);
+  const pixels = new Uint32Array(picture.data.buffer);
+  const colours = new Map([[0, 0]]);
+  for (const [at, id] of ids.entries()) {
+    if (!colours.has(id)) colours.set(id, new Uint32Array(rgba(colourOf(id)).buffer)[0]);
+    pixels[at] = colours.get(id);
+  }
+  canvas.getContext("2d").putImageData(picture, 0, 0);
+}
+
+/** Return {width, height, ids} of the PNG of a mask. A canvas would have only the upper 8 of 16 bits. */
+export async function readIds(bytes) {
+  if (bytes[24] === 16 && bytes[25] === 0 && bytes[28] === 0) return readGrey16(bytes);
+  const bitmap = await createImageBitmap(new Blob([bytes]), { colorSpaceConversion: "none" });
+  const { width, height } = bitmap;
+  const drawing = h("canvas", { width, height }).getContext("2d", { willReadFrequently: true });
+  drawing.drawImage(bitmap, 0, 0);
+  return { width, height, ids: drawing.getImageData(0, 0, width, height).data.filter((_, at) => at % 4 === 0) };
+}
+
+// The bytes that a filter of PNG expects, from those to the left, above, and above to the left.
+const FILTERS = [
+  () => 0,
+  (left) => left,
+  (left, above) => above,
+  (left, above) => (left + above) >> 1,
+  (left, above, corner) => {
+    const [toLeft, toAbove, toCorner] = [above - corner, left - corner, left + above - 2 * corner].map(Math.abs);
+    return toLeft <= toAbove && toLeft <= toCorner ? left : toAbove <= toCorner ? above : corner;
+  },
+];
+
+/** Return {width, height, ids} of a PNG of 16 bits of grey, which is not interlaced. See the specification of PNG. */
+async function readGrey16(bytes) {
+  const view = new DataView(bytes.buffer, bytes.byteOffset);
+  const [width, height] = [view.getUint32(16), view.getUint32(20)];
+  const parts = [];
+  for (let at = 8; at < bytes.length; at += 12 + view.getUint32(at))
+    if (view.getUint32(at + 4) === 0x49444154) parts.push(bytes.subarray(at + 8, at + 8 + view.getUint32(at))); // IDAT
+  const inflated = new Blob(parts).stream().pipeThrough(new DecompressionStream("deflate"));
+  const data = new Uint8Array(await new Response(inflated).arrayBuffer());
+  const ids = new Uint16Array(width * height);
+  let above = new Uint8Array(2 * width);
+  for (let row = 0; row < height; row++) {
+    const [begin, end] = [row * (2 * width + 1), (row + 1) * (2 * width + 1)];
+    const [filter, line] = [FILTERS[data[begin]], data.subarray(begin + 1, end)];
+    for (let at = 0; at < line.length; at++) line[at] += filter(line[at - 2] ?? 0, above[at], above[at - 2] ?? 0);
+    for (let at = 0; at < width; at++) ids[row * width + at] = (line[2 * at] << 8) | line[2 * at + 1];
+    above = line;
+  }
+  return { width, height, ids };
+}
+
+/** Return a colour as four bytes. */
+function rgba(colour) {
   const drawing = h("canvas", { width: 1, height: 1 }).getContext("2d");
   drawing.fillStyle = colour;
   drawing.fillRect(0, 0, 1, 1);
