@@ -24,6 +24,10 @@ _AS_WANDB = ("run", "--as", "wandb", "--")
         ("Ray, tasks and actors", "ray_tasks_wandb.py", 1),
         ("Ray Tune, WandbLoggerCallback", "ray_tune_wandb.py", 1),
         ("Ray Tune, setup_wandb", "ray_setup_wandb.py", 1),
+        ("gymnasium", "gymnasium_wandb.py", 1),
+        ("Stable-Baselines3", "sb3_wandb.py", 1),
+        ("XGBoost", "xgboost_wandb.py", 1),
+        ("LightGBM", "lightgbm_wandb.py", 1),
     ],
 )
 def test_a_library_logs_to_chiplog_as_it_logs_to_wandb(

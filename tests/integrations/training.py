@@ -16,6 +16,7 @@ from tests.support.waiting import WAIT_S, wait_until
 EXPECTED = "EXPECTED_FILE"  # variable of trainings/expected.py
 _SCRIPTS = Path(__file__).with_name("trainings")
 _END_S = 2 * WAIT_S  # of a library that imports torch in several processes, on a machine that is busy
+_NOT_WATCHED = "NOT regexp_matches(key, '^(gradients|parameters)/')"  # histograms of run.watch()
 _SHOWN = 6  # differences in a message
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 _OFFLINE |= {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}  # the first writes a key into the home
@@ -77,13 +78,15 @@ class Training:
     def _differences(self, expected: dict[str, Any]) -> dict[str, str]:
         """Return what differs in SQL; '' for nothing."""
         runs = self._of_project("SELECT run_id, name, tags, state FROM runs")
-        rows = self._of_project("SELECT step, key, value FROM metrics", "NOT starts_with(key, 'gradients/')")
+        rows = self._of_project("SELECT step, key, value FROM metrics", _NOT_WATCHED)
         config = {row["key"]: json.loads(row["value"]) for row in self._of_project("SELECT key, value FROM config")}
         summary = {
             row["key"]: json.loads(row["value"]) for row in self._of_project("SELECT key, value FROM run_summary")
         }
         versions = self._node.try_sql(f"SELECT name, version FROM artifacts WHERE project = '{self._project}'")
-        media = {row["key"] for row in self._of_project("SELECT DISTINCT key FROM media")}
+        media = self._of_project("SELECT step, key, sha256 FROM media")
+        contents = [list(row.values()) for row in media if row["key"] in {key for _, key, _ in expected["contents"]}]
+        files = {row["path"] for row in self._of_project("SELECT path FROM files")}
         labels = self._of_project("SELECT label, state FROM labels")
         named = {row["name"] for row in runs} - {row["run_id"] for row in runs}
         return {
@@ -96,7 +99,9 @@ class Training:
             "config": _unless(all(config.get(key) == v for key, v in expected["config"].items()), config),
             "summary": _unless(all(summary.get(key) == v for key, v in expected.get("summary", {}).items()), summary),
             "artifacts": _unless(len(versions) == expected["artifacts"], versions),
-            "media": _unless(set(expected.get("media", ())) <= media, media),
+            "media": _unless(set(expected.get("media", ())) <= {row["key"] for row in media}, media),
+            "contents": _unless(sorted(contents) == sorted(expected["contents"]), contents),
+            "files": _unless(set(expected.get("files", ())) <= files, files),
         }
 
     def _of_project(self, query: str, condition: str = "true") -> list[dict[str, Any]]:

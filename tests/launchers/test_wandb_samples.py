@@ -247,13 +247,24 @@ def test_a_queue_to_the_main_process_is_one_label(sample: Sample) -> None:
     assert row[4] == "finished"
 
 
-def test_without_the_command_a_script_runs_by_its_module(sample: Sample) -> None:
-    path = sample.directory / "script.py"
-    path.write_text(HEAD + "work(wandb.init(), int(sys.argv[1]))\n")
-    command = [sys.executable, "-m", "chiplog.integrations.wandb", str(path), "1"]
-    done = subprocess.run(command, env=sample.environ, cwd=sample.directory, timeout=WAIT_S, check=False)
-    assert done.returncode == 0
+@pytest.mark.parametrize("named", everyday(1, [["script.py"], ["-m", "script"]]))
+def test_without_the_command_a_script_runs_by_its_module(sample: Sample, named: list[str]) -> None:
+    (sample.directory / "script.py").write_text(HEAD + "work(wandb.init(), int(sys.argv[1]))\n")
+    done = by_module(sample, *named, "1")
+    assert done.returncode == 0, done.stderr
     sample.rows(lambda rows: values(rows) == [("finished", 3, 303)])
+
+
+def test_a_script_that_does_not_exist_is_one_line(sample: Sample) -> None:
+    done = by_module(sample, "none.py")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "chiplog: script 'none.py' does not exist" in done.stderr
+
+
+def by_module(sample: Sample, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "chiplog.integrations.wandb", *arguments]
+    place = {"env": sample.environ, "cwd": sample.directory}
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False, **place)
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -97,14 +97,17 @@ CREATE OR REPLACE MACRO data_wait_between(run, first_step, last_step) AS TABLE
 SELECT w.* EXCLUDE (run_id) FROM base.data_wait_in(first_step, last_step) w WHERE w.run_id = run;
 
 -- The stored table that each label logged at a step: of its newest attempt there the last one, or the last list of them.
+-- Both windows begin with run, key and step, so that filters on these are applied to the rows below them.
 CREATE OR REPLACE VIEW base.tables_of_steps AS
 WITH newest AS (
     SELECT i.run_id, n.name AS key, f.step, i.label, f.seq, f.sha256, f.bytes
     FROM base.media f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key
     WHERE f.kind = 'table' AND i.run_id IS NOT NULL
     -- safeguard: newest-table-of-step
-    QUALIFY i.attempt = max(i.attempt) OVER (PARTITION BY i.run_id, i.label, f.key, f.step)
-        AND f.seq = max(f.seq) OVER (PARTITION BY f.producer, f.key, f.step, f.metadata->>'item', f.metadata->>'row')
+    QUALIFY i.attempt = max(i.attempt) OVER (PARTITION BY i.run_id, n.name, f.step, i.label)
+        AND f.seq = max(f.seq) OVER (
+            PARTITION BY i.run_id, n.name, f.step, f.producer, f.metadata->>'item', f.metadata->>'row'
+        )
 )
 SELECT run_id, key, step, label, seq, sha256
 FROM newest SEMI JOIN base.stored s ON s.sha256 = newest.sha256 AND s.bytes = newest.bytes;

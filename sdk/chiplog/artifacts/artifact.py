@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 from urllib.parse import urlsplit
 
-from chiplog.media.captured import report_unknown_arguments
+from chiplog.media.captured import report_once, report_unknown_arguments
+from chiplog.safety import foreign_names
 from chiplog.safety.diagnostics import error_text
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
@@ -108,6 +109,20 @@ class Artifact(ArtifactValue):
         else:
             artifact.add_file(path)
         return artifact
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an object that does nothing for a name of W&B's artifacts, and say so once. For unknown names."""
+        if name not in foreign_names.ARTIFACT_NAMES:
+            raise AttributeError(f"'Artifact' object has no attribute {name!r}")
+        report_once(foreign_names.unavailable("artifact", name))
+        return foreign_names.NoOp()
+
+    def is_draft(self) -> bool:
+        """Return True until the artifact is logged."""
+        return self._digest is None
+
+    def finalize(self) -> None:
+        """Do nothing: what is added after `log_artifact` goes into its next version."""
 
     # -- what it is made of --
 
@@ -294,6 +309,8 @@ class Artifact(ArtifactValue):
             if file.path == name:
                 return file
         raise ArtifactError(f"artifact {self.name!r} has no file {name!r:.200}")
+
+    get_entry = get_path  # W&B's
 
     def files(self) -> "list[ArtifactFile]":
         """Return the files of the version, by name.

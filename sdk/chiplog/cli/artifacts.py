@@ -1,12 +1,21 @@
 """`chiplog artifacts`: the versions of artifacts as a table."""
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 import click
 
+from chiplog.cli.format_values import UTC_ZONE
 from chiplog.cli.options import open_client, source_options
 from chiplog.cli.output import FORMATS, Output, output_options
+from chiplog.cli.plain_table import Column
 from chiplog.cli.suggestions import require_known
+from chiplog.cli.tables import plain_cell
 from chiplog.cli.writers import write_result
 from chiplog.query.nearest_names import KNOWN_MAX
+
+if TYPE_CHECKING:
+    from chiplog.cli.fitted_table import Sheet
 
 _FILTERS = ("project", "name", "type")
 _VERSIONS = """SELECT project, name, 'v' || version AS version, type, aliases, n_files, bytes, ts, made_by, used_by
@@ -34,4 +43,38 @@ def artifacts(
             known = [str(row["known"]) for row in client.sql(query).rows()]
             require_known(f"{column} of an artifact", value, known, "chiplog artifacts shows that of each")
         condition = " AND ".join(f"{column} = ${column}" for column in values) or "true"
-        write_result(client.sql(_VERSIONS.format(condition), values or None), output)
+        result = client.sql(_VERSIONS.format(condition), values or None)
+    write_result(result, output, sheets=lambda: _sheets(result.rows()))
+
+
+def _sheets(rows: list[dict[str, Any]]) -> "Iterator[Sheet]":
+    from chiplog.cli.fitted_table import Sheet
+
+    columns = [
+        Column("project", is_name=True, drop=6),
+        Column("name", is_name=True),
+        Column("version", is_whole=True),
+        Column("aliases"),
+        Column("type", drop=5),
+        Column("files", is_number=True, drop=1),
+        Column("bytes", is_number=True, drop=2),
+        Column("logged UTC", is_whole=True, drop=3),
+        Column("made by", is_name=True),
+        Column("used by", is_name=True, drop=4),
+    ]
+    sheet = Sheet(columns)
+    for row in rows:
+        words = {name: plain_cell(", ".join(row[name])) for name in ("aliases", "made_by", "used_by")}
+        sheet.add(
+            plain_cell(row["project"]),
+            plain_cell(row["name"]),
+            row["version"],
+            words["aliases"],
+            plain_cell(row["type"]),
+            str(row["n_files"]),
+            f"{row['bytes']:,}",
+            UTC_ZONE.text(row["ts"], "minutes"),
+            words["made_by"],
+            words["used_by"],
+        )
+    yield sheet

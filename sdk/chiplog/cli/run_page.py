@@ -25,6 +25,7 @@ KEYS_SHOWN = 10
 SUMMARY_SHOWN = 6
 CONFIG_SHOWN = 8
 FILES_SHOWN = 5
+CONTENTS_SHOWN = 6  # keys of media, and versions of artifacts, each in one line
 EVENTS_SHOWN = 8
 EXIT_LINES_SHOWN = 3  # of one label on a terminal
 LAST_VALUES_SHOWN = 3  # for more labels a table shows the range
@@ -46,7 +47,7 @@ def build_page(
         labels = _by_severity(labels, found["first_failure"])[:LABELS_SHOWN] if len(labels) > LABELS_SHOWN else labels
         events = _without_ends(events, labels)[-EVENTS_SHOWN:]
     tables = (
-        _summary_table(found, zone),
+        _summary_table(found, zone, _bound(CONTENTS_SHOWN, everything)),
         _labels(found["labels"], labels, 0 if everything else EXIT_LINES_SHOWN),
         _alerts(found["alerts"], _bound(ALERTS_SHOWN, everything), zone),
         _phases(found["phases"], _bound(PHASES_SHOWN, everything)),
@@ -98,7 +99,7 @@ def _with_more_caption(sheet: Sheet, n_all: int, shown: int | None, what: str) -
 
 
 # -- about the run ----------------------------------------------------------------------------------------------------
-def _summary_table(found: dict[str, Any], zone: Zone) -> Sheet:
+def _summary_table(found: dict[str, Any], zone: Zone, bound: int | None) -> Sheet:
     now = datetime.now(UTC).replace(tzinfo=None)
     took = duration_s(found["created_at"], found["ended_at"], found["state"], now)
     counts = found["completeness"]
@@ -125,6 +126,8 @@ def _summary_table(found: dict[str, Any], zone: Zone) -> Sheet:
         "labels": f"{found['n_labels']}, primary {found['primary_label'] or 'not known yet'}",
         "attempts": found["n_attempts"],
         "events": _events_text(counts),
+        "media": _list_text([f"{row['key']} ({row['n']})" for row in found["media"]], bound),
+        "artifacts": _list_text([_artifact_text(row) for row in found["artifacts"]], bound),
     }
     facts |= _environment_rows(found["environment"] or {}) | _drift(found["config_drift"])
     sheet = Sheet([Column("", is_whole=True), Column("")], has_header=False)
@@ -139,6 +142,15 @@ def _events_text(counts: Mapping[str, int | None]) -> str:
     if counts["produced"] is None:
         return f"{kept}; how many more there were is unknown: a label was lost with its node"
     return f"{counts['produced']} produced = {kept} + {counts['pending']} pending"
+
+
+def _list_text(texts: list[str], shown: int | None) -> str:
+    more = [f"{len(texts) - shown} more"] if shown is not None and len(texts) > shown else []
+    return ", ".join([*texts[:shown], *more])
+
+
+def _artifact_text(row: dict[str, Any]) -> str:
+    return f"{row['name']}:{row['version']}{'' if row['is_made'] else ' (used)'}"
 
 
 def _environment_rows(told: dict[str, Any]) -> dict[str, str | None]:

@@ -8,6 +8,7 @@ from chiplog.cli.options import local_option, open_client, resolve_run, source_o
 from chiplog.cli.output import Output, output_options
 from chiplog.cli.run_page import build_page
 from chiplog.cli.writers import write_object, write_sheets
+from chiplog.query.run_contents import read_artifacts, read_media_keys
 from chiplog.query.run_report import read_run
 from chiplog.query.run_verdict import read_verdict
 
@@ -19,7 +20,8 @@ from chiplog.query.run_verdict import read_verdict
 @local_option
 @source_options
 def show(run: str, output: Output, everything: bool, is_local: bool, dir_: str | None, url: str | None) -> None:
-    """Show one run: its labels, how far they are and how they ended, alerts, time per phase, metrics, config, files.
+    """Show one run: its labels, how far they are and how they ended, alerts, time per phase, metrics, config, files,
+    media, artifacts.
 
     `verdict` says who failed first, which rank was slow, in which phase, and who waited for it.
 
@@ -37,6 +39,7 @@ def show(run: str, output: Output, everything: bool, is_local: bool, dir_: str |
         found = read_run(client, run_id)
         if found is None:
             raise click.ClickException(f"run {run_id!r} was deleted; chiplog runs lists all")
+        found |= {"media": read_media_keys(client, run_id), "artifacts": read_artifacts(client, run_id)}
         verdict = read_verdict(client, run_id, report=found)
     found["verdict"] = {name: value for name, value in verdict.items() if name not in ("parts", "others")}
     if output.form == "json":

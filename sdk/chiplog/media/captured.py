@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.foreign_names import is_stand_in
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.lenient_calls import unknown_argument_diagnostic
@@ -91,8 +92,12 @@ def check_size(content: Content) -> None:
 def report_unknown_arguments(call: str, more: tuple[Any, ...], unknown: Mapping[str, Any]) -> None:
     """Warn once of arguments that a constructor does not have."""
     if more or unknown:
-        bad = unknown_argument_diagnostic(call, more, unknown, "is left out")
-        _once.log(bad.key, "chiplog: %s", bad.message)
+        report_once(unknown_argument_diagnostic(call, more, unknown, "is left out"))
+
+
+def report_once(diagnostic: Diagnostic) -> None:
+    """Warn of a wrong use, once."""
+    _once.log(diagnostic.key, "chiplog: %s", diagnostic.message)
 
 
 def caption_metadata(caption: Any) -> dict[str, Any]:

@@ -34,8 +34,8 @@ class Table(MediaValue):
     Only `get_column` and `get_dataframe` raise: `log()` counts a table that cannot be stored, and says why in one line.
 
     Args:
-        columns: Names of the columns. Without them those of a data frame or of dicts. Otherwise W&B's Input, Output and
-            Expected, or numbers if there are not three columns.
+        columns: Names of the columns, or what `data` takes if nothing else is given. Without names those of a data
+            frame or of dicts; otherwise W&B's Input, Output and Expected, or numbers if there are not three columns.
         data: Rows as lists or dicts, an array of the shape (rows, columns), or a data frame: of pandas, polars,
             pyarrow, DuckDB, or anything with `__arrow_c_stream__`. All but pandas are read at once.
         rows: Rows, as `data`.
@@ -87,6 +87,8 @@ class Table(MediaValue):
         if isinstance(columns, str):
             raise MediaError(f"columns= is the text {short_repr(columns)}; pass a list of names")
         refuse_stand_in(data)
+        if data is None and _is_data(columns):  # Table(frame): the first argument is W&B's, the names
+            columns, data = None, columns
         names = None if columns is None else list(columns)
         if is_frame(data):
             self._read_frame(data)
@@ -332,6 +334,13 @@ def _frame_rows(frame: Any) -> list[list[Any]]:
 
 def _as_list(values: Any) -> list[Any]:
     return list(values) if isinstance(values, list) else list(values.tolist())
+
+
+def _is_data(columns: Any) -> bool:
+    """Return True for what holds rows in place of the names of columns."""
+    if is_frame(columns) or isinstance(columns, Mapping) or getattr(columns, "ndim", 1) == 2:
+        return True
+    return isinstance(columns, list | tuple) and len(columns) > 0 and isinstance(columns[0], Mapping | list)
 
 
 def _read_rows(data: Any) -> tuple[list[list[Any]], list[Any]]:

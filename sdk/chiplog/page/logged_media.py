@@ -1,4 +1,4 @@
-"""Media that a run logged: their keys, those of a key at one step, and what describes a content."""
+"""Media that a run logged: those of a key at one step, and what describes a content."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,24 +8,14 @@ import orjson
 from chiplog.page.contents import shown_type
 from chiplog.page.parameters import CHOSEN_LABELS
 from chiplog.query.client import Client
+from chiplog.query.run_contents import MEDIA
 
 ROWS_MAX = 200  # values of one key at one step
 MASKS_MAX = 10 * ROWS_MAX
-# The view `media` reads the metadata of all rows, and whether each content is stored: with 100,000 images a second.
-_MEDIA = "base.media f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key"
 _STORED = "EXISTS (FROM base.stored s WHERE s.sha256 = f.sha256 AND s.bytes = f.bytes)"
-_KEYS = f"""
-SELECT n.name AS key, kind, count(*) AS n, min(step) AS first_step, max(step) AS last_step, any_value(sha256) AS one
-FROM {_MEDIA} WHERE run_id = $run AND kind <> 'mask' GROUP BY n.name, kind ORDER BY n.name, kind
-"""
-# Values in the rows of tables.
-_PARTS = f"""
-SELECT DISTINCT n.name AS key, kind FROM {_MEDIA}
-WHERE run_id = $run AND sha256 IN (SELECT unnest($digests::VARCHAR[])) AND json_exists(metadata, '$.row')
-"""
 _STEPS = f"""
 WITH steps AS (
-    SELECT DISTINCT step FROM {_MEDIA} WHERE run_id = $run AND n.name = $key AND kind = $kind AND {CHOSEN_LABELS}
+    SELECT DISTINCT step FROM {MEDIA} WHERE run_id = $run AND n.name = $key AND kind = $kind AND {CHOSEN_LABELS}
 ), chosen AS (SELECT coalesce(max(step) FILTER (step <= $step), min(step)) AS step FROM steps)
 SELECT count(*) AS n_steps, any_value(c.step) AS step,
        max(s.step) FILTER (s.step < c.step) AS before, min(s.step) FILTER (s.step > c.step) AS after
@@ -35,7 +25,7 @@ FROM steps s, chosen c
 _ROWS = f"""
 SELECT label, attempt, n.name AS key, try_cast(metadata->>'$.item' AS BIGINT) AS item, metadata, bytes, sha256,
        {_STORED} AS is_stored
-FROM {_MEDIA}
+FROM {MEDIA}
 WHERE run_id = $run AND n.name IN (SELECT unnest($keys::VARCHAR[])) AND kind = $kind AND step = $step
   AND {CHOSEN_LABELS} AND NOT json_exists(metadata, '$.row')
 QUALIFY attempt = max(attempt) OVER (PARTITION BY label)
@@ -45,18 +35,8 @@ ORDER BY length(label), label, item, key LIMIT $limit
 _DESCRIBED = f"""
 SELECT sha256, arg_max(kind, ts) AS kind, arg_max(metadata->>'$.format', ts) AS format, arg_max(bytes, ts) AS bytes,
        bool_or({_STORED}) AS is_stored
-FROM {_MEDIA} WHERE run_id = $run AND sha256 {{chosen}} GROUP BY sha256
+FROM {MEDIA} WHERE run_id = $run AND sha256 {{chosen}} GROUP BY sha256
 """
-
-
-def read_media_keys(client: Client, run: str) -> list[dict[str, Any]]:
-    """Return a row for each key and kind of media of a run, without the parts of others. Raises QueryError."""
-    rows = client.sql(_KEYS, {"run": run}).rows()
-    tables = tuple(f"{row['key']}/" for row in rows if row["kind"] == "table")
-    digests = [row.pop("one") for row in rows]
-    below = [one for row, one in zip(rows, digests, strict=True) if row["key"].startswith(tables)]
-    parts = client.sql(_PARTS, {"run": run, "digests": below}).rows() if below else []
-    return [row for row in rows if {"key": row["key"], "kind": row["kind"]} not in parts]
 
 
 def read_media(client: Client, run: str, key: str, kind: str, step: int, labels: Sequence[str] = ()) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from chiplog.page.contents import logged_content
 from chiplog.page.histograms import COLUMNS_MAX, ROWS_MAX, HistogramsRequest, read_histograms
 from chiplog.page.json_response import read_json, to_exact_json
-from chiplog.page.logged_media import describe_contents, read_media, read_media_keys
+from chiplog.page.logged_media import describe_contents, read_media
 from chiplog.page.logged_tables import ROWS_MAX as TABLE_ROWS_MAX
 from chiplog.page.logged_tables import TABLE_BYTES_MAX, read_table
 from chiplog.page.parameters import (
@@ -27,6 +27,7 @@ from chiplog.page.parameters import (
 from chiplog.page.texts import read_texts
 from chiplog.query.client import Client
 from chiplog.query.result import QueryError
+from chiplog.query.run_contents import read_media_keys
 
 _MEDIA_CELL = re.compile(r"sha256:[0-9a-f]{64}$")
 _KINDS = ("histograms", "texts")

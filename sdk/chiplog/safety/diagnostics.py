@@ -16,6 +16,7 @@ NOT_RECORDED = "not_recorded"  # the kind of a foreign name whose data is lost
 _WARNINGS_PER_KIND = 10  # logged and emitted, so that each kind is visible; all are counted
 _WARNINGS_MAX = {NOT_RECORDED: 1_000}  # each is another loss; there are fewer names
 _NOT_FINITE = "not_finite"  # the only kind of bad value that is recorded
+_LINE_CHARS = 300  # of an exception in a message: the reason is at its beginning
 _REPORT_INTERVAL_S = 60.0  # between two notices of the counts, while they change
 _log = logging.getLogger("chiplog")
 
@@ -99,7 +100,12 @@ class Diagnostics:
         if is_interrupt(error):
             raise error
         self.counts["internal_error"] += 1
-        self.warn_once(("internal_error", where), f"{where}() failed inside: {type(error).__name__} {error}")
+        self.warn_once(("internal_error", where), f"{where}() failed inside: {error_line(error)}")
+
+
+def error_line(error: BaseException) -> str:
+    """Return the type and the text of an exception as one line, also of a library that puts its stack into the text."""
+    return " ".join(f"{type(error).__name__} {error_text(error)}".split())[:_LINE_CHARS]
 
 
 def error_text(error: BaseException) -> str:

@@ -51,6 +51,14 @@ HARMLESS_OF_RUNS = (
     *("finish_artifact", "link_artifact", "link_model", "log_code", "mark_preempting", "pin_config_keys"),
     "upsert_artifact",
 )
+# Of W&B's artifacts.
+_ARTIFACT = """
+    checkout collection commit_hash created_at delete digest_algorithm distributed_id entity file file_count
+    get_added_local_path_name history_step id incremental is_link json_encode link linked_artifacts linked_at logged_by
+    manifest new_draft qualified_name remove size source_artifact source_collection source_entity source_name
+    source_project source_qualified_name source_version state tags ttl unlink updated_at url use_as used_by verify
+"""
+ARTIFACT_NAMES = frozenset(_ARTIFACT.split())
 # Of the runs of both.
 _RUN = """
     config_static display entity from_dictionary from_proto get_project_url get_url inputs join outputs path project_url

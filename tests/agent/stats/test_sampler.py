@@ -5,9 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from itertools import pairwise
 
 from chiplog_agent.stats.frames import PERIOD_MIN_S, FrameReader, encode_frame
+from chiplog_agent.stats.gpu_threads import AbsentGpus
+from chiplog_agent.stats.sampler import STALE_PERIODS, Sampler
 from chiplog_agent.stats.sampler_process import (
     DeviceStale,
     Sample,
@@ -92,6 +95,22 @@ def test_the_sampler_takes_its_interval_and_its_ranks_from_the_input() -> None:
     sampler.communicate(timeout=WAIT_S)
     assert sampler.returncode == 0
     assert min(after - before for before, after in pairwise(taken_us[""])) < SAMPLE_INTERVAL_S * 1e6 / 2
+
+
+def test_a_device_that_answered_by_the_long_interval_is_not_stale_by_the_short_one() -> None:
+    input_fd, writer_fd = os.pipe()
+    try:
+        gpus = AbsentGpus()
+        sampler = Sampler(input_fd, -1, gpus)
+        before = time.monotonic()
+        sampler._answered = {"GPU-0": before - 60.0}
+        os.write(writer_fd, encode_frame(["period", 3600.0]) + encode_frame(["period", 1.0]))
+        assert sampler._take_input()
+        assert sampler._stale_frames(before + STALE_PERIODS - 0.1) == []
+        assert sampler._stale_frames(time.monotonic() + STALE_PERIODS + 0.1)[0] == ["stale", "GPU-0"]
+    finally:
+        for descriptor in (input_fd, writer_fd, gpus.wake):
+            os.close(descriptor)
 
 
 def test_the_sampler_ends_when_no_process_reads_its_samples() -> None:

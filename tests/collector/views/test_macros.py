@@ -10,6 +10,7 @@ import pytest
 
 from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.query.execute import tables_found
 from tests.support.collector_log import START_US, Rank, whole
 from tests.support.index import Index
 from tests.support.query_client import Asker
@@ -264,6 +265,46 @@ def test_contents_that_are_not_stored_are_left_out(index: Index) -> None:
     data = [log_table(rank, 0, "part", [{"x": number}]) for number, rank in enumerate(ranks)]
     index.take(whole(*ranks), store_content(index.files, data[1]))
     assert index.sql("FROM media_table('r', 'part', 0)") == [("rank1", 1)]
+
+
+@pytest.mark.parametrize(
+    ("call", "params", "n_read"),
+    [
+        ("'r', 'k', 1", None, 1),
+        ("step := 1, run := 'r', key := 'k'", None, 1),
+        ("?, ?, ?", ["r", "k", 1], 1),
+        ("$run, 'k', $step", {"run": "r", "step": 1, "other": 0.5}, 1),
+        ("'r', 'k', -1", None, 1),
+        ("lower('R'), 'k', 1", None, 8),
+        ("'r', 'k', 1 + 0", None, 8),
+        ("'r', 'k', 1.0", None, 8),
+        ("'r', 'k', $step", {"step": 1.0}, 8),
+    ],
+)
+def test_a_query_looks_only_for_the_tables_that_its_arguments_name(
+    index: Index, call: str, params: list[Any] | dict[str, Any] | None, n_read: int
+) -> None:
+    """Arguments that are expressions are not known before it runs: then it looks for all tables."""
+    ranks = [Rank(number, label="rank0", run_id=run, launch=run) for number, run in enumerate("rs")]
+    for rank in ranks:
+        for key, step in (("k", 1), ("k", 2), ("k", -1), ("other", 1)):
+            data = log_table(rank, step, key, [{"x": 1}])
+    index.take(whole(*ranks), store_content(index.files, data))
+    query = f"SELECT label, x FROM media_table({call})"
+    connection = index.database.connection
+    with tables_found(connection, query, params):
+        assert connection.execute("SELECT len(getvariable('media_tables'))").fetchall() == [(n_read,)]
+        named = {name: params[name] for name in params if name != "other"} if isinstance(params, dict) else params
+        assert connection.execute(query, named).fetchall() == [("rank0", 1)]
+
+
+def test_two_tables_of_a_query_are_both_found(index: Index) -> None:
+    rank = Rank(0)
+    for step in (1, 2):
+        index.take(store_content(index.files, log_table(rank, step, "k", [{"x": step}])))
+    index.take(whole(rank))
+    query = "SELECT a.x, b.x FROM media_table('r', 'k', 1) a JOIN media_table('r', 'k', 2) b USING (label)"
+    assert index.sql(query) == [(1, 2)]
 
 
 def test_an_unknown_table_is_one_line_with_its_run_key_and_step(asker: Asker) -> None:

@@ -27,7 +27,7 @@ for step, batch in enumerate(data):
     expected.add(step, values)
 if accelerator.is_main_process:
     tracker = accelerator.get_tracker("wandb")
-    tracker.log_images({"noise": [torch.rand(3, 8, 8).numpy().transpose(1, 2, 0)]}, step=step)
+    tracker.log_images({"noise": [255 * torch.rand(3, 8, 8).numpy().transpose(1, 2, 0)]}, step=step)
     tracker.log_table("predictions", columns=["x", "y"], data=[[1, 2.0], [2, 4.0]], step=step)
 accelerator.end_training()
 if accelerator.is_main_process:

@@ -66,7 +66,7 @@ data = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=4)
 trainer.fit(model, data, data)
 if trainer.is_global_zero:
     logger.log_table("predictions", columns=["x", "y"], data=[[1, 2.0]])
-    logger.log_image("noise", [torch.rand(8, 8, 3).numpy()])
+    logger.log_image("noise", [255 * torch.rand(8, 8, 3).numpy()])
     for call in range(2):  # the logger's step metric is added to them
         expected.add(recorder.n_calls + call, {"trainer/global_step": recorder.last_step})
     logger.experiment.finish()

@@ -1,5 +1,6 @@
 """`chiplog.Artifact`: what adds to it never raises, what reads it may; a collector numbers it."""
 
+import copy
 import gc
 import os
 import tempfile
@@ -38,6 +39,19 @@ def test_arguments_about_the_way_to_a_server_are_accepted_and_others_are_one_lin
     assert caplog.messages == []
     artifact.add_file("m.pt", color="red")
     assert "add_file() has no argument color=" in caplog.messages[0] and len(artifact.entries()) == 3
+
+
+def test_names_of_wandbs_artifacts_are_harmless_with_one_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    artifact = chiplog.Artifact("x", incremental=True)
+    artifact.finalize()
+    assert artifact.is_draft()
+    for _ in range(2):
+        artifact.link("registry/model")
+        assert not artifact.tags
+    assert [message.split(" ")[1] for message in caplog.messages] == ["Artifact()", "artifact.link", "artifact.tags"]
+    with pytest.raises(AttributeError, match="no attribute 'of_tomorrow'"):
+        _ = artifact.of_tomorrow
+    copy.copy(artifact)
 
 
 def test_media_are_entries_with_their_parts_below() -> None:

@@ -31,9 +31,13 @@ def test_all_versions_are_listed_and_the_filters_choose_among_them(root: Path) -
     assert versions(root, "model") == [("model", "v1"), ("model", "v0")]
 
 
-def test_a_table_names_aliases_and_runs(root: Path) -> None:
+def test_a_table_has_aliases_and_runs_as_words(root: Path) -> None:
     done = CliRunner().invoke(artifacts, ["model", "--dir", str(root)])
-    assert "best" in done.stdout and "latest" in done.stdout and "r1" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines()[2:]]
+    assert [row[:4] for row in rows] == [["team/gpt", "model", "v1", "latest"], ["team/gpt", "model", "v0", "best"]]
+    assert {row[-1] for row in rows} == {"r1"}
+    as_json = CliRunner().invoke(artifacts, ["model", "--format", "json", "--dir", str(root)])
+    assert [row["aliases"] for row in json.loads(as_json.stdout)] == [["latest"], ["best"]]
 
 
 @pytest.mark.parametrize(

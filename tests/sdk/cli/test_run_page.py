@@ -5,14 +5,19 @@ import io
 import json
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from chiplog.cli.root import main
 from chiplog.cli.run_page import _environment_rows, _labels, _seconds_text
+from chiplog.cli.show import show as show_command
 from tests.support.command_line import ON_ONE_WORKER
+from tests.support.hand_written import filled
+from tests.support.logged_media import fill_logged_media
 from tests.support.shown_runs import labels_of
 
 pytestmark = ON_ONE_WORKER
@@ -117,3 +122,27 @@ def test_the_command_that_launched_a_run_is_a_line_beside_that_of_its_primary() 
         "command": "python -u train.py",
         "launched by": "torchrun train.py --name 'a b'",
     }
+
+
+def test_media_and_artifacts_of_a_run_are_a_line_each(tmp_path: Path) -> None:
+    def fill(database: Any) -> None:
+        fill_logged_media(database)
+        database.execute(
+            "INSERT INTO base.artifacts (producer, seq, ts, project, name, type, digest, n_files, bytes, metadata) "
+            "SELECT 100, 1, '2026-01-02', 'p', name, 'model', name, 0, 0, '{}' FROM unnest(['a', 'b']) t(name); "
+            "INSERT INTO base.artifact_versions SELECT project, name, digest, 3 FROM base.artifacts"
+        )
+
+    with filled(tmp_path, fill):
+        pass
+    done = CliRunner().invoke(show_command, ["logged", "--dir", str(tmp_path)])
+    [media] = [line for line in done.stdout.splitlines() if line.startswith("media ")]
+    assert media.split(maxsplit=1)[1].startswith("cloud (3), digits (15), ") and media.endswith(", 2 more")
+    assert re.search(r"^artifacts +a:v3, b:v3$", done.stdout, re.MULTILINE)
+    every = CliRunner().invoke(show_command, ["logged", "--all", "--dir", str(tmp_path)])
+    assert "2 more" not in every.stdout and "tone (" in every.stdout
+    as_json = json.loads(
+        CliRunner().invoke(show_command, ["logged", "--format", "json", "--dir", str(tmp_path)]).stdout
+    )
+    assert {row["key"]: row["n"] for row in as_json["media"]}["digits"] == 15
+    assert [(row["name"], row["version"]) for row in as_json["artifacts"]] == [("a", "v3"), ("b", "v3")]

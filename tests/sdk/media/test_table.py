@@ -75,6 +75,22 @@ def test_rows_and_data_frames_become_parquet(given: Any) -> None:
     assert table.data == ROWS and rows_of(table.to_content()) == STORED
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pd.DataFrame({"a": [1, 3], "b": [2, 4]}),
+        pa.table({"a": [1, 3], "b": [2, 4]}),
+        {"a": [1, 3], "b": [2, 4]},
+        [{"a": 1, "b": 2}, {"a": 3, "b": 4}],
+        [[1, 2], [3, 4]],
+        np.array([[1, 2], [3, 4]]),
+    ],
+)
+def test_rows_may_be_the_only_argument_in_place_of_names(rows: Any) -> None:
+    table = Table(rows)
+    assert table.data == [[1, 2], [3, 4]] and table.columns in (["a", "b"], [0, 1])
+
+
 def test_the_types_of_data_frames_are_kept() -> None:
     frame = pa.table({"a": pa.array([1], pa.int8()), "b": pa.array([[1.5]], pa.list_(pa.float32()))})
     schema = pq.read_schema(BytesIO(Table(data=frame).to_content().data))

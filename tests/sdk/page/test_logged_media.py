@@ -1,11 +1,11 @@
-"""Media of a run: their keys, those of a key at one step, and what describes contents."""
+"""Media of a run: those of a key at one step, and what describes contents."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from chiplog.page import logged_media
-from chiplog.page.logged_media import describe_contents, read_media, read_media_keys
+from chiplog.page.logged_media import describe_contents, read_media
 from chiplog.query.client import Client
 from tests.support.hand_written import filled
 from tests.support.logged_media import LOST, digest_of, fill_logged_media
@@ -23,31 +23,11 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
             "INSERT INTO base.media SELECT * REPLACE (300 AS producer, 'again' AS sha256) FROM base.media "
             "WHERE producer = 101 AND step = 0 AND kind = 'image'; "
             "INSERT INTO base.media SELECT * REPLACE (seq + 9000 AS seq, 'later' AS sha256) FROM base.media "
-            "WHERE producer = 100 AND step = 0 AND kind = 'html'; "
-            "INSERT INTO base.names VALUES (900, 'predictions/of its own'); "
-            "INSERT INTO base.media SELECT * REPLACE (900 AS key) FROM base.media WHERE kind = 'html'"
+            "WHERE producer = 100 AND step = 0 AND kind = 'html'"
         )
 
     with filled(tmp_path_factory.mktemp("logged"), fill) as client:
         yield client
-
-
-def test_parts_have_no_key_of_their_own(client: Client) -> None:
-    found = {(row["key"], row["kind"]): row for row in read_media_keys(client, "logged")}
-    assert set(found) == {
-        *(
-            ("scene", "image"),
-            ("digits", "image"),
-            (LOST, "image"),
-            ("report", "html"),
-            ("predictions/of its own", "html"),
-            ("tone", "audio"),
-        ),
-        *(("film", "video"), ("cloud", "object3d"), ("predictions", "table")),
-    }
-    digits = found["digits", "image"]
-    assert digits == {"key": "digits", "kind": "image", "n": 15, "first_step": 0, "last_step": 200}
-    assert read_media_keys(client, "other") == []
 
 
 def test_images_of_a_step_have_their_masks_and_boxes(client: Client) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chiplog.safety.diagnostics import Diagnostic, Diagnostics, error_text
+from chiplog.safety.diagnostics import Diagnostic, Diagnostics, error_line, error_text
 from chiplog_schemas.model.events import EventKind
 
 
@@ -100,9 +100,9 @@ def test_events_that_end_with_the_process_are_a_warning_with_its_reason(diagnost
 
 
 def test_an_error_inside_is_counted_and_what_a_handler_raised_goes_on(diagnostics, caplog) -> None:
-    diagnostics.report_internal_error("log", ValueError("odd"))
+    diagnostics.report_internal_error("log", ValueError("odd\n  stack"))
     assert diagnostics.counts == {"internal_error": 1}
-    assert "log() failed inside: ValueError odd" in caplog.text
+    assert "log() failed inside: ValueError odd stack\n" in caplog.text
 
     def expire(number: int, frame: object) -> None:
         raise TimeoutError("the training's own limit")
@@ -124,5 +124,6 @@ def test_an_exception_without_a_text_is_its_type() -> None:
         def __str__(self) -> str:
             raise RuntimeError("no text")
 
-    assert error_text(MuteError()) == "<MuteError>"
+    assert error_text(MuteError()) == "<MuteError>" and error_line(MuteError()) == "MuteError <MuteError>"
+    assert error_line(ValueError("why\n\n  stack" + "x" * 5_000))[:25] == "ValueError why stackxxxxx"
     assert error_text(ValueError("x" * 5_000)) == "x" * 1_000

@@ -10,6 +10,7 @@ from chiplog.artifacts.artifact import Artifact, used_artifact
 from chiplog.identity.recording_dir import recording_dir
 from chiplog.integrations.adapter import reads
 from chiplog.integrations.wandb import history
+from chiplog.integrations.wandb.addresses import run_url
 from chiplog.integrations.wandb.attribute_dicts import AttributeDict
 from chiplog.integrations.wandb.errors import CommError, artifact_errors, harmless, tell
 from chiplog.integrations.wandb.filters import NAME, Conditions
@@ -181,7 +182,7 @@ class Run:
     @property
     def url(self) -> str:
         """The address, as of the run that wrote it."""
-        return f"chiplog:///{self.project}/runs/{self.id}"
+        return run_url(recording_dir(None), self.project, self.id)
 
     @property
     def config(self) -> dict[str, Any]:

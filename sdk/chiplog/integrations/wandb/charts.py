@@ -5,6 +5,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from chiplog.integrations.wandb.errors import tell
+from chiplog.safety.diagnostics import error_line
 from chiplog.safety.interrupts import is_interrupt
 
 _Chart = TypeVar("_Chart", bound=Callable[..., Any])
@@ -41,7 +42,7 @@ def _never_raises(chart: _Chart) -> _Chart:
         except Exception as error:
             if is_interrupt(error):
                 raise
-            tell(f"wandb.plot.{chart.__name__}() makes no chart: {type(error).__name__} {error}")
+            tell(f"wandb.plot.{chart.__name__}() makes no chart: {error_line(error)}")
             return None
 
     return call  # type: ignore[return-value]  # of the same arguments

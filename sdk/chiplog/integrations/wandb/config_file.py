@@ -18,7 +18,7 @@ def read_config(path: "str | os.PathLike[str]", tell: Callable[[str], None]) -> 
     try:
         import yaml  # PyYAML comes with most frameworks; a training without such a file does not need it
     except ImportError:
-        tell(f"config={os.fspath(path)!r} needs PyYAML, which is not installed; pip install pyyaml, or pass a dict")
+        tell(f"config={os.fspath(path)!r} needs PyYAML, which is not installed; pip install 'chiplog[wandb]'")
         return {}
     try:
         with open(path, encoding="utf-8") as file:

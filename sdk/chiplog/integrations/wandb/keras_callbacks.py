@@ -11,6 +11,7 @@ from chiplog.artifacts.artifact import Artifact
 from chiplog.integrations.wandb.errors import tell
 from chiplog.integrations.wandb.start import current
 from chiplog.media.table import Table
+from chiplog.safety.diagnostics import error_line
 from chiplog.values.metrics import Histogram
 
 # TensorFlow's Keras, where a script has loaded that: with TF_USE_LEGACY_KERAS=1 it is another than `keras`.
@@ -64,7 +65,7 @@ class WandbMetricsLogger(_callbacks.Callback):  # type: ignore[misc,name-defined
             rate = self.model.optimizer.learning_rate
             return float(rate(self.global_step) if callable(rate) and not hasattr(rate, "shape") else rate)
         except Exception as error:  # whatever an optimizer has there
-            tell(f"WandbMetricsLogger cannot read the learning rate ({type(error).__name__}: {error}); it is left out")
+            tell(f"WandbMetricsLogger cannot read the learning rate, which is left out: {error_line(error)}")
             return None
 
 
@@ -230,7 +231,7 @@ class WandbCallback(_callbacks.Callback):  # type: ignore[misc,name-defined]
         try:
             (self.model.save_weights if self.save_weights_only else self.model.save)(path)
         except Exception as error:  # W&B says it and continues, too
-            tell(f"WandbCallback cannot save the model ({type(error).__name__}: {error}); it is not kept")
+            tell(f"WandbCallback cannot save the model, which is not kept: {error_line(error)}")
             return
         _log_model(path, ["latest", "best", f"epoch_{epoch}"])
 

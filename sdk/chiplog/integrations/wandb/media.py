@@ -1,6 +1,6 @@
 """The media classes as W&B has them: its pixels of an image, and helpers that scripts call on them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chiplog.integrations.wandb.errors import harmless, tell
@@ -13,6 +13,7 @@ from chiplog.media.pixels import Pixels, arrange_pixels, to_pixels
 _SERVERS = """
     bind_to_run captions cast encode file_is_set from_json get_media_subdir has_been_logged index_ref init_from_json
     inject_head is_bound path_is_reference resolve_ref seq_to_json set_fk set_pk to_data_array to_json type_mapping
+    all_boxes all_captions all_masks guess_mode with_suffix
 """
 _HARMLESS = frozenset(_SERVERS.split())
 
@@ -119,3 +120,14 @@ class Classes(WBValue):
         return isinstance(other, Classes) and self._class_set == other._class_set
 
     __hash__ = None  # type: ignore[assignment]  # its list may change
+
+
+class BoundingBoxes2D(WBValue, dict[str, Any]):
+    """A layer of boxes, as `Image(boxes=)` takes it: {"box_data": […], "class_labels": {…}}. The key is not used."""
+
+    def __init__(self, val: Mapping[str, Any], key: str = "") -> None:
+        super().__init__(val)
+
+
+class ImageMask(BoundingBoxes2D):
+    """A mask, as `Image(masks=)` takes it: {"mask_data": ids, "class_labels": {…}}. The key is not used."""

@@ -2,14 +2,14 @@
 
 import os
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from enum import Enum
 from importlib import import_module
 from typing import Any
 
 from chiplog.artifacts.artifact import Artifact
 from chiplog.integrations.tensorboard.patch import Sync
-from chiplog.integrations.wandb import api, charts
+from chiplog.integrations.wandb import api, charts, gym_videos
 from chiplog.integrations.wandb.errors import (
     AuthenticationError,
     CommError,
@@ -27,19 +27,20 @@ from chiplog.integrations.wandb.settings import Settings
 from chiplog.integrations.wandb.start import attach, current, generate_id, init
 from chiplog.integrations.wandb.wandb_run import Run, RunDisabled
 from chiplog.safety import foreign_names
+from chiplog.safety.diagnostics import error_line
 from chiplog.values.metrics import Histogram
 
-# Modules in which every name is harmless, but for those of MEDIA and _OF_KERAS. `wandb.plot.line` is a function.
+# Modules in which every name is harmless, but for those of MEDIA and _CALLBACKS. `wandb.plot.line` is a function.
 _WITHOUT_NAMES = """
     agents.pyagent apis.internal apis.reports cli.cli docker integration.catboost integration.diffusers
-    integration.diffusers.autologger integration.dspy integration.fastai integration.gym integration.huggingface
+    integration.diffusers.autologger integration.dspy integration.fastai integration.huggingface
     integration.keras.callbacks.metrics_logger integration.keras.callbacks.model_checkpoint
     integration.keras.callbacks.tables_builder integration.keras.keras integration.kfp integration.langchain
     integration.lightgbm integration.lightning.fabric integration.metaflow integration.openai
     integration.openai.fine_tuning integration.prodigy integration.sacred integration.sagemaker integration.sb3
     integration.sb3.sb3 integration.sklearn integration.tensorflow integration.torch.wandb_torch
     integration.ultralytics integration.weave integration.xgboost integration.xgboost.xgboost jupyter
-    sdk.artifacts.artifact_manifest_entry sdk.artifacts.exceptions sdk.data_types.audio
+    lightgbm sdk.artifacts.artifact_manifest_entry sdk.artifacts.exceptions sdk.data_types.audio
     sdk.data_types.base_types.media sdk.data_types.base_types.wb_value sdk.data_types.bokeh sdk.data_types.eval_table
     sdk.data_types.graph sdk.data_types.helper_types.bounding_boxes_2d sdk.data_types.helper_types.classes
     sdk.data_types.helper_types.image_mask sdk.data_types.html sdk.data_types.image sdk.data_types.molecule
@@ -48,10 +49,11 @@ _WITHOUT_NAMES = """
     sdk.interface.interface sdk.internal sdk.launch sdk.lib.apikey sdk.lib.deprecate sdk.lib.filenames
     sdk.lib.filesystem sdk.lib.gitlib sdk.lib.hashutil sdk.lib.ipython sdk.lib.json_util sdk.lib.module sdk.lib.paths
     sdk.lib.printer sdk.lib.retry sdk.verify sdk.wandb_helper sdk.wandb_metric sdk.wandb_sweep sdk.wandb_watch sklearn
-    trigger wandb_agent wandb_controller
+    trigger wandb_agent wandb_controller xgboost
 """
 MEDIA = {  # by W&B's name of a class: that in media.py, which is imported when it is used
     **{name: name for name in ("Audio", "Classes", "Html", "Image", "Object3D", "Plotly", "Table", "Video", "WBValue")},
+    **{name: name for name in ("BoundingBoxes2D", "ImageMask")},
     **dict.fromkeys(("BatchableMedia", "Media"), "WBValue"),
 }
 _ERRORS = (
@@ -62,7 +64,12 @@ _OF_PLOT = (
     *("bar", "confusion_matrix", "histogram", "line", "line_series", "plot_table", "pr_curve", "roc_curve", "scatter"),
     *("CustomChart", "Visualize", "visualize"),
 )
-_OF_KERAS = ("WandbCallback", "WandbEvalCallback", "WandbMetricsLogger", "WandbModelCheckpoint")
+_CALLBACKS = {  # by library: each in a module that imports it
+    "keras": ("WandbCallback", "WandbEvalCallback", "WandbMetricsLogger", "WandbModelCheckpoint"),
+    "lightgbm": ("log_summary", "wandb_callback"),
+    "sb3": ("WandbCallback",),
+    "xgboost": ("WandbCallback", "wandb_callback"),
+}
 _ENV = "WANDB_{}"
 _ENV_NAMES = {"IGNORE": "WANDB_IGNORE_GLOBS", "DISABLE_SSL": "WANDB_INSECURE_DISABLE_SSL"}
 _ARTIFACT_NAME_CHARS = 128
@@ -83,9 +90,14 @@ def lookup(name: str) -> Any:
         return getattr(import_module("chiplog.integrations.wandb.media"), MEDIA[own])
     if module == "env" and own.isupper():
         return _ENV_NAMES.get(own, _ENV.format(own))
-    if own in _OF_KERAS and "keras" in module.split("."):
-        return getattr(import_module("chiplog.integrations.wandb.keras_callbacks"), own)
-    return harmless(name)
+    library = next((part for part in module.split(".") if own in _CALLBACKS.get(part, ())), None)
+    if library is None:
+        return harmless(name)
+    try:
+        return getattr(import_module(f"chiplog.integrations.wandb.{library}_callbacks"), own)
+    except ImportError as error:
+        tell(f"wandb.{name} does nothing: its library cannot be imported: {error_line(error)}")
+        return foreign_names.stand_in(own)
 
 
 def module_names() -> dict[str, dict[str, Any]]:
@@ -133,6 +145,8 @@ def module_names() -> dict[str, dict[str, Any]]:
         "keras": {},
         "integration.keras.callbacks": {},
         "integration.tensorboard": _TENSORBOARD,
+        "gym": {"monitor": monitor_gym},
+        "integration.gym": {"monitor": monitor_gym},
         **{name: {} for name in _WITHOUT_NAMES.split()},
     }
 
@@ -151,22 +165,13 @@ def patch_tensorboard(
     """
     unpatch_tensorboard()
 
-    def log(data: dict[str, Any], step: int | None) -> None:
-        run = current()
-        if run is None:
-            tell("values of a SummaryWriter without a run are not recorded; call wandb.init() first")
-        else:
-            run.log(data, step)
-
     def configure(values: dict[str, Any]) -> None:
         run = current()
         if run is not None:
             run.config.setdefaults(values)
 
-    def report(where: str, error: Exception) -> None:
-        tell(f"what a SummaryWriter was given is not recorded: {type(error).__name__} {error}")
-
-    _patched.append(Sync(log, configure, report, root_logdir))
+    what = "what a SummaryWriter was given"
+    _patched.append(Sync(_log_to_current(what), configure, _report(what), root_logdir))
     _patched[0].begin()
 
 
@@ -176,7 +181,33 @@ def unpatch_tensorboard() -> None:
         _patched.pop().end()
 
 
+def monitor_gym() -> None:
+    """Log the videos that gymnasium and gym record to the current run, until the process ends."""
+    if not gym_videos.is_installed():
+        tell(gym_videos.MISSING)
+    elif not _monitors:
+        what = "a video of gymnasium"
+        _monitors.append(gym_videos.Monitor(_log_to_current(what), _report(what)))
+        _monitors[0].begin()
+
+
+def _log_to_current(what: str) -> Callable[[dict[str, Any], int | None], None]:
+    def log(data: dict[str, Any], step: int | None) -> None:
+        run = current()
+        if run is None:
+            tell(f"{what} is not recorded without a run; call wandb.init() first")
+        else:
+            run.log(data, step)
+
+    return log
+
+
+def _report(what: str) -> Callable[[str, Exception], None]:
+    return lambda where, error: tell(f"{what} is not recorded: {error_line(error)}")
+
+
 _patched: list[Sync] = []
+_monitors: list[gym_videos.Monitor] = []  # at most one
 _TENSORBOARD = {"patch": patch_tensorboard, "unpatch": unpatch_tensorboard}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from chiplog.identity.identity import is_rank_of_launcher
 from chiplog.integrations.adapter.reads import former_state
+from chiplog.integrations.wandb import gym_videos
 from chiplog.integrations.wandb.config_file import read_config
 from chiplog.integrations.wandb.errors import Error, refuse, set_silent, tell
 from chiplog.integrations.wandb.settings import Settings, settings_of, settings_of_environ
@@ -17,7 +18,9 @@ from chiplog.integrations.wandb.wandb_run import Run, run_of_attach_id
 from chiplog.recording import current_run, process_hooks
 from chiplog.recording.start import init as chiplog_init
 from chiplog.safety.boundary import never_raises
+from chiplog.safety.diagnostics import error_line
 from chiplog.safety.text import short_repr
+from chiplog.settings import flag
 from chiplog.values.config import to_plain
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.paths import resolve_root
@@ -30,6 +33,7 @@ _STRICT_WAIT_S = 2.0  # for SQL, by resume="must" and "never"
 _OURS = {"mode": "CHIPLOG_MODE", "project": "CHIPLOG_PROJECT", "run_id": "CHIPLOG_RUN_ID"}
 _OURS |= {"run_group": "CHIPLOG_GROUP", "x_label": "CHIPLOG_LABEL"}
 _READ_LATER = {"x_primary": "CHIPLOG_PRIMARY", "x_stats_gpu_device_ids": "CHIPLOG_GPU_DEVICE_IDS"}
+_OF_A_RUN = ("project", "name", "notes", "group", "job_type")  # arguments that an open run cannot take
 _opened: list[Run] = []  # by init() of this process, the newest last
 _global: list[Run] = []  # at most one: the run that `wandb.run` returns
 
@@ -114,7 +118,7 @@ def init(
         save_code: True saves the main script.
         tensorboard: As sync_tensorboard.
         sync_tensorboard: Log also what SummaryWriters of torch and tensorboardX are given, until `finish`.
-        monitor_gym: Not available yet: one line.
+        monitor_gym: Log also the videos that gymnasium and gym record, until `finish`.
         settings: `wandb.Settings` or a dict.
         anonymous: Accepted.
         **unknown: One line each.
@@ -126,7 +130,7 @@ def init(
     except Error:  # only in strict mode
         raise
     except Exception as error:
-        tell(f"wandb.init() got arguments that it cannot use ({type(error).__name__}: {error}); nothing is recorded")
+        tell(f"wandb.init() got arguments that it cannot use; nothing is recorded: {error_line(error)}")
         return _enter(Run(chiplog_init(mode="disabled"), Settings()))
 
 
@@ -153,9 +157,16 @@ def _init(given: dict[str, Any], environ: Mapping[str, str]) -> Run:
                 f"wandb.init(id={said['run_id']!r}) returns the open run {previous.id}; finish it first",
                 Error,
             )
+        dropped = [
+            f"{name}={given[name]!r:.80}"
+            for name in _OF_A_RUN
+            if given[name] not in (None, getattr(previous, name, None))
+        ]
+        if dropped:
+            what = f"wandb.init() returns the open run {previous.id}, so {', '.join(dropped)} is not used"
+            tell(f"{what}; finish it first, or pass reinit='create_new'")
         previous.config.update(_config(said))
-        if said.get("sync_tensorboard"):
-            previous._sync_tensorboard()
+        previous._take_from_libraries(said)
         return previous
     _check(said, reinit)
     for line in _not_available(given, said):
@@ -174,8 +185,7 @@ def _init(given: dict[str, Any], environ: Mapping[str, str]) -> Run:
         _ = run.dir  # W&B makes it at once
     if said.get("save_code"):
         _save_main_script(run)
-    if said.get("sync_tensorboard"):
-        run._sync_tensorboard()
+    run._take_from_libraries(said)
     return run
 
 
@@ -206,6 +216,8 @@ def _check(said: Mapping[str, Any], reinit: str) -> None:
         refuse(is_strict, "Expected at most only one of exclude or include: config_include_keys or config_exclude_keys")
     if reinit == "create_new" and run_id and any(run.id == run_id for run in _opened if not run._is_finished):
         refuse(is_strict, f"run ID {run_id} is in use by an open run of this process", Error)
+    if said.get("monitor_gym") and not gym_videos.is_installed():
+        refuse(is_strict, gym_videos.MISSING, Error)
     resume = str(said.get("resume") or "").lower()
     if is_strict and resume in ("must", "never") and said.get("mode") in (None, "online", "shared"):
         place = resolve_root(None, os.environ)
@@ -268,7 +280,9 @@ def _arguments(said: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
     arguments["update_finish_state"] = said.get("x_update_finish_state")
     if said.get("x_stats_gpu_device_ids") is not None:
         arguments["gpu_device_ids"] = [str(index) for index in said["x_stats_gpu_device_ids"]]
-    arguments["sample_interval_s"] = 0 if said.get("x_disable_stats") else said.get("x_stats_sampling_interval")
+    arguments["sample_interval_s"] = (
+        0 if flag("x_disable_stats", said.get("x_disable_stats"))[0] else said.get("x_stats_sampling_interval")
+    )
     if said.get("console") == "off":
         arguments["capture_console"] = False
     return arguments
@@ -315,7 +329,7 @@ def _not_available(given: Mapping[str, Any], said: Mapping[str, Any]) -> list[st
         f"Settings({name}=) is not a field of wandb 0.31; it is ignored"
         for name in settings_of(given["settings"]).unknown()
     ]
-    for name in ("monitor_gym", "resume_from", "fork_from"):
+    for name in ("resume_from", "fork_from"):
         if said.get(name):
             lines.append(f"wandb.init({name}=) is not available in chiplog: the run is opened without it")
     return lines

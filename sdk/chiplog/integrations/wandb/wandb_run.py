@@ -4,14 +4,19 @@ import base64
 import os
 import pickle
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from types import ModuleType
 from typing import Any, TextIO
 
 from chiplog.integrations.adapter.reads import former_state
 from chiplog.integrations.tensorboard.patch import Sync
+from chiplog.integrations.wandb.addresses import project_url, run_url
 from chiplog.integrations.wandb.attribute_dicts import AttributeDict
 from chiplog.integrations.wandb.charts import CustomChart
 from chiplog.integrations.wandb.errors import Error, UsageError, artifact_errors, of_open_run, refuse, too_late
+from chiplog.integrations.wandb.gym_videos import Monitor
 from chiplog.integrations.wandb.model_watch import Watch
 from chiplog.integrations.wandb.restore import restore_file
 from chiplog.integrations.wandb.run_config import Config
@@ -25,11 +30,12 @@ from chiplog.values.artifact_value import UnknownArtifactError
 from chiplog.values.metrics import FLOAT_TYPES, Histogram
 from chiplog_schemas.model.events import EventKind
 
-_FIGURES = ("matplotlib.figure", "plotly.graph_objs._figure", "plotly.graph_objs")
+_FIGURES = ("matplotlib.", "plotly.")  # what the modules of types that are drawn begin with
 _ATTACHED = "chiplog-run:"  # what an `_attach_id` begins with
 # Beside those with code here: chiplog's own, and those that do nothing.
 _PASSED_ON = ("log_artifact", "log_model")
 _METHODS_OF_OPEN_RUNS = foreign_names.RUN_NAMES.union(_PASSED_ON)
+_TITLES_MAX = 1_000  # of alerts that may have to wait: scripts put numbers into titles
 _STDOUT = 1  # a stream of the console
 FORMER_WAIT_S = 1.0  # in all, for what a resumed run had before
 _LEVELS = {"INFO": "info", "WARN": "warning", "ERROR": "error"}
@@ -58,8 +64,9 @@ class Run:
         self._config = Config(inner.config, self._former_config, lambda: self._check_open("config"))
         self._former: dict[str, Any] | None = None  # what the run had before; None: not asked for yet
         self._watches: list[Watch] = []
-        self._tensorboard: Sync | None = None
+        self._taken: dict[str, Sync | Monitor] = {}  # what takes what other libraries write, by argument of init
         self._n_lines = 0  # of write_logs()
+        self._quiet_until: dict[str, float] = {}  # by title of alerts, by the monotonic clock
         inner._before_finish = self._end  # also at an exit without finish()
 
     # -- logging --
@@ -293,13 +300,13 @@ class Run:
 
     @property
     def url(self) -> str | None:
-        """The address of the run: `chiplog:///PROJECT/runs/ID`; None of a disabled run."""
-        return None if self.disabled else f"chiplog:///{self.project}/runs/{self.id}"
+        """The address on a served page, else `chiplog:///PROJECT/runs/ID`; None of a disabled run."""
+        return None if self.disabled else run_url(self._inner._settings.places.root, self.project, self.id)
 
     @property
     def project_url(self) -> str | None:
         """The address of the project."""
-        return None if self.disabled else f"chiplog:///{self.project}"
+        return None if self.disabled else project_url(self.project)
 
     sweep_id = sweep_url = None
 
@@ -418,7 +425,22 @@ class Run:
     @of_open_run
     @never_raises("alert")
     def alert(self, title: str, text: str = "", level: Any = None, wait_duration: Any = 0) -> None:
-        """Record an alert. level: INFO, WARN or ERROR."""
+        """Record an alert.
+
+        Args:
+            title: A few words.
+            text: More of them.
+            level: INFO, WARN or ERROR.
+            wait_duration: Seconds or a timedelta after an alert in which others of its title are not recorded.
+
+        """
+        wait_s, now = _seconds(wait_duration), time.monotonic()
+        if now < self._quiet_until.get(title, 0):
+            return
+        if wait_s > 0:
+            if len(self._quiet_until) >= _TITLES_MAX:
+                self._quiet_until.clear()
+            self._quiet_until[title] = now + wait_s
         word = str(getattr(level, "value", level) or "INFO").upper()
         self._inner.alert(title, text, _LEVELS.get(word, word.lower()))
 
@@ -475,22 +497,30 @@ class Run:
     def _end(self) -> None:
         """End what was begun, and record what chiplog's own summary lacks; chiplog's run calls it when it ends."""
         self.unwatch()
-        if self._tensorboard is not None:
-            self._tensorboard.end()
+        self._end_taking()
         self._summary.publish()
 
-    @never_raises("tensorboard")
-    def _sync_tensorboard(self) -> None:
-        """Log what SummaryWriters are given, until `finish`."""
-        if self._tensorboard is None and not self.disabled:
-            self._tensorboard = Sync(self._log_added, self._config.setdefaults, self._inner._report_internal_error)
-            self._tensorboard.begin()
+    @never_raises("init")
+    def _take_from_libraries(self, said: Mapping[str, Any]) -> None:
+        """Log what other libraries write, until `finish`. said: arguments of `init`: sync_tensorboard, monitor_gym."""
+        report = self._inner._report_internal_error
+        for name, taker in (
+            ("sync_tensorboard", Sync(self._log_taken, self._config.setdefaults, report)),
+            ("monitor_gym", Monitor(self._log_taken, report)),
+        ):
+            if said.get(name) and name not in self._taken and not self.disabled:
+                self._taken[name] = taker
+                taker.begin()
 
-    def _log_added(self, data: dict[str, Any], step: int | None) -> None:
-        if not self._is_finished:
+    def _log_taken(self, data: dict[str, Any], step: int | None) -> None:
+        if self._is_finished:  # chiplog's run was finished
+            self._end_taking()
+        else:
             self.log(data, step)
-        elif self._tensorboard is not None:  # chiplog's run was finished
-            self._tensorboard.end()
+
+    def _end_taking(self) -> None:
+        for taker in self._taken.values():
+            taker.end()
 
     @of_open_run
     def status(self) -> None:
@@ -611,6 +641,13 @@ class Metric:
         self.summary = summary
 
 
+def _seconds(duration: Any) -> float:
+    """Return a timedelta, or a number of seconds, as seconds; 0 for anything else."""
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    return float(duration) if isinstance(duration, int | float) else 0.0
+
+
 def _values(data: Any) -> Iterable[Any]:
     return data.values() if type(data) is dict else (None,)
 
@@ -621,7 +658,9 @@ def _logged(key: Any, value: Any) -> tuple[Any, Any]:
         return value.key_of_table(key), value.table
     if type(value) is dict:
         return key, dict(_logged(inner, entry) for inner, entry in value.items())
-    if type(value).__module__ in _FIGURES:
+    kind = type(value)
+    is_pyplot = kind is ModuleType and value.__name__ == "matplotlib.pyplot"  # `plt` means its current figure
+    if is_pyplot or str(kind.__module__).startswith(_FIGURES):
         from chiplog.media.figure import Figure  # a training without figures does not need it
 
         return key, Figure(value)

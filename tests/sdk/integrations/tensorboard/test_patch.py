@@ -36,7 +36,7 @@ class Taken:
 def ended(module: str) -> Iterator[None]:
     importlib.import_module(module)
     yield
-    for sync in list(patch._open):
+    for sync in list(patch._patches._takers):
         sync.end()
 
 
@@ -104,7 +104,7 @@ def test_at_the_end_the_class_is_as_it_was(module: str, tmp_path: Path) -> None:
     second.sync.end()
     second.sync.end()
     assert dict(vars(cls)) == before
-    assert patch._finder not in sys.meta_path
+    assert patch._patches not in sys.meta_path
     with writer_of(module, tmp_path) as writer:
         writer.add_scalar("loss", 1.0, 1)
     assert first.rows == second.rows == []
@@ -128,7 +128,7 @@ def test_a_method_that_another_library_replaced_stays_and_values_are_taken_once(
     second.sync.end()
     assert [step for _, step in second.rows] == [1] and first.rows == []
     monkeypatch.setattr(cls, "add_scalar", own)
-    patch._replaced.clear()
+    patch._patches._replaced.clear()
 
 
 def test_what_the_method_raises_is_raised_and_what_the_sync_raises_is_not(module: str, tmp_path: Path) -> None:
@@ -150,13 +150,13 @@ from chiplog.integrations.tensorboard import patch
 rows = []
 sync = patch.Sync(lambda data, step: rows.append((data, step)), dict, print)
 sync.begin()
-assert patch._finder in sys.meta_path
+assert patch._patches in sys.meta_path
 from {module} import SummaryWriter
 with SummaryWriter(sys.argv[1]) as writer:
     writer.add_scalar("loss", 0.5, 3)
 assert rows == [({{"loss": 0.5, "global_step": 3}}, 3)], rows
 sync.end()
-assert patch._finder not in sys.meta_path and SummaryWriter.add_scalar.__closure__ is None
+assert patch._patches not in sys.meta_path and SummaryWriter.add_scalar.__closure__ is None
 """
 
 

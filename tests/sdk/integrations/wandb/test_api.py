@@ -84,7 +84,7 @@ def test_filters_and_orders_choose_runs() -> None:
 def test_a_run_is_found_by_its_path(path: str) -> None:
     run = wandb.Api().run(path)
     assert (run.id, run.config["lr"], run.project) == ("run-2", 0.01, PROJECT)
-    assert wandb.Api().run("/".join(run.path)).url == run.url == f"chiplog:///{PROJECT}/runs/run-2"
+    assert wandb.Api().run("/".join(run.path)).url == run.url == f"chiplog:///{PROJECT.replace('/', '%2F')}/runs/run-2"
 
 
 def test_what_is_not_stored_raises_both_errors_of_wandb() -> None:

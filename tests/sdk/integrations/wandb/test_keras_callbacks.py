@@ -50,7 +50,7 @@ def keras(chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("CHIPLOG_MODE", "offline")
     yield wandb.integration.keras
     wandb.teardown()
-    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    sys.modules.pop(MODULE, None)
 
 
 @pytest.fixture

@@ -102,6 +102,16 @@ def test_classes_name_what_boxes_and_masks_show() -> None:
     assert classes == Classes([{"id": 1, "name": "cat"}]) and classes != Classes([])
 
 
+def test_layers_of_boxes_and_masks_have_classes() -> None:
+    position = {"minX": 0.1, "maxX": 0.2, "minY": 0.3, "maxY": 0.4}
+    boxes = wandb.data_types.BoundingBoxes2D({"box_data": [{"position": position, "class_id": 1}]}, "truth")
+    mask = wandb.data_types.ImageMask({"mask_data": np.zeros((2, 2), int), "class_labels": {0: "sky"}}, "truth")
+    content = Image(PIXELS, boxes={"truth": boxes}, masks={"truth": mask}).to_content()
+    assert content.metadata["boxes"]["truth"]["box_data"] == [{"position": position, "class_id": 1}]
+    assert content.parts[0][1].metadata["class_labels"] == {"0": "sky"}
+    assert isinstance(boxes, WBValue) and issubclass(wandb.data_types.ImageMask, wandb.data_types.WBValue)
+
+
 def test_a_figure_is_logged_by_the_name_plotly() -> None:
     class Figure:
         def to_plotly_json(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import importlib
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,8 @@ from tensorboardX import SummaryWriter
 
 import chiplog
 from chiplog.integrations import wandb
-from chiplog.integrations.wandb import errors
 from chiplog.integrations.wandb.errors import harmless
-from chiplog_schemas.once import OnceLogger
+from chiplog.safety import foreign_names
 from tests.support.node import Node
 
 IMPORTED = [
@@ -81,13 +81,6 @@ OF_RUNS = """
 """
 
 
-@pytest.fixture(autouse=True)
-def nothing_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = OnceLogger(lambda message, *given: errors.write_line(message % given), keys_max=1_000)
-    monkeypatch.setattr(errors, "_once", said)
-    monkeypatch.setattr(errors, "_stand_ins", {})
-
-
 @pytest.mark.parametrize(("module", "name"), IMPORTED)
 def test_what_libraries_import_is_there(module: str, name: str) -> None:
     assert getattr(importlib.import_module(f"chiplog.integrations.wandb.{module}"), name) is not None
@@ -140,6 +133,31 @@ def test_any_other_name_does_nothing_and_says_so_once(capsys: pytest.CaptureFixt
     assert harmless("sweep") is wandb.sweep
     with pytest.raises(AttributeError, match="has no attribute 'made_up'"):
         _ = wandb.made_up
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("integration.keras", "WandbMetricsLogger"),
+        ("keras", "WandbCallback"),
+        ("integration.sb3", "WandbCallback"),
+        ("integration.xgboost", "WandbCallback"),
+        ("xgboost", "wandb_callback"),
+        ("integration.lightgbm", "wandb_callback"),
+        ("lightgbm", "log_summary"),
+    ],
+)
+def test_a_callback_without_its_library_does_nothing_and_says_why_once(
+    module: str, name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for library in ("keras", "stable_baselines3", "tensorflow", "xgboost", "lightgbm"):
+        monkeypatch.setitem(sys.modules, library, None)
+    for _ in range(2):
+        assert foreign_names.is_stand_in(
+            getattr(importlib.import_module(f"chiplog.integrations.wandb.{module}"), name)()
+        )
+    [line] = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"chiplog: wandb.{module}.{name} does nothing: its library cannot be imported: ")
 
 
 def test_a_search_names_the_library_that_searches(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,6 +39,15 @@ def test_in_a_notebook_a_second_init_finishes_the_open_run(monkeypatch: pytest.M
     assert wandb.init().id != first.id and first._is_finished
 
 
+def test_a_second_init_says_what_the_open_run_does_not_take(capsys: pytest.CaptureFixture[str]) -> None:
+    first = wandb.init(project="first", name="n", mode="offline")
+    assert wandb.init(project="first", name="n", mode="offline", tags=["a"]) is first
+    assert capsys.readouterr().err == ""
+    assert wandb.init(project="second", group="g") is first
+    what = f"wandb.init() returns the open run {first.id}, so project='second', group='g' is not used"
+    assert capsys.readouterr().err == f"chiplog: {what}; finish it first, or pass reinit='create_new'\n"
+
+
 def test_reinit_decides_about_an_open_run() -> None:
     first = wandb.init()
     beside = wandb.init(reinit="create_new")
@@ -142,6 +151,7 @@ def test_an_argument_wins_over_settings_those_over_chiplogs_variables_and_these_
         ({"x_stats_sampling_interval": 30}, {}, 30.0),
         ({"x_stats_sampling_interval": 30, "x_disable_stats": True}, {}, 0.0),
         ({"_disable_stats": True}, {}, 0.0),
+        ({"x_disable_stats": "false"}, {}, None),
         ({}, {"WANDB__DISABLE_STATS": "true"}, 0.0),
         ({"x_disable_stats": False}, {"WANDB_X_DISABLE_STATS": "true", "WANDB_X_STATS_SAMPLING_INTERVAL": "5"}, 5.0),
     ],
@@ -163,10 +173,14 @@ def test_config_is_a_namespace_or_a_dict_of_chosen_keys() -> None:
     assert dict(wandb.init(config=3, reinit=True).config) == {}
 
 
-def test_what_is_not_available_is_one_line_each(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_is_not_available_is_one_line_each(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    monkeypatch.setitem(sys.modules, "gym", None)
     wandb.init(monitor_gym=True, fork_from="x", of_tomorrow=1, dir=tmp_path / "there", save_code=True)
     said = capsys.readouterr().err
-    for part in ("init(monitor_gym=)", "init(fork_from=)", "no argument of_tomorrow="):
+    for part in ("monitor_gym records nothing", "init(fork_from=)", "no argument of_tomorrow="):
         assert part in said
     assert Path(wandb.run.dir).is_dir() and wandb.run.dir.startswith(str(tmp_path / "there"))
 

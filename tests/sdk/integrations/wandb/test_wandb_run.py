@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,15 @@ def test_step_metrics_are_added_to_calls_without_them(run: Any, offline: Offline
     [definition] = [e.fields for e in offline(EventKind.DEFINE) if e.fields["name"] == "val/*"]
     assert definition["definition"] == {"summary": "min", "step_metric": "epoch"}
     assert run.summary["val/loss"] == {"min": 0.5}
+
+
+def test_an_alert_is_not_repeated_while_it_has_to_wait(run: Any, offline: Offline) -> None:
+    for wait in (timedelta(hours=1), 3_600, None):
+        run.alert("high loss", wait_duration=wait)
+        run.alert("another", wait_duration=0)
+    run.alert("odd", wait_duration="soon")
+    alerts = [event.fields["message"] for event in offline(EventKind.NOTICE) if event.fields["notice"] == "alert"]
+    assert alerts == ["high loss", *["another"] * 3, "odd"]
 
 
 def test_a_step_metric_is_0_until_it_is_logged(run: Any, offline: Offline) -> None:
@@ -137,14 +147,17 @@ def test_several_words_and_nan_are_recorded_at_the_end(chiplog_dir: Path, offlin
 
 
 def test_figures_and_charts_are_media(run: Any, offline: Offline) -> None:
-    from matplotlib.figure import Figure
+    from matplotlib import pyplot
 
     table = wandb.Table(columns=["x", "y"], data=[[1, 2]])
-    figure = Figure()
-    figure.add_subplot().plot([1, 2])
-    run.log({"figure": figure, "curve": wandb.plot.line(table, "x", "y"), "table": table, "note": "text"})
+    figure, axes = pyplot.subplots()
+    axes.plot([1, 2])
+    run.log({"figure": figure, "axes": axes, "current": pyplot})
+    pyplot.close(figure)
+    run.log({"curve": wandb.plot.line(table, "x", "y"), "table": table, "note": "text"})
     found = [(event.fields["key"], event.fields["kind"]) for event in offline(EventKind.MEDIA)]
-    assert sorted(found) == [("curve_table", "table"), ("figure", "figure"), ("table", "table")]
+    figures = [("axes", "figure"), ("current", "figure"), ("figure", "figure")]
+    assert sorted(found) == sorted([("curve_table", "table"), ("table", "table"), *figures])
     assert run.summary["note"] == "text"
 
 
