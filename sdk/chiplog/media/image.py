@@ -50,8 +50,6 @@ class Image(CapturedMedia):
         >>> run.log({"sample": chiplog.Image(pixels, caption="epoch 3")})
     """
 
-    _to_pixels = staticmethod(to_pixels)  # W&B's are other ones
-
     @hide_unknown_arguments
     def __init__(
         self,
@@ -146,7 +144,7 @@ class Image(CapturedMedia):
         if array is None:
             what = type(value).__name__
             raise MediaError(f"a value of type {what} is not an image; log an array, a tensor, a figure or a path")
-        pixels = self._to_pixels(array, channels_first=is_tensor(value), normalize=normalize)
+        pixels = to_pixels(array, channels_first=is_tensor(value), normalize=normalize)
         self._picture = pillow().fromarray(pixels.array)
         if mode and mode != self._picture.mode:
             self._picture = self._picture.convert(mode)

@@ -27,16 +27,11 @@ class Pixels:
 
 def to_pixels(array: Any, *, channels_first: bool, normalize: bool) -> Pixels:
     """Convert an array of one image. Raises MediaError."""
-    return to_bytes(arrange_pixels(array, channels_first=channels_first), normalize=normalize)
-
-
-def arrange_pixels(array: Any, *, channels_first: bool) -> Any:
-    """Return an array of one image as (height, width) or (height, width, 3 or 4). Raises MediaError."""
     array = _arrange(array, channels_first)
     height, width = array.shape[:2]
     if max(height, width) > _DIMENSION_MAX or array.size > PIXEL_BYTES_MAX:
         raise MediaError(f"it has {width} x {height} pixels, which is too many; resize it")
-    return array
+    return to_bytes(array, normalize=normalize)
 
 
 def to_bytes(array: Any, *, normalize: bool) -> Pixels:

@@ -1,13 +1,11 @@
-"""The media classes as W&B has them: its pixels of an image, and helpers that scripts call on them."""
+"""The media classes as W&B has them, with the helpers that scripts call on them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chiplog.integrations.wandb.errors import harmless, tell
+from chiplog.integrations.wandb.errors import harmless
 from chiplog.media import audio, figure, html, image, object3d, table, video
-from chiplog.media.libraries import load_library
 from chiplog.media.pictures import open_picture
-from chiplog.media.pixels import Pixels, arrange_pixels, to_pixels
 
 # Public names of objects of W&B's classes that do nothing here: what only its server and its own files need.
 _SERVERS = """
@@ -29,7 +27,7 @@ class WBValue:
 
 
 class Image(WBValue, image.Image):
-    """`chiplog.Image` with the pixels of wandb 0.31: numbers are 0 … 255, fractions are cut off, nothing is scaled."""
+    """`chiplog.Image`: floats between 0 and 1 are scaled, where wandb 0.31 makes the image black."""
 
     MAX_ITEMS = 108
     MAX_DIMENSION = 65_500
@@ -53,17 +51,6 @@ class Image(WBValue, image.Image):
             return []
         pixels = list(getattr(found, "get_flattened_data", found.getdata)())  # its name since Pillow 12
         return [pixels[start : start + found.width] for start in range(0, len(pixels), found.width)]
-
-    @staticmethod
-    def _to_pixels(array: Any, *, channels_first: bool, normalize: bool) -> Pixels:
-        if array.dtype.kind not in "biuf":
-            return to_pixels(array, channels_first=channels_first, normalize=normalize)  # which says why not
-        array = arrange_pixels(array, channels_first=channels_first)
-        if array.dtype.kind in "bf" and array.max() <= 1:
-            tell("wandb.Image takes numbers as 0 … 255, so this one is black; multiply it by 255, or log chiplog.Image")
-        np = load_library("numpy", "numpy", "an image")
-        with np.errstate(invalid="ignore"):  # of NaN and numbers outside of uint8
-            return Pixels(array.astype(np.uint8), {})
 
 
 class Table(WBValue, table.Table):

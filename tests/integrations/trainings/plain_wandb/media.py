@@ -24,7 +24,7 @@ run.log(
 )
 run.log(
     {
-        "float": wandb.Image(pixels / 255.0),
+        "float": wandb.Image(pixels / 1.0),  # those between 0 and 1 are black in W&B
         "file": wandb.Image("picture.png"),
         "jpg": wandb.Image(pixels, file_type="jpg"),
     }
