@@ -65,8 +65,8 @@ def restore_environ(environ: MutableMapping[str, str], owner: object) -> None:
     _told.pop(id(owner), None)
     if not _is_own(environ):
         return
-    if _told:
-        environ[PARENT_RUN] = next(reversed(_told.values()))
+    if told := list(_told.values()):  # a copy: a signal handler may open or finish a run here
+        environ[PARENT_RUN] = told[-1]
     elif _previous_value is None:
         del environ[PARENT_RUN]
     else:

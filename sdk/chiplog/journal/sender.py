@@ -15,7 +15,7 @@ import zmq
 
 from chiplog.journal.journal import Journal
 from chiplog.journal.reachability import Reason, probe
-from chiplog.safety.interrupts import is_interrupt
+from chiplog.safety.interrupts import handlers_held, is_interrupt
 from chiplog.safety.process_number import may_start_threads
 from chiplog_schemas.addresses import check_connect
 from chiplog_schemas.backoff import Backoff
@@ -115,7 +115,8 @@ class SenderThread:
     def _start_thread(self) -> RuntimeError | None:
         """Start the thread. Return the error if the system is out of threads."""
         try:
-            self._thread.start()
+            with handlers_held():  # as in start_thread()
+                self._thread.start()
         except RuntimeError as error:  # safeguard: journal-needs-no-thread
             if is_interrupt(error):
                 raise

@@ -4,13 +4,13 @@ Git is read from its files, because the training's own wait() could reap a child
 changes are unknown.
 """
 
-import contextlib
 import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from chiplog.safety.interrupts import handlers_held, is_interrupt
 from chiplog.safety.text import clean_utf8
 
 RECORDS_ENVIRONMENT = "CHIPLOG_SURROUNDINGS"  # a variable; 0: record none of this
@@ -151,9 +151,13 @@ class EnvironmentCollector:
         with self._lock:
             if self._thread is None and not self._is_over:
                 thread = threading.Thread(target=self._run, name="chiplog-surroundings", daemon=True)
-                with contextlib.suppress(RuntimeError):  # out of threads, or the interpreter exits
-                    thread.start()
-                    self._thread = thread  # after its start: the other caller may join it at once
+                try:
+                    with handlers_held():  # as in start_thread()
+                        thread.start()
+                        self._thread = thread  # after its start: the other caller may join it at once
+                except RuntimeError as error:  # out of threads, or the interpreter exits
+                    if is_interrupt(error):
+                        raise
 
     def stop(self) -> None:
         """Wait briefly for the thread; drop its result if it comes later."""

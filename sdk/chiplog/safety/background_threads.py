@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from chiplog.safety.interrupts import is_interrupt
+from chiplog.safety.interrupts import handlers_held, is_interrupt
 
 EXIT_WAIT_S = 0.5  # for all: native calls are short; a thread that waits for a network is in ZeroMQ, which is safe
 is_exiting = threading.Event()  # set at exit: threads use it for their waits
@@ -26,12 +26,13 @@ def start_thread(target: Callable[..., object], *args: Any, name: str) -> bool:
         atexit.register(_wait_for_all)  # safeguard: exit-waits-for-native-threads
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
     try:
-        thread.start()
+        with handlers_held():  # Thread.start() makes a KeyError of what a handler raises in it, of a thread that runs
+            thread.start()
+            _threads[:] = [other for other in _threads if other.is_alive()] + [thread]
     except RuntimeError as error:
         if is_interrupt(error):
             raise
         return False
-    _threads[:] = [other for other in _threads if other.is_alive()] + [thread]
     return True
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from chiplog.safety.interrupts import is_interrupt
+from chiplog.safety.interrupts import is_interrupt, raise_interrupt
 from chiplog.safety.text import clean_utf8
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.once import OnceLogger
@@ -97,8 +97,7 @@ class Diagnostics:
 
     def report_internal_error(self, where: str, error: Exception) -> None:
         """Report an internal error of chiplog. An exception of a signal handler is raised again."""
-        if is_interrupt(error):
-            raise error
+        raise_interrupt(error)
         self.counts["internal_error"] += 1
         self.warn_once(("internal_error", where), f"{where}() failed inside: {error_line(error)}")
 

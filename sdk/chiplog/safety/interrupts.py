@@ -41,12 +41,27 @@ def is_interrupt(error: BaseException, caller: FrameType | None = None) -> bool:
 
 
 def raise_interrupt(error: BaseException) -> None:
-    """Raise what a signal handler raised, if that is the error or what the error was made from."""
+    """Raise what a signal handler raised, if that is the error, what the error was made from, or what it replaced."""
     cause: BaseException | None = error
     while cause is not None:
         if is_interrupt(cause):
             raise cause
-        cause = cause.__cause__
+        cause = cause.__cause__ or _replaced(cause)
+
+
+def _replaced(error: BaseException) -> BaseException | None:
+    """Return the exception that was leaving a call when this one took its place there.
+
+    An example is a `with` on a lock that a handler's exception left unlocked. None if the training is handling the
+    other exception: that one has left all the calls that this one comes from.
+    """
+    before, traceback = error.__context__, error.__traceback__
+    reached = before.__traceback__ if before is not None else None
+    while traceback is not None and reached is not None:
+        if traceback.tb_frame is reached.tb_frame:
+            return before
+        traceback = traceback.tb_next
+    return None
 
 
 @contextmanager

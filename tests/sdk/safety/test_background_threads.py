@@ -1,11 +1,53 @@
 """Background threads: a failure to start one is not an error, and the exit waits for the others."""
 
+import signal
 import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from chiplog.recording.environment import EnvironmentCollector
 from chiplog.safety import background_threads
 from tests.support.waiting import WAIT_S
+
+
+@pytest.fixture
+def raising(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[threading.Event]]:
+    """Let a signal's handler raise TimeoutError in each Thread.start(), once the thread runs. Return these threads."""
+    running: list[threading.Event] = []
+    start = threading._start_new_thread  # type: ignore[attr-defined]
+
+    def interrupted(function: Callable[[], None], arguments: tuple[Any, ...]) -> int:
+        has_begun = threading.Event()
+        number: int = start(lambda: (has_begun.set(), function()), arguments)
+        assert has_begun.wait(WAIT_S)
+        while function.__self__ in threading._limbo:  # type: ignore[attr-defined]
+            pass
+        running.append(has_begun)
+        signal.raise_signal(signal.SIGUSR1)
+        return number
+
+    def handler(*given: Any) -> None:
+        raise TimeoutError("the training's own")
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    monkeypatch.setattr(threading, "_start_new_thread", interrupted)
+    yield running
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_a_handler_raises_while_a_thread_starts_reaches_the_training(raising: list[threading.Event]) -> None:
+    done = threading.Event()
+    collector = EnvironmentCollector(lambda message, facts: done.set(), {})
+    for start in (lambda: background_threads.start_thread(done.set, name="test"), collector.start):
+        done.clear()
+        with pytest.raises(TimeoutError, match="the training's own"):
+            start()
+        assert done.wait(WAIT_S), "the thread runs"
+    collector.start()
+    assert len(raising) == 2, "it was started once"
+    collector.stop()
 
 
 def test_a_thread_runs_its_target_and_does_not_hold_the_process() -> None:

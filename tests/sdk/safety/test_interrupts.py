@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import chiplog
+from chiplog.integrations import wandb
 from chiplog.safety.diagnostics import Diagnostic
-from chiplog.safety.interrupts import handlers_held, is_interrupt
+from chiplog.safety.interrupts import handlers_held, is_interrupt, raise_interrupt
 from chiplog.values.metrics import Histogram, flatten
 from tests.support.safeguard import Safeguard
 
@@ -23,6 +24,12 @@ SAFEGUARDS = [
         "what a signal handler raises passes through init()",
         "interrupt-passes-init",
         new="return _init(environ, given)",
+        test="test_what_a_handler_raises_during_init_reaches_the_training_behind_a_run_that_is_whole",
+    ),
+    Safeguard(
+        "what a signal handler raises passes through wandb.init()",
+        "interrupt-passes-wandb-init",
+        new="return _init_leniently(given)",
         test="test_what_a_handler_raises_during_init_reaches_the_training_behind_a_run_that_is_whole",
     ),
     Safeguard(
@@ -228,6 +235,34 @@ def test_what_a_handler_raises_at_any_point_of_the_block_reaches_the_training() 
     assert n > 100
 
 
+def test_what_took_the_place_of_a_handlers_exception_is_that_exception(calls) -> None:
+    class Unlocked:
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *error: object) -> None:
+            raise RuntimeError("release unlocked lock")
+
+    def call(inner: Callable[[], object]) -> None:
+        try:
+            inner()
+        except RuntimeError as error:
+            raise_interrupt(error)
+
+    def wait() -> None:
+        with Unlocked():
+            signal.raise_signal(signal.SIGALRM)
+
+    def fail() -> None:
+        raise RuntimeError
+
+    with pytest.raises(TimeoutError):
+        call(wait)
+    try:
+        signal.raise_signal(signal.SIGALRM)
+    except TimeoutError:
+        call(fail)  # the training handles it: no reason to raise it again
+
+
 def test_a_signal_that_comes_twice_is_handled_at_once(calls) -> None:
     with pytest.raises(TimeoutError), handlers_held():
         signal.raise_signal(signal.SIGALRM)
@@ -258,7 +293,17 @@ def test_another_thread_leaves_handlers_alone(calls) -> None:
     assert found == [signal.getsignal(signal.SIGUSR1)]
 
 
-def test_what_a_handler_raises_during_init_reaches_the_training_behind_a_run_that_is_whole(chiplog_dir) -> None:
+@pytest.mark.parametrize(
+    "init",
+    [
+        lambda run_id: chiplog.init(run_id=run_id, mode="offline", capture_console=False),
+        lambda run_id: wandb.init(id=run_id, mode="offline", settings={"console": "off"}),
+    ],
+    ids=["chiplog", "wandb"],
+)
+def test_what_a_handler_raises_during_init_reaches_the_training_behind_a_run_that_is_whole(
+    chiplog_dir, init: Callable[[str], object]
+) -> None:
     def expire(signum: int, frame: object) -> None:
         raised.append(signum)
         raise TimeoutError("the training's own")
@@ -271,7 +316,7 @@ def test_what_a_handler_raises_during_init_reaches_the_training_behind_a_run_tha
         for number in range(N_INITS):
             try:
                 signal.setitimer(signal.ITIMER_REAL, chooser.uniform(1e-5, 5e-3))
-                chiplog.init(run_id=f"r{number}", mode="offline", capture_console=False)
+                init(f"r{number}")
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.sigtimedwait([], 0)  # nothing is waited for: what came just now is handled here at the latest
             except TimeoutError:

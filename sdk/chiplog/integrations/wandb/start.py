@@ -19,6 +19,7 @@ from chiplog.recording import current_run, process_hooks
 from chiplog.recording.start import init as chiplog_init
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import error_line
+from chiplog.safety.interrupts import handlers_held
 from chiplog.safety.text import short_repr
 from chiplog.settings import flag
 from chiplog.values.config import to_plain
@@ -125,6 +126,12 @@ def init(
 
     """
     given = dict(locals())
+    with handlers_held():  # safeguard: interrupt-passes-wandb-init
+        return _init_leniently(given)
+
+
+def _init_leniently(given: dict[str, Any]) -> Run:
+    """Open a run; one that records nothing if that fails."""
     try:
         return _init(given, os.environ)
     except Error:  # only in strict mode
