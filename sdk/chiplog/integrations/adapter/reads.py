@@ -19,7 +19,9 @@ _PAUSE_S = 0.2  # between two attempts
 _SUMMARY = "SELECT key, value FROM run_summary WHERE run_id = $run"
 
 
-def former_state(root: Path, run_id: str, before_us: int, wait_s: float) -> dict[str, Any] | None:
+def former_state(
+    root: Path, run_id: str, before_us: int, wait_s: float, *, is_expected: bool = False
+) -> dict[str, Any] | None:
     """Return name, notes, tags, config and summary of a stored run.
 
     Args:
@@ -27,6 +29,7 @@ def former_state(root: Path, run_id: str, before_us: int, wait_s: float) -> dict
         run_id: Its ID.
         before_us: The run must have begun before this time, in microseconds since the epoch.
         wait_s: Longest time to wait for the answer.
+        is_expected: This node has recorded the run, so that it will be stored: ask until it is.
 
     Returns:
         The state; None if no run of this ID is stored.
@@ -36,16 +39,19 @@ def former_state(root: Path, run_id: str, before_us: int, wait_s: float) -> dict
 
     """
     found: dict[str, Any] = {}
-    is_done = threading.Event()
+    is_done, is_late = threading.Event(), threading.Event()
 
     def read() -> None:
         try:
             found.update(_read(root, run_id, before_us))
+            while is_expected and not found and not is_late.wait(_PAUSE_S) and not is_exiting.is_set():
+                found.update(_read(root, run_id, before_us))
         except Exception:
             pass  # without an answer there is no former state
         is_done.set()
 
     if start_thread(read, name="chiplog-former-state") and not is_done.wait(wait_s):
+        is_late.set()
         raise TimeoutError
     return dict(found) or None
 

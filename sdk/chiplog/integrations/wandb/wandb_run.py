@@ -335,7 +335,8 @@ class Run:
             self._former = {}
             try:
                 if is_resumed:
-                    self._former = former_state(root, inner.id, inner._started_us, FORMER_WAIT_S) or {}
+                    asked = root, inner.id, inner._started_us, FORMER_WAIT_S
+                    self._former = former_state(*asked, is_expected=inner.resumed) or {}
             except TimeoutError:
                 message = f"what run {inner.id} had before it was resumed is unknown: SQL did not answer within "
                 self._report("former_state", f"{message}{FORMER_WAIT_S:g} s; read it by wandb.Api().run()")

@@ -3,6 +3,7 @@
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,26 @@ def test_a_stored_run_has_its_state_and_one_that_began_later_has_none(node: Node
     }
     assert former_state(node.root, "r", 1, WAIT_S) is None
     assert former_state(node.root, "other", later_us, WAIT_S) is None
+
+
+def test_a_run_that_is_expected_is_asked_for_until_it_is_stored(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    was_asked, read = threading.Event(), reads._read
+
+    def ask(*given: Any) -> Any:
+        found = read(*given)
+        was_asked.set()
+        return found
+
+    def record() -> None:
+        was_asked.wait(WAIT_S)
+        chiplog.init(run_id="r", notes="late", dir=node.root, capture_console=False).finish()
+
+    monkeypatch.setattr(reads, "_read", ask)
+    recording = threading.Thread(target=record)
+    recording.start()
+    found = former_state(node.root, "r", 2 * time.time_ns() // 1000, WAIT_S, is_expected=True)
+    recording.join()
+    assert found is not None and found["notes"] == "late"
 
 
 def test_without_data_there_is_no_state_and_without_an_answer_in_time_an_error(
