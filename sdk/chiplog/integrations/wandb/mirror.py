@@ -100,6 +100,7 @@ def _begin(real_run: Any, *given: Any, **named: Any) -> None:
         return
     # W&B's own files and server are one thing, what chiplog records is another: WANDB_MODE=offline is of the former.
     named = {**named, "mode": os.environ.get("CHIPLOG_MODE") or "online", "settings": None}
+    named["monitor_gym"] = None  # W&B logs the videos, to both
     if named.get("id") is None and not is_rank_of_launcher(os.environ):
         named["id"] = real_run.id
     if real_run.settings.mode == "shared":

@@ -1,13 +1,13 @@
 """`mirror()`: W&B's call comes first and stays as it is; what follows it never fails."""
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from chiplog.integrations import wandb
-from chiplog.integrations.wandb.mirror import _after, _log_both, converted
+from chiplog.integrations.wandb.mirror import _after, _begin, _log_both, converted
 
 
 def test_what_follows_a_call_gets_its_result_and_never_changes_it() -> None:
@@ -36,6 +36,14 @@ def test_without_the_real_wandb_it_is_one_line(
     monkeypatch.setitem(sys.modules, "wandb", found)  # None: it cannot be imported
     wandb.mirror()
     assert capsys.readouterr().err.startswith("chiplog: mirror() ")
+
+
+def test_videos_of_gymnasium_come_from_the_real_wandb_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(sys.modules[_begin.__module__], "init", lambda **named: given.update(named))
+    real = type("Run", (), {"disabled": False, "id": "r", "settings": SimpleNamespace(mode="online")})()
+    _begin(real, monitor_gym=True, sync_tensorboard=True)
+    assert (given["id"], given["sync_tensorboard"], given["monitor_gym"]) == ("r", True, None)
 
 
 def test_values_are_converted_wherever_they_are_and_others_stay() -> None:
