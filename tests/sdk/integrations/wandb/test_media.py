@@ -13,6 +13,7 @@ from PIL import Image as Pillow
 from chiplog.integrations import wandb
 from chiplog.integrations.wandb import errors
 from chiplog.integrations.wandb.media import Audio, Classes, Html, Image, Object3D, Plotly, Table, Video, WBValue
+from chiplog.values.media_value import MediaError
 from chiplog_schemas.once import OnceLogger
 
 PIXELS = np.array([[[0.2, 0.9, 1.0], [254.9, 17.5, 128.0]]] * 2)
@@ -56,6 +57,9 @@ def test_an_image_has_its_picture_format_and_pixels(tmp_path: Path) -> None:
 def test_what_cannot_be_pixels_is_said_as_by_chiplog() -> None:
     assert "have the type" in Image(np.array([["a"]]))._problem
     assert "its shape is" in Image(np.zeros((3, 5, 7)))._problem
+    for value in (np.nan, np.inf):
+        with pytest.raises(MediaError, match="none of its values is a finite number; log it when it has some"):
+            Image(np.full((4, 4), value)).to_content()
 
 
 def test_helpers_of_tables_and_sounds() -> None:
