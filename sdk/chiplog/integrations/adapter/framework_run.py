@@ -1,0 +1,34 @@
+"""The run that a logger or callback of a framework records into: opened when it is first used, left out of pickles."""
+
+from typing import Any
+
+from chiplog.recording import current_run
+from chiplog.recording.run import Run
+from chiplog.recording.start import init
+
+
+class FrameworkRun:
+    """The current run of this process; without one, a run that is opened when it is first used.
+
+    So the `init()` of a script and the loggers of several frameworks share a run. It ends with the process, as a run of
+    `init()` does, because trainers are used again after they ended: `fit`, then `test`. A pickle has the arguments.
+
+    Args:
+        **arguments: Of `chiplog.init`.
+
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        self._arguments = arguments
+        self._used: Run | None = None
+
+    def open(self) -> Run:
+        """Return the run. One that was finished since its last use stays; a run that others finished is no answer."""
+        run = current_run.current()
+        if run is None or (run._finished and run is not self._used):
+            run = init(**self._arguments)
+        self._used = run
+        return run
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_arguments": self._arguments, "_used": None}

@@ -1,0 +1,47 @@
+"""The run of a framework's logger."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+import chiplog
+from chiplog.integrations.adapter.framework_run import FrameworkRun
+from chiplog.recording import current_run
+
+
+@pytest.fixture(autouse=True)
+def fresh(chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIPLOG_MODE", "offline")
+    monkeypatch.setattr(current_run, "_current", None)
+
+
+def test_a_run_is_opened_at_the_first_use_and_is_the_current_one() -> None:
+    of_framework = FrameworkRun(project="p", config={"lr": 1})
+    assert current_run.current() is None
+    run = of_framework.open()
+    assert (run.project, dict(run.config), of_framework.open()) == ("p", {"lr": 1}, run)
+    assert FrameworkRun(project="other").open() is run
+
+
+def test_the_run_of_a_script_is_used() -> None:
+    run = chiplog.init(project="of the script")
+    assert FrameworkRun(project="p").open() is run
+
+
+def test_what_comes_after_the_end_of_the_run_opens_no_other_one_but_a_new_logger_does() -> None:
+    of_framework = FrameworkRun(project="p")
+    run = of_framework.open()
+    run.finish()
+    assert of_framework.open() is run
+    second = FrameworkRun(project="p").open()
+    assert second is not run and not second._finished
+    assert of_framework.open() is second
+
+
+def test_a_pickle_has_the_arguments_alone() -> None:
+    of_framework = FrameworkRun(project="p")
+    of_framework.open().finish()
+    again = pickle.loads(pickle.dumps(of_framework))
+    assert again.open().project == "p"
+    assert not again.open()._finished
