@@ -20,6 +20,8 @@ _AS_WANDB = ("run", "--as", "wandb", "--")
         ("Optuna", "optuna_wandb.py", 1),
         ("Optuna, a run for each trial", "optuna_multirun_wandb.py", 1),
         ("Keras", "keras_wandb.py", 1),
+        ("Gymnasium, as CleanRL's scripts", "cleanrl_wandb.py", 2),
+        ("Transformers, Lightning, Accelerate in one run", "one_run_wandb.py", 1),
         ("Ray Train, two nodes", "ray_train_wandb.py", 1),
         ("Ray, tasks and actors", "ray_tasks_wandb.py", 1),
         ("Ray Tune, WandbLoggerCallback", "ray_tune_wandb.py", 1),

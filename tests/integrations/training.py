@@ -87,6 +87,7 @@ class Training:
         media = self._of_project("SELECT step, key, sha256 FROM media")
         contents = [list(row.values()) for row in media if row["key"] in {key for _, key, _ in expected["contents"]}]
         files = {row["path"] for row in self._of_project("SELECT path FROM files")}
+        texts = {row["key"] for row in self._of_project("SELECT DISTINCT key FROM texts")}
         labels = self._of_project("SELECT label, state FROM labels")
         named = {row["name"] for row in runs} - {row["run_id"] for row in runs}
         return {
@@ -101,6 +102,7 @@ class Training:
             "artifacts": _unless(len(versions) == expected["artifacts"], versions),
             "media": _unless(set(expected.get("media", ())) <= {row["key"] for row in media}, media),
             "contents": _unless(sorted(contents) == sorted(expected["contents"]), contents),
+            "texts": _unless(set(expected.get("texts", ())) <= texts, texts),
             "files": _unless(set(expected.get("files", ())) <= files, files),
         }
 

@@ -354,5 +354,5 @@ def _warn_of_ignored_run(run: Run) -> None:
 @never_raises("save_code")
 def _save_main_script(run: Run) -> None:
     path = getattr(sys.modules.get("__main__"), "__file__", None)
-    if path and Path(path).is_file():
+    if path and Path(path).is_file() and run._inner.is_primary:  # all ranks of a run have the same script
         run._inner.save(path, f"code/{Path(path).name}")
