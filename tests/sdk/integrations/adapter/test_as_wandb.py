@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -45,16 +46,36 @@ def test_import_wandb_is_the_drop_in_under_both_names(tmp_path: Path, start: str
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_children_get_it_too(tmp_path: Path, method: str) -> None:
-    (tmp_path / "script.py").write_text(
-        "import multiprocessing, wandb\n"
-        "def child(): import wandb; assert wandb.__name__ == 'chiplog.integrations.wandb'\n"
-        "if __name__ == '__main__':\n"
-        f"    process = multiprocessing.get_context({method!r}).Process(target=child)\n"
-        "    process.start(); process.join(); assert process.exitcode == 0\n"
+@pytest.mark.parametrize("way", ["fork", "spawn", "forkserver", "subprocess"])
+def test_children_get_it_too_beside_an_installed_wandb(tmp_path: Path, way: str) -> None:
+    (tmp_path / "wandb").mkdir()  # of old runs, beside the script
+    installed = tmp_path / "site"
+    (installed / "wandb").mkdir(parents=True)
+    (installed / "wandb/__init__.py").write_text("raise ImportError('the installed wandb is imported')")
+    (installed / "wandb-0.20.0.dist-info").mkdir()
+    (installed / "wandb-0.20.0.dist-info/METADATA").write_text("Name: wandb\nVersion: 0.20.0\n")
+    (tmp_path / "child.py").write_text(
+        f"def check():\n{indent(CODE, '    ')}\nif __name__ == '__main__':\n    check()\n"
     )
-    ran("import runpy; runpy.run_path('script.py', run_name='__main__')", tmp_path, **as_wandb.variables(os.environ))
+    (tmp_path / "script.py").write_text(
+        "import multiprocessing, subprocess, sys, child\n"
+        "if __name__ == '__main__':\n"
+        "    child.check()\n"
+        f"    way = {way!r}\n"
+        "    if way == 'subprocess':\n"
+        "        subprocess.run([sys.executable, 'child.py'], check=True)\n"
+        "    else:\n"
+        "        process = multiprocessing.get_context(way).Process(target=child.check)\n"
+        "        process.start(); process.join(); assert process.exitcode == 0\n"
+    )
+    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environ = as_wandb.variables({**os.environ, "PYTHONPATH": path})
+    said = ran(
+        "import runpy, sys; sys.path.insert(0, ''); runpy.run_path('script.py', run_name='__main__')",
+        tmp_path,
+        **environ,
+    )
+    assert said == ""
 
 
 def test_a_foreign_wandb_that_was_imported_before_is_named(tmp_path: Path) -> None:
