@@ -184,6 +184,18 @@ def test_a_restart_is_measured_by_the_metric_that_goes_back_beside_one_that_only
         assert rows == [(1, 67, 60, 8), (2, 90, 80, 11)]
 
 
+def test_an_attempt_whose_end_nobody_saw_did_not_end_before_it_began(index: Index) -> None:
+    """It may have ended at any time since its start: its own round is not the one after it."""
+    agent = Rank(9, role="agent", run_id="", rank=None)
+    ranks = [Rank(n, label="rank0", rank=0, restart=n, started_at=START_US + n * 10_000_000) for n in range(3)]
+    for n, rank in enumerate(ranks):
+        reach(rank, 5 + n, 10 * n + 1)
+        said = {"state": "crashed", "produced": len(rank.events), "late_us": 8_000_000}
+        agent.say(EventKind.PEER, rank.uuid, said, ts=START_US + n * 10_000_000 + 8_000_000)
+    index.take(whole(*ranks, agent))
+    assert index.sql("SELECT round FROM base.rounds ORDER BY producer") == [(0,), (1,), (2,)]
+
+
 def test_a_round_that_logged_no_step_is_time_lost_and_one_that_goes_on_at_the_next_step_repeats_nothing(
     index: Index,
 ) -> None:
