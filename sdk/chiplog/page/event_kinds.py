@@ -42,6 +42,7 @@ EVENT_KINDS = {
     "samples_dropped": "samples dropped",
     "canary": "pipeline test",
     "alerts_suppressed": "alerts suppressed",
+    "checkpoint": "checkpoint saved",
     "traceback": "traceback",
     "thread_failed": "thread failed",
     "node_lost": "node lost",

@@ -681,10 +681,10 @@ class Run(Recorder):
                 "thread_failed", f"thread {clean_utf8(name)}: {failure_reason(error)}", failure_detail(error)
             )
 
-    def _emit_notice(self, notice: str, message: str, detail: Mapping[str, Any]) -> None:
+    def _emit_notice(self, notice: str, message: str, detail: Mapping[str, Any], level: str = "error") -> None:
         try:
             if not self._finished:
-                self._emit(EventKind.NOTICE, notice, "error", clean_utf8(message), dict(detail), urgent=True)
+                self._emit(EventKind.NOTICE, notice, level, clean_utf8(message), dict(detail), urgent=True)
         except Exception as error:
             self._complaints.report_internal_error(notice, error)
 
