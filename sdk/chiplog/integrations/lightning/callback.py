@@ -1,0 +1,215 @@
+"""The callback for Lightning's Trainer: phases, and what each rank trains on, without a line in the training."""
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from chiplog.integrations.adapter.framework_run import FrameworkRun
+from chiplog.integrations.adapter.hook_phases import HookPhases
+from chiplog.integrations.lightning.library import package
+from chiplog.safety.boundary import never_raises
+
+_Callback = package().Callback
+_DEPTH_MAX = 4  # of a batch: a dict of tuples of tensors has 2
+_log = logging.getLogger("chiplog")
+
+
+class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning need not be installed
+    """Record phases, loss and throughput of every rank, and paths of checkpoints.
+
+    Each optimizer step is a row `rank/loss`, `rank/samples_per_s` at the step that Lightning gives its loggers, which
+    is the number of optimizer steps before it. Phases are data, forward, backward, optimizer, eval and checkpoint.
+
+    Args:
+        **arguments: Of `chiplog.init`, if no run is open and no ChiplogLogger opens it.
+
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__()
+        self._run = FrameworkRun(**arguments)
+        self._phases = HookPhases(self._run)
+        self._is_active = False
+        self._global_step = 0  # when the last row was logged
+        self._began: float | None = None  # start of the step, with the wait for its first batch
+        self._n_samples: int | None = 0  # of the step; None if a batch has no size
+        self._loss: Any = None  # of the step's batches so far, which Lightning divides by their number
+
+    # -- Lightning's hooks --
+
+    @never_raises("setup")
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Begin to record, unless another callback of this class does."""
+        first = next((callback for callback in trainer.callbacks if isinstance(callback, ChiplogCallback)), self)
+        self._is_active = first is self
+        if not self._is_active:
+            _log.warning("chiplog: the trainer has several ChiplogCallbacks; the first one records")
+            return
+        _wrap(trainer, "save_checkpoint", self._save_checkpoint)
+        if stage == "fit":
+            _wrap(trainer.fit_loop.epoch_loop, "_on_before_fetch", self._fetch)
+
+    @never_raises("teardown")
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """End to record."""
+        self._stop(trainer)
+
+    @never_raises("on_exception")
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """End to record. Of Ctrl-C, after which Lightning exits with a code, note it as the cause of the end."""
+        self._stop(trainer)
+        if not isinstance(exception, Exception):
+            self._run.open()._mark_exit(exception)
+
+    @never_raises("on_train_start")
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin to count steps, where a checkpoint ended."""
+        self._global_step = trainer.global_step
+        self._reset()
+
+    @never_raises("on_train_batch_start")
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Begin the forward pass."""
+        if self._is_active:
+            if self._began is None:
+                self._began = perf_counter()
+            self._phases.begin("forward")
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        """Begin the backward pass."""
+        self._begin("backward")
+
+    @never_raises("on_after_backward")
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        """End the backward pass."""
+        self._phases.end()
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Begin the optimizer's step."""
+        self._begin("optimizer")
+
+    @never_raises("on_train_batch_end")
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """End the step, if the optimizer has stepped; else add a batch to it."""
+        if not self._is_active:
+            return
+        self._phases.end()
+        self._add_batch(outputs, batch)
+        global_step = trainer.global_step
+        if global_step != self._global_step:
+            self._log_step(trainer)
+            self._global_step = global_step
+
+    @never_raises("on_train_epoch_end")
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """End the phase data: the loader had no more batches."""
+        self._phases.end()
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin an evaluation."""
+        self._begin("eval")
+
+    @never_raises("on_validation_end")
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """End an evaluation."""
+        self._phases.end()
+
+    on_test_start = on_validation_start
+    on_test_end = on_validation_end
+
+    # -- what has no hook --
+
+    def _fetch(self, fetch: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """Begin to wait for a batch. The ranks' waiting for each other before is in no phase."""
+        self._begin_data()
+        return fetch(*given, **named)
+
+    def _save_checkpoint(self, save: Callable[..., Any], filepath: Any, *given: Any, **named: Any) -> Any:
+        """Save a checkpoint as a phase, on all ranks, and note its path, on one."""
+        self._begin("checkpoint")
+        saved = save(filepath, *given, **named)
+        self._note_checkpoint(save, filepath)
+        return saved
+
+    @never_raises("data")
+    def _begin_data(self) -> None:
+        if self._began is None:
+            self._began = perf_counter()
+        self._phases.begin("data")
+
+    @never_raises("phase")
+    def _begin(self, name: str) -> None:
+        if self._is_active:
+            self._phases.begin(name)
+
+    @never_raises("checkpoint")
+    def _note_checkpoint(self, save: Any, filepath: Any) -> None:
+        self._phases.end()
+        trainer = save.__self__
+        if trainer.is_global_zero:
+            self._run.open()._emit_notice("checkpoint", os.fspath(filepath), {"step": trainer.global_step}, "info")
+
+    # -- the step --
+
+    def _add_batch(self, outputs: Any, batch: Any) -> None:
+        size = batch_size(batch)
+        self._n_samples = None if size is None or self._n_samples is None else self._n_samples + size
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if loss is not None:
+            self._loss = loss if self._loss is None else self._loss + loss
+
+    def _log_step(self, trainer: Any) -> None:
+        row: dict[str, Any] = {}
+        loss = self._loss
+        if loss is not None:  # a number, if that needs no wait: it is the cheaper one to log
+            row["rank/loss"] = loss.item() if getattr(getattr(loss, "device", None), "type", "") == "cpu" else loss
+        if self._n_samples is not None and self._began is not None:
+            row["rank/samples_per_s"] = self._n_samples / (perf_counter() - self._began)
+        step = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", self._global_step)  # what loggers get
+        run = self._run.open()
+        run.log(row, step=step)
+        run.step()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._began = self._loss = None
+        self._n_samples = 0
+
+    def _stop(self, trainer: Any) -> None:
+        if self._is_active:
+            self._is_active = False
+            self._phases.end()
+            _unwrap(trainer, "save_checkpoint")
+            _unwrap(trainer.fit_loop.epoch_loop, "_on_before_fetch")
+
+    def _report_internal_error(self, where: str, error: Exception) -> None:
+        self._run.open()._report_internal_error(where, error)
+
+
+def batch_size(batch: Any, depth: int = _DEPTH_MAX) -> int | None:
+    """Return the first dimension of the first tensor in a batch; None if it has none."""
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else 1
+    if not depth or isinstance(batch, str | bytes):
+        return None
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
+    return next((size for part in parts if (size := batch_size(part, depth - 1)) is not None), None)
+
+
+def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Let calls of an object's method go through `around`, once. A version of Lightning without it goes without."""
+    method = getattr(owner, name, None)
+    if method is None:
+        _log.warning(
+            "chiplog: this version of Lightning has no %s.%s; its phase is left out", type(owner).__name__, name
+        )
+    elif name not in vars(owner):
+        setattr(owner, name, partial(around, method))
+
+
+def _unwrap(owner: Any, name: str) -> None:
+    vars(owner).pop(name, None)
