@@ -31,7 +31,7 @@ if __name__ == "__main__":
     expected = Expected("lightning")
     logger = WandbLogger(name="tiny", save_dir=".")
     logger.experiment.log({"before": 1.0})
-    expected.add(0, {"before": 1.0})
+    expected.add(0, {"before": 1.0, "trainer/global_step": 0})  # the step metric that the logger defines, as in W&B
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=2,
