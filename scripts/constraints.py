@@ -29,14 +29,22 @@ HEAD = f"""\
 """
 
 
-def requirements():
-    """Return all requirements of the project, its extras and its build, and those of PyTorch in place of it."""
+def declared():
+    """Return the requirements of the project, of its build and of the extra `dev`, which names other extras.
+
+    Those of the other frameworks are pinned by tests/integrations/constraints.txt, with what is installed beside them.
+    """
     with open(os.path.join(ROOT, "pyproject.toml"), "rb") as file:
         project = tomllib.load(file)
-    extras = project["project"]["optional-dependencies"].values()
-    lines = project["build-system"]["requires"] + project["project"]["dependencies"]
-    lines += [line for extra in extras for line in extra]
-    found = [Requirement(line) for line in lines]
+    extras = project["project"]["optional-dependencies"]
+    lines = project["build-system"]["requires"] + project["project"]["dependencies"] + extras["dev"]
+    named = {name for line in extras["dev"] for name in Requirement(line).extras if name in extras}
+    return [Requirement(line) for line in lines + [line for name in sorted(named) for line in extras[name]]]
+
+
+def requirements():
+    """Return `declared()`, and the requirements of PyTorch in place of it."""
+    found = declared()
     torch = next(requirement for requirement in found if requirement.name == "torch")
     of_torch = map(Requirement, importlib.metadata.requires("torch") or ())
     found += [r for r in of_torch if "extra" not in str(r.marker) and not r.name.startswith(FOREIGN)]

@@ -2,7 +2,6 @@
 
 import re
 import sys
-import tomllib
 from importlib import metadata
 from pathlib import Path
 
@@ -14,10 +13,6 @@ from packaging.utils import canonicalize_name
 from chiplog.ops.health_checks import TESTED_DUCKDB
 from tests.support.loaded_script import REPOSITORY, load_script
 
-PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-EXTRAS = PROJECT["project"]["optional-dependencies"].values()
-REQUIREMENTS = PROJECT["build-system"]["requires"] + PROJECT["project"]["dependencies"]
-REQUIREMENTS += [line for extra in EXTRAS for line in extra]
 # What a fake interpreter of .venv is called with, and the variables that pip reads.
 RECORD = '#!/bin/sh\nprintf "%s " "$@" "constraint:$PIP_CONSTRAINT" "build:$PIP_BUILD_CONSTRAINT" > "{}"\n'
 
@@ -38,7 +33,7 @@ def pinned(python: str) -> dict[str, str]:
 @pytest.mark.parametrize("python", [*load_script("scripts/constraints.py").PYTHONS, "3.14"])
 def test_each_requirement_has_a_pin_that_satisfies_it(python: str) -> None:
     pins = pinned(python)
-    for requirement in map(Requirement, REQUIREMENTS):
+    for requirement in load_script("scripts/constraints.py").declared():
         if requirement.name != "chiplog":
             version = pins[canonicalize_name(requirement.name)]
             assert requirement.specifier.contains(version), f"{requirement} and the pin {version}"

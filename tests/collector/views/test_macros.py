@@ -34,8 +34,8 @@ SAFEGUARDS = [
     Safeguard(
         "of a table that was logged again the newest attempt counts",
         "newest-table-of-step",
-        part="QUALIFY i.attempt = max(i.attempt) OVER (PARTITION BY i.run_id, i.label, f.key, f.step)",
-        new="QUALIFY true",
+        part="i.attempt = max(i.attempt) OVER (PARTITION BY i.run_id, n.name, f.step, i.label)",
+        new="true",
         test="test_a_logged_table_has_the_rows_of_all_labels_at_a_step",
     ),
     Safeguard(
