@@ -34,6 +34,7 @@ NAMES = (
     "commands",
     "contention",
     "gpu",
+    "lightning",
 )
 
 

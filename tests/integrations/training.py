@@ -17,6 +17,8 @@ EXPECTED = "EXPECTED_FILE"  # variable of trainings/expected.py
 _SCRIPTS = Path(__file__).with_name("trainings")
 _END_S = 2 * WAIT_S  # of a library that imports torch in several processes, on a machine that is busy
 _NOT_WATCHED = "NOT regexp_matches(key, '^(gradients|parameters)/')"  # histograms of run.watch()
+_VALUE = "if(key LIKE '%\\_per\\_s' ESCAPE '\\', sign(value), value)"  # of a speed, that there is one
+_RANK_PHASES = "SELECT label, list(DISTINCT phase ORDER BY phase) AS names FROM phases"
 _SHOWN = 6  # differences in a message
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 _OFFLINE |= {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}  # the first writes a key into the home
@@ -41,7 +43,8 @@ class Training:
         python = os.environ[PYTHON]
         torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={free_ports(1)}"]
         command = [python, "-m", "chiplog.cli", *launcher, python, *(torchrun if ranks > 1 else [])]
-        named = {"CHIPLOG_DIR": str(self._node.root), "WANDB_PROJECT": self._project, EXPECTED: str(self._file)}
+        project = {"CHIPLOG_PROJECT": self._project, "WANDB_PROJECT": self._project}
+        named = {**project, "CHIPLOG_DIR": str(self._node.root), EXPECTED: str(self._file)}
         self._row["ranks"] = ranks
         ended = subprocess.run(
             on_loopback([*command, str(_SCRIPTS / script)]),
@@ -78,7 +81,7 @@ class Training:
     def _differences(self, expected: dict[str, Any]) -> dict[str, str]:
         """Return what differs in SQL; '' for nothing."""
         runs = self._of_project("SELECT run_id, name, tags, state FROM runs")
-        rows = self._of_project("SELECT step, key, value FROM metrics", _NOT_WATCHED)
+        rows = self._of_project(f"SELECT step, key, {_VALUE} FROM metrics", _NOT_WATCHED)
         config = {row["key"]: json.loads(row["value"]) for row in self._of_project("SELECT key, value FROM config")}
         summary = {
             row["key"]: json.loads(row["value"]) for row in self._of_project("SELECT key, value FROM run_summary")
@@ -89,6 +92,8 @@ class Training:
         files = {row["path"] for row in self._of_project("SELECT path FROM files")}
         texts = {row["key"] for row in self._of_project("SELECT DISTINCT key FROM texts")}
         labels = self._of_project("SELECT label, state FROM labels")
+        phases = self._of_project(_RANK_PHASES, "phase NOT IN ('gc', 'step') GROUP BY label")
+        events = self._of_project("SELECT kind, count(*) AS n FROM events", "true GROUP BY kind")
         named = {row["name"] for row in runs} - {row["run_id"] for row in runs}
         return {
             "runs": _unless(len(runs) == expected["runs"], runs),
@@ -103,6 +108,10 @@ class Training:
             "media": _unless(set(expected.get("media", ())) <= {row["key"] for row in media}, media),
             "contents": _unless(sorted(contents) == sorted(expected["contents"]), contents),
             "texts": _unless(set(expected.get("texts", ())) <= texts, texts),
+            "phases": _unless(expected.get("phases") in (None, *(row["names"] for row in phases)), phases),
+            "events": _unless(
+                expected.get("events", {}).items() <= {row["kind"]: row["n"] for row in events}.items(), events
+            ),
             "files": _unless(set(expected.get("files", ())) <= files, files),
         }
 

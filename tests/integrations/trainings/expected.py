@@ -36,10 +36,9 @@ class Expected:
         self._found.update(found)
 
     def write(self) -> None:
-        """Write the file, if chiplog is the W&B of this process."""
-        import wandb
-
-        if not wandb.init.__module__.startswith("chiplog"):
+        """Write the file, if no W&B but chiplog's is in this process."""
+        wandb = sys.modules.get("wandb")
+        if wandb is not None and not wandb.init.__module__.startswith("chiplog"):
             sys.exit(f"import wandb is {wandb.__file__}")
         with open(os.environ[FILE], "w", encoding="utf-8") as file:
             json.dump(self._found, file)

@@ -33,6 +33,7 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         self._run = FrameworkRun(**arguments)
         self._phases = HookPhases(self._run)
         self._is_active = False
+        self._is_in_batch = False  # a callback that a trainer has twice is called twice
         self._global_step = 0  # when the last row was logged
         self._began: float | None = None  # start of the step, with the wait for its first batch
         self._n_samples: int | None = 0  # of the step; None if a batch has no size
@@ -76,6 +77,7 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         if self._is_active:
             if self._began is None:
                 self._began = perf_counter()
+            self._is_in_batch = True
             self._phases.begin("forward")
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
@@ -94,8 +96,9 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
     @never_raises("on_train_batch_end")
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End the step, if the optimizer has stepped; else add a batch to it."""
-        if not self._is_active:
+        if not (self._is_active and self._is_in_batch):
             return
+        self._is_in_batch = False
         self._phases.end()
         self._add_batch(outputs, batch)
         global_step = trainer.global_step

@@ -1,0 +1,25 @@
+"""The loggers and callbacks of chiplog for frameworks, on all ranks: each value is in SQL once."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.integrations.training import Training
+
+
+@pytest.mark.parametrize(
+    ("library", "script", "ranks"),
+    [
+        ("Lightning, ddp by torchrun", "lightning_chiplog.py", 2),
+        ("Lightning, ddp", "lightning_chiplog.py", 1),
+        ("Lightning, ddp_spawn", "lightning_spawn_chiplog.py", 1),
+        ("Lightning, trained again", "lightning_again_chiplog.py", 1),
+        ("Lightning, from a checkpoint", "lightning_resume_chiplog.py", 1),
+    ],
+)
+def test_a_framework_logs_to_chiplog(
+    training: Callable[[str], Training], library: str, script: str, ranks: int
+) -> None:
+    started = training(library)
+    started.run(script, "run", "--", ranks=ranks)
+    started.check()
