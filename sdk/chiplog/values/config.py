@@ -76,7 +76,9 @@ def entries_of(value: Any) -> Iterator[tuple[Any, Any]] | None:
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         names: Any = kind._fields
         return iter(zip(names, value, strict=False))
-    if callable(dump := getattr(kind, "model_dump", None)):
+    # pydantic 2, then pydantic 1.
+    dump = getattr(kind, "model_dump", None) or (getattr(kind, "dict", None) if hasattr(kind, "__fields__") else None)
+    if callable(dump):
         return iter(dict(dump(value)).items())
     if kind.__name__ in ("Namespace", "SimpleNamespace") and hasattr(value, "__dict__"):
         named: dict[str, Any] = vars(value)
@@ -165,6 +167,8 @@ class _PlainConverter:
         omegaconf = sys.modules.get("omegaconf")
         if omegaconf is not None and isinstance(value, omegaconf.ListConfig):
             return self._list(value, len(value), _omegaconf_list(value, omegaconf.OmegaConf))
+        if getattr(kind, "__pydantic_root_model__", False):  # a model of one value, such as a list
+            return self.plain(value.root)
         entries = entries_of(value)
         if entries is not None:
             return self._dict(value, entries)

@@ -61,6 +61,25 @@ class Dumped:
         return {"lr": 0.1, "path": Path("/data")}
 
 
+class OldModel:
+    """As models of pydantic 1 are."""
+
+    __fields__ = ("lr",)
+
+    def dict(self) -> dict[str, Any]:
+        return {"lr": 0.1}
+
+
+class Root:
+    """As pydantic's models of one value are."""
+
+    __pydantic_root_model__ = True
+    root = (1, 2)
+
+    def model_dump(self) -> Any:
+        return list(self.root)
+
+
 class Attributes:
     """As attrs' classes are."""
 
@@ -81,6 +100,8 @@ Point = namedtuple("Point", "x y")
     ("value", "expected"),
     [
         (Path("/data/x"), "/data/x"),
+        (OldModel(), {"lr": 0.1}),
+        (Root(), [1, 2]),
         (torch.bfloat16, "torch.bfloat16"),
         (torch.device("cuda", 1), "cuda:1"),
         (torch.relu, "relu"),
