@@ -43,6 +43,7 @@ EVENT_KINDS = {
     "canary": "pipeline test",
     "alerts_suppressed": "alerts suppressed",
     "checkpoint": "checkpoint saved",
+    "output_dir": "output directory",
     "traceback": "traceback",
     "thread_failed": "thread failed",
     "node_lost": "node lost",

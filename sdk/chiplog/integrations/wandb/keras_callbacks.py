@@ -2,20 +2,18 @@
 
 import operator
 import os
-import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 from chiplog.artifacts.artifact import Artifact
+from chiplog.integrations.adapter.keras_library import keras, learning_rate
 from chiplog.integrations.wandb.errors import tell
 from chiplog.integrations.wandb.start import current
 from chiplog.media.table import Table
 from chiplog.safety.diagnostics import error_line
 from chiplog.values.metrics import Histogram
 
-# TensorFlow's Keras, where a script has loaded that: with TF_USE_LEGACY_KERAS=1 it is another than `keras`.
-_callbacks = (getattr(sys.modules.get("tensorflow"), "keras", None) or import_module("keras")).callbacks
+_callbacks = keras().callbacks
 
 
 class WandbMetricsLogger(_callbacks.Callback):  # type: ignore[misc,name-defined]  # Keras has no types
@@ -62,8 +60,7 @@ class WandbMetricsLogger(_callbacks.Callback):  # type: ignore[misc,name-defined
 
     def _learning_rate(self) -> float | None:
         try:
-            rate = self.model.optimizer.learning_rate
-            return float(rate(self.global_step) if callable(rate) and not hasattr(rate, "shape") else rate)
+            return learning_rate(self.model, self.global_step)
         except Exception as error:  # whatever an optimizer has there
             tell(f"WandbMetricsLogger cannot read the learning rate, which is left out: {error_line(error)}")
             return None
