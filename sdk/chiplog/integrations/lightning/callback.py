@@ -34,7 +34,7 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         self._phases = HookPhases(self._run)
         self._is_active = False
         self._is_in_batch = False  # a callback that a trainer has twice is called twice
-        self._global_step = 0  # when the last row was logged
+        self._has_stepped = False  # the optimizer, since the last row; trainer.global_step costs more to read
         self._began: float | None = None  # start of the step, with the wait for its first batch
         self._n_samples: int | None = 0  # of the step; None if a batch has no size
         self._loss: Any = None  # of the step's batches so far, which Lightning divides by their number
@@ -67,8 +67,7 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
 
     @never_raises("on_train_start")
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin to count steps, where a checkpoint ended."""
-        self._global_step = trainer.global_step
+        """Forget the batches of a training that failed."""
         self._reset()
 
     @never_raises("on_train_batch_start")
@@ -91,6 +90,7 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """Begin the optimizer's step."""
+        self._has_stepped = True
         self._begin("optimizer")
 
     @never_raises("on_train_batch_end")
@@ -101,10 +101,8 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         self._is_in_batch = False
         self._phases.end()
         self._add_batch(outputs, batch)
-        global_step = trainer.global_step
-        if global_step != self._global_step:
+        if self._has_stepped:
             self._log_step(trainer)
-            self._global_step = global_step
 
     @never_raises("on_train_epoch_end")
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -171,15 +169,16 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
             row["rank/loss"] = loss.item() if getattr(getattr(loss, "device", None), "type", "") == "cpu" else loss
         if self._n_samples is not None and self._began is not None:
             row["rank/samples_per_s"] = self._n_samples / (perf_counter() - self._began)
-        step = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", self._global_step)  # what loggers get
+        step = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)  # what loggers get
         run = self._run.open()
-        run.log(row, step=step)
+        run.log(row, step=trainer.global_step - 1 if step is None else step)
         run.step()
         self._reset()
 
     def _reset(self) -> None:
         self._began = self._loss = None
         self._n_samples = 0
+        self._has_stepped = False
 
     def _stop(self, trainer: Any) -> None:
         if self._is_active:

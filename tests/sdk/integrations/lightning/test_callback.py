@@ -106,7 +106,7 @@ def test_a_version_of_lightning_without_a_method_is_one_line(
         "chiplog: this version of Lightning has no EpochLoop._on_before_fetch; its phase is left out"
     ]
     trainer.call("on_train_batch_start", BATCH, 0)
-    trainer.global_step = 1
+    trainer.call("on_before_optimizer_step", None)
     trainer.call("on_train_batch_end", None, BATCH, 0)
     assert [key for key, _, _ in _rows(chiplog_dir)] == ["rank/samples_per_s"]
 
@@ -116,7 +116,8 @@ def test_what_fails_in_a_hook_ends_no_training(new: Callable[..., Any], chiplog_
     trainer = Trainer(callback)
     trainer.call("setup", stage="fit")
     trainer.call("on_train_batch_start", BATCH, 0)
-    del trainer.global_step
+    trainer.call("on_before_optimizer_step", None)
+    del trainer.fit_loop
     trainer.call("on_train_batch_end", None, BATCH, 0)
     trainer.save_checkpoint("x.ckpt")
     assert trainer.saved == ["x.ckpt"]
