@@ -68,6 +68,8 @@ class ChiplogCallback(_keras.callbacks.Callback):  # type: ignore[misc,name-defi
             if name not in model.__dict__:
                 model.__dict__[name] = partial(_save, self, getattr(model, name))
         self._waits_apart = hasattr(_keras, "backend") and _keras.backend.backend() == "torch"
+        rate = getattr(model.optimizer, "learning_rate", None)
+        self._rate_every = 1 if hasattr(rate, "assign") or isinstance(rate, float | int) else _SCHEDULE_EVERY
         self._run.open().config.update({"keras": _description(model, self.params)})
 
     @never_raises("on_epoch_begin")
@@ -139,8 +141,6 @@ class ChiplogCallback(_keras.callbacks.Callback):  # type: ignore[misc,name-defi
     def _batches_before(self, done: int) -> int:
         """Return how many batches the model was trained on before this `fit()`, by its optimizer."""
         optimizer = self._trained.optimizer
-        rate = optimizer.learning_rate
-        self._rate_every = 1 if hasattr(rate, "assign") or isinstance(rate, float | int) else _SCHEDULE_EVERY
         each = getattr(optimizer, "gradient_accumulation_steps", None) or 1
         return max(int(optimizer.iterations) * each - done, 0)
 

@@ -160,6 +160,15 @@ def test_a_fit_after_one_that_raised_records(module: Any, logged: list[Any]) -> 
     assert len(logged) == 3
 
 
+def test_a_schedule_is_computed_once_an_epoch_of_two_batches(module: Any, logged: list[Any]) -> None:
+    report, model = module.ChiplogCallback(), Model()
+    fit([report], model)
+    model.optimizer.learning_rate = lambda step: step / 4
+    fit([report], model)
+    rates = [(key, value) for _, row in logged[3:] for key, value in row.items() if key.endswith("/learning_rate")]
+    assert rates == [("batch/learning_rate", 0.75), ("epoch/learning_rate", 1.0)]
+
+
 def test_an_optimizer_without_a_learning_rate_costs_no_other_value(
     module: Any, logged: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
