@@ -13,7 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = (
-    *("accelerate", "gymnasium", "keras", "lightgbm", "lightning", "optuna", "optuna-integration", "ray[tune]"),
+    *("accelerate", "gymnasium", "hydra-core", "jsonargparse", "keras", "lightgbm", "lightning", "optuna"),
+    *("optuna-integration", "pydantic", "ray[tune]"),
     *("stable-baselines3", "tensorboard", "tensorboardX", "torch", "transformers", "xgboost-cpu"),
 )
 _VENV = ROOT / "build" / "integrations"

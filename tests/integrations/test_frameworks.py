@@ -15,6 +15,11 @@ from tests.integrations.training import Training
         ("Lightning, ddp_spawn", "lightning_spawn_chiplog.py", 1),
         ("Lightning, trained again", "lightning_again_chiplog.py", 1),
         ("Lightning, from a checkpoint", "lightning_resume_chiplog.py", 1),
+        ("Keras", "keras_chiplog.py", 2),
+        ("Optuna", "optuna_chiplog.py", 1),
+        ("Optuna, a run for each trial", "optuna_trials_chiplog.py", 1),
+        ("Hydra, a multirun", "hydra_chiplog.py", 1),
+        ("objects for configs", "configs_chiplog.py", 1),
     ],
 )
 def test_a_framework_logs_to_chiplog(

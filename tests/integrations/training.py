@@ -80,7 +80,7 @@ class Training:
 
     def _differences(self, expected: dict[str, Any]) -> dict[str, str]:
         """Return what differs in SQL; '' for nothing."""
-        runs = self._of_project("SELECT run_id, name, tags, state FROM runs")
+        runs = self._of_project("SELECT run_id, name, tags, state, run_group FROM runs")
         rows = self._of_project(f"SELECT step, key, {_VALUE} FROM metrics", _NOT_WATCHED)
         config = {row["key"]: json.loads(row["value"]) for row in self._of_project("SELECT key, value FROM config")}
         summary = {
@@ -94,13 +94,16 @@ class Training:
         labels = self._of_project("SELECT label, state FROM labels")
         phases = self._of_project(_RANK_PHASES, "phase NOT IN ('gc', 'step') GROUP BY label")
         events = self._of_project("SELECT kind, count(*) AS n FROM events", "true GROUP BY kind")
+        groups = {row["run_group"] for row in runs}
         named = {row["name"] for row in runs} - {row["run_id"] for row in runs}
         return {
             "runs": _unless(len(runs) == expected["runs"], runs),
             "rows": _differ(expected["rows"], [list(row.values()) for row in rows]),
-            "states": _unless({row["state"] for row in (*labels, *runs)} == {"finished"}, labels),
+            "states": _unless({row["state"] for row in (*labels, *runs)} == set(expected["states"]), labels),
             "labels": _unless(expected.get("labels") in (None, sorted(row["label"] for row in labels)), labels),
             "name": _unless(expected.get("name") in (None, *named), named),
+            "names": _unless(set(expected.get("names", ())) <= named, named),
+            "groups": _unless(groups == set(expected.get("groups", groups)), groups),
             "tags": _unless(all(sorted(row["tags"] or ()) == sorted(expected["tags"]) for row in runs), runs),
             "config": _unless(all(config.get(key) == v for key, v in expected["config"].items()), config),
             "summary": _unless(all(summary.get(key) == v for key, v in expected.get("summary", {}).items()), summary),

@@ -16,7 +16,7 @@ class Expected:
 
     def __init__(self, library: str) -> None:
         self._found: dict[str, Any] = {"version": version(library), "rows": [], "contents": []}
-        self.note(runs=1, config={}, tags=[], artifacts=0)
+        self.note(runs=1, config={}, tags=[], artifacts=0, states=["finished"])
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
         """Add the values of one call of `log()`."""
