@@ -327,7 +327,8 @@ def test_a_list_of_too_many_labels_says_how_many_it_has(runs: Site, page: Page) 
 def test_a_finished_run_asks_for_nothing_when_another_one_changes(runs: Site, page: Page, tab: str) -> None:
     page.clock.install()
     page.add_init_script(
-        "window.EventSource = class extends EventSource { constructor(url) { super(url); window.stream = this; } }"
+        "window.n_changes = 0; window.EventSource = class extends EventSource { constructor(url) { super(url);"
+        "window.stream = this; this.addEventListener('change', () => { window.n_changes += 1; }); } }"
     )
     asked: list[str] = []
     open_requests: set[str] = set()
@@ -345,7 +346,9 @@ def test_a_finished_run_asks_for_nothing_when_another_one_changes(runs: Site, pa
     expect(page.get_by_text("all 40 events stored")).to_be_visible()
     while tab != "ranks" and not any(url.endswith("/even/verdict") for url in asked):  # it comes after all others
         page.wait_for_timeout(20)
-    for _ in range(2):  # the stream begins with a change
+    while not page.evaluate("window.n_changes"):  # the stream begins with a change
+        page.wait_for_timeout(20)
+    for _ in range(2):
         pass_time()
     asked.clear()
     page.evaluate("stream.dispatchEvent(new MessageEvent('change', { data: '{\"position\": 1, \"n_deleted\": 0}' }))")
