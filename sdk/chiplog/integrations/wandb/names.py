@@ -106,7 +106,7 @@ def module_names() -> dict[str, dict[str, Any]]:
     plot = {name: getattr(charts, name) for name in _OF_PLOT}
     return {
         "errors.errors": errors,
-        "errors.term": {name: _lines(name) for name in ("termlog", "termwarn", "termerror")},
+        "errors.term": {name: _of_package(name) for name in ("termlog", "termwarn", "termerror")},
         "plot": plot,
         "plot.custom_chart": {"CustomChart": charts.CustomChart, "plot_table": charts.plot_table},
         "plot.viz": {"Visualize": charts.Visualize, "visualize": charts.visualize},
@@ -129,10 +129,10 @@ def module_names() -> dict[str, dict[str, Any]]:
         "sdk.data_types.histogram": {"Histogram": Histogram},
         "sdk.wandb_alerts": {"AlertLevel": AlertLevel},
         "sdk.wandb_init": {"init": init, "_attach": attach},
-        "sdk.wandb_login": {"login": _lines("login")},
-        "sdk.wandb_setup": {"setup": _lines("setup")},
+        "sdk.wandb_login": {"login": _of_package("login")},
+        "sdk.wandb_setup": {"setup": _of_package("setup")},
         "sdk.wandb_summary": {"Summary": Summary},
-        "sdk.wandb_run": {"Run": Run, "restore": _lines("restore")},
+        "sdk.wandb_run": {"Run": Run, "restore": _of_package("restore")},
         "sdk.wandb_settings": {"Settings": Settings},
         "sdk.wandb_config": {"Config": Config},
         "sdk.lib": {"RunDisabled": RunDisabled},
@@ -211,7 +211,9 @@ _monitors: list[gym_videos.Monitor] = []  # at most one
 _TENSORBOARD = {"patch": patch_tensorboard, "unpatch": unpatch_tensorboard}
 
 
-def _lines(name: str) -> Any:
+def _of_package(name: str) -> Any:
+    """Return what calls a function of the package, which is complete only after this module, by its name."""
+
     def call(*given: Any, **named: Any) -> Any:
         from chiplog.integrations import wandb
 

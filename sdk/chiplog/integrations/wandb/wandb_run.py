@@ -282,12 +282,13 @@ class Run:
     @property
     def settings(self) -> Settings:
         """A copy of the settings of the run, with what W&B derives from them: directories, addresses, the ID."""
-        directory = self.sync_dir
+        files = self.dir
+        directory = os.path.dirname(files)
         derived = {
             "run_id": self.id,
             "run_url": self.url,
             "project_url": self.project_url,
-            "files_dir": self.dir,
+            "files_dir": files,
             "sync_dir": directory,
             "sync_file": os.path.join(directory, f"run-{self.id}.wandb"),  # never written
         }
@@ -359,15 +360,14 @@ class Run:
 
         """
         first, _, rest = artifact_or_name.partition("/") if isinstance(artifact_or_name, str) else ("", "", "")
+        is_own = "/" in rest and first == self.entity
         with artifact_errors(self.id if self._is_finished else None):
-            if "/" not in rest:
-                return self._inner.use_artifact(artifact_or_name, *given, **named)
-            if first == self.entity:
-                return self._inner.use_artifact(rest, *given, **named)
             try:
-                return self._inner.use_artifact(artifact_or_name, *given, **named)
-            except UnknownArtifactError as error:  # no project of chiplog's, so the first part is an entity
-                try:
+                return self._inner.use_artifact(rest if is_own else artifact_or_name, *given, **named)
+            except UnknownArtifactError as error:
+                if is_own or "/" not in rest:
+                    raise
+                try:  # there is no such project, so the first part is an entity
                     return self._inner.use_artifact(rest, *given, **named)
                 except UnknownArtifactError:
                     raise error from None
