@@ -428,7 +428,7 @@ FROM counted GROUP BY owner, is_unknown, run_id, label, attempt;
 CREATE OR REPLACE VIEW base.rounds AS
 WITH placed AS NOT MATERIALIZED (
     SELECT producer, run_id, label, attempt, rank, clock_us, epoch_us(started_at) + clock_us AS began_us,
-           -- Of an end that nobody saw the earliest time is that of the start: a round begins after it.
+           -- If nobody saw the end, its earliest possible time is the start; a round begins after that.
            lag(greatest(epoch_us(ended_at) - coalesce(late_us, 0) + CASE WHEN is_presumed THEN 0 ELSE clock_us END,
                         epoch_us(started_at) + clock_us + 1))
                OVER (PARTITION BY run_id, label ORDER BY attempt) AS left_us

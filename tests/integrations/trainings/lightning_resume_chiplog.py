@@ -1,4 +1,4 @@
-"""chiplog's logger and callback for Lightning in two processes, of which the second goes on from a checkpoint."""
+"""chiplog's logger and callback for Lightning in two processes; the second one resumes from a checkpoint."""
 
 import json
 import subprocess

@@ -208,7 +208,7 @@ def _description(model: Any, params: Mapping[str, Any] | None) -> dict[str, Any]
     for name, read in parts.items():
         try:
             described[name] = read()
-        except Exception as error:  # a model of the user's class has no config, one that is not built no parameters
+        except Exception as error:  # the user's own model may have no config, an unbuilt one no parameters
             if is_interrupt(error):
                 raise
     return described

@@ -1,4 +1,4 @@
-"""Which of Lightning's two packages: the one that the script has imported, else the one that is installed."""
+"""Chooses between Lightning's two packages: the one that the script imported, else the one that is installed."""
 
 import sys
 from importlib import import_module
