@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from chiplog.recording.run import Run
@@ -12,6 +13,7 @@ from chiplog.safety.process_number import process_number
 
 _log = logging.getLogger("chiplog")
 _lock = threading.Lock()
+_opening = threading.RLock()  # init() in a handler of a signal that came twice
 _process = process_number()  # whose lock and runs these are
 _current: Run | None = None
 _earlier: list[Run] = []  # opened by init() before the current one, and still open
@@ -27,6 +29,16 @@ def open_runs() -> list[Run]:
 def all_runs() -> list[Run]:
     """Return the runs that may be open, the current one last."""
     return [run for run in (*_secondary_runs, *_earlier, _current) if run is not None]
+
+
+def opening() -> AbstractContextManager[Any]:
+    """Return the lock of whoever looks for an open run and opens one if there is none.
+
+    Without it two threads would open one run twice: the second under a label of its own, whose config is not the
+    run's.
+    """
+    follow_fork()
+    return _opening
 
 
 def enter(run: Run) -> None:
@@ -50,12 +62,13 @@ def enter_unpickled(run: Run) -> None:
 
 def follow_fork() -> None:
     """Detach the runs of a forked child from those of its parent, once."""
-    global _lock, _process
+    global _lock, _opening, _process
     if _process == (number := process_number()):
         return
     _process = number
     opened_ids.clear()
-    _lock = threading.Lock()  # another thread of the parent may have held it
+    _lock = threading.Lock()  # another thread of the parent may have held them
+    _opening = threading.RLock()
     for run in all_runs():
         run._follow_fork()
 

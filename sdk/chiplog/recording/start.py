@@ -99,8 +99,7 @@ def init(
         >>> run = chiplog.init(project="gpt", config={"lr": 3e-4})
     """
     given = dict(locals())  # the arguments by name
-    current_run.follow_fork()
-    with handlers_held():  # safeguard: interrupt-passes-init
+    with handlers_held(), current_run.opening():  # safeguard: interrupt-passes-init
         return _init(os.environ, given)
 
 
@@ -190,8 +189,8 @@ def rejoin(ticket: RunPickle) -> Run:
     run = find_local(ticket)
     if run is not None:
         return run
-    with handlers_held():
-        return _rejoin(ticket)
+    with handlers_held(), current_run.opening():
+        return find_local(ticket) or _rejoin(ticket)
 
 
 def _rejoin(ticket: RunPickle) -> Run:

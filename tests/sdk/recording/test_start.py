@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -85,6 +87,24 @@ def test_the_first_may_finish_first_and_one_run_may_be_open_twice_under_two_labe
     open_run(run_id="other").finish()
     assert third._finished and second._finished, "finish_previous means all of them"
     assert len(offline(EventKind.STATE)) == 4
+
+
+def test_threads_that_call_init_at_once_get_one_run(chiplog_dir, offline) -> None:
+    n_threads = 8
+    together = threading.Barrier(n_threads)
+
+    def start(index: int) -> chiplog.Run:
+        together.wait()
+        run = open_run(run_id="r")
+        run.log({"index": index})
+        return run
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        runs = set(pool.map(start, range(n_threads)))
+    (run,) = runs
+    run.finish()
+    assert sorted(value for _, _, value in numbers(offline())) == list(range(n_threads))
+    assert len(offline(EventKind.IDENTITY)) == 1
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def init(
 
     """
     given = dict(locals())
-    with handlers_held():  # safeguard: interrupt-passes-wandb-init
+    with handlers_held(), current_run.opening():  # safeguard: interrupt-passes-wandb-init
         return _init_leniently(given)
 
 

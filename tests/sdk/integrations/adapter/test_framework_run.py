@@ -1,6 +1,8 @@
 """The run of a framework's logger."""
 
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,16 @@ def test_a_pickle_has_the_arguments_alone() -> None:
     again = pickle.loads(pickle.dumps(of_framework))
     assert again.open().project == "p"
     assert not again.open()._finished
+
+
+def test_threads_that_use_it_first_at_once_share_a_run_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    n_threads = 8
+    of_framework, together = FrameworkRun(project="p"), threading.Barrier(n_threads)
+
+    def use(_: int) -> chiplog.Run:
+        together.wait()
+        return of_framework.open()
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        assert len(set(pool.map(use, range(n_threads)))) == 1
+    assert not caplog.messages
