@@ -12,6 +12,7 @@ def objective(trial: optuna.Trial) -> float:
     x, kind = trial.suggest_float("x", -1, 1), trial.suggest_categorical("kind", ["square", "cube"])
     trial.report(x, step=0)
     if trial.number == 1:
+        trial.report(2.0, step=1)  # more than each value
         raise optuna.TrialPruned
     if trial.number == 2:
         raise ValueError("a trial that fails")

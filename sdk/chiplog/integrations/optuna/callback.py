@@ -47,6 +47,8 @@ class ChiplogCallback:
                     self._is_described = True
                     _describe(run, study)
             run.log({**{f"params/{name}": value for name, value in trial.params.items()}, **row}, step=trial.number)
+            if trial.state.name == "COMPLETE" and len(study.directions) == 1:
+                self._note_best(run, study)
             return
         opened = self._of_trials.pop(trial.number, None)
         run = opened if opened is not None else self._open(study, trial)
@@ -55,6 +57,15 @@ class ChiplogCallback:
             run.log({"intermediate_value": value}, step=step)
         run.log(row)
         run.finish(exit_code=1 if trial.state.name == "FAIL" else 0)
+
+    def _note_best(self, run: Run, study: Any) -> None:
+        """Put the best value into the summary: what pruned trials reported may be higher, and does not count."""
+        with self._lock:  # so that the best of this moment does not replace a later one
+            try:
+                best = study.best_value
+            except ValueError:  # no trial satisfies the study's constraints yet
+                return
+            run.summary.update({_value_names(study)[0]: best})
 
     def track(self, objective: Objective) -> Objective:
         """Decorate an objective: with `run_per_trial`, what it logs by `chiplog.log` goes into the run of its trial.

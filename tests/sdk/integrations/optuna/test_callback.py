@@ -24,9 +24,10 @@ def logged(chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Rows:
     return rows
 
 
-def study_of(*directions: str, metric_names: list[str] | None = None) -> Any:
+def study_of(*directions: str, metric_names: list[str] | None = None, best_value: float = 1.5) -> Any:
     named = [SimpleNamespace(name=direction.upper()) for direction in directions]
-    return SimpleNamespace(study_name="s", directions=named, metric_names=metric_names, sampler=0, pruner=None)
+    given = {"metric_names": metric_names, "best_value": best_value}
+    return SimpleNamespace(study_name="s", directions=named, sampler=0, pruner=None, **given)
 
 
 def trial_of(number: int, values: list[float] | None, state: str = "COMPLETE", **more: Any) -> Any:
@@ -46,6 +47,15 @@ def test_a_trial_is_a_row_of_the_run_of_the_study(logged: Rows) -> None:
     run = current_run.current()
     assert run is not None
     assert run.config["study"] == {"name": "s", "directions": ["minimize"], "sampler": "int", "pruner": "NoneType"}
+
+
+def test_the_summary_has_the_best_value_of_the_trials_that_were_not_pruned(logged: Rows) -> None:
+    report = ChiplogCallback()
+    report(study_of("maximize", best_value=0.25), trial_of(0, [0.25]))
+    report(study_of("maximize", best_value=0.25), trial_of(1, [0.75], "PRUNED"))
+    run = current_run.current()
+    assert run is not None
+    assert run.summary["value"] == 0.25
 
 
 @pytest.mark.parametrize(("names", "keys"), [(None, {"value_0", "value_1"}), (["loss", "size"], {"loss", "size"})])
