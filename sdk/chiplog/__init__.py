@@ -46,6 +46,7 @@ if TYPE_CHECKING or not _is_command:
 
 if TYPE_CHECKING:
     from chiplog.artifacts.artifact import Artifact
+    from chiplog.integrations.logging.captured_warnings import capture_warnings
     from chiplog.media.audio import Audio
     from chiplog.media.figure import Figure
     from chiplog.media.html import Html
@@ -84,6 +85,7 @@ __all__ = [
     "Video",
     "__version__",
     "alert",
+    "capture_warnings",
     "config",
     "connect",
     "connect_async",
@@ -122,6 +124,7 @@ _LATER_NAMES = {  # loaded when they are used
     "Result": "query.result",
     "Table": "media.table",
     "Video": "media.video",
+    "capture_warnings": "integrations.logging.captured_warnings",
     "run_history": "query.run_tables",
     "runs": "query.run_tables",
     "ui": "page.notebook",

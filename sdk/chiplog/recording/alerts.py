@@ -1,4 +1,7 @@
-"""Parse alerts, and limit how many a run records from one process: one loop must not bury the alerts of others."""
+"""Parse alerts, and limit how many a run records from one process: one loop must not bury the alerts of others.
+
+Records of logging and of warnings have the same limits.
+"""
 
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +19,7 @@ _REPORT_INTERVAL_S = 60.0  # between two notices of suppressed alerts
 _TITLES_TOLD_MAX = 20  # listed by title; the others are summed up
 _TITLE_CHARS_MAX = 200
 _OTHERS = "other titles"
-_LEVELS = ("debug", "info", "warning", "error")
+LEVELS = ("debug", "info", "warning", "error")
 _ALIASES = {"warn": "warning", "critical": "error", "fatal": "error"}
 _NO_TITLE = "alert"
 
@@ -30,10 +33,10 @@ def parse_alert(title: Any, level: Any, complain: Callable[[Diagnostic], None]) 
         complain(Diagnostic("alert_without_title", short_repr(title), message))
     word = str(getattr(level, "value", level)).lower()  # for a foreign enum
     meant = _ALIASES.get(word, word)
-    if meant not in _LEVELS:
+    if meant not in LEVELS:
         meant = "warning"
     if word not in (meant, "warn"):
-        message = f"alert level {short_repr(level)} is not one of {', '.join(_LEVELS)}; {meant} is used"
+        message = f"alert level {short_repr(level)} is not one of {', '.join(LEVELS)}; {meant} is used"
         complain(Diagnostic("bad_level", short_repr(level), message))
     return kept, meant
 
@@ -56,7 +59,7 @@ class AlertLimit:
         title = title[:_TITLE_CHARS_MAX]
         if title not in self._titles and len(self._titles) >= TITLES_MAX:
             self._titles = {
-                name: kept for name, kept in self._titles.items() if now - kept.called_at < ALERT_INTERVAL_S
+                name: kept for name, kept in list(self._titles.items()) if now - kept.called_at < ALERT_INTERVAL_S
             }
             title = title if len(self._titles) < TITLES_MAX else _OTHERS
         bucket = self._titles.get(title)

@@ -19,7 +19,7 @@ from chiplog.journal.factory import open_journal
 from chiplog.journal.journal import Journal
 from chiplog.journal.null import EventSink, LazyJournal, NullJournal
 from chiplog.journal.sender import SenderThread
-from chiplog.recording.alerts import ALERT_INTERVAL_S, AlertLimit, parse_alert
+from chiplog.recording.alerts import ALERT_INTERVAL_S, LEVELS, AlertLimit, parse_alert
 from chiplog.recording.artifacts import ArtifactStorage
 from chiplog.recording.collector_lookup import AttemptLookup, watch_demand
 from chiplog.recording.config import Config, ConfigPublisher, Summary
@@ -91,7 +91,7 @@ class Run(Recorder):
         self._started_us = now_us()
         self._pid = os.getpid()
         self._ending = ExitStatus()
-        self._alerts = AlertLimit()
+        self._begin_limits()
         self._finish_lock = threading.RLock()  # a signal handler may call finish() during its thread's finish()
         self._before_finish: Callable[[], None] | None = None  # of an integration, which may still log; never raises
         self._awaiting_group = settings.identity.needs_agreement
@@ -649,7 +649,7 @@ class Run(Recorder):
             yield self._collect_environment
             yield self._surroundings.stop
         yield self._complaints.emit_counts
-        yield lambda: self._tell_suppressed_alerts(None)
+        yield lambda: self._tell_suppressed(None)
         yield lambda: self._ending.set_exit_code(exit_code)
 
     def _mark_exit(self, error: BaseException) -> None:
@@ -688,11 +688,35 @@ class Run(Recorder):
         except Exception as error:
             self._complaints.report_internal_error(notice, error)
 
-    def _tell_suppressed_alerts(self, now: float | None) -> None:
+    def _emit_record(
+        self, kind: str, level: str, template: str, describe: Callable[[], tuple[str, dict[str, Any]]]
+    ) -> None:
+        """Emit a record of logging or of warnings, unless there were too many of its template, or of its level.
+
+        describe: returns message and body.
+        """
+        self._follow_fork()
+        if self._record_limits[level].allow(template, time.monotonic()):
+            message, body = describe()
+            self._emit(EventKind.NOTICE, kind, level, message, body)
+
+    def _begin_limits(self) -> None:
+        """Count alerts and records of logging from zero. Errors have a share that warnings cannot use up."""
+        self._alerts = AlertLimit()
+        self._record_limits = {level: AlertLimit() for level in LEVELS}
+
+    def _tell_suppressed(self, now: float | None) -> None:
+        """Emit how many alerts and records of logging were left out."""
+        many = f"more than one in {ALERT_INTERVAL_S:g} s of one"
         if (suppressed := self._alerts.take_suppressed(now)) is not None:
             count, titles = suppressed
-            message = f"{count} alerts suppressed: more than one in {ALERT_INTERVAL_S:g} s of one title, or too many"
+            message = f"{count} alerts suppressed: {many} title, or too many"
             self._emit(EventKind.NOTICE, "alerts_suppressed", "warning", message, {"count": count, "titles": titles})
+        for level, limit in self._record_limits.items():
+            if (suppressed := limit.take_suppressed(now)) is not None:
+                count, messages = suppressed
+                message = f"{count} records of logging suppressed: {many} message, or too many"
+                self._emit(EventKind.NOTICE, "logs_suppressed", level, message, {"count": count, "messages": messages})
 
     def _end_capture(self) -> None:
         """Restore the streams, and let the next open run capture them."""
@@ -776,7 +800,7 @@ class Run(Recorder):
         if self._console is not None:
             self._console.tick()
         self._complaints.emit_counts(time.monotonic())
-        self._tell_suppressed_alerts(time.monotonic())
+        self._tell_suppressed(time.monotonic())
 
     def _collect_environment(self) -> None:
         settings = self._settings
@@ -882,6 +906,7 @@ class Run(Recorder):
         self._is_inherited = True
         self._before_finish = None
         self._finish_lock = threading.RLock()
+        self._begin_limits()
         self._steps.stop()
         for watch in self._watches:
             watch.stop()

@@ -450,6 +450,7 @@ function eventRow(row, title, consoleOf) {
     h(
       "td",
       { class: "message" },
+      row.body?.logger ? h("span", { class: "quiet" }, `${row.body.logger}: `) : null,
       row.message,
       row.body && Object.keys(row.body).length
         ? h(
