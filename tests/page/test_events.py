@@ -25,9 +25,10 @@ class Failing:
     site: Site
     database: duckdb.DuckDBPyConnection
 
-    def store(self, rank: int, second: int, kind: str, message: str) -> None:
+    def store(
+        self, rank: int, second: int, kind: str, message: str, body: str = '{"traceback": "Traceback of it"}'
+    ) -> None:
         """Store an event of `slow`, as the collector does."""
-        body = '{"traceback": "Traceback of it"}'
         values = (
             f"1000{rank}, 7000 + {second}, {BEGUN} + to_seconds({second}), '{kind}', 'error', '{message}', '{body}'"
         )
@@ -176,3 +177,14 @@ def test_events_of_failed_labels(runs: Site, page: Page) -> None:
 def test_a_run_without_events_says_so(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/even/events")
     expect(page.get_by_text("No event.")).to_be_visible()
+
+
+def test_a_record_of_logging_has_the_name_of_its_logger(failing: Failing, page: Page) -> None:
+    failing.store(4, 998, "log", "no checkpoint", '{"logger": "train.loop", "line": 7}')
+    failing.site.visit(page, "#/run/slow/events?kind=log")
+    row = page.get_by_role("region", name="All events").locator("tbody tr")
+    expect(row).to_have_count(1)
+    expect(row.get_by_title("log", exact=True)).to_have_text("log record")
+    expect(row.locator(".message")).to_contain_text("train.loop: no checkpoint")
+    row.locator("summary").click()
+    expect(row.locator("pre")).to_contain_text('"line": 7')

@@ -10,6 +10,7 @@ from chiplog.query.label_names import label_names
 KEYS_MAX = 10_000  # as many as a run may have
 LAST_VALUES_MAX = 64  # labels whose last value is listed with a key
 EVENTS_MAX = 20
+LOGS_MAX = 5  # records of logging and warnings among them
 ALERTS_MAX = 100  # titles
 PHASES_MAX = 1_000
 
@@ -55,10 +56,13 @@ SELECT message AS title, level, count(*) AS times, max(ts) AS last_at, arg_max(l
 FROM events WHERE run_id = $run AND kind = 'alert' GROUP BY message, level ORDER BY last_at DESC LIMIT {ALERTS_MAX}
 """
 _SUMMARY = f"SELECT key, value FROM run_summary WHERE run_id = $run ORDER BY key LIMIT {KEYS_MAX}"
-# Alerts have a separate section: they would leave no room for other events.
+# Alerts have a separate section: they would leave no room for other events. Nor must records of logging.
 _EVENTS = f"""
 SELECT ts, label, attempt, node, kind, level, message, body FROM events
-WHERE run_id = $run AND kind <> 'alert' ORDER BY ts DESC, seq DESC LIMIT {EVENTS_MAX}
+WHERE run_id = $run AND kind <> 'alert' AND NOT (kind = 'log' AND level IN ('debug', 'info'))
+QUALIFY row_number() OVER (PARTITION BY kind IN ('log', 'warning') ORDER BY ts DESC, seq DESC)
+    <= CASE WHEN kind IN ('log', 'warning') THEN {LOGS_MAX} ELSE {EVENTS_MAX} END
+ORDER BY ts DESC, seq DESC
 """
 _FILES = """
 SELECT path, bytes, sha256, ts, sha256 IN (
