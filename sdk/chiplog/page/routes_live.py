@@ -45,11 +45,15 @@ class Live:
         return position if isinstance(position, int) else None
 
     def frames(self, run: str) -> LiveRun:
-        """Return what reads the frames of a run, with its memory of the earlier ones."""
-        self._frames[run] = self._frames.pop(run) if run in self._frames else LiveRun(run)
+        """Return what reads the frames of a run, with its memory of the earlier ones.
+
+        They have no verdict: the page asks for it in a request of its own.
+        """
+        live = self._frames.pop(run, None) or LiveRun(run, has_verdict=False, timeout_s=None)
+        self._frames[run] = live
         while len(self._frames) > RUNS_MAX:
             self._frames.popitem(last=False)
-        return self._frames[run]
+        return live
 
     async def changes(self) -> AsyncIterator[dict[str, object] | None]:
         """Yield the state now and whenever it has changed, or an error; None after ALIVE_S without either."""

@@ -1,5 +1,6 @@
 """One frame of a run for `chiplog top`, by queries that read only recent facts."""
 
+import itertools
 import statistics
 import threading
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ RECENT_STEPS = 20  # over which a step time is the mean: shows a change within s
 FAR_BEHIND_MAX = 4  # labels in one frame that are asked for by themselves: two queries each; the next frame has others
 ALL_STEPS_INTERVAL_S = 30.0  # of goodput and verdict: they change slowly, and read all steps
 STEP_MAX = (1 << 63) - 1
+_NOT_READ = -1  # a step
 OPENED_MAX = 4  # newest reports of open phases per label: phases enclose one another
 SAMPLES_S = 15  # age of the oldest shown sample of a device; agents sample each second
 QUERY_TIMEOUT_S = 10.0  # a frame that takes longer is cancelled, and the last one stays
@@ -99,10 +101,17 @@ class Frame:
 class LiveRun:
     """Reads frames of a run. It remembers when each label moved, so that a wrong clock of a node is no stall.
 
-    Thread-safe: one frame is read at a time.
+    Thread-safe: one frame is read at a time. What a query that failed was asked for is read with the next frame.
+
+    Args:
+        run_id: The run.
+        has_verdict: Whether frames have the verdict, which reads all steps.
+        timeout_s: Of each query; None for that of the client.
     """
 
     run_id: str
+    has_verdict: bool = True
+    timeout_s: float | None = QUERY_TIMEOUT_S
     _goodput: float | None = None
     _verdict: dict[str, Any] | None = None
     _all_steps_of: tuple[int, str, datetime] | None = None  # foremost step, state of the run, time of the frame
@@ -120,7 +129,7 @@ class LiveRun:
     def _read(self, client: Client) -> Frame | None:
 
         def ask(query: str, **named: Any) -> list[dict[str, Any]]:
-            return client.sql(query, {"run": self.run_id, **named}, timeout_s=QUERY_TIMEOUT_S).rows()
+            return client.sql(query, {"run": self.run_id, **named}, timeout_s=self.timeout_s).rows()
 
         ranks = ask(_RANKS)
         if not ranks:
@@ -129,15 +138,20 @@ class LiveRun:
         now, from_step = ranks[0]["now"], max(steps, default=0) - RECENT_STEPS
         if steps and self._has_other_steps(max(steps), ranks[0]["run_state"], now):
             self._goodput = next((row["goodput"] for row in ask(_GOODPUT)), None)
-            self._verdict = read_verdict(client, self.run_id, timeout_s=QUERY_TIMEOUT_S)
+            if self.has_verdict:
+                self._verdict = read_verdict(client, self.run_id, timeout_s=self.timeout_s)
+            self._all_steps_of = (max(steps), ranks[0]["run_state"], now)
         since = now - timedelta(seconds=SAMPLES_S)
-        samples = client.sql(_SAMPLES, {"since": since}, timeout_s=QUERY_TIMEOUT_S).rows()
+        samples = client.sql(_SAMPLES, {"since": since}, timeout_s=self.timeout_s).rows()
         rows = [self._row(row, now) for row in ranks]
         recent = {"from_step": from_step, "to_step": STEP_MAX, "label": None}
         paces, phases = ask(_PACES, **recent), ask(_PHASES, **recent)
-        for own in self._far_behind(rows, from_step):  # safeguard: step-time-of-label-far-behind
+        far = self._far_behind(rows, from_step)  # safeguard: step-time-of-label-far-behind
+        for (label, _), step in far.items():
+            own = {"from_step": step - RECENT_STEPS, "to_step": step, "label": label}
             paces += ask(_PACES, **own)
             phases += ask(_PHASES, **own)
+        self._read_at |= far
         self._add_recent(rows, paces, phases)
         last_at = {(found["label"], found["attempt"]): found["last_ts"] for found in ask(_LAST)}
         _add_open_phases(rows, ask(_OPENED), last_at, now)
@@ -169,19 +183,14 @@ class LiveRun:
             is_recent = (now - known[2]).total_seconds() < ALL_STEPS_INTERVAL_S
             if known[0] == step or is_recent:
                 return False
-        self._all_steps_of = (step, state, now)
+        self._all_steps_of = (_NOT_READ, state, now)  # until they are: a query that fails is not part of each frame
         return True
 
-    def _far_behind(self, rows: list[RankRow], from_step: int) -> list[dict[str, Any]]:
-        """Return the parameters that read the last steps of labels without recent ones; each step is read once."""
-        far = [row for row in rows if row.is_running and row.step is not None and row.step < from_step]
-        changed = [row for row in far if self._read_at.get((row.label, row.attempt)) != row.step][:FAR_BEHIND_MAX]
-        found = []
-        for row in changed:
-            assert row.step is not None
-            self._read_at[(row.label, row.attempt)] = row.step
-            found.append({"from_step": row.step - RECENT_STEPS, "to_step": row.step, "label": row.label})
-        return found
+    def _far_behind(self, rows: list[RankRow], from_step: int) -> dict[tuple[str, int], int]:
+        """Return the steps of labels without recent ones that have not been read, by label and attempt."""
+        steps = (((row.label, row.attempt), row.step) for row in rows if row.is_running)
+        far = ((of, step) for of, step in steps if step is not None and step < from_step)
+        return dict(itertools.islice(((of, step) for of, step in far if self._read_at.get(of) != step), FAR_BEHIND_MAX))
 
     def _add_recent(self, rows: list[RankRow], paces: list[dict[str, Any]], phases: list[dict[str, Any]]) -> None:
         """Add step time and newest phase."""

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
+from chiplog.query import live_run
 from chiplog.query.client import Client, connect
-from chiplog.query.live_run import LiveRun
+from chiplog.query.live_run import Frame, LiveRun
 from chiplog.query.rank_states import Severity
+from chiplog.query.result import QueryError
 from tests.support.hand_written import filled, hand_written
 from tests.support.live_runs import fill_live_runs
 from tests.support.safeguard import Safeguard
@@ -26,10 +29,27 @@ SAFEGUARDS = [
     Safeguard(
         "a label that is far behind has a step time",
         "step-time-of-label-far-behind",
-        value="[]",
+        value="{}",
         test="test_a_label_that_is_far_behind_has_its_step_time_and_phase",
     ),
 ]
+
+
+def fill_far_behind(database: duckdb.DuckDBPyConnection) -> None:
+    """Write a run in which rank1 is 500 steps behind the others, and takes twice as long for a step."""
+    database.execute("INSERT INTO base.runs (run, run_id, tags, primary_label) VALUES (1, 'r', [], 'rank0')")
+    database.execute("INSERT INTO base.names VALUES (1, 'loss'), (2, 'forward'), (3, 'step')")
+    for producer, last, pace in ((0, 1_000, 1), (1, 500, 2), (2, 1_000, 1)):
+        database.execute(
+            "INSERT INTO base.producers (producer, role, run, label, attempt, rank, is_primary, started_at) VALUES "
+            f"({producer}, 'rank', 1, 'rank{producer}', 0, {producer}, {producer} = 0, "
+            "now()::TIMESTAMP - INTERVAL 1 HOUR)"
+        )
+        for table, key in (("metrics", 1), ("phases", 2), ("phases", 3)):
+            database.execute(
+                f"INSERT INTO base.{table} SELECT {producer}, {key}, s, s, now()::TIMESTAMP "
+                f"- to_seconds({pace} * ({last} - s)), 0.5 FROM range({last - 60}, {last} + 1) t(s)"
+            )
 
 
 @pytest.fixture(scope="module")
@@ -211,18 +231,7 @@ def test_goodput_is_that_of_the_view_and_read_again_when_the_run_has_moved_or_en
 @pytest.mark.full
 def test_a_label_that_is_far_behind_has_its_step_time_and_phase(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
-        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
-        database.execute("INSERT INTO base.names VALUES (1, 'loss'), (2, 'forward')")
-        for producer, last, pace in ((0, 1_000, 1), (1, 500, 2), (2, 1_000, 1)):
-            database.execute(
-                "INSERT INTO base.producers (producer, role, run, label, attempt, rank, started_at) VALUES "
-                f"({producer}, 'rank', 1, 'rank{producer}', 0, {producer}, now()::TIMESTAMP - INTERVAL 1 HOUR)"
-            )
-            for table, key in (("metrics", 1), ("phases", 2)):
-                database.execute(
-                    f"INSERT INTO base.{table} SELECT {producer}, {key}, s, s, now()::TIMESTAMP "
-                    f"- to_seconds({pace} * ({last} - s)), 0.5 FROM range({last - 60}, {last} + 1) t(s)"
-                )
+        fill_far_behind(database)
     live = LiveRun("r")
     for _ in range(2):  # the second frame does not ask again
         with connect(dir=tmp_path, start=False) as client:
@@ -230,6 +239,41 @@ def test_a_label_that_is_far_behind_has_its_step_time_and_phase(tmp_path: Path) 
         assert frame is not None
         found = {row.label: (row.pace_s, row.phase) for row in frame.rows}
         assert found == {"rank0": (1.0, "forward"), "rank1": (2.0, "forward"), "rank2": (1.0, "forward")}
+
+
+def test_what_a_query_that_failed_was_asked_for_comes_with_a_later_frame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_run, "ALL_STEPS_INTERVAL_S", 0.0)
+    with hand_written(tmp_path) as database:
+        fill_far_behind(database)
+
+    class Failing(Client):
+        """Fails in one of its queries, as one that takes too long does."""
+
+        def __init__(self, client: Client, failing: int) -> None:
+            self.client, self.queries = client, itertools.count()
+            self.failing = failing
+
+        def sql(self, *given: Any, **named: Any) -> Any:
+            if next(self.queries) == self.failing:
+                raise QueryError("timeout", "the query took too long")
+            return self.client.sql(*given, **named)
+
+    def shown(frame: Frame | None) -> object:
+        assert frame is not None
+        return frame.goodput, frame.verdict, [(row.label, row.pace_s, row.phase) for row in frame.rows]
+
+    with connect(dir=tmp_path, start=False) as client:
+        whole = Failing(client, -1)
+        expected = shown(LiveRun("r").read(whole))
+        n_queries = next(whole.queries)
+        assert n_queries > 8
+        for failing in range(n_queries):
+            live = LiveRun("r")
+            with pytest.raises(QueryError):
+                live.read(Failing(client, failing))
+            assert shown(live.read(client)) == expected, failing
 
 
 @pytest.mark.full
