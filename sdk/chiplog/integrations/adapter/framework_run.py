@@ -24,16 +24,14 @@ class FrameworkRun:
 
     def open(self) -> Run:
         """Return the run. One that was finished since its last use stays; a run that others finished is no answer."""
-        run = self._find()
-        if run is None:
+        run = current_run.current()
+        if run is None or (run._finished and run is not self._used):
             with current_run.opening():  # loggers are called from several threads
-                run = self._find() or init(**self._arguments)
+                run = current_run.current()
+                if run is None or (run._finished and run is not self._used):
+                    run = init(**self._arguments)
         self._used = run
         return run
-
-    def _find(self) -> Run | None:
-        run = current_run.current()
-        return None if run is None or (run._finished and run is not self._used) else run
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_arguments": self._arguments, "_used": None}

@@ -98,9 +98,7 @@ class ChiplogCallback(_keras.callbacks.Callback):  # type: ignore[misc,name-defi
         if (self._batch + 1) % self._rate_every == 0:
             self._add_rate(row, "batch")
         self._batch = batch
-        run = self._run.open()
-        run.log(row, step=self._step - 1)
-        run.step()
+        self._phases.log_step(row, self._step - 1)
         self._await_data()
 
     @never_raises("on_epoch_end")

@@ -79,19 +79,23 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
             self._is_in_batch = True
             self._phases.begin("forward")
 
+    @never_raises("on_before_backward")
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         """Begin the backward pass."""
-        self._begin("backward")
+        if self._is_active:
+            self._phases.begin("backward")
 
     @never_raises("on_after_backward")
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
         """End the backward pass."""
         self._phases.end()
 
+    @never_raises("on_before_optimizer_step")
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """Begin the optimizer's step."""
-        self._has_stepped = True
-        self._begin("optimizer")
+        if self._is_active:
+            self._has_stepped = True
+            self._phases.begin("optimizer")
 
     @never_raises("on_train_batch_end")
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -158,7 +162,7 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
     def _add_batch(self, outputs: Any, batch: Any) -> None:
         size = batch_size(batch)
         self._n_samples = None if size is None or self._n_samples is None else self._n_samples + size
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        loss = outputs if not isinstance(outputs, Mapping) else outputs.get("loss")
         if loss is not None:
             self._loss = loss if self._loss is None else self._loss + loss
 
@@ -166,13 +170,11 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         row: dict[str, Any] = {}
         loss = self._loss
         if loss is not None:  # a number, if that needs no wait: it is the cheaper one to log
-            row["rank/loss"] = loss.item() if getattr(getattr(loss, "device", None), "type", "") == "cpu" else loss
+            row["rank/loss"] = loss.item() if getattr(loss, "is_cpu", False) else loss
         if self._n_samples is not None and self._began is not None:
             row["rank/samples_per_s"] = self._n_samples / (perf_counter() - self._began)
         step = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)  # what loggers get
-        run = self._run.open()
-        run.log(row, step=trainer.global_step - 1 if step is None else step)
-        run.step()
+        self._phases.log_step(row, trainer.global_step - 1 if step is None else step)
         self._reset()
 
     def _reset(self) -> None:
@@ -198,8 +200,11 @@ def batch_size(batch: Any, depth: int = _DEPTH_MAX) -> int | None:
         return int(shape[0]) if len(shape) else 1
     if not depth or isinstance(batch, str | bytes):
         return None
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-    return next((size for part in parts if (size := batch_size(part, depth - 1)) is not None), None)
+    parts = batch if isinstance(batch, list | tuple) else batch.values() if isinstance(batch, Mapping) else ()
+    for part in parts:
+        if (size := batch_size(part, depth - 1)) is not None:
+            return size
+    return None
 
 
 def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
