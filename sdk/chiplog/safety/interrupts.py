@@ -90,11 +90,23 @@ def handlers_held() -> Iterator[None]:
             signal.signal(number, note)
         yield
     finally:
-        is_over = True  # handlers may raise from here on; note() still calls a handler that was not restored
-        for number, handler in held.items():
-            if signal.getsignal(number) is note:
-                signal.signal(number, handler)
-        _handle(came, held)
+        try:
+            _restore(list(held), note, held)
+        finally:
+            is_over = True  # note() still calls a handler, if what was in the block installs it again
+            _handle(came, held)
+
+
+def _restore(numbers: list[int], note: object, handlers: dict[int, Callable[[int, FrameType | None], Any]]) -> None:
+    """Restore the handler of each signal that has `note`, even after a handler that raises in here."""
+    try:
+        while numbers:
+            if signal.getsignal(numbers[-1]) is note:
+                signal.signal(numbers[-1], handlers[numbers[-1]])
+            numbers.pop()
+    finally:
+        if numbers:
+            _restore(numbers, note, handlers)
 
 
 def _handle(came: list[int], handlers: dict[int, Callable[[int, FrameType | None], Any]]) -> None:

@@ -201,38 +201,68 @@ def test_handlers_are_called_behind_the_block_each_of_them(calls) -> None:
 
 def test_what_a_handler_raises_at_any_point_of_the_block_reaches_the_training() -> None:
     """A signal arrives at each operation of the interpreter in turn, in chiplog and in the library that it uses."""
+    n_points = 0
+    for was_interrupted in interrupt_at_each_point(lambda: calls.append("inside"), deep):
+        assert was_interrupted
+        n_points += 1
+    assert n_points > 100
+
+
+def test_what_a_handler_raises_while_handlers_are_restored_leaves_none_behind_and_no_signal(calls) -> None:
+    alarm, n_points = signal.getsignal(signal.SIGALRM), 0
+    for was_interrupted in interrupt_at_each_point(lambda: signal.raise_signal(signal.SIGALRM), deep, "_restore"):
+        assert was_interrupted
+        assert (signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGALRM)) == (deep, alarm)
+        n_points += 1
+        assert calls == ["alarm"] * n_points
+    assert n_points > 50
+
+
+def interrupt_at_each_point(
+    inside: Callable[[], object], handler: Callable[..., object], function: str | None = None
+) -> Iterator[bool]:
+    """Run a block with deferred handlers, each time with SIGUSR1 at the next operation of the interpreter.
+
+    Args:
+        inside: What the block does.
+        handler: Of SIGUSR1; it raises a ValueError.
+        function: Count only operations of this one of chiplog, and not those of all functions.
+
+    Yields:
+        Whether an exception left the block.
+
+    """
 
     def block() -> None:
         with handlers_held():
-            calls.append("inside")
+            inside()
 
     def trace(frame: Any, event: str, argument: object) -> Any:
         frame.f_trace_opcodes = True
-        if event == "opcode":
+        if event == "opcode" and function in (None, frame.f_code.co_name):
             count[0] += 1
             if count[0] == n:
-                raised.append(n)
                 signal.raise_signal(signal.SIGUSR1)
         return trace
 
-    calls: list[str] = []
-    raised: list[int] = []
-    n, before, previous = 0, sys.gettrace(), signal.getsignal(signal.SIGUSR1)
+    n, count, before, previous = 1, [0], sys.gettrace(), signal.getsignal(signal.SIGUSR1)
     try:
-        while len(raised) == n:
-            n, count, caught = n + 1, [0], False
-            signal.signal(signal.SIGUSR1, deep)  # the block leaves one of its own where the handler ended it
+        while True:
+            count[0], raised = 0, []
+            signal.signal(signal.SIGUSR1, handler)
             try:
                 sys.settrace(trace)
                 block()
-            except ValueError:
-                caught = True
+            except Exception as error:
+                raised = [type(error), type(error.__context__)]
             finally:
                 sys.settrace(before)
-            assert caught == (len(raised) == n), n
+            if count[0] < n:
+                return
+            yield ValueError in raised
+            n += 1
     finally:
         signal.signal(signal.SIGUSR1, previous)
-    assert n > 100
 
 
 def test_what_took_the_place_of_a_handlers_exception_is_that_exception(calls) -> None:
