@@ -63,13 +63,15 @@ class Alarm(Exception):
 
 chooser = random.Random(int(sys.argv[1]))
 n_ticks = n_raised = n_caught = 0
-armed = False
+armed = is_over = False
 
 def handler(number, frame):
     global n_ticks, n_raised, armed
     n_ticks += 1
     wandb.init(config={"tick": n_ticks}, settings=wandb.Settings(console="off"))
     log("tick")
+    if is_over:  # an alarm that came before the timer was stopped
+        return
     signal.setitimer(signal.ITIMER_REAL, chooser.uniform(1e-5, 2e-3))
     if armed and n_ticks % 3 == 0:
         armed = False
@@ -88,6 +90,7 @@ while n_ticks < 40 * N_ROUNDS:
         armed = False
     except Alarm:
         n_caught += 1
+is_over = True
 signal.setitimer(signal.ITIMER_REAL, 0)
 wandb.finish()
 print(n_raised, n_caught)
@@ -103,7 +106,7 @@ def run_and_compare(script: str, node: Node, directory: Path, *arguments: str) -
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=WAIT_S,
+        timeout=2 * WAIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -124,5 +127,7 @@ def test_init_in_a_finalizer_loses_nothing(node: Node, tmp_path: Path, end: tupl
 
 
 def test_init_in_a_signal_handler_loses_nothing(node: Node, tmp_path: Path) -> None:
-    n_raised, n_caught = map(int, run_and_compare(HANDLER, node, tmp_path, "1").stdout.split())
-    assert 0 < n_caught <= n_raised, "Python itself drops what is raised in the callback of a weak reference"
+    done = run_and_compare(HANDLER, node, tmp_path, "1")
+    n_raised, n_caught = map(int, done.stdout.split())
+    # Python itself drops what is raised in the callback of a weak reference, and prints that.
+    assert n_caught + done.stderr.count("Exception ignored in: ") == n_raised > 0, done.stderr

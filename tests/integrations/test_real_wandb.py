@@ -129,7 +129,7 @@ def _compare(
         return not differences
 
     try:
-        wait_until(is_same, "the runs", WAIT_S / 3)
+        wait_until(is_same, "the runs")
     except AssertionError:
         raise AssertionError("\n".join(differences)) from None
     return recorded, stored

@@ -192,7 +192,7 @@ def test_exit_codes_are_states(script: Script) -> None:
     ends = [("code", "failed", 3), ("good", "finished", 0), ("uncaught", "failed", 1), ("with", "failed", 1)]
     script.expect("SELECT OWN, state, exit_code FROM runs", ends)
     reasons = ["finish(exit_code=3)", None, "RuntimeError: of the script", "ValueError: in a block"]
-    assert [reason for _, reason in script.rows("SELECT OWN, reason FROM labels")] == reasons
+    script.expect("SELECT OWN, reason FROM labels", [(end[0], why) for end, why in zip(ends, reasons, strict=True)])
 
 
 def test_resume_continues_config_tags_summary_and_steps(script: Script) -> None:
