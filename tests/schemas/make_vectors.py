@@ -176,6 +176,10 @@ LATER_EVENTS: dict[str, tuple[EventKind, list[Any]]] = {
             {"exception": "ConnectionResetError", "traceback": "Traceback …", "cause": "connection_lost"},
         ],
     ),
+    "artifact_file-omitted": (
+        EventKind.ARTIFACT_FILE,
+        [b"\6" * 32, "model/weights.pt", 4_096, b"\7" * 32, "", "it has 4096 bytes, the limit is 1024"],
+    ),
     "peer-gpus": (EventKind.PEER, [PRODUCER_A, {"gpus": ["GPU-00000000-0000-0000-0000-000000000003"]}]),
     "identity-console": (
         EventKind.IDENTITY,

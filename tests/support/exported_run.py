@@ -58,7 +58,8 @@ def payloads(run: str = "whole") -> list[object]:
         rank.say(EventKind.MEDIA, 4, "images", "image", ABSENT, 10, "{}")
         for number, content in enumerate((sha256_of(IMAGE), ABSENT)):
             digest = bytes([number]) * 32
-            rank.say(EventKind.ARTIFACT_FILE, digest, "model.pt", len(IMAGE), content, "")
+            omitted = "too large" if content == ABSENT else ""
+            rank.say(EventKind.ARTIFACT_FILE, digest, "model.pt", len(IMAGE), content, "", omitted)
             rank.say(EventKind.ARTIFACT_FILE, digest, "data", 0, None, "s3://bucket/data")
             rank.say(EventKind.ARTIFACT, "p", "model", "model", digest, 2, len(IMAGE), '{"of": "ü"}', "")
             rank.say(EventKind.ARTIFACT_ALIAS, "p", "model", digest, "best", 1)

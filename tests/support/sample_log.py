@@ -43,7 +43,8 @@ def everything(n_steps: int = 40, seed: int = 1) -> list:
             digest = bytes([number]) * 32
             rank.say(EventKind.ARTIFACT_FILE, digest, "model.pt", 10, bytes(32), "")
             rank.say(EventKind.ARTIFACT_FILE, digest, "data", 0, None, "s3://bucket/data")
-            rank.say(EventKind.ARTIFACT, "p", "model", "model", digest, 2, 10, '{"of": "ü"}', rank.label)
+            rank.say(EventKind.ARTIFACT_FILE, digest, "huge.pt", 99, b"\1" * 32, "", "too large")
+            rank.say(EventKind.ARTIFACT, "p", "model", "model", digest, 3, 109, '{"of": "ü"}', rank.label)
             rank.say(EventKind.ARTIFACT_ALIAS, "p", "model", digest, "best", 1)
             rank.say(EventKind.ARTIFACT_USE, "p", "model", digest)
         rank.say(EventKind.CONFIG_HASHES, 1, {"lr": rank.label})

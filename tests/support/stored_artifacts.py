@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -44,8 +45,9 @@ def add_version(
     ).fetchall()
     place = "(producer, seq, ts"
     for file in files:
-        row = [digest, file.path, file.size, None if file.sha256 is None else file.sha256.hex(), file.reference]
-        database.execute("INSERT INTO base.artifact_files VALUES (1, 1, '2026-01-02', ?, ?, ?, ?, ?)", row)
+        sha256 = None if file.sha256 is None else file.sha256.hex()
+        row = [digest, file.path, file.size, sha256, file.reference, file.omitted]
+        database.execute("INSERT INTO base.artifact_files VALUES (1, 1, '2026-01-02', ?, ?, ?, ?, ?, ?)", row)
     described = [project, name, "model", digest, len(files), sum(file.size for file in files), '{"epoch": 3}', "text"]
     columns = f"{place}, project, name, type, digest, n_files, bytes, metadata, description)"
     database.execute(
@@ -80,5 +82,8 @@ def fill(root: Path) -> None:
         add_version(database, references, name="data")
         add_version(database, [file_of("../../escape", b"out")], name="evil")
         add_version(database, [file_of("gone", b"not here")], name="gone")
+        limit = "it has 13 bytes, the limit is 4, set by CHIPLOG_FILE_BYTES_MAX; it is not saved"
+        large = replace(file_of("large.pt", NEWER["weights.pt"] * 2), omitted=limit)
+        add_version(database, [large, file_of("sub/config.json", b"{}")], name="partial")
         for data in {*FILES.values(), *NEWER.values(), b"out"}:
             store(root, data)

@@ -40,6 +40,7 @@ from chiplog_schemas.model.events import (
     decode,
     matches_schema,
     select_typed,
+    with_known_fields,
 )
 
 _KEY_IDS_BYTES_MAX = 64 << 20  # of tuples of keys whose integers are cached: those of the active runs
@@ -142,9 +143,9 @@ class EventHandlers:
         data = payload if isinstance(payload, bytes) else b""
         try:
             event = decode(data)
-            known = FIELDS.get(event[0])
-            if known is not None and matches_schema(event[: len(known) + 2]):
-                self._apply_event(event[0], producer, seq, event[1], event[2 : len(known) + 2])
+            known = with_known_fields(event)
+            if matches_schema(known):
+                self._apply_event(known[0], producer, seq, known[1], known[2:])
                 return
             reason = f"event of kind {event[0]} with {len(event) - 2} fields is unknown"
         except CodecError as error:

@@ -53,11 +53,13 @@ class EventSpec:
     """Everything that an event kind declares.
 
     fields: in their order on the wire. table: of the schema `base`. If the fields have a matrix, each of its values is
-    a row of the table; else each event is a row. Without a table, the index has a method for the kind.
+    a row of the table; else each event is a row. Without a table, the index has a method for the kind. defaults: of
+    the last fields, which events of older writers lack; a kind above LAST_GROUP_KIND may have some.
     """
 
     fields: dict[str, Field]
     table: str = ""
+    defaults: tuple[Any, ...] = ()
 
     @property
     def has_matrix(self) -> bool:
@@ -132,7 +134,7 @@ class EventKind(IntEnum):
         ),
     )
     # an entry of a manifest, before the ARTIFACT that has the manifest's digest; bytes of files are sent separately.
-    # reference: where its content is; empty: it is a file
+    # reference: where its content is; empty: it is a file. omitted: why its bytes are not sent; empty: they are
     ARTIFACT_FILE = (
         19,
         EventSpec(
@@ -142,8 +144,10 @@ class EventKind(IntEnum):
                 "bytes": Field.INT,
                 "sha256": Field.OPTIONAL_DIGEST,
                 "reference": Field.TEXT,
+                "omitted": Field.TEXT,
             },
             table="artifact_files",
+            defaults=("",),
         ),
     )
     # a version of an artifact was logged. project: as its label knows it, or empty; metadata: a JSON object
@@ -196,6 +200,7 @@ class EventKind(IntEnum):
 FIELDS: dict[int, tuple[tuple[str, Column], ...]] = {
     kind: tuple((name, what.column) for name, what in kind.spec.fields.items()) for kind in EventKind
 }
+_DEFAULTS: dict[int, tuple[Any, ...]] = {kind: kind.spec.defaults for kind in EventKind}
 MATRIX_KINDS = frozenset(kind for kind in EventKind if kind.spec.has_matrix)
 
 # Marks of entries of an identity: kept by an agent; also not read by the index; copied to base.producers by the index.
@@ -299,7 +304,7 @@ CONSOLE_STREAMS = {1: "stdout", 2: "stderr"}
 
 def encode(kind: EventKind, ts: int, *fields: Any) -> bytes:
     """Encode one event. `ts` in microseconds. Raises CodecError when a field is not a plain value."""
-    assert len(fields) == len(FIELDS[kind]), (kind, fields)
+    assert 0 <= len(FIELDS[kind]) - len(fields) <= len(kind.spec.defaults), (kind, fields)
     return pack([int(kind), ts, *fields])
 
 
@@ -309,6 +314,13 @@ def decode(payload: bytes | memoryview) -> list[Any]:
     if not (isinstance(event, list) and len(event) >= 2 and type(event[0]) is int and _is_int64(event[1])):
         raise CodecError("an event is an array of kind, time and fields")
     return event
+
+
+def with_known_fields(event: list[Any]) -> list[Any]:
+    """Return a decoded event without fields that this version does not know, and with the defaults of absent ones."""
+    n_fields = len(FIELDS.get(event[0], event[2:]))
+    n_absent = n_fields + 2 - len(event)
+    return event[: n_fields + 2] if n_absent <= 0 else [*event, *_DEFAULTS[event[0]][-n_absent:]]
 
 
 def matches_schema(event: list[Any]) -> bool:

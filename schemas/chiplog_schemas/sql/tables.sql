@@ -64,7 +64,7 @@ CREATE TABLE base.media (
 -- artifact_files is an entry of a manifest, whichever label logged it.
 CREATE TABLE base.artifact_files (
     producer INTEGER, seq BIGINT, ts TIMESTAMP, digest VARCHAR, path VARCHAR, bytes BIGINT, sha256 VARCHAR,
-    reference VARCHAR
+    reference VARCHAR, omitted VARCHAR
 );
 CREATE TABLE base.artifacts (
     producer INTEGER, seq BIGINT, ts TIMESTAMP, project VARCHAR, name VARCHAR, type VARCHAR, digest VARCHAR,

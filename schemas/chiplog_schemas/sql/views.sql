@@ -98,11 +98,17 @@ SELECT l.project, l.name, v.version, l.type, coalesce(a.aliases, []) AS aliases,
 FROM logged l JOIN base.artifact_versions v USING (project, name, digest)
 LEFT JOIN aliases a USING (project, name, digest) LEFT JOIN uses u USING (project, name, digest);
 
+-- Bytes that one label omits may come from another that logs the same version.
 CREATE OR REPLACE VIEW artifact_files AS
-SELECT DISTINCT a.project, a.name, a.version, f.path, f.bytes, f.sha256, nullif(f.reference, '') AS reference,
-       s.sha256 IS NOT NULL AND f.reference = '' AS is_stored
-FROM artifacts a JOIN base.artifact_files f ON f.digest = a.digest
-LEFT JOIN (SELECT DISTINCT sha256, bytes FROM base.stored) s ON s.sha256 = f.sha256 AND s.bytes = f.bytes;
+WITH entries AS (
+    SELECT a.project, a.name, a.version, f.path, f.bytes, f.sha256, nullif(f.reference, '') AS reference,
+           s.sha256 IS NOT NULL AND f.reference = '' AS is_stored, f.omitted
+    FROM artifacts a JOIN base.artifact_files f ON f.digest = a.digest
+    LEFT JOIN (SELECT DISTINCT sha256, bytes FROM base.stored) s ON s.sha256 = f.sha256 AND s.bytes = f.bytes
+)
+SELECT project, name, version, path, bytes, sha256, reference, is_stored,
+       nullif(min(omitted) FILTER (NOT is_stored), '') AS omitted
+FROM entries GROUP BY ALL;
 
 CREATE OR REPLACE VIEW phases AS
 -- safeguard: phase-has-time

@@ -10,15 +10,17 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from chiplog.artifacts.references import local_path
+from chiplog.media.captured import report_once
 from chiplog.query.client import Client, NoDataError, QueryError, connect
 from chiplog.safety.background_threads import is_exiting, start_thread
+from chiplog.safety.diagnostics import Diagnostic
 from chiplog.values.artifact_value import (
     ArtifactError,
     ArtifactPlace,
@@ -33,10 +35,10 @@ _PAUSE_S = 0.2  # between two attempts
 _LATE_S = 1.0  # for the answer of an attempt at the end of the time
 _ASK_S = 5.0  # one query
 _COMES_LATER = frozenset({"unreachable", "stopping", "busy", "timeout"})  # kinds of answers after which a retry helps
-_NAMED_MAX = 5  # versions in a message
+_NAMED_MAX = 5  # versions or files in a message
 _VERSION = """SELECT project, name, version, type, aliases, metadata::VARCHAR AS metadata, digest, n_files, description
 FROM artifacts WHERE project = $project AND name = $name AND {}"""
-_FILES = """SELECT path, bytes, sha256, reference FROM artifact_files
+_FILES = """SELECT path, bytes, sha256, reference, omitted FROM artifact_files
 WHERE project = $project AND name = $name AND version = $version ORDER BY path"""
 _KNOWN = """SELECT version, aliases FROM artifacts
 WHERE project = $project AND name = $name ORDER BY version DESC LIMIT $n"""
@@ -80,10 +82,23 @@ def find_by_digest(place: ArtifactPlace, project: str, name: str, digest: bytes,
 
 
 def download(place: ArtifactPlace, version: Version, root: Path, timeout_s: float) -> None:
-    """Write the files of a version below a directory, each verified by its SHA-256. Raises ArtifactError."""
+    """Write the files of a version below a directory, each verified by its SHA-256. Raises ArtifactError.
+
+    A file that the version has without its bytes is reported, and the others are written.
+    """
+    if omitted := [file for file in version.files if file.omitted]:
+        report_once(Diagnostic("artifact_incomplete", str(version), omission_text(version, omitted)))
     with _asking(place, timeout_s) as (client, until):
         for file in version.files:
-            write_file(client, version, file, root / file.path, until=until)
+            if not file.omitted:
+                write_file(client, version, file, root / file.path, until=until)
+
+
+def omission_text(version: Version, omitted: Sequence[ManifestFile]) -> str:
+    """Return a line that names files of a version without bytes, at most a few, and the reason of the first."""
+    named = ", ".join(f"{file.path!r:.80}" for file in omitted[:_NAMED_MAX])
+    more = f" and {len(omitted) - _NAMED_MAX} more" if len(omitted) > _NAMED_MAX else ""
+    return f"artifact {version} has no bytes of {named}{more}: {omitted[0].omitted}"
 
 
 def read(place: ArtifactPlace, version: Version, path: str, timeout_s: float) -> bytes:
@@ -115,6 +130,7 @@ def version_of(client: Client, project: str, name: str, condition: str, wanted: 
             int(file["bytes"]),
             None if file["sha256"] is None else bytes.fromhex(file["sha256"]),
             str(file["reference"] or ""),
+            str(file["omitted"] or ""),
         )
         for file in files
     )
@@ -141,6 +157,8 @@ def write_file(
     """
     if (reason := invalid_path_reason(file.path)) is not None:  # safeguard: artifact-stays-below-root
         raise ArtifactError(f"file {file.path!r:.80} of artifact {version} cannot be written: {reason}")
+    if file.omitted:
+        raise ArtifactError(omission_text(version, [file]))
     try:
         if file.reference:
             _copy_reference(version, file, target)

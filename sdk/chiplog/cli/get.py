@@ -7,7 +7,7 @@ from typing import NamedTuple
 import click
 
 from chiplog.artifacts.artifact import parse_name
-from chiplog.artifacts.reads import Version, condition_of, copy_content, version_of, write_file
+from chiplog.artifacts.reads import Version, condition_of, copy_content, omission_text, version_of, write_file
 from chiplog.cli.completion import complete_runs
 from chiplog.cli.options import exact_run, open_client, resolve_run, source_options
 from chiplog.cli.progress import progress_bar
@@ -134,7 +134,10 @@ def _get_artifact(client: Client, text: str, destination: str | None, *, force: 
     """Write the files of a version. Raises ClickException."""
     try:
         version = _version_of(client, text)
-        files = [file for file in version.files if not file.reference or file.reference.startswith("file:")]
+        here = [file for file in version.files if not file.reference or file.reference.startswith("file:")]
+        files = [file for file in here if not file.omitted]
+        if len(files) < len(here):
+            click.echo(omission_text(version, [file for file in here if file.omitted]), err=True)
         root = Path(f"{version.name}:v{version.version}" if destination is None else destination)
         taken = [root / file.path for file in files if os.path.lexists(root / file.path)]
         if taken and not force:
@@ -145,7 +148,7 @@ def _get_artifact(client: Client, text: str, destination: str | None, *, force: 
         raise click.ClickException(str(error)) from error
     n_bytes = sum(file.size for file in files)
     what = f"{len(files)} file{'s' if len(files) != 1 else ''}, {n_bytes:,} bytes"
-    left = f"; {n_left} references left out" if (n_left := len(version.files) - len(files)) else ""
+    left = f"; {n_left} references left out" if (n_left := len(version.files) - len(here)) else ""
     click.echo(f"{version}: {what}, written to {root}{left}", err=True)
 
 

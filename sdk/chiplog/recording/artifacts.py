@@ -45,7 +45,8 @@ class ArtifactStorage:
             files[file.path] = file
         digest = manifest_digest(files.values())
         for file in files.values():
-            self._say(EventKind.ARTIFACT_FILE, digest, file.path, file.size, file.sha256, file.reference)
+            entry = file.path, file.size, file.sha256, file.reference, file.omitted
+            self._say(EventKind.ARTIFACT_FILE, digest, *entry)
         described = self._metadata(artifact), _text(artifact.description)
         of_version = place.project, artifact.name
         size = sum(file.size for file in files.values())
@@ -71,7 +72,8 @@ class ArtifactStorage:
                 for source, path in self._saver.files_of(entry.source, entry.path):
                     kept = self._saver.keep(source, path, entry.given or source)
                     if kept is not None:
-                        yield ManifestFile(clean_utf8(path), *kept)
+                        size, sha256, omitted = kept
+                        yield ManifestFile(clean_utf8(path), size, sha256, omitted=omitted)
             elif (reason := invalid_path_reason(entry.path)) is not None:
                 self._refuse(artifact, f"cannot have an entry {entry.path!r:.80}: {reason}")
             elif entry.data is not None:

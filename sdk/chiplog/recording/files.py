@@ -111,19 +111,19 @@ class FileSaver:
         else:
             yield source, posixpath.normpath(path)
 
-    def keep(self, source: str, path: str, shown: str) -> tuple[int, bytes] | None:
-        """Copy a file of an artifact; return its size and digest. None: it cannot be read, which was reported.
+    def keep(self, source: str, path: str, shown: str) -> tuple[int, bytes, str] | None:
+        """Copy a file of an artifact. Return its size, its digest, and why its bytes are omitted; empty: they are kept.
 
-        A file above a limit is only hashed. shown: the name of the file in messages.
+        A file above a limit is only hashed. None: it cannot be read, which was reported. shown: its name in messages.
         """
         try:
             try:
-                return self._store(source, path, shown)
+                return *self._store(source, path, shown), ""
             except NotSavedError as error:
                 kind, why = error.args
                 is_limit = kind in ("file_too_large", "outbox_full")
                 self._refuse(shown, kind, f"{why}, and the artifact names it without its bytes" if is_limit else why)
-                return self._hash(source) if is_limit else None
+                return (*self._hash(source), clean_utf8(why)) if is_limit else None
         except OSError as error:
             if is_interrupt(error):
                 raise

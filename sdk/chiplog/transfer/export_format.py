@@ -119,6 +119,7 @@ TABLES = {
             "bytes": "BIGINT",
             "sha256": "VARCHAR",
             "reference": "VARCHAR",
+            "omitted": "VARCHAR",
             "stored_at": "TIMESTAMP",
             **_PRODUCER,
         },

@@ -43,7 +43,7 @@ _ROW_EVENTS = (
     ("console", "stream, line_no, line", EventKind.CONSOLE),
     ("definitions", "name, summary, step_metric", EventKind.DEFINE),
     ("config_hashes", "is_whole, hashes", EventKind.CONFIG_HASHES),
-    ("artifact_files", "unhex(digest), path, bytes, unhex(sha256), reference", EventKind.ARTIFACT_FILE),
+    ("artifact_files", "unhex(digest), path, bytes, unhex(sha256), reference, omitted", EventKind.ARTIFACT_FILE),
     (
         "artifacts",
         "project, name, type, unhex(digest), n_files, bytes, metadata, description",

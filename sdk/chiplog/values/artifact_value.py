@@ -45,12 +45,13 @@ class ArtifactEntry:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """A file or reference of a version."""
+    """A file or reference of a version. omitted: why the version has it without its bytes; empty: it has them."""
 
     path: str
     size: int
     sha256: bytes | None
     reference: str = ""
+    omitted: str = ""
 
 
 @dataclass(frozen=True, slots=True)

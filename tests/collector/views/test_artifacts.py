@@ -51,6 +51,21 @@ def test_the_same_digest_is_the_same_version_and_others_are_numbered_in_the_orde
     assert index.sql(files) == [(0, "170.pt", 170, "aa", None, False)]
 
 
+def test_an_entry_has_the_reason_why_all_labels_omit_its_bytes_until_they_are_there(index: Index) -> None:
+    ranks = [Rank(number, run_id=f"run-{number}", primary=True) for number in (1, 2)]
+    for rank, reasons in zip(ranks, (("too large", "full", ""), ("too large", "", "full")), strict=True):
+        for path, reason in zip("abc", reasons, strict=True):
+            # An older writer has no such field.
+            last = [reason] if reason else []
+            rank.say(EventKind.ARTIFACT_FILE, b"\xaa" * 32, path, 1, path.encode() * 32, "", *last)
+        rank.say(EventKind.ARTIFACT, "p", "model", "model", b"\xaa" * 32, 3, 3, "{}", "")
+    index.take(whole(ranks[0]), whole(ranks[1]))
+    files = "SELECT path, is_stored, omitted FROM artifact_files ORDER BY path"
+    assert index.sql(files) == [("a", False, "too large"), ("b", False, None), ("c", False, None)]
+    index.database.connection.execute("INSERT INTO base.stored VALUES (?, 1, now()::TIMESTAMP)", [(b"a" * 32).hex()])
+    assert index.sql(files)[0] == ("a", True, None)
+
+
 def test_an_alias_moves_and_can_be_removed_and_a_use_names_its_run(index: Index) -> None:
     first, second = maker(1, 0xAA, 0xBB), Rank(2, run_id="user", primary=True)
     mark(first, 0xAA, "best")

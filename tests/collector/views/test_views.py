@@ -66,7 +66,7 @@ COLUMNS = {
     "histograms": " ".join([*FACT, "edges", "counts"]),
     "media": "run_id label attempt step key kind metadata bytes sha256 ts is_stored",
     "artifacts": "project name version type aliases metadata digest bytes made_by used_by n_files description ts",
-    "artifact_files": "project name version path bytes sha256 reference is_stored",
+    "artifact_files": "project name version path bytes sha256 reference is_stored omitted",
     "system": "run_id label rank node device name ts value n_sharers",
     "system_samples": "node device name ts value",
     "console": "run_id label attempt stream line_no seq ts line",

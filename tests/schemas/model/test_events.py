@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chiplog_schemas.codec import CodecError, pack
+from chiplog_schemas.model.block_format import LAST_GROUP_KIND
 from chiplog_schemas.model.events import (
     FIELDS,
     IDENTITY_FIELDS,
@@ -19,6 +20,7 @@ from chiplog_schemas.model.events import (
     marked_entries,
     matches_schema,
     select_typed,
+    with_known_fields,
 )
 from tests.schemas.make_vectors import EVENTS, TS
 
@@ -27,12 +29,12 @@ from tests.schemas.make_vectors import EVENTS, TS
 def test_every_kind_round_trips_and_fits(kind: EventKind) -> None:
     payload = encode(kind, TS, *EVENTS[kind])
     assert decode(payload) == [kind, TS, *EVENTS[kind]]
-    assert matches_schema(decode(payload))
+    assert matches_schema(with_known_fields(decode(payload)))
 
 
 @pytest.mark.parametrize("kind", EventKind, ids=lambda kind: kind.name)
 def test_an_event_with_a_field_more_or_less_or_of_another_type_does_not_fit(kind: EventKind) -> None:
-    event = decode(encode(kind, TS, *EVENTS[kind]))
+    event = with_known_fields(decode(encode(kind, TS, *EVENTS[kind])))
     assert not matches_schema([*event, 1])
     assert not matches_schema(event[:-1])
     for index, (_, column) in enumerate(FIELDS[kind], 2):
@@ -40,6 +42,16 @@ def test_an_event_with_a_field_more_or_less_or_of_another_type_does_not_fit(kind
             assert not matches_schema([*event[:index], wrong, *event[index + 1 :]])
         for wrong in ("text", 1, None) if column in (Column.KEYS, Column.VALUES) else ():
             assert not matches_schema([*event[:index], wrong, *event[index + 1 :]])
+
+
+def test_fields_of_a_newer_writer_are_left_out_and_those_that_an_older_one_lacks_have_defaults() -> None:
+    full = [EventKind.ARTIFACT_FILE, TS, b"d", "path", 1, None, "", "too large"]
+    assert with_known_fields(full) == with_known_fields([*full, "of the future"]) == full
+    assert with_known_fields(full[:-1]) == [*full[:-1], ""]
+    assert not matches_schema(with_known_fields(full[:-2]))  # another field is absent, which has no default
+    assert with_known_fields([200, TS, 1]) == [200, TS, 1]
+    for kind in EventKind:
+        assert not kind.spec.defaults or kind > LAST_GROUP_KIND
 
 
 def test_every_kind_has_fields_and_none_has_the_name_of_a_row_column() -> None:

@@ -7,7 +7,7 @@ import duckdb
 import pytest
 
 from chiplog.artifacts import reads
-from chiplog.values.artifact_value import ArtifactError, ArtifactPlace
+from chiplog.values.artifact_value import ArtifactError, ArtifactPlace, ManifestFile
 from chiplog_schemas.paths import paths_for_root
 from tests.support.safeguard import Safeguard
 from tests.support.stored_artifacts import FILES, NEWER, fill, store
@@ -109,6 +109,27 @@ def test_a_content_that_is_missing_or_damaged_is_an_error_and_nothing_is_left(ro
     with pytest.raises(ArtifactError, match="damaged at the collector"):
         reads.download(place_of(root), find(root, "latest"), tmp_path / "out", 0.0)
     assert set(written(tmp_path / "out")) <= {"sub/config.json"}
+
+
+def test_a_file_without_bytes_is_named_with_its_reason_and_the_others_are_written(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads.is_exiting, "wait", lambda pause_s: pytest.fail("it must not wait"))
+    said: list[str] = []
+    monkeypatch.setattr(reads, "report_once", lambda diagnostic: said.append(diagnostic.message))
+    version = find(root, "latest", "partial")
+    reads.download(place_of(root), version, tmp_path / "out", WAIT_S)
+    assert written(tmp_path / "out") == {"sub/config.json": b"{}"}
+    line = "artifact team/gpt/partial:v0 has no bytes of 'large.pt': it has 13 bytes, the limit is 4"
+    assert [text.partition(",")[0] for text in said] == [line.partition(",")[0]] and "\n" not in said[0]
+    with pytest.raises(ArtifactError, match=line):
+        reads.read(place_of(root), version, "large.pt", WAIT_S)
+
+
+def test_a_line_about_files_without_bytes_names_a_few(root: Path) -> None:
+    version = find(root, "latest", "partial")
+    text = reads.omission_text(version, [ManifestFile(f"{number}", 1, None, omitted="full") for number in range(7)])
+    assert text == "artifact team/gpt/partial:v0 has no bytes of '0', '1', '2', '3', '4' and 2 more: full"
 
 
 def test_a_path_that_leads_elsewhere_is_not_written(root: Path, tmp_path: Path) -> None:

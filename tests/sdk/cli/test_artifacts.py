@@ -24,7 +24,7 @@ def versions(root: Path, *arguments: str) -> list[tuple[str, str]]:
 
 
 def test_all_versions_are_listed_and_the_filters_choose_among_them(root: Path) -> None:
-    all_versions = [("data", "v0"), ("evil", "v0"), ("gone", "v0"), ("model", "v1"), ("model", "v0")]
+    all_versions = [("data", "v0"), ("evil", "v0"), ("gone", "v0"), ("model", "v1"), ("model", "v0"), ("partial", "v0")]
     assert (
         versions(root) == versions(root, "--type", "model") == versions(root, "--project", "team/gpt") == all_versions
     )

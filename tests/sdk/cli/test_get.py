@@ -262,6 +262,9 @@ def test_the_files_of_an_artifact_come_back_by_alias_number_or_project(tmp_path:
     assert written(tmp_path / "model:v1") == NEWER
     done = run(tmp_path / "root", "--artifact", "data")
     assert "1 file, 10 bytes, written to data:v0; 1 references left out" in done.stderr
+    done = run(tmp_path / "root", "--artifact", "partial")
+    assert "partial:v0 has no bytes of 'large.pt': it has 13 bytes" in done.stderr and done.exit_code == 0
+    assert "1 file, 2 bytes, written to partial:v0" in done.stderr
     for arguments, code, message in (
         (["--artifact", "model"], 2, "exists; name another place with -o"),
         (["--artifact", "model:x"], 2, "artifact 'model' has no version 'x'"),

@@ -54,6 +54,7 @@ def test_versions_that_a_run_made_or_used_are_listed(tmp_path: Path) -> None:
         ("gone", "v0", True, False),
         ("model", "v0", True, False),
         ("model", "v1", True, False),
+        ("partial", "v0", True, False),
     ]
     assert (made[3]["aliases"], made[4]["aliases"]) == (["best"], ["latest"])
     [row] = used
