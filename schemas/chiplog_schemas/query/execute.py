@@ -29,9 +29,13 @@ SET VARIABLE media_tables = (
     FROM base.tables_of_steps t, (SELECT unnest(current_setting('allowed_directories')) AS directory) d
     WHERE ends_with(d.directory, '{CONTENTS_ENDING}')
 """
-# Of 100,000 stored tables, those of these arguments are found in milliseconds, all of them in seconds.
-_OF_ARGUMENTS = """ AND list_contains($texts, t.run_id) AND list_contains($texts, t.key)
-    AND list_contains(list_transform($texts, lambda text: TRY_CAST(text AS BIGINT)), t.step)"""
+# By parameter of media_table, in order: how its values narrow the search. Of 100,000 stored tables, those of a run, a key
+# and a step are found in milliseconds, all of them in seconds.
+_CONDITIONS = {
+    "run": " AND list_contains($run, t.run_id)",
+    "key": " AND list_contains($key, t.key)",
+    "step": " AND list_contains(list_transform($step, lambda text: TRY_CAST(text AS BIGINT)), t.step)",
+}
 
 
 @contextlib.contextmanager
@@ -40,11 +44,9 @@ def tables_found(connection: duckdb.DuckDBPyConnection, sql: str, params: _Param
     if not _NAMES_MACRO.search(sql):
         yield
         return
-    texts = _arguments(connection, sql, params)
-    if texts is None:
-        connection.execute(f"{_FIND_TABLES})")
-    else:
-        connection.execute(f"{_FIND_TABLES}{_OF_ARGUMENTS})", {"texts": texts})
+    known = _known_arguments(connection, sql, params)
+    conditions = "".join(_CONDITIONS[parameter] for parameter in known)
+    connection.execute(f"{_FIND_TABLES}{conditions})", known)
     try:
         yield
     finally:
@@ -52,8 +54,8 @@ def tables_found(connection: duckdb.DuckDBPyConnection, sql: str, params: _Param
             connection.execute("RESET VARIABLE media_tables")
 
 
-def _arguments(connection: duckdb.DuckDBPyConnection, sql: str, params: _Params) -> list[str] | None:
-    """Return the run, key and step of each media_table in a query as texts; None unless all are written or bound."""
+def _known_arguments(connection: duckdb.DuckDBPyConnection, sql: str, params: _Params) -> dict[str, list[str]]:
+    """Return the values of all media_table in a query by parameter, as texts; not of a parameter with an expression."""
     calls: list[list[dict[str, Any]]] = []
 
     def collect(node: dict[str, Any]) -> dict[str, Any]:
@@ -64,9 +66,22 @@ def _arguments(connection: duckdb.DuckDBPyConnection, sql: str, params: _Params)
     (parsed,) = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [sql]).fetchall()[0]
     try:
         json.loads(parsed, object_hook=collect)
-        return [_text_of(argument["expression"], params) for call in calls for argument in call] or None
-    except (LookupError, TypeError, ValueError, RecursionError):  # an expression; or what fails when it is run
-        return None
+    except RecursionError:
+        return {}
+    known = {}
+    for position, parameter in enumerate(_CONDITIONS if calls else ()):
+        try:
+            known[parameter] = [_text_of(_argument(call, position, parameter), params) for call in calls]
+        except (LookupError, TypeError, ValueError):  # an expression; or what fails when it is run
+            continue
+    return known
+
+
+def _argument(call: list[dict[str, Any]], position: int, parameter: str) -> dict[str, Any]:
+    """Return the expression of an argument, by name or by place. Raises LookupError."""
+    named = {argument["name"].lower(): argument["expression"] for argument in call if argument["name"]}
+    expression: dict[str, Any] = named[parameter] if named else call[position]["expression"]
+    return expression
 
 
 def _text_of(expression: dict[str, Any], params: _Params) -> str:

@@ -275,16 +275,18 @@ def test_contents_that_are_not_stored_are_left_out(index: Index) -> None:
         ("?, ?, ?", ["r", "k", 1], 1),
         ("$run, 'k', $step", {"run": "r", "step": 1, "other": 0.5}, 1),
         ("'r', 'k', -1", None, 1),
-        ("lower('R'), 'k', 1", None, 8),
-        ("'r', 'k', 1 + 0", None, 8),
-        ("'r', 'k', 1.0", None, 8),
-        ("'r', 'k', $step", {"step": 1.0}, 8),
+        ("lower('R'), 'k', 1", None, 2),
+        ("'r', 'k', 1 + 0", None, 3),
+        ("'r', 'k', 1.0", None, 3),
+        ("step := 1.0, key := 'k', run := 'r'", None, 3),
+        ("'r', 'k', $step", {"step": 1.0}, 3),
+        ("lower('R'), lower('K'), 1 + 0", None, 8),
     ],
 )
 def test_a_query_looks_only_for_the_tables_that_its_arguments_name(
     index: Index, call: str, params: list[Any] | dict[str, Any] | None, n_read: int
 ) -> None:
-    """Arguments that are expressions are not known before it runs: then it looks for all tables."""
+    """An argument that is an expression is not known before it runs: then the others narrow the search."""
     ranks = [Rank(number, label="rank0", run_id=run, launch=run) for number, run in enumerate("rs")]
     for rank in ranks:
         for key, step in (("k", 1), ("k", 2), ("k", -1), ("other", 1)):
