@@ -7,10 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.integrations.matrix import PYTHON
-from tests.integrations.training import Training
+from tests.integrations.training import END_S, Training
 from tests.support.node import Node
 
 collect_ignore_glob = [] if os.environ.get(PYTHON) else ["test_*.py"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/integrations/" in item.path.as_posix():
+            item.add_marker(pytest.mark.timeout(3 * END_S))  # two scripts at most, and the wait for their rows
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,9 @@ import pytest
 
 from tests.integrations import wandb_runs
 from tests.integrations.matrix import PYTHON, ROW
+from tests.integrations.training import END_S
 from tests.support.node import Node
-from tests.support.waiting import WAIT_S, wait_until
+from tests.support.waiting import wait_until
 
 _EXIT_CODES = {
     "loop": 0,
@@ -99,7 +100,7 @@ def _run(arguments: list[str], directory: Path, environ: dict[str, str], exit_co
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
-        timeout=WAIT_S,
+        timeout=END_S,
     )
     assert ended.returncode == exit_code, f"exit code {ended.returncode}:\n{ended.stdout[-4000:]}"
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.integrations.matrix import PYTHON, ROW
+from tests.integrations.training import END_S
 from tests.support.node import Node
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -141,7 +142,7 @@ class Script:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=2 * WAIT_S,
+            timeout=END_S,
         )
         assert done.returncode == exit_code, done.stdout
         return done.stdout
