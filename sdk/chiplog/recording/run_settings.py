@@ -32,7 +32,8 @@ from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 
 RUN_PER_PROCESS = "CHIPLOG_RUN_PER_PROCESS"
-SPLIT = "each process of this launch has its own run; without one_run_per_process they share one"
+SPLIT = "each process of this launch has its own run; without {} they share one"
+BY_GROUP = "group= or WANDB_RUN_GROUP"  # `one_run_per_process` as W&B's interface asks for it
 _T = TypeVar("_T")
 
 
@@ -63,8 +64,9 @@ def resolve_settings(
     where = paths_for_root(own_dir(given["dir"], environ))
     group = _checked(clean_text("group", given["group"] or environ.get("CHIPLOG_GROUP")), remarks)
     name = _checked(clean_text("name", given["name"]), remarks)
-    splits = one_run_per_process(given, environ, remarks) and not run_id
-    announcements = [SPLIT] if splits and announces_split(identity) else []
+    split_by = "" if run_id else split_asked_by(given, environ, remarks)
+    splits = bool(split_by)
+    announcements = [SPLIT.format(split_by)] if splits and announces_split(identity) else []
     if splits:  # safeguard: split-is-asked-for
         identity, name = with_own_run(identity, group, name, facts)
     project = _checked(clean_text("project", given["project"] or environ.get("CHIPLOG_PROJECT")), remarks)
@@ -141,12 +143,15 @@ def disabled_settings(
         return RunSettings(identity, Paths(*(Path("/nonexistent"),) * 3), "disabled", None)
 
 
-def one_run_per_process(given: Mapping[str, Any], environ: Mapping[str, str], remarks: list[Diagnostic]) -> bool:
-    """Return True if each process gets its own run: by the argument, else by the variable."""
-    asked = _checked(flag("one_run_per_process", given["one_run_per_process"]), remarks)
-    if asked is None:
-        asked = _checked(flag(RUN_PER_PROCESS, environ.get(RUN_PER_PROCESS)), remarks)
-    return bool(asked)
+def split_asked_by(given: Mapping[str, Any], environ: Mapping[str, str], remarks: list[Diagnostic]) -> str:
+    """Return what asks for a run for each process: the argument, else the variable. Empty: nothing does."""
+    argument = given["one_run_per_process"]
+    if isinstance(argument, str) and argument == BY_GROUP:
+        return BY_GROUP
+    for name, value in (("one_run_per_process", argument), (RUN_PER_PROCESS, environ.get(RUN_PER_PROCESS))):
+        if (asked := _checked(flag(name, value), remarks)) is not None:
+            return name if asked else ""
+    return ""
 
 
 def _without_stand_ins(given: Mapping[str, Any], remarks: list[Diagnostic]) -> dict[str, Any]:

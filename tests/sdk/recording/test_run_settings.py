@@ -60,7 +60,8 @@ def test_one_run_per_process_is_asked_for_by_name_and_reported_by_one_process(tm
     assert [one.identity.run_id for one in found] == [f"{shared}-rank0", f"{shared}-rank1"]
     assert [one.name for one in found] == ([f"{group}-rank0", f"{group}-rank1"] if group else [None, None])
     assert all(one.identity.primary and one.primary_given for one in found)
-    assert [one.announcements for one in found] == [(run_settings.SPLIT,), ()]
+    asked = "one_run_per_process" if "one_run_per_process" in given else "CHIPLOG_RUN_PER_PROCESS"
+    assert [one.announcements for one in found] == [(run_settings.SPLIT.format(asked),), ()]
     named = settings_of(1, given | {"run_id": "r"}, environ)
     assert (named.identity.run_id, named.identity.primary, named.announcements) == ("r", False, ())
     assert settings_of(1, given | {"one_run_per_process": False}, environ).identity.run_id == shared

@@ -16,6 +16,7 @@ from chiplog.integrations.wandb.errors import Error, refuse, set_silent, tell
 from chiplog.integrations.wandb.settings import Settings, settings_of, settings_of_environ
 from chiplog.integrations.wandb.wandb_run import Run, run_of_attach_id
 from chiplog.recording import current_run, process_hooks
+from chiplog.recording.run_settings import BY_GROUP
 from chiplog.recording.start import init as chiplog_init
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import error_line
@@ -282,7 +283,7 @@ def _arguments(said: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
         "config": _config(said),
     }
     if is_rank and run_id is None and said.get("run_group") and not is_shared:
-        arguments["one_run_per_process"] = True
+        arguments["one_run_per_process"] = BY_GROUP
     arguments["primary"] = said.get("x_primary")
     arguments["update_finish_state"] = said.get("x_update_finish_state")
     if said.get("x_stats_gpu_device_ids") is not None:

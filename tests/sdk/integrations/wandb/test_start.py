@@ -127,6 +127,19 @@ def test_under_a_launcher_ranks_are_labels_of_one_run_or_runs_in_a_group(
     assert run.group == given.get("group", "")
 
 
+@pytest.mark.parametrize("given", [{"group": "g"}, {}])
+def test_the_line_about_a_run_for_each_process_names_wandbs_way(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, given: dict[str, Any]
+) -> None:
+    for name, value in (TORCHRUN | {"RANK": "0", "LOCAL_RANK": "0"}).items():
+        monkeypatch.setenv(name, value)
+    if not given:
+        monkeypatch.setenv("WANDB_RUN_GROUP", "g")
+    wandb.init(**given)
+    words = "each process of this launch has its own run; without group= or WANDB_RUN_GROUP they share one"
+    assert [record.getMessage() for record in caplog.records] == [f"chiplog: {words}"]
+
+
 def test_an_argument_wins_over_settings_those_over_chiplogs_variables_and_these_over_wandbs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
