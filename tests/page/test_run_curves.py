@@ -76,7 +76,7 @@ def fill_uneven(database: duckdb.DuckDBPyConnection) -> None:
     )
     database.execute("INSERT INTO base.intervals SELECT r, 0, 999, '2026-01-02 03:04:05' FROM range(4) t(r)")
     database.execute("INSERT INTO base.names VALUES (1, 'train/loss'), (2, 'eval/score'), (3, 'epoch'), (4, 'step')")
-    database.execute("INSERT INTO base.definitions VALUES (0, 0, now(), 'eval/*', '', 'epoch')")
+    database.execute("INSERT INTO base.definitions VALUES (0, 0, now(), 'eval/*', '', 'epoch', '')")
     database.execute(LOSSES.format(rank=0) + "range(300) t(s)")
     database.execute(LOSSES.format(rank=1) + "range(200) t(s)")
     database.execute(LOSSES.format(rank=2) + "range(300) t(s) WHERE s NOT BETWEEN 101 AND 103")
@@ -448,6 +448,28 @@ def test_a_label_that_is_far_behind_makes_few_answers_long(uneven: Site, page: P
     assert asked == [192]
 
 
+def test_a_hidden_metric_has_a_panel_for_those_who_look_for_it(uneven: Site, page: Page) -> None:
+    change(uneven, "INSERT INTO base.definitions VALUES (0, 1, now(), '[es]*', '', '', 'true')")
+    visit(uneven, page, "#/run/uneven/curves")
+    panels = page.locator(".panel.curve")
+    expect(panels).to_have_count(1)
+    expect(panel(page, "train/loss").locator("canvas")).to_be_visible()
+    expect(page.get_by_label("x axis").locator("option", has_text="epoch")).to_be_attached()
+    page.get_by_label("Filter metrics").fill("score")
+    expect(panel(page, "eval/score").locator("canvas")).to_be_visible()
+    page.get_by_label("Filter metrics").fill("")
+    expect(panels).to_have_count(1)
+    page.get_by_role("button", name="Show 3 hidden metrics").click()
+    expect(panels).to_have_count(4)
+    page.reload()
+    expect(panels).to_have_count(4)
+    change(uneven, "INSERT INTO base.definitions VALUES (0, 2, now(), '*', '', '', 'true')")
+    visit(uneven, page, "#/run/uneven/curves?all=")
+    expect(page.get_by_role("button", name="Show 4 hidden metrics")).to_be_visible()
+    change(uneven, "INSERT INTO base.definitions VALUES (0, 3, now(), 'step', '', '', 'false')")
+    expect(panel(page, "step").locator("canvas")).to_be_visible()
+
+
 @pytest.mark.full
 def test_a_step_metric_that_is_defined_later_is_the_x_of_all_values(uneven: Site, page: Page) -> None:
     visit(uneven, page, "#/run/uneven/curves?filter=loss")
@@ -455,7 +477,7 @@ def test_a_step_metric_that_is_defined_later_is_the_x_of_all_values(uneven: Site
     expect(loss.locator("canvas")).to_be_visible()
     axis = page.get_by_label("x axis")
     expect(axis.locator("option:checked")).to_have_text("x: step")
-    change(uneven, "INSERT INTO base.definitions VALUES (0, 1, now(), 'train/*', '', 'epoch')")
+    change(uneven, "INSERT INTO base.definitions VALUES (0, 1, now(), 'train/*', '', 'epoch', '')")
     expect(loss.locator(".curve-notes")).to_contain_text("x: epoch")
     expect(axis.locator("option:checked")).to_have_text("x: as defined")
     loss.locator(".curve-box").press("ArrowRight")

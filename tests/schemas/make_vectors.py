@@ -181,6 +181,7 @@ LATER_EVENTS: dict[str, tuple[EventKind, list[Any]]] = {
         [b"\6" * 32, "model/weights.pt", 4_096, b"\7" * 32, "", "it has 4096 bytes, the limit is 1024"],
     ),
     "peer-gpus": (EventKind.PEER, [PRODUCER_A, {"gpus": ["GPU-00000000-0000-0000-0000-000000000003"]}]),
+    "define-hidden": (EventKind.DEFINE, ["epoch", {"hidden": True}]),
     "identity-console": (
         EventKind.IDENTITY,
         [{"role": "console", "node": "node-a", "started_at": TS, "sdk": "0.1.0", "of": PRODUCER_A.hex()}],

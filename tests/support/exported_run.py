@@ -54,6 +54,7 @@ def payloads(run: str = "whole") -> list[object]:
         rank.say(EventKind.CONFIG, {"lr": "0.1", "deep": '{"a": [1, null]}'})
         rank.say(EventKind.SUMMARY, {"best": "0.5", "nan": '"NaN"'})
         rank.say(EventKind.DEFINE, "l*", {"summary": "min", "step_metric": "epoch"})
+        rank.say(EventKind.DEFINE, "lr", {"hidden": True})
         rank.say(EventKind.MEDIA, 3, "images", "image", sha256_of(IMAGE), len(IMAGE), '{"caption": "ü", "item": 0}')
         rank.say(EventKind.MEDIA, 4, "images", "image", ABSENT, 10, "{}")
         for number, content in enumerate((sha256_of(IMAGE), ABSENT)):

@@ -65,8 +65,8 @@ def fill_plotted_runs(database: duckdb.DuckDBPyConnection) -> None:
         "FROM base.producers, range(10) t(s), range(7, 9) u(p) WHERE run < 3"
     )
     database.execute(
-        "INSERT INTO base.definitions VALUES (1000, 1, '2026-01-02', 'by_*', '', 'tokens'), "
-        "(1000, 2, '2026-01-02', 'acc', 'max', ''), (2000, 2, '2026-01-02', 'acc', 'max', '')"
+        "INSERT INTO base.definitions VALUES (1000, 1, '2026-01-02', 'by_*', '', 'tokens', ''), "
+        "(1000, 2, '2026-01-02', 'acc', 'max', '', ''), (2000, 2, '2026-01-02', 'acc', 'max', '', '')"
     )
     for run, lr in ((1, "0.0003"), (2, "0.001")):
         database.execute(

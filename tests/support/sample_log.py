@@ -38,6 +38,7 @@ def everything(n_steps: int = 40, seed: int = 1) -> list:
         rank.say(EventKind.NOTICE, "alert", "warning", "high", {"text": "x"})
         rank.say(EventKind.SUMMARY, "hostile")
         rank.say(EventKind.DEFINE, "l*", {"summary": "min", "step_metric": "epoch"})
+        rank.say(EventKind.DEFINE, "lr", {"hidden": True})
         rank.say(EventKind.MEDIA, 3, "images", "image", b"\7" * 32, 5, '{"caption": "ü"}')
         for number in (0, rank.uuid[0]):
             digest = bytes([number]) * 32

@@ -46,7 +46,7 @@ def fill_shown_runs(database: duckdb.DuckDBPyConnection) -> None:
         f"INSERT INTO base.phases SELECT producer, 5, step, step, {BEGUN}, value FROM base.producers, "
         "(VALUES (99, 0.3), (99, 0.2), (89, 2.5)) t(step, value) WHERE run = 2"
     )
-    database.execute("INSERT INTO base.definitions VALUES (20000, 1, '2026-01-02', 'loss', 'max', '')")
+    database.execute("INSERT INTO base.definitions VALUES (20000, 1, '2026-01-02', 'loss', 'max', '', '')")
     database.execute("INSERT INTO base.summary VALUES (20000, 2, '2026-01-02', 'best/epoch', '7')")
     database.execute(
         "INSERT INTO base.events (producer, seq, ts, kind, level, message, body) "

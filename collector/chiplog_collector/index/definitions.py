@@ -13,8 +13,8 @@ _HASHES_MAX = 10_000  # of one config; an SDK sends at most a tenth of it
 _HASH_CHARS_MAX = 64
 
 
-def definition_of(name: Any, definition: Any) -> tuple[str, str, str]:
-    """Return (name, summary, step metric) of a DEFINE event; empty if not given."""
+def definition_of(name: Any, definition: Any) -> tuple[str, str, str, str]:
+    """Return (name, summary, step metric, true or false for hidden) of a DEFINE event; empty if not given."""
     said = select_typed(definition, DEFINITION_FIELDS)
     summary = said.get("summary", "")
     if summary and summary not in SUMMARIES:
@@ -22,7 +22,8 @@ def definition_of(name: Any, definition: Any) -> tuple[str, str, str]:
     pattern = text_of(name)
     if not 0 < len(pattern) <= _NAME_CHARS_MAX:
         raise ValueError(f"name of {len(pattern)} characters, the limit is 1 to {_NAME_CHARS_MAX}")
-    return pattern, summary, clean(said.get("step_metric", ""))[:_NAME_CHARS_MAX]
+    hidden = {True: "true", False: "false", None: ""}[said.get("hidden")]
+    return pattern, summary, clean(said.get("step_metric", ""))[:_NAME_CHARS_MAX], hidden
 
 
 def hashes_of(hashes: Any) -> str:

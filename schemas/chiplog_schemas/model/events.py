@@ -294,6 +294,7 @@ LOCATION_FIELDS = {name: STATE_FIELDS[name] for name in ("node", "pid", "start",
 DEFINITION_FIELDS: dict[str, type | tuple[type, ...]] = {
     "summary": str,  # one of SUMMARIES
     "step_metric": str,  # name of the metric on the x axis
+    "hidden": bool,  # the page draws no curve of it until someone asks for it
 }
 
 RESUME_DEMANDS = ("must", "never")

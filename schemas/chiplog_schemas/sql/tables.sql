@@ -81,7 +81,8 @@ CREATE TABLE base.artifact_uses (
 CREATE TABLE base.artifact_versions (project VARCHAR, name VARCHAR, digest VARCHAR, version BIGINT);
 -- Calls of define_metric: a name or pattern of names; empty where nothing was given.
 CREATE TABLE base.definitions (
-    producer INTEGER, seq BIGINT, ts TIMESTAMP, name VARCHAR, summary VARCHAR, step_metric VARCHAR
+    producer INTEGER, seq BIGINT, ts TIMESTAMP, name VARCHAR, summary VARCHAR, step_metric VARCHAR,
+    hidden VARCHAR -- true or false
 );
 -- Hashes of each rank's config by key, as JSON with sorted keys: equal configs are equal texts.
 CREATE TABLE base.config_hashes (producer INTEGER, seq BIGINT, ts TIMESTAMP, is_whole BOOLEAN, hashes VARCHAR);

@@ -218,7 +218,8 @@ QUALIFY row_number() OVER (PARTITION BY i.run_id, c.key ORDER BY i.is_primary DE
 
 -- The latest definition of each metric name per label (define_metric).
 CREATE OR REPLACE VIEW metric_definitions AS
-SELECT i.run_id, i.label, d.name, nullif(d.summary, '') AS summary, nullif(d.step_metric, '') AS step_metric
+SELECT i.run_id, i.label, d.name, nullif(d.summary, '') AS summary, nullif(d.step_metric, '') AS step_metric,
+       nullif(d.hidden, '')::BOOLEAN AS is_hidden
 FROM base.definitions d JOIN base.identified i ON i.producer = d.producer
 WHERE i.run_id IS NOT NULL
 QUALIFY row_number() OVER (PARTITION BY i.run_id, i.label, d.name ORDER BY i.attempt DESC, d.seq DESC) = 1;
@@ -227,8 +228,17 @@ QUALIFY row_number() OVER (PARTITION BY i.run_id, i.label, d.name ORDER BY i.att
 -- pattern.
 CREATE OR REPLACE VIEW base.meant AS
 SELECT p.name, n.id AS key, (p.name = n.name)::BIGINT * 1000000 + length(p.name) AS weight
-FROM (SELECT DISTINCT name FROM base.definitions WHERE summary <> '') p
+FROM (SELECT DISTINCT name FROM base.definitions WHERE summary <> '' OR hidden <> '') p
 JOIN base.names n ON n.name = p.name OR n.name GLOB p.name;
+
+-- The metrics of each run without a curve of their own. Of several labels that define the same name the primary counts.
+CREATE OR REPLACE VIEW base.hidden_metrics AS
+SELECT d.run_id, n.name AS key
+FROM metric_definitions d JOIN base.meant m ON m.name = d.name JOIN base.names n ON n.id = m.key
+LEFT JOIN base.runs r ON r.run_id = d.run_id AND r.primary_label = d.label
+WHERE d.is_hidden IS NOT NULL
+GROUP BY d.run_id, n.name
+HAVING arg_max(d.is_hidden, (m.weight, m.name, r.run IS NOT NULL, d.label));
 
 -- The summary function of each label's metrics, where one is defined: by the label itself, else by the primary.
 CREATE OR REPLACE VIEW base.summary_kinds AS

@@ -38,7 +38,8 @@ LINES_MAX = 2_000
 EVENTS_MAX = 2_000
 FIELDS = ("name", "notes", "tags", "project", "group", "job_type")
 _OUTLINE = f"""
-SELECT *, (SELECT list(DISTINCT key ORDER BY key)[1:{KEYS_MAX}] FROM keys WHERE run_id = $run) AS keys, (
+SELECT *, (SELECT list(DISTINCT key ORDER BY key)[1:{KEYS_MAX}] FROM keys WHERE run_id = $run) AS keys,
+(SELECT list(key) FROM base.hidden_metrics WHERE run_id = $run) AS hidden, (
     SELECT list(DISTINCT {{'label': label, 'hostname': hostname}})[1:2] FROM labels WHERE run_id = $run
 ) AS known_labels
 FROM runs WHERE run_id = $run
@@ -90,7 +91,9 @@ async def get_outline(request: Request) -> Response:
         raise HTTPException(404, f"there is no run {run!r:.200}")
     [outline] = found
     names = label_names(run, outline["name"], outline.pop("known_labels") or [])
-    outline |= {"label_names": names, "labels": [], "keys": [{"key": key} for key in outline["keys"] or []]}
+    hidden = set(outline.pop("hidden") or [])
+    keys = [{"key": key, "is_hidden": key in hidden} for key in outline["keys"] or []]
+    outline |= {"label_names": names, "labels": [], "keys": keys}
     return JsonResponse(outline)
 
 

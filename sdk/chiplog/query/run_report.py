@@ -33,7 +33,8 @@ SELECT key, sum(n)::BIGINT AS points, count(*) AS labels, max(step) AS last_step
        min(last_value) AS lowest, max(last_value) AS highest,
        list(label ORDER BY rank NULLS LAST, length(label), label)[1:{LAST_VALUES_MAX}] AS last_labels,
        list(last_value ORDER BY rank NULLS LAST, length(label), label)[1:{LAST_VALUES_MAX}] AS last_values,
-       (SELECT any_value(s.value) FROM run_summary s WHERE s.run_id = $run AND s.key = per_label.key) AS summary
+       (SELECT any_value(s.value) FROM run_summary s WHERE s.run_id = $run AND s.key = per_label.key) AS summary,
+       key IN (SELECT h.key FROM base.hidden_metrics h WHERE h.run_id = $run) AS is_hidden
 FROM per_label GROUP BY key ORDER BY key
 """
 # The mean is over the steps of all labels; slowest_s is the largest mean of one label. The share is of the steps whose

@@ -173,7 +173,12 @@ def use_artifact(
 
 @hide_unknown_arguments
 def define_metric(
-    name: str, summary: str | None = None, step_metric: str | None = None, *more: Any, **unknown: Any
+    name: str,
+    summary: str | None = None,
+    step_metric: str | None = None,
+    hidden: bool | None = None,
+    *more: Any,
+    **unknown: Any,
 ) -> None:
     """Define how the current run sums up and draws a metric; see `Run.define_metric`.
 
@@ -181,11 +186,12 @@ def define_metric(
         name: A metric's name, or a pattern such as `val/*`.
         summary: min, max, mean, last, first or none.
         step_metric: The metric that is the x axis.
+        hidden: True: the page draws it only for those who ask for it.
 
     Examples:
         >>> chiplog.define_metric("val/*", summary="max", step_metric="epoch")
     """
-    _run("define_metric()").define_metric(name, summary, step_metric, *more, **unknown)
+    _run("define_metric()").define_metric(name, summary, step_metric, hidden, *more, **unknown)
 
 
 @hide_unknown_arguments

@@ -11,6 +11,7 @@ from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
+from chiplog.settings import flag
 from chiplog.values.config import Fingerprints, config_entries, to_plain
 from chiplog.values.logged_values import LoggedValues, Tally
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX
@@ -245,7 +246,7 @@ class ConfigPublisher:
         self._hashes_are_new = False
         self._hashes_at = 0.0
         self._hashes_lock = threading.Lock()  # between the sender thread and finish(), which must not overtake it
-        self._definitions: dict[str, dict[str, str]] = {}
+        self._definitions: dict[str, dict[str, Any]] = {}
 
     def publish_config(self, values: Mapping[str, Any]) -> None:
         """Emit entries of the config if this is the primary. Always remember their hashes."""
@@ -279,11 +280,11 @@ class ConfigPublisher:
         return max(kinds)[-1] if kinds else "last"
 
     @never_raises("define_metric")
-    def define(self, name: Any, summary: Any, step_metric: Any) -> None:
-        """Emit how a metric, or all metrics of a pattern, is summarized, and which metric is its x axis."""
+    def define(self, name: Any, summary: Any, step_metric: Any, hidden: Any = None) -> None:
+        """Emit how a metric, or all metrics of a pattern, is summarized and drawn."""
         if not self._is_name(name, "name", name):
             return
-        said: dict[str, str] = {}
+        said: dict[str, Any] = {}
         if isinstance(summary, str) and summary in SUMMARIES:
             said["summary"] = summary
         elif summary is not None:
@@ -292,6 +293,11 @@ class ConfigPublisher:
             )
         if step_metric is not None and self._is_name(name, "step_metric", step_metric):
             said["step_metric"] = clean_utf8(step_metric)
+        is_hidden, bad = flag("hidden", hidden)
+        if bad is not None:
+            self._complain_of(name, f"hidden {short_repr(hidden)} is not True or False; it is unchanged")
+        elif is_hidden is not None:
+            said["hidden"] = is_hidden
         name = clean_utf8(name)
         merged = self._definitions.get(name, {}) | said
         if merged == self._definitions.get(name, {}):  # scripts repeat definitions in every epoch

@@ -550,8 +550,10 @@ class Run(Recorder):
             self._emit(EventKind.ARTIFACT_ALIAS, project, name, digest, alias, is_set)
 
     @ignore_unknown_arguments
-    def define_metric(self, name: str, summary: str | None = None, step_metric: str | None = None) -> None:
-        """Define how a metric is summed up in the view `summary`, and which metric is the x axis of its curve.
+    def define_metric(
+        self, name: str, summary: str | None = None, step_metric: str | None = None, hidden: bool | None = None
+    ) -> None:
+        """Define how a metric is summed up in the view `summary`, and how its curve is drawn.
 
         The last call for a name counts. The primary's definitions are the default for other labels.
 
@@ -559,11 +561,13 @@ class Run(Recorder):
             name: A metric's name, or a pattern such as `val/*`.
             summary: min, max, mean, last, first, or none for no row. Default: the last value.
             step_metric: The metric that is the x axis. Default: the step.
+            hidden: True: the page draws it only for those who ask for it. Default: False, or what a pattern says.
 
         Examples:
             >>> run.define_metric("val/*", summary="max", step_metric="epoch")
+            >>> run.define_metric("epoch", hidden=True)
         """
-        self._shared.define(name, summary, step_metric)
+        self._shared.define(name, summary, step_metric, hidden)
         if self._logged.define(self._shared.summary_kind):
             self._forget_key_sets()
 

@@ -92,7 +92,15 @@ TABLES = {
     "config": Table({**_OF_LABEL, **_OF_EVENT, "key": "VARCHAR", "value": "VARCHAR", **_PRODUCER}, "base.config"),
     "summary": Table({**_OF_LABEL, **_OF_EVENT, "key": "VARCHAR", "value": "VARCHAR", **_PRODUCER}, "base.summary"),
     "definitions": Table(
-        {**_OF_LABEL, **_OF_EVENT, "name": "VARCHAR", "summary": "VARCHAR", "step_metric": "VARCHAR", **_PRODUCER},
+        {
+            **_OF_LABEL,
+            **_OF_EVENT,
+            "name": "VARCHAR",
+            "summary": "VARCHAR",
+            "step_metric": "VARCHAR",
+            "hidden": "VARCHAR",
+            **_PRODUCER,
+        },
         "base.definitions",
     ),
     "config_hashes": Table(
@@ -242,9 +250,11 @@ PARQUET_FILES = {
 OPTIONAL_COLUMNS = frozenset(
     {
         *("run_id", "label", "attempt", "rank", "summary", "step_metric", "stored_at", "n_sharers"),
-        *("level", "message", "body", "cause"),
+        *("level", "message", "body", "cause", "hidden"),
     }
 )
+# Columns that exports of earlier versions lack; their values are NULL then.
+LATER_COLUMNS = {"definitions": frozenset({"hidden"}), "artifact_files": frozenset({"omitted"})}
 OPTIONAL_COLUMNS_OF_TABLES = {"artifact_files": frozenset({"sha256"})}
 REQUIRED_OF_PRODUCERS = frozenset({"producer", "stored"})
 EXPORTED_NAMES = {"group": "run_group"}  # columns of a run that have another name on the wire

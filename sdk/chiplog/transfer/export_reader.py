@@ -15,6 +15,7 @@ from chiplog.transfer.export_format import (
     EXPORTED_NAMES,
     FILES,
     FORMAT,
+    LATER_COLUMNS,
     OF_CONTENTS,
     OPTIONAL_COLUMNS,
     OPTIONAL_COLUMNS_OF_TABLES,
@@ -58,6 +59,7 @@ class ExportReader:
         import duckdb
 
         self.directory = directory
+        self._lacking: dict[str, frozenset[str]] = {}  # columns that an export of an earlier version lacks, by table
         self._resources = contextlib.ExitStack()
         try:
             try:
@@ -103,7 +105,9 @@ class ExportReader:
 
     def source(self, name: str) -> str:
         """Return the rows of a table's file in SQL."""
-        return self._opened.rows(f"{name}.parquet")
+        rows = self._opened.rows(f"{name}.parquet")
+        added = "".join(f", NULL::{PARQUET_FILES[name][column]} AS {column}" for column in self._lacking.get(name, ()))
+        return f"(SELECT *{added} FROM {rows})" if added else rows
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> None:
         """Run a statement in the database of this reader."""
@@ -200,7 +204,8 @@ class ExportReader:
         """Verify the digest of a table, and its columns."""
         import duckdb
 
-        expected = PARQUET_FILES[name.removesuffix(".parquet")]
+        table = name.removesuffix(".parquet")
+        expected = PARQUET_FILES[table]
         try:
             with self._opened.open(name) as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -209,10 +214,12 @@ class ExportReader:
         if digest != self._tables[name].get("sha256"):  # safeguard: damaged-table-refused
             raise self._error(f"{name} is damaged or was changed: its digest is not the one in {RUN_FILE}")
         try:
-            described = self._local.execute(f"DESCRIBE FROM {self.source(name.removesuffix('.parquet'))}").fetchall()
+            described = self._local.execute(f"DESCRIBE FROM {self.source(table)}").fetchall()
         except duckdb.Error as error:
             raise self._error(f"{name} is no Parquet file: {str(error).partition(chr(10))[0]:.200}") from error
         found = {row[0]: row[1] for row in described}
+        self._lacking[table] = LATER_COLUMNS.get(table, frozenset()) - found.keys()
+        expected = {column: kind for column, kind in expected.items() if column not in self._lacking[table]}
         for column, kind in expected.items():
             if found.get(column) != kind:
                 raise self._error(f"{name} has no column {column} of type {kind}")

@@ -87,7 +87,7 @@ _LABELS = "SELECT * EXCLUDE (run_id) FROM labels WHERE run_id = $run ORDER BY ra
 _CONFIG = "SELECT key, value FROM config WHERE run_id = $run ORDER BY key"
 _SUMMARY = "SELECT key, value FROM run_summary WHERE run_id = $run ORDER BY key"
 _DEFINITIONS = """
-SELECT label, name, summary, step_metric FROM metric_definitions WHERE run_id = $run ORDER BY label, name
+SELECT label, name, summary, step_metric, is_hidden FROM metric_definitions WHERE run_id = $run ORDER BY label, name
 """
 _CONTENTS_OF_RUN = """
 SELECT f.sha256, any_value(f.bytes) AS bytes, bool_or(s.sha256 IS NOT NULL) AS is_stored

@@ -41,9 +41,13 @@ _ROW_EVENTS = (
     ("histograms", "step, key, edges, counts", EventKind.HISTOGRAM),
     ("media", "step, key, kind, unhex(sha256), bytes, metadata", EventKind.MEDIA),
     ("console", "stream, line_no, line", EventKind.CONSOLE),
-    ("definitions", "name, summary, step_metric", EventKind.DEFINE),
+    ("definitions", "name, summary, step_metric, hidden", EventKind.DEFINE),
     ("config_hashes", "is_whole, hashes", EventKind.CONFIG_HASHES),
-    ("artifact_files", "unhex(digest), path, bytes, unhex(sha256), reference, omitted", EventKind.ARTIFACT_FILE),
+    (
+        "artifact_files",
+        "unhex(digest), path, bytes, unhex(sha256), reference, coalesce(omitted, '')",
+        EventKind.ARTIFACT_FILE,
+    ),
     (
         "artifacts",
         "project, name, type, unhex(digest), n_files, bytes, metadata, description",
@@ -403,9 +407,10 @@ def _fields_of(kind: EventKind, fields: list[Any]) -> list[Any]:
             stream, line_no, line = fields
             return [_STREAMS[stream] if stream in _STREAMS else int(stream), line_no, line]
         case EventKind.DEFINE:
-            name, summary, step_metric = fields
-            said = {"summary": summary, "step_metric": step_metric}
-            return [name, {field: value for field, value in said.items() if value}]
+            name, summary, step_metric, hidden = fields
+            said = {"summary": summary, "step_metric": step_metric, "hidden": hidden}
+            given = {field: value for field, value in said.items() if value}
+            return [name, given | ({"hidden": hidden == "true"} if hidden else {})]
         case EventKind.CONFIG_HASHES:
             return [int(fields[0]), json.loads(fields[1])]
     return fields

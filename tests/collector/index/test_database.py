@@ -26,7 +26,11 @@ from tests.support.safeguard import Safeguard
 from tests.support.sample_log import everything, place_of
 from tests.support.waiting import WAIT_S
 
-TABLES = {9: "4f397593fcc3c192", 10: "1edbd461ff2e8535"}  # migration -> digest of the columns of its tables
+TABLES = {
+    9: "4f397593fcc3c192",
+    10: "1edbd461ff2e8535",
+    11: "ae3a3507fd69e236",
+}  # migration -> digest of the columns of its tables
 ROLLUP_TEXTS = {1: "d0e69d80340b2c11"}  # number -> digest of the words of their statements
 SAFEGUARDS = [
     Safeguard(

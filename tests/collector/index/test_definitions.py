@@ -13,7 +13,7 @@ from tests.support.index import Index
 NAN = float("nan")
 
 
-def define(rank: Rank, name: str, **definition: str) -> None:
+def define(rank: Rank, name: str, **definition: str | bool) -> None:
     rank.say(EventKind.DEFINE, name, definition)
 
 
@@ -139,12 +139,31 @@ def test_attempts_of_a_label_are_one_summary(index: Index) -> None:
 def test_definitions_can_be_read_with_their_step_metric(index: Index) -> None:
     rank = Rank(0)
     define(rank, "val/*", step_metric="epoch")
-    define(rank, "loss", summary="min", step_metric="tokens")
+    define(rank, "loss", summary="min", step_metric="tokens", hidden=False)
     index.take(whole(rank))
     assert index.sql("SELECT * FROM metric_definitions ORDER BY name") == [
-        ("r", "rank0", "loss", "min", "tokens"),
-        ("r", "rank0", "val/*", None, "epoch"),
+        ("r", "rank0", "loss", "min", "tokens", False),
+        ("r", "rank0", "val/*", None, "epoch", None),
     ]
+
+
+def test_a_metric_is_hidden_as_its_name_or_the_longest_pattern_says(index: Index) -> None:
+    zero, one = Rank(0), Rank(1)
+    define(zero, "*", hidden=True)
+    define(zero, "val/*", summary="min")
+    define(zero, "val/loss", hidden=False)
+    define(zero, "lr", hidden=True)
+    define(zero, "lr", hidden=True, summary="min")
+    define(one, "lr", hidden=False)
+    define(one, "only_here", hidden=False)
+    define(one, "odd", hidden="yes")
+    for rank in (zero, one):
+        rank.log(0, **{"val/loss": 1.0, "val/acc": 1.0, "lr": 1.0, "only_here": 1.0, "odd": 1.0})
+    other = Rank(2, run_id="other")
+    other.log(0, lr=1.0)
+    index.take(whole(one), whole(zero, other))
+    hidden = index.sql("FROM base.hidden_metrics ORDER BY ALL")
+    assert hidden == [("r", "lr"), ("r", "odd"), ("r", "val/acc")], "of one name the primary's counts"
 
 
 def test_a_definition_that_no_sdk_of_ours_says_is_set_aside(index: Index) -> None:

@@ -74,7 +74,7 @@ COLUMNS = {
     "summary": "run_id label key value",
     "run_summary": "run_id key value",
     "keys": "run_id label rank key n n_nan first_step last_step step last_value last_at min max mean",
-    "metric_definitions": "run_id label name summary step_metric",
+    "metric_definitions": "run_id label name summary step_metric is_hidden",
     "events": "run_id label attempt node seq ts kind level message body",
     "completeness": "run_id label attempt produced stored lost pending reasons",
     "phases": "run_id label attempt rank step phase seconds ts",

@@ -48,6 +48,7 @@ def test_show_has_everything_about_a_run(chiplog):
             "highest": 2.99,
             "last_values": {"rank0": 2.99},
             "summary": 2.99,
+            "is_hidden": False,
         },
         {
             "key": "train/loss",
@@ -58,6 +59,7 @@ def test_show_has_everything_about_a_run(chiplog):
             "highest": 1.99,
             "last_values": {f"rank{rank}": 1.99 for rank in range(4)},
             "summary": 1.99,
+            "is_hidden": False,
         },
     ]
 

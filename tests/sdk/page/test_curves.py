@@ -103,8 +103,8 @@ def fill(database: duckdb.DuckDBPyConnection, values: list[Value]) -> None:
             [rank * 2 + attempt, f"rank{rank}", attempt, (rank + attempt) % N_LABELS],  # a launcher may renumber
         )
     database.execute(
-        "INSERT INTO base.definitions VALUES (0, 1, now(), '*', '', 'epoch'), (0, 2, now(), 'n*', 'min', 'odd'), "
-        "(0, 3, now(), 'sh*', 'max', '')"
+        "INSERT INTO base.definitions VALUES (0, 1, now(), '*', '', 'epoch', ''), "
+        "(0, 2, now(), 'n*', 'min', 'odd', ''), (0, 3, now(), 'sh*', 'max', '', '')"
     )
     for number, key in enumerate(KEYS):
         database.execute("INSERT INTO base.names VALUES (?, ?)", [number, key])

@@ -49,7 +49,7 @@ def test_the_report_of_a_run_is_that_of_show(reader: PageClient) -> None:
 
 def test_the_outline_of_a_run_is_its_row_and_its_keys(reader: PageClient) -> None:
     found, report = reader.get("runs/even/outline"), reader.get("runs/even")
-    assert found["keys"] == [{"key": row["key"]} for row in report["keys"]]
+    assert found["keys"] == [{"key": row["key"], "is_hidden": False} for row in report["keys"]]
     row = {name: value for name, value in found.items() if name not in ("keys", "labels")}
     assert row == {name: report[name] for name in row} and row["run_id"] == "even"
     assert reader.ask("/api/runs/none/outline").status == 404

@@ -17,6 +17,7 @@ def test_a_run_that_does_not_exist_is_none_and_another_has_everything(tmp_path: 
         found = read_run(client, run_id)
     assert found is not None
     assert found["run_id"] == run_id
+    assert not any(key["is_hidden"] for key in found["keys"])
     assert {"labels", "keys", "phases", "config", "events", "first_failure", "completeness"} <= found.keys()
 
 

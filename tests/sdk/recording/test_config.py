@@ -183,6 +183,7 @@ def test_a_config_of_very_many_keys_is_kept_whole(chiplog_dir, offline) -> None:
         ({"name": "loss", "summary": ["min"]}, ["'loss'", "['min']", "min, max"]),
         ({"name": "loss", "step_metric": 3}, ["'loss'", "step_metric 3"]),
         ({"name": "loss", "summary": np.zeros(3)}, ["'loss'", "array"]),
+        ({"name": "loss", "hidden": "maybe"}, ["'loss'", "hidden 'maybe'", "True or False"]),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -205,11 +206,15 @@ def test_definitions_are_said_once_and_when_they_change(chiplog_dir, offline) ->
         run.define_metric("loss", summary="min")
         run.define_metric("*", step_metric="epoch")
     run.define_metric("loss", step_metric="tokens")
+    run.define_metric("epoch", hidden=True)
+    run.define_metric("epoch", hidden=False)
     run.finish()
     assert [tuple(e.fields.values()) for e in offline(EventKind.DEFINE)] == [
         ("loss", {"summary": "min"}),
         ("*", {"step_metric": "epoch"}),
         ("loss", {"summary": "min", "step_metric": "tokens"}),
+        ("epoch", {"hidden": True}),
+        ("epoch", {"hidden": False}),
     ]
     chiplog.init(mode="disabled").define_metric("loss", summary="min")
 

@@ -1,5 +1,6 @@
 """A run that was exported and imported is the same run in every view, also after a second import and a rebuild."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,14 @@ from typing import Any
 import duckdb
 import pytest
 from tests.support.collector_log import VIEWS, Rank, whole
-from tests.support.exported_run import both_runs, make_place, served
+from tests.support.exported_run import both_runs, make_place, rewrite, served
 from tests.support.index import Index, copy_of
 from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard
 from tests.support.sample_log import place_of
 
 from chiplog.transfer import import_blocks
+from chiplog.transfer.export_format import LATER_COLUMNS
 from chiplog.transfer.export_reader import ExportReader
 from chiplog.transfer.exporter import export_run
 from chiplog.transfer.import_blocks import ImportBlocks, derived_uuid
@@ -96,6 +98,18 @@ def test_every_view_of_the_run_is_as_it_was(
     found = rows_of(imported.database.connection, run)
     assert sum(map(bool, expected.values())) > 15
     assert {view for view in expected if found[view] != expected[view]} == set()
+
+
+def test_an_export_of_an_earlier_version_lacks_the_columns_that_came_later(
+    exports: Path, imported: Index, tmp_path: Path
+) -> None:
+    older = Path(shutil.copytree(exports / "whole", tmp_path / "older"))
+    for table, columns in LATER_COLUMNS.items():
+        rewrite(older, table, f"SELECT * EXCLUDE ({', '.join(columns)}) FROM '{{table}}'")
+    imported.take(*blocks_of(older, tmp_path / "scratch"))
+    assert imported.sql("FROM base.quarantine") == []
+    found = imported.sql("SELECT DISTINCT name, summary, step_metric, is_hidden FROM metric_definitions ORDER BY name")
+    assert found == [("l*", "min", "epoch", None), ("lr", None, None, None)]
 
 
 @pytest.mark.full

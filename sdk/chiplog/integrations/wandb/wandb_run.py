@@ -137,7 +137,7 @@ class Run:
             step_metric: The metric on the x axis, or what `define_metric` returned for it.
             step_sync: Add the last value of the step metric to calls of `log()` without it. Default: True if a step
                 metric is given.
-            hidden: Accepted, and not used.
+            hidden: The page draws it only for those who ask for it.
             summary: min, max, mean, last, first, none, copy or best, or several: `min,max`.
             goal: minimize or maximize: what `best` means.
             overwrite: Replace what earlier calls said of this name. Default: add to it.
@@ -147,16 +147,26 @@ class Run:
         if fault := fault_of(name, axis, summary):
             refuse(self._is_strict, f"define_metric() is ignored: {fault}", Error)
         else:
-            self._define(_key_of(name), words_of(summary, goal), axis, step_sync, is_overwritten=bool(overwrite))
+            given = _key_of(name), words_of(summary, goal), axis, step_sync
+            self._define(*given, is_hidden=None if hidden is None else bool(hidden), is_overwritten=bool(overwrite))
         return Metric(name, axis, summary)
 
     @never_raises("define_metric")
     def _define(
-        self, key: str, given: list[str], axis: str | None, step_sync: bool | None, *, is_overwritten: bool
+        self,
+        key: str,
+        given: list[str],
+        axis: str | None,
+        step_sync: bool | None,
+        *,
+        is_hidden: bool | None,
+        is_overwritten: bool,
     ) -> None:
         words = self._definitions.define(key, given, is_overwritten=is_overwritten)
         word = words[0] if len(words) == 1 else "last" if is_overwritten else None
-        self._inner.define_metric(key, word, axis)
+        if is_hidden is None and is_overwritten:
+            is_hidden = False
+        self._inner.define_metric(key, word, axis, is_hidden)
         if is_overwritten:
             self._synced.pop(key, None)
         if axis and step_sync is not False:

@@ -52,8 +52,8 @@ def test_step_metrics_are_added_to_calls_without_them(run: Any, offline: Offline
     run.log({"val/loss": 0.5})
     run.log({"other": 1})
     assert [keys for _, keys in logged(offline)] == [["epoch"], ["val/loss", "epoch"], ["other"]]
-    [definition] = [e.fields for e in offline(EventKind.DEFINE) if e.fields["name"] == "val/*"]
-    assert definition["definition"] == {"summary": "min", "step_metric": "epoch"}
+    definitions = {e.fields["name"]: e.fields["definition"] for e in offline(EventKind.DEFINE)}
+    assert definitions == {"epoch": {"hidden": True}, "val/*": {"summary": "min", "step_metric": "epoch"}}
     assert run.summary["val/loss"] == {"min": 0.5}
 
 
@@ -100,6 +100,7 @@ def test_definitions_of_a_name_add_up_unless_they_overwrite_it(run: Any, offline
     run.define_metric("kept", summary="min")
     run.define_metric("kept", step_metric="epoch")
     run.define_metric("none", summary="min", step_metric="epoch")
+    run.define_metric("none", hidden=True)
     run.define_metric("none", overwrite=True)
     for value in (3, 1, 2):
         run.log(dict.fromkeys(("both", "last", "kept", "none", "epoch"), value))
@@ -112,6 +113,8 @@ def test_definitions_of_a_name_add_up_unless_they_overwrite_it(run: Any, offline
         "epoch": 2,
     }
     assert logged(offline)[-1] == (3, ["none"])
+    *_, last = [e.fields["definition"] for e in offline(EventKind.DEFINE) if e.fields["name"] == "none"]
+    assert last["hidden"] is False
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ class View {
     this.zoom = bounds.includes(null) ? null : bounds.sort((a, b) => a - b);
     this.wide = new Set(query.getAll("wide")); // keys
     this.hidden = new Set(query.getAll("hide"));
+    this.showsAll = query.get("all") === "1"; // also metrics that define_metric hides
     this.picked = pickedOf(query);
     this.system = new SystemOverlay(run, query.get("system") ?? "", {
       onChange: () => {
@@ -107,7 +108,7 @@ class View {
       const before = this.report;
       this.report = detail;
       this.drawAxis();
-      if (!changeLabels(detail) && detail.keys.length !== before.keys.length) this.drawGroups();
+      if (!changeLabels(detail) && keysText(detail) !== keysText(before)) this.drawGroups();
       if (before.isOutline) show(this.overlay, this.overlaid());
       this.catchUp(before, detail);
     };
@@ -414,7 +415,8 @@ class View {
     this.filterInput.setAttribute("aria-invalid", String(Boolean(filter.error)));
     if (filter.error && this.panels.size) return; // the panels stay
     const keys = this.report.keys.map(({ key }) => key);
-    const found = filter.error ? [] : keys.filter(filter.test).sort(byName);
+    const hidden = this.showsAll || !filter.isEmpty ? new Set() : hiddenKeys(this.report);
+    const found = filter.error ? [] : keys.filter((key) => !hidden.has(key) && filter.test(key)).sort(byName);
     const isFound = new Set(found);
     const groups = new Map(found.some((key) => !key.includes("/")) ? [[" ", []]] : []);
     for (const key of found) {
@@ -428,7 +430,7 @@ class View {
         this.panels.delete(key);
       }
     }
-    if (!found.length) {
+    if (!found.length && !hidden.size) {
       show(this.body, filter.error ? null : this.none(keys.length));
       return;
     }
@@ -446,6 +448,7 @@ class View {
         const isOpen = this.opened.has(name) || (!this.closed.has(name) && (nPanels <= OPEN_PANELS || of.length === nPanels));
         return this.drawGroup(name, of, isOpen || !filter.isEmpty);
       }),
+      hidden.size ? this.drawHidden(hidden.size) : null,
     );
     if (this.body.contains(focused)) focused.focus({ preventScroll: true });
   }
@@ -479,6 +482,16 @@ class View {
       setParameters({ closed: [...this.closed], open: [...this.opened] });
     });
     return group;
+  }
+
+  /** Return what shows the metrics that define_metric hides. A filter finds them, too. */
+  drawHidden(nHidden) {
+    const onclick = () => {
+      this.showsAll = true;
+      setParameters({ all: "1" });
+      this.drawGroups();
+    };
+    return h("p", {}, h("button", { onclick }, `Show ${countText(nHidden, "hidden metric")}`));
   }
 
   none(nKeys) {
@@ -645,3 +658,11 @@ function pickedOf(query) {
   const picked = { step: wholeOf(query.get("step")), ms: Date.parse(query.get("at") ?? "") };
   return picked.step !== null && Number.isFinite(picked.ms) ? picked : null;
 }
+
+/** Return the metrics that define_metric hides. */
+function hiddenKeys({ keys }) {
+  return new Set(keys.filter((one) => one.is_hidden).map(({ key }) => key));
+}
+
+/** Return a text that changes when panels appear or disappear. */
+const keysText = (report) => JSON.stringify([report.keys.length, [...hiddenKeys(report)]]);
