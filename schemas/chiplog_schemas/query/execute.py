@@ -29,8 +29,8 @@ SET VARIABLE media_tables = (
     FROM base.tables_of_steps t, (SELECT unnest(current_setting('allowed_directories')) AS directory) d
     WHERE ends_with(d.directory, '{CONTENTS_ENDING}')
 """
-# By parameter of media_table, in order: how its values narrow the search. Of 100,000 stored tables, those of a run, a key
-# and a step are found in milliseconds, all of them in seconds.
+# By parameter of media_table, in order: how its values narrow the search. Of 100,000 stored tables, those of a run, a
+# key and a step are found in milliseconds, all of them in seconds.
 _CONDITIONS = {
     "run": " AND list_contains($run, t.run_id)",
     "key": " AND list_contains($key, t.key)",
