@@ -34,7 +34,8 @@ def of_wandb(directory: Path) -> tuple[str, list[dict[str, Any]]]:
     for media in (value for run in found["runs"] for _, _, value in run["history"] if isinstance(value, list)):
         for item in media:
             if isinstance(item, dict) and "file" in item:
-                item["content"] = content_digest(Path(item.pop("file")).read_bytes())
+                for part in (item, *item.get("masks", {}).values()):
+                    part["content"] = content_digest(Path(part.pop("file")).read_bytes())
     return found["version"], found["runs"]
 
 
@@ -62,13 +63,20 @@ def _run(node: Node, row: dict[str, Any]) -> dict[str, Any]:
         history.append([found["step"], found["key"], {"edges": found["edges"], "counts": found["counts"]}])
     media: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for found in ask(
-        "SELECT step, key, sha256, metadata->>'caption' AS caption FROM media "
+        "SELECT step, key, sha256, metadata->>'caption' AS caption, metadata->>'boxes' AS boxes FROM media "
         f"WHERE run_id = $run AND {_OTHER_MEDIA} ORDER BY step, key, (metadata->>'item')::INTEGER"
     ):
-        digest = found.pop("sha256")
-        path = node.place.collector / "files" / digest[:2] / digest
-        found["content"] = content_digest(path.read_bytes()) if path.is_file() else "not stored yet"
+        found["content"] = _stored_content(node, found.pop("sha256"))
+        if (boxes := found.pop("boxes")) is not None:
+            found["boxes"] = json.loads(boxes)
         media.setdefault((found.pop("step"), found.pop("key")), []).append(found)
+    for found in ask(
+        "SELECT step, key, sha256, coalesce((metadata->>'item')::INTEGER, 0) AS item FROM media "
+        "WHERE run_id = $run AND kind = 'mask' AND NOT json_exists(metadata, '$.row')"
+    ):
+        key, _, name = found["key"].rpartition("/")
+        if len(images := media.get((found["step"], key), [])) > found["item"]:  # a mask is stored before its image
+            images[found["item"]].setdefault("masks", {})[name] = {"content": _stored_content(node, found["sha256"])}
     history += [[step, key, found] for (step, key), found in media.items()]
     for found in ask("SELECT DISTINCT step, key FROM media WHERE run_id = $run AND kind = 'table'"):
         rows = ask(f"SELECT * EXCLUDE (label) FROM media_table($run, '{found['key']}', {found['step']})")
@@ -85,6 +93,11 @@ def _run(node: Node, row: dict[str, Any]) -> dict[str, Any]:
         "summary": _json_of(ask("SELECT key, value FROM run_summary WHERE run_id = $run")),
         "history": history,
     }
+
+
+def _stored_content(node: Node, digest: str) -> str:
+    path = node.place.collector / "files" / digest[:2] / digest
+    return content_digest(path.read_bytes()) if path.is_file() else "not stored yet"
 
 
 def _cell(value: Any) -> Any:

@@ -68,8 +68,10 @@ def _without_private(values: dict[str, Any]) -> dict[str, Any]:
 def _plain(values: dict[str, Any], files: Path) -> dict[str, Any]:
     """Return values with media as one value each, whose parts are `KEY/_type`, `KEY/sha256` … in the records."""
     found = _without_private(values)
-    for name in [name for name in values if name.endswith("/_type")]:
-        key = name.removesuffix("/_type")
+    keys = [name.removesuffix("/_type") for name in values if name.endswith("/_type")]
+    for key in sorted(keys, key=len):  # the layers that are drawn over an image are parts of it
+        if f"{key}/_type" not in found:
+            continue
         parts = [part for part in found if part.startswith(f"{key}/")]
         found[key] = _media({part.removeprefix(f"{key}/"): found.pop(part) for part in parts}, files)
     return found
@@ -84,7 +86,28 @@ def _media(value: dict[str, Any], files: Path) -> Any:
         return {"columns": table["columns"], "rows": table["data"]}
     paths = value.get("filenames") or [value["path"]]
     captions = value.get("captions") or [value.get("caption")] * len(paths)
-    return [{"file": str(files / path), "caption": caption} for path, caption in zip(paths, captions, strict=True)]
+    found = [{"file": str(files / path), "caption": caption} for path, caption in zip(paths, captions, strict=True)]
+    of_one = {"boxes": _nested(value, "boxes"), "masks": _nested(value, "masks")}
+    for word, one in of_one.items():
+        for item, layers in zip(found, value.get(f"all_{word}") or [one] * len(found), strict=True):
+            for name, layer in (layers or {}).items():
+                item.setdefault(word, {})[name] = _layer(word, files / layer["path"])
+    return found
+
+
+def _nested(value: dict[str, Any], word: str) -> dict[str, dict[str, Any]]:
+    """Return the layers of one image, whose parts are `boxes/NAME/path` … in the records."""
+    found: dict[str, dict[str, Any]] = {}
+    for place, part in value.items():
+        if place.startswith(f"{word}/"):
+            _, name, entry = place.split("/")
+            found.setdefault(name, {})[entry] = part
+    return found
+
+
+def _layer(word: str, path: Path) -> Any:
+    """Return boxes as W&B has written them; of a mask its file."""
+    return json.loads(path.read_text(encoding="utf-8")) if word == "boxes" else {"file": str(path)}
 
 
 def _is_media(value: Any) -> bool:

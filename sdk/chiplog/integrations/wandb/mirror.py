@@ -3,7 +3,7 @@
 import importlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,6 +17,8 @@ from chiplog.safety.interrupts import is_interrupt
 _log = logging.getLogger("chiplog")
 _followers: "WeakKeyDictionary[Any, Run]" = WeakKeyDictionary()  # by run of the real wandb
 _MARK = "_chiplog_mirror"
+# Settings that W&B alone follows: where it sends, and what it raises.
+_OF_WANDB = frozenset({"mode", "strict", "silent", "monitor_gym"})
 
 
 def mirror() -> None:
@@ -99,13 +101,21 @@ def _begin(real_run: Any, *given: Any, **named: Any) -> None:
     if real_run in _followers or real_run.disabled:
         return
     # W&B's own files and server are one thing, what chiplog records is another: WANDB_MODE=offline is of the former.
-    named = {**named, "mode": os.environ.get("CHIPLOG_MODE") or "online", "settings": None}
+    settings = _settings_of(named.get("settings"))
+    named = {**named, "mode": os.environ.get("CHIPLOG_MODE") or "online", "settings": settings}
     named["monitor_gym"] = None  # W&B logs the videos, to both
     if named.get("id") is None and not is_rank_of_launcher(os.environ):
         named["id"] = real_run.id
     if real_run.settings.mode == "shared":
-        named.update(mode="shared", settings={"x_label": real_run.settings.x_label})
+        named["mode"], settings["x_label"] = "shared", real_run.settings.x_label
     _followers[real_run] = init(*given, **named)
+
+
+def _settings_of(given: Any) -> dict[str, Any]:
+    """Return the settings that `init` was given, without W&B's defaults and without what W&B alone follows."""
+    if not isinstance(given, Mapping):
+        given = {name: getattr(given, name) for name in getattr(given, "model_fields_set", ())}
+    return {name: value for name, value in given.items() if name not in _OF_WANDB}
 
 
 def _of(real_run: Any) -> Run:
@@ -152,8 +162,28 @@ def _histogram(value: Any) -> Any:
 
 
 def _image(value: Any) -> Any:
-    # The file is what W&B stores.
-    return _media("Image")(value._image if value._path is None else value._path, caption=value._caption)
+    # The file is what W&B stores, of an image and of each mask.
+    boxes = {
+        name: {"box_data": layer._val, "class_labels": layer._class_labels} for name, layer in _layers(value._boxes)
+    }
+    masks = {name: _mask(layer) for name, layer in _layers(value._masks)}
+    return _media("Image")(
+        value._image if value._path is None else value._path,
+        caption=value._caption,
+        grouping=value._grouping,
+        classes=value._classes,
+        boxes=boxes,
+        masks=masks,
+    )
+
+
+def _layers(of_image: dict[str, Any] | None) -> Iterable[tuple[str, Any]]:
+    return (of_image or {}).items()
+
+
+def _mask(layer: Any) -> dict[str, Any]:
+    labels = getattr(layer, "_val", {}).get("class_labels")  # a mask of a file has none
+    return {"path": layer._path} if labels is None else {"path": layer._path, "class_labels": labels}
 
 
 def _table(value: Any) -> Any:

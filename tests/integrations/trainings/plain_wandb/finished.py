@@ -5,5 +5,5 @@ import wandb
 with wandb.init(name="first") as run:
     run.log({"loss": 1.0})
     run.finish(exit_code=4)
-second = wandb.init(name="second")
+second = wandb.init(name="second", settings=wandb.Settings(run_notes="by settings", run_group="g"))
 second.log({"loss": 2.0})

@@ -6,6 +6,7 @@ import wave
 
 import numpy as np
 import wandb
+from PIL import Image
 
 pixels = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
 with wave.open("tone.wav", "wb") as tone:
@@ -43,6 +44,30 @@ run.log(
         "np_hist": wandb.Histogram(np_histogram=np.histogram(np.arange(10), bins=5)),
     }
 )
+ids = np.arange(64, dtype=np.uint8).reshape(8, 8) // 22
+boxes = {
+    "predictions": {
+        "box_data": [
+            {"position": {"minX": 0.1, "maxX": 0.2, "minY": 0.3, "maxY": 0.4}, "class_id": 1, "scores": {"iou": 0.9}},
+            {"position": {"middle": [4, 4], "width": 2, "height": 3}, "domain": "pixel", "class_id": 2},
+        ],
+        "class_labels": {1: "cat", 2: "dog"},
+    },
+    "truth": {
+        "box_data": [{"position": {"minX": 0, "maxX": 1, "minY": 0, "maxY": 1}, "box_caption": "all"}],
+        "class_labels": {},
+    },
+}
+masks = {"truth": {"mask_data": ids, "class_labels": {0: "sky", 1: "tree"}}, "plain": {"mask_data": ids * 2}}
+run.log(
+    {
+        "drawn_over": wandb.Image(pixels, caption="over", boxes=boxes, masks=masks),
+        "some_drawn_over": [wandb.Image(pixels), wandb.Image(pixels, masks=masks), wandb.Image(pixels, boxes=boxes)],
+    }
+)
+frames = [Image.fromarray(pixels), Image.fromarray(255 - pixels)]
+frames[0].save("film.gif", save_all=True, append_images=frames[1:])
+run.log({"film": wandb.Video("film.gif", caption="a film", format="gif")})
 table = wandb.Table(columns=["a", "b", "c"], data=[[1, "x", 0.5], [2, "y", None]])
 table.add_data(3, "z", 1.5)
 run.log({"table": table, "nested": {"image": wandb.Image(pixels), "x": 1}})

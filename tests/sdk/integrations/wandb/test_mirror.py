@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chiplog.integrations import wandb
-from chiplog.integrations.wandb.mirror import _after, _begin, _log_both, converted
+from chiplog.integrations.wandb.mirror import _after, _begin, _followers, _log_both, converted
 
 
 def test_what_follows_a_call_gets_its_result_and_never_changes_it() -> None:
@@ -44,6 +44,21 @@ def test_videos_of_gymnasium_come_from_the_real_wandb_alone(monkeypatch: pytest.
     real = type("Run", (), {"disabled": False, "id": "r", "settings": SimpleNamespace(mode="online")})()
     _begin(real, monitor_gym=True, sync_tensorboard=True)
     assert (given["id"], given["sync_tensorboard"], given["monitor_gym"]) == ("r", True, None)
+
+
+def test_settings_that_were_given_count_and_defaults_of_wandb_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(sys.modules[_begin.__module__], "init", lambda **named: given.update(named))
+    real = type("Run", (), {"disabled": False, "id": "r", "settings": SimpleNamespace(mode="online", x_label="a")})()
+    fields = {"run_notes": "n", "x_primary": False, "mode": "offline", "strict": True}
+    for settings in (fields, SimpleNamespace(**fields, console="auto", model_fields_set=set(fields))):
+        _followers.pop(real, None)
+        _begin(real, settings=settings)
+        assert (given["settings"], given["mode"]) == ({"run_notes": "n", "x_primary": False}, "online")
+    _followers.pop(real, None)
+    real.settings.mode = "shared"
+    _begin(real, settings=fields)
+    assert (given["settings"]["x_label"], given["mode"], given["settings"]["run_notes"]) == ("a", "shared", "n")
 
 
 def test_values_are_converted_wherever_they_are_and_others_stay() -> None:
