@@ -21,6 +21,7 @@ class FrameworkRun:
     def __init__(self, **arguments: Any) -> None:
         self._arguments = arguments
         self._used: Run | None = None
+        self._opened: Run | None = None
 
     def open(self) -> Run:
         """Return the run. One that was finished since its last use stays; a run that others finished is no answer."""
@@ -29,9 +30,14 @@ class FrameworkRun:
             with current_run.opening():  # loggers are called from several threads
                 run = current_run.current()
                 if run is None or (run._finished and run is not self._used):
-                    run = init(**self._arguments)
+                    run = self._opened = init(**self._arguments)
         self._used = run
         return run
 
+    def finish(self) -> None:
+        """Finish the run, if it was opened here: one of the script, or of another logger, goes on."""
+        if self._opened is not None:
+            self._opened.finish()
+
     def __getstate__(self) -> dict[str, Any]:
-        return {"_arguments": self._arguments, "_used": None}
+        return {"_arguments": self._arguments, "_used": None, "_opened": None}

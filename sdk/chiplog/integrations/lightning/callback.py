@@ -3,17 +3,17 @@
 import logging
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from time import perf_counter
 from typing import Any
 
+from chiplog.integrations.adapter.batches import batch_size
 from chiplog.integrations.adapter.framework_run import FrameworkRun
 from chiplog.integrations.adapter.hook_phases import HookPhases
+from chiplog.integrations.adapter.object_methods import unwrap_method, wrap_method
 from chiplog.integrations.lightning.library import package
 from chiplog.safety.boundary import never_raises
 
 _Callback = package().Callback
-_DEPTH_MAX = 4  # of a batch: a dict of tuples of tensors has 2
 _log = logging.getLogger("chiplog")
 
 
@@ -49,9 +49,9 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         if not self._is_active:
             _log.warning("chiplog: the trainer has several ChiplogCallbacks; the first one records")
             return
-        _wrap(trainer, "save_checkpoint", self._save_checkpoint)
+        wrap_method(trainer, "save_checkpoint", self._save_checkpoint)
         if stage == "fit":
-            _wrap(trainer.fit_loop.epoch_loop, "_on_before_fetch", self._fetch)
+            wrap_method(trainer.fit_loop.epoch_loop, "_on_before_fetch", self._fetch)
 
     @never_raises("teardown")
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -186,37 +186,8 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         if self._is_active:
             self._is_active = False
             self._phases.end()
-            _unwrap(trainer, "save_checkpoint")
-            _unwrap(trainer.fit_loop.epoch_loop, "_on_before_fetch")
+            unwrap_method(trainer, "save_checkpoint")
+            unwrap_method(trainer.fit_loop.epoch_loop, "_on_before_fetch")
 
     def _report_internal_error(self, where: str, error: Exception) -> None:
         self._run.open()._report_internal_error(where, error)
-
-
-def batch_size(batch: Any, depth: int = _DEPTH_MAX) -> int | None:
-    """Return the first dimension of the first tensor in a batch; None if it has none."""
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else 1
-    if not depth or isinstance(batch, str | bytes):
-        return None
-    parts = batch if isinstance(batch, list | tuple) else batch.values() if isinstance(batch, Mapping) else ()
-    for part in parts:
-        if (size := batch_size(part, depth - 1)) is not None:
-            return size
-    return None
-
-
-def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Let calls of an object's method go through `around`, once. A version of Lightning without it goes without."""
-    method = getattr(owner, name, None)
-    if method is None:
-        _log.warning(
-            "chiplog: this version of Lightning has no %s.%s; its phase is left out", type(owner).__name__, name
-        )
-    elif name not in vars(owner):
-        setattr(owner, name, partial(around, method))
-
-
-def _unwrap(owner: Any, name: str) -> None:
-    vars(owner).pop(name, None)

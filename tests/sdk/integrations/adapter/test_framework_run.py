@@ -60,3 +60,17 @@ def test_threads_that_use_it_first_at_once_share_a_run_without_a_word(caplog: py
     with ThreadPoolExecutor(n_threads) as pool:
         assert len(set(pool.map(use, range(n_threads)))) == 1
     assert not caplog.messages
+
+
+def test_finish_ends_the_run_that_was_opened_here_and_no_other() -> None:
+    of_script = chiplog.init(project="of the script")
+    borrowed = FrameworkRun()
+    assert borrowed.open() is of_script
+    borrowed.finish()
+    assert not of_script._finished
+    of_script.finish()
+    own = FrameworkRun(project="p")
+    own.finish()
+    run = own.open()
+    own.finish()
+    assert run._finished

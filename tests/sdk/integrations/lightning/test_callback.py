@@ -81,30 +81,13 @@ def test_a_batch_without_a_size_and_a_step_without_a_loss_leave_these_out(
     assert [key for key, _, _ in _rows(chiplog_dir)] == ["rank/loss", "rank/samples_per_s"]
 
 
-@pytest.mark.parametrize(
-    ("batch", "size"),
-    [
-        (torch.zeros(5, 2), 5),
-        (torch.tensor(1.0), 1),
-        ({"meta": "name", "x": [torch.zeros(3)]}, 3),
-        ((None, "text", b"bytes"), None),
-        ([[[[[[torch.zeros(3)]]]]]], None),
-        (None, None),
-    ],
-)
-def test_the_size_of_a_batch_is_that_of_its_first_tensor(lightning: Import, batch: Any, size: int | None) -> None:
-    assert lightning("callback").batch_size(batch) == size
-
-
 def test_a_version_of_lightning_without_a_method_is_one_line(
     new: Callable[..., Any], chiplog_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(EpochLoop, "_on_before_fetch")
     trainer = Trainer(new())
     trainer.call("setup", stage="fit")
-    assert caplog.messages == [
-        "chiplog: this version of Lightning has no EpochLoop._on_before_fetch; its phase is left out"
-    ]
+    assert caplog.messages == ["chiplog: EpochLoop has no _on_before_fetch() in this version; its phase is left out"]
     trainer.call("on_train_batch_start", BATCH, 0)
     trainer.call("on_before_optimizer_step", None)
     trainer.call("on_train_batch_end", None, BATCH, 0)

@@ -1,0 +1,20 @@
+"""How many samples a batch has."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_DEPTH_MAX = 4  # a dict of tuples of tensors has 2
+
+
+def batch_size(batch: Any, depth: int = _DEPTH_MAX) -> int | None:
+    """Return the first dimension of the first tensor in a batch; None if it has none."""
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else 1
+    if not depth or isinstance(batch, str | bytes):
+        return None
+    parts = batch if isinstance(batch, list | tuple) else batch.values() if isinstance(batch, Mapping) else ()
+    for part in parts:
+        if (size := batch_size(part, depth - 1)) is not None:
+            return size
+    return None

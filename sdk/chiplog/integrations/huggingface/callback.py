@@ -1,0 +1,237 @@
+"""The callback for Hugging Face's Trainer: what it logs, and the phases, loss and throughput of every rank."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter
+from typing import Any
+
+from transformers import TrainerCallback
+
+from chiplog.integrations.adapter.batches import batch_size
+from chiplog.integrations.adapter.framework_run import FrameworkRun
+from chiplog.integrations.adapter.hook_phases import HookPhases
+from chiplog.integrations.adapter.object_methods import unwrap_method, wrap_method
+from chiplog.recording.run import Run
+from chiplog.recording.start import init
+from chiplog.safety.boundary import never_raises
+
+_PREFIXES = {"eval_": "eval/", "test_": "test/"}  # as in transformers' callbacks for other trackers
+_OF_ONE_RANK = ("local_rank",)  # arguments that differ between ranks, and so are no part of the run's config
+
+
+class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers need not be installed
+    """Record what the Trainer logs, its arguments, and phases, loss and throughput of every rank.
+
+    What the Trainer logs is at its global step, under the names of its other trackers: `train/loss`, `eval/loss`. Each
+    optimizer step is also a row `rank/loss`, `rank/samples_per_s`: of this rank alone. Phases are data, forward,
+    backward, optimizer, eval and checkpoint.
+
+    Args:
+        **arguments: Of `chiplog.init`, if no run is open. The name is the Trainer's `run_name`, unless it is given.
+
+    Examples:
+        >>> trainer = Trainer(model, arguments, train_dataset=data, callbacks=[ChiplogCallback(project="bert")])
+
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        self._arguments = arguments
+        self._run = FrameworkRun(**arguments)
+        self._phases = HookPhases(self._run)
+        self._of_trial: Run | None = None  # the run of a trial of `hyperparameter_search`
+        self._began: float | None = None  # start of the step, with the wait for its first batch
+        self._is_in_batch = False  # evaluations compute losses, too
+        self._n_samples: int | None = 0  # of the step; None if a batch has no size
+        self._loss: Any = None  # of the step's batches so far
+
+    # -- the Trainer's hooks --
+
+    @never_raises("on_init_end")
+    def on_init_end(self, /, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Take the name of the run, which is opened later."""
+        name = getattr(args, "run_name", None)
+        if name and name != args.output_dir:  # the default of older versions
+            self._run = FrameworkRun(**{"name": name, **self._arguments})
+            self._phases = HookPhases(self._run)
+
+    @never_raises("on_train_begin")
+    def on_train_begin(self, /, args: Any, state: Any, control: Any, model: Any = None, **given: Any) -> None:
+        """Record the arguments, and forget the batches of a training that failed."""
+        self._reset()
+        if getattr(state, "is_hyper_param_search", False):
+            self._open_trial(state)
+        self._run.open().config.update(_config(args, model))
+
+    @never_raises("on_pre_optimizer_step")
+    def on_pre_optimizer_step(self, /, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Begin the optimizer's step."""
+        self._phases.begin("optimizer")
+
+    @never_raises("on_optimizer_step")
+    def on_optimizer_step(self, /, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """End the optimizer's step."""
+        self._phases.end()
+
+    @never_raises("on_step_end")
+    def on_step_end(self, /, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Log the step of this rank."""
+        self._phases.end()
+        row: dict[str, Any] = {}
+        loss = self._loss
+        if loss is not None:  # a number, if that needs no wait: it is the cheaper one to log
+            row["rank/loss"] = loss.item() if getattr(loss, "is_cpu", False) else loss
+        if self._n_samples and self._began is not None:
+            row["rank/samples_per_s"] = self._n_samples / (perf_counter() - self._began)
+        self._phases.log_step(row, state.global_step)
+        self._reset()
+
+    @never_raises("on_log")
+    def on_log(self, /, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **given: Any) -> None:
+        """Log what the Trainer logs, on every rank."""
+        self._run.open().log({_key(name): value for name, value in logs.items()}, step=state.global_step)
+
+    # -- what has no hook: the Trainer's methods go through these, see trainer.py --
+
+    @never_raises("train")
+    def begin_training(self, trainer: Any) -> None:
+        """Time the phases of a Trainer that begins to train."""
+        for name, around in self._around.items():
+            wrap_method(trainer, name, around)
+
+    @never_raises("train")
+    def end_training(self, trainer: Any, error: BaseException | None) -> None:
+        """End to time. The run goes on, because the Trainer may be used again; that of a trial ends."""
+        self._phases.end()
+        for name in self._around:
+            unwrap_method(trainer, name)
+        run, self._of_trial = self._of_trial, None
+        if run is not None:
+            is_pruned = error is not None and type(error).__name__ == "TrialPruned"
+            run.finish(exit_code=0 if error is None or is_pruned else 1)
+
+    @never_raises("eval")
+    def begin_evaluation(self) -> None:
+        """Begin the phase eval."""
+        self._phases.begin("eval")
+
+    @never_raises("eval")
+    def end_phase(self) -> None:
+        """End the open phase."""
+        self._phases.end()
+
+    @property
+    def _around(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "get_batch_samples": self._get_batches,
+            "training_step": self._train,
+            "compute_loss": self._compute_loss,
+            "_save_checkpoint": self._save,
+        }
+
+    def _get_batches(self, method: Callable[..., Any], epoch_iterator: Any, *given: Any, **named: Any) -> Any:
+        """Time each batch. The ranks' waiting for each other, when they count their tokens, is in no phase."""
+        return method(self._timed(epoch_iterator), *given, **named)
+
+    def _timed(self, batches: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            self._begin_data()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                self.end_phase()
+            yield batch
+
+    def _train(self, method: Callable[..., Any], model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
+        """Time the passes of a batch: forward until the loss is there, then backward."""
+        self._begin_batch(inputs)
+        loss = method(model, inputs, *given, **named)
+        self._end_batch(loss)
+        return loss
+
+    def _compute_loss(self, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        found = method(*given, **named)
+        self._begin_backward()
+        return found
+
+    def _save(self, method: Callable[..., Any], model: Any, trial: Any, *given: Any, **named: Any) -> Any:
+        """Save a checkpoint as a phase, on all ranks, and note its path, on one."""
+        self._begin_save()
+        saved = method(model, trial, *given, **named)
+        self._end_save(method.__self__, trial)  # type: ignore[attr-defined]  # a method of the Trainer
+        return saved
+
+    @never_raises("data")
+    def _begin_data(self) -> None:
+        if self._began is None:
+            self._began = perf_counter()
+        self._phases.begin("data")
+
+    @never_raises("forward")
+    def _begin_batch(self, inputs: Any) -> None:
+        size = batch_size(inputs)
+        self._n_samples = None if size is None or self._n_samples is None else self._n_samples + size
+        self._is_in_batch = True
+        self._phases.begin("forward")
+
+    @never_raises("backward")
+    def _begin_backward(self) -> None:
+        if self._is_in_batch:
+            self._phases.begin("backward")
+
+    @never_raises("backward")
+    def _end_batch(self, loss: Any) -> None:
+        self._is_in_batch = False
+        self._phases.end()
+        if loss is not None:
+            self._loss = loss if self._loss is None else self._loss + loss
+
+    @never_raises("checkpoint")
+    def _begin_save(self) -> None:
+        self._phases.begin("checkpoint")
+
+    @never_raises("checkpoint")
+    def _end_save(self, trainer: Any, trial: Any) -> None:
+        self._phases.end()
+        if trainer.is_world_process_zero():
+            step = trainer.state.global_step
+            path = os.path.join(trainer._get_output_dir(trial=trial), f"checkpoint-{step}")
+            self._run.open()._emit_notice("checkpoint", path, {"step": step}, "info")
+
+    # -- the parts --
+
+    def _open_trial(self, state: Any) -> None:
+        """Open the run of a trial: its name and parameters are those of the search."""
+        arguments = {"name": state.trial_name, **self._arguments, "reinit": "create_new"}
+        self._of_trial = init(**arguments)
+        self._of_trial.config.update({"trial": state.trial_params})
+
+    def _reset(self) -> None:
+        self._began = self._loss = None
+        self._n_samples = 0
+        self._is_in_batch = False
+
+    def _report_internal_error(self, where: str, error: Exception) -> None:
+        self._run.open()._report_internal_error(where, error)
+
+
+def _key(name: str) -> str:
+    for prefix, section in _PREFIXES.items():
+        if name.startswith(prefix):
+            return section + name.removeprefix(prefix)
+    return f"train/{name}"
+
+
+def _config(args: Any, model: Any) -> dict[str, Any]:
+    """Return the model's config and the Trainer's arguments, in one dict as transformers' other callbacks do."""
+    found: dict[str, Any] = {}
+    config = getattr(model, "config", None)
+    if config is not None:
+        found.update(config if isinstance(config, dict) else config.to_dict())
+    if getattr(model, "peft_config", None) is not None:
+        found["peft_config"] = model.peft_config
+    found.update(args.to_dict())
+    if hasattr(model, "num_parameters"):
+        found["model/num_parameters"] = model.num_parameters()
+    return {name: value for name, value in found.items() if name not in _OF_ONE_RANK}

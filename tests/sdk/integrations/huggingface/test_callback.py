@@ -1,0 +1,91 @@
+"""The callback for Hugging Face's Trainer on a stand-in for it; tests/integrations has the real one."""
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import chiplog
+from chiplog.recording import current_run
+from chiplog_schemas.model.events import EventKind
+from tests.support.journals import read_events
+from tests.support.sdk_events import numbers, phases
+
+BATCH = {"input_ids": torch.zeros(3, 2), "labels": torch.zeros(3)}
+
+
+def _rows(chiplog_dir: Path) -> list[tuple[str, int, float]]:
+    """Return the values; of a speed its sign."""
+    current = current_run.current()
+    assert current is not None
+    current.finish()
+    rows = numbers(read_events(chiplog_dir / "offline"))
+    return [(key, step, float(value > 0) if key.endswith("_per_s") else value) for key, step, value in rows]
+
+
+def test_each_optimizer_step_is_a_row_of_this_rank_beside_what_the_trainer_logs(
+    transformers: Any, chiplog_dir: Path
+) -> None:
+    trainer = transformers.Trainer(transformers.ChiplogCallback(project="p"), accumulate=2)
+    assert trainer.train([BATCH] * 4, torch.tensor(0.25)) == "trained"
+    assert _rows(chiplog_dir) == [
+        *[("rank/loss", 1, 0.5), ("rank/samples_per_s", 1, 1.0), ("train/loss", 1, 0.5)],
+        *[("rank/loss", 2, 0.5), ("rank/samples_per_s", 2, 1.0), ("train/loss", 2, 0.5)],
+        ("eval/loss", 2, 2.0),
+    ]
+    of_steps = [(step, set(named) - {"step", "gc"}) for step, named in phases(read_events(chiplog_dir / "offline"))]
+    train = {"data", "forward", "backward", "optimizer"}
+    assert of_steps[:2] == [(1, train), (2, train)]
+    assert set().union(*(named for _, named in of_steps[2:])) == {"data", "eval", "checkpoint"}
+
+
+def test_the_config_has_the_model_and_the_arguments_that_ranks_share(transformers: Any) -> None:
+    transformers.Trainer(transformers.ChiplogCallback(), run_name="tiny").train([BATCH])
+    run = current_run.current()
+    assert run is not None
+    assert (run.name, dict(run.config)) == ("tiny", {"width": 4, "lr": 1})
+
+
+def test_a_checkpoint_is_an_event(transformers: Any, chiplog_dir: Path) -> None:
+    transformers.Trainer(transformers.ChiplogCallback()).train([BATCH])
+    _rows(chiplog_dir)
+    found = [event.fields for event in read_events(chiplog_dir / "offline") if event.kind == EventKind.NOTICE]
+    assert [each["message"] for each in found if each["notice"] == "checkpoint"] == ["output/checkpoint-1"]
+
+
+def test_a_trial_is_a_run_that_ends_with_it(transformers: Any) -> None:
+    outer = chiplog.init(name="of the script")
+    trainer = transformers.Trainer(transformers.ChiplogCallback())
+    trainer.state = SimpleNamespace(
+        global_step=0, is_hyper_param_search=True, trial_name="trial 7", trial_params={"lr": 2}
+    )
+    opened = []
+    trainer.evaluate = lambda: opened.append(current_run.current())
+    trainer.train([BATCH])
+    (run,) = opened
+    assert (run.name, run.config["trial"], run._finished) == ("trial 7", {"lr": 2}, True)
+    assert current_run.current() is outer
+
+
+@pytest.mark.parametrize(("name", "code"), [("TrialPruned", 0), ("RuntimeError", 1)])
+def test_a_trial_that_was_pruned_has_not_failed(transformers: Any, chiplog_dir: Path, name: str, code: int) -> None:
+    trainer = transformers.Trainer(transformers.ChiplogCallback())
+    trainer.state = SimpleNamespace(global_step=0, is_hyper_param_search=True, trial_name="t", trial_params={})
+    with pytest.raises(Exception, match="of the trial"):
+        trainer.train([BATCH], fails=type(name, (Exception,), {})("of the trial"))
+    ends = [event.fields["state"] for event in read_events(chiplog_dir / "offline") if event.kind == EventKind.STATE]
+    assert [end["exit_code"] for end in ends] == [code]
+
+
+def test_a_pickle_has_the_arguments(transformers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    callback = transformers.ChiplogCallback(project="p")
+    transformers.Trainer(callback).train([BATCH])
+    current = current_run.current()
+    assert current is not None
+    current.finish()
+    again = pickle.loads(pickle.dumps(callback))
+    assert again._run.open().project == "p"
+    assert again._run.open() is not current

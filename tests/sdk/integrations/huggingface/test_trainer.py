@@ -1,0 +1,45 @@
+"""What the Trainer tells a chiplog callback, on a stand-in for it; tests/integrations has the real one."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from chiplog.integrations.adapter.framework_run import FrameworkRun
+
+BATCH = {"input_ids": [0]}
+
+
+def test_report_to_chiplog_means_the_callback(transformers: Any) -> None:
+    assert transformers.table == {"chiplog": transformers.ChiplogCallback}
+
+
+def test_a_trainer_without_the_callback_is_as_before(transformers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FrameworkRun, "open", lambda self: pytest.fail("a run is opened"))
+    trainer = transformers.Trainer()
+    assert trainer.train([BATCH]) == "trained"
+    trainer.predict()
+
+
+def test_a_training_that_fails_leaves_the_trainer_as_it_was(transformers: Any) -> None:
+    trainer = transformers.Trainer(transformers.ChiplogCallback())
+    before = set(vars(trainer))
+    with pytest.raises(KeyError, match="of the training"):
+        trainer.train([BATCH], fails=KeyError("of the training"))
+    assert set(vars(trainer)) == before
+
+
+def test_of_several_callbacks_one_records(transformers: Any, caplog: pytest.LogCaptureFixture) -> None:
+    given = transformers.ChiplogCallback(project="p")
+    trainer = transformers.Trainer(transformers.ChiplogCallback, given, transformers.ChiplogCallback)
+    assert trainer.callback_handler.callbacks == [given]
+    assert caplog.messages == ["chiplog: the Trainer has several ChiplogCallbacks; the last one records"]
+
+
+def test_a_version_without_the_table_is_one_line(transformers: Any, caplog: pytest.LogCaptureFixture) -> None:
+    table: Any = sys.modules["transformers.integrations"]
+    del table.integration_utils.INTEGRATION_TO_CALLBACK
+    sys.modules["chiplog.integrations.huggingface.trainer"].prepare(transformers.ChiplogCallback)
+    assert caplog.messages == [
+        'chiplog: this version of transformers takes no report_to="chiplog"; pass callbacks=[ChiplogCallback()]'
+    ]
