@@ -127,6 +127,38 @@ def test_sound_plays_from_any_place_and_goes_on_while_nothing_new_is_shown(media
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("form", ["mp4", "webm"])
+def test_a_film_plays_from_any_place_and_shows_its_pixels(media: Site, page: Page, form: str) -> None:
+    media.visit(page, f"#/run/logged/media?filter={form}")
+    video = panel_of(page, form).locator("video")
+    expect(video).to_have_count(1)
+    if not video.evaluate("(video, type) => video.canPlayType(type)", f"video/{form}"):
+        pytest.skip(f"this Chromium was built without the codec of {form}")
+    found = video.evaluate(
+        """async (video) => {
+            video.muted = true;
+            const until = (name) => new Promise((done, fail) => {
+                video.addEventListener(name, done);
+                video.addEventListener("error", () => fail(video.error));
+            });
+            if (!video.readyState) await until("loadedmetadata");
+            const sought = until("seeked");
+            video.currentTime = 0.5;
+            await sought;
+            await video.play();
+            video.pause();
+            const canvas = Object.assign(document.createElement("canvas"), { width: 60, height: 40 });
+            const context = canvas.getContext("2d");
+            context.drawImage(video, 0, 0);
+            return [video.videoWidth, video.videoHeight, video.duration, [...context.getImageData(30, 20, 1, 1).data]];
+        }"""
+    )
+    width, height, duration, (red, green, blue, _) = found
+    assert (width, height, round(duration, 1)) == (60, 40, 1.0)
+    assert abs(red - 205) < 20 and abs(green - 200) < 20 and blue < 20, "as it was logged, up to the loss of the codec"
+
+
+@pytest.mark.full
 def test_html_is_shown_without_scripts_and_without_network(media: Site, page: Page, errors: list[str]) -> None:
     media.visit(page, "#/run/logged/media?filter=report")
     panel = panel_of(page, "report")

@@ -59,6 +59,10 @@ def _values(step: int, rank: int) -> Iterator[tuple[str, MediaValue | list[Any]]
         yield "predictions", table
     if step == STEPS[-1]:
         yield LOST, chiplog.Image(_pixels(7))
+    if step == STEPS[-1] and rank == 0:
+        for form in ("mp4", "webm"):
+            frames = np.stack([_pixels(step + n).transpose(2, 0, 1) for n in range(8)])
+            yield form, chiplog.Video(frames, format=form, fps=8)
 
 
 @cache

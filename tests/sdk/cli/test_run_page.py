@@ -137,7 +137,7 @@ def test_media_and_artifacts_of_a_run_are_a_line_each(tmp_path: Path) -> None:
         pass
     done = CliRunner().invoke(show_command, ["logged", "--dir", str(tmp_path)])
     [media] = [line for line in done.stdout.splitlines() if line.startswith("media ")]
-    assert media.split(maxsplit=1)[1].startswith("cloud (3), digits (15), ") and media.endswith(", 2 more")
+    assert media.split(maxsplit=1)[1].startswith("cloud (3), digits (15), ") and media.endswith(", 4 more")
     assert re.search(r"^artifacts +a:v3, b:v3$", done.stdout, re.MULTILINE)
     every = CliRunner().invoke(show_command, ["logged", "--all", "--dir", str(tmp_path)])
     assert "2 more" not in every.stdout and "tone (" in every.stdout

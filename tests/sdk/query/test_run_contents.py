@@ -28,7 +28,8 @@ def test_parts_of_media_have_no_separate_key(tmp_path: Path) -> None:
                 ("predictions/of its own", "html"),
                 ("tone", "audio"),
             ),
-            *(("film", "video"), ("cloud", "object3d"), ("predictions", "table")),
+            *((key, "video") for key in ("film", "mp4", "webm")),
+            *(("cloud", "object3d"), ("predictions", "table")),
         }
         digits = found["digits", "image"]
         assert digits == {"key": "digits", "kind": "image", "n": 15, "first_step": 0, "last_step": 200}
