@@ -153,6 +153,7 @@ def attach(attach_id: str | None = None, run_id: str | None = None, *, run: Run 
 
 
 def _init(given: dict[str, Any], environ: Mapping[str, str]) -> Run:
+    given["settings"] = settings_of(given["settings"])
     said = _merged(given, environ)
     set_silent(bool(said.get("silent")))
     previous = current(is_own=True)
@@ -250,7 +251,7 @@ def _merged(given: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]
         "job_type": "run_job_type",
         "tensorboard": "sync_tensorboard",
     }
-    settings = settings_of(given["settings"])
+    settings: Settings = given["settings"]
     ours: dict[str, Any] = {field: environ[variable] for field, variable in _OURS.items() if environ.get(variable)}
     ours |= dict.fromkeys((field for field, variable in _READ_LATER.items() if environ.get(variable)))
     arguments = {
@@ -333,10 +334,7 @@ def _is_notebook() -> bool:
 
 def _not_available(given: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]:
     lines = [f"wandb.init() has no argument {name}=; it is ignored" for name in given["unknown"]]
-    lines += [
-        f"Settings({name}=) is not a field of wandb 0.31; it is ignored"
-        for name in settings_of(given["settings"]).unknown()
-    ]
+    lines += [f"Settings({name}=) is not a field of wandb 0.31; it is ignored" for name in given["settings"].unknown()]
     for name in ("resume_from", "fork_from"):
         if said.get(name):
             lines.append(f"wandb.init({name}=) is not available in chiplog: the run is opened without it")
