@@ -9,7 +9,7 @@ _DEPTH_MAX = 4  # a dict of tuples of tensors has 2
 def batch_size(batch: Any, depth: int = _DEPTH_MAX) -> int | None:
     """Return the first dimension of the first tensor in a batch; None if it has none."""
     shape = getattr(batch, "shape", None)
-    if shape is not None:
+    if isinstance(shape, tuple):
         return int(shape[0]) if len(shape) else 1
     if not depth or isinstance(batch, str | bytes):
         return None

@@ -14,6 +14,7 @@ from chiplog.integrations.lightning.library import package
 from chiplog.safety.boundary import never_raises
 
 _Callback = package().Callback
+_OF_TRAINER = ("_is_active", "_is_in_batch", "_has_stepped", "_began", "_n_samples", "_loss")  # attributes
 _log = logging.getLogger("chiplog")
 
 
@@ -32,6 +33,9 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         super().__init__()
         self._run = FrameworkRun(**arguments)
         self._phases = HookPhases(self._run)
+        self._trainers: list[
+            tuple[int, dict[str, Any]]
+        ] = []  # that use it, and its state before: one may run in another
         self._is_active = False
         self._is_in_batch = False  # a callback that a trainer has twice is called twice
         self._has_stepped = False  # the optimizer, since the last row; trainer.global_step costs more to read
@@ -39,39 +43,43 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         self._n_samples: int | None = 0  # of the step; None if a batch has no size
         self._loss: Any = None  # of the step's batches so far, which Lightning divides by their number
 
-    # -- Lightning's hooks --
+    # -- Lightning's hooks; other versions give some of them more arguments --
 
     @never_raises("setup")
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Any, pl_module: Any, stage: str, *more: Any) -> None:
         """Begin to record, unless another callback of this class does."""
         first = next((callback for callback in trainer.callbacks if isinstance(callback, ChiplogCallback)), self)
+        if [of for of, _ in self._trainers[-1:]] != [id(trainer)]:  # else the trainer has it twice
+            self._trainers.append((id(trainer), {name: getattr(self, name) for name in _OF_TRAINER}))
+            self._is_in_batch = False
+            self._reset()
         self._is_active = first is self
         if not self._is_active:
             _log.warning("chiplog: the trainer has several ChiplogCallbacks; the first one records")
             return
         wrap_method(trainer, "save_checkpoint", self._save_checkpoint)
         if stage == "fit":
-            wrap_method(trainer.fit_loop.epoch_loop, "_on_before_fetch", self._fetch)
+            wrap_method(_epoch_loop(trainer), "_on_before_fetch", self._fetch)
 
     @never_raises("teardown")
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def teardown(self, trainer: Any, pl_module: Any, stage: str, *more: Any) -> None:
         """End to record."""
         self._stop(trainer)
 
     @never_raises("on_exception")
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException, *more: Any) -> None:
         """End to record. Of Ctrl-C, after which Lightning exits with a code, note it as the cause of the end."""
         self._stop(trainer)
         if not isinstance(exception, Exception):
             self._run.open()._mark_exit(exception)
 
     @never_raises("on_train_start")
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Any, pl_module: Any, *more: Any) -> None:
         """Forget the batches of a training that failed."""
         self._reset()
 
     @never_raises("on_train_batch_start")
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, *more: Any) -> None:
         """Begin the forward pass."""
         if self._is_active:
             if self._began is None:
@@ -80,25 +88,27 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
             self._phases.begin("forward")
 
     @never_raises("on_before_backward")
-    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any, *more: Any) -> None:
         """Begin the backward pass."""
         if self._is_active:
             self._phases.begin("backward")
 
     @never_raises("on_after_backward")
-    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+    def on_after_backward(self, trainer: Any, pl_module: Any, *more: Any) -> None:
         """End the backward pass."""
         self._phases.end()
 
     @never_raises("on_before_optimizer_step")
-    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any, *more: Any) -> None:
         """Begin the optimizer's step."""
         if self._is_active:
             self._has_stepped = True
             self._phases.begin("optimizer")
 
     @never_raises("on_train_batch_end")
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *more: Any
+    ) -> None:
         """End the step, if the optimizer has stepped; else add a batch to it."""
         if not (self._is_active and self._is_in_batch):
             return
@@ -109,16 +119,16 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
             self._log_step(trainer)
 
     @never_raises("on_train_epoch_end")
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any, *more: Any) -> None:
         """End the phase data: the loader had no more batches."""
         self._phases.end()
 
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_start(self, trainer: Any, pl_module: Any, *more: Any) -> None:
         """Begin an evaluation."""
         self._begin("eval")
 
     @never_raises("on_validation_end")
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: Any, pl_module: Any, *more: Any) -> None:
         """End an evaluation."""
         self._phases.end()
 
@@ -164,16 +174,19 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         self._n_samples = None if size is None or self._n_samples is None else self._n_samples + size
         loss = outputs if not isinstance(outputs, Mapping) else outputs.get("loss")
         if loss is not None:
-            self._loss = loss if self._loss is None else self._loss + loss
+            try:
+                self._loss = loss if self._loss is None else self._loss + loss
+            except (TypeError, RuntimeError):  # no number, or of another shape: `log()` reports it
+                self._loss = loss
 
     def _log_step(self, trainer: Any) -> None:
         row: dict[str, Any] = {}
         loss = self._loss
         if loss is not None:  # a number, if that needs no wait: it is the cheaper one to log
-            row["rank/loss"] = loss.item() if getattr(loss, "is_cpu", False) else loss
+            row["rank/loss"] = loss.item() if getattr(loss, "is_cpu", False) and loss.numel() == 1 else loss
         if self._n_samples is not None and self._began is not None:
             row["rank/samples_per_s"] = self._n_samples / (perf_counter() - self._began)
-        step = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)  # what loggers get
+        step = getattr(_epoch_loop(trainer), "_batches_that_stepped", None)  # what loggers get
         self._phases.log_step(row, trainer.global_step - 1 if step is None else step)
         self._reset()
 
@@ -183,11 +196,21 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         self._has_stepped = False
 
     def _stop(self, trainer: Any) -> None:
-        if self._is_active:
-            self._is_active = False
-            self._phases.end()
-            unwrap_method(trainer, "save_checkpoint")
-            unwrap_method(trainer.fit_loop.epoch_loop, "_on_before_fetch")
+        if id(trainer) in [of for of, _ in self._trainers]:
+            if self._is_active:
+                self._phases.end()
+                unwrap_method(trainer, "save_checkpoint")
+                unwrap_method(_epoch_loop(trainer), "_on_before_fetch")
+            while self._trainers:
+                of, before = self._trainers.pop()
+                self.__dict__.update(before)
+                if of == id(trainer):
+                    break
 
     def _report_internal_error(self, where: str, error: Exception) -> None:
         self._run.open()._report_internal_error(where, error)
+
+
+def _epoch_loop(trainer: Any) -> Any:
+    """Return the loop over the batches of an epoch; the trainer, in a version of Lightning that has none."""
+    return getattr(getattr(trainer, "fit_loop", None), "epoch_loop", trainer)

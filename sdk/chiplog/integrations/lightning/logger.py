@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from chiplog.integrations.adapter.framework_run import FrameworkRun
 from chiplog.integrations.lightning.library import package
@@ -31,6 +31,8 @@ class ChiplogLogger(_Logger):  # type: ignore[misc,valid-type]  # Lightning need
         >>> trainer = Trainer(logger=ChiplogLogger(project="mnist"), callbacks=[ChiplogCallback()])
 
     """
+
+    _latest: ClassVar[tuple[Any, ...] | None] = None  # logger, dict, run, step and values of the latest row
 
     def __init__(
         self,
@@ -68,8 +70,15 @@ class ChiplogLogger(_Logger):  # type: ignore[misc,valid-type]  # Lightning need
 
     @never_raises("log_metrics")
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Log values, on every rank."""
-        self.experiment.log(metrics, step=step)
+        """Log values, on every rank. What a trainer hands to several loggers of this class is logged once."""
+        run = self.experiment
+        if self._is_logged(run, metrics, step):
+            run._complaints.warn_once(
+                ("logger", ""),
+                "the trainer has several ChiplogLoggers, which record into one run; the first one records",
+            )
+            return
+        run.log(metrics, step=step)
 
     @never_raises("log_hyperparams")
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
@@ -94,6 +103,21 @@ class ChiplogLogger(_Logger):  # type: ignore[misc,valid-type]  # Lightning need
             for callback in self._at_end.values():
                 self._log_checkpoints(callback)
             self._at_end.clear()
+
+    def _is_logged(self, run: Run, metrics: Mapping[str, Any], step: int | None) -> bool:
+        """Return True if another logger of the trainer has just logged it: a trainer gives all of them one dict."""
+        before, ChiplogLogger._latest = ChiplogLogger._latest, None
+        if not isinstance(metrics, dict) or not all(type(value) in (float, int) for value in metrics.values()):
+            return False  # a tensor must not be kept
+        latest = (self, metrics, run, step, dict(metrics))
+        is_logged = (
+            before is not None
+            and before[1] is metrics
+            and before[2:] == latest[2:]
+            and (step is not None or before[0] is not self)  # without a step it may be another row
+        )
+        ChiplogLogger._latest = before if is_logged else latest
+        return is_logged
 
     def _log_checkpoints(self, callback: Any) -> None:
         """Log the checkpoints of a callback that are not logged yet, the oldest first."""

@@ -118,6 +118,41 @@ def test_ctrl_c_is_the_cause_of_the_end_and_an_exception_that_a_script_may_catch
     assert run._ending.is_failed
 
 
+def test_a_trainer_inside_of_another_ends_neither_recording(new: Callable[..., Any], chiplog_dir: Path) -> None:
+    callback = new()
+    outer, inner = Trainer(callback), Trainer(callback)
+    outer.call("setup", stage="fit")
+    outer.call("on_train_batch_start", BATCH, 0)
+    outer.call("on_before_optimizer_step", None)
+    inner.fit([BATCH], torch.tensor(0.25))
+    outer.call("on_train_batch_end", torch.tensor(0.5), BATCH, 0)
+    outer.call("teardown", stage="fit")
+    assert not {"save_checkpoint"} & (vars(outer).keys() | vars(inner).keys())
+    assert [value for key, _, value in _rows(chiplog_dir) if key == "rank/loss"] == [0.25, 0.5]
+
+
+def test_a_version_of_lightning_with_another_loop_and_more_arguments_loses_no_row(
+    new: Callable[..., Any], chiplog_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = Trainer(new())
+    del trainer.fit_loop
+    trainer.call("setup", stage="fit")
+    for hook, given in (("start", ()), ("end", (torch.tensor(0.5),))):
+        trainer.call("on_before_optimizer_step", None, 0)
+        trainer.call(f"on_train_batch_{hook}", *given, BATCH, 0, 0)
+    trainer.call("teardown", stage="fit")
+    assert caplog.messages == ["chiplog: Trainer has no _on_before_fetch() in this version; its phase is left out"]
+    assert [key for key, _, _ in _rows(chiplog_dir)] == ["rank/loss", "rank/samples_per_s"]
+
+
+@pytest.mark.parametrize("loss", ["x", object(), torch.ones(2), torch.ones((), device="meta"), None])
+def test_a_loss_that_is_no_number_costs_no_other_value(new: Callable[..., Any], chiplog_dir: Path, loss: Any) -> None:
+    trainer = Trainer(new(), accumulate=2)
+    trainer.fit([BATCH] * 2, loss)
+    trainer.fit([BATCH] * 2, torch.tensor(0.5))
+    assert [key for key, _, _ in _rows(chiplog_dir)] == ["rank/samples_per_s", "rank/loss", "rank/samples_per_s"]
+
+
 def test_a_pickle_of_a_callback_that_records_records_on(new: Callable[..., Any], chiplog_dir: Path) -> None:
     callback = new()
     trainer = Trainer(callback)

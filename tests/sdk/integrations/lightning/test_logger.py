@@ -67,6 +67,28 @@ def test_values_that_cannot_be_logged_end_no_training(new: Callable[..., Any], c
     assert (found.pop("nan") != found.get("nan"), found) == (True, {"tensor": 1.5, "nested/a": 2.0})
 
 
+def test_what_a_trainer_gives_to_several_loggers_is_logged_once(
+    new: Callable[..., Any], chiplog_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = new(), new()
+    for step, metrics in enumerate(({"loss": float("nan")}, {"loss": 0.5}, {"loss": torch.tensor(1.5)})):
+        for logger in (first, first, second):
+            logger.log_metrics(metrics, step=step)
+    metrics = {"loss": 0.5}
+    first.log_metrics(metrics, step=3)
+    metrics["loss"] = 0.25
+    second.log_metrics(metrics, step=3)
+    first.log_metrics({"loss": 0.25}, step=3)
+    for logger in (first, second, first):
+        logger.log_metrics(metrics)
+    first.experiment.finish()
+    steps = [step for _, step, _ in numbers(read_events(chiplog_dir / "offline"))]
+    assert steps == [0, 1, 2, 2, 2, 3, 3, 3, 4, 5], "a tensor is not kept, so that it is logged again"
+    assert [message.partition(",")[0] for message in caplog.messages if "Loggers" in message] == [
+        "chiplog: the trainer has several ChiplogLoggers"
+    ]
+
+
 def test_a_pickle_opens_the_run_again(new: Callable[..., Any]) -> None:
     logger = new(project="p", log_model=True)
     logger.experiment.finish()
