@@ -13,6 +13,7 @@ from chiplog.safety.boundary import never_raises
 from chiplog.safety.interrupts import is_interrupt
 
 _SAVES = ("save", "save_weights")  # methods of a model; ModelCheckpoint and BackupAndRestore call them, too
+_EVALUATES = "_chiplog_evaluates"  # attribute of a model: the callback that records its evaluation
 _SCHEDULE_EVERY = 10  # batches: to compute a schedule takes 50 to 100 µs, to read a constant rate 3 µs
 _log = logging.getLogger("chiplog")
 _keras = keras()
@@ -44,6 +45,7 @@ class ChiplogCallback(_keras.callbacks.Callback):  # type: ignore[misc,name-defi
         self._step: int | None = None  # batches so far; None before the first one
         self._batch = -1  # the last batch of this epoch
         self._epoch = -1  # the last epoch of this fit()
+        self._is_second = False  # another callback of the model records
         self._rate_every = 1
         self._waits_apart = False  # Keras waits for data between batches, not in them
 
@@ -60,7 +62,8 @@ class ChiplogCallback(_keras.callbacks.Callback):  # type: ignore[misc,name-defi
     def on_train_begin(self, logs: Any = None) -> None:
         """Begin to record, unless another callback of this class does."""
         model = self.model
-        if self._trained is None and _is_wrapped(model, _SAVES[0]):
+        self._is_second = self._trained is None and _is_wrapped(model, _SAVES[0])
+        if self._is_second:
             _log.warning("chiplog: the model has several ChiplogCallbacks; the first one records")
             return
         self._trained, self._epoch = model, -1
@@ -84,6 +87,11 @@ class ChiplogCallback(_keras.callbacks.Callback):  # type: ignore[misc,name-defi
         """Begin a batch: forward, backward and optimizer, which Keras does in one call."""
         if self._trained is not None:
             self._phases.begin("train")
+        elif not self._is_second:
+            self._is_second = True
+            _log.warning(
+                "chiplog: this ChiplogCallback was in a fit() inside of this one, whose rest it leaves out; use another"
+            )
 
     @never_raises("on_train_batch_end")
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
@@ -119,12 +127,18 @@ class ChiplogCallback(_keras.callbacks.Callback):  # type: ignore[misc,name-defi
 
     @never_raises("on_test_begin")
     def on_test_begin(self, logs: Any = None) -> None:
-        """Begin an evaluation."""
-        self._phases.begin("eval")
+        """Begin an evaluation, unless another callback of this class does."""
+        if self._trained is None and _is_wrapped(self.model, _SAVES[0]):
+            return
+        if self.model.__dict__.setdefault(_EVALUATES, self) is self:
+            self._phases.begin("eval")
 
     @never_raises("on_test_end")
     def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """End an evaluation. The epoch has its values, if it is of one."""
+        if self.model.__dict__.get(_EVALUATES) is not self:
+            return
+        del self.model.__dict__[_EVALUATES]
         self._phases.end()
         if self._trained is None:
             row = {f"eval/{name}": value for name, value in (logs or {}).items()}
@@ -188,6 +202,7 @@ def _is_wrapped(model: Any, name: str) -> bool:
 
 
 def _unwrap(model: Any) -> None:
+    model.__dict__.pop(_EVALUATES, None)
     for name in _SAVES:
         if _is_wrapped(model, name):
             del model.__dict__[name]

@@ -178,3 +178,32 @@ def test_an_optimizer_without_a_learning_rate_costs_no_other_value(
         fit([module.ChiplogCallback()], model)
     assert logged[-1] == (1, {"epoch": 0, "epoch/loss": 1.0, "epoch/val_loss": 2.0})
     assert len(caplog.records) == 1
+
+
+def test_of_several_callbacks_the_first_one_records_an_evaluation(module: Any, logged: list[Any]) -> None:
+    report, other, model = module.ChiplogCallback(), module.ChiplogCallback(), Model()
+    fit([report, report, other], model)
+    for callbacks in ([report, report, other], [other, report]):
+        for callback in callbacks:
+            callback.set_model(model)
+        for callback in callbacks:
+            callback.on_test_begin()
+        for callback in callbacks:
+            callback.on_test_end({"loss": 2.0})
+    assert [row for _, row in logged if "eval/loss" in row] == 2 * [{"eval/loss": 2.0}]
+
+
+def test_a_fit_inside_of_a_fit_by_the_same_callback_is_one_line(
+    module: Any, logged: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    report, model = module.ChiplogCallback(), Model()
+    report.set_model(model)
+    report.on_train_begin()
+    fit([report], Model())
+    for batch in range(3):
+        report.on_train_batch_begin(batch)
+        report.on_train_batch_end(batch, {"loss": 1.0})
+    assert len(logged) == 3
+    assert [message.partition(",")[0] for message in caplog.messages] == [
+        "chiplog: this ChiplogCallback was in a fit() inside of this one"
+    ]
