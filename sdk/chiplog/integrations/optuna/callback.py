@@ -1,6 +1,8 @@
 """The callback for Optuna, which it does not import: a row for each trial in one run, or a run for each trial."""
 
+import logging
 import threading
+import weakref
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -11,6 +13,9 @@ from chiplog.recording.start import init
 from chiplog.safety.boundary import never_raises
 
 Objective = Callable[..., Any]
+_recorded: "weakref.WeakKeyDictionary[Any, set[tuple[str, int]]]" = weakref.WeakKeyDictionary()  # trials, by study
+_recorded_lock = threading.Lock()
+_log = logging.getLogger("chiplog")
 
 
 class ChiplogCallback:
@@ -34,11 +39,14 @@ class ChiplogCallback:
         self._is_multirun = run_per_trial
         self._of_trials: dict[int, Run] = {}  # runs that `track` opened, by number of the trial
         self._is_described = False
+        self._is_second = False
         self._lock = threading.Lock()  # Optuna calls from each thread of n_jobs
 
     @never_raises("trial")
     def __call__(self, study: Any, trial: Any) -> None:
         """Record a trial that has ended. Optuna calls it."""
+        if self._is_recorded(study, trial):
+            return
         row = _row(study, trial)
         if not self._is_multirun:
             run = self._run.open()
@@ -46,7 +54,7 @@ class ChiplogCallback:
                 if not self._is_described:
                     self._is_described = True
                     _describe(run, study)
-            run.log({**{f"params/{name}": value for name, value in trial.params.items()}, **row}, step=trial.number)
+            run.log({**_params(trial), **row}, step=trial.number)
             if trial.state.name == "COMPLETE" and len(study.directions) == 1:
                 self._note_best(run, study)
             return
@@ -57,6 +65,21 @@ class ChiplogCallback:
             run.log({"intermediate_value": value}, step=step)
         run.log(row)
         run.finish(exit_code=1 if trial.state.name == "FAIL" else 0)
+
+    def _is_recorded(self, study: Any, trial: Any) -> bool:
+        """Return True if another callback has recorded this trial, there: in the same run, or in one of its own."""
+        key = ("" if self._is_multirun else self._run.open().id, trial.number)
+        with _recorded_lock:
+            try:
+                recorded = _recorded.setdefault(study, set())
+            except TypeError:  # a version of Optuna whose studies have no weak references
+                return False
+            is_recorded = key in recorded
+            recorded.add(key)
+        if is_recorded and not self._is_second:
+            self._is_second = True
+            _log.warning("chiplog: the study has several ChiplogCallbacks, or one of them twice; the first one records")
+        return is_recorded
 
     def _note_best(self, run: Run, study: Any) -> None:
         """Put the best value into the summary: what pruned trials reported may be higher, and does not count."""
@@ -127,6 +150,11 @@ def _describe(run: Run, study: Any) -> None:
     run.config.update({"study": {"name": study.study_name, "directions": directions, **parts}})
     for name, direction in zip(_value_names(study), directions, strict=False):
         run.define_metric(name, summary="max" if direction == "maximize" else "min")
+
+
+def _params(trial: Any) -> dict[str, Any]:
+    """Return the parameters by key. Choices may be None, which is no value of a row."""
+    return {f"params/{name}": "None" if value is None else value for name, value in trial.params.items()}
 
 
 def _row(study: Any, trial: Any) -> dict[str, Any]:

@@ -24,10 +24,16 @@ def logged(chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Rows:
     return rows
 
 
+class Study(SimpleNamespace):
+    """Has an identity, as Optuna's."""
+
+    __hash__ = object.__hash__
+
+
 def study_of(*directions: str, metric_names: list[str] | None = None, best_value: float = 1.5) -> Any:
     named = [SimpleNamespace(name=direction.upper()) for direction in directions]
     given = {"metric_names": metric_names, "best_value": best_value}
-    return SimpleNamespace(study_name="s", directions=named, sampler=0, pruner=None, **given)
+    return Study(study_name="s", directions=named, sampler=0, pruner=None, **given)
 
 
 def trial_of(number: int, values: list[float] | None, state: str = "COMPLETE", **more: Any) -> Any:
@@ -105,6 +111,26 @@ def test_what_ends_a_trial_is_noted_and_passes(logged: Rows) -> None:
     assert run._ending.is_failed
     report(trial.study, trial)
     assert run._finished
+
+
+def test_of_several_callbacks_the_first_one_records_and_a_study_of_another_run_is_recorded_there(
+    logged: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    report, study = ChiplogCallback(name="first"), study_of("minimize")
+    for callback in (report, report, ChiplogCallback(), ChiplogCallback(run_per_trial=True, name="own")):
+        callback(study, trial_of(0, [1.5]))
+    assert [name for name, _, _ in logged] == ["first", "own"]
+    assert len(caplog.records) == 2
+    chiplog.finish()
+    ChiplogCallback(name="again")(study, trial_of(0, [1.5]))
+    assert logged[-1][0] == "again"
+
+
+def test_a_choice_that_is_none_is_text(logged: Rows) -> None:
+    trial = trial_of(0, [1.5])
+    trial.params = {"kind": None}
+    ChiplogCallback()(study_of("minimize"), trial)
+    assert logged[0][2]["params/kind"] == "None"
 
 
 def test_a_trial_without_what_a_trial_has_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
