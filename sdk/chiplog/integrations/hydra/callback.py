@@ -2,7 +2,7 @@
 
 import logging
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 from chiplog.recording.run import Run
 from chiplog.recording.start import init
@@ -35,13 +35,19 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Hydra need
 
     """
 
+    _latest: ClassVar[Any] = None  # the config of the job that one of these records
+
     def __init__(self, **arguments: Any) -> None:
         self._arguments = arguments
-        self._run: Run | None = None
+        self._run: Run | None = None  # of the job, if this callback records it
 
     @never_raises("on_job_start")
     def on_job_start(self, /, config: Any, **kwargs: Any) -> None:
-        """Open the run of a job."""
+        """Open the run of a job, unless another callback of this class has."""
+        if config is ChiplogCallback._latest:  # Hydra gives one object to all callbacks of a job
+            _log.warning("chiplog: Hydra has several ChiplogCallbacks; the first one records")
+            return
+        ChiplogCallback._latest = config
         own = config.hydra
         is_multirun = own.mode is not None and own.mode.name == "MULTIRUN"
         named = {"name": own.job.name}
@@ -60,6 +66,7 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Hydra need
             if isinstance(error, Exception) and job_return.status.name == "FAILED":
                 self._run._mark_exit(error)
             self._run.finish()
+            self._run = ChiplogCallback._latest = None
 
     def _report_internal_error(self, where: str, error: Exception) -> None:
         if self._run is not None:

@@ -84,3 +84,20 @@ def test_a_job_that_raises_has_failed(module: Any) -> None:
 def test_a_config_without_hydra_is_one_line(module: Any, caplog: pytest.LogCaptureFixture) -> None:
     module.ChiplogCallback().on_job_start(OmegaConf.create({"lr": 1}))
     assert len(caplog.records) == 1
+
+
+def test_of_two_callbacks_the_first_one_records_the_job(module: Any, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = module.ChiplogCallback(), module.ChiplogCallback()
+    ended = SimpleNamespace(_return_value=1, status=SimpleNamespace(name="COMPLETED"))
+    runs = []
+    for mode in ("RUN", "RUN"):
+        config = config_of(mode)
+        for callback in (first, second):
+            callback.on_job_start(config)
+        runs.append(opened())
+        assert not runs[-1]._finished
+        for callback in (first, second):
+            callback.on_job_end(config, ended)
+    assert runs[0] is not runs[1]
+    assert [run._finished for run in runs] == [True, True]
+    assert caplog.messages == 2 * ["chiplog: Hydra has several ChiplogCallbacks; the first one records"]
