@@ -35,11 +35,12 @@ class Training:
         self._row: dict[str, Any] = {"library": library}
         properties.append((ROW, self._row))
 
-    def run(self, script: str, *launcher: str, ranks: int = 1) -> None:
-        """Run a script of trainings/ to its end, on several ranks by torchrun, without a network.
+    def run(self, script: str, *launcher: str, ranks: int = 1, exit_code: int = 0) -> None:
+        """Run a script of trainings/, with arguments, to its end, on several ranks by torchrun, without a network.
 
-        chiplog must print no line into it, and no process may stay.
+        chiplog must print no line into it but those that the script expects, and no process may stay.
         """
+        name, *arguments = script.split()
         python = os.environ[PYTHON]
         torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={free_ports(1)}"]
         command = [python, "-m", "chiplog.cli", *launcher, python, *(torchrun if ranks > 1 else [])]
@@ -47,7 +48,7 @@ class Training:
         named = {**project, "CHIPLOG_DIR": str(self._node.root), EXPECTED: str(self._file)}
         self._row["ranks"] = ranks
         ended = subprocess.run(
-            on_loopback([*command, str(_SCRIPTS / script)]),
+            on_loopback([*command, str(_SCRIPTS / name), *arguments]),
             env={**os.environ, **_OFFLINE, **named, "HF_HOME": str(self._directory)},
             cwd=self._directory,
             stdin=subprocess.DEVNULL,
@@ -56,9 +57,11 @@ class Training:
             encoding="utf-8",
             timeout=END_S,
         )
-        assert ended.returncode == 0, f"exit code {ended.returncode}:\n{ended.stdout[-4000:]}"
-        said = [line for line in ended.stdout.splitlines() if line.startswith("chiplog: ")]
-        assert not said, f"chiplog complains: {said}"
+        assert ended.returncode == exit_code, f"exit code {ended.returncode}:\n{ended.stdout[-4000:]}"
+        said = sorted(line.partition(": ")[2] for line in ended.stdout.splitlines() if line.startswith("chiplog: "))
+        written = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
+        expected = sorted(written.get("lines", ()))
+        assert said == expected, f"chiplog complains: {said}, and not: {expected}"
         wait_until(lambda: not processes_with(EXPECTED, str(self._file)), "the end of what the training started")
 
     def check(self) -> None:
@@ -91,16 +94,19 @@ class Training:
         contents = [list(row.values()) for row in media if row["key"] in {key for _, key, _ in expected["contents"]}]
         files = {row["path"] for row in self._of_project("SELECT path FROM files")}
         texts = {row["key"] for row in self._of_project("SELECT DISTINCT key FROM texts")}
-        labels = self._of_project("SELECT label, state FROM labels")
+        labels = self._of_project("SELECT label, state, exit_code, exit_signal, reason FROM labels")
+        ends = [list(row.values()) for row in labels]
         phases = self._of_project(_RANK_PHASES, "phase NOT IN ('gc', 'step') GROUP BY label")
         events = self._of_project("SELECT kind, count(*) AS n FROM events", "true GROUP BY kind")
         groups = {row["run_group"] for row in runs}
+        states = {row["state"] for row in (*labels, *runs)}
         named = {row["name"] for row in runs} - {row["run_id"] for row in runs}
         return {
             "runs": _unless(len(runs) == expected["runs"], runs),
             "rows": _differ(expected["rows"], [list(row.values()) for row in rows]),
-            "states": _unless({row["state"] for row in (*labels, *runs)} == set(expected["states"]), labels),
+            "states": _unless(states == set(expected["states"] or states), labels),
             "labels": _unless(expected.get("labels") in (None, sorted(row["label"] for row in labels)), labels),
+            "ends": _unless(all(end in ends for end in expected.get("ends", ())), labels),
             "name": _unless(expected.get("name") in (None, *named), named),
             "names": _unless(set(expected.get("names", ())) <= named, named),
             "groups": _unless(groups == set(expected.get("groups", groups)), groups),
@@ -128,8 +134,13 @@ def _unless(is_right: bool, found: Any) -> str:
 
 
 def _differ(expected: list[list[Any]], found: list[list[Any]]) -> str:
-    wanted, stored = Counter(map(tuple, expected)), Counter(map(tuple, found))
-    missing, surplus = sorted((wanted - stored).elements()), sorted((stored - wanted).elements())
+    wanted, stored = Counter(map(_comparable, expected)), Counter(map(_comparable, found))
+    missing, surplus = (sorted(rows.elements(), key=str) for rows in (wanted - stored, stored - wanted))
     if not missing and not surplus:
         return "" if wanted else "nothing was logged"
     return f"missing {len(missing)}: {missing[:_SHOWN]}; surplus {len(surplus)}: {surplus[:_SHOWN]}"
+
+
+def _comparable(row: list[Any]) -> tuple[Any, ...]:
+    """Return a row that is equal to one of the same values, also if they are NaN."""
+    return tuple("nan" if value != value else value for value in row)

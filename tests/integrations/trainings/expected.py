@@ -31,7 +31,7 @@ class Expected:
         """Set what SQL must have: the numbers of runs and of versions of artifacts, the tags and the name.
 
         Ranks of which the script starts some itself are for the table. Of config, summary, files and media it may have
-        more.
+        more. `lines` are what chiplog prints, after its name; `ends` are labels with state, exit code, signal, reason.
         """
         self._found.update(found)
 

@@ -29,7 +29,9 @@ class Recorder(Logger):
         self.steps += [[step, "rank/loss", loss], [step, "rank/samples_per_s", 1.0]]
 
     def finalize(self, status):
-        Path(f"rank{rank_zero_only.rank}.json").write_text(json.dumps([self.rows, self.steps]), "utf-8")
+        written = Path(f"rank{rank_zero_only.rank}.new")
+        written.write_text(json.dumps([self.rows, self.steps]), "utf-8")
+        written.rename(written.with_suffix(".json"))  # another rank may wait for it
 
 
 class Model(lightning.LightningModule):
