@@ -113,7 +113,7 @@ class LoggedValues:
         """Add the values of one event."""
         self._pending.append(event)
         if len(self._pending) >= _BATCH:
-            self._add_pending(wait_s=0)
+            self._add_pending(may_wait=False)
 
     def note_unread(self, values: Mapping[str, Any]) -> None:
         """Keep values on a device that nothing records: they are read when they are asked for."""
@@ -172,9 +172,10 @@ class LoggedValues:
                 raise
         self._add_pending()
 
-    def _add_pending(self, wait_s: float = _WAIT_S) -> None:
-        if not self._pending or not self._lock.acquire(timeout=wait_s):
-            return  # another thread adds them
+    def _add_pending(self, *, may_wait: bool = True) -> None:
+        # The lock also where none is pending: another thread may have taken them, and not have added them yet.
+        if not self._lock.acquire(timeout=_WAIT_S if may_wait else 0):
+            return
         try:
             self._add_groups()
         finally:

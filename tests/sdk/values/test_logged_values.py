@@ -3,12 +3,14 @@
 import math
 import random
 import struct
+import threading
 from collections import defaultdict
 
 import pytest
 
 from chiplog.values import logged_values
-from chiplog.values.logged_values import LoggedValues
+from chiplog.values.logged_values import LoggedValues, Tally
+from tests.support.waiting import WAIT_S
 
 SETS = [("a",), ("a", "b"), ("b", "a"), ("c", "d", "e")]
 KINDS = {"a": "min", "b": "max", "c": "mean", "d": "first", "e": "last"}
@@ -87,3 +89,30 @@ def test_a_forked_child_begins_without_values_and_none_has_no_summary() -> None:
     logged.note((0, ("a",), (2.0,)))
     logged.define(lambda key: "none")
     assert logged.summarize("a") is None
+
+
+def test_a_reader_waits_for_values_that_another_thread_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(float):
+        def __radd__(self, other: float) -> float:
+            begun.set()
+            assert released.wait(WAIT_S)
+            return other + float(self)
+
+    def read() -> None:
+        found.append(logged.tally("a"))
+
+    monkeypatch.setattr(logged_values, "_WAIT_S", WAIT_S)
+    begun, released = threading.Event(), threading.Event()
+    found: list[Tally | None] = []
+    logged = LoggedValues()
+    logged.note((1, ("a",), (Slow(2.0),)))
+    first = threading.Thread(target=read)
+    first.start()
+    assert begun.wait(WAIT_S), "it has taken the event, and has not added it yet"
+    second = threading.Thread(target=read)
+    second.start()
+    second.join(0.2)  # without the wait it has ended here
+    released.set()
+    for thread in (first, second):
+        thread.join(WAIT_S)
+    assert [tally and tally.last for tally in found] == [2.0, 2.0]
