@@ -16,6 +16,7 @@ from tests.integrations.training import Training
         ("Lightning, trained again", "lightning_again_chiplog.py", 1),
         ("Lightning, from a checkpoint", "lightning_resume_chiplog.py", 1),
         ("Transformers", "hf_chiplog.py", 2),
+        ("Transformers, accelerate launch", "hf_launched_chiplog.py", 1),
         ("Transformers, from a checkpoint", "hf_resume_chiplog.py", 1),
         ("Transformers, trained again", "hf_again_chiplog.py", 1),
         ("Accelerate", "accelerate_chiplog.py", 2),

@@ -43,5 +43,5 @@ if accelerator.is_main_process:
     for rank in range(accelerator.num_processes):
         for step, key, value in json.loads(Path(f"rank{rank}.json").read_text("utf-8")):
             expected.add(step, {key: value})
-    expected.note(config=config, name="tiny", tags=["tiny"], media=["noise", "predictions"], labels=["rank0", "rank1"])
+    expected.note(config=config, name="tiny", tags=["tiny"], media=["noise", "predictions"])
     expected.write()
