@@ -19,7 +19,7 @@ class Sync:
 
     log: called with values by key, and a step or None. configure: called with the hyperparameters of `add_hparams`.
     report: called with a place and an exception. root: the directory above those of the writers; None: their common
-    parent.
+    parent. has_step_key: log each new step also as the value `global_step`, as W&B does.
     """
 
     def __init__(
@@ -28,11 +28,13 @@ class Sync:
         configure: Callable[[dict[str, Any]], None],
         report: Callable[[str, Exception], None],
         root: str | None = None,
+        has_step_key: bool = True,
     ) -> None:
         self._log = log
         self._configure = configure
         self._report_internal_error = report
         self._root = os.path.abspath(root) if root else None
+        self._has_step_key = has_step_key
         self._directories: list[str] = []  # of writers
         self._prefixes: dict[str, str] = {}  # by directory, from its first value on
         self._steps: dict[str, int] = {}  # the last step, by prefix
@@ -54,13 +56,19 @@ class Sync:
 
     @never_raises("tensorboard")
     def take(self, method: str, writer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Log what a method was given."""
+        """Log what a method was given. Report what cannot be read."""
+        self.record(method, writer, given, named)
+
+    def record(self, method: str, writer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Log what a method was given. Raises what reading its arguments raises."""
         values, step = METHODS[method](*given, **named)
         prefix = self._prefix(writer)
-        data = {f"{prefix}{str(tag).lstrip('/')}": value for tag, value in values.items()}
+        data = {  # log() reports a tag that is no text
+            f"{prefix}{tag.lstrip('/')}" if isinstance(tag, str) else tag: value for tag, value in values.items()
+        }
         if method == "add_hparams":
             self._configure(dict(given[0] if given else named["hparam_dict"]))
-        if step is not None:
+        if step is not None and self._has_step_key:
             step = int(step)
             if self._steps.get(prefix) != step:  # once for a row of W&B
                 self._steps[prefix] = step
@@ -101,4 +109,6 @@ def _ours(_: type, name: str, method: Method) -> Method:
     return call
 
 
-_patches: MethodPatches[Sync] = MethodPatches(dict.fromkeys(MODULES, ("SummaryWriter", ("__init__", *METHODS))), _ours)
+# Not add_figure: it draws the figure, and gives the pixels to add_image.
+_PATCHED = ("__init__", *(name for name in METHODS if name != "add_figure"))
+_patches: MethodPatches[Sync] = MethodPatches(dict.fromkeys(MODULES, ("SummaryWriter", _PATCHED)), _ours)
