@@ -35,6 +35,7 @@ NAMES = (
     "contention",
     "gpu",
     "lightning",
+    "tensorboard",
 )
 
 

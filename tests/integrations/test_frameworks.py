@@ -26,6 +26,7 @@ from tests.integrations.training import Training
         ("SummaryWriter of torch, sync()", "tensorboard_chiplog.py torch", 1),
         ("SummaryWriter of tensorboardX, sync()", "tensorboard_chiplog.py tensorboardX", 1),
         ("SummaryWriter of chiplog", "tensorboard_chiplog.py chiplog", 2),
+        ("Lightning, TensorBoardLogger, sync()", "tensorboard_lightning_chiplog.py", 1),
         ("Hydra, a multirun", "hydra_chiplog.py", 1),
         ("objects for configs", "configs_chiplog.py", 1),
     ],
