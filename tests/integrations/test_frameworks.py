@@ -27,6 +27,8 @@ from tests.integrations.training import Training
         ("SummaryWriter of tensorboardX, sync()", "tensorboard_chiplog.py tensorboardX", 1),
         ("SummaryWriter of chiplog", "tensorboard_chiplog.py chiplog", 2),
         ("Lightning, TensorBoardLogger, sync()", "tensorboard_lightning_chiplog.py", 1),
+        ("Ray Train, a rank fails", "ray_train_chiplog.py", 1),
+        ("Ray Tune", "ray_tune_chiplog.py", 1),
         ("Hydra, a multirun", "hydra_chiplog.py", 1),
         ("objects for configs", "configs_chiplog.py", 1),
     ],
