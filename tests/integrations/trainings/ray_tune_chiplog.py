@@ -1,4 +1,4 @@
-"""chiplog's callback for Ray Tune: four trials side by side, of which one fails, beside Ray's JSON logger."""
+"""chiplog's callback for Ray Tune: four trials side by side, of which one fails twice, beside Ray's JSON logger."""
 
 import glob
 import json
@@ -14,7 +14,18 @@ from ray.tune.utils import flatten_dict
 from chiplog.integrations.ray import ChiplogLoggerCallback
 
 N_STEPS = 3
-NOT_LOGGED = {"config", "date", "done", "experiment_tag", "hostname", "node_ip", "pid", "should_checkpoint", "trial_id"}
+NOT_LOGGED = {
+    "checkpoint_dir_name",
+    "config",
+    "date",
+    "done",
+    "experiment_tag",
+    "hostname",
+    "node_ip",
+    "pid",
+    "should_checkpoint",
+    "trial_id",
+}
 
 
 def objective(config):
@@ -35,7 +46,8 @@ if __name__ == "__main__":
             run_config=ray.tune.RunConfig(
                 name="tiny",
                 storage_path=os.path.abspath("results"),
-                callbacks=[ChiplogLoggerCallback(tags=["tiny"])],
+                failure_config=ray.tune.FailureConfig(max_failures=1),
+                callbacks=[ChiplogLoggerCallback()],
             ),
         ).fit()
     results = glob.glob("results/tiny/*/result.json")
@@ -47,6 +59,6 @@ if __name__ == "__main__":
                 expected.add(result["training_iteration"], numbers)
     names = [path.split("/")[2] for path in results]
     assert len(names) == 4
-    expected.note(runs=5, config={"layers": 2}, tags=["tiny"], states=["failed", "finished"], groups=["tiny", None])
-    expected.note(texts=["phase"], events={"checkpoint": 4 * N_STEPS - 1, "traceback": 1})
+    expected.note(runs=5, config={"layers": 2}, states=["failed", "finished"], groups=["tiny", None])
+    expected.note(texts=["phase"], events={"checkpoint": 3 * N_STEPS + 2 * (N_STEPS - 1), "traceback": 2})
     expected.write()

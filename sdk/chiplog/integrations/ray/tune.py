@@ -16,6 +16,7 @@ from chiplog_schemas.model.end_text import cause_of_exception
 
 _PLACE = ("hostname", "node_ip", "pid")  # of a result: where the trial runs
 _NOT_LOGGED = {"config", "date", "done", "experiment_tag", "should_checkpoint", "trial_id", *_PLACE}
+_NOT_LOGGED |= {"checkpoint_dir_name"}  # its path is an event
 _log = logging.getLogger("chiplog")
 
 
