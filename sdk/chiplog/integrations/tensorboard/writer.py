@@ -77,7 +77,7 @@ class SummaryWriter:
     def __init__(
         self,
         log_dir: str | os.PathLike[str] | None = None,
-        comment: str = "",
+        comment: str | None = "",
         purge_step: int | None = None,
         max_queue: int = 10,
         flush_secs: int = 120,
@@ -88,7 +88,7 @@ class SummaryWriter:
         comet_config: Any = None,
         **arguments: Any,
     ) -> None:
-        default = os.path.join("runs", f"{time.strftime('%b%d_%H-%M-%S')}_{host_name()}{comment}")
+        default = os.path.join("runs", f"{time.strftime('%b%d_%H-%M-%S')}_{host_name()}{comment or ''}")
         self.log_dir = str(log_dir or logdir or default)
         self._is_recording = bool(write_to_disk)
         self._run = FrameworkRun(**arguments)

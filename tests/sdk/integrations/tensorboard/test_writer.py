@@ -108,6 +108,7 @@ def test_a_directory_that_cannot_be_created_loses_no_values(offline: Offline, ca
 
 def test_a_pickle_logs_and_one_that_writes_nothing_does_not(offline: Offline) -> None:
     pickle.loads(pickle.dumps(SummaryWriter("logs"))).add_scalar("loss", 1.0, 1)
+    assert not SummaryWriter(comment=None).log_dir.endswith("None")  # tensorboardX declares it
     silent = SummaryWriter("silent", write_to_disk=False)
     silent.add_scalar("loss", 2.0, 2)
     silent.add_graph(object())
