@@ -9,7 +9,7 @@ from chiplog.timing.phases import Phase
 
 
 class HookPhases:
-    """The open phase of a framework's loop. Its seconds belong to the step that is logged after its end.
+    """The open phase of a framework's loop. Its seconds belong to the step that is logged after its end. Never raises.
 
     A loop that skips the end of a phase, as after an exception, counts it until the next one begins. A pickle has none.
 
@@ -24,25 +24,35 @@ class HookPhases:
 
     def begin(self, name: str) -> None:
         """End the open phase, and begin another."""
-        if self._open is not None:
-            self._open.__exit__()
-        phase = self._named.get(name)
-        if phase is None or self._of is None or self._of._finished:
-            phase = self._named[name] = self._current().phase(name)
-        self._open = phase
-        phase.__enter__()
+        try:
+            if self._open is not None:
+                self._open.__exit__()
+            phase = self._named.get(name)
+            if phase is None or self._of is None or self._of._finished:
+                phase = self._named[name] = self._current().phase(name)
+            self._open = phase
+            phase.__enter__()
+        except Exception as error:
+            self._report_internal_error(name, error)
 
     def end(self) -> None:
         """End the open phase. Without one it does nothing."""
-        if self._open is not None:
-            self._open.__exit__()
-            self._open = None
+        try:
+            if self._open is not None:
+                self._open.__exit__()
+                self._open = None
+        except Exception as error:
+            self._report_internal_error("phase", error)
 
     def log_step(self, row: Mapping[str, Any], step: int | None) -> None:
         """Log a row, and end the step: phases and row belong to it."""
         run = self._current()
-        run.log(row, step=step)
+        if row:
+            run.log(row, step=step)
         run.step()
+
+    def _report_internal_error(self, where: str, error: Exception) -> None:
+        self._run.open()._report_internal_error(where, error)
 
     def _current(self) -> Run:
         run = self._run.open()

@@ -62,12 +62,10 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
             self._open_trial(state)
         self._run.open().config.update(_config(args, model))
 
-    @never_raises("on_pre_optimizer_step")
     def on_pre_optimizer_step(self, /, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Begin the optimizer's step."""
         self._phases.begin("optimizer")
 
-    @never_raises("on_optimizer_step")
     def on_optimizer_step(self, /, args: Any, state: Any, control: Any, **given: Any) -> None:
         """End the optimizer's step."""
         self._phases.end()
@@ -75,7 +73,6 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
     @never_raises("on_step_end")
     def on_step_end(self, /, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Log the step of this rank."""
-        self._phases.end()
         row: dict[str, Any] = {}
         loss = self._loss
         if loss is not None:  # a number, if that needs no wait: it is the cheaper one to log
@@ -109,12 +106,10 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
             is_pruned = error is not None and type(error).__name__ == "TrialPruned"
             run.finish(exit_code=0 if error is None or is_pruned else 1)
 
-    @never_raises("eval")
     def begin_evaluation(self) -> None:
         """Begin the phase eval."""
         self._phases.begin("eval")
 
-    @never_raises("eval")
     def end_phase(self) -> None:
         """End the open phase."""
         self._phases.end()
@@ -134,66 +129,50 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
 
     def _timed(self, batches: Iterator[Any]) -> Iterator[Any]:
         while True:
-            self._begin_data()
+            if self._began is None:
+                self._began = perf_counter()
+            self._phases.begin("data")
             try:
                 batch = next(batches)
             except StopIteration:
                 return
             finally:
-                self.end_phase()
+                self._phases.end()
             yield batch
 
     def _train(self, method: Callable[..., Any], model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
         """Time the passes of a batch: forward until the loss is there, then backward."""
-        self._begin_batch(inputs)
+        self._is_in_batch = True
+        self._phases.begin("forward")
         loss = method(model, inputs, *given, **named)
-        self._end_batch(loss)
+        self._phases.end()
+        self._is_in_batch = False
+        self._add_batch(inputs, loss)
         return loss
 
     def _compute_loss(self, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
         found = method(*given, **named)
-        self._begin_backward()
+        if self._is_in_batch:
+            self._phases.begin("backward")
         return found
 
     def _save(self, method: Callable[..., Any], model: Any, trial: Any, *given: Any, **named: Any) -> Any:
         """Save a checkpoint as a phase, on all ranks, and note its path, on one."""
-        self._begin_save()
+        self._phases.begin("checkpoint")
         saved = method(model, trial, *given, **named)
-        self._end_save(method.__self__, trial)  # type: ignore[attr-defined]  # a method of the Trainer
+        self._phases.end()
+        self._note_checkpoint(method.__self__, trial)  # type: ignore[attr-defined]  # a method of the Trainer
         return saved
 
-    @never_raises("data")
-    def _begin_data(self) -> None:
-        if self._began is None:
-            self._began = perf_counter()
-        self._phases.begin("data")
-
-    @never_raises("forward")
-    def _begin_batch(self, inputs: Any) -> None:
+    @never_raises("training_step")
+    def _add_batch(self, inputs: Any, loss: Any) -> None:
         size = batch_size(inputs)
         self._n_samples = None if size is None or self._n_samples is None else self._n_samples + size
-        self._is_in_batch = True
-        self._phases.begin("forward")
-
-    @never_raises("backward")
-    def _begin_backward(self) -> None:
-        if self._is_in_batch:
-            self._phases.begin("backward")
-
-    @never_raises("backward")
-    def _end_batch(self, loss: Any) -> None:
-        self._is_in_batch = False
-        self._phases.end()
         if loss is not None:
             self._loss = loss if self._loss is None else self._loss + loss
 
     @never_raises("checkpoint")
-    def _begin_save(self) -> None:
-        self._phases.begin("checkpoint")
-
-    @never_raises("checkpoint")
-    def _end_save(self, trainer: Any, trial: Any) -> None:
-        self._phases.end()
+    def _note_checkpoint(self, trainer: Any, trial: Any) -> None:
         if trainer.is_world_process_zero():
             step = trainer.state.global_step
             path = os.path.join(trainer._get_output_dir(trial=trial), f"checkpoint-{step}")

@@ -78,7 +78,6 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         """Forget the batches of a training that failed."""
         self._reset()
 
-    @never_raises("on_train_batch_start")
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, *more: Any) -> None:
         """Begin the forward pass."""
         if self._is_active:
@@ -87,18 +86,15 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
             self._is_in_batch = True
             self._phases.begin("forward")
 
-    @never_raises("on_before_backward")
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any, *more: Any) -> None:
         """Begin the backward pass."""
         if self._is_active:
             self._phases.begin("backward")
 
-    @never_raises("on_after_backward")
     def on_after_backward(self, trainer: Any, pl_module: Any, *more: Any) -> None:
         """End the backward pass."""
         self._phases.end()
 
-    @never_raises("on_before_optimizer_step")
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any, *more: Any) -> None:
         """Begin the optimizer's step."""
         if self._is_active:
@@ -118,7 +114,6 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         if self._has_stepped:
             self._log_step(trainer)
 
-    @never_raises("on_train_epoch_end")
     def on_train_epoch_end(self, trainer: Any, pl_module: Any, *more: Any) -> None:
         """End the phase data: the loader had no more batches."""
         self._phases.end()
@@ -127,7 +122,6 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         """Begin an evaluation."""
         self._begin("eval")
 
-    @never_raises("on_validation_end")
     def on_validation_end(self, trainer: Any, pl_module: Any, *more: Any) -> None:
         """End an evaluation."""
         self._phases.end()
@@ -149,13 +143,11 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         self._note_checkpoint(save, filepath)
         return saved
 
-    @never_raises("data")
     def _begin_data(self) -> None:
         if self._began is None:
             self._began = perf_counter()
         self._phases.begin("data")
 
-    @never_raises("phase")
     def _begin(self, name: str) -> None:
         if self._is_active:
             self._phases.begin(name)
