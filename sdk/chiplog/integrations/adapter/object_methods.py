@@ -8,6 +8,12 @@ from typing import Any
 _log = logging.getLogger("chiplog")
 
 
+class _Wrapped(partial[Any]):
+    """A method of one object that goes through a function of ours, and what the object itself had by that name."""
+
+    own: Any
+
+
 def wrap_method(owner: Any, name: str, around: Callable[..., Any]) -> None:
     """Let calls of an object's method go through `around`, which gets the method first. A second time does nothing.
 
@@ -16,10 +22,17 @@ def wrap_method(owner: Any, name: str, around: Callable[..., Any]) -> None:
     method = getattr(owner, name, None)
     if method is None:
         _log.warning("chiplog: %s has no %s() in this version; its phase is left out", type(owner).__name__, name)
-    elif name not in vars(owner):
-        setattr(owner, name, partial(around, method))
+    elif not isinstance(method, _Wrapped):
+        wrapped = _Wrapped(around, method)
+        wrapped.own = vars(owner).get(name)
+        setattr(owner, name, wrapped)
 
 
 def unwrap_method(owner: Any, name: str) -> None:
-    """Let calls go to the method itself again."""
-    vars(owner).pop(name, None)
+    """Let calls go to the method itself again. One that others have replaced since stays."""
+    wrapped = vars(owner).get(name)
+    if not isinstance(wrapped, _Wrapped):
+        return
+    del vars(owner)[name]
+    if wrapped.own is not None:
+        vars(owner)[name] = wrapped.own

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +18,7 @@ from chiplog.safety.boundary import never_raises
 
 _PREFIXES = {"eval_": "eval/", "test_": "test/"}  # as in transformers' callbacks for other trackers
 _OF_ONE_RANK = ("local_rank",)  # arguments that differ between ranks, and so are no part of the run's config
+_SAVE = "_save_checkpoint"
 
 
 class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers need not be installed
@@ -94,12 +96,13 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
         """Time the phases of a Trainer that begins to train."""
         for name, around in self._around.items():
             wrap_method(trainer, name, around)
+        wrap_method(trainer, _SAVE, partial(self._save, trainer))
 
     @never_raises("train")
     def end_training(self, trainer: Any, error: BaseException | None) -> None:
         """End to time. The run goes on, because the Trainer may be used again; that of a trial ends."""
         self._phases.end()
-        for name in self._around:
+        for name in (*self._around, _SAVE):
             unwrap_method(trainer, name)
         run, self._of_trial = self._of_trial, None
         if run is not None:
@@ -120,7 +123,6 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
             "get_batch_samples": self._get_batches,
             "training_step": self._train,
             "compute_loss": self._compute_loss,
-            "_save_checkpoint": self._save,
         }
 
     def _get_batches(self, method: Callable[..., Any], epoch_iterator: Any, *given: Any, **named: Any) -> Any:
@@ -156,12 +158,12 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
             self._phases.begin("backward")
         return found
 
-    def _save(self, method: Callable[..., Any], model: Any, trial: Any, *given: Any, **named: Any) -> Any:
+    def _save(self, trainer: Any, method: Callable[..., Any], model: Any, trial: Any, *more: Any, **named: Any) -> Any:
         """Save a checkpoint as a phase, on all ranks, and note its path, on one."""
         self._phases.begin("checkpoint")
-        saved = method(model, trial, *given, **named)
+        saved = method(model, trial, *more, **named)
         self._phases.end()
-        self._note_checkpoint(method.__self__, trial)  # type: ignore[attr-defined]  # a method of the Trainer
+        self._note_checkpoint(trainer, trial)
         return saved
 
     @never_raises("training_step")

@@ -27,6 +27,24 @@ def test_a_method_goes_through_a_function_once_until_it_is_unwrapped() -> None:
     assert not vars(owner)
 
 
+def test_a_function_that_the_script_gave_to_the_object_is_wrapped_and_comes_back() -> None:
+    owner = Owner()
+    given = vars(owner)["double"] = lambda number: 20 * number
+    unwrap_method(owner, "double")
+    wrap_method(owner, "double", _one_more)
+    assert owner.double(2) == 41
+    unwrap_method(owner, "double")
+    assert vars(owner) == {"double": given}
+
+
+def test_what_others_have_put_in_place_of_ours_stays() -> None:
+    owner = Owner()
+    wrap_method(owner, "double", _one_more)
+    other = vars(owner)["double"] = lambda number: 0
+    unwrap_method(owner, "double")
+    assert vars(owner) == {"double": other}
+
+
 def test_a_version_without_the_method_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     owner = Owner()
     wrap_method(owner, "gone", _one_more)

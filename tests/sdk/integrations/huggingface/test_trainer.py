@@ -29,6 +29,17 @@ def test_a_training_that_fails_leaves_the_trainer_as_it_was(transformers: Any) -
     assert set(vars(trainer)) == before
 
 
+def test_functions_that_the_script_gave_to_the_trainer_are_used_and_stay(transformers: Any) -> None:
+    trainer = transformers.Trainer(transformers.ChiplogCallback())
+    saved, losses = [], []
+    trainer._save_checkpoint = lambda model, trial: saved.append(trial)
+    trainer.compute_loss = lambda *given: losses.append(1.0) or losses[-1]
+    before = dict(vars(trainer))
+    trainer.train([BATCH])
+    assert (saved, losses) == ([None], [1.0, 1.0])
+    assert vars(trainer) == before
+
+
 def test_of_several_callbacks_one_records(transformers: Any, caplog: pytest.LogCaptureFixture) -> None:
     given = transformers.ChiplogCallback(project="p")
     trainer = transformers.Trainer(transformers.ChiplogCallback, given, transformers.ChiplogCallback)
