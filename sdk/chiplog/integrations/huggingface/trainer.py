@@ -46,14 +46,13 @@ def _train(method: Callable[..., Any], of: Callable[[Any], Any]) -> Callable[...
         if callback is None:
             return method(self, *given, **named)
         callback.begin_training(self)
-        ended: BaseException | None = None
         try:
-            return method(self, *given, **named)
-        except BaseException as error:
-            ended = error
+            ended = method(self, *given, **named)
+        except BaseException as error:  # in no variable afterwards: its traceback has the tensors of the training
+            callback.end_training(self, error)
             raise
-        finally:
-            callback.end_training(self, ended)
+        callback.end_training(self, None)
+        return ended
 
     return train
 

@@ -1,6 +1,8 @@
 """What the Trainer tells a chiplog callback, on a stand-in for it; tests/integrations has the real one."""
 
+import gc
 import sys
+import weakref
 from typing import Any
 
 import pytest
@@ -27,6 +29,26 @@ def test_a_training_that_fails_leaves_the_trainer_as_it_was(transformers: Any) -
     with pytest.raises(KeyError, match="of the training"):
         trainer.train([BATCH], fails=KeyError("of the training"))
     assert set(vars(trainer)) == before
+
+
+def test_an_exception_frees_what_its_training_held(transformers: Any) -> None:
+    class OutOfMemoryError(MemoryError):
+        """Takes weak references, as those of torch."""
+
+    def fail(*given: Any) -> None:
+        raise OutOfMemoryError
+
+    trainer = transformers.Trainer(transformers.ChiplogCallback())
+    trainer.training_step = fail
+    gc.disable()  # else it may hide a cycle of the exception with a frame that it came through
+    try:
+        try:
+            trainer.train([BATCH])
+        except OutOfMemoryError as error:
+            held = weakref.ref(error)
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_functions_that_the_script_gave_to_the_trainer_are_used_and_stay(transformers: Any) -> None:
