@@ -12,6 +12,7 @@ class FrameworkRun:
 
     So the `init()` of a script and the loggers of several frameworks share a run. It ends with the process, as a run of
     `init()` does, because trainers are used again after they ended: `fit`, then `test`. A pickle has the arguments.
+    What a given config has in addition goes into a run that was open, too; other arguments describe one that is opened.
 
     Args:
         **arguments: Of `chiplog.init`.
@@ -31,7 +32,10 @@ class FrameworkRun:
                 run = current_run.current()
                 if run is None or (run._finished and run is not self._used):
                     run = self._opened = init(**self._arguments)
-        self._used = run
+        if run is not self._used:
+            self._used = run
+            if run is not self._opened and self._arguments.get("config") is not None:
+                run.config.setdefaults(self._arguments["config"])
         return run
 
     def finish(self) -> None:

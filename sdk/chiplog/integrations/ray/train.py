@@ -5,11 +5,8 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any
-
-from ray.train.v2._internal.execution.callback import WorkerCallback
-from ray.train.v2._internal.execution.context import get_train_context
-from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
 
 from chiplog.identity.identity import PARENT_RUN, SETUP, decode_inherited
 from chiplog.identity.process_info import read_process_facts
@@ -23,6 +20,16 @@ from chiplog_schemas.model.codes import EndCause
 
 _STOPPED = "Ray stopped this worker: another one failed, or the training was aborted"
 _log = logging.getLogger("chiplog")
+
+try:  # Ray names no callback that it calls in the workers, in its public part
+    from ray.train.v2._internal.execution.callback import WorkerCallback
+    from ray.train.v2._internal.execution.context import get_train_context
+    from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
+except ImportError as missing:
+    _missing = error_text(missing)
+    WorkerCallback = getattr(import_module("ray.train"), "UserCallback", object)
+else:
+    _missing = ""
 
 
 class ChiplogCallback(WorkerCallback):  # type: ignore[misc]  # Ray need not be installed
@@ -42,6 +49,12 @@ class ChiplogCallback(WorkerCallback):  # type: ignore[misc]  # Ray need not be 
     """
 
     def __init__(self, **arguments: Any) -> None:
+        if _missing:
+            _log.warning(
+                "chiplog: this version of Ray calls no callback in its workers (%s), so ChiplogCallback records "
+                "nothing; call chiplog.init() and chiplog.log() in the training function",
+                _missing,
+            )
         self._arguments = arguments
         self._run_of_driver: str | None = None  # an ID, or '' for none, in copies
         self._run: Run | None = None  # of this worker

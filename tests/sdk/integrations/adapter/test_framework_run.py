@@ -74,3 +74,12 @@ def test_finish_ends_the_run_that_was_opened_here_and_no_other() -> None:
     run = own.open()
     own.finish()
     assert run._finished
+
+
+def test_a_config_goes_into_the_run_of_a_script_once() -> None:
+    run = chiplog.init(config={"lr": 1})
+    of_framework = FrameworkRun(config={"width": 4})
+    of_framework.open()
+    run.config["width"] = 8
+    of_framework.open()
+    assert dict(run.config) == {"lr": 1, "width": 8}

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -92,3 +93,14 @@ def test_what_fails_inside_is_one_line_and_the_training_goes_on(ray: Ray, caplog
     callback.before_worker_shutdown()
     [line] = caplog.messages
     assert line.startswith("chiplog: the callback for Ray Train records nothing (")
+
+
+def test_a_version_of_ray_without_callbacks_in_workers_is_one_line(
+    ray: Ray, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray.train.v2._internal.execution.callback", None)
+    train, _ = ray("train")
+    train.ChiplogCallback(project="p")
+    (line,) = caplog.messages
+    assert line.startswith("chiplog: this version of Ray calls no callback in its workers (")
+    assert line.endswith("call chiplog.init() and chiplog.log() in the training function")
