@@ -1,6 +1,7 @@
 """A stand-in for Transformers, whose Trainer calls hooks in its order; tests/integrations has the real one."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,7 +43,12 @@ class Trainer:
         for callback in self.callback_handler.callbacks:
             getattr(callback, hook)(self.args, self.state, None, model=self.model, **named)
 
-    def train(self, batches: list[Any], loss: Any = 1.0, fails: BaseException | None = None) -> str:
+    def train(self, batches: list[Any], loss: Any = 1.0, fails: BaseException | None = None, restarts: int = 0) -> str:
+        for _ in range(restarts):  # each out of memory in the forward pass
+            self.call("on_train_begin")
+            self.get_batch_samples(iter(batches), self.accumulate)
+            with suppress(MemoryError):
+                self.training_step(self.model, batches[0], MemoryError())
         self.call("on_train_begin")
         left = iter(batches)
         while samples := self.get_batch_samples(left, self.accumulate):
@@ -67,6 +73,8 @@ class Trainer:
         return self.compute_loss(model, inputs, loss)
 
     def compute_loss(self, model: Any, inputs: Any, loss: Any) -> Any:
+        if isinstance(loss, MemoryError):
+            raise loss
         return loss
 
     def evaluate(self) -> None:

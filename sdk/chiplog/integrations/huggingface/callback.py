@@ -58,9 +58,13 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
 
     @never_raises("on_train_begin")
     def on_train_begin(self, /, args: Any, state: Any, control: Any, model: Any = None, **given: Any) -> None:
-        """Record the arguments, and forget the batches of a training that failed."""
+        """Record the arguments, and forget the batches of a training that failed.
+
+        With `auto_find_batch_size` a training begins again after it was out of memory, in the same run.
+        """
+        self._phases.end()
         self._reset()
-        if getattr(state, "is_hyper_param_search", False):
+        if getattr(state, "is_hyper_param_search", False) and self._of_trial is None:
             self._open_trial(state)
         self._run.open().config.update(_config(args, model))
 
@@ -186,6 +190,7 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
         """Open the run of a trial: its name and parameters are those of the search."""
         arguments = {"name": state.trial_name, **self._arguments, "reinit": "create_new"}
         self._of_trial = init(**arguments)
+        self._phases = HookPhases(self._run)  # none of the run before
         self._of_trial.config.update({"trial": state.trial_params})
 
     def _reset(self) -> None:

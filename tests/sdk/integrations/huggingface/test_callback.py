@@ -12,7 +12,7 @@ import chiplog
 from chiplog.recording import current_run
 from chiplog_schemas.model.events import EventKind
 from tests.support.journals import read_events
-from tests.support.sdk_events import numbers, phases
+from tests.support.sdk_events import by_label, numbers, phases
 
 BATCH = {"input_ids": torch.zeros(3, 2), "labels": torch.zeros(3)}
 
@@ -68,6 +68,20 @@ def test_a_trial_is_a_run_that_ends_with_it(transformers: Any) -> None:
     (run,) = opened
     assert (run.name, run.config["trial"], run._finished) == ("trial 7", {"lr": 2}, True)
     assert current_run.current() is outer
+
+
+def test_a_trial_that_begins_again_with_smaller_batches_is_one_run(transformers: Any, chiplog_dir: Path) -> None:
+    trainer = transformers.Trainer(transformers.ChiplogCallback())
+    trainer.train([BATCH])  # in a run before, whose phases are none of the trial
+    trainer.state = SimpleNamespace(global_step=0, is_hyper_param_search=True, trial_name="t", trial_params={})
+    trainer.train([BATCH], restarts=2)
+    _rows(chiplog_dir)
+    events = read_events(chiplog_dir / "offline")
+    runs = by_label(events)
+    assert len(runs) == 2
+    for of_run in runs.values():
+        assert [event.fields["state"]["exit_code"] for event in of_run if event.kind == EventKind.STATE] == [0]
+        assert phases(of_run)[0][1].keys() >= {"data", "forward", "backward", "optimizer"}
 
 
 @pytest.mark.parametrize(("name", "code"), [("TrialPruned", 0), ("RuntimeError", 1)])
