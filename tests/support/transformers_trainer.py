@@ -82,7 +82,7 @@ class Trainer:
         self.call("on_log", logs={"eval_loss": 2.0})
 
     def predict(self) -> None:
-        pass
+        self.call("on_predict", metrics={"test_loss": 3.0})
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         pass

@@ -1,7 +1,7 @@
-"""Trainers of Transformers in one process: one stops early, one fails, and one searches hyperparameters by Optuna."""
+"""Trainers of Transformers: one stops early, one fails, one has too large batches, and one searches by Optuna."""
 
 from expected import Expected
-from hf_model import Noise, RankTrainer, add_recorded, arguments, model
+from hf_model import Noise, RankTrainer, add_recorded, arguments, model, shown
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 from chiplog.integrations.huggingface import ChiplogCallback
@@ -30,12 +30,36 @@ stopped = trainer_of(EarlyStoppingCallback(1, 1e9), num_train_epochs=9, **often,
 stopped.train()
 assert stopped.state.global_step == 2, stopped.state.global_step
 stopped.write_down("stopped")
+predicted = stopped.predict(Noise(4)).metrics
+expected.add(2, {shown(key): value for key, value in predicted.items()})
 failed = trainer_of(Failing(), report_to="none")
 try:
     failed.train()
 except RuntimeError as error:
     assert str(error) == "of a callback"
 failed.write_down("failed")
+
+
+class Smaller(RankTrainer):
+    """Is out of memory in the second step, until its batches are smaller."""
+
+    def training_step(self, *given, **named):
+        if self.state.global_step == 1 and self._train_batch_size == 2:
+            self.write_down("before")
+            self.losses = {}
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2 bytes")
+        return super().training_step(*given, **named)
+
+
+restarted = Smaller(
+    model(),
+    arguments(report_to="chiplog", auto_find_batch_size=True, max_steps=2, save_strategy="no"),
+    train_dataset=Noise(8),
+)
+restarted.train()
+restarted.write_down("restarted")
+add_recorded(expected, "before")
+add_recorded(expected, "restarted")
 add_recorded(expected, "stopped")
 add_recorded(expected, "failed")
 

@@ -40,6 +40,8 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
         self._arguments = arguments
         self._run = FrameworkRun(**arguments)
         self._phases = HookPhases(self._run)
+        self._is_begun = False  # for a Trainer
+        self._has_config = False
         self._of_trial: Run | None = None  # the run of a trial of `hyperparameter_search`
         self._began: float | None = None  # start of the step, with the wait for its first batch
         self._is_in_batch = False  # evaluations compute losses, too
@@ -50,11 +52,13 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
 
     @never_raises("on_init_end")
     def on_init_end(self, /, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Take the name of the run, which is opened later."""
+        """Begin anew for a Trainer: take the name of the run, which is opened later."""
         name = getattr(args, "run_name", None)
-        if name and name != args.output_dir:  # the default of older versions
-            self._run = FrameworkRun(**{"name": name, **self._arguments})
-            self._phases = HookPhases(self._run)
+        if name == args.output_dir:  # the default of older versions
+            name = None
+        self._run = FrameworkRun(**{"name": name, **self._arguments})
+        self._phases = HookPhases(self._run)
+        self._is_begun, self._has_config = True, False
 
     @never_raises("on_train_begin")
     def on_train_begin(self, /, args: Any, state: Any, control: Any, model: Any = None, **given: Any) -> None:
@@ -66,7 +70,7 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
         self._reset()
         if getattr(state, "is_hyper_param_search", False) and self._of_trial is None:
             self._open_trial(state)
-        self._run.open().config.update(_config(args, model))
+        self._record_config(args, model)
 
     def on_pre_optimizer_step(self, /, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Begin the optimizer's step."""
@@ -89,9 +93,15 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
         self._reset()
 
     @never_raises("on_log")
-    def on_log(self, /, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **given: Any) -> None:
+    def on_log(
+        self, /, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **given: Any
+    ) -> None:
         """Log what the Trainer logs, on every rank."""
-        self._run.open().log({_key(name): value for name, value in logs.items()}, step=state.global_step)
+        self._run.open().log({_key(name): value for name, value in (logs or {}).items()}, step=state.global_step)
+
+    def on_predict(self, /, args: Any, state: Any, control: Any, metrics: Mapping[str, Any], **given: Any) -> None:
+        """Log the metrics of `predict`, which the Trainer does not log."""
+        self.on_log(args, state, control, metrics)
 
     # -- what has no hook: the Trainer's methods go through these, see trainer.py --
 
@@ -113,8 +123,11 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
             is_pruned = error is not None and type(error).__name__ == "TrialPruned"
             run.finish(exit_code=0 if error is None or is_pruned else 1)
 
-    def begin_evaluation(self) -> None:
+    @never_raises("eval")
+    def begin_evaluation(self, trainer: Any) -> None:
         """Begin the phase eval."""
+        if not self._has_config:  # it is not trained before
+            self._record_config(trainer.args, trainer.model)
         self._phases.begin("eval")
 
     def end_phase(self) -> None:
@@ -185,6 +198,12 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
             self._run.open()._emit_notice("checkpoint", path, {"step": step}, "info")
 
     # -- the parts --
+
+    def _record_config(self, args: Any, model: Any) -> None:
+        if not self._is_begun:  # the callback was added to the Trainer later
+            self.on_init_end(args, None, None)
+        self._has_config = True
+        self._run.open().config.update(_config(args, model))
 
     def _open_trial(self, state: Any) -> None:
         """Open the run of a trial: its name and parameters are those of the search."""

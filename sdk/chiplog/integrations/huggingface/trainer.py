@@ -62,7 +62,7 @@ def _evaluate(method: Callable[..., Any], of: Callable[[Any], Any]) -> Callable[
         callback = of(self)
         if callback is None:
             return method(self, *given, **named)
-        callback.begin_evaluation()
+        callback.begin_evaluation(self)
         try:
             return method(self, *given, **named)
         finally:

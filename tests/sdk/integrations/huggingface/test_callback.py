@@ -49,6 +49,28 @@ def test_the_config_has_the_model_and_the_arguments_that_ranks_share(transformer
     assert (run.name, dict(run.config)) == ("tiny", {"width": 4, "lr": 1})
 
 
+def test_a_trainer_that_only_evaluates_has_its_name_and_config(transformers: Any, chiplog_dir: Path) -> None:
+    trainer = transformers.Trainer(run_name="tiny")
+    trainer.callback_handler.add_callback(transformers.ChiplogCallback())  # which is not told of the Trainer's init
+    trainer.evaluate()
+    trainer.predict()
+    trainer.call("on_log", logs=None)
+    run = current_run.current()
+    assert run is not None
+    assert (run.name, dict(run.config)) == ("tiny", {"width": 4, "lr": 1})
+    assert _rows(chiplog_dir) == [("eval/loss", 0, 2.0), ("test/loss", 0, 3.0)]
+
+
+def test_a_callback_of_several_trainers_opens_a_run_for_each_that_begins_after_the_end_of_one(
+    transformers: Any, chiplog_dir: Path
+) -> None:
+    callback = transformers.ChiplogCallback()
+    for _ in range(2):
+        transformers.Trainer(callback).train([BATCH])
+        chiplog.finish()
+    assert len(by_label(read_events(chiplog_dir / "offline"))) == 2
+
+
 def test_a_checkpoint_is_an_event(transformers: Any, chiplog_dir: Path) -> None:
     transformers.Trainer(transformers.ChiplogCallback()).train([BATCH])
     _rows(chiplog_dir)
