@@ -18,6 +18,7 @@ from chiplog.safety.boundary import never_raises
 
 _PREFIXES = {"eval_": "eval/", "test_": "test/"}  # as in transformers' callbacks for other trackers
 _OF_ONE_RANK = ("local_rank",)  # arguments that differ between ranks, and so are no part of the run's config
+_OF_TRAINING = ("_of_trial", "_began", "_is_in_batch", "_n_samples", "_loss")  # attributes
 _SAVE = "_save_checkpoint"
 
 
@@ -47,6 +48,7 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
         self._is_in_batch = False  # evaluations compute losses, too
         self._n_samples: int | None = 0  # of the step; None if a batch has no size
         self._loss: Any = None  # of the step's batches so far
+        self._outer: list[dict[str, Any]] = []  # of trainings that this callback is in, outermost first
 
     # -- the Trainer's hooks --
 
@@ -107,7 +109,9 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
 
     @never_raises("train")
     def begin_training(self, trainer: Any) -> None:
-        """Time the phases of a Trainer that begins to train."""
+        """Time the phases of a Trainer that begins to train, maybe within the training of another one."""
+        self._outer.append({name: vars(self)[name] for name in _OF_TRAINING})
+        self._of_trial = None
         for name, around in self._around.items():
             wrap_method(trainer, name, around)
         wrap_method(trainer, _SAVE, partial(self._save, trainer))
@@ -118,7 +122,9 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
         self._phases.end()
         for name in (*self._around, _SAVE):
             unwrap_method(trainer, name)
-        run, self._of_trial = self._of_trial, None
+        run = self._of_trial
+        if self._outer:
+            self.__dict__.update(self._outer.pop())
         if run is not None:
             is_pruned = error is not None and type(error).__name__ == "TrialPruned"
             run.finish(exit_code=0 if error is None or is_pruned else 1)
@@ -221,7 +227,9 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
         self._run.open()._report_internal_error(where, error)
 
 
-def _key(name: str) -> str:
+def _key(name: Any) -> Any:
+    if not isinstance(name, str):
+        return name  # `log` says what is wrong with it
     for prefix, section in _PREFIXES.items():
         if name.startswith(prefix):
             return section + name.removeprefix(prefix)

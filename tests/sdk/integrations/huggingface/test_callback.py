@@ -1,6 +1,7 @@
 """The callback for Hugging Face's Trainer on a stand-in for it; tests/integrations has the real one."""
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 import chiplog
 from chiplog.recording import current_run
 from chiplog_schemas.model.events import EventKind
+from tests.support import transformers_trainer
 from tests.support.journals import read_events
 from tests.support.sdk_events import by_label, numbers, phases
 
@@ -24,6 +26,16 @@ def _rows(chiplog_dir: Path) -> list[tuple[str, int, float]]:
     current.finish()
     rows = numbers(read_events(chiplog_dir / "offline"))
     return [(key, step, float(value > 0) if key.endswith("_per_s") else value) for key, step, value in rows]
+
+
+class Within(transformers_trainer.TrainerCallback):
+    """Trains where a step of another training ends."""
+
+    def __init__(self, train: Callable[[], Any]) -> None:
+        self._train = train
+
+    def on_step_end(self, *given: Any, **named: Any) -> None:
+        self._train()
 
 
 def test_each_optimizer_step_is_a_row_of_this_rank_beside_what_the_trainer_logs(
@@ -104,6 +116,17 @@ def test_a_trial_that_begins_again_with_smaller_batches_is_one_run(transformers:
     for of_run in runs.values():
         assert [event.fields["state"]["exit_code"] for event in of_run if event.kind == EventKind.STATE] == [0]
         assert phases(of_run)[0][1].keys() >= {"data", "forward", "backward", "optimizer"}
+
+
+def test_a_training_within_another_one_takes_nothing_of_it(transformers: Any, chiplog_dir: Path) -> None:
+    callback = transformers.ChiplogCallback()
+    outer, inner = transformers.Trainer(callback), transformers.Trainer(callback)
+    outer.callback_handler.callbacks.insert(0, Within(lambda: inner.train([BATCH], 7.0)))
+    outer.train([BATCH], 5.0)
+    assert [row for row in _rows(chiplog_dir) if row[0] == "rank/loss"] == [
+        ("rank/loss", 1, 7.0),
+        ("rank/loss", 1, 5.0),
+    ]
 
 
 @pytest.mark.parametrize(("name", "code"), [("TrialPruned", 0), ("RuntimeError", 1)])
