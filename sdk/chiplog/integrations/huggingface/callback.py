@@ -15,6 +15,7 @@ from chiplog.integrations.adapter.object_methods import unwrap_method, wrap_meth
 from chiplog.recording.run import Run
 from chiplog.recording.start import init
 from chiplog.safety.boundary import never_raises
+from chiplog.values.config import entries_of
 
 _PREFIXES = {"eval_": "eval/", "test_": "test/"}  # as in transformers' callbacks for other trackers
 _OF_ONE_RANK = ("local_rank",)  # arguments that differ between ranks, and so are no part of the run's config
@@ -239,9 +240,8 @@ def _key(name: Any) -> Any:
 def _config(args: Any, model: Any) -> dict[str, Any]:
     """Return the model's config and the Trainer's arguments, in one dict as transformers' other callbacks do."""
     found: dict[str, Any] = {}
-    config = getattr(model, "config", None)
-    if config is not None:
-        found.update(config if isinstance(config, dict) else config.to_dict())
+    config: Any = getattr(model, "config", None)
+    found.update(config.to_dict() if hasattr(config, "to_dict") else entries_of(config) or {})
     if getattr(model, "peft_config", None) is not None:
         found["peft_config"] = model.peft_config
     found.update(args.to_dict())

@@ -61,6 +61,24 @@ def test_the_config_has_the_model_and_the_arguments_that_ranks_share(transformer
     assert (run.name, dict(run.config)) == ("tiny", {"width": 4, "lr": 1})
 
 
+@pytest.mark.parametrize(
+    ("config", "recorded"),
+    [
+        (SimpleNamespace(to_dict=lambda: {"width": 4}), {"width": 4}),
+        (SimpleNamespace(width=4), {"width": 4}),
+        ("tiny", {}),
+        (None, {}),
+    ],
+)
+def test_a_model_has_any_config_or_none(transformers: Any, config: Any, recorded: dict[str, Any]) -> None:
+    trainer = transformers.Trainer(transformers.ChiplogCallback())
+    trainer.model = SimpleNamespace(config=config)
+    trainer.train([BATCH])
+    run = current_run.current()
+    assert run is not None
+    assert dict(run.config) == {"lr": 1, **recorded}
+
+
 def test_a_trainer_that_only_evaluates_has_its_name_and_config(transformers: Any, chiplog_dir: Path) -> None:
     trainer = transformers.Trainer(run_name="tiny")
     trainer.callback_handler.add_callback(transformers.ChiplogCallback())  # which is not told of the Trainer's init
