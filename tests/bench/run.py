@@ -34,7 +34,7 @@ NAMES = (
     "commands",
     "contention",
     "gpu",
-    "lightning",
+    "callbacks",
     "tensorboard",
 )
 
