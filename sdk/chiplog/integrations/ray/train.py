@@ -110,6 +110,8 @@ class ChiplogCallback(WorkerCallback):  # type: ignore[misc]  # Ray need not be 
         run.log(metrics, step=step)
         with run.phase("checkpoint") if checkpoint is not None else contextlib.nullcontext():
             done = report(metrics, checkpoint, *more, **named)
+        if checkpoint is not None:
+            run.log({}, step=step)  # the phase now: without a later report it would have the time of the worker's end
         self._note_checkpoint(run, context, step)
         return done
 
