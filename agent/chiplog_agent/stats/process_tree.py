@@ -258,7 +258,7 @@ def _spent_ticks(rank: _Rank, tree: _Tree) -> int:
     A child that ended is expected in its parent's time in this interval or the next: the parent may have been read just
     before it waited. After that it is no longer expected: a parent that ignores SIGCHLD does not wait.
     """
-    before, since_ticks = rank.tree.members, rank.sampled_at * _TICKS_PER_S
+    before, since_ticks = rank.tree.members, int(rank.sampled_at * _TICKS_PER_S)  # whole ticks, as the kernel counts
     own = waited_for = 0
     for pid, stat in tree.members.items():
         old = before.get(pid)

@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from chiplog_agent.stats.process_tree import GROUP_NAMES, PROCESS_NAMES, ProcessStats, read_stat
+from chiplog_agent.stats.process_tree import (
+    GROUP_NAMES,
+    PROCESS_NAMES,
+    ProcessStats,
+    Stat,
+    _Rank,
+    _spent_ticks,
+    _Tree,
+    read_stat,
+)
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S
 
@@ -220,6 +229,14 @@ print(sum(os.times()[:4]) - before, flush=True); sys.stdin.readline()""")
     truth = used(rank)
     assert truth > 0.2, "far more than what the rank itself used"
     assert total == pytest.approx(truth, rel=0.15, abs=0.05)
+
+
+def test_a_child_that_starts_in_the_tick_of_a_sample_counts() -> None:
+    """The kernel rounds the start down to whole ticks, so it seems to be before the sample."""
+    rank, root = _Rank(1), Stat(True, 1, 0, 0, 1, 50, 0)
+    rank.tree, rank.sampled_at = _Tree({1: root}, {}), 100.7 / os.sysconf("SC_CLK_TCK")
+    child = Stat(True, session=1, cpu_ticks=4, children_ticks=0, threads=1, start_ticks=100, rss_pages=0)
+    assert _spent_ticks(rank, _Tree({1: root, 2: child}, {})) == 4
 
 
 @pytest.mark.full
