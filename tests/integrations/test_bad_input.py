@@ -15,6 +15,8 @@ from tests.integrations.training import Training
         ("Lightning, out of GPU memory", "lightning_oom_chiplog.py cuda", 2, 1),
         ("Lightning, killed", "lightning_oom_chiplog.py kernel", 2, 1),
         ("Transformers, bad input", "hf_bad_chiplog.py", 1, 1),
+        ("Transformers, out of host memory", "hf_oom_chiplog.py host", 2, 1),
+        ("Transformers, out of GPU memory", "hf_oom_chiplog.py cuda", 2, 1),
         ("Keras, bad input", "keras_bad_chiplog.py", 1, 1),
         ("Optuna, bad input", "optuna_bad_chiplog.py", 1, 1),
         ("Hydra, bad input", "hydra_bad_chiplog.py", 1, 1),
