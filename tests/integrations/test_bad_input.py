@@ -17,9 +17,13 @@ from tests.integrations.training import Training
         ("Transformers, bad input", "hf_bad_chiplog.py", 1, 1),
         ("Transformers, out of host memory", "hf_oom_chiplog.py host", 2, 1),
         ("Transformers, out of GPU memory", "hf_oom_chiplog.py cuda", 2, 1),
+        ("Transformers, killed", "hf_oom_chiplog.py kernel", 2, 1),
+        ("Accelerate, bad input", "accelerate_bad_chiplog.py", 1, 0),
         ("Keras, bad input", "keras_bad_chiplog.py", 1, 1),
         ("Optuna, bad input", "optuna_bad_chiplog.py", 1, 1),
         ("Hydra, bad input", "hydra_bad_chiplog.py", 1, 1),
+        ("SummaryWriter of torch, bad input", "tensorboard_bad_chiplog.py torch", 1, 0),
+        ("SummaryWriter of chiplog, bad input", "tensorboard_bad_chiplog.py chiplog", 1, 0),
     ],
 )
 def test_bad_input_is_one_line_and_loses_nothing(

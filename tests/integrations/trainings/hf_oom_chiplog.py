@@ -1,6 +1,7 @@
-"""Two ranks of the Trainer, of which the second one runs out of memory, of the host or of the GPU."""
+"""Two ranks of the Trainer, of which the second one runs out of memory: by an exception, or killed as by the kernel."""
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB."
 ENDS = {
     "host": ["rank1", "failed", 1, None, "MemoryError: no room for the batch"],
     "cuda": ["rank1", "failed", 1, None, f"CUDA out of memory: OutOfMemoryError: {CUDA}"],
+    "kernel": ["rank1", "crashed", None, signal.SIGKILL, "killed by SIGKILL"],
 }
 
 
@@ -40,7 +42,9 @@ class Big(RankTrainer):
         expected.write()
         if kind == "host":
             raise MemoryError("no room for the batch")
-        raise torch.OutOfMemoryError(CUDA)
+        if kind == "cuda":
+            raise torch.OutOfMemoryError(CUDA)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 given = arguments(report_to=["chiplog", "tensorboard"], num_train_epochs=1, save_strategy="no")

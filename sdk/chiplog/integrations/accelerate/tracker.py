@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 from accelerate import tracking
 
@@ -38,6 +39,7 @@ class ChiplogTracker(tracking.GeneralTracker):  # type: ignore[misc]  # Accelera
     def __init__(self, run_name: str | None = None, **arguments: Any) -> None:
         super().__init__()
         self._run = FrameworkRun(**{"project": run_name, **arguments})
+        self._records = True  # what it is given: of several trackers of a run the first one
 
     @property
     def tracker(self) -> Run:
@@ -46,7 +48,10 @@ class ChiplogTracker(tracking.GeneralTracker):  # type: ignore[misc]  # Accelera
 
     def start(self) -> None:
         """Open the run."""
-        self._run.open()
+        run = self._run.open()
+        self._records = _first.setdefault(id(run), self) is self
+        if not self._records:
+            _log.warning("chiplog: init_trackers() was called again for run %s; the first tracker records", run.id)
 
     @never_raises("store_init_configuration")
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
@@ -56,7 +61,7 @@ class ChiplogTracker(tracking.GeneralTracker):  # type: ignore[misc]  # Accelera
     @never_raises("log")
     def log(self, /, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
         """Log values at a step."""
-        self.tracker.log(values, step=step)
+        self._log(values, step)
 
     @never_raises("log_images")
     def log_images(self, /, values: Mapping[str, Iterable[Any]], step: int | None = None, **kwargs: Any) -> None:
@@ -68,7 +73,7 @@ class ChiplogTracker(tracking.GeneralTracker):  # type: ignore[misc]  # Accelera
             **kwargs: Of `chiplog.Image`, as caption.
 
         """
-        self.tracker.log({key: [Image(each, **kwargs) for each in given] for key, given in values.items()}, step=step)
+        self._log({key: [Image(each, **kwargs) for each in given] for key, given in values.items()}, step)
 
     @never_raises("log_table")
     def log_table(
@@ -82,16 +87,23 @@ class ChiplogTracker(tracking.GeneralTracker):  # type: ignore[misc]  # Accelera
         **kwargs: Any,
     ) -> None:
         """Log a table: of columns and rows, or a data frame."""
-        self.tracker.log({table_name: Table(columns=columns, data=data, dataframe=dataframe)}, step=step)
+        self._log({table_name: Table(columns=columns, data=data, dataframe=dataframe)}, step)
 
     @never_raises("finish")
     def finish(self) -> None:
         """End the run, unless the script or another logger has opened it."""
         self._run.finish()
 
+    def _log(self, values: Mapping[str, Any], step: int | None) -> None:
+        if self._records:
+            self.tracker.log(values, step=step)
+
     def _report_internal_error(self, where: str, error: Exception) -> None:
         self.tracker._report_internal_error(where, error)
 
+
+# By the identity of their run, which they keep: Accelerate gives each value to all trackers that it ever had.
+_first: WeakValueDictionary[int, ChiplogTracker] = WeakValueDictionary()
 
 if hasattr(tracking, "register_tracker_class"):
     tracking.register_tracker_class(ChiplogTracker)

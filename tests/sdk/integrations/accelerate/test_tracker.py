@@ -74,3 +74,19 @@ def test_a_version_without_the_registry_is_one_line(
     assert caplog.messages == [
         'chiplog: this version of Accelerate takes no log_with="chiplog"; pass log_with=ChiplogTracker("PROJECT")'
     ]
+
+
+def test_of_two_trackers_of_a_run_the_first_one_records(
+    chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cls = _import(monkeypatch, register_tracker_class=lambda cls: None)
+    trackers = [cls("mnist"), cls("mnist")]
+    for tracker in trackers:
+        tracker.start()
+        tracker.store_init_configuration({"lr": 0.1})
+    for tracker in trackers:
+        tracker.log({"loss": 0.5}, step=3)
+    run = trackers[1].tracker
+    trackers[0].finish()
+    assert numbers(read_events(chiplog_dir / "offline")) == [("loss", 3, 0.5)]
+    assert caplog.messages == [f"chiplog: init_trackers() was called again for run {run.id}; the first tracker records"]
