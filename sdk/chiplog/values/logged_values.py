@@ -5,7 +5,7 @@
     n, number of the first event, of the last one | of each key: last | min | max | sum | first
 
 Events that Python appends are added up in batches. Without C that are all events, and it would take a third of the time
-of `log()`. There only the last event of a set is kept, until `define_metric` asks for a summary of all values.
+of `log()`. There only the last event of a set is kept, until `define_metric` or a caller asks for all values.
 """
 
 import math
@@ -77,6 +77,7 @@ class LoggedValues:
         self._pending: deque[Event] = deque()
         self._unread: dict[str, Any] = {}
         self._kind_of: Callable[[str], str] = lambda key: "last"
+        self._keeps_all = False
         self._lock = RLock()  # a signal handler may read the summary while its thread is in here
 
     def begin_set(self, keys: tuple[str, ...], *, is_numbered: bool) -> tuple[Put, bytearray | None]:
@@ -99,10 +100,18 @@ class LoggedValues:
         kind_of: returns the word of `define_metric` for a key.
         """
         self._kind_of = kind_of
+        return self._lacks_values()
+
+    def keep_all(self) -> bool:
+        """Keep all values of all keys, for tallies. Return True if the sets have to begin again."""
+        self._keeps_all = True
+        return self._lacks_values()
+
+    def _lacks_values(self) -> bool:
         return any(isinstance(values, deque) and self._needs_all(keys) for keys, values in list(self._sets.items()))
 
     def _needs_all(self, keys: tuple[str, ...]) -> bool:
-        return any(self._kind_of(key) in _OF_ALL for key in keys)
+        return self._keeps_all or any(self._kind_of(key) in _OF_ALL for key in keys)
 
     def summarize(self, key: str) -> float | None:
         """Return the value of a key as `define_metric` asks for it, None if it has none."""

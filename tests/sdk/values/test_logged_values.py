@@ -79,6 +79,20 @@ def test_without_c_the_last_event_is_kept_until_a_summary_needs_all_values(monke
     assert (logged.summarize("a"), logged.summarize("b")) == (5.0, 7.0)
 
 
+def test_without_c_all_values_are_kept_once_a_caller_asks_for_tallies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logged_values, "hot_path", None)
+    logged = LoggedValues()
+    logged.begin_set(("a",), is_numbered=True)
+    assert logged.keep_all(), "the sets begin again"
+    logged.forget_sets(None)
+    put, _ = logged.begin_set(("a",), is_numbered=True)
+    for number, value in enumerate((3.0, 1.0, 2.0)):
+        put((number, ("a",), (value,)))
+    tally = logged.tally("a")
+    assert tally is not None
+    assert (tally.min, tally.max, tally.last) == (1.0, 3.0, 2.0)
+
+
 def test_a_forked_child_begins_without_values_and_none_has_no_summary() -> None:
     logged = LoggedValues()
     logged.begin_set(("a",), is_numbered=True)

@@ -167,6 +167,8 @@ class Run:
         if is_hidden is None and is_overwritten:
             is_hidden = False
         self._inner.define_metric(key, word, axis, is_hidden)
+        if len(words) > 1 and self._inner._logged.keep_all():  # of which the core's definition knows none
+            self._inner._forget_key_sets()
         if is_overwritten:
             self._synced.pop(key, None)
         if axis and step_sync is not False:
