@@ -15,6 +15,7 @@ from tests.integrations.training import Training
         ("Lightning, ddp_spawn", "lightning_spawn_chiplog.py", 1),
         ("Lightning, trained again", "lightning_again_chiplog.py", 1),
         ("Lightning, from a checkpoint", "lightning_resume_chiplog.py", 1),
+        ("Lightning, after its Tuner", "lightning_tune_chiplog.py", 1),
         ("Transformers", "hf_chiplog.py", 2),
         ("Transformers, accelerate launch", "hf_launched_chiplog.py", 1),
         ("Transformers, from a checkpoint", "hf_resume_chiplog.py", 1),
