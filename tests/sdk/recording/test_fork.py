@@ -347,7 +347,6 @@ assert os.waitpid(pid, 0)[1] == 0
 # The hook is there before chiplog's own, and even before that of threading.
 EARLY = """
 import os, signal, sys
-sys.setswitchinterval(1000.0)  # a child of fork(2) would wait for a thread of its parent that wanted Python's lock
 logs_in_hook = False
 def hook():
     signal.alarm(60)  # a child that waits ends, and its exit status shows it

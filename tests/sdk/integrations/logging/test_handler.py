@@ -236,11 +236,11 @@ def test_a_forked_child_has_a_label_and_limits_of_its_own(
     logger.handlers = [ChiplogHandler()]
     for _ in range(ALERT_BURST + 10):
         logger.info("again")
-    is_in_child = FORKS[how]() == 0
-    if is_in_child:
+    pid = FORKS[how]()
+    if not pid:
         logger.info("again")
         os._exit(0)
-    os.wait()
+    assert os.waitpid(pid, 0)[1] == 0
     run.finish()
     labels = by_label(offline())
     assert len(labels) == 2
