@@ -4,7 +4,7 @@ import { addressOf, readAddress, setParameters } from "../address.js";
 import { ask, part } from "../api.js";
 import { h, notice, show } from "../dom.js";
 import { areLabelsKnown, failedLabels, labelText, labelsChoice, labelsSelect, setLabelNames } from "../labels.js";
-import { isActive, liveRefresh } from "../live.js";
+import { hasGrown, isActive, liveRefresh } from "../live.js";
 import { deleteRuns, editRun } from "../run_edits.js";
 import { savedViews } from "../saved_views.js";
 import { countText, durationText, numberText, timeText, valueText, wholeText } from "../texts.js";
@@ -92,12 +92,16 @@ export async function open(content, rest, query) {
   let hasFailed = false;
   let [clock, live, closeTab] = [null, null, () => {}];
   let verdictAt = -Infinity;
+  let verdictReport = null; // the newest when the verdict was asked for
   const closed = new AbortController();
   // After what the tab shows: it reads all phases. The tab of ranks asks itself.
   const loadVerdict = () => {
     if (tab === "ranks" || overlay || performance.now() - verdictAt < VERDICT_PAUSE_MS) return;
+    if (verdictReport && !isActive(verdictReport) && !isActive(report) && !hasGrown(verdictReport, report)) return;
     verdictAt = performance.now();
-    verdict.load(closed.signal).catch(() => {}); // what it would say is in the tab of ranks, with the reason
+    verdictReport = report;
+    // What it would say of a failure is in the tab of ranks, with the reason.
+    verdict.load(closed.signal).catch(() => (verdictReport = null));
   };
   let close = () => {
     isOpen = false;
