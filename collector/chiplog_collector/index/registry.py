@@ -21,7 +21,7 @@ from chiplog_schemas.model.events import (
     marked_entries,
     select_typed,
 )
-from chiplog_schemas.storage.content_files import invalid_path_reason
+from chiplog_schemas.storage.content_files import ANY_LABEL_FOLDER, invalid_path_reason
 
 RUN_COLUMNS: dict[str, str] = marked_entries("run")
 _COPIED_FIELDS = tuple(marked_entries("copied"))
@@ -466,14 +466,15 @@ class RunRegistry:
         return None if run is None or is_allowed else run.primary_label
 
     def file(self, producer: Producer, seq: int, ts: int, path: Any, n_bytes: Any, digest: Any) -> None:
-        """Store a saved file as reported; the view shows the primary's.
+        """Store a saved file as reported; the view shows the primary's, and those of any label below `mlflow/`.
 
-        One of another label is refused if there is a primary.
+        Any other one of another label is refused if there is a primary.
         """
         path = text_of(path)
         if (objection := invalid_path_reason(path)) is not None:
             raise ValueError(f"path {path!r:.80}: {objection}")
-        if (primary := self._primary_beside(producer)) is not None:
+        is_of_primary = not path.startswith(ANY_LABEL_FOLDER)
+        if is_of_primary and (primary := self._primary_beside(producer)) is not None:
             message = f"file {path!r:.200} of {producer.label} is refused: {primary} is the primary"
             self._context.emit_event(producer, seq, ts, "file_refused", "warning", message, {"path": path})
         self._context.batch.add("files", (producer.producer, seq, ts, path, count_of(n_bytes), digest_of(digest)))

@@ -357,13 +357,14 @@ FROM pairs p JOIN compared c ON c.producer = p.producer
 WHERE c.mine IS DISTINCT FROM c.theirs AND (c.mine IS NOT NULL OR p.is_whole)
 GROUP BY p.producer, p.seq, p.ts, p.label, p.primary_label;
 
--- Every save() of a primary, and when the content arrived. It may have arrived earlier, for another run.
+-- Every save() of a primary, each file of any label below `mlflow/` (ANY_LABEL_FOLDER), and when the content arrived. It
+-- may have arrived earlier, for another run.
 CREATE OR REPLACE VIEW base.saves AS
 SELECT i.run_id, i.label, i.attempt, i.node, f.seq, f.ts, f.path, f.bytes, f.sha256, s.stored_at
 FROM base.files f JOIN base.identified i ON i.producer = f.producer
 LEFT JOIN (SELECT sha256, bytes, min(ts) AS stored_at FROM base.stored GROUP BY ALL) s
   ON s.sha256 = f.sha256 AND s.bytes = f.bytes
-WHERE (i.is_primary OR i.is_coauthor) AND i.run_id IS NOT NULL;
+WHERE (i.is_primary OR i.is_coauthor OR starts_with(f.path, 'mlflow/')) AND i.run_id IS NOT NULL;
 
 -- The latest save of each path: within a label by attempt and seq, between labels by time.
 CREATE OR REPLACE VIEW files AS

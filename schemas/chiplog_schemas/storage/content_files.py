@@ -11,6 +11,7 @@ from pathlib import Path
 from chiplog_schemas.limits import FREE_BYTES_MIN, PATH_CHARS_MAX
 
 DIGEST_BYTES = 32
+ANY_LABEL_FOLDER = "mlflow/"  # files of a run below it may be of any label; the view base.saves has it, too
 _NAME = re.compile(r"[0-9a-f]{64}")
 _FREE_SHARE = 20  # of a disk smaller than this many times FREE_BYTES_MIN, one part stays free
 

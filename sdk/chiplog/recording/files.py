@@ -15,7 +15,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.interrupts import is_interrupt
@@ -32,6 +32,14 @@ _OUTBOX_AGE_S = 1.0  # its size is known for so long: thousands of files may wai
 
 class NotSavedError(Exception):
     """Why a file is not saved: (kind, text after the path in the message)."""
+
+
+class SavedFile(NamedTuple):
+    """A file of a run: its name there, and its content."""
+
+    path: str
+    size: int
+    sha256: bytes
 
 
 class FileSaver:
@@ -60,8 +68,8 @@ class FileSaver:
         self._n_refused = 0
         self._waiting = (float("-inf"), 0)  # when the outbox was looked at, and the bytes in it since
 
-    def save(self, path: Any, name: Any = None) -> list[str]:
-        """Save the files of a path or pattern; return their names in the run."""
+    def save(self, path: Any, name: Any = None) -> list[SavedFile]:
+        """Save the files of a path or pattern, and return them."""
         try:
             pattern = os.fsdecode(path)
             given = None if name is None else os.fsdecode(name)
@@ -73,7 +81,7 @@ class FileSaver:
             )
             self._complain(Diagnostic("file_bad_path", type(path).__name__, f"{message}; it is not saved"))
             return []
-        saved: list[str] = []
+        saved: list[SavedFile] = []
         left = self._outbox_bytes_max  # the agent frees room during copies, so bound one call
         n_refused, count = self._n_refused, 0
         for count, (source, in_run) in enumerate(self._resolve_sources(pattern, given), 1):
@@ -97,7 +105,7 @@ class FileSaver:
                 self._refuse(source, "file_unreadable", f"{error.strerror or error}; it is not saved")
             else:
                 self._say(in_run, size, digest)
-                saved.append(in_run)
+                saved.append(SavedFile(in_run, size, digest))
         if not count and self._n_refused == n_refused:
             self._refuse(pattern, "file_missing", "it contains no files; nothing is saved")
         return saved

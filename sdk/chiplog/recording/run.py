@@ -26,7 +26,7 @@ from chiplog.recording.config import Config, ConfigPublisher, Summary
 from chiplog.recording.environment import EnvironmentCollector
 from chiplog.recording.exit_status import ExitStatus, close, run_all
 from chiplog.recording.failures import cause_of, exit_status_of, failure_detail, failure_reason
-from chiplog.recording.files import FileSaver
+from chiplog.recording.files import FileSaver, SavedFile
 from chiplog.recording.media import MediaStorage
 from chiplog.recording.recorder import Recorder
 from chiplog.recording.resume import unmet_demand
@@ -53,6 +53,7 @@ from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.process.descriptors import never_destroy
 from chiplog_schemas.process.owners import announce
+from chiplog_schemas.storage.content_files import ANY_LABEL_FOLDER
 
 _ASK_WAIT_S = FINISH_WAIT_S / 2  # part of finish()'s time: for the group's answer, if the rank has none yet
 _DEVICE_WAIT_S = FINISH_WAIT_S / 4  # part of finish()'s time: for values that are being copied from a device
@@ -433,6 +434,14 @@ class Run(Recorder):
         if not self.is_primary:
             message = f"save() on {self.label} does nothing: only the primary's files are the run's"
             self._complaints.report(Diagnostic("save_not_primary", "", f"{message}; call it where run.is_primary"))
+            return []
+        return [file.path for file in self._saver.save(path, name)]
+
+    @never_raises("save", otherwise=list)
+    def _save_for_any_label(self, path: str | os.PathLike[str], name: str) -> list[SavedFile]:
+        """Save files below ANY_LABEL_FOLDER, where they are the run's whichever label saves them. Never raises."""
+        assert name.startswith(ANY_LABEL_FOLDER)
+        if self._settings.mode == "disabled" or self._is_finished_warn("save()") or not self._ensure_recording():
             return []
         return self._saver.save(path, name)
 

@@ -77,9 +77,12 @@ def test_files_are_the_last_word_of_the_primary_on_each_path(index: Index) -> No
     primary.say(EventKind.FILE, "last.pt", 11, TWO)
     primary.say(EventKind.FILE, "sub/notes.txt", 0, ONE)
     other.say(EventKind.FILE, "mine.txt", 12, ONE)
+    primary.say(EventKind.FILE, "mlflow/artifacts/shared.txt", 13, ONE)
+    other.say(EventKind.FILE, "mlflow/artifacts/shared.txt", 14, TWO, ts=START_US + 100)  # any label's, by contract
     index.take(whole(primary), whole(other))
     assert index.sql("SELECT run_id, path, bytes, sha256, epoch_us(ts) FROM files ORDER BY path") == [
         ("r", "last.pt", 11, TWO.hex(), START_US + 2),
+        ("r", "mlflow/artifacts/shared.txt", 14, TWO.hex(), START_US + 100),
         ("r", "sub/notes.txt", 0, ONE.hex(), START_US + 3),
     ]
     refused = index.sql("SELECT label, message, body FROM events WHERE kind = 'file_refused'")
