@@ -1,4 +1,4 @@
-"""`chiplog import`: bring exports of runs into a collector, here or over TCP."""
+"""`chiplog import`: bring exports, and runs of other libraries, into a collector, here or over TCP."""
 
 import contextlib
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from chiplog.cli.format_values import printable
 from chiplog.cli.options import checked_run_id
 from chiplog.cli.progress import progress_bar
 from chiplog.identity.process_info import node_name
@@ -19,6 +20,10 @@ from chiplog.transfer.export_format import RUN_FILE
 from chiplog.transfer.export_reader import ExportError, ExportReader
 from chiplog.transfer.import_blocks import ImportBlocks
 from chiplog.transfer.import_delivery import DeliveryError, Destination, check_connection, deliver_blocks, deliver_files
+from chiplog.transfer.importers.csv_file import ROLES
+from chiplog.transfer.importers.export_writer import WrittenRun, write_exports
+from chiplog.transfer.importers.formats import FORMATS, Options, guess_format, importer_of
+from chiplog.transfer.importers.imported_run import ImporterError
 from chiplog_schemas.addresses import check_connect
 from chiplog_schemas.model.intervals import Intervals
 from chiplog_schemas.paths import paths_for_root
@@ -26,6 +31,7 @@ from chiplog_schemas.security.curve import client_curve
 from chiplog_schemas.security.key_files import Keys, keys_dir
 from chiplog_schemas.security.permissions import Role
 
+EXPORT = "chiplog"  # as a format: what `chiplog export` wrote
 _ARRIVED = """
 SELECT hex(p.uuid) AS uuid, i.first_seq, i.last_seq FROM base.intervals i JOIN base.producers p USING (producer)
 WHERE list_contains($producers::VARCHAR[], hex(p.uuid)) AND p.role IS NOT NULL
@@ -40,50 +46,157 @@ WHERE e.kind = 'quarantined' AND list_contains($producers::VARCHAR[], hex(p.uuid
 
 
 @click.command("import")
-@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--from",
+    "format_name",
+    metavar="FORMAT",
+    type=click.Choice([EXPORT, *FORMATS]),
+    help=f"What PATH is: {', '.join([EXPORT, *FORMATS])}. Default: what it looks like.",
+)
+@click.option(
+    "--map",
+    "maps",
+    metavar="ROLE=COLUMN",
+    multiple=True,
+    help=f"The column of a CSV file with this role: {', '.join(ROLES)}. May be given again.",
+)
 @click.option(
     "--as",
     "run_id",
     metavar="RUN_ID",
     callback=checked_run_id,
-    help="Import one export as a new run with this ID.",
+    help="Import one run as a new run with this ID.",
 )
+@click.option("--project", metavar="NAME", help="The project of runs from another library.")
 @click.option("--dir", "directory", metavar="DIR", help="Import into this CHIPLOG_DIR (default ~/.chiplog).")
 @click.option("--url", metavar="URL", help="Collector: tcp://HOST:PORT, as agents use it.")
-def import_(directories: tuple[Path, ...], run_id: str | None, directory: str | None, url: str | None) -> None:
-    """Bring runs that `chiplog export` wrote into a collector. DIR is the directory of one run.
+def import_(
+    paths: tuple[Path, ...],
+    format_name: str | None,
+    maps: tuple[str, ...],
+    run_id: str | None,
+    project: str | None,
+    directory: str | None,
+    url: str | None,
+) -> None:
+    """Bring runs into a collector that `chiplog export` wrote, or another library.
 
-    Importing a run again changes nothing. All directories are checked before anything is sent.
+    PATH is the directory of an export, or what the other library wrote. Importing a run again changes nothing. All
+    paths are read and checked before anything is sent.
     """
-    if run_id is not None and len(directories) > 1:
-        raise click.UsageError(
-            f"--as names one run, and {len(directories)} directories are given; import each by itself"
-        )
+    if run_id is not None and len(paths) > 1:
+        raise click.UsageError(f"--as names one run, and {len(paths)} directories are given; import each by itself")
+    options = Options(_column_map(maps))
     with contextlib.ExitStack() as stack:
         try:
-            for path in directories:
-                _require_one_export(path)
-            exports = [stack.enter_context(_opened(path, run_id)) for path in directories]
+            formats = [format_name or _format_of(path) for path in paths]
+            exports = [
+                stack.enter_context(_opened(path, run_id))
+                for path, format_ in zip(paths, formats, strict=True)
+                if format_ == EXPORT
+            ]
+            written = [
+                run
+                for path, format_ in zip(paths, formats, strict=True)
+                if format_ != EXPORT
+                for run in _read_source(stack, format_, path, options, run_id, project)
+            ]
             destination = _destination(directory, url)
-        except (ExportError, ValueError) as error:
+        except (ExportError, ImporterError, ValueError) as error:
             raise click.UsageError(str(error)) from error
         for reader, blocks in exports:
-            try:
-                check_connection(destination)
-                has_all = _prepare(directory, url, blocks)
-                _deliver(destination, reader, blocks)
-                _check_rejected(directory, url, blocks)
-            except (DeliveryError, ExportError) as error:
-                raise click.ClickException(str(error)) from error
-            n_files = len(reader.contents)
-            files = f"{n_files} file{'s' if n_files != 1 else ''}"
-            line = f"run {blocks.run_id}: {reader.n_points:,} points, {files}, delivered to {destination.address}"
-            click.echo(f"{line}; it had all of its events before" if has_all else line, err=True)
+            _send(directory, url, destination, reader, blocks)
+        for run in written:
+            with _opened(run.path, None) as (reader, blocks):
+                _send(directory, url, destination, reader, blocks, run.run.source)
+            _report_unmapped(run)
+
+
+def _column_map(maps: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in maps:
+        role, is_given, column = text.partition("=")
+        if not is_given or role not in ROLES:
+            raise click.UsageError(f"--map {text!r:.80} is not ROLE=COLUMN; roles are {', '.join(ROLES)}")
+        found[role] = column
+    return found
+
+
+def _format_of(path: Path) -> str:
+    """Return the format of a path. Raises UsageError for an unknown one."""
+    if (path / RUN_FILE).exists():
+        return EXPORT
+    _require_one_export(path)
+    if (found := guess_format(path)) is not None:
+        return found
+    if not path.exists():
+        raise click.UsageError(f"{path} does not exist; name an export of chiplog, or what another library wrote")
+    raise click.UsageError(
+        f"{path} is no export of chiplog, and looks like none of {', '.join(FORMATS)}; name what it is with --from, or "
+        f"a directory with {RUN_FILE}"
+    )
+
+
+def _read_source(
+    stack: contextlib.ExitStack, format_name: str, path: Path, options: Options, run_id: str | None, project: str | None
+) -> list[WrittenRun]:
+    """Read all runs of another library, and write them as exports, which last as long as `stack`."""
+    from rich.progress import MofNCompleteColumn
+
+    scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chiplog-import-")))
+    parts = importer_of(format_name).read(path, options)
+    try:
+        with progress_bar(MofNCompleteColumn()) as progress:
+            task = progress.add_task(f"reading {path}", total=None)
+            written = write_exports(
+                format_name,
+                parts,
+                scratch,
+                run_id=run_id,
+                project=project,
+                on_progress=lambda n: progress.advance(task, n),
+            )
+    except OSError as error:
+        raise ImporterError(
+            f"{error.filename or path}: {error.strerror or error}; check the path, its disk, and TMPDIR"
+        ) from error
+    if not written:
+        raise ImporterError(f"{path}: there is no run in it; name another path, or its format with --from")
+    return written
+
+
+def _report_unmapped(run: WrittenRun) -> None:
+    for what, (count, example) in run.unmapped.items():
+        first = f", the first: {printable(example)}" if example else ""
+        click.echo(f"run {run.run.run_id}: not imported: {count:,} {what}{first}", err=True)
+
+
+def _send(
+    directory: str | None,
+    url: str | None,
+    destination: Destination,
+    reader: ExportReader,
+    blocks: ImportBlocks,
+    source: Path | None = None,
+) -> None:
+    """Deliver one run. source: what another library wrote; None: an export."""
+    try:
+        check_connection(destination)
+        has_all = _prepare(directory, url, blocks, source)
+        _deliver(destination, reader, blocks)
+        _check_rejected(directory, url, blocks)
+    except (DeliveryError, ExportError) as error:
+        raise click.ClickException(str(error)) from error
+    n_files = len(reader.contents)
+    files = f"{n_files} file{'s' if n_files != 1 else ''}"
+    line = f"run {blocks.run_id}: {reader.n_points:,} points, {files}, delivered to {destination.address}"
+    click.echo(f"{line}; it had all of its events before" if has_all else line, err=True)
 
 
 def _require_one_export(path: Path) -> None:
     """Raise UsageError for a directory of exports, as `chiplog export -o` was given it."""
-    if (path / RUN_FILE).exists() or not path.is_dir():
+    if not path.is_dir():
         return
     inside = sorted(child.name for child in path.iterdir() if (child / RUN_FILE).is_file())
     if inside:  # safeguard: exports-within-are-named
@@ -122,11 +235,12 @@ def _destination(directory: str | None, url: str | None) -> Destination:
     return Destination(where.collector_address, node_name())
 
 
-def _prepare(directory: str | None, url: str | None, blocks: ImportBlocks) -> bool:
+def _prepare(directory: str | None, url: str | None, blocks: ImportBlocks, source: Path | None) -> bool:
     """Let a run that was deleted be recorded again. Return True if the collector is known to have all events.
 
-    Raises ClickException if this host may not restore. Over TCP both need a reader's key. Without one the run is
-    delivered all the same; if it was deleted, it stays so.
+    Raises ClickException if this host may not restore, or if the run was imported from a source that has changed since:
+    what depends on the earlier end would stay. Over TCP both need a reader's key. Without one the run is delivered all
+    the same; if it was deleted, it stays so.
     """
     try:
         with connect(url, dir=directory, start=False) as client:
@@ -135,7 +249,14 @@ def _prepare(directory: str | None, url: str | None, blocks: ImportBlocks) -> bo
             if client.sql(query, {"producers": producers}).rows()[0]["n"]:
                 client.restore_producers(blocks.producers)  # safeguard: deleted-run-imported-again
                 return False
-            return _has_all_events(client, producers, blocks)
+            has_all = _has_all_events(client, producers, blocks)
+            was_imported = source is not None and client.sql(_ARRIVED, {"producers": producers}).rows()
+            if was_imported and not has_all:  # safeguard: changed-source-refused
+                raise click.ClickException(
+                    f"{source}: run {blocks.run_id} was imported before, and the source has changed since; "
+                    f"chiplog rm {blocks.run_id}, then import it again"
+                )
+            return has_all
     except QueryError as error:
         if error.kind != "unreachable":
             raise click.ClickException(f"run {blocks.run_id} was deleted here: {error.message}") from error

@@ -54,6 +54,12 @@ SAFEGUARDS = [
         condition=False,
         test="test_bad_input_is_one_line",
     ),
+    Safeguard(
+        "what a source has gained since its import does not come in without its end",
+        "changed-source-refused",
+        condition=False,
+        test="test_a_source_comes_in_once_and_is_refused_when_it_has_changed",
+    ),
 ]
 
 
@@ -198,6 +204,27 @@ def test_a_run_that_was_deleted_comes_back_with_an_import(exported: Path, tmp_pa
         end_daemons(paths_for_root(root))
 
 
+def test_a_source_comes_in_once_and_is_refused_when_it_has_changed(centre: Centre, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("step,loss,note\n1,0.5,hi\n2,nan,\n")
+    told = f"run from-csv: 2 points, 0 files, delivered to {centre.place.collector_address}"
+    arguments = [path, "--project", "p", "--as", "from-csv", "--dir", centre.root]
+    assert [run(*arguments).stderr for _ in range(2)] == [f"{told}\n", f"{told}; it had all of its events before\n"]
+    assert rows(centre.root, "SELECT project, name, state FROM runs WHERE run_id = 'from-csv'") == [
+        {"project": "p", "name": "a", "state": "finished"}
+    ]
+    before = centre.log_bytes()
+    path.write_text("step,loss,note\n1,0.5,hi\n2,nan,\n3,1,\n")
+    changed = run(*arguments)
+    assert changed.exit_code == 1
+    assert changed.stderr.startswith(
+        f"Error: {path}: run from-csv was imported before, and the source has changed since"
+    )
+    path.write_text("step,loss\n1,2\n3\n")
+    assert run(path, exported_csv := tmp_path / "b.csv", "--dir", centre.root).exit_code == 2
+    assert not exported_csv.exists() and centre.log_bytes() == before
+
+
 def test_several_exports_are_checked_before_the_first_is_sent(centre: Centre, exported: Path, tmp_path: Path) -> None:
     before = centre.log_bytes()
     damaged = shutil.copytree(exported, tmp_path / "damaged")
@@ -226,8 +253,12 @@ def test_several_exports_are_checked_before_the_first_is_sent(centre: Centre, ex
         (["{export}", "--as", "a\nb"], "run ID 'a\\nb' has control characters; give 'a_b'"),
         (["{export}", "--as", "../../evil"], "run ID '../../evil' has a slash; give '.._.._evil'"),
         (["{export}", "--as", " "], "run ID ' ' has no characters; give another one"),
-        (["/nowhere"], "/nowhere is no export of chiplog: name a directory with run.json"),
-        (["{export}/metrics.parquet"], "metrics.parquet is no export of chiplog: name a directory with run.json"),
+        (["/nowhere"], "/nowhere does not exist; name an export of chiplog, or what another library wrote"),
+        (["{export}/metrics.parquet"], "metrics.parquet is no export of chiplog, and looks like none of "),
+        (["{export}/metrics.parquet", "--from", "chiplog"], "is no export of chiplog: name a directory with run.json"),
+        (["{export}/run.json", "--from", "csv"], "run.json:1: no column of steps; name it: --map step=COLUMN"),
+        (["/nowhere", "--from", "csv"], "/nowhere: No such file or directory; check the path, its disk, and TMPDIR"),
+        (["{export}", "--map", "x"], "--map 'x' is not ROLE=COLUMN; roles are step, time, label, run, key, value"),
         (["{export}", "--dir", "a", "--url", "tcp://x:1"], "--dir a and --url tcp://x:1 exclude each other"),
         (["{export}", "--url", "x"], "'x'"),
         (["{export}", "--url", "tcp://192.0.2.1:9"], "is on another host, which needs CURVE keys"),

@@ -1,0 +1,1 @@
+"""Runs that other libraries recorded, as exports of chiplog."""

@@ -1,0 +1,104 @@
+"""A CSV file in SQL has the steps, times and values that Python's csv module reads; bad rows are one line each."""
+
+import csv
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.imported_runs import import_path, open_index
+from tests.support.index import Index
+from tests.support.safeguard import Safeguard
+
+from chiplog.transfer.importers.imported_run import ImporterError
+
+SAFEGUARDS = [
+    Safeguard(
+        "a ragged row of a CSV file is refused",
+        "ragged-row-refused",
+        condition=False,
+        test="test_bad_input_is_one_line_with_file_place_and_remedy",
+    ),
+    Safeguard(
+        "a number with a decimal comma does not become a text",
+        "decimal-comma-refused",
+        condition=False,
+        test="test_bad_input_is_one_line_with_file_place_and_remedy",
+    ),
+]
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    with open_index() as index:
+        yield index
+
+
+def test_every_cell_is_the_value_that_csv_reads(index: Index, tmp_path: Path) -> None:
+    """Invariant: SQL has exactly the non-empty cells, by step, time and name, to the last bit."""
+    seed = 20
+    rng = random.Random(seed)
+    path = tmp_path / "run.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["iteration", "when", "loss", "a, b", "note"])
+        for step in range(500):
+            cells = [rng.choice(["", repr(rng.gauss(0, 1)), "nan", "-inf", "1e-300"]) for _ in range(2)]
+            writer.writerow([step, repr(1.7e9 + step / 8), *cells, rng.choice(["", "text, with comma"])])
+    import_path(index, "csv", path, {"step": "iteration", "time": "when"})
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    expected = [
+        (key, int(row["iteration"]), round(float(row["when"]) * 1e6), str(float(row[key])))
+        for row in rows
+        for key in ("loss", "a, b")
+        if row[key]
+    ]
+    found = index.sql("SELECT key, step, epoch_us(ts), value FROM metrics")
+    assert sorted((*row[:3], str(row[3])) for row in found) == sorted(expected), f"seed {seed}"
+    texts = index.sql("SELECT step, value FROM texts ORDER BY step")
+    assert texts == [(int(row["iteration"]), row["note"]) for row in rows if row["note"]]
+
+
+def test_roles_give_runs_labels_and_a_value_in_each_row(index: Index, tmp_path: Path) -> None:
+    path = tmp_path / "long.tsv"
+    lines = ["run\tlabel\tname\tvalue\ttime", "a\trank0\tloss\t0.5\t2026-01-01T00:00:00Z", "b\t\tacc\tNaN\t0"]
+    path.write_text("\ufeff" + "\r\n".join([*lines, ""]), encoding="utf-8")
+    import_path(index, "csv", path, {"key": "name", "step": ""})
+    found = index.sql("SELECT run_id, label, key, step, epoch_us(ts), value FROM metrics ORDER BY ALL")
+    assert found[0] == ("a", "rank0", "loss", 0, 1_767_225_600_000_000, 0.5)
+    assert found[1][:5] == ("b", "main", "acc", 1, 0) and math.isnan(found[1][5])
+
+
+@pytest.mark.parametrize(
+    ("content", "column_map", "message"),
+    [
+        (b"", {}, "bad.csv:1: no header; the first line must name the columns"),
+        (b"step,a\n", {}, "bad.csv: no rows below the header"),
+        (b"x,a\n1,2\n", {}, "bad.csv:1: no column of steps; name it: --map step=COLUMN, one of x, a"),
+        (b"step,a\n1,2\n", {"time": "t"}, "bad.csv:1: no column 't' for --map time; the columns are step, a"),
+        (b"step,a,a\n1,2,3\n", {}, "bad.csv:1: two columns are called 'a'; rename one"),
+        (b"step,a\n1,2\n2,3,4\n", {}, "bad.csv:3: 3 cells, and the header has 2; quote cells"),
+        (b"step,a\n1,2\n\n2\n", {}, "bad.csv:4: 1 cells, and the header has 2"),
+        (b"step,a\nit,loss\n1,2\n", {}, "bad.csv:2: step 'it' is no whole number; the file has two header lines"),
+        (b"step,a\n1,2\n1.5,2\n", {}, "bad.csv:3: step '1.5' is no whole number; correct it"),
+        (b"step,a\n99999999999999999999,2\n", {}, "bad.csv:2: step '99999999999999999999' is no whole number"),
+        (b"step;a\n1;0,25\n", {}, "bad.csv:2: column 'a' has 0,25, with a decimal comma; write it with a point"),
+        (b"step,time,a\n1,soon,2\n", {}, "bad.csv:2: time 'soon' is neither seconds nor ISO 8601"),
+        (b"step,time,a\n1,1700000000000,2\n", {}, "bad.csv:2: time '1700000000000' is not in seconds since"),
+        (b"step,run,a\n1,x,2\n1,y,2\n2,x,2\n", {}, "bad.csv:4: run 'x' has rows further up; sort the file by run"),
+        (b"step,key,a\n1,x,2\n", {"key": "key"}, "--map key=COLUMN and --map value=COLUMN need each other"),
+        (b"step,a\n1,\xff\n", {}, "bad.csv: byte 9 is not UTF-8; save the file as UTF-8"),
+        (b'step,a\n1,"2\n', {}, "unexpected end of data; save the file as CSV again"),
+    ],
+)
+def test_bad_input_is_one_line_with_file_place_and_remedy(
+    index: Index, tmp_path: Path, content: bytes, column_map: dict[str, str], message: str
+) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_bytes(content)
+    with pytest.raises(ImporterError) as error:
+        import_path(index, "csv", path, column_map)
+    assert message in str(error.value) and "\n" not in str(error.value)
+    assert index.sql("FROM runs") == [], "nothing is stored in part"
