@@ -117,6 +117,9 @@ def gpt(story: Story) -> None:
     ranks[0].say(EventKind.ARTIFACT_ALIAS, "gpt", "model", bytes(32), "best", 1, ts=at(32))
     ranks[1].say(EventKind.ARTIFACT_USE, "gpt", "model", bytes(32), ts=at(33))
     ranks[0].say(EventKind.SUMMARY, {"note": '"diverged late"'}, ts=at(33))
+    for rank, key, value in ((0, "dataset", "en-2"), (0, "stage", "draft"), (1, "stage", "reviewed"), (1, "tmp", "x")):
+        ranks[rank].say(EventKind.TAG, key, value, ts=at(33 + rank))
+    ranks[0].say(EventKind.TAG, "tmp", None, ts=at(35))
     ranks[1].say(EventKind.NOTICE, "alert", "warning", "loss spike: at step 1", {}, ts=at(21))
     for line_no, line in enumerate(("epoch 1", "100 %"), 1):
         ranks[1].say(EventKind.CONSOLE, 1, line_no, line, ts=at(20 + line_no))

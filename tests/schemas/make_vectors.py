@@ -90,6 +90,7 @@ EVENTS: dict[EventKind, list[Any]] = {
     EventKind.ARTIFACT: ["gpt", "model", "model", b"\6" * 32, 2, 4_096, '{"epoch": 3}', "the best so far"],
     EventKind.ARTIFACT_ALIAS: ["gpt", "model", b"\6" * 32, "best", 1],
     EventKind.ARTIFACT_USE: ["gpt", "model", b"\6" * 32],
+    EventKind.TAG: ["mlflow.runName", "wistful-finch-3"],
     EventKind.CONFIG_HASHES: [1, {"lr": "5f70bf18", "model/layers": "4b227777"}],
     EventKind.IMPORTED: [
         {
@@ -126,6 +127,7 @@ EVENTS: dict[EventKind, list[Any]] = {
 
 # Forms that were added later, in addition to the first vector of their kind.
 LATER_EVENTS: dict[str, tuple[EventKind, list[Any]]] = {
+    "tag-removed": (EventKind.TAG, ["stage", None]),
     "peer-detail": (
         EventKind.PEER,
         [PRODUCER_A, {"state": "crashed", "exit_signal": 9, "late_us": 500_000, "detail": {"status_by": "pidfd"}}],

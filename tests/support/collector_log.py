@@ -117,6 +117,7 @@ VIEWS = (
     "run_summary",
     "keys",
     "metric_definitions",
+    "run_tags",
     "events",
     "completeness",
     "phases",

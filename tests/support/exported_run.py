@@ -66,6 +66,10 @@ def payloads(run: str = "whole") -> list[object]:
             rank.say(EventKind.ARTIFACT_ALIAS, "p", "model", digest, "best", 1)
             rank.say(EventKind.ARTIFACT_USE, "p", "model", digest)
         rank.say(EventKind.CONFIG_HASHES, 1, {"lr": rank.label})
+        rank.say(EventKind.TAG, "stage", f"set by {rank.label} ü")
+        rank.say(EventKind.TAG, f"of {rank.label}", "")
+        rank.say(EventKind.TAG, "gone", "soon")
+        rank.say(EventKind.TAG, "gone", None)
         rank.say(EventKind.NOTICE, "alert", "warning", "high", {"text": "x"})
     rank0.say(EventKind.CONFIG, {"lr": "0.2"})
     for path, data in SAVES:

@@ -49,6 +49,9 @@ def everything(n_steps: int = 40, seed: int = 1) -> list:
             rank.say(EventKind.ARTIFACT_ALIAS, "p", "model", digest, "best", 1)
             rank.say(EventKind.ARTIFACT_USE, "p", "model", digest)
         rank.say(EventKind.CONFIG_HASHES, 1, {"lr": rank.label})
+        rank.say(EventKind.TAG, "stage", f"set by {rank.label} ü")
+        rank.say(EventKind.TAG, "gone", "soon")
+        rank.say(EventKind.TAG, "gone", None)
     ranks[0].say(EventKind.STATE, {"state": "finished", "exit_code": 0})
     ranks[1].become(label="worker1", notes="moved")
     for step in range(20):

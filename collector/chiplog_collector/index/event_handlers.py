@@ -20,6 +20,7 @@ from chiplog_collector.index.validation import (
     floats_of,
     json_of,
     optional_digest_of,
+    optional_text_of,
     text_of,
     uuid_of,
 )
@@ -67,6 +68,7 @@ class EventHandlers:
         checks: dict[Field, Callable[[Any], Any] | None] = {
             Field.INT: None,
             Field.TEXT: text_of,
+            Field.OPTIONAL_TEXT: optional_text_of,
             Field.NAME: lambda value: self._context.name(text_of(value)),
             Field.FLOATS: floats_of,
             Field.STREAM: lambda value: CONSOLE_STREAMS.get(value, str(value)),

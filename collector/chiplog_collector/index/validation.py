@@ -26,6 +26,11 @@ def text_of(value: Any) -> str:
     return clean(value)
 
 
+def optional_text_of(value: Any) -> str | None:
+    """Return a text, cleaned, or None."""
+    return None if value is None else text_of(value)
+
+
 def json_of(value: Any) -> str:
     """Return a JSON text that DuckDB's JSON type accepts. NaN and Infinity, which JSON lacks, become strings."""
     return json_text(json.loads(text_of(value), parse_constant=lambda constant: constant))

@@ -32,6 +32,7 @@ class Field(Enum):
 
     INT = Column.INT, "BIGINT"
     TEXT = Column.OBJECT, "VARCHAR"
+    OPTIONAL_TEXT = Column.OBJECT, "VARCHAR", "text or NULL"  # a text, or nil
     NAME = Column.OBJECT, "INTEGER"  # a text; the table has its number in base.names
     FLOATS = Column.OBJECT, "DOUBLE[]"  # float64, as bin
     STREAM = Column.INT, "VARCHAR"  # see CONSOLE_STREAMS
@@ -186,6 +187,8 @@ class EventKind(IntEnum):
         22,
         EventSpec({"project": Field.TEXT, "name": Field.TEXT, "digest": Field.DIGEST}, table="artifact_uses"),
     )
+    # a tag of the run, from any label. value: nil removes it
+    TAG = 23, EventSpec({"key": Field.TEXT, "value": Field.OPTIONAL_TEXT}, table="run_tags")
 
     spec: EventSpec
 

@@ -2,7 +2,7 @@
 
 from importlib.resources import files
 
-MIGRATION = 11  # grows with every change of tables.sql; a database of a lower one is rebuilt from the log
+MIGRATION = 12  # grows with every change of tables.sql; a database of a lower one is rebuilt from the log
 ROLLUPS = 1  # grows with every change of the rollups' SQL; those of another number are computed again from the tables
 LEVELS = (16, 256)  # steps in a bucket of base.metric_levels; curves.sql has them, too
 # Each file reads from those before it.

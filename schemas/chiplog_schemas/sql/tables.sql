@@ -86,6 +86,8 @@ CREATE TABLE base.definitions (
 );
 -- Hashes of each rank's config by key, as JSON with sorted keys: equal configs are equal texts.
 CREATE TABLE base.config_hashes (producer INTEGER, seq BIGINT, ts TIMESTAMP, is_whole BOOLEAN, hashes VARCHAR);
+-- Tags of runs as they were set; a value of NULL removes one.
+CREATE TABLE base.run_tags (producer INTEGER, seq BIGINT, ts TIMESTAMP, key VARCHAR, value VARCHAR);
 CREATE TABLE base.events (
     producer INTEGER, seq BIGINT, ts TIMESTAMP, kind VARCHAR, level VARCHAR, message VARCHAR, body VARCHAR,
     cause VARCHAR, -- EndCause of a `traceback`

@@ -216,6 +216,17 @@ WHERE i.is_primary OR i.is_coauthor  -- safeguard: coauthor-rows-stay
 -- safeguard: config-value-by-seq
 QUALIFY row_number() OVER (PARTITION BY i.run_id, c.key ORDER BY i.is_primary DESC, i.attempt DESC, c.seq DESC) = 1;
 
+-- The last value of each tag, whichever label set it. Labels of one time are told apart by their names, so that an
+-- import and a rebuild give the same row.
+CREATE OR REPLACE VIEW run_tags AS
+SELECT run_id, key, value, label, ts FROM (
+    SELECT i.run_id, t.key, t.value, i.label, t.ts
+    FROM base.run_tags t JOIN base.identified i ON i.producer = t.producer
+    WHERE i.run_id IS NOT NULL
+    -- safeguard: last-tag-counts
+    QUALIFY row_number() OVER (PARTITION BY i.run_id, t.key ORDER BY t.ts DESC, t.seq DESC, i.label, i.attempt DESC) = 1
+) WHERE value IS NOT NULL;
+
 -- The latest definition of each metric name per label (define_metric).
 CREATE OR REPLACE VIEW metric_definitions AS
 SELECT i.run_id, i.label, d.name, nullif(d.summary, '') AS summary, nullif(d.step_metric, '') AS step_metric,

@@ -107,6 +107,7 @@ class DisabledRun:
     define_metric: Callable[..., None] = _call
     finish: Callable[..., None] = _call
     watch: Callable[..., None] = _call
+    _set_tag: Callable[..., None] = _call
 
     def __getattr__(self, name: str) -> Any:
         """Return an empty value, or an object that does nothing, for a name of a run that scripts expect."""

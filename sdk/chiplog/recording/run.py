@@ -44,7 +44,7 @@ from chiplog.safety.text import clean_utf8, is_encodable
 from chiplog.settings import RunSettings, as_strings, identity_event_fields, safe_name
 from chiplog.torch.current_device import CurrentDevice, current_device
 from chiplog.values.artifact_value import ArtifactPlace, ArtifactValue, artifact_class, find_artifact
-from chiplog.values.metrics import Media
+from chiplog.values.metrics import Media, flatten
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
@@ -408,6 +408,18 @@ class Run(Recorder):
         title, level = parse_alert(title, level, self._complaints.report)
         if self._alerts.allow(title, time.monotonic()):
             self._emit(EventKind.NOTICE, "alert", level, title, {"text": clean_utf8(str(text))})
+
+    @never_raises("set_tag")
+    def _set_tag(self, key: str, value: str | None) -> None:
+        """Set a tag of the run, from any label; None removes it. The last call of all labels counts. Never raises."""
+        if self._settings.mode == "disabled" or self._is_finished_warn("set_tag()"):
+            return
+        text = "" if value is None else str(value)
+        for item in flatten({key: text}):  # the bounds of a text in log()
+            if isinstance(item, Diagnostic):
+                self._complaints.report(item)
+            else:
+                self._emit(EventKind.TAG, item[0], None if value is None else item[1])
 
     @ignore_unknown_arguments
     @never_raises("save", otherwise=list)

@@ -152,6 +152,7 @@ TABLES = {
         "base.artifact_aliases",
     ),
     "artifact_uses": Table({**_OF_LABEL, **_OF_EVENT, **_OF_VERSION, **_PRODUCER}, "base.artifact_uses"),
+    "run_tags": Table({**_OF_LABEL, **_OF_EVENT, "key": "VARCHAR", "value": "VARCHAR", **_PRODUCER}, "base.run_tags"),
     # As the view shows them: an early end names its label. Only a `traceback` has a cause.
     "events": Table(
         {
@@ -255,7 +256,7 @@ OPTIONAL_COLUMNS = frozenset(
 )
 # Columns that exports of earlier versions lack; their values are NULL then.
 LATER_COLUMNS = {"definitions": frozenset({"hidden"}), "artifact_files": frozenset({"omitted"})}
-OPTIONAL_COLUMNS_OF_TABLES = {"artifact_files": frozenset({"sha256"})}
+OPTIONAL_COLUMNS_OF_TABLES = {"artifact_files": frozenset({"sha256"}), "run_tags": frozenset({"value"})}
 REQUIRED_OF_PRODUCERS = frozenset({"producer", "stored"})
 EXPORTED_NAMES = {"group": "run_group"}  # columns of a run that have another name on the wire
 

@@ -33,7 +33,7 @@ _DECIDED_COLUMNS = ("primary_label", "primary_launch", "primary_restart", "told"
 # Tables whose rows are events of a kind; the others' rows come in IMPORTED events.
 _OF_EVENTS = (
     *("metrics", "phases", "texts", "histograms", "media", "console", "summary", "definitions", "config_hashes"),
-    *("artifact_files", "artifacts", "artifact_aliases", "artifact_uses"),
+    *("artifact_files", "artifacts", "artifact_aliases", "artifact_uses", "run_tags"),
 )
 # Tables whose rows are one event each: the columns in the order of the fields, and the kind.
 _ROW_EVENTS = (
@@ -55,6 +55,7 @@ _ROW_EVENTS = (
     ),
     ("artifact_aliases", "project, name, unhex(digest), alias, is_set", EventKind.ARTIFACT_ALIAS),
     ("artifact_uses", "project, name, unhex(digest)", EventKind.ARTIFACT_USE),
+    ("run_tags", "key, value", EventKind.TAG),
 )
 _PACKED_KEYS_MAX = 10_000  # tuples of keys that are packed once
 _TIMES = ("started_at", "ended_at")

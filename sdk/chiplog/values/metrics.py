@@ -155,7 +155,7 @@ def flatten(
         if size > KEY_BYTES_MAX or not name:
             message = f"key {name!r:.60} has {size} bytes, the limit is {KEY_BYTES_MAX}; shorten it"
             if not name:
-                message = "a metric has no name: its key is ''; give the metric a name"
+                message = "a value has no name: its key is ''; give it a name"
             yield Diagnostic("key_length", name[:REPR_CHARS], message)
             continue
         if not is_encodable(name):

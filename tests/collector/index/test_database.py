@@ -30,6 +30,7 @@ TABLES = {
     9: "4f397593fcc3c192",
     10: "1edbd461ff2e8535",
     11: "ae3a3507fd69e236",
+    12: "9446fcda4e4e6d54",
 }  # migration -> digest of the columns of its tables
 ROLLUP_TEXTS = {1: "d0e69d80340b2c11"}  # number -> digest of the words of their statements
 SAFEGUARDS = [

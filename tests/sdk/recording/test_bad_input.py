@@ -159,7 +159,7 @@ def test_a_metric_and_a_phase_without_a_name_are_told_to_have_one(chiplog_dir, c
     run.finish()
     assert said(caplog) == [
         "chiplog: a phase has no name, and is not recorded; give the phase a name",
-        "chiplog: a metric has no name: its key is ''; give the metric a name",
+        "chiplog: a value has no name: its key is ''; give it a name",
     ]
 
 

@@ -17,6 +17,7 @@ import torch
 
 import chiplog
 from chiplog.identity.identity import PARENT_RUN
+from chiplog.recording.disabled import DisabledRun
 from chiplog.safety.diagnostics import Diagnostic, Diagnostics
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KIB, MIB
 from chiplog_schemas.model.events import EventKind
@@ -36,6 +37,33 @@ def test_seqs_are_gapless_and_the_first_event_is_the_identity(run, offline) -> N
     assert events[0].fields["identity"]["label"] == "rank0"
     assert events[-1].kind == EventKind.STATE
     assert run._journal.next_seq == len(events)
+
+
+def test_any_label_sets_and_removes_tags_within_the_bounds_of_texts(offline, caplog) -> None:
+    run = chiplog.init(run_id="r", label="rank1", primary=False, mode="offline", capture_console=False)
+    for key, value in (("stage", "ü"), ("stage", None), ("", "x"), ("k" * 513, "x"), ("long", "x" * 65_537)):
+        run._set_tag(key, value)
+    run._set_tag("half \udcff", Hostile())
+    run._set_tag(7, "x")  # type: ignore[arg-type]
+    run._set_tag("n", 7)  # type: ignore[arg-type]
+    run.finish()
+    run._set_tag("late", "x")
+    chiplog.init(mode="disabled")._set_tag("none", "x")
+    DisabledRun()._set_tag("none", "x")
+    assert [event.fields for event in offline(EventKind.TAG)] == [
+        {"key": "stage", "value": "ü"},
+        {"key": "stage", "value": None},
+        {"key": "n", "value": "7"},
+    ]
+    said = [record.getMessage().removeprefix("chiplog: ") for record in caplog.records]
+    assert [line[:30] for line in said] == [
+        "a value has no name: its key i",
+        "key 'kkkkkkkkkkkkkkkkkkkkkkkkk",
+        "text of 65537 characters under",
+        "set_tag() failed inside: Runti",
+        "key 7 is not a string; use str",
+        "set_tag() after finish() of r ",
+    ]
 
 
 def test_a_notebook_shows_a_run_as_an_escaped_table(run) -> None:
