@@ -210,11 +210,22 @@ FROM base.console f JOIN base.identified i ON i.producer = f.producer;
 -- The latest values that the primary wrote. Other labels' values are in base.config, and `events` reports them as
 -- refused. Keys that only the primary's parent wrote come from the parent: see `parent` in PROTOCOL.md.
 CREATE OR REPLACE VIEW config AS
-SELECT i.run_id, c.key, c.value::JSON AS value, c.ts, i.label
-FROM base.config c JOIN base.identified i ON i.producer = c.producer
-WHERE i.is_primary OR i.is_coauthor  -- safeguard: coauthor-rows-stay
--- safeguard: config-value-by-seq
-QUALIFY row_number() OVER (PARTITION BY i.run_id, c.key ORDER BY i.is_primary DESC, i.attempt DESC, c.seq DESC) = 1;
+WITH own AS (
+    SELECT i.run_id, c.key, c.value::JSON AS value, c.ts, i.label
+    FROM base.config c JOIN base.identified i ON i.producer = c.producer
+    WHERE i.is_primary OR i.is_coauthor  -- safeguard: coauthor-rows-stay
+    -- safeguard: config-value-by-seq
+    QUALIFY row_number() OVER (PARTITION BY i.run_id, c.key ORDER BY i.is_primary DESC, i.attempt DESC, c.seq DESC) = 1
+), params AS (
+    SELECT i.run_id, substr(t.key, 15) AS key, to_json(t.value) AS value, t.ts, i.label
+    FROM base.run_tags t JOIN base.identified i ON i.producer = t.producer
+    WHERE starts_with(t.key, 'chiplog:param/') AND i.run_id IS NOT NULL
+    -- safeguard: first-param-counts
+    QUALIFY row_number() OVER (PARTITION BY i.run_id, t.key ORDER BY t.ts, t.seq, i.label, i.attempt) = 1
+)
+SELECT * FROM own
+UNION ALL
+SELECT * FROM params p WHERE NOT EXISTS (SELECT 1 FROM own o WHERE o.run_id = p.run_id AND o.key = p.key);
 
 -- The last value of each tag, whichever label set it. Labels of one time are told apart by their names, so that an
 -- import and a rebuild give the same row.
@@ -222,7 +233,7 @@ CREATE OR REPLACE VIEW run_tags AS
 SELECT run_id, key, value, label, ts FROM (
     SELECT i.run_id, t.key, t.value, i.label, t.ts
     FROM base.run_tags t JOIN base.identified i ON i.producer = t.producer
-    WHERE i.run_id IS NOT NULL
+    WHERE i.run_id IS NOT NULL AND NOT starts_with(t.key, 'chiplog:param/')  -- those are config
     -- safeguard: last-tag-counts
     QUALIFY row_number() OVER (PARTITION BY i.run_id, t.key ORDER BY t.ts DESC, t.seq DESC, i.label, i.attempt DESC) = 1
 ) WHERE value IS NOT NULL;

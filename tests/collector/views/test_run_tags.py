@@ -14,6 +14,13 @@ SAFEGUARDS = [
         new="t.ts, t.seq",
         test="test_the_last_value_of_all_labels_counts_by_time_and_then_by_seq",
     ),
+    Safeguard(
+        "of several values of a param the first one counts",
+        "first-param-counts",
+        part="ORDER BY t.ts, t.seq, i.label, i.attempt",
+        new="ORDER BY t.ts DESC, t.seq, i.label, i.attempt",
+        test="test_params_are_config_of_any_label_and_the_first_value_counts",
+    ),
 ]
 TAGS = f"SELECT run_id, key, value, label, epoch_us(ts) - {START_US} FROM run_tags ORDER BY ALL"
 
@@ -68,3 +75,15 @@ def test_a_tag_of_wrong_types_costs_itself(index: Index) -> None:
     assert index.sql(TAGS) == [("r", "good", "x", "rank0", 1)]
     assert index.sql("SELECT DISTINCT kind, code FROM base.quarantine") == [(int(EventKind.TAG), "event_rejected")]
     assert index.sql("SELECT count(*) FROM base.quarantine") == [(3,)]
+
+
+def test_params_are_config_of_any_label_and_the_first_value_counts(index: Index) -> None:
+    first, second = Rank(0, primary=True), Rank(1)
+    first.say(EventKind.CONFIG, {"own": "1"}, ts=START_US)
+    tag(first, "chiplog:param/own", "2", 1)
+    tag(second, "chiplog:param/lr", "0.1", 1)
+    tag(first, "chiplog:param/lr", "0.2", 2)
+    index.take(whole(second), whole(first))
+    config = index.sql("SELECT key, value->>'$', label FROM config WHERE run_id = 'r' ORDER BY key")
+    assert config == [("lr", "0.1", "rank1"), ("own", "1", "rank0")]
+    assert index.sql(TAGS) == []
