@@ -211,6 +211,16 @@ class Recorder(LoopCalls):
             self._complaints.report_nonfinite(numbers, step)
         self._append_values(EventKind.METRICS, step, numbers, ts)
 
+    def _log_at(self, step: int, ts: int, numbers: Mapping[str, float]) -> None:
+        """Log numbers of another time than now, in microseconds since the epoch."""
+        if self._finished:
+            self._warn_after_finish()
+            return
+        self._follow_fork()
+        self._note_step(step)
+        self._last_step = step
+        self._append_resolved(step, ts, numbers)
+
     def _note_unreadable(self, error: Exception) -> None:
         message = f"values on a device could not be read: {error_text(error)}; they are declared lost"
         self._complaints.report(Diagnostic("device_values_dropped", "unreadable", message))

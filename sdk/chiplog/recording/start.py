@@ -3,8 +3,9 @@
 import copyreg
 import logging
 import os
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 from chiplog.identity import process_info
@@ -103,17 +104,45 @@ def init(
         return _init(os.environ, given)
 
 
+def open_beside(environ: Mapping[str, str], *, joins: bool = False, **arguments: Any) -> Run:
+    """Open a run for an integration, next to the open ones, as `init` does. No child of this process inherits it.
+
+    environ: the variables to use. joins: another process may have opened the run: this one describes it only if that
+    one has ended. arguments: of `init`.
+    """
+    given = {name: known.default for name, known in signature(init).parameters.items()}
+    given |= {"reinit": CREATE_NEW, **arguments}
+    with handlers_held(), current_run.opening():
+        settings = _resolve(environ, given)
+        if joins:
+            identity = settings.identity
+            settings = replace(settings, identity=replace(identity, is_fallback_primary=identity.primary))
+        return _enter(settings)
+
+
 def _init(environ: MutableMapping[str, str], given: dict[str, Any]) -> Run:
-    try:
-        settings = resolve_settings(environ, given, open_runs(), current_run.opened_ids)
-    except Exception as error:
-        _log.warning("chiplog: init() got invalid arguments (%s); nothing is logged", error_text(error))
-        settings = disabled_settings(environ, given, open_runs(), current_run.opened_ids)
+    settings = _resolve(environ, given)
     previous = _previous(settings, reinit_of(given["reinit"])[0])
     if previous is not None:
         for remark in settings.diagnostics:
             previous._complain(remark)
         return previous
+    run = _enter(settings)
+    if run.mode != "disabled":
+        export_run(environ, run, run.id, settings.identity, encode_places(environ, settings.places_for_children))
+    return run
+
+
+def _resolve(environ: Mapping[str, str], given: dict[str, Any]) -> RunSettings:
+    try:
+        return resolve_settings(environ, given, open_runs(), current_run.opened_ids)
+    except Exception as error:
+        _log.warning("chiplog: init() got invalid arguments (%s); nothing is logged", error_text(error))
+        return disabled_settings(environ, given, open_runs(), current_run.opened_ids)
+
+
+def _enter(settings: RunSettings) -> Run:
+    """Open a run, and make it the current one."""
     run = _open(settings)
     for line in settings.announcements:
         _log.warning("chiplog: %s", line)
@@ -125,8 +154,6 @@ def _init(environ: MutableMapping[str, str], given: dict[str, Any]) -> Run:
     process_hooks.forget_exit()
     process_hooks.install()
     process_hooks.finalize_with_multiprocessing()
-    if run.mode != "disabled":
-        export_run(environ, run, run.id, settings.identity, encode_places(environ, settings.places_for_children))
     return run
 
 
