@@ -1,0 +1,155 @@
+"""What the database knows of runs, waited for at most 30 seconds."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from mlflow.entities import Metric
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
+
+from chiplog.integrations.mlflow.addresses import Address
+from chiplog.integrations.mlflow.experiments import experiment_id_of
+from chiplog.integrations.mlflow.records import MLFLOW_ID, RunRecord, Tag
+from chiplog.query.client import NoDataError, connect
+from chiplog.query.result import QueryError
+from chiplog.safety.background_threads import start_thread
+from chiplog.safety.diagnostics import error_text
+
+WAIT_S = 30.0
+_T = TypeVar("_T")
+_RUNS = """
+WITH page AS MATERIALIZED (
+    SELECT run_id, project, name, state, primary_label, created_at, ended_at FROM runs WHERE {where}
+), t AS (
+    SELECT run_id, list({{'key': key, 'value': value, 'label': label, 'ts': epoch_us(ts)}} ORDER BY key) AS tags
+    FROM run_tags WHERE run_id IN (SELECT run_id FROM page) GROUP BY run_id
+), c AS (
+    SELECT run_id, list({{'key': key, 'value': value->>'$'}} ORDER BY ts, key) AS params
+    FROM config WHERE run_id IN (SELECT run_id FROM page) GROUP BY run_id
+), latest AS (
+    SELECT run_id, label, key,
+           arg_max({{'step': step, 'ts': epoch_ms(ts), 'value': value}},
+                   {{'step': step, 'ts': ts, 'value': CASE WHEN isnan(value) THEN 0 ELSE value END}}) AS point
+    FROM metrics WHERE run_id IN (SELECT run_id FROM page) GROUP BY run_id, label, key
+), m AS (
+    SELECT l.run_id, list({{'key': CASE WHEN l.label = p.primary_label THEN '' ELSE l.label || '/' END || l.key,
+                            'point': l.point}} ORDER BY l.key) AS metrics
+    FROM latest l JOIN page p ON p.run_id = l.run_id GROUP BY l.run_id
+)
+SELECT page.*, t.tags, c.params, m.metrics FROM page
+LEFT JOIN t ON t.run_id = page.run_id LEFT JOIN c ON c.run_id = page.run_id LEFT JOIN m ON m.run_id = page.run_id
+"""
+_ID_OF = "SELECT run_id FROM run_tags WHERE key = $key AND value = $run LIMIT 1"
+_HISTORY = """
+SELECT m.step, epoch_ms(m.ts) AS ts, m.value, m.label FROM metrics m JOIN runs r ON r.run_id = m.run_id
+WHERE m.run_id = $run AND ((m.key = $key AND m.label = r.primary_label)
+    OR (m.label <> r.primary_label AND m.label || '/' || m.key = $key))
+"""
+_PROJECTS = """
+SELECT project, epoch_ms(min(created_at)) AS first, epoch_ms(max(created_at)) AS last FROM runs GROUP BY project
+"""
+_EXPERIMENT_TAGS = """
+SELECT r.project, t.key, arg_max(t.value, t.ts) AS value FROM run_tags t JOIN runs r ON r.run_id = t.run_id
+WHERE starts_with(t.key, $prefix) GROUP BY r.project, t.key
+"""
+
+
+class StoredRuns:
+    """Runs in the database of an address."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def rows(self, query: str, params: Mapping[str, Any] | None = None, wait_s: float = WAIT_S) -> list[dict[str, Any]]:
+        """Return the rows of a SELECT; none if nothing has been recorded. Raises MlflowException."""
+
+        def ask() -> list[dict[str, Any]]:
+            try:
+                with connect(self._address.collector, dir=self._address.directory) as client:
+                    return client.sql(query, params).rows()
+            except NoDataError:
+                return []
+
+        try:
+            return _within(wait_s, ask)
+        except TimeoutError:
+            message = f"chiplog's collector did not answer within {wait_s:g} s; see chiplog status"
+        except (QueryError, ValueError, OSError) as error:
+            message = f"chiplog's collector did not answer: {error_text(error)}"
+        raise MlflowException(message, TEMPORARILY_UNAVAILABLE)
+
+    def find(self, run_id: str, wait_s: float = WAIT_S) -> RunRecord | None:
+        """Return a run; None if the database has none of this ID. Raises MlflowException."""
+        found = self._records("run_id = $run", {"run": run_id}, wait_s)
+        if not found and (rows := self.rows(_ID_OF, {"key": MLFLOW_ID, "run": run_id}, wait_s)):
+            found = self._records("run_id = $run", {"run": rows[0]["run_id"]}, wait_s)
+        return found[0] if found else None
+
+    def list_all(self, experiment_ids: Iterable[str]) -> list[RunRecord]:
+        """Return the runs of some experiments. Raises MlflowException."""
+        wanted = set(experiment_ids)
+        names = [row["project"] for row in self.rows(_PROJECTS) if experiment_id_of(row["project"]) in wanted]
+        if not names:
+            return []
+        where = "list_contains($projects, project)" + (" OR project IS NULL" if None in names else "")
+        return self._records(where, {"projects": [name for name in names if name is not None]}, WAIT_S)
+
+    def history(self, run_id: str, key: str, wait_s: float = WAIT_S) -> list[tuple[str, Metric]]:
+        """Return the values of a metric, each with its label. Raises MlflowException."""
+        rows = self.rows(_HISTORY, {"run": run_id, "key": key}, wait_s)
+        return [(row["label"], Metric(key, row["value"], row["ts"], row["step"])) for row in rows]
+
+    def projects(self, wait_s: float = WAIT_S) -> list[dict[str, Any]]:
+        """Return the projects with the times of their first and last runs. Raises MlflowException."""
+        return self.rows(_PROJECTS, wait_s=wait_s)
+
+    def experiment_tags(self, prefix: str, wait_s: float = WAIT_S) -> list[dict[str, Any]]:
+        """Return project, key and value of the tags that runs keep for their experiments. Raises MlflowException."""
+        return self.rows(_EXPERIMENT_TAGS, {"prefix": prefix}, wait_s)
+
+    def _records(self, where: str, params: Mapping[str, Any], wait_s: float) -> list[RunRecord]:
+        return [_to_record(row) for row in self.rows(_RUNS.format(where=where), params, wait_s)]
+
+
+def _to_record(row: Mapping[str, Any]) -> RunRecord:
+    points = [(entry["key"], entry["point"]) for entry in row["metrics"] or ()]
+    return RunRecord(
+        row["run_id"],
+        experiment_id_of(row["project"]),
+        row["name"] or "",
+        row["state"],
+        row["primary_label"],
+        _ms_of(row["created_at"]) or 0,
+        _ms_of(row["ended_at"]),
+        tags={tag["key"]: Tag(tag["value"], tag["label"], tag["ts"]) for tag in row["tags"] or ()},
+        params={entry["key"]: entry["value"] for entry in row["params"] or ()},
+        stored_metrics=[Metric(key, point["value"], point["ts"], point["step"]) for key, point in points],
+    )
+
+
+def _ms_of(time: datetime | None) -> int | None:
+    return None if time is None else int(time.replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def _within(wait_s: float, ask: Callable[[], _T]) -> _T:
+    """Return what a function returns, or raise what it raises; TimeoutError if that takes too long."""
+    answers: list[_T] = []
+    errors: list[BaseException] = []
+    is_done = threading.Event()
+
+    def run() -> None:
+        try:
+            answers.append(ask())
+        except BaseException as error:
+            errors.append(error)
+        is_done.set()
+
+    if not start_thread(run, name="chiplog-mlflow-read"):
+        return ask()
+    if not is_done.wait(wait_s):
+        raise TimeoutError
+    if errors:
+        raise errors[0]
+    return answers[0]
