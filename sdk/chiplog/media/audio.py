@@ -65,11 +65,7 @@ class Audio(CapturedMedia):
         self._data = data
         self._metadata = {"format": form} | ({} if sample_rate is None else {"sample_rate": int(sample_rate)})
         if form == "wav":
-            try:
-                with wave.open(io.BytesIO(data)) as file:
-                    self._metadata |= _described(file.getframerate(), file.getnframes(), file.getnchannels())
-            except (wave.Error, EOFError, ZeroDivisionError):
-                return  # floats and compressed WAV: the bytes are stored all the same
+            self._metadata |= wav_metadata(data)
 
     def _read_samples(self, value: Any, sample_rate: Any, file_type: str) -> None:
         np = load_library("numpy", "numpy", "an array")
@@ -96,6 +92,15 @@ class Audio(CapturedMedia):
             self._data = _to_wav(self._samples, rate) if form == "wav" else _to_other(self._samples, rate, form)
             self._samples = None
         return Content("audio", self._data, self._metadata)
+
+
+def wav_metadata(data: bytes) -> dict[str, Any]:
+    """Return what the header of a WAV file says; nothing of floats and compressed WAV, or of other files."""
+    try:
+        with wave.open(io.BytesIO(data)) as file:
+            return _described(file.getframerate(), file.getnframes(), file.getnchannels())
+    except (wave.Error, EOFError, ZeroDivisionError):
+        return {}
 
 
 def _described(rate: int, n_frames: int, n_channels: int) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class Importer(Protocol):
 
 # In the order in which they are guessed: the special ones first.
 FORMATS = {
+    "tensorboard": "tensorboard_files",
     "csv": "csv_file",
 }
 
