@@ -31,6 +31,7 @@ class Importer(Protocol):
 # In the order in which they are guessed: the special ones first.
 FORMATS = {
     "tensorboard": "tensorboard_files",
+    "wandb": "wandb_run",
     "csv": "csv_file",
 }
 

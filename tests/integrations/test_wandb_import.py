@@ -1,0 +1,144 @@
+"""Runs of W&B's own library, offline: what `chiplog import` brings into SQL is what the file's reader gives."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integrations import wandb_runs
+from tests.integrations.matrix import PYTHON, ROW
+from tests.integrations.training import END_S
+from tests.support.node import Node
+from tests.support.waiting import wait_until
+
+_EXIT_CODES = {"loop": 0, "nested": 0, "summaries": 0, "config": 0, "failing": 1, "exiting": 3, "media": 0}
+_STEP_METRICS = {"summaries": {"val/": "epoch", "twice": "epoch"}}  # of define_metric, by the beginning of a name
+_LEFT_OUT = {"nested": {"list", "tuple", "array", "none"}}  # neither numbers nor texts
+_PRIVATE = ("run_id", "damage", "history", "state")
+_DIES = """
+import os, signal, sys, wandb
+run = wandb.init(config={"lr": 0.1})
+for step in range(5_000):
+    run.log({"loss": step / 7, "note": f"step {step}"})
+    if step == 3_000:
+        print("half", flush=True)
+"""
+
+
+def _environ(node: Node, project: str) -> dict[str, str]:
+    return wandb_runs.real_wandb({**os.environ, "CHIPLOG_DIR": str(node.root), "WANDB_PROJECT": project})
+
+
+def _import(path: Path, node: Node, project: str, *options: str) -> str:
+    command = [os.environ[PYTHON], "-m", "chiplog.cli", "import", str(path), "--dir", str(node.root)]
+    done = subprocess.run(
+        [*command, "--project", project, *options],
+        cwd=path.parent,
+        env=_environ(node, project),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=END_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def _compare(theirs: Mapping[str, Any], ours: Mapping[str, Any], script: str = "") -> None:
+    """Compare a run of W&B's file with SQL."""
+    for name in theirs.keys() - {*_PRIVATE, "config", "summary"}:
+        assert ours[name] == theirs[name], name
+    for name in ("config", "summary"):
+        assert _sorted(ours[name].items()) == _sorted(_of_one_word(name, theirs[name], script)), name
+    axes, left_out = _STEP_METRICS.get(script, {}), _LEFT_OUT.get(script, ())
+    rows: dict[int, dict[str, Any]] = {}
+    for step, key, value in theirs["history"]:
+        rows.setdefault(step, {})[key] = value
+    expected = []
+    for step, row in rows.items():
+        for key, value in row.items():
+            axis = next((metric for begin, metric in axes.items() if key.startswith(begin)), "")
+            if key not in left_out:
+                expected.append(
+                    (row[axis] if axis else step, key, float(value) if type(value) in (int, bool) else value)
+                )
+    assert _sorted(ours["history"]) == _sorted(expected)
+
+
+def _of_one_word(name: str, values: Mapping[str, Any], script: str) -> list[tuple[str, Any]]:
+    """Return a summary with the value of one word of `define_metric` in the place of its dict."""
+    is_defined = name == "summary" and script == "summaries"
+    words = {"min", "max", "mean", "first", "last"}
+    return [
+        (key, *value.values()) if is_defined and isinstance(value, dict) and value.keys() <= words and len(value) == 1
+        else (key, value)
+        for key, value in values.items()
+    ]  # fmt: skip
+
+
+def _sorted(rows: Any) -> list[str]:
+    """Return rows as texts in order. NaN equals itself then; SQL has it and infinities as texts in JSON."""
+    texts = (json.dumps(list(row), sort_keys=True) for row in rows)
+    return sorted(json.dumps(json.loads(text, parse_int=float, parse_constant=str)) for text in texts)
+
+
+@pytest.mark.parametrize("script", list(_EXIT_CODES))
+def test_an_import_brings_what_wandb_recorded(
+    script: str, shared_node: Node, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    environ = _environ(shared_node, tmp_path.name)
+    command = [os.environ[PYTHON], str(wandb_runs.SCRIPTS / f"{script}.py")]
+    ended = subprocess.run(command, cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, timeout=END_S)
+    assert ended.returncode == _EXIT_CODES[script]
+    version, recorded = wandb_runs.of_wandb(tmp_path)
+    told = _import(tmp_path, shared_node, tmp_path.name)
+    n_rows = sum(len(run["history"]) for run in recorded)
+    row = {"library": "import of W&B's .wandb files", "version": version, "ranks": 1, "rows": n_rows}
+    request.node.user_properties.append((ROW, row))
+    stored = {run["run_id"]: run for run in wandb_runs.of_sql(shared_node, tmp_path.name)}
+    assert stored.keys() == {run["run_id"] for run in recorded}
+    for run in recorded:
+        assert run["damage"] == []
+        _compare(run, stored[run["run_id"]], script)
+        assert stored[run["run_id"]]["state"] == ("failed" if _EXIT_CODES[script] else "finished")
+    again = _import(tmp_path, shared_node, tmp_path.name)
+    assert again.count("it had all of its events before") == len(recorded), told + again
+
+
+def test_a_killed_run_and_a_file_that_is_cut_off_have_what_their_reader_gives(
+    shared_node: Node, tmp_path: Path
+) -> None:
+    environ = {**_environ(shared_node, tmp_path.name), "WANDB_CONSOLE": "off"}
+    training = subprocess.Popen(
+        [os.environ[PYTHON], "-c", _DIES], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert training.stdout is not None
+    assert training.stdout.readline() == b"half\n"
+    wait_until(lambda: sum(path.stat().st_size for path in tmp_path.rglob("*.wandb")) > 50_000, "some of the file")
+    os.killpg(training.pid, signal.SIGKILL)
+    training.wait()
+    training.stdout.close()
+    time.sleep(1)  # its core, in a session of its own, ends too
+    [path] = tmp_path.rglob("run-*.wandb")
+    cut = tmp_path / "cut" / "wandb" / path.parent.name / path.name
+    cut.parent.mkdir(parents=True)
+    shutil.copyfile(path, cut)
+    os.truncate(cut, path.stat().st_size * 2 // 3 - 11)
+    for directory, project in ((tmp_path, tmp_path.name), (tmp_path / "cut", f"{tmp_path.name}-cut")):
+        _, [recorded] = wandb_runs.of_wandb(directory)
+        as_ = recorded["run_id"] if directory == tmp_path else f"{recorded['run_id']}-cut"
+        told = _import(directory / "wandb", shared_node, project, "--as", as_)
+        [stored] = wandb_runs.of_sql(shared_node, project)
+        assert stored["run_id"] == as_
+        assert len(recorded["history"]) > 100
+        _compare(recorded, stored)
+        if recorded["exit_code"] is None:
+            assert stored["state"] == "crashed"
+        assert ("damaged parts of the file" in told) == bool(recorded["damage"])
