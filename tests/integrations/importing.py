@@ -13,9 +13,9 @@ from tests.support.node import Node
 SCRIPTS = Path(__file__).with_name("trainings") / "imported"
 
 
-def run_script(name: str, *arguments: object, **environ: str) -> str:
+def run_script(name: str, *arguments: object, directory: Path | None = None, **environ: str) -> str:
     """Run a script of trainings/imported where the libraries are, and return what it printed."""
-    return _run([str(SCRIPTS / name), *map(str, arguments)], environ).stdout
+    return _run([str(SCRIPTS / name), *map(str, arguments)], environ, directory=directory).stdout
 
 
 def run_reader(name: str, *arguments: object, **environ: str) -> Any:
@@ -29,10 +29,13 @@ def import_into(node: Node, *arguments: object, exit_code: int = 0) -> list[str]
     return _run(command, {}, exit_code).stderr.splitlines()
 
 
-def _run(arguments: list[str], environ: dict[str, str], exit_code: int = 0) -> "subprocess.CompletedProcess[str]":
+def _run(
+    arguments: list[str], environ: dict[str, str], exit_code: int = 0, directory: Path | None = None
+) -> "subprocess.CompletedProcess[str]":
     ended = subprocess.run(
         [os.environ[PYTHON], *arguments],
         env={**os.environ, **environ},
+        cwd=directory,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",

@@ -30,8 +30,9 @@ class Importer(Protocol):
 
 # In the order in which they are guessed: the special ones first.
 FORMATS = {
-    "tensorboard": "tensorboard_files",
     "wandb": "wandb_run",
+    "tensorboard": "tensorboard_files",
+    "trackio": "trackio_file",
     "csv": "csv_file",
 }
 
