@@ -260,9 +260,8 @@ class ChiplogStore(AbstractStore):  # type: ignore[misc]  # MLflow is not typed 
 
     def _update(self, run_id: str, status: str | None, end_time: int | None, name: str | None) -> RunRecord:
         known = self._runs.find(run_id)
-        if status in ENDED and known is not None and known.inner is not None and not known.is_open:
-            known.state = "finished"  # it ended with the process, before MLflow's own hook
-            return known
+        if status in ENDED and not name and known is not None and known.inner is not None and not known.is_open:
+            return known  # it has ended with the process, before MLflow's own hook
         record = self._writer(run_id)
         if status in ENDED:
             self._set_tags(record, {STATUS: status, END: str(end_time) if end_time else None}, record.describes_run)

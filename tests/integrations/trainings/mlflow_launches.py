@@ -1,0 +1,62 @@
+"""What `start_run()` opens: on a rank, in a driver that starts ranks, in cells of a notebook, before a kill."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import mlflow
+
+PROJECT = os.environ["PROJECT"]
+
+
+def ranks() -> None:
+    """Log on each rank; rank 0 makes a nested and a further run, too."""
+    rank = int(os.environ["RANK"])
+    mlflow.set_experiment(PROJECT)
+    with mlflow.start_run(run_name="ranks"):
+        mlflow.log_param(f"of rank {rank}", rank)
+        mlflow.log_param("first", "same")
+        for step in range(3):
+            mlflow.log_metric("loss", rank + step / 4, step=step)
+        if rank == 0:
+            with mlflow.start_run(run_name="nested", nested=True):
+                mlflow.log_metric("loss", 9.0)
+    if rank == 0:
+        with mlflow.start_run(run_name="further"):
+            mlflow.log_metric("loss", 8.0)
+
+
+def driver() -> None:
+    """Start ranks while a run is open: they have one of their own, unless they get its ID."""
+    mlflow.set_experiment(PROJECT)
+    with mlflow.start_run(run_name="driver") as run:
+        mlflow.log_metric("before", 1.0)
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__]
+        named = {"MLFLOW_RUN_ID": run.info.run_id} if sys.argv[2:] == ["id"] else {}
+        subprocess.run([*command, "ranks"], env={**os.environ, **named}, check=True)
+        mlflow.log_metric("after", 2.0)
+
+
+def cells() -> None:
+    """Set ranks by hand, as cells of a notebook do: each start_run() is a run. A metric without a run is another."""
+    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="localhost", MASTER_PORT="29501")
+    mlflow.set_experiment(PROJECT)
+    for number in range(2):
+        with mlflow.start_run(run_name=f"cell {number}"):
+            mlflow.log_metric("loss", number)
+    mlflow.log_metric("auto", 1.0)
+
+
+def killed() -> None:
+    """Log, and die between two calls."""
+    mlflow.set_experiment(PROJECT)
+    mlflow.start_run(run_name="killed")
+    for step in range(100):
+        mlflow.log_metric("loss", float(step), step=step)
+    mlflow.set_tag("last", "kept")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    {"ranks": ranks, "driver": driver, "cells": cells, "killed": killed}[sys.argv[1]]()
