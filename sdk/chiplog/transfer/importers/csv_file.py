@@ -16,8 +16,8 @@ All other columns are metrics under their names: numbers or texts. An empty cell
 import csv
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -47,6 +47,14 @@ def is_one(path: Path) -> bool:
 
 def read(path: Path, options: Options) -> Iterator[Part]:
     """Yield the runs of a CSV file."""
+    run = ImportedRun(source=path, run_id=run_id_of_path("csv", path), name=path.stem)
+    yield from read_table(path, run, options.column_map)
+
+
+def read_table(
+    path: Path, run: ImportedRun, column_map: Mapping[str, str], known: Sequence[str] = ROLES
+) -> Iterator[Part]:
+    """Yield the runs of a CSV file. run: of rows that name none. known: the roles that a column has by its name."""
     csv.field_size_limit(_CELL_CHARS_MAX)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -54,7 +62,7 @@ def read(path: Path, options: Options) -> Iterator[Part]:
             file.seek(0)
             rows = csv.reader(file, delimiter=max(_DELIMITERS, key=first.count), strict=True)
             header = next(rows, [])
-            table = _Table(path, _columns_of(path, header, options), len(header))
+            table = _Table(path, run, _columns_of(path, header, column_map, known), len(header))
             yield from table.parts(enumerate(rows), lambda: rows.line_num)
     except UnicodeDecodeError as error:
         raise ImporterError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
@@ -70,7 +78,7 @@ class _Columns:
     metrics: list[tuple[int, str]]
 
 
-def _columns_of(path: Path, header: list[str], options: Options) -> _Columns:
+def _columns_of(path: Path, header: list[str], column_map: Mapping[str, str], known: Sequence[str]) -> _Columns:
     names = [name.strip() for name in header]
     shown = ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
     if not any(names):
@@ -79,15 +87,15 @@ def _columns_of(path: Path, header: list[str], options: Options) -> _Columns:
         raise ImporterError(f"{path}:1: two columns are called {twice[0]!r:.80}; rename one")
     roles: dict[str, int] = {}
     for role in ROLES:
-        column = options.column_map.get(role, role if role in names else "")
+        column = column_map.get(role, role if role in names and role in known else "")
         if column and column not in names:
             raise ImporterError(f"{path}:1: no column {column!r:.80} for --map {role}; the columns are {shown}")
         if column:
             roles[role] = names.index(column)
-    if "step" not in roles and "step" not in options.column_map:
+    if "step" not in roles and "step" not in column_map:
         raise ImporterError(f"{path}:1: no column of steps; name it: --map step=COLUMN, one of {shown}")
     if ("key" in roles) != ("value" in roles):
-        if options.column_map.keys().isdisjoint(("key", "value")):
+        if column_map.keys().isdisjoint(("key", "value")):
             roles = {role: place for role, place in roles.items() if role not in ("key", "value")}
         else:
             raise ImporterError(f"{path}:1: --map key=COLUMN and --map value=COLUMN need each other; give both")
@@ -98,8 +106,9 @@ def _columns_of(path: Path, header: list[str], options: Options) -> _Columns:
 class _Table:
     """The rows of one file."""
 
-    def __init__(self, path: Path, columns: _Columns, n_columns: int) -> None:
+    def __init__(self, path: Path, run: ImportedRun, columns: _Columns, n_columns: int) -> None:
         self._path = path
+        self._run = run
         self._roles = columns.roles
         self._metrics = columns.metrics
         self._n_columns = n_columns
@@ -133,8 +142,7 @@ class _Table:
         if named in self._runs:
             raise ImporterError(f"{where}: run {named!r:.80} has rows further up; sort the file by run")
         self._runs.add(named)
-        run_id = named or run_id_of_path("csv", self._path)
-        return ImportedRun(source=self._path, run_id=run_id, name=named or self._path.stem)
+        return replace(self._run, run_id=named, name=named) if named else self._run
 
     def _flush(self) -> Iterator[Part]:
         for buffer in self._buffers.values():

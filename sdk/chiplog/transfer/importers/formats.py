@@ -33,6 +33,8 @@ FORMATS = {
     "wandb": "wandb_run",
     "tensorboard": "tensorboard_files",
     "trackio": "trackio_file",
+    "lightning": "lightning_csv",
+    "huggingface": "trainer_state",
     "csv": "csv_file",
 }
 

@@ -299,3 +299,11 @@ def run_id_of_path(format_name: str, path: Path) -> str:
     resolved = str(path.resolve())
     digest = hashlib.sha256(f"{format_name}\n{resolved}".encode("utf-8", "surrogateescape")).hexdigest()
     return f"{format_name}-{digest[:_DIGEST_CHARS]}"
+
+
+def number_of(value: Any) -> float | None:
+    """Return a value of JSON as a number, or None if it is none. True is 1."""
+    try:
+        return float(value) if isinstance(value, bool | int | float) else None
+    except OverflowError:  # an integer beyond float64
+        return None

@@ -29,6 +29,7 @@ from chiplog.transfer.importers.imported_run import (
     SystemSample,
     Text,
     Unmapped,
+    number_of,
 )
 from chiplog.transfer.importers.wandb_media import media_parts
 from chiplog.transfer.wandb_file import WandbFileError, read_records
@@ -309,7 +310,7 @@ class _WandbRun:
         numbers: dict[int, dict[str, float]] = {}
         for key, value in values.items():
             step = self._step_of(key, row, record.step.num)
-            number = _number(value)
+            number = number_of(value)
             if number is not None:
                 numbers.setdefault(step, {})[key] = number
             elif isinstance(value, str):
@@ -331,7 +332,7 @@ class _WandbRun:
         return step if value is None else value
 
     def _time_of(self, row: Mapping[str, Any]) -> int:
-        seconds = _number(row.get("_timestamp"))
+        seconds = number_of(row.get("_timestamp"))
         if seconds is not None and abs(seconds) < 1e11:
             self._note_time(round(seconds * 1e6))
             return round(seconds * 1e6)
@@ -343,7 +344,7 @@ class _WandbRun:
     def _stats(self, record: Any) -> Iterator[Part]:
         ts = _microseconds(record.timestamp)
         self._note_time(ts)
-        values = {item.key: _number(_json(item.value_json)) for item in record.item}
+        values = {item.key: number_of(_json(item.value_json)) for item in record.item}
         yield SystemSample(ts=ts, values={key: value for key, value in values.items() if value is not None})
 
     def _output(self, record: Any) -> Iterator[Part]:
@@ -434,16 +435,9 @@ def _is_media(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("_type"), str)
 
 
-def _number(value: Any) -> float | None:
-    try:
-        return float(value) if isinstance(value, bool | int | float) else None
-    except OverflowError:
-        return None
-
-
 def _whole(value: Any) -> int | None:
     """Return a value that is a whole number of 64 bits, or None."""
-    number = _number(value)
+    number = number_of(value)
     if number is None or isinstance(value, bool) or not number.is_integer() or int(number) not in _INT64:
         return None
     return int(number)
