@@ -1,6 +1,7 @@
 """End the runs of this process with it: hooks for uncaught exceptions, sys.exit, exit, fork and multiprocessing."""
 
 import atexit
+import gc
 import os
 import sys
 import threading
@@ -114,13 +115,28 @@ class _ExitMarker:
 def _remember_main_frame() -> None:
     """Remember the main thread's outermost frame, unless it would keep objects of the training alive."""
     global _main_frame
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = _frame_of_main_thread()
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back
     is_harmless = frame is not None and (
         not frame.f_code.co_flags & _OPTIMIZED or frame.f_globals.get("__name__") == "runpy"  # python -m
     )
     _main_frame = frame if is_harmless else None
+
+
+def _frame_of_main_thread() -> FrameType | None:
+    main = threading.main_thread().ident or 0
+    if threading.get_ident() == main:
+        return sys._getframe()
+    # It allocates while it holds the lock of the list of threads. A collection amid that may free a threading.local,
+    # which waits for the same lock: forever. See https://github.com/python/cpython/issues/106883.
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(main)
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def _main_frame_returned() -> bool:

@@ -146,3 +146,33 @@ def test_an_exception_is_noted_once_and_reaches_the_hooks_that_came_before_init(
     assert (state.get("exit_code"), state.get("reason")) == (1, "ValueError: of the script")
     notices = [e.fields["notice"] for e in offline(EventKind.NOTICE)]
     assert (notices.count("thread_failed"), notices.count("traceback")) == (1, 1)
+
+
+# A collection of garbage at each of the next allocations in turn: what is freed takes the lock of Python's threads.
+COLLECTING = """
+import gc, sys, threading
+import chiplog
+from chiplog.recording import process_hooks
+chiplog.init(mode="offline", capture_console=False)
+class Cycle: pass
+def leave():
+    try: sys.exit(0)
+    except SystemExit: pass
+def in_thread():
+    thread = threading.Thread(target=lambda: with_garbage(process_hooks._remember_main_frame))
+    thread.start()
+    thread.join()
+def with_garbage(call):
+    gc.collect(); gc.disable()
+    cycle = Cycle(); cycle.own = cycle; cycle.local = threading.local(); cycle.local.x = 1; del cycle
+    gc.set_threshold(n); gc.enable()
+    call()
+for n in range(1, 40):
+    with_garbage(leave)
+    in_thread()
+"""
+
+
+def test_a_garbage_collection_amid_the_hook_does_not_block_the_process(chiplog_dir) -> None:
+    done = subprocess.run([sys.executable, "-c", COLLECTING], capture_output=True, text=True, timeout=WAIT_S)
+    assert (done.returncode, done.stderr) == (0, "")
