@@ -13,9 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = (
-    *("accelerate", "gymnasium", "hydra-core", "jsonargparse", "keras", "lightgbm", "lightning", "optuna"),
-    *("optuna-integration", "pydantic", "ray[tune]"),
-    *("stable-baselines3", "tensorboard", "tensorboardX", "torch", "transformers", "xgboost-cpu"),
+    *("accelerate", "gymnasium", "hydra-core", "jsonargparse", "keras", "lightgbm", "lightning", "mlflow"),
+    *("optuna", "optuna-integration", "pydantic", "pyspark", "ray[tune]"),
+    *("stable-baselines3", "tensorboard", "tensorboardX", "torch", "trackio", "transformers", "xgboost-cpu"),
 )
 _VENV = ROOT / "build" / "integrations"
 _CONSTRAINTS = "tests/integrations/constraints.txt"  # relative: pip splits PIP_CONSTRAINT at blanks
