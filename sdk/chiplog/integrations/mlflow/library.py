@@ -3,7 +3,9 @@
 import logging
 import re
 import sys
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 from mlflow import __version__
 from mlflow.exceptions import MlflowException
@@ -12,8 +14,11 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from chiplog_schemas.once import OnceLogger
 
 _OLDEST = (3, 6)
-_READS = frozenset(("get_run", "get_metric_history", "get_parent_run"))  # of users; elsewhere MLflow itself asks
+_READS = frozenset(
+    ("get_run", "get_metric_history", "get_parent_run", "get_logged_model")
+)  # of users; elsewhere MLflow itself asks
 _log = logging.getLogger("chiplog")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 _once = OnceLogger(_log.log, 1_000)
 
 
@@ -33,6 +38,20 @@ def invalid(message: str) -> MlflowException:
 def warn(message: str) -> None:
     """Log one line, once."""
     _once.log(message, logging.WARNING, "chiplog: %s", message)
+
+
+def lenient(method: _Method) -> _Method:
+    """Make a method of a store write one line in place of raising, unless the address has ?strict=1."""
+
+    @wraps(method)
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        try:
+            return method(self, *given, **named)
+        except Exception as error:
+            self._tell(method.__name__, error)
+            return None
+
+    return call  # type: ignore[return-value]  # of the same arguments
 
 
 def is_read_of_user() -> bool:

@@ -10,3 +10,24 @@ def tracking_store(store_uri: str, artifact_uri: str | None = None) -> Any:
 
     require_version()
     return ChiplogStore(store_uri, artifact_uri)
+
+
+def artifact_repository(artifact_uri: str, tracking_uri: str | None = None, registry_uri: str | None = None) -> Any:
+    """Return the artifacts below a `chiplog://` URI. Raises MlflowException for a wrong URI."""
+    from chiplog.integrations.mlflow.artifact_repository import ChiplogArtifactRepository
+
+    return ChiplogArtifactRepository(artifact_uri, tracking_uri, registry_uri)
+
+
+def model_registry_store(store_uri: str, tracking_uri: str | None = None) -> Any:
+    """Return the model registry of a `chiplog://` URI. Raises MlflowException for a wrong URI."""
+    from chiplog.identity.recording_dir import recording_dir
+    from chiplog.integrations.mlflow.addresses import parse_address
+    from chiplog.integrations.mlflow.library import invalid
+    from chiplog.integrations.mlflow.registry import ChiplogRegistry
+
+    try:
+        address = parse_address(store_uri)
+    except ValueError as error:
+        raise invalid(str(error)) from None
+    return ChiplogRegistry(recording_dir(address.directory))

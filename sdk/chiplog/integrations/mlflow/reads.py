@@ -18,6 +18,7 @@ from chiplog.safety.background_threads import start_thread
 from chiplog.safety.diagnostics import error_text
 
 WAIT_S = 30.0
+OWN_WAIT_S = 2.0  # for what others may have added to a run of this process
 _T = TypeVar("_T")
 _RUNS = """
 WITH page AS MATERIALIZED (
@@ -73,7 +74,7 @@ class StoredRuns:
                 return []
 
         try:
-            return _within(wait_s, ask)
+            return within(wait_s, ask)
         except TimeoutError:
             message = f"chiplog's collector did not answer within {wait_s:g} s; see chiplog status"
         except (QueryError, ValueError, OSError) as error:
@@ -133,7 +134,7 @@ def _ms_of(time: datetime | None) -> int | None:
     return None if time is None else int(time.replace(tzinfo=UTC).timestamp() * 1000)
 
 
-def _within(wait_s: float, ask: Callable[[], _T]) -> _T:
+def within(wait_s: float, ask: Callable[[], _T]) -> _T:
     """Return what a function returns, or raise what it raises; TimeoutError if that takes too long."""
     answers: list[_T] = []
     errors: list[BaseException] = []

@@ -8,6 +8,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME
 
 from chiplog.integrations.mlflow.addresses import Address, artifact_uri
 from chiplog.integrations.mlflow.metrics import LoggedMetrics
+from chiplog.recording.files import SavedFile
 from chiplog.recording.run import Run
 from chiplog_schemas.clock import now_us
 
@@ -47,6 +48,7 @@ class RunRecord:
     metrics: LoggedMetrics = field(default_factory=LoggedMetrics)
     stored_metrics: list[Metric] = field(default_factory=list)  # the latest value of each, from the database
     # -- of a run that this process writes --
+    files: dict[str, SavedFile] = field(default_factory=dict)  # by name in the run
     inner: Run | None = None
     is_created: bool = False  # by this process or its launch; else it has joined it
     is_adopted: bool = False  # the script has opened it with chiplog.init(), and ends it

@@ -5,6 +5,8 @@ import threading
 import uuid
 from collections import OrderedDict
 
+from mlflow.environment_variables import MLFLOW_EXPERIMENT_ID
+
 from chiplog.integrations.mlflow.addresses import Address
 from chiplog.integrations.mlflow.launches import is_launched, launch_variables, open_run
 from chiplog.integrations.mlflow.records import ENDED, FAILED, KILLED, RunRecord
@@ -63,7 +65,7 @@ class RunBook:
             self._keep(record)
         return record
 
-    def open(self, record: RunRecord) -> RunRecord:
+    def open(self, record: RunRecord, project: str | None = None) -> RunRecord:
         """Make a run writable: join it, or open it again after its end, under the same label."""
         self._follow_fork()
         if record.is_open:
@@ -73,7 +75,16 @@ class RunBook:
                 self._close_oldest()
                 environ = launch_variables(os.environ)
                 environ.pop("CHIPLOG_PROJECT", None)  # the run has one
-                record.inner = open_run(self._address, environ, joins=True, resume="allow", run_id=record.run_id)
+                record.inner = open_run(
+                    self._address, environ, joins=True, resume="allow", run_id=record.run_id, project=project
+                )
+        return record
+
+    def writer(self, run_id: str, experiment_id: str | None = None, project: str | None = None) -> RunRecord:
+        """Return a run that can be written: joined if another process has made it. project: of one that none has."""
+        record = self.find(run_id) or self.expect(run_id, experiment_id or MLFLOW_EXPERIMENT_ID.get() or "0")
+        if not record.is_open:
+            self.open(record, project)
         return record
 
     def end(self, record: RunRecord) -> None:
@@ -108,3 +119,12 @@ class RunBook:
         if self._process != (number := process_number()):
             self._process, self._has_run = number, False
             self._lock = threading.RLock()
+
+
+_books: dict[tuple[str | None, str | None], RunBook] = {}
+
+
+def book_of(address: Address) -> RunBook:
+    """Return the runs of this process at an address, which all stores and artifact repositories share."""
+    place = address.directory, address.collector
+    return _books.setdefault(place, RunBook(address))

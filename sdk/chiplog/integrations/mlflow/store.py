@@ -3,9 +3,8 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from mlflow.entities import Experiment, LifecycleStage, Metric, Param, Run, RunInfo, RunStatus, RunTag, ViewType
 from mlflow.environment_variables import MLFLOW_EXPERIMENT_ID
@@ -13,7 +12,6 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, RESOURCE_ALREADY_EXISTS, RESOURCE_DOES_NOT_EXIST
 from mlflow.store.entities.paged_list import PagedList
 from mlflow.store.tracking import SEARCH_MAX_RESULTS_DEFAULT
-from mlflow.store.tracking.abstract_store import AbstractStore
 from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME, MLFLOW_RUN_NOTE
 from mlflow.utils.name_utils import _generate_random_name
 from mlflow.utils.search_utils import SearchUtils
@@ -33,9 +31,10 @@ from chiplog.integrations.mlflow.experiments import (
     experiment_id_of,
     to_experiment,
 )
-from chiplog.integrations.mlflow.library import invalid, is_asked_by, is_read_of_user, warn
+from chiplog.integrations.mlflow.library import invalid, is_asked_by, is_read_of_user, lenient, warn
+from chiplog.integrations.mlflow.logged_models import RUN_OF_MODELS, LoggedModels, inputs_of, link, outputs_of
 from chiplog.integrations.mlflow.metrics import sorted_history
-from chiplog.integrations.mlflow.reads import WAIT_S, StoredRuns
+from chiplog.integrations.mlflow.reads import OWN_WAIT_S, WAIT_S, StoredRuns
 from chiplog.integrations.mlflow.records import (
     END,
     ENDED,
@@ -51,31 +50,15 @@ from chiplog.integrations.mlflow.records import (
     merge,
     to_run,
 )
-from chiplog.integrations.mlflow.runs import RunBook
+from chiplog.integrations.mlflow.runs import book_of
 from chiplog.integrations.mlflow.search import page_of_experiments, page_of_runs
 from chiplog.safety.diagnostics import Diagnostic, error_line
 from chiplog.safety.interrupts import is_interrupt
 
-_OWN_WAIT_S = 2.0  # for what others may have added to a run of this process
 _KEYS_MAX = 10_000  # names of metrics that were found valid
-_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def _lenient(method: _Method) -> _Method:
-    """Make a call write one line in place of raising, unless the address has ?strict=1."""
-
-    @wraps(method)
-    def call(self: "ChiplogStore", *given: Any, **named: Any) -> Any:
-        try:
-            return method(self, *given, **named)
-        except Exception as error:
-            self._tell(method.__name__, error)
-            return None
-
-    return call  # type: ignore[return-value]  # of the same arguments
-
-
-class ChiplogStore(AbstractStore):  # type: ignore[misc]  # MLflow is not typed here
+class ChiplogStore(LoggedModels):
     """The store of a `chiplog://` URI in one process."""
 
     def __init__(self, store_uri: str, artifact_uri: str | None = None) -> None:
@@ -86,7 +69,7 @@ class ChiplogStore(AbstractStore):  # type: ignore[misc]  # MLflow is not typed 
             raise invalid(str(error)) from None
         if self._address.collector is not None:
             os.environ["CHIPLOG_COLLECTOR"] = self._address.collector  # the agent that this process starts reads it
-        self._runs = RunBook(self._address)
+        self._runs = book_of(self._address)
         self._stored = StoredRuns(self._address)
         self._experiments = ExperimentBook(recording_dir(self._address.directory))
         self._valid_keys: set[str] = set()
@@ -139,13 +122,13 @@ class ChiplogStore(AbstractStore):  # type: ignore[misc]  # MLflow is not typed 
         found = [self._to_experiment(key, _merged(known.get(key), stored.get(key))) for key in {**known, **stored}]
         return PagedList(*page_of_experiments(found, filter_string, view_type, max_results, order_by, page_token))
 
-    @_lenient
+    @lenient
     def set_experiment_tag(self, experiment_id: str, tag: Any) -> None:
         """Set a tag of an experiment. Its open runs keep it, and those that this host opens later."""
         _validate_experiment_tag(tag.key, tag.value)
         self._change_experiment_tag(experiment_id, tag.key, str(tag.value))
 
-    @_lenient
+    @lenient
     def delete_experiment_tag(self, experiment_id: str, key: str) -> None:
         """Remove a tag of an experiment."""
         self._change_experiment_tag(experiment_id, key, None)
@@ -158,12 +141,12 @@ class ChiplogStore(AbstractStore):  # type: ignore[misc]  # MLflow is not typed 
             if record.is_open and record.experiment_id == experiment_id:
                 record.set(EXPERIMENT_TAG + key, json.dumps(value))
 
-    @_lenient
+    @lenient
     def delete_experiment(self, experiment_id: str) -> None:
         """Hide an experiment on this host. Its runs stay."""
         self._experiments.change(self.get_experiment(experiment_id).experiment_id, is_deleted=True)
 
-    @_lenient
+    @lenient
     def restore_experiment(self, experiment_id: str) -> None:
         """Show an experiment again."""
         self._experiments.change(experiment_id, is_deleted=False)
@@ -178,7 +161,7 @@ class ChiplogStore(AbstractStore):  # type: ignore[misc]  # MLflow is not typed 
     def _stored_experiments(self, is_known: bool) -> dict[str, ExperimentRecord]:
         """Return the experiments of the runs in the database, by ID. is_known: an answer is not necessary."""
         try:
-            wait_s = _OWN_WAIT_S if is_known else WAIT_S
+            wait_s = OWN_WAIT_S if is_known else WAIT_S
             projects, tags = self._stored.projects(wait_s), self._stored.experiment_tags(EXPERIMENT_TAG, wait_s)
         except MlflowException:
             if is_known:
@@ -232,7 +215,7 @@ class ChiplogStore(AbstractStore):  # type: ignore[misc]  # MLflow is not typed 
     def _find(self, run_id: str, own: RunRecord | None) -> RunRecord:
         """Return what is known of a run. Raises MlflowException if it is not this process's, and not stored."""
         try:
-            stored = self._stored.find(run_id, _OWN_WAIT_S if own is not None and own.is_created else WAIT_S)
+            stored = self._stored.find(run_id, OWN_WAIT_S if own is not None and own.is_created else WAIT_S)
         except MlflowException:
             if own is None or not own.is_created:
                 raise
@@ -244,7 +227,8 @@ class ChiplogStore(AbstractStore):  # type: ignore[misc]  # MLflow is not typed 
         return own
 
     def _to_run(self, record: RunRecord) -> Run:
-        return to_run(self._address, record)
+        kept = {key: tag.value for key, tag in list(record.tags.items()) if tag.value is not None}
+        return to_run(self._address, record, inputs_of(kept), outputs_of(kept))
 
     def update_run_info(
         self, run_id: str, run_status: int | None, end_time: int | None, run_name: str | None
@@ -262,7 +246,7 @@ class ChiplogStore(AbstractStore):  # type: ignore[misc]  # MLflow is not typed 
         known = self._runs.find(run_id)
         if status in ENDED and not name and known is not None and known.inner is not None and not known.is_open:
             return known  # it has ended with the process, before MLflow's own hook
-        record = self._writer(run_id)
+        record = self._runs.writer(run_id)
         if status in ENDED:
             self._set_tags(record, {STATUS: status, END: str(end_time) if end_time else None}, record.describes_run)
         elif status is not None and record.state != "running":
@@ -275,46 +259,41 @@ class ChiplogStore(AbstractStore):  # type: ignore[misc]  # MLflow is not typed 
             record.state = "finished"
         return record
 
-    @_lenient
+    @lenient
     def delete_run(self, run_id: str) -> None:
         """Hide a run from searches: a tag. The data stays."""
-        self._set_tags(self._writer(run_id), {STAGE: LifecycleStage.DELETED})
+        self._set_tags(self._runs.writer(run_id), {STAGE: LifecycleStage.DELETED})
 
-    @_lenient
+    @lenient
     def restore_run(self, run_id: str) -> None:
         """Show a run again."""
-        self._set_tags(self._writer(run_id), {STAGE: LifecycleStage.ACTIVE})
-
-    def _writer(self, run_id: str) -> RunRecord:
-        """Return a run that can be written: joined if another process has made it."""
-        record = self._runs.find(run_id) or self._runs.expect(run_id, MLFLOW_EXPERIMENT_ID.get() or "0")
-        return record if record.is_open else self._runs.open(record)
+        self._set_tags(self._runs.writer(run_id), {STAGE: LifecycleStage.ACTIVE})
 
     def _active(self, run_id: str) -> RunRecord:
         """Return a run to log to. Raises MlflowException if it was deleted."""
-        record = self._writer(run_id)
+        record = self._runs.writer(run_id)
         if record.is_deleted and self._address.is_strict:
             raise invalid(f"The run {run_id} must be in the 'active' state. Current state is {LifecycleStage.DELETED}.")
         return record
 
     # -- logging --
 
-    @_lenient
+    @lenient
     def log_metric(self, run_id: str, metric: Metric) -> None:
         """Log a value."""
         self._log_metrics(self._active(run_id), (metric,))
 
-    @_lenient
+    @lenient
     def log_param(self, run_id: str, param: Param) -> None:
         """Log a param. The first value counts."""
         self._log_param(self._active(run_id), _validate_param(param.key, param.value))
 
-    @_lenient
+    @lenient
     def set_tag(self, run_id: str, tag: RunTag) -> None:
         """Set a tag. The last value of all labels counts."""
         self._set_valid_tag(self._active(run_id), _validate_tag(tag.key, tag.value))
 
-    @_lenient
+    @lenient
     def delete_tag(self, run_id: str, key: str) -> None:
         """Remove a tag."""
         record = self._active(run_id)
@@ -322,7 +301,7 @@ class ChiplogStore(AbstractStore):  # type: ignore[misc]  # MLflow is not typed 
             raise MlflowException(f"No tag with name: {key} in run with id {run_id}", RESOURCE_DOES_NOT_EXIST)
         self._set_tags(record, {key: None})
 
-    @_lenient
+    @lenient
     def log_batch(
         self, run_id: str, metrics: Sequence[Metric], params: Sequence[Param], tags: Sequence[RunTag]
     ) -> None:
@@ -356,8 +335,10 @@ class ChiplogStore(AbstractStore):  # type: ignore[misc]  # MLflow is not typed 
                     continue
                 if len(self._valid_keys) < _KEYS_MAX:
                     self._valid_keys.add(key)
-            if metric.model_id is not None and record.metrics.has(key, step, time_ms, value):
-                continue  # sent again by log_model: a link to the model, not a value
+            if metric.model_id is not None:
+                link(record, metric)
+                if record.metrics.has(key, step, time_ms, value):
+                    continue  # sent again by log_model
             if numbers and (at != (step, time_ms) or key in numbers):
                 inner._log_at(at[0], at[1] * 1000, numbers)
                 numbers = {}
@@ -414,7 +395,7 @@ class ChiplogStore(AbstractStore):  # type: ignore[misc]  # MLflow is not typed 
 
     def _history(self, run_id: str, key: str, own: RunRecord | None) -> list[Metric]:
         try:
-            stored = self._stored.history(run_id, key, _OWN_WAIT_S if own is not None and own.is_created else WAIT_S)
+            stored = self._stored.history(run_id, key, OWN_WAIT_S if own is not None and own.is_created else WAIT_S)
         except MlflowException:
             if own is None or not own.is_created:
                 raise
@@ -452,8 +433,20 @@ class ChiplogStore(AbstractStore):  # type: ignore[misc]  # MLflow is not typed 
                 found[own.run_id] = merge(own, stored)
             elif own.is_created and own.experiment_id in ids:
                 found[own.run_id] = own
-        runs = [self._to_run(record) for record in found.values()]
+        runs = [self._to_run(record) for key, record in found.items() if not key.startswith(RUN_OF_MODELS)]
         return page_of_runs(runs, filter_string, run_view_type, max_results, order_by, page_token)
+
+    # -- for what models are kept --
+
+    def _runs_here(self) -> Iterable[RunRecord]:
+        return self._runs.list_all()
+
+    def _rows(self, query: str, params: Mapping[str, Any], wait_s: float) -> list[dict[str, Any]]:
+        return self._stored.rows(query, params, wait_s)
+
+    def _run_of_models(self, experiment_id: str) -> RunRecord:
+        project = self._experiments.name_of(experiment_id)
+        return self._runs.writer(RUN_OF_MODELS + experiment_id, experiment_id, project)
 
     # -- what is wrong --
 

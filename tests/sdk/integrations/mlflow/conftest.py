@@ -5,6 +5,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,8 +15,14 @@ import pytest
 from chiplog.recording import current_run
 
 FIELDS = {
+    "Dataset": "name digest source_type source schema profile",
+    "DatasetInput": "dataset tags",
     "Experiment": "experiment_id name artifact_location lifecycle_stage tags creation_time last_update_time",
     "ExperimentTag": "key value",
+    "FileInfo": "path is_dir file_size",
+    "InputTag": "key value",
+    "LoggedModelInput": "model_id",
+    "LoggedModelOutput": "model_id step",
     "Metric": "key value timestamp step model_id dataset_name dataset_digest run_id",
     "Param": "key value",
     "Run": "info data inputs outputs",
@@ -32,11 +39,59 @@ class MlflowException(Exception):  # noqa: N818 - its name in MLflow
         self.message, self.error_code = message, error_code
 
 
+class MlflowNotImplementedException(MlflowException):
+    pass
+
+
 def _entity(name: str, fields: list[str]) -> type:
     def begin(self: Any, *given: Any, **named: Any) -> None:
         vars(self).update({**dict.fromkeys(fields), **dict(zip(fields, given, strict=False)), **named})
 
     return type(name, (), {"__init__": begin})
+
+
+class LoggedModel:
+    def __init__(self, **given: Any) -> None:
+        vars(self).update(given)
+
+
+class LoggedModelStatus(StrEnum):
+    PENDING, READY, FAILED = "PENDING", "READY", "FAILED"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class AbstractStore:
+    """Methods that MLflow leaves to stores."""
+
+    def get_run(self, run_id: str) -> Any:
+        """Return a run."""
+
+    def search_traces(self) -> Any:
+        raise NotImplementedError
+
+    def search_datasets(self) -> Any:
+        raise NotImplementedError(self.__class__.__name__)
+
+    def get_trace_info(self, trace_id: str) -> Any:
+        raise NotImplementedError
+
+    def register_scorer(self, experiment_id: str, name: str) -> Any:
+        raise MlflowNotImplementedException
+
+
+class ArtifactRepository:
+    def __init__(self, artifact_uri: str, tracking_uri: str | None = None, registry_uri: str | None = None) -> None:
+        self.artifact_uri = artifact_uri
+
+
+class SqlAlchemyStore:
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    def create_registered_model(self, name: str, tags: Any = None, description: Any = None) -> str:
+        return name
 
 
 class RunData:
@@ -70,6 +125,10 @@ class SearchUtils:
         return found[first:last], cls.create_page_token(last) if last < len(found) else None
 
 
+class SearchLoggedModelsUtils(SearchUtils):
+    filter_logged_models = staticmethod(lambda models, filter_string, datasets: models)
+
+
 class PagedList(list[Any]):
     def __init__(self, items: Any, token: Any) -> None:
         super().__init__(items)
@@ -85,7 +144,7 @@ def _names() -> dict[str, dict[str, Any]]:
     """Return the names by module below `mlflow`."""
     entities: dict[str, Any] = {name: _entity(name, fields.split()) for name, fields in FIELDS.items()}
     stages = {1: ["active"], 2: ["deleted"], 3: ["active", "deleted"]}
-    entities["RunData"] = RunData
+    entities |= {"RunData": RunData, "LoggedModel": LoggedModel, "LoggedModelStatus": LoggedModelStatus}
     entities["LifecycleStage"] = SimpleNamespace(
         ACTIVE="active", DELETED="deleted", view_type_to_stages=lambda view: stages[view]
     )
@@ -94,22 +153,43 @@ def _names() -> dict[str, dict[str, Any]]:
     entities["RunStatus"] = SimpleNamespace(to_string=statuses.__getitem__)
     kinds = ("INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST", "TEMPORARILY_UNAVAILABLE")
     checks: dict[str, Any] = {
-        name: lambda *given: None for name in ("_validate_experiment_name", "_validate_experiment_tag")
+        name: lambda *given: None
+        for name in ("_validate_experiment_name", "_validate_experiment_tag", "_validate_logged_model_name")
     }
+    checks["_validate_dataset_inputs"] = lambda inputs: None
     checks["_validate_metric"] = _validate_metric
     checks["_validate_param"] = lambda key, value: entities["Param"](key, str(value))
     checks["_validate_tag"] = lambda key, value: entities["RunTag"](key, str(value))
     return {
         "entities": entities,
         "environment_variables": {"MLFLOW_EXPERIMENT_ID": SimpleNamespace(get=lambda: None)},
-        "exceptions": {"MlflowException": MlflowException},
+        "entities.dataset_summary": {"_DatasetSummary": _entity("_DatasetSummary", ["experiment_id", "name"])},
+        "exceptions": {
+            "MlflowException": MlflowException,
+            "MlflowNotImplementedException": MlflowNotImplementedException,
+        },
+        "prompt.constants": {"IS_PROMPT_TAG_KEY": "mlflow.prompt.is_prompt"},
         "protos.databricks_pb2": {name: number for number, name in enumerate(kinds)},
         "store.entities.paged_list": {"PagedList": PagedList},
-        "store.tracking": {"SEARCH_MAX_RESULTS_DEFAULT": 1000, "SEARCH_MAX_RESULTS_THRESHOLD": 50000},
-        "store.tracking.abstract_store": {"AbstractStore": type("AbstractStore", (), {})},
-        "utils.mlflow_tags": {"MLFLOW_RUN_NAME": "mlflow.runName", "MLFLOW_RUN_NOTE": "mlflow.note.content"},
+        "store.artifact.artifact_repo": {"ArtifactRepository": ArtifactRepository},
+        "store.model_registry.sqlalchemy_store": {"SqlAlchemyStore": SqlAlchemyStore},
+        "store.tracking": {
+            "SEARCH_LOGGED_MODEL_MAX_RESULTS_DEFAULT": 100,
+            "SEARCH_MAX_RESULTS_DEFAULT": 1000,
+            "SEARCH_MAX_RESULTS_THRESHOLD": 50000,
+        },
+        "store.tracking.abstract_store": {"AbstractStore": AbstractStore},
+        "utils.mlflow_tags": {
+            "MLFLOW_DATASET_CONTEXT": "mlflow.data.context",
+            "MLFLOW_RUN_NAME": "mlflow.runName",
+            "MLFLOW_RUN_NOTE": "mlflow.note.content",
+        },
         "utils.name_utils": {"_generate_random_name": lambda: "calm-fox-1"},
-        "utils.search_utils": {"SearchUtils": SearchUtils, "SearchExperimentsUtils": SearchUtils},
+        "utils.search_utils": {
+            "SearchExperimentsUtils": SearchUtils,
+            "SearchLoggedModelsUtils": SearchLoggedModelsUtils,
+            "SearchUtils": SearchUtils,
+        },
         "utils.validation": checks,
     }
 

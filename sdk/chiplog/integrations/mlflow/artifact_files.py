@@ -1,0 +1,135 @@
+"""Files of a run: saved by this process, or read from its outbox, the database and the collector's contents."""
+
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
+
+from chiplog.artifacts.reads import copy_content
+from chiplog.identity.recording_dir import recording_dir
+from chiplog.integrations.mlflow.addresses import Address
+from chiplog.integrations.mlflow.artifact_names import names_below
+from chiplog.integrations.mlflow.library import is_asked_by
+from chiplog.integrations.mlflow.reads import OWN_WAIT_S, WAIT_S, StoredRuns, within
+from chiplog.integrations.mlflow.records import MLFLOW_ID, RunRecord
+from chiplog.integrations.mlflow.runs import book_of
+from chiplog.media.image import Image
+from chiplog.query.client import NoDataError, QueryError, connect
+from chiplog.recording.files import SavedFile
+from chiplog.safety.background_threads import is_exiting
+from chiplog_schemas.limits import MIB
+from chiplog_schemas.paths import paths_for_root
+
+_PAUSE_S = 0.2  # between two attempts
+_SETTLE_S = 3.0  # what another process has just saved is in the database within a second, as a rule
+_RUN = f"(run_id = $run OR run_id IN (SELECT run_id FROM run_tags WHERE key = '{MLFLOW_ID}' AND value = $run))"
+_FILES = f"SELECT path, bytes, sha256 FROM files WHERE starts_with(path, $name) AND {_RUN}"
+_IS_COMPLETE = f"SELECT coalesce(bool_and(pending = 0), false) AS is_complete FROM completeness WHERE {_RUN}"
+_IS_RUNNING = f"SELECT coalesce(bool_or(state = 'running'), true) AS is_running FROM labels WHERE {_RUN}"
+# How MLflow names the pictures of log_image(key=): with + since 2.19, with % before.
+_PICTURE = re.compile(r"mlflow/artifacts/images/(.+)[+%]step[+%](-?\d+)[+%]timestamp[+%]\d+[+%][^/+%]+\.png")
+
+
+class ArtifactFiles:
+    """The files of a run below `mlflow/`, by their name in the run."""
+
+    def __init__(self, address: Address, run_id: str) -> None:
+        self._run_id = run_id
+        self._address = address
+        self._book = book_of(address)
+        self._stored = StoredRuns(address)
+        self._paths = paths_for_root(recording_dir(address.directory))
+
+    def save(self, source: Any, name: str) -> None:
+        """Save a file under a name, or the files of a directory below it. Never raises."""
+        record = self._book.writer(self._run_id)
+        assert record.inner is not None
+        saved = record.inner._save_for_any_label(source, name)
+        record.files.update((file.path, file) for file in saved)
+        if len(saved) == 1 and (picture := _PICTURE.fullmatch(saved[0].path)):
+            key, step = picture[1].replace("~", "/").replace("#", "/"), int(picture[2])
+            record.inner.log({key: Image(source)}, step=step)
+
+    def below(self, directory: str) -> dict[str, SavedFile]:
+        """Return the files in a directory, at any depth. Raises MlflowException."""
+        record = self._book.find(self._run_id)
+        own = {} if record is None else {name: record.files[name] for name in names_below(record.files, directory)}
+        if record is not None and record.is_created and is_asked_by("log_table"):
+            return own  # what is logged waits for no collector
+        return {**self._list(f"{directory}/", record), **own}
+
+    def copy(self, name: str, target: Path) -> bool:
+        """Write a file; return False if the run has none of this name. Raises MlflowException."""
+        file = self._find(name)
+        if file is None:
+            return False
+        until = time.monotonic() + WAIT_S
+        while not self._copy_from_outbox(file, target):
+            try:
+                within(WAIT_S + file.size / MIB, lambda: self._copy_from_collector(file, target))
+                return True
+            except (QueryError, NoDataError) as error:  # its bytes come after the event that names it
+                if time.monotonic() >= until:
+                    message = f"artifact {name!r:.200} of run {self._run_id} cannot be read: {error}"
+                    raise MlflowException(message, TEMPORARILY_UNAVAILABLE) from error
+            except TimeoutError:
+                message = f"artifact {name!r:.200} of run {self._run_id} does not arrive; see chiplog status"
+                raise MlflowException(message, TEMPORARILY_UNAVAILABLE) from None
+            is_exiting.wait(_PAUSE_S)
+        return True
+
+    def _find(self, name: str) -> SavedFile | None:
+        """Return a file. One that another process has just saved may be on its way: it is waited for."""
+        record = self._book.find(self._run_id)
+        if record is not None and (own := record.files.get(name)) is not None:
+            return own
+        until = time.monotonic() + _SETTLE_S
+        while True:
+            if (found := self._list(name, record).get(name)) is not None:
+                return found
+            if record is not None or time.monotonic() >= until or not self._may_grow():
+                return None
+            is_exiting.wait(_PAUSE_S)
+
+    def _list(self, name: str, record: RunRecord | None) -> dict[str, SavedFile]:
+        """Return the files of the database whose names begin so. record: of a run that is written here.
+
+        What this process has saved counts if the collector does not answer.
+        """
+        is_own = record is not None and record.is_created
+        try:
+            rows = self._stored.rows(_FILES, self._params(record, name=name), OWN_WAIT_S if is_own else WAIT_S)
+        except MlflowException:
+            if not is_own:
+                raise
+            rows = []
+        return {row["path"]: SavedFile(row["path"], row["bytes"], bytes.fromhex(row["sha256"])) for row in rows}
+
+    def _may_grow(self) -> bool:
+        """Return True if files of the run may be on their way to the database."""
+        params = self._params(None)
+        if self._stored.rows(_IS_RUNNING, params)[0]["is_running"]:
+            return True
+        return not self._stored.rows(_IS_COMPLETE, params)[0]["is_complete"]
+
+    def _params(self, record: RunRecord | None, **more: Any) -> dict[str, Any]:
+        is_open = record is not None and record.inner is not None
+        return {"run": record.inner.id if is_open else self._run_id, **more}  # type: ignore[union-attr]
+
+    def _copy_from_outbox(self, file: SavedFile, target: Path) -> bool:
+        """Copy a content that this node has not delivered yet; return False if it has none."""
+        for directory in (self._paths.outbox, self._paths.offline_files):
+            try:
+                shutil.copyfile(directory / file.sha256.hex(), target)
+                return True
+            except FileNotFoundError:
+                continue  # delivered
+        return False
+
+    def _copy_from_collector(self, file: SavedFile, target: Path) -> None:
+        with connect(self._address.collector, dir=self._address.directory) as client:
+            copy_content(client, file.path, file.sha256.hex(), target, lambda n_bytes: None)
