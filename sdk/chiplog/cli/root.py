@@ -45,7 +45,12 @@ COMMANDS = (
     CommandSpec("collector", "", RUN, "Run the collector: receive, store, answer SQL."),
     CommandSpec("get", "chiplog.cli.get:get", KEEP, "Copy saved files of a run back."),
     CommandSpec("export", "chiplog.cli.export:export", KEEP, "Copy runs to directories of Parquet, JSON and files."),
-    CommandSpec("import", "chiplog.cli.import_runs:import_", KEEP, "Bring exported runs into a collector."),
+    CommandSpec(
+        "import",
+        "chiplog.cli.import_runs:import_",
+        KEEP,
+        "Bring in exports, and runs of other libraries.",
+    ),
     CommandSpec("edit", "chiplog.cli.edit:edit", KEEP, "Change name, tags or notes of a run."),
     CommandSpec("rm", "chiplog.cli.rm:rm", KEEP, "Delete runs."),
     CommandSpec("prune", "chiplog.cli.prune:prune", KEEP, "Delete many runs: by age, project, state or size."),

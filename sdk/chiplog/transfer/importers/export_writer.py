@@ -423,9 +423,6 @@ class _RunWriter:
         return self._add("definitions", told.label, told.ts, **said, hidden=hidden)
 
     def _add_tag(self, tag: RunTag) -> int:
-        if "run_tags" not in TABLES:
-            self._leave_out("tags with a value", 1, tag.key)
-            return 1
         value = self._cut(tag.value, TEXT_CHARS_MAX, "tags cut to {} characters")
         return self._add("run_tags", tag.label, tag.ts, len(value), key=clean_utf8(tag.key), value=value)
 

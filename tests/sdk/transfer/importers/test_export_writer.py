@@ -28,6 +28,7 @@ from chiplog.transfer.importers.imported_run import (
     Notice,
     Part,
     Points,
+    RunTag,
     SavedFile,
     Summary,
     SystemSample,
@@ -84,6 +85,7 @@ def described(path: Path) -> list[Part]:
         SavedFile(path="ckpt/last.pt", content=path / "ckpt.pt", ts=T0),
         Summary(values={"best": 0.1}, ts=T0),
         Definition(name="eval/*", ts=T0, step_metric="epoch", summary="min", is_hidden=False),
+        RunTag(key="mlflow.user", value="u", ts=T0),
         Notice(kind="alert", level="warning", message="hot", ts=T0, body={"text": "x"}),
         End(state="failed", exit_code=3, reason="boom", ended_us=T0 + 7_000_000),
         ImportedRun(source=path, run_id="r1", project="p", name="renamed", host="h", created_us=T0),
@@ -131,6 +133,7 @@ def test_every_part_is_in_its_view_and_a_second_import_changes_nothing(index: In
         "SELECT path, bytes, sha256 FROM files": [("ckpt/last.pt", 7, hashlib.sha256(b"weights").hexdigest())],
         "SELECT value FROM run_summary WHERE key = 'best'": [("0.1",)],
         "SELECT name, summary, step_metric, is_hidden FROM metric_definitions": [("eval/*", "min", "epoch", False)],
+        "SELECT key, value, label FROM run_tags": [("mlflow.user", "u", "main")],
         "SELECT level, message, body->>'text' FROM events WHERE kind = 'alert'": [("warning", "hot", "x")],
     }
     assert {query: index.sql(query) for query in found} == found
