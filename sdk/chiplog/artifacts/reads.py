@@ -11,7 +11,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +18,7 @@ from typing import Any, TypeVar
 from chiplog.artifacts.references import local_path
 from chiplog.media.captured import report_once
 from chiplog.query.client import Client, NoDataError, QueryError, connect
-from chiplog.safety.background_threads import is_exiting, start_thread
+from chiplog.safety.background_threads import is_exiting, result_within
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.values.artifact_value import (
     ArtifactError,
@@ -232,20 +231,9 @@ def _within(timeout_s: float, read: Callable[[], _T], *, drop: Callable[[_T], ob
 
     drop: called with what comes too late.
     """
-    outcome: Future[_T] = Future()
-
-    def work() -> None:
-        try:
-            outcome.set_result(read())
-        except BaseException as error:
-            outcome.set_exception(error)  # for the thread that waits
-
-    if not start_thread(work, name="chiplog-artifact"):
-        work()
     try:
-        return outcome.result(timeout_s + _LATE_S)
+        return result_within(timeout_s + _LATE_S, read, name="chiplog-artifact", drop=drop)
     except TimeoutError:
-        outcome.add_done_callback(lambda late: None if late.exception() else drop(late.result()))
         why = "the collector does not answer; see chiplog status"
         raise ArtifactError(f"artifacts cannot be read within {timeout_s:g} s: {why}") from None
 

@@ -8,7 +8,7 @@ Python 3.14 such a thread sleeps instead (gh-87135).
 import atexit
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from chiplog.safety.interrupts import handlers_held, is_interrupt
 
@@ -16,6 +16,7 @@ EXIT_WAIT_S = 0.5  # for all: native calls are short; a thread that waits for a 
 is_exiting = threading.Event()  # set at exit: threads use it for their waits
 _threads: list[threading.Thread] = []
 _is_registered = False
+_T = TypeVar("_T")
 
 
 def start_thread(target: Callable[..., object], *args: Any, name: str) -> bool:
@@ -34,6 +35,36 @@ def start_thread(target: Callable[..., object], *args: Any, name: str) -> bool:
             raise
         return False
     return True
+
+
+def result_within(
+    timeout_s: float, work: Callable[[], _T], *, name: str, drop: Callable[[_T], object] = lambda late: None
+) -> _T:
+    """Return what a function returns, or raise what it raises. It runs here if the system is out of threads.
+
+    name: of the thread. drop: called with a result that comes too late.
+
+    Raises:
+        TimeoutError: It takes longer; it is not stopped.
+
+    """
+    from concurrent.futures import Future  # not with chiplog: a training that reads nothing does not need it
+
+    outcome: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)  # for the thread that waits
+
+    if not start_thread(run, name=name):
+        run()
+    try:
+        return outcome.result(timeout_s)
+    except TimeoutError:
+        outcome.add_done_callback(lambda late: None if late.exception() else drop(late.result()))
+        raise
 
 
 def _wait_for_all() -> None:

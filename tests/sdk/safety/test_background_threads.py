@@ -69,3 +69,20 @@ def test_a_system_without_threads_is_told_by_false(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert not background_threads.start_thread(print, name="test")
+
+
+@pytest.mark.parametrize("has_threads", [True, False])
+def test_a_result_comes_in_time_or_is_dropped_when_it_comes(has_threads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_threads:
+        monkeypatch.setattr(background_threads, "start_thread", lambda *given, **named: False)
+    assert background_threads.result_within(WAIT_S, lambda: 1, name="quick") == 1
+    with pytest.raises(ZeroDivisionError):
+        background_threads.result_within(WAIT_S, lambda: 1 / 0, name="wrong")
+    if not has_threads:
+        return
+    may_end, dropped, is_dropped = threading.Event(), list[bool](), threading.Event()
+    drop = lambda late: (dropped.append(late), is_dropped.set())  # noqa: E731
+    with pytest.raises(TimeoutError):
+        background_threads.result_within(0.01, lambda: may_end.wait(WAIT_S), name="slow", drop=drop)
+    may_end.set()
+    assert is_dropped.wait(WAIT_S) and dropped == [True]

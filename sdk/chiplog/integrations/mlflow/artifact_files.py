@@ -14,13 +14,13 @@ from chiplog.identity.recording_dir import recording_dir
 from chiplog.integrations.mlflow.addresses import Address
 from chiplog.integrations.mlflow.artifact_names import names_below
 from chiplog.integrations.mlflow.library import is_asked_by
-from chiplog.integrations.mlflow.reads import OWN_WAIT_S, WAIT_S, StoredRuns, within
+from chiplog.integrations.mlflow.reads import OWN_WAIT_S, WAIT_S, StoredRuns
 from chiplog.integrations.mlflow.records import MLFLOW_ID, RunRecord
 from chiplog.integrations.mlflow.runs import book_of
 from chiplog.media.image import Image
 from chiplog.query.client import NoDataError, QueryError, connect
 from chiplog.recording.files import SavedFile
-from chiplog.safety.background_threads import is_exiting
+from chiplog.safety.background_threads import is_exiting, result_within
 from chiplog_schemas.limits import MIB
 from chiplog_schemas.paths import paths_for_root
 
@@ -70,7 +70,11 @@ class ArtifactFiles:
         until = time.monotonic() + WAIT_S
         while not self._copy_from_outbox(file, target):
             try:
-                within(WAIT_S + file.size / MIB, lambda: self._copy_from_collector(file, target))
+                result_within(
+                    WAIT_S + file.size / MIB,
+                    lambda: self._copy_from_collector(file, target),
+                    name="chiplog-mlflow-read",
+                )
                 return True
             except (QueryError, NoDataError) as error:  # its bytes come after the event that names it
                 if time.monotonic() >= until:

@@ -1,9 +1,8 @@
 """What the database knows of runs, waited for at most 30 seconds."""
 
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
@@ -14,12 +13,11 @@ from chiplog.integrations.mlflow.experiments import experiment_id_of
 from chiplog.integrations.mlflow.records import MLFLOW_ID, RunRecord, Tag
 from chiplog.query.client import NoDataError, connect
 from chiplog.query.result import QueryError
-from chiplog.safety.background_threads import start_thread
+from chiplog.safety.background_threads import result_within
 from chiplog.safety.diagnostics import error_text
 
 WAIT_S = 30.0
 OWN_WAIT_S = 2.0  # for what others may have added to a run of this process
-_T = TypeVar("_T")
 _RUNS = """
 WITH page AS MATERIALIZED (
     SELECT run_id, project, name, state, primary_label, created_at, ended_at FROM runs WHERE {where}
@@ -74,7 +72,7 @@ class StoredRuns:
                 return []
 
         try:
-            return within(wait_s, ask)
+            return result_within(wait_s, ask, name="chiplog-mlflow-read")
         except TimeoutError:
             message = f"chiplog's collector did not answer within {wait_s:g} s; see chiplog status"
         except (QueryError, ValueError, OSError) as error:
@@ -132,25 +130,3 @@ def _to_record(row: Mapping[str, Any]) -> RunRecord:
 
 def _ms_of(time: datetime | None) -> int | None:
     return None if time is None else int(time.replace(tzinfo=UTC).timestamp() * 1000)
-
-
-def within(wait_s: float, ask: Callable[[], _T]) -> _T:
-    """Return what a function returns, or raise what it raises; TimeoutError if that takes too long."""
-    answers: list[_T] = []
-    errors: list[BaseException] = []
-    is_done = threading.Event()
-
-    def run() -> None:
-        try:
-            answers.append(ask())
-        except BaseException as error:
-            errors.append(error)
-        is_done.set()
-
-    if not start_thread(run, name="chiplog-mlflow-read"):
-        return ask()
-    if not is_done.wait(wait_s):
-        raise TimeoutError
-    if errors:
-        raise errors[0]
-    return answers[0]
