@@ -632,3 +632,76 @@ def test_the_group_of_metrics_without_a_slash_stays_closed(growing: Site, page: 
     page.reload()
     expect(group.locator("summary")).to_be_visible()
     expect(group).not_to_have_attribute("open", "")
+
+
+def fill_still(database: duckdb.DuckDBPyConnection) -> None:
+    """Runs whose `loss` has one step: `still` has not ended, `many` has 3,000 values; `other` has steps."""
+    database.execute("INSERT INTO base.position (next_number) VALUES (1)")
+    database.execute(
+        "INSERT INTO base.runs (run, run_id, tags, primary_label) VALUES (1, 'still', [], 'rank0'), "
+        "(2, 'many', [], 'rank0'), (3, 'other', [], 'rank0')"
+    )
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, "
+        "produced, state, ended_at) SELECT r, 'rank', r, 'rank0', 0, true, 0, 'node', '2026-01-02 03:00:00', 9000, "
+        "CASE WHEN r > 1 THEN 'finished' END, CASE WHEN r > 1 THEN TIMESTAMP '2026-01-02 04:00:00' END "
+        "FROM range(1, 4) t(r)"
+    )
+    database.execute("INSERT INTO base.intervals SELECT r, 0, 999, '2026-01-02 03:04:05' FROM range(1, 4) t(r)")
+    database.execute("INSERT INTO base.names VALUES (1, 'train_loss'), (2, 'test_loss')")
+    row = (
+        "INSERT INTO base.metrics SELECT {}, {}, {}, i, TIMESTAMP '2026-01-02 03:00:00' + to_seconds(i), "
+        "exp(-i / 60) + sin(i * i) / 20 FROM range({}) t(i)"
+    )
+    for producer, key, step, n in ((1, 1, 0, 200), (1, 2, 0, 1), (2, 1, 5, 3_000), (3, 1, "i", 100)):
+        database.execute(row.format(producer, key, step, n))
+
+
+@pytest.fixture(scope="module")
+def still(site_of: Callable[..., Site]) -> Site:
+    return site_of(fill_still)
+
+
+def test_a_metric_whose_steps_are_all_equal_is_drawn_over_time_and_says_so(still: Site, page: Page) -> None:
+    visit(still, page, "#/run/still/curves")
+    loss = panel(page, "train_loss")
+    expect(loss.locator(".curve-notes")).to_have_text("x: time (all steps are 0)")
+    expect(panel(page, "test_loss").locator(".curve-notes")).to_have_text("")
+    loss.locator(".curve-box").focus()
+    page.keyboard.press("ArrowRight")
+    expect(loss.locator(".curve-where")).to_contain_text("0 s, step 0")
+    page.keyboard.press("ArrowRight")
+    expect(loss.locator(".curve-where")).to_contain_text("1 s, step 0")
+    assert steps_of(page, "train_loss", "rank0") == [0] * 200
+    page.keyboard.press("Tab")
+    visit(still, page, "#/run/many/curves")
+    expect(loss.locator(".curve-notes")).to_have_text("each point covers 8.4 s · x: time (all steps are 5)")
+    visit(still, page, "#/run/other/curves?with=still")
+    expect(loss.locator(".curve-notes")).to_have_text("x: time (all steps of still are 0)")
+
+
+def test_a_part_of_the_time_is_shown_in_its_panel_alone(still: Site, page: Page) -> None:
+    visit(still, page, "#/run/still/curves")
+    loss = panel(page, "train_loss")
+    expect(loss.locator("canvas")).to_be_visible()
+    loss.locator(".curve-box").focus()
+    page.keyboard.press("+")
+    page.keyboard.press("ArrowRight")
+    expect(loss.locator(".curve-where")).to_contain_text("50 s, step 0")
+    assert "first=" not in page.url, "there is no part of the steps"
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowRight")
+    expect(loss.locator(".curve-where")).to_have_text(re.compile("^1 s, step 0"))
+
+
+def test_a_metric_that_gets_a_second_step_while_it_is_followed_is_drawn_by_steps(still: Site, page: Page) -> None:
+    follow_changes(page)
+    visit(still, page, "#/run/still/curves")
+    expect(panel(page, "train_loss").locator(".curve-notes")).to_have_text("x: time (all steps are 0)")
+    change(
+        still,
+        "INSERT INTO base.metrics SELECT 1, 1, i, 1000 + i, TIMESTAMP '2026-01-02 03:10:00' + to_seconds(i), 1 "
+        "FROM range(1, 5) t(i)",
+    )
+    expect(panel(page, "train_loss").locator(".curve-notes")).to_have_text("")
+    assert steps_of(page, "train_loss", "rank0") == [0, 1, 2, 3, 4]

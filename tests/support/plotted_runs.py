@@ -8,12 +8,12 @@ SPIKE_STEP, SPIKE = 321, 50.0
 
 
 def fill_plotted_runs(database: duckdb.DuckDBPyConnection) -> None:
-    """Write `gpt-a` and `gpt-b` with 4 ranks, `gpt-64` with 64, and `again` with 2 attempts.
+    """Write `gpt-a` and `gpt-b` with 4 ranks, `gpt-64` with 64, `again` with 2 attempts, and `still`.
 
     `loss` is (1 + rank) / (1 + step) in `gpt-a`, and twice that in `gpt-b`. `grad_norm` is 1 with one spike, and each
     hundredth value is infinite. `nan` is never finite. `tokens` is 1,000 times the step, `by_tokens` is
     defined over it.
-    A step takes a second, and 2 in `gpt-b`, which logs half as many.
+    A step takes a second, and 2 in `gpt-b`, which logs half as many. `still` has a loss each second, all at step 0.
     """
     database.execute(
         "INSERT INTO base.runs (run, run_id, project, tags, primary_label) VALUES (1, 'gpt-a', 'gpt', [], 'rank0'), "
@@ -56,6 +56,16 @@ def fill_plotted_runs(database: duckdb.DuckDBPyConnection) -> None:
         f"INSERT INTO base.metrics SELECT producer, 3, s, s, {BEGUN}, 'nan' {of_all} AND run = 1 AND s < 100"
     )
     database.execute(f"INSERT INTO base.metrics SELECT producer, 12, s, s, {BEGUN}, 7 {of_all} AND run = 2 AND s = 5")
+    database.execute(
+        "INSERT INTO base.runs (run, run_id, project, tags, primary_label) VALUES (5, 'still', 'still', [], 'rank0')"
+    )
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, state, started_at, "
+        f"ended_at) VALUES (5000, 'rank', 5, 'rank0', 0, true, 0, 'finished', {BEGUN}, {BEGUN})"
+    )
+    database.execute(
+        f"INSERT INTO base.metrics SELECT 5000, 1, 0, s, {BEGUN} + to_seconds(s), exp(-s / 50) FROM range(200) t(s)"
+    )
     database.execute(  # the first attempt reached step 9, the second began again at 5
         f"INSERT INTO base.metrics SELECT 4000 + a, 1, s, s, {BEGUN} + to_seconds(s + a * 10), a * 100 + s "
         "FROM range(2) t(a), range(10) u(s) WHERE a = 0 OR s >= 5"

@@ -128,7 +128,6 @@ class _Canvas:
 def draw_panel(panel: Panel, width: int, height: int, *, is_log_x: bool = False, is_log_y: bool = False) -> list[Text]:
     """Return a panel as lines: title, dots with ticks, and one entry per curve with its last value."""
     x_axis, y_axis = Axis(*panel.x_range(), is_log_x), Axis(*panel.y_range(), is_log_y)
-    is_time = panel.x_title == "time"
     legend = _legend(panel.curves, width)
     rows = max(HEIGHT_MIN, height - 3 - len(legend))
     y_ticks = y_axis.ticks(rows // _Y_TICK_LINES)
@@ -147,7 +146,7 @@ def draw_panel(panel: Panel, width: int, height: int, *, is_log_x: bool = False,
         if number in ends:
             line.append(f" {LETTERS[ends[number] % 26]}", COLOURS[ends[number] % len(COLOURS)])
         lines.append(line)
-    lines += _x_axis(x_axis, panel.x_title, columns, y_width, is_time)
+    lines += _x_axis(x_axis, panel.x_title, columns, y_width, panel.is_time)
     return lines + legend
 
 

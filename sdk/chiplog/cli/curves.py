@@ -87,6 +87,7 @@ class Panel:
     title: str
     x_title: str
     curves: list[Curve]
+    is_time: bool = False  # x is the time since the start of a run
 
     def x_range(self) -> tuple[float, float]:
         """Return the least and the greatest x."""
@@ -106,7 +107,7 @@ class PlotRequest:
     runs: Sequence[str]
     keys: Sequence[str]
     n_buckets: int
-    x: str | None = None  # step, time or a key; None: as define_metric says, else step
+    x: str | None = None  # step, time or a key; None: as define_metric says, else step, or time if all steps are one
     labels: Sequence[str] = ()
     is_log_x: bool = False
     is_log_y: bool = False
@@ -126,6 +127,13 @@ class _Series:
     survey: list[dict[str, Any]]
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def only_step(self) -> int | None:
+        """Return the step that all of several values have; None if x is not the step, or the steps differ."""
+        low, high = min(row["low"] for row in self.survey), max(row["high"] for row in self.survey)
+        is_one = self.x == STEP and low == high and max(row["n_drawn"] for row in self.survey) > 1
+        return int(low) if is_one else None
+
 
 def read_panels(client: Client, request: PlotRequest) -> tuple[list[Panel], list[str]]:
     """Return the panels of a plot, and notes about what they leave out. Raises UsageError."""
@@ -134,13 +142,20 @@ def read_panels(client: Client, request: PlotRequest) -> tuple[list[Panel], list
     panels: list[Panel] = []
     groups = [[one for of_key in series for one in of_key]] if request.is_together else series
     for group in groups:
+        x_title = group[0].x
+        still = next((one for one in group if one.only_step is not None), None)
+        if still is not None and request.x is None:  # by step it would be a vertical line
+            group = [_look_up(client, request, one.run, one.key, TIME) if one.x == STEP else one for one in group]
+            of = f" of {still.run if len(request.runs) > 1 else still.key}" if len(group) > 1 else ""
+            x_title = f"{TIME} (all steps{of} are {still.only_step})"
         names = {one.x for one in group}
         if len(names) > 1:
             raise click.UsageError(f"the keys have different x axes: {', '.join(sorted(names))}; give one by --x")
         rows = [row for one in group for row in one.survey]
         low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
         has_key, has_run = len({one.key for one in group}) > 1, len(request.runs) > 1
-        panel = Panel(", ".join(dict.fromkeys(one.key for one in group)), group[0].x, [])
+        title = ", ".join(dict.fromkeys(one.key for one in group))
+        panel = Panel(title, x_title, [], is_time=group[0].x == TIME)
         for one in group:
             prefix = [one.run] * has_run + [one.key] * has_key
             panel.curves += _curves_of(client, request, one, (low, high), prefix)
@@ -148,10 +163,10 @@ def read_panels(client: Client, request: PlotRequest) -> tuple[list[Panel], list
     return panels, notes
 
 
-def _look_up(client: Client, request: PlotRequest, run: str, key: str) -> _Series:
+def _look_up(client: Client, request: PlotRequest, run: str, key: str, x: str | None = None) -> _Series:
     """Find out which labels logged a key, and over which range of x. Raises UsageError if there is nothing to plot."""
     params: dict[str, Any] = {"run": run, "key": key}
-    x = request.x or _step_metric(client, params) or STEP
+    x = x or request.x or _step_metric(client, params) or STEP
     is_key = x not in _X
     if is_key:
         params["x"] = x

@@ -59,7 +59,7 @@ def write_picture(
             axes.set_title(_plain(panel.title), loc="left", fontsize=11)
             axes.set_xlabel(_plain(panel.x_title))
             axes.grid(alpha=0.3)
-            if panel.x_title == "time" and not is_log_x:
+            if panel.is_time and not is_log_x:
                 axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value)))
             elif not is_log_x and panel.x_title == "step":
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True))

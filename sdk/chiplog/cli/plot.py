@@ -29,7 +29,10 @@ chiplog plot gpt-1 grad_norm --x time --label rank0 --label rank7
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=complete_keys)
 @click.option("--run", "more", multiple=True, metavar="RUN", help="Another run in the same picture; may be repeated.")
 @click.option(
-    "--x", metavar="X", help="step, time (since the run's start) or a key.  [default: as define_metric says, else step]"
+    "--x",
+    metavar="X",
+    help="step, time (since the run's start) or a key.  [default: as define_metric says, else step, or time where all "
+    "steps are the same]",
 )
 @click.option("--label", "labels", multiple=True, metavar="NAME", help="Only this label; may be repeated.")
 @click.option(

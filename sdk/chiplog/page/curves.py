@@ -4,6 +4,9 @@ A curve has its values as they were logged while each label has fewer than VALUE
 of equally many steps. These are read from base.metric_levels, which has buckets of 16 and of 256 steps, and from the
 recent rows. A bucket keeps its minimum and maximum, so that no spike is lost at any width. Widths are powers of two: a
 page that asks again for the end of a growing curve gets the same buckets. The last value is exact at any width.
+
+A metric whose values all have one step, as those that MLflow logs without a step, is a curve over time: its values, or
+buckets of equally long times.
 """
 
 import math
@@ -66,6 +69,11 @@ WITH series AS MATERIALIZED (
     FROM base.metric_series s JOIN base.identified i ON i.producer = s.producer JOIN base.names n ON n.id = s.key
     WHERE i.run_id = $run AND list_contains($keys::VARCHAR[], n.name) AND {CHOSEN_LABELS}
 )"""
+# When the values of metrics were logged, in µs.
+_TIMES = f"""{_SERIES}
+SELECT s.name AS key, epoch_us(min(m.first_ts)) AS first, epoch_us(max(m.last_ts)) AS last
+FROM base.metric_series m JOIN series s ON s.producer = m.producer AND s.key = m.key GROUP BY s.name
+"""
 # Of a label with several attempts in a bucket the newest one counts.
 # safeguard: newest-attempt-is-drawn
 _BUCKETS = f"""{_SERIES}, parts AS (
@@ -90,8 +98,8 @@ _MEANS = {True: "arg_max_null(p.sum, p.seq)", False: "sum(p.sum) / nullif(sum(p.
 # The last value of a bucket of several steps, NULL for NaN; buckets of a level do not have it.
 _LAST = "arg_max_null(p.sum, p.step::HUGEINT * 9223372036854775808 + p.seq)"
 _ROWS = """
-SELECT f.producer, f.key, f.step, f.seq, f.ts, (NOT isnan(f.value))::BIGINT AS n, nullif(f.value, 'nan') AS sum,
-       nullif(f.value, 'nan') AS min, nullif(f.value, 'nan') AS max
+SELECT f.producer, f.key, {place} AS step, f.seq, f.ts, (NOT isnan(f.value))::BIGINT AS n,
+       nullif(f.value, 'nan') AS sum, nullif(f.value, 'nan') AS min, nullif(f.value, 'nan') AS max
 FROM {table} f JOIN series s ON s.producer = f.producer AND s.key = f.key
 WHERE f.step >= {first} AND f.step <= {last}
 """
@@ -218,6 +226,8 @@ def read_curves(client: Client, request: CurvesRequest) -> list[dict[str, Any]]:
         the mean everywhere. `last`: step and exact value of its last one, a text if that is not finite. `band`:
         n_present (labels), min, median, max, min_label and max_label for each bucket; `last` has the step, minimum,
         median and maximum of the labels that logged the last step. `n_infinite` counts buckets with infinities.
+        `is_one_step`: all steps are the same, so the entries are in the order of `ts`; with `width_s` they are buckets
+        of so many seconds.
 
     Raises:
         QueryError: A query has no result.
@@ -228,8 +238,10 @@ def read_curves(client: Client, request: CurvesRequest) -> list[dict[str, Any]]:
         of_kind = span_of(row)
         spans[row["key"]] = joined(spans[row["key"]], of_kind) if row["key"] in spans else of_kind
     curves: dict[str, dict[str, Any]] = {}
-    groups: dict[tuple[int, int, int, bool], list[str]] = {}
-    widths = _read_widths(client, request, spans)
+    groups: dict[tuple[int, int, int, bool, bool], list[str]] = {}
+    of_time = {key: span for key, span in spans.items() if span["is_one_step"]}
+    of_steps = {key: span for key, span in spans.items() if key not in of_time}
+    widths = _read_widths(client, request, of_steps) | _read_time_widths(client, request, of_time)
     for key in request.keys:
         if (span := spans.get(key)) is None:
             curves[key] = {"key": key, "n_labels": 0, "kind": "none", "width": 1, "step": [], "ts": []}
@@ -239,29 +251,41 @@ def read_curves(client: Client, request: CurvesRequest) -> list[dict[str, Any]]:
         is_band = span["n_labels"] > request.lines_max
         kind = "band" if is_band else "lines"
         empty: dict[str, Any] = {"lines": []} if not is_band else {name: [] for name in _BAND_COLUMNS} | {"last": None}
-        curves[key] = span | {"kind": kind, "width": width, "step": [], "ts": [], "n_infinite": 0} | empty
-        # Whole buckets: the page that asks again for a part gets the same ones.
-        first -= first % width
-        last = min(last - last % width + width - 1, STEP_MAX)
-        groups.setdefault((width, max(first, STEP_MIN), last, is_band), []).append(key)
-    for (width, first, last, is_band), keys in groups.items():
-        text = _text_of(width, first, last)
+        is_one_step = span["is_one_step"]
+        width_of_steps = 1 if is_one_step else width
+        curves[key] = span | {"kind": kind, "width": width_of_steps, "step": [], "ts": [], "n_infinite": 0} | empty
+        if not is_one_step:  # whole buckets: the page that asks again for a part gets the same ones
+            first -= first % width
+            last = min(last - last % width + width - 1, STEP_MAX)
+        groups.setdefault((width, max(first, STEP_MIN), last, is_band, is_one_step), []).append(key)
+    for (width, first, last, is_band, is_one_step), keys in groups.items():
+        text = _text_of(width, first, last, is_by_time=is_one_step)
         rows = client.sql(text + (_BAND if is_band else _LINES), {**params, "keys": keys}).rows()
         by_key: dict[str, list[dict[str, Any]]] = {}
         for row in rows:
             by_key.setdefault(row["key"], []).append(row)
-        ends = _read_ends(client, params, by_key, width, is_band)
+        ends = _read_ends(client, params, by_key, 1 if is_one_step else width, is_band)
         for key, of_key in by_key.items():
             curves[key] |= band_of(of_key[0]) if is_band else lines_of(of_key)
             _set_ends(curves[key], ends[key], {row["label"]: row["last_attempt"] for row in of_key if not is_band})
-        x_names = {key: (curves[key]["step_metric"] if request.is_x_defined else request.x) for key in keys}
-        if names := sorted({name for name in x_names.values() if name}):
-            places = client.sql(text + _PLACES, {**params, "keys": names}).rows()
-            x = {(row["key"], row["step"]): row["x"] for row in places}
-            for key, name in x_names.items():
-                if name:
-                    curves[key] |= {"x_name": name, "x": [x.get((name, step)) for step in curves[key]["step"]]}
+        _set_x(client, request, text, [curves[key] for key in keys])
+        if is_one_step:
+            for key in by_key:
+                _set_times(curves[key], width)
     return list(curves.values())
+
+
+def _set_x(client: Client, request: CurvesRequest, text: str, curves: list[dict[str, Any]]) -> None:
+    """Give curves the x that was asked for. text: the query of their buckets."""
+    x_names = [curve["step_metric"] if request.is_x_defined else request.x for curve in curves]
+    names = sorted({name for name in x_names if name})
+    if not names:
+        return
+    places = client.sql(text + _PLACES, {"run": request.run, "labels": list(request.labels), "keys": names}).rows()
+    x = {(row["key"], row["step"]): row["x"] for row in places}
+    for curve, name in zip(curves, x_names, strict=True):
+        if name:
+            curve |= {"x_name": name, "x": [x.get((name, step)) for step in curve["step"]]}
 
 
 def _bounds(request: CurvesRequest, span: dict[str, Any]) -> tuple[int, int]:
@@ -288,13 +312,30 @@ def _read_widths(client: Client, request: CurvesRequest, spans: dict[str, dict[s
         for row in client.sql(text, {**params, "keys": keys}).rows():
             most[row["key"]] = row["n"] + spans[row["key"]]["most_nan"]
     widths = {}
-    room = ANSWER_MAX
+    room = ANSWER_MAX * len(spans) // len(request.keys)
     for key in sorted(spans, key=most.__getitem__):
         n_lines = min(spans[key]["n_labels"], request.lines_max) or 1
         has_room = n_lines * most[key] <= room
         room -= n_lines * (most[key] if has_room else request.points)
         width = 1 if most[key] < request.values_max and has_room else bucket_width(n_steps[key], request.points)
         widths[key] = max(width, bucket_width(request.width, 1))
+    return widths
+
+
+def _read_time_widths(client: Client, request: CurvesRequest, spans: dict[str, dict[str, Any]]) -> dict[str, int]:
+    """Return the width of the buckets of each key with one step, in µs: 1 while each label has few values.
+
+    A band has buckets with a value of most labels, because labels share no times.
+    """
+    widths = {}
+    params = {"run": request.run, "labels": list(request.labels), "keys": list(spans)}
+    for row in client.sql(_TIMES, params).rows() if spans else ():
+        n_labels, n = spans[row["key"]]["n_labels"], spans[row["key"]]["most_values"]
+        is_band = n_labels > request.lines_max
+        has_room = n_labels * n <= ANSWER_MAX // len(request.keys)
+        has_values = not is_band and has_room and n < request.values_max
+        span_us = row["last"] - row["first"] + 1
+        widths[row["key"]] = 1 if has_values else bucket_width(span_us, min(request.points, n))
     return widths
 
 
@@ -354,6 +395,18 @@ def _set_ends(curve: dict[str, Any], ends: list[dict[str, Any]], attempts: dict[
             line["last"] = {"step": row["step"], "value": _plain(row["value"])}
 
 
+def _set_times(curve: dict[str, Any], width_us: int) -> None:
+    """Give a curve over time its step in place of the times, in µs, that it has as steps."""
+    if width_us == 1:
+        curve["ts"] = [us / 1000 for us in curve["step"]]
+    else:
+        curve["width_s"] = width_us / 1e6
+    step = curve["first_step"]
+    curve["step"] = [step] * len(curve["step"])
+    for end in [curve] if curve["kind"] == "band" else curve["lines"]:
+        end["last"]["step"] = step
+
+
 def _plain(value: float | None) -> float | str | None:
     """Return a number that JSON has, or a text."""
     return value if value is None or math.isfinite(value) else str(value)
@@ -372,6 +425,7 @@ def span_of(row: dict[str, Any]) -> dict[str, Any]:
         silent = [label for label in peers if label not in has_logged]
     n_silent = len(silent)
     return row | {
+        "is_one_step": _is_one_step(row),
         "n_silent": n_silent,
         "n_expected": row["n_labels"] + n_silent,
         "n_behind": row["n_behind"] + n_silent,
@@ -386,7 +440,14 @@ def joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     choices |= {"last_step": max, "most_values": max, "most_nan": max}
     for name, choose in choices.items():
         both[name] = choose((span[name] for span in (one, other) if span[name] is not None), default=None)
-    return one | both | {"behind": [*one["behind"], *other["behind"]][:BEHIND_SHOWN]}
+    behind = [*one["behind"], *other["behind"]][:BEHIND_SHOWN]
+    return one | both | {"is_one_step": _is_one_step(both), "behind": behind}
+
+
+def _is_one_step(span: dict[str, Any]) -> bool:
+    """Return True if all values of a key have the same step, and there are more than one of a label."""
+    is_one_step: bool = span["first_step"] == span["last_step"] and span["most_values"] > 1
+    return is_one_step
 
 
 def bucket_width(n_steps: int, points: int) -> int:
@@ -397,9 +458,9 @@ def bucket_width(n_steps: int, points: int) -> int:
     return width
 
 
-def _text_of(width: int, first: int, last: int) -> str:
-    level = max((level for level in LEVELS if level <= width), default=1)
-    bounds = {"first": first, "last": last}
+def _text_of(width: int, first: int, last: int, *, is_by_time: bool) -> str:
+    level = 1 if is_by_time else max((level for level in LEVELS if level <= width), default=1)
+    bounds = {"first": first, "last": last, "place": "epoch_us(f.ts)" if is_by_time else "f.step"}
     tables = ["base.metrics_recent"] if level > 1 else ["base.metrics", "base.metrics_recent"]
     parts = [_ROWS.format(table=table, **bounds) for table in tables]
     if level > 1:

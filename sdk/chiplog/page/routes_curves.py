@@ -21,7 +21,8 @@ async def get_curves(request: Request) -> Response:
     steps. width: steps in a bucket at least. label: only these labels; may be repeated. lines: above so many labels the
     answer is a band over all of them, 16 if missing. x: a metric whose mean in each bucket is added as `x`. defined=1:
     that is the `step_metric` of each key. Keys, lines and points are at most 400,000 buckets together; of more values
-    than that some curves have buckets. `last` is the exact last value of a line, with its step.
+    than that some curves have buckets. `last` is the exact last value of a line, with its step. A metric whose values
+    all have one step (`is_one_step`) has its values in the order of `ts`, or buckets of `width_s` seconds.
     """
     query = request.query_params
     wanted = CurvesRequest(

@@ -99,6 +99,17 @@ def test_of_a_step_that_was_done_twice_the_newest_attempt_counts_and_in_time_bot
     assert len(panel.curves[0].y) == 15
 
 
+def test_a_series_whose_steps_are_all_equal_is_drawn_over_time(client: Client) -> None:
+    [panel] = panels(client, "still", "loss")
+    assert (panel.x_title, panel.is_time, panel.x_range()) == ("time (all steps are 0)", True, (0.0, 199.0))
+    assert panel.curves[0].last == pytest.approx(math.exp(-199 / 50))
+    [panel] = panels(client, "gpt-a", "loss", runs=["gpt-b", "still"], labels=["rank0"])
+    assert (panel.x_title, panel.x_range()) == ("time (all steps of still are 0)", (0.0, STEPS - 2.0))
+    [panel] = panels(client, "still", "loss", x="step")
+    assert (panel.x_title, panel.is_time, panel.x_range()) == ("step", False, (0.0, 0.0))
+    assert panels(client, "gpt-b", "only_b")[0].x_title == "step", "one value is a point"
+
+
 def test_a_logarithmic_axis_leaves_out_what_is_not_above_0(client: Client) -> None:
     request = PlotRequest(["gpt-a"], ["loss"], 100, is_log_x=True, is_log_y=True)
     [panel], notes = read_panels(client, request)

@@ -274,6 +274,46 @@ def test_a_curve_of_few_values_has_each_of_them_at_its_step(tmp_path: Path) -> N
         assert end["width"] == many["width"], "a page that follows the curve gets its buckets"
 
 
+def fill_still(database: duckdb.DuckDBPyConnection) -> None:
+    """Values at one step: `few` has 3 of a label each second, `many` 5,000, `once` one; 20 labels have 4 of `band`."""
+    database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, rank, produced) "
+        "SELECT r, 'rank', 1, 'rank' || r, 0, r, 1 FROM range(20) t(r)"
+    )
+    database.execute("INSERT INTO base.names VALUES (1, 'few'), (2, 'many'), (3, 'once'), (4, 'band'), (5, 'x')")
+    row = "INSERT INTO base.metrics{} SELECT {}, {}, 7, i, make_timestamp({}), {} FROM range({}) t(i)"
+    database.execute(row.format("", "i % 2", 1, "i * 500000", "CASE WHEN i = 3 THEN 'nan' ELSE i::DOUBLE END", 5))
+    database.execute(row.format("_recent", 1, 1, "2500000", 5, 1))
+    database.execute(row.format("", 0, 2, "i * 1000", "CASE WHEN i = 2500 THEN 99 ELSE i % 7 END", 5_000))
+    database.execute(row.format("", "i", 3, "i", "i", 2))
+    database.execute(row.format("", "i % 20", 4, "i // 20 * 1000000 + i % 20", "i % 20", 80))
+    database.execute(row.format("", 0, 5, "i * 1000000", "i * 10", 3))
+
+
+def test_a_metric_whose_steps_are_all_equal_is_a_curve_over_time(tmp_path: Path) -> None:
+    with filled(tmp_path, fill_still) as client:
+        few, many, once, band = read_curves(client, CurvesRequest("r", ("few", "many", "once", "band"), x="x"))
+        assert (few["is_one_step"], few["width"], few["step"]) == (True, 1, [7] * 6)
+        assert few["ts"] == [0, 500, 1000, 1500, 2000, 2500]
+        assert [line["mean"] for line in few["lines"]] == [[0, None, 2, None, 4, None], [None, 1, None, None, None, 5]]
+        assert [line["gaps"] for line in few["lines"]] == [[], [3]]
+        assert [line["last"] for line in few["lines"]] == [{"step": 7, "value": 4}, {"step": 7, "value": 5}]
+        assert few["x"] == [0, None, 10, None, 20, None]
+        assert (many["is_one_step"], many["width_s"], set(many["step"])) == (True, 0.016384, {7})
+        assert len(many["ts"]) == 306 and many["ts"] == sorted(many["ts"])
+        [line] = many["lines"]
+        assert (max(line["max"]), line["last"]) == (99, {"step": 7, "value": 4_999 % 7}), "no spike is lost"
+        assert (once["is_one_step"], once["step"]) == (False, [7]), "of each label there is one value"
+        assert (band["kind"], set(band["step"]), band["n_present"]) == ("band", {7}, [20] * 3)
+        assert (band["min"], band["max"]) == ([0] * 3, [19] * 3)
+        assert band["last"] == {"step": 7, "min": 0, "median": 9.5, "max": 19}
+        [part] = read_curves(client, CurvesRequest("r", ("few",), first=0, width=1))
+        assert part["ts"] == few["ts"], "a page that follows the curve gets all of it"
+        [none] = read_curves(client, CurvesRequest("r", ("few",), first=8))
+        assert none["step"] == []
+
+
 def test_an_answer_that_would_be_too_large_has_buckets(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     request = CurvesRequest("r", ("short", "odd", "epoch"), 10)
     curves = read_curves(client, request)

@@ -47,3 +47,22 @@ def test_sparklines_of_any_length_agree_with_all_values(tmp_path: Path, recent: 
     expected = {(run, bucket): value for run, bucket, value in database.execute(FROM_FACTS).fetchall()}
     assert {(run, bucket): value for run, bucket, value in found} == pytest.approx(expected, nan_ok=True)
     assert sum(value != value for value in expected.values()) >= 3
+
+
+def test_a_metric_with_one_step_has_a_sparkline_over_time(tmp_path: Path) -> None:
+    database = empty_database(tmp_path / "index.duckdb")
+    database.execute("INSERT INTO base.names VALUES (1, 'loss')")
+    database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'still', []), (2, 'once', [])")
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt) VALUES (1, 'rank', 1, 'a', 0), "
+        "(2, 'rank', 2, 'a', 0), (3, 'rank', 2, 'b', 0)"
+    )
+    database.execute("INSERT INTO base.metrics SELECT 1, 1, 7, i, make_timestamp(i * 1000), i FROM range(48) t(i)")
+    database.execute("INSERT INTO base.metrics SELECT p, 1, 7, 1, make_timestamp(p * 1000), p FROM range(2, 4) t(p)")
+    compute_rollups(database)
+    found = database.execute(sparklines_sql(BUCKETS), {"key": "loss", "runs": ["still", "once"]}).fetchall()
+    still = [(bucket, value) for run, bucket, value in sorted(found) if run == "still"]
+    assert [bucket for bucket, _ in still] == list(range(BUCKETS))
+    assert [value for _, value in still] == sorted(value for _, value in still)
+    assert (still[0][1], still[-1][1]) == (0.5, 46.5)
+    assert [row for row in found if row[0] == "once"] == [("once", 0, 2.5)]

@@ -5,7 +5,7 @@ import { labelText } from "./labels.js";
 
 /** Return a curve whose buckets from a step on are those of a later answer; null if the answer has other buckets. */
 export function merge(curve, part, from) {
-  if (part.kind !== curve.kind || part.width !== curve.width) return null;
+  if (part.kind !== curve.kind || part.width !== curve.width || part.is_one_step !== curve.is_one_step) return null;
   const cut = curve.step.findIndex((step) => step >= from);
   const kept = cut < 0 ? curve.step.length : cut;
   const joined = (before, after) => [...before.slice(0, kept), ...after];
@@ -259,7 +259,7 @@ export function combined(model, other) {
  */
 export function rowsOf(runs) {
   const curves = runs.filter(({ curve }) => curve.kind !== "none");
-  const isBucketed = curves.some(({ curve }) => curve.width > 1);
+  const isBucketed = curves.some(({ curve }) => curve.width > 1 || curve.width_s);
   const isBand = curves.some(({ curve }) => curve.kind === "band");
   const middle = isBand ? (isBucketed ? "median_of_means" : "median") : isBucketed ? "mean" : "value";
   const steps = isBucketed ? ["first_step", "last_step"] : ["step"];

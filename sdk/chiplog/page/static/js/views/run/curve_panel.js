@@ -5,7 +5,7 @@ import { Chart } from "../../chart.js";
 import { holesOf, isNumber, merge, modelOf, placesOf, rowsOf } from "../../curve_model.js";
 import { h, show } from "../../dom.js";
 import { csvOf, save } from "../../download.js";
-import { countText, wholeText } from "../../texts.js";
+import { countText, durationText, wholeText } from "../../texts.js";
 
 const POINTS = 400; // of a panel of usual width, and for each further so many pixels; pages that show the same ask the same
 const POINTS_MAX = 2000; // a bound of the server
@@ -43,6 +43,7 @@ export class Panel {
     this.isStale = false;
     this.hasFailed = false;
     this.curves = [];
+    this.times = null; // the part of the time that is shown of metrics with one step: [least, most]; null: all
     this.farAt = []; // when all of each curve was asked for, from the label on that is furthest behind
     this.box = h("div", { class: "curve-box" });
     this.legend = h("div", { class: "curve-legend" });
@@ -179,16 +180,24 @@ export class Panel {
 
   /**
    * Return {kind, name} of x; only a metric has a name. As it was defined, where the runs agree and the metric has values
-   * at the same steps, else the step; then `lacks` is the metric without values.
+   * at the same steps, else the step; then `lacks` is the metric without values. In place of a step that all values of a
+   * run have it is the time; then `still` is that run.
    */
   axis() {
     const { x } = this.view;
     if (x.startsWith("=")) return { kind: "value", name: x.slice(1) };
-    if (x) return { kind: x };
+    if (x && x !== "step") return { kind: x };
     const curves = this.curves.filter(({ step }) => step.length);
     const [name, ...others] = new Set(curves.map(({ step_metric: metric }) => metric));
-    if (!name || others.length) return { kind: "step" };
-    return curves.some((curve) => curve.x?.some(isNumber)) ? { kind: "value", name, isDefined: true } : { kind: "step", lacks: name };
+    const isDefined = !x && name && !others.length;
+    if (isDefined && curves.some((curve) => curve.x?.some(isNumber))) return { kind: "value", name, isDefined };
+    const still = this.shown().find(({ curve }) => curve?.is_one_step && curve.step.length);
+    return { kind: still ? "relative" : "step", still, lacks: isDefined ? name : undefined };
+  }
+
+  /** Return true if a part of x is a part of the time: no part of the steps. */
+  get isOverTime() {
+    return ["time", "relative"].includes(this.axis().kind) && this.curves.some(({ is_one_step: isOne }) => isOne);
   }
 
   /** Draw what is known; a panel that is not on the screen is drawn when it comes there. */
@@ -204,6 +213,7 @@ export class Panel {
     const { isLog, weight, zoom: range, hidden } = view;
     const isLogX = view.isLogX && kind !== "time";
     const { model, nHidden, nLeft } = modelOf(runs, { x: kind, isLog, isLogX, weight, range, hidden });
+    if (this.isOverTime) model.range = this.times;
     this.drawNotes(runs, nHidden, nLeft);
     const hasNumbers = model.lines.some(({ isHidden, values }) => isHidden || values.some(isNumber));
     this.state.hidden = hasNumbers;
@@ -216,7 +226,10 @@ export class Panel {
     this.chart ??= new Chart(this.box, this.legend, {
       onZoom: (least, most) => this.zoom(least, most),
       onPan: (least, most, isOver) => (this.chart.model.kind === "step" ? view.pan(this, least, most, isOver) : null),
-      onReset: () => view.setZoom(null),
+      onReset: () => {
+        this.times = null;
+        view.setZoom(null);
+      },
       onPick: (at) => view.pick(this.placeOf(this.chart.model.x[at])),
       onToggle: (id, isOthers) => view.toggle(id, isOthers && this.chart.model.lines.map((line) => line.id)),
       label: `Curve of ${this.key}`,
@@ -277,13 +290,15 @@ export class Panel {
       }
       if (nLabels < nPeers && !nSilent) notes.push(`${where}${wholeText(nLabels)} of ${countText(nPeers, "label")} ${nLabels === 1 ? "logs" : "log"} this`);
       else if (curve.kind === "band" && runs.length === 1 && !nBehind) notes.push(countText(nLabels, "label"));
-      notes.push(...holeNotes(curve, where));
+      if (!curve.is_one_step) notes.push(...holeNotes(curve, where)); // labels share no times
       if (curve.n_nan) notes.push(`${where}${wholeText(curve.n_nan)} NaN`);
       if (curve.n_infinite) notes.push(`${where}${countText(curve.n_infinite, "point")} with infinities`);
       if (width > 1 && runs.length === 1) notes.push(`each point covers ${wholeText(width)} steps`);
+      if (curve.width_s && runs.length === 1) notes.push(`each point covers ${durationText(curve.width_s)}`);
     }
     if (axis.isDefined) notes.push(`x: ${axis.name}`);
-    if (axis.lacks) notes.push(`x: step, as ${axis.lacks} has no value at these steps`);
+    if (axis.still) notes.push(`x: time (all steps${runs.length > 1 ? ` of ${axis.still.name}` : ""} are ${wholeText(axis.still.curve.first_step)})`);
+    else if (axis.lacks) notes.push(`x: step, as ${axis.lacks} has no value at these steps`);
     if (nHidden) notes.push(`${countText(nHidden, "value")} ≤ 0 not shown`);
     if (nLeft) notes.push(`${countText(nLeft, "value")} at x ≤ 0 not shown`);
     show(this.notes, notes.map((note, at) => [at ? " · " : null, typeof note === "string" ? h("span", { class: "quiet" }, note) : note]));
@@ -295,6 +310,11 @@ export class Panel {
     const { kind } = this.chart.model;
     if (kind === "step") {
       view.setZoom(Math.ceil(least), Math.floor(most));
+      return;
+    }
+    if (this.isOverTime) {
+      this.times = [least, most];
+      this.draw();
       return;
     }
     const steps = [];
