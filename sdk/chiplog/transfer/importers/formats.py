@@ -31,6 +31,7 @@ class Importer(Protocol):
 # In the order in which they are guessed: the special ones first.
 FORMATS = {
     "wandb": "wandb_run",
+    "mlflow": "mlflow_stores",
     "tensorboard": "tensorboard_files",
     "trackio": "trackio_file",
     "lightning": "lightning_csv",
