@@ -105,6 +105,10 @@ def import_(
             destination = _destination(directory, url)
         except (ExportError, ImporterError, ValueError) as error:
             raise click.UsageError(str(error)) from error
+        try:
+            check_connection(destination)
+        except DeliveryError as error:
+            raise click.ClickException(str(error)) from error
         for reader, blocks in exports:
             _send(directory, url, destination, reader, blocks)
         for run in written:
@@ -182,7 +186,6 @@ def _send(
 ) -> None:
     """Deliver one run. source: what another library wrote; None: an export."""
     try:
-        check_connection(destination)
         has_all = _prepare(directory, url, blocks, source)
         _deliver(destination, reader, blocks)
         _check_rejected(directory, url, blocks)

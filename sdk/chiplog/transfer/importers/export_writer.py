@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chiplog.safety.text import clean_utf8
-from chiplog.settings import clean_name
+from chiplog.settings import clean_name, clean_text
 from chiplog.transfer.export_format import (
     CONTENTS,
     FORMAT,
@@ -122,8 +122,9 @@ def write_exports(
 
 @dataclass(slots=True)
 class _Writer:
-    """A label: the producer that it becomes."""
+    """A label: the producer that it becomes. source: for messages."""
 
+    source: Path
     place: int
     uuid: str
     next_seq: int = _OWN_SEQS
@@ -137,7 +138,9 @@ class _Writer:
     def take(self, n_seqs: int, first_us: int, last_us: int) -> int:
         """Return the first of so many seqs of events at these times."""
         if not -_TIME_US_END < first_us <= last_us < _TIME_US_END:
-            raise ImporterError(f"a time of {first_us} to {last_us} µs since the epoch is none")
+            raise ImporterError(
+                f"{self.source}: a time of {first_us} to {last_us} µs since the epoch is none; correct the source"
+            )
         seq = self.next_seq
         self.next_seq += n_seqs
         self.first_us = first_us if self.first_us is None else min(self.first_us, first_us)
@@ -268,7 +271,7 @@ class _RunWriter:
             if fault:
                 raise ImporterError(f"{self._run.source}: label {label!r:.80} has {fault}; call it {cleaned!r}")
             uuid = derived_uuid("imported", self._format, self._run.run_id, self._run.piece, label).hex()
-            writer = self._writers[label] = _Writer(len(self._writers), uuid)
+            writer = self._writers[label] = _Writer(self._run.source, len(self._writers), uuid)
         return writer
 
     def _key(self, key: str) -> int | None:
@@ -418,6 +421,9 @@ class _RunWriter:
         return len(said.values)
 
     def _add_definition(self, told: Definition) -> int:
+        if not 0 < len(told.name) <= KEY_BYTES_MAX:
+            self._leave_out(f"definitions of names over {KEY_BYTES_MAX} characters", 1, told.name[:_EXAMPLE_CHARS])
+            return 1
         said = {"name": clean_utf8(told.name), "summary": told.summary, "step_metric": clean_utf8(told.step_metric)}
         hidden = "" if told.is_hidden is None else str(told.is_hidden).lower()
         return self._add("definitions", told.label, told.ts, **said, hidden=hidden)
@@ -485,18 +491,10 @@ class _RunWriter:
             "run_id": self._run.run_id,
             "primary_label": primary,
             "tags": [clean_utf8(tag) for tag in self._run.tags],
-            **{
-                column: clean_utf8(value)
-                for column, value in (
-                    ("project", self._run.project),
-                    ("name", self._run.name),
-                    ("notes", self._run.notes),
-                    ("run_group", self._run.group),
-                    ("job_type", self._run.job_type),
-                )
-                if value
-            },
         }
+        described = {"project": self._run.project, "name": self._run.name, "notes": self._run.notes}
+        described |= {"run_group": self._run.group, "job_type": self._run.job_type}
+        run |= {column: cleaned for column, value in described.items() if (cleaned := clean_text(column, value)[0])}
         content = {"format": FORMAT, "version": VERSION, "run": run, "tables": tables}
         text = json.dumps({**content, "files": [], "absent_contents": {}}, ensure_ascii=False)
         (self._directory / RUN_FILE).write_text(text, encoding="utf-8")

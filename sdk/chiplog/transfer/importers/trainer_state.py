@@ -24,6 +24,7 @@ _CHECKPOINT = "checkpoint-"
 # What the state says of the end of a run; the rest of it are settings.
 _SUMMARY = ("best_metric", "best_model_checkpoint", "best_global_step", "epoch", "global_step", "total_flos")
 _NO_SETTINGS = ("log_history", "stateful_callbacks", "is_local_process_zero", "is_world_process_zero")
+_STEPS = range(-(1 << 63), 1 << 63)
 _BYTES_MAX = 1 << 30  # the whole file is one JSON value
 
 
@@ -59,7 +60,7 @@ def read(path: Path, options: Options) -> Iterator[Part]:
     yield Config(values={name: value for name, value in settings.items() if value is not None}, ts=ts)
     points = PointBuffer()
     for place, entry in enumerate(state["log_history"], 1):
-        if not isinstance(entry, dict) or type(entry.get("step")) is not int:
+        if not isinstance(entry, dict) or type(entry.get("step")) is not int or entry["step"] not in _STEPS:
             raise ImporterError(f"{file}: entry {place} of log_history has no step: {entry!r:.80}; correct the file")
         numbers: dict[str, float] = {}
         for key, value in entry.items():

@@ -88,7 +88,7 @@ def described(path: Path) -> list[Part]:
         RunTag(key="mlflow.user", value="u", ts=T0),
         Notice(kind="alert", level="warning", message="hot", ts=T0, body={"text": "x"}),
         End(state="failed", exit_code=3, reason="boom", ended_us=T0 + 7_000_000),
-        ImportedRun(source=path, run_id="r1", project="p", name="renamed", host="h", created_us=T0),
+        ImportedRun(source=path, run_id="r1", project="p", name="re\nnamed", host="h", created_us=T0),
         ImportedRun(source=path, run_id="r2"),
     ]
 
@@ -98,7 +98,7 @@ def test_every_part_is_in_its_view_and_a_second_import_changes_nothing(index: In
     assert [run.run.run_id for run in written] == ["r1", "r2"]
     query = "SELECT run_id, project, name, tags, state, exit_code, primary_label, n_labels FROM runs ORDER BY run_id"
     assert index.sql(query) == [
-        ("r1", "p", "renamed", [], "failed", 3, "main", 2),
+        ("r1", "p", "re named", [], "failed", 3, "main", 2),
         ("r2", None, None, [], "finished", None, "main", 1),
     ]
     labels = "SELECT label, rank, world_size, state, reason, epoch_us(started_at), epoch_us(ended_at) FROM labels"
@@ -154,6 +154,7 @@ def test_what_has_no_place_is_counted_with_an_example(index: Index, tmp_path: Pa
             HistogramOf(key="h", step=1, ts=T0, edges=[0, 1], counts=[1, 2]),
             SavedFile(path="../evil", content=b"x", ts=T0),
             SavedFile(path="absent", content=tmp_path / "absent", ts=T0),
+            Definition(name="n" * 600, ts=T0),
             Text(key="long", step=0, ts=T0, value="x" * 70_000),
         ],
     )
@@ -163,6 +164,7 @@ def test_what_has_no_place_is_counted_with_an_example(index: Index, tmp_path: Pa
         "histograms whose edges do not fit their counts": (1, "h"),
         "files whose path no run has": (1, "../evil"),
         "files that are missing or cannot be read": (1, str(tmp_path / "absent")),
+        "definitions of names over 512 characters": (1, "n" * 60),
         "texts cut to 65,536 characters": (1, "x" * 60),
     }
     assert index.sql("SELECT key, value FROM metrics") == [("line\nbreak", 1.0)]
@@ -178,7 +180,7 @@ def test_a_run_id_or_a_time_that_no_run_has_is_one_line(tmp_path: Path, run_id: 
         write_exports("test", parts, tmp_path)
     assert "\n" not in str(error.value)
     late = Points.of_series("k", np.array([1]), np.array([1 << 62]), np.array([1.0]))
-    with pytest.raises(ImporterError, match="is none"):
+    with pytest.raises(ImporterError, match=r"source: a time of .* is none; correct the source"):
         write_exports("test", [*parts, late], tmp_path / "with", run_id="fine")
     with pytest.raises(ImporterError, match="second run, and --as names one"):
         write_exports("test", [*parts, ImportedRun(source=tmp_path, run_id="b")], tmp_path / "two", run_id="fine")

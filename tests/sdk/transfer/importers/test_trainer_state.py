@@ -87,6 +87,7 @@ def test_a_run_has_the_values_that_json_reads(index: Index, tmp_path: Path) -> N
         (b"\xff", "trainer_state.json: byte 0 is not UTF-8; copy the file again"),
         (b"[1]", "trainer_state.json: it has no log_history, which the state of a Trainer has; name another file"),
         (b'{"log_history": [{"step": 1}, {"loss": 1}]}', "entry 2 of log_history has no step: {'loss': 1}; correct"),
+        (b'{"log_history": [{"step": 9223372036854775808}]}', "entry 1 of log_history has no step"),
         (b"[" * 100_000, "trainer_state.json: it nests too deep; copy the file again"),
     ],
 )
