@@ -15,9 +15,10 @@ from urllib.request import Request, urlopen
 import pytest
 from playwright.sync_api import Page, expect
 
+from chiplog_schemas.paths import paths_for_root
 from tests.integrations.matrix import PYTHON, ROW
 from tests.integrations.training import END_S
-from tests.support.node import Node
+from tests.support.node import Node, end_daemons
 from tests.support.page_site import WAIT_MS, running_browser
 from tests.support.ports import free_ports
 from tests.support.waiting import WAIT_S, wait_until
@@ -33,6 +34,26 @@ listed = [[entry.path, entry.file_size] for entry in client.list_artifacts(run_i
 found = {path: mlflow.artifacts.download_artifacts(run_id=run_id, artifact_path=path) for path in paths}
 sizes = {path: Path(place).stat().st_size for path, place in found.items()}
 print("FOUND", json.dumps([mlflow.__version__, sorted(listed), sizes]))
+"""
+
+_ALONE = """
+import mlflow, os
+mlflow.set_experiment("alone")
+with mlflow.start_run() as run:
+    for number in range(2):
+        mlflow.log_table({"x": [number]}, "tables/all.json")
+    mlflow.log_text("mine", "notes.txt")
+    model = mlflow.create_external_model(name="ext", source_run_id=run.info.run_id)
+    mlflow.log_metric("loss", 0.5, model_id=model.model_id)
+client = mlflow.MlflowClient()
+assert [entry.path for entry in client.list_artifacts(run.info.run_id)] == ["notes.txt", "tables"]
+assert mlflow.artifacts.load_text(f"runs:/{run.info.run_id}/notes.txt") == "mine"
+assert mlflow.artifacts.load_dict(f"runs:/{run.info.run_id}/tables/all.json")["data"] == [[0], [1]]
+assert [metric.value for metric in mlflow.get_logged_model(model.model_id).metrics] == [0.5]
+try:
+    mlflow.search_logged_models(output_format="list")
+except mlflow.exceptions.MlflowException as error:
+    print("SEARCH", error.message)
 """
 
 
@@ -102,6 +123,17 @@ def test_every_rank_logs_artifacts_and_a_kill_after_the_call_loses_none(
     assert answer == [listed, sizes]
     row = {"library": "MLflow, artifacts of killed ranks", "version": version, "ranks": 2, "rows": len(stored)}
     request.node.user_properties.append((ROW, row))
+
+
+def test_without_a_collector_a_process_reads_its_own_artifacts_and_logging_raises_nothing(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    gone = f"tcp://127.0.0.1:{free_ports(2)}"
+    ended = _python(tmp_path, tmp_path / "chiplog", "-c", _ALONE, CHIPLOG_COLLECTOR=gone)
+    end_daemons(paths_for_root(tmp_path / "chiplog"))
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert "SEARCH chiplog's collector did not answer" in ended.stdout
+    request.node.user_properties.append((ROW, {"library": "MLflow, artifacts alone", "ranks": 1}))
 
 
 class _Server:

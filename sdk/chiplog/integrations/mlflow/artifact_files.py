@@ -3,6 +3,7 @@
 import re
 import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,20 @@ from chiplog.integrations.mlflow.addresses import Address
 from chiplog.integrations.mlflow.artifact_names import names_below
 from chiplog.integrations.mlflow.library import is_asked_by
 from chiplog.integrations.mlflow.reads import OWN_WAIT_S, WAIT_S, StoredRuns
-from chiplog.integrations.mlflow.records import MLFLOW_ID, RunRecord
+from chiplog.integrations.mlflow.records import MLFLOW_ID, ArtifactFile, RunRecord
 from chiplog.integrations.mlflow.runs import book_of
 from chiplog.media.image import Image
 from chiplog.query.client import NoDataError, QueryError, connect
-from chiplog.recording.files import SavedFile
 from chiplog.safety.background_threads import is_exiting, result_within
+from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import MIB
 from chiplog_schemas.paths import paths_for_root
+from chiplog_schemas.storage.content_files import ANY_LABEL_FOLDER
 
 _PAUSE_S = 0.2  # between two attempts
 _SETTLE_S = 3.0  # what another process has just saved is in the database within a second, as a rule
 _RUN = f"(run_id = $run OR run_id IN (SELECT run_id FROM run_tags WHERE key = '{MLFLOW_ID}' AND value = $run))"
-_FILES = f"SELECT path, bytes, sha256 FROM files WHERE starts_with(path, $name) AND {_RUN}"
+_FILES = f"SELECT path, bytes, sha256, epoch_us(ts) AS ts FROM files WHERE starts_with(path, $name) AND {_RUN}"
 _IS_COMPLETE = f"SELECT coalesce(bool_and(pending = 0), false) AS is_complete FROM completeness WHERE {_RUN}"
 _IS_RUNNING = f"SELECT coalesce(bool_or(state = 'running'), true) AS is_running FROM labels WHERE {_RUN}"
 # How MLflow names the pictures of log_image(key=): with + since 2.19, with % before.
@@ -43,24 +45,23 @@ class ArtifactFiles:
         self._book = book_of(address)
         self._stored = StoredRuns(address)
         self._paths = paths_for_root(recording_dir(address.directory))
+        self._silent_until = 0.0  # the collector has not answered: what this process has saved is enough until then
 
     def save(self, source: Any, name: str) -> None:
         """Save a file under a name, or the files of a directory below it. Never raises."""
         record = self._book.writer(self._run_id)
         assert record.inner is not None
         saved = record.inner._save_for_any_label(source, name)
-        record.files.update((file.path, file) for file in saved)
+        record.files.update((file.path, ArtifactFile(file.size, file.sha256, now_us())) for file in saved)
         if len(saved) == 1 and (picture := _PICTURE.fullmatch(saved[0].path)):
             key, step = picture[1].replace("~", "/").replace("#", "/"), int(picture[2])
             record.inner.log({key: Image(source)}, step=step)
 
-    def below(self, directory: str) -> dict[str, SavedFile]:
-        """Return the files in a directory, at any depth. Raises MlflowException."""
+    def below(self, directory: str) -> dict[str, ArtifactFile]:
+        """Return the files in a directory, at any depth, by name. Raises MlflowException."""
         record = self._book.find(self._run_id)
-        own = {} if record is None else {name: record.files[name] for name in names_below(record.files, directory)}
-        if record is not None and record.is_created and is_asked_by("log_table"):
-            return own  # what is logged waits for no collector
-        return {**self._list(f"{directory}/", record), **own}
+        names = () if record is None else names_below(record.files, directory)
+        return self._newest(f"{directory}/", record, names)
 
     def copy(self, name: str, target: Path) -> bool:
         """Write a file; return False if the run has none of this name. Raises MlflowException."""
@@ -72,7 +73,7 @@ class ArtifactFiles:
             try:
                 result_within(
                     WAIT_S + file.size / MIB,
-                    lambda: self._copy_from_collector(file, target),
+                    lambda: self._copy_from_collector(name, file, target),
                     name="chiplog-mlflow-read",
                 )
                 return True
@@ -86,32 +87,51 @@ class ArtifactFiles:
             is_exiting.wait(_PAUSE_S)
         return True
 
-    def _find(self, name: str) -> SavedFile | None:
+    def _find(self, name: str) -> ArtifactFile | None:
         """Return a file. One that another process has just saved may be on its way: it is waited for."""
         record = self._book.find(self._run_id)
-        if record is not None and (own := record.files.get(name)) is not None:
-            return own
+        names = () if record is None or name not in record.files else (name,)
         until = time.monotonic() + _SETTLE_S
         while True:
-            if (found := self._list(name, record).get(name)) is not None:
+            if (found := self._newest(name, record, names).get(name)) is not None:
                 return found
-            if record is not None or time.monotonic() >= until or not self._may_grow():
+            is_own = record is not None and record.is_created
+            if is_own or time.monotonic() >= until or not self._may_grow():
                 return None
             is_exiting.wait(_PAUSE_S)
 
-    def _list(self, name: str, record: RunRecord | None) -> dict[str, SavedFile]:
+    def _newest(self, prefix: str, record: RunRecord | None, names: Iterable[str]) -> dict[str, ArtifactFile]:
+        """Return the files whose names begin so: of each the one that was saved last, here or elsewhere.
+
+        record: of a run that is written here. names: those of its files that this process has saved.
+        """
+        own = {} if record is None else {name: record.files[name] for name in names}
+        # One process logs a model. And what is logged waits for no collector, unless another process has made the run.
+        is_enough = bool(own) and prefix.startswith(f"{ANY_LABEL_FOLDER}models/")
+        if is_enough or (record is not None and record.is_created and is_asked_by("log_table")):
+            return own
+        found = self._list(prefix, record)
+        for name, file in own.items():
+            if name not in found or found[name].ts <= file.ts:
+                found[name] = file
+        return found
+
+    def _list(self, prefix: str, record: RunRecord | None) -> dict[str, ArtifactFile]:
         """Return the files of the database whose names begin so. record: of a run that is written here.
 
-        What this process has saved counts if the collector does not answer.
+        What this process has saved is enough if it has made the run, and the collector does not answer.
         """
         is_own = record is not None and record.is_created
+        if is_own and time.monotonic() < self._silent_until:
+            return {}
         try:
-            rows = self._stored.rows(_FILES, self._params(record, name=name), OWN_WAIT_S if is_own else WAIT_S)
+            rows = self._stored.rows(_FILES, self._params(record, name=prefix), OWN_WAIT_S if is_own else WAIT_S)
         except MlflowException:
             if not is_own:
                 raise
-            rows = []
-        return {row["path"]: SavedFile(row["path"], row["bytes"], bytes.fromhex(row["sha256"])) for row in rows}
+            self._silent_until = time.monotonic() + WAIT_S
+            return {}
+        return {row["path"]: ArtifactFile(row["bytes"], bytes.fromhex(row["sha256"]), row["ts"]) for row in rows}
 
     def _may_grow(self) -> bool:
         """Return True if files of the run may be on their way to the database."""
@@ -124,7 +144,7 @@ class ArtifactFiles:
         is_open = record is not None and record.inner is not None
         return {"run": record.inner.id if is_open else self._run_id, **more}  # type: ignore[union-attr]
 
-    def _copy_from_outbox(self, file: SavedFile, target: Path) -> bool:
+    def _copy_from_outbox(self, file: ArtifactFile, target: Path) -> bool:
         """Copy a content that this node has not delivered yet; return False if it has none."""
         for directory in (self._paths.outbox, self._paths.offline_files):
             try:
@@ -134,6 +154,6 @@ class ArtifactFiles:
                 continue  # delivered
         return False
 
-    def _copy_from_collector(self, file: SavedFile, target: Path) -> None:
+    def _copy_from_collector(self, name: str, file: ArtifactFile, target: Path) -> None:
         with connect(self._address.collector, dir=self._address.directory) as client:
-            copy_content(client, file.path, file.sha256.hex(), target, lambda n_bytes: None)
+            copy_content(client, name, file.sha256.hex(), target, lambda n_bytes: None)

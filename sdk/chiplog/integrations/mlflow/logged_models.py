@@ -32,7 +32,7 @@ from chiplog.integrations.mlflow import model_records
 from chiplog.integrations.mlflow.addresses import Address, artifact_uri
 from chiplog.integrations.mlflow.empty_pages import EmptyPages
 from chiplog.integrations.mlflow.experiments import experiment_id_of
-from chiplog.integrations.mlflow.library import invalid, is_read_of_user, lenient
+from chiplog.integrations.mlflow.library import invalid, is_asked_by, is_read_of_user, lenient
 from chiplog.integrations.mlflow.model_records import ModelMetric, ModelRecord
 from chiplog.integrations.mlflow.reads import OWN_WAIT_S, WAIT_S
 from chiplog.integrations.mlflow.records import RunRecord
@@ -228,7 +228,7 @@ class LoggedModels(EmptyPages):
         if datasets and not all(dataset.get("dataset_name") for dataset in datasets):
             raise invalid("`dataset_name` in the `datasets` clause must be specified.")
         wanted = [str(experiment_id) for experiment_id in experiment_ids]
-        tags = self._with_own(self._tags_of(_BY_EXPERIMENT, {"experiments": wanted}, WAIT_S))
+        tags = self._with_own(self._tags_of_experiments(wanted))
         metrics = _metrics_in(tags)
         found = [
             self._to_model(model, metrics.get(model.model_id, []), is_for_search=True)
@@ -239,6 +239,19 @@ class LoggedModels(EmptyPages):
         ordered = _ModelSearch.sort(matching, order_by)
         limit = max_results or SEARCH_LOGGED_MODEL_MAX_RESULTS_DEFAULT
         return PagedList(*_ModelSearch.paginate(ordered, page_token, limit))
+
+    def _tags_of_experiments(self, experiment_ids: list[str]) -> TagsOfRuns:
+        """Return what the database has of models. MLflow's own calls can do without it, and log_table must."""
+        if is_asked_by("log_table"):
+            return {}
+        is_for_run = is_asked_by("_get_logged_model_artifact_repo") and bool(_models_in(self._with_own({})))
+        try:
+            wait_s = OWN_WAIT_S if is_for_run else WAIT_S
+            return self._tags_of(_BY_EXPERIMENT, {"experiments": experiment_ids}, wait_s)
+        except MlflowException:
+            if not is_for_run:
+                raise
+            return {}
 
     def _find_model(self, model_id: str) -> tuple[ModelRecord, list[ModelMetric]]:
         """Return a model and its metrics: what this process has logged from memory. Raises MlflowException."""

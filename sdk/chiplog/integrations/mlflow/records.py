@@ -1,6 +1,7 @@
 """A run as this process or the database knows it, and as MLflow shows it."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mlflow.entities import LifecycleStage, Metric, Param, RunData, RunInfo, RunInputs, RunOutputs, RunTag
 from mlflow.entities import Run as MlflowRun
@@ -8,7 +9,6 @@ from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME
 
 from chiplog.integrations.mlflow.addresses import Address, artifact_uri
 from chiplog.integrations.mlflow.metrics import LoggedMetrics
-from chiplog.recording.files import SavedFile
 from chiplog.recording.run import Run
 from chiplog_schemas.clock import now_us
 
@@ -32,6 +32,14 @@ class Tag:
     ts: int
 
 
+class ArtifactFile(NamedTuple):
+    """A file of a run, and when it was saved: µs since the epoch."""
+
+    size: int
+    sha256: bytes
+    ts: int
+
+
 @dataclass
 class RunRecord:
     """What is known of a run. Times are in milliseconds."""
@@ -48,7 +56,7 @@ class RunRecord:
     metrics: LoggedMetrics = field(default_factory=LoggedMetrics)
     stored_metrics: list[Metric] = field(default_factory=list)  # the latest value of each, from the database
     # -- of a run that this process writes --
-    files: dict[str, SavedFile] = field(default_factory=dict)  # by name in the run
+    files: dict[str, ArtifactFile] = field(default_factory=dict)  # by name in the run
     inner: Run | None = None
     is_created: bool = False  # by this process or its launch; else it has joined it
     is_adopted: bool = False  # the script has opened it with chiplog.init(), and ends it

@@ -58,6 +58,17 @@ def test_what_any_label_saved_is_read_by_another_process_once_it_has_arrived(
         assert (tmp_path / "target").read_text() == "of rank 3"
         assert list(files.below("mlflow/artifacts")) == ["mlflow/artifacts/a.txt"]
         assert not files.copy("mlflow/artifacts/b.txt", tmp_path / "none")
+        for text, label in (("of this process", None), ("of rank 5", "rank5")):
+            (tmp_path / "a.txt").write_text(text)
+            if label is None:
+                files.save(tmp_path / "a.txt", "mlflow/artifacts/a.txt")
+            else:
+                later = chiplog.init(label=label, primary=False, **named)
+                later._save_for_any_label(tmp_path / "a.txt", "mlflow/artifacts/a.txt")
+                later.finish()
+                node.until(f"SELECT path FROM files WHERE bytes = {len(text)} AND path LIKE 'mlflow/%'")
+            assert files.copy("mlflow/artifacts/a.txt", tmp_path / "target")
+            assert (tmp_path / "target").read_text() == text  # of two processes the last one counts
         assert node.sql("SELECT kind FROM events WHERE kind = 'file_refused'") == []
     finally:
         node.stop()
