@@ -30,6 +30,7 @@ NAMES = (
     "cluster",
     "size",
     "move",
+    "importers",
     "bounds",
     "commands",
     "contention",
