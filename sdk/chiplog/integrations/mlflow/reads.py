@@ -11,7 +11,7 @@ from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
 from chiplog.integrations.mlflow.addresses import Address
 from chiplog.integrations.mlflow.experiments import experiment_id_of
 from chiplog.integrations.mlflow.records import MLFLOW_ID, RunRecord, Tag
-from chiplog.query.client import NoDataError, connect
+from chiplog.query.client import Client, NoDataError, connect
 from chiplog.query.result import QueryError
 from chiplog.safety.background_threads import result_within
 from chiplog.safety.diagnostics import error_text
@@ -33,12 +33,17 @@ WITH page AS MATERIALIZED (
                    {{'step': step, 'ts': ts, 'value': CASE WHEN isnan(value) THEN 0 ELSE value END}}) AS point
     FROM metrics WHERE run_id IN (SELECT run_id FROM page) GROUP BY run_id, label, key
 ), m AS (
-    SELECT l.run_id, list({{'key': CASE WHEN l.label = p.primary_label THEN '' ELSE l.label || '/' END || l.key,
-                            'point': l.point}} ORDER BY l.key) AS metrics
-    FROM latest l JOIN page p ON p.run_id = l.run_id GROUP BY l.run_id
+    SELECT run_id, list({{'label': label, 'key': key, 'point': point}} ORDER BY key) AS metrics
+    FROM latest GROUP BY run_id
 )
-SELECT page.*, t.tags, c.params, m.metrics FROM page
-LEFT JOIN t ON t.run_id = page.run_id LEFT JOIN c ON c.run_id = page.run_id LEFT JOIN m ON m.run_id = page.run_id
+-- Lists of numbers and texts become Python values ten times as fast as lists of structs.
+SELECT page.*, [x.key for x in tags] AS tag_keys, [x.value for x in tags] AS tag_values,
+       [x.label for x in tags] AS tag_labels, [x.ts for x in tags] AS tag_times,
+       [x.key for x in params] AS param_keys, [x.value for x in params] AS param_values,
+       [x.label for x in metrics] AS labels, [x.key for x in metrics] AS keys, [x.point.step for x in metrics] AS steps,
+       [x.point.ts for x in metrics] AS times, [x.point.value for x in metrics] AS values
+FROM page LEFT JOIN t ON t.run_id = page.run_id LEFT JOIN c ON c.run_id = page.run_id
+LEFT JOIN m ON m.run_id = page.run_id
 """
 _ID_OF = "SELECT run_id FROM run_tags WHERE key = $key AND value = $run LIMIT 1"
 _HISTORY = """
@@ -63,11 +68,13 @@ class StoredRuns:
 
     def rows(self, query: str, params: Mapping[str, Any] | None = None, wait_s: float = WAIT_S) -> list[dict[str, Any]]:
         """Return the rows of a SELECT; none if nothing has been recorded. Raises MlflowException."""
+        return self._ask(lambda client: client.sql(query, params).rows(), wait_s)
 
-        def ask() -> list[dict[str, Any]]:
+    def _ask(self, read: Callable[[Client], list[_T]], wait_s: float) -> list[_T]:
+        def ask() -> list[_T]:
             try:
                 with connect(self._address.collector, dir=self._address.directory) as client:
-                    return client.sql(query, params).rows()
+                    return read(client)
             except NoDataError:
                 return []
 
@@ -89,11 +96,15 @@ class StoredRuns:
     def list_all(self, experiment_ids: Iterable[str]) -> list[RunRecord]:
         """Return the runs of some experiments. Raises MlflowException."""
         wanted = set(experiment_ids)
-        names = [row["project"] for row in self.rows(_PROJECTS) if experiment_id_of(row["project"]) in wanted]
-        if not names:
-            return []
-        where = "list_contains($projects, project)" + (" OR project IS NULL" if None in names else "")
-        return self._records(where, {"projects": [name for name in names if name is not None]}, WAIT_S)
+
+        def read(client: Client) -> list[dict[str, Any]]:
+            projects = [row["project"] for row in client.sql(_PROJECTS).rows()]
+            names = [name for name in projects if experiment_id_of(name) in wanted]
+            where = "list_contains($projects, project)" + (" OR project IS NULL" if None in names else "")
+            named = {"projects": [name for name in names if name is not None]}
+            return client.sql(_RUNS.format(where=where), named).rows() if names else []
+
+        return [_to_record(row) for row in self._ask(read, WAIT_S)]
 
     def history(self, run_id: str, key: str, wait_s: float = WAIT_S) -> list[tuple[str, Metric]]:
         """Return the values of a metric, each with its label. Raises MlflowException."""
@@ -113,18 +124,22 @@ class StoredRuns:
 
 
 def _to_record(row: Mapping[str, Any]) -> RunRecord:
-    points = [(entry["key"], entry["point"]) for entry in row["metrics"] or ()]
+    primary, tags = row["primary_label"], (row[f"tag_{name}"] or () for name in ("keys", "values", "labels", "times"))
+    points = (row[name] or () for name in ("labels", "keys", "values", "times", "steps"))
     return RunRecord(
         row["run_id"],
         experiment_id_of(row["project"]),
         row["name"] or "",
         row["state"],
-        row["primary_label"],
+        primary,
         _ms_of(row["created_at"]) or 0,
         _ms_of(row["ended_at"]),
-        tags={tag["key"]: Tag(tag["value"], tag["label"], tag["ts"]) for tag in row["tags"] or ()},
-        params={entry["key"]: entry["value"] for entry in row["params"] or ()},
-        stored_metrics=[Metric(key, point["value"], point["ts"], point["step"]) for key, point in points],
+        tags={key: Tag(value, label, ts) for key, value, label, ts in zip(*tags, strict=True)},
+        params=dict(zip(row["param_keys"] or (), row["param_values"] or (), strict=True)),
+        stored_metrics=[
+            Metric(key if label == primary else f"{label}/{key}", value, time_ms, step)
+            for label, key, value, time_ms, step in zip(*points, strict=True)
+        ],
     )
 
 
