@@ -1,8 +1,8 @@
 """What the database knows of runs, waited for at most 30 seconds."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
@@ -16,6 +16,7 @@ from chiplog.query.result import QueryError
 from chiplog.safety.background_threads import result_within
 from chiplog.safety.diagnostics import error_text
 
+_T = TypeVar("_T")
 WAIT_S = 30.0
 OWN_WAIT_S = 2.0  # for what others may have added to a run of this process
 _RUNS = """
