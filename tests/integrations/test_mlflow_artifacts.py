@@ -129,7 +129,9 @@ def test_without_a_collector_a_process_reads_its_own_artifacts_and_logging_raise
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     gone = f"tcp://127.0.0.1:{free_ports(2)}"
-    ended = _python(tmp_path, tmp_path / "chiplog", "-c", _ALONE, CHIPLOG_COLLECTOR=gone)
+    script = tmp_path / "alone.py"  # with -c, pyspark ends a process that lacks a part of it
+    script.write_text(_ALONE)
+    ended = _python(tmp_path, tmp_path / "chiplog", str(script), CHIPLOG_COLLECTOR=gone)
     end_daemons(paths_for_root(tmp_path / "chiplog"))
     assert ended.returncode == 0, ended.stderr[-4000:]
     assert "SEARCH chiplog's collector did not answer" in ended.stdout
