@@ -1,6 +1,8 @@
 """`chiplog export`: runs as directories of Parquet, JSON and files, for other tools and other collectors."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -10,7 +12,9 @@ from chiplog.cli.options import open_client, require_project, resolve_run, sourc
 from chiplog.cli.progress import progress_bar
 from chiplog.query.client import Client
 from chiplog.transfer.export_format import directory_name
-from chiplog.transfer.exporter import Exported, export_run
+from chiplog.transfer.exporter import Exported, Progress, export_run
+from chiplog.transfer.exporters.conversion import FORMATS, ConvertedRun, convert_run, require
+from chiplog.transfer.exporters.event_files import MissingLibraryError
 
 
 @click.command()
@@ -26,19 +30,33 @@ from chiplog.transfer.exporter import Exported, export_run
     type=click.Path(path_type=Path),
     help="Create the directories below this one (default: the current one).",
 )
+@click.option("--to", "format_name", type=click.Choice(FORMATS), help="Write files of another library.")
 @source_options
 def export(
-    runs: tuple[str, ...], project: str | None, is_all: bool, output: Path, dir_: str | None, url: str | None
+    runs: tuple[str, ...],
+    project: str | None,
+    is_all: bool,
+    output: Path,
+    format_name: str | None,
+    dir_: str | None,
+    url: str | None,
 ) -> None:
     """Copy runs to directories that other tools read: Parquet files, the saved files, and run.json.
 
     Each run becomes the directory DIR/RUN_ID, complete or not at all. RUN is an ID, the beginning of one, a name, or
     `latest`.
+
+    --to tensorboard writes event files, a directory for each label; --to csv one file of the metrics, metrics.csv.
     """
     if (bool(runs), project is not None, is_all).count(True) != 1:
         raise click.UsageError("name runs, or use one of --project NAME and --all")
     if output.exists() and not output.is_dir():
         raise click.UsageError(f"{output} is a file; name a directory with -o, in which each run becomes one")
+    if format_name is not None:
+        try:
+            require(format_name)
+        except MissingLibraryError as error:
+            raise click.ClickException(str(error)) from error
     with open_client(dir_, url) as client:
         targets = {run: output / directory_name(run) for run in _chosen(client, runs, project)}
         for target in targets.values():
@@ -46,12 +64,15 @@ def export(
                 raise click.UsageError(f"{target} exists; name another place with -o, or remove it")
         for run, target in targets.items():
             try:
-                done = _export(client, run, target)
+                with _progress_of(run) as show:
+                    if format_name is not None:
+                        _report_converted(convert_run(client, run, target, format_name, show))
+                    else:
+                        _report(export_run(client, run, target, show))
             except OSError as error:
                 raise click.ClickException(
                     f"{error.filename or target} cannot be written: {error.strerror or error}"
                 ) from error
-            _report(done)
 
 
 def _chosen(client: Client, runs: tuple[str, ...], project: str | None) -> list[str]:
@@ -67,7 +88,9 @@ def _chosen(client: Client, runs: tuple[str, ...], project: str | None) -> list[
     return found
 
 
-def _export(client: Client, run: str, target: Path) -> Exported:
+@contextlib.contextmanager
+def _progress_of(run: str) -> Iterator[Progress]:
+    """Show a bar until the end of the block; yield what moves it."""
     from rich.progress import TaskProgressColumn, TimeRemainingColumn
 
     with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
@@ -76,7 +99,7 @@ def _export(client: Client, run: str, target: Path) -> Exported:
         def show(name: str, done: int, total: int) -> None:
             progress.update(task, description=f"{run}: {name}", completed=done, total=total)
 
-        return export_run(client, run, target, show)
+        yield show
 
 
 def _report(done: Exported) -> None:
@@ -85,5 +108,18 @@ def _report(done: Exported) -> None:
     if done.n_absent:  # safeguard: absent-file-reported
         what = "1 file is" if done.n_absent == 1 else f"{done.n_absent} files are"
         click.echo(f"{what} not in the export; run.json has the reason in absent_contents", err=True)
-    if done.is_running:
-        click.echo(f"run {done.run_id!r} has not ended: the export has what was stored until now", err=True)
+    _report_running(done.run_id, done.is_running)
+
+
+def _report_converted(done: ConvertedRun) -> None:
+    counts = [f"{n:,} {noun.removesuffix('s') if n == 1 else noun}" for noun, n in done.written.items() if n]
+    click.echo(f"{', '.join(counts) or 'no values'}, written to {done.path}", err=True)
+    if done.left_out:
+        lacks = ", ".join(f"{n:,} {noun}" for noun, n in sorted(done.left_out.items()))
+        click.echo(f"not written: {lacks}", err=True)
+    _report_running(done.run_id, done.is_running)
+
+
+def _report_running(run: str, is_running: bool) -> None:
+    if is_running:
+        click.echo(f"run {run!r} has not ended: the export has what was stored until now", err=True)

@@ -1,5 +1,6 @@
 """Write the export of a run: each table in chunks, the saved files, and `run.json` last, in a new directory."""
 
+import contextlib
 import errno
 import hashlib
 import itertools
@@ -7,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -127,11 +128,37 @@ def export_run(client: Client, run: str, target: Path, on_progress: Progress = l
         OSError: The directory cannot be written, or exists.
         QueryError: The collector does not answer, or a saved file is damaged there.
     """
+    with new_directory(target) as staging, OpenDirectory(staging) as opened:
+        return _Exporter(client, run, opened, on_progress).write(target)
+
+
+def export_tables(
+    client: Client, run: str, directory: Path, names: Iterable[str], on_progress: Progress = lambda *_: None
+) -> bool:
+    """Write `producers.parquet` and some of TABLES to an empty directory, as in an export.
+
+    Returns:
+        True if the run has not ended.
+
+    Raises:
+        OSError: The directory cannot be written.
+        QueryError: The collector does not answer.
+    """
+    with OpenDirectory(directory) as opened:
+        return _Exporter(client, run, opened, on_progress).write_tables(names)
+
+
+@contextlib.contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """Yield a directory that becomes `target` at the end of the block, with all that is in it, or is removed.
+
+    Raises:
+        OSError: It cannot be written, or the target exists.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".chiplog-export-", dir=target.parent))
     try:
-        with OpenDirectory(staging) as opened:
-            done = _Exporter(client, run, opened, on_progress).write(target)
+        yield staging
         staging.chmod(0o777 & ~_umask())
         for directory in [staging, *(path for path in staging.rglob("*") if path.is_dir())]:
             sync_directory(directory)
@@ -142,7 +169,6 @@ def export_run(client: Client, run: str, target: Path, on_progress: Progress = l
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)  # safeguard: failed-export-removed
         raise
-    return done
 
 
 class _Exporter:
@@ -163,6 +189,18 @@ class _Exporter:
             config={"memory_limit": f"{_MEMORY_BYTES >> 20}MiB", "temp_directory": opened.place(f"{_PARTS}/spilled")}
         )
         self._local.execute("SET TimeZone = 'UTC'")
+
+    def write_tables(self, names: Iterable[str]) -> bool:
+        """Write the producers and some tables. Return True if the run has not ended."""
+        try:
+            producers = self._write_producers()
+            for name in names:
+                self._write_table(name, TABLES[name], producers)
+            [row] = self._sql(_RUN).rows()
+        finally:
+            self._local.close()
+        shutil.rmtree(self._parts)
+        return bool(row["state"] == "running")
 
     def write(self, target: Path) -> Exported:
         done = Exported(self._run, target)

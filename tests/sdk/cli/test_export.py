@@ -1,7 +1,9 @@
 """`chiplog export`: directories of runs; one line and nothing half done for bad input."""
 
 import json
+import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -102,3 +104,33 @@ def test_a_directory_that_cannot_be_written_is_named(place: Paths, tmp_path: Pat
     done = run(place.root, "whole", "-o", str(tmp_path / "file" / "below"))
     assert done.exit_code == 1
     assert done.stderr == f"Error: {tmp_path}/file/below cannot be written: Not a directory\n"
+
+
+def test_a_run_becomes_a_csv_file(source: Path, tmp_path: Path) -> None:
+    done = run(source, "whole", "r", "--to", "csv", "-o", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.output
+    assert done.stderr.splitlines() == [
+        f"189 points, 3 texts, written to {tmp_path}/out/whole",
+        f"600 points, 5 texts, written to {tmp_path}/out/r",
+        "run 'r' has not ended: the export has what was stored until now",
+    ]
+    assert (tmp_path / "out" / "whole" / "metrics.csv").read_text().startswith("run,label,attempt,step,time,")
+
+
+@pytest.mark.skipif(find_spec("tensorboard") is None, reason="the package tensorboard is not installed")
+def test_what_event_files_lack_is_counted(place: Paths, tmp_path: Path) -> None:
+    done = run(place.root, "whole", "--to", "tensorboard", "-o", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.output
+    assert done.stderr.splitlines() == [
+        f"189 points, 3 texts, 3 histograms, 3 images, written to {tmp_path}/out/whole",
+        "not written: 3 images that the collector does not have",
+    ]
+
+
+def test_without_the_library_of_a_format_nothing_is_written(
+    place: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    done = run(place.root, "whole", "--to", "tensorboard", "-o", str(tmp_path / "out"))
+    assert done.exit_code == 1 and "pip install 'chiplog[tensorboard]'" in done.stderr
+    assert not (tmp_path / "out").exists()
