@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.integrations import wandb_runs
+from tests.integrations import importing, wandb_runs
 from tests.integrations.matrix import PYTHON, ROW
 from tests.integrations.training import END_S
 from tests.support.node import Node
@@ -142,3 +142,21 @@ def test_a_killed_run_and_a_file_that_is_cut_off_have_what_their_reader_gives(
         if recorded["exit_code"] is None:
             assert stored["state"] == "crashed"
         assert ("damaged parts of the file" in told) == bool(recorded["damage"])
+
+
+def test_a_file_of_an_older_wandb_has_its_steps_and_nested_values(shared_node: Node, tmp_path: Path) -> None:
+    path = importing.SCRIPTS / "write_old_wandb.py"
+    command = [os.environ[PYTHON], str(path)]
+    subprocess.run(command, cwd=tmp_path, env=_environ(shared_node, ""), check=True, timeout=END_S)
+    _import(tmp_path / "run-old-wandb.wandb", shared_node, tmp_path.name)
+    [run] = wandb_runs.of_sql(shared_node, tmp_path.name)
+    assert sorted(map(str, run["history"])) == [
+        "[1, 'epoch', 1.0]",
+        "[1, 'eval/acc', 0.25]",
+        "[3, 'a/b/c', 1.0]",
+        "[3, 'loss', 0.5]",
+        "[9, 'hist', {'edges': [0.0, 1.0, 2.0], 'counts': [1.0, 2.0]}]",
+        "[9, 'note', 'x']",
+    ]
+    assert (run["state"], run["exit_code"], run["config"]) == ("failed", 1, {"model": {"dim": 4}})
+    assert (run["summary"]["eval/acc"], run["summary"]["a"]) == (0.25, {"b": {"c": 1}})

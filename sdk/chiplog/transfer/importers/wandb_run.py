@@ -212,11 +212,11 @@ class _WandbRun:
         self._saved += [item.path for item in record.files if not item.path.startswith("media/")]
 
     def _survey_row(self, record: Any) -> None:
-        row = {_name(item): item.value_json for item in record.item if not _is_private(_name(item))}
+        row = {key: value for key, value in _row_of(record).items() if not _is_private(key)}
         axes = {self._step_metric_of(key) for key in row}
         for axis in axes - {""}:
             step = self._steps.setdefault(axis, _StepMetric())
-            step.is_whole &= axis not in row or _whole(_json(row[axis])) is not None
+            step.is_whole &= axis not in row or _whole(row[axis]) is not None
         for axis in row.keys() & self._steps.keys():
             others = (key for key in row if key != axis and self._step_metric_of(key) != axis)
             self._steps[axis].is_apart &= not any(others)
@@ -278,7 +278,7 @@ class _WandbRun:
 
     def _final_summary(self) -> dict[str, Any]:
         values = _with_media(self._summary)
-        kept = {key: value for key, value in values.items() if not (_is_private(key) or _is_media(value))}
+        kept = {key: value for key, value in values.items() if not (_is_private(key) or _has_media(value))}
         return {key: self._of_one_word(key, value) for key, value in kept.items()}
 
     def _of_one_word(self, key: str, value: Any) -> Any:
@@ -304,12 +304,13 @@ class _WandbRun:
     # -- the second reading --
 
     def _row(self, record: Any) -> Iterator[Part]:
-        row = {_name(item): _json(item.value_json) for item in record.item}
+        row = _row_of(record)
         ts = self._time_of(row)
+        row_step = record.step.num if record.HasField("step") else _whole(row.get("_step")) or 0
         values = {key: value for key, value in _with_media(row).items() if not _is_private(key)}
         numbers: dict[int, dict[str, float]] = {}
         for key, value in values.items():
-            step = self._step_of(key, row, record.step.num)
+            step = self._step_of(key, row, row_step)
             number = number_of(value)
             if number is not None:
                 numbers.setdefault(step, {})[key] = number
@@ -410,6 +411,22 @@ def _json(text: str) -> Any:
         return text
 
 
+def _row_of(record: Any) -> dict[str, Any]:
+    """Return the values of a row of the history. W&B wrote dicts as they are up to 0.17, later each of their values."""
+    row: dict[str, Any] = {}
+    for item in record.item:
+        _flatten(_name(item), _json(item.value_json), row)
+    return row
+
+
+def _flatten(key: str, value: Any, target: dict[str, Any]) -> None:
+    if isinstance(value, dict) and value and not _is_media(value):
+        for name, part in value.items():
+            _flatten(f"{key}/{name}", part, target)
+    else:
+        target[key] = value
+
+
 def _apply(target: dict[str, Any], change: Any) -> None:
     for item in change.update:
         target[_name(item)] = _json(item.value_json)
@@ -425,14 +442,15 @@ def _with_media(values: Mapping[str, Any]) -> dict[str, Any]:
         if f"{key}/_type" in found:
             parts = [part for part in found if part.startswith(f"{key}/")]
             found[key] = {part.removeprefix(f"{key}/"): found.pop(part) for part in parts}
-    for key in [key for key, value in found.items() if isinstance(value, dict) and "_type" not in value]:
-        if any(_is_media(part) for part in found[key].values()):  # of an older W&B, which nests them
-            found |= {f"{key}/{name}": part for name, part in found.pop(key).items()}
     return found
 
 
 def _is_media(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("_type"), str)
+
+
+def _has_media(value: Any) -> bool:
+    return _is_media(value) or (isinstance(value, dict) and any(map(_has_media, value.values())))
 
 
 def _whole(value: Any) -> int | None:
