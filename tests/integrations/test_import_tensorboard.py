@@ -1,5 +1,6 @@
 """Event files of real SummaryWriters in SQL have each value that TensorBoard's own reader gives, and no other."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +92,18 @@ def test_damaged_files_give_what_the_loader_gives_and_one_line_each(shared_node:
     [line] = import_into(shared_node, root / "foreign", exit_code=2)[-1:]
     assert f"{root / 'foreign' / first.name} at byte 0 of 99" in line
     assert shared_node.sql("FROM runs WHERE name = 'foreign'") == []
+
+
+def test_a_file_a_link_and_a_copy_are_the_run_of_their_directory(shared_node: Node, tmp_path: Path) -> None:
+    root, project = tmp_path / "logs", tmp_path.name
+    run_script("write_event_files.py", "tensorboardX", tmp_path / "elsewhere" / "run")
+    root.mkdir()
+    (root / "link").symlink_to(tmp_path / "elsewhere" / "run" / "several" / "a")
+    shutil.copytree(tmp_path / "elsewhere" / "run" / "several" / "a", root / "copies" / "a")
+    lines = import_into(shared_node, "--project", project, root)
+    assert sum(f"1 copies of runs, the first: {root / 'copies' / 'a'}" in line for line in lines) == 1, lines
+    runs = shared_node.sql("SELECT run_id, name FROM runs WHERE project = $project", {"project": project})
+    assert [run["name"] for run in runs] == ["link"]
+    [file] = (root / "copies" / "a").iterdir()
+    [line] = import_into(shared_node, "--project", project, file)
+    assert line.startswith(f"run {runs[0]['run_id']}: ") and "it had all of its events before" in line

@@ -47,55 +47,60 @@ def read(path: Path, options: Options) -> Iterator[Part]:
         raise ImporterError(
             f"{path}: event files are read by TensorBoard's own loader; pip install 'chiplog[tensorboard]'"
         ) from error
-    directories = sorted(io_wrapper.GetLogdirSubdirectories(str(path))) if path.is_dir() else [str(path)]
-    reports: list[Unmapped] = []  # of files without an event that can be read
-    has_runs = False
-    for directory in map(Path, directories):
+    directories = list(map(Path, io_wrapper.GetLogdirSubdirectories(str(path)))) if path.is_dir() else [path]
+    reports: list[Unmapped] = []  # they belong to no run
+    known: set[str] = set()
+    for directory in sorted(directories, key=lambda place: (len(place.parts), place)):  # a copy is deeper, mostly
         names = map(str, directory.iterdir()) if directory.is_dir() else [str(directory)]
         # In the order of their names, as DirectoryWatcher of TensorBoard reads them.
         files = sorted(map(Path, filter(io_wrapper.IsSummaryEventsFile, names)))
-        for part in _RunReader(path, directory, files, reports).parts():
-            has_runs = True
-            yield part
-    if not has_runs:
+        yield from _RunReader(path, directory, files, reports.append).parts(known)
+    if not known:
         reason = f" ({reports[0].example}: {reports[0].what})" if reports else ""
         raise ImporterError(f"{path} has no event of TensorBoard that can be read{reason}; name a log directory")
     yield from reports
 
 
 class _RunReader:
-    """Reads the event files of one run. reports: lines about files, which wait for the first event of a run."""
+    """Reads the event files of one run. report: called with what belongs to no run."""
 
-    def __init__(self, root: Path, directory: Path, files: Sequence[Path], reports: list[Unmapped]) -> None:
+    def __init__(self, root: Path, directory: Path, files: Sequence[Path], report: Callable[[Unmapped], None]) -> None:
         self._root = root
         self._directory = directory
         self._files = files
-        self._reports = reports
+        self._report = report
         self._points = PointBuffer()
         self._plugins: dict[str, str] = {}  # by tag: only the first value of a tag has metadata
         self._ts = 0
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self, known: set[str]) -> Iterator[Part]:
+        """Yield the run and its parts. known: the IDs of those before; its own is added."""
         has_events = False
         for path in self._files:
-            for event in _events(path, self._reports.append):
+            for event in _events(path, self._report):
                 if not has_events:
                     has_events = True
-                    yield self._run_of(path, event)
+                    run = self._run_of(path, event)
+                    if run.run_id in known:
+                        self._report(Unmapped(what="copies of runs", example=str(self._directory)))
+                        return
+                    known.add(run.run_id)
+                    yield run
                 self._ts = _microseconds(event.wall_time, self._ts)
                 yield from self._parts_of(event)
         yield from self._points.flush()
 
     def _run_of(self, path: Path, first_event: Any) -> ImportedRun:
         """Return the run. Its ID follows from what a copy of the directory has, too."""
-        said = f"{self._directory.resolve().name}\n{path.name}\n{first_event.wall_time!r}"
+        own_name = path.resolve().parent.name
+        said = f"{own_name}\n{path.name}\n{first_event.wall_time!r}"
         digest = hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()
-        root = self._root.resolve()
+        is_root = self._directory == self._root
         return ImportedRun(
             source=self._directory,
             run_id=f"tensorboard-{digest[:_DIGEST_CHARS]}",
-            project=root.name if root.is_dir() else root.parent.name,
-            name=str(self._directory.resolve().relative_to(root)) if self._directory != self._root else root.name,
+            project=own_name if is_root else self._root.resolve().name,
+            name=own_name if is_root else str(self._directory.relative_to(self._root)),
         )
 
     def _parts_of(self, event: Any) -> Iterator[Part]:
