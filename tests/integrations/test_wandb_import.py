@@ -31,6 +31,13 @@ for step in range(5_000):
         print("half", flush=True)
 """
 
+_RESUMES = """
+import sys, wandb
+with wandb.init(id="{id}", resume="allow") as run:
+    for step in range(int(sys.argv[1]), int(sys.argv[1]) + 2):
+        run.log({{"loss": step}}, step=step)
+"""
+
 
 def _environ(node: Node, project: str) -> dict[str, str]:
     return wandb_runs.real_wandb({**os.environ, "CHIPLOG_DIR": str(node.root), "WANDB_PROJECT": project})
@@ -142,6 +149,19 @@ def test_a_killed_run_and_a_file_that_is_cut_off_have_what_their_reader_gives(
         if recorded["exit_code"] is None:
             assert stored["state"] == "crashed"
         assert ("damaged parts of the file" in told) == bool(recorded["damage"])
+
+
+def test_the_folders_of_a_resumed_run_are_attempts_in_the_order_of_their_starts(
+    shared_node: Node, tmp_path: Path
+) -> None:
+    for first in (0, 3):
+        command = [os.environ[PYTHON], "-c", _RESUMES.format(id=f"{tmp_path.name}-resumed"), str(first)]
+        environ = _environ(shared_node, tmp_path.name)
+        subprocess.run(command, cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, check=True, timeout=END_S)
+    assert _import(tmp_path / "wandb", shared_node, tmp_path.name).count("2 points") == 2
+    query = "SELECT attempt, step, value FROM metrics WHERE run_id = $run ORDER BY attempt, step"
+    rows = shared_node.sql(query, {"run": f"{tmp_path.name}-resumed"})
+    assert [tuple(row.values()) for row in rows] == [(0, 0, 0.0), (0, 1, 1.0), (1, 3, 3.0), (1, 4, 4.0)]
 
 
 def test_a_file_of_an_older_wandb_has_its_steps_and_nested_values(shared_node: Node, tmp_path: Path) -> None:
