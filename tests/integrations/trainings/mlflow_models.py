@@ -5,6 +5,7 @@ Arguments: the tracking URI, and the file for what was read. It runs with MLflow
 
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -36,8 +37,8 @@ def tree(list_directory: Callable[[str | None], list[Any]]) -> dict[str, Any]:
 
 def shown(name: str) -> str:
     """Return the name of a picture without its time and UUID."""
-    first, _, last = name.partition("+timestamp+")
-    return f"{first} {'compressed' if '+compressed' in last else ''}"
+    first, *rest = re.split(r"[+%]timestamp[+%]", name)
+    return f"{first} {'compressed' if 'compressed' in ''.join(rest) else ''}"
 
 
 def described(model: Any, ids: dict[str, str]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ _RUN = f"(run_id = $run OR run_id IN (SELECT run_id FROM run_tags WHERE key = '{
 _FILES = f"SELECT path, bytes, sha256, epoch_us(ts) AS ts FROM files WHERE starts_with(path, $name) AND {_RUN}"
 _IS_COMPLETE = f"SELECT coalesce(bool_and(pending = 0), false) AS is_complete FROM completeness WHERE {_RUN}"
 _IS_RUNNING = f"SELECT coalesce(bool_or(state = 'running'), true) AS is_running FROM labels WHERE {_RUN}"
-# How MLflow names the pictures of log_image(key=): with + since 2.19, with % before.
+# How MLflow names the pictures of log_image(key=): 3.17 with + and ~, 3.6 with % and #.
 _PICTURE = re.compile(r"mlflow/artifacts/images/(.+)[+%]step[+%](-?\d+)[+%]timestamp[+%]\d+[+%][^/+%]+\.png")
 
 
