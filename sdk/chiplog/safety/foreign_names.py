@@ -44,6 +44,7 @@ _MLFLOW = """
 """
 _EXCEPTIONS = frozenset(("CommError", "Error", "MlflowException", "UsageError"))
 _EXCEPTION_MODULES = frozenset(("errors", "exceptions"))
+_MLFLOW_NAMES = frozenset(_MLFLOW.split()) - frozenset(_WANDB.split())
 MODULE_NAMES = frozenset(_WANDB.split()) | frozenset(_MLFLOW.split()) | _EXCEPTIONS | _EXCEPTION_MODULES
 
 # Methods of W&B's runs that need its server.
@@ -97,6 +98,8 @@ _RECORDING_NAMES = frozenset(_RECORDING.split())
 def unavailable(owner: str, name: str) -> Diagnostic:
     """Build the diagnostic of the first use of a foreign name. owner: `chiplog` or `run`."""
     message = f"{owner}.{name} is not available: its calls do nothing and record nothing"
+    if owner == "chiplog" and name in _MLFLOW_NAMES:
+        message += "; `import mlflow` unchanged, with MLFLOW_TRACKING_URI=chiplog://, records it"
     if owner == "run" and name in RUN_VALUES:
         message = f"run.{name} is {RUN_VALUES[name]!r}: a run does not have it; the views runs and labels may"
     return Diagnostic(NOT_RECORDED if name in _RECORDING_NAMES else "not_available", f"{owner}.{name}", message)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chiplog.safety.foreign_names import NoOp, is_stand_in, stand_in
+from chiplog.safety.foreign_names import NoOp, is_stand_in, stand_in, unavailable
 
 
 def test_a_table_of_another_logger_takes_every_use_and_holds_nothing() -> None:
@@ -85,3 +85,8 @@ def test_objects_and_classes_of_foreign_names_are_recognised() -> None:
 
     assert all(map(is_stand_in, (settings, settings(), settings().deeper, Mine(), Mine, stand_in("errors"))))
     assert not any(map(is_stand_in, (1.0, "text", float, None, stand_in("CommError"))))
+
+
+def test_the_line_of_a_name_of_mlflow_names_what_records_it() -> None:
+    assert "MLFLOW_TRACKING_URI=chiplog://" in unavailable("chiplog", "log_metric").message
+    assert "MLFLOW" not in unavailable("chiplog", "Api").message + unavailable("run", "log_metric").message
