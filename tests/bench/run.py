@@ -36,6 +36,7 @@ NAMES = (
     "contention",
     "gpu",
     "callbacks",
+    "mlflow",
     "tensorboard",
 )
 

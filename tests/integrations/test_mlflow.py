@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +15,10 @@ from tests.integrations.matrix import PYTHON, ROW
 from tests.integrations.training import END_S
 from tests.support.loopback import on_loopback
 from tests.support.node import Node
+from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).with_name("trainings")
 SESSION, LAUNCHES = str(SCRIPTS / "mlflow_session.py"), str(SCRIPTS / "mlflow_launches.py")
 EXPECTED = ("were started", "'nan' became nan", "each process of this launch has its own run")
@@ -22,7 +26,9 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 _METRICS = "SELECT r.name, m.label, m.key, m.step, m.value FROM metrics m JOIN runs r ON r.run_id = m.run_id"
 
 
-def python(directory: Path, root: Path, uri: str, command: Sequence[str], exit_code: int = 0, **variables: str) -> str:
+def python(
+    directory: Path, root: Path, uri: str, command: Sequence[str], exit_code: int = 0, lines: str = "", **variables: str
+) -> str:
     """Run the Python of the libraries to its end; return what it prints. chiplog's own lines must be EXPECTED."""
     environ = {**os.environ, "CHIPLOG_DIR": str(root), "MLFLOW_TRACKING_URI": uri, "OMP_NUM_THREADS": "1", **variables}
     ended = subprocess.run(
@@ -36,7 +42,7 @@ def python(directory: Path, root: Path, uri: str, command: Sequence[str], exit_c
     )
     assert ended.returncode == exit_code, f"exit code {ended.returncode}:\n{ended.stderr[-4000:]}"
     said = [line for line in ended.stderr.splitlines() if line.startswith("chiplog: ")]
-    assert [line for line in said if not any(words in line for words in EXPECTED)] == []
+    assert [line for line in said if not any(words in line for words in (*EXPECTED, *lines.split()))] == []
     return ended.stdout
 
 
@@ -98,6 +104,10 @@ class Launches:
             wait_until(is_right, "the rows")
         except AssertionError:
             raise AssertionError(f"found {found}, and not {sorted(rows)}") from None
+
+    def expect_row(self, library: str, rows: int) -> None:
+        """Set the line of the matrix."""
+        self._row |= {"library": f"MLflow, {library}", "ranks": 2, "rows": rows}
 
     def wait(self, query: str, expected: list[tuple[Any, ...]]) -> None:
         """Wait for the rows of a query about the project's runs."""
@@ -190,3 +200,54 @@ def test_two_drivers_at_once_have_a_run_each_and_their_ranks_too(launches: Launc
         "SELECT name, n_labels FROM runs WHERE {} ORDER BY ALL",
         2 * [("driver", 1)] + 2 * [("further", 1)] + 2 * [("nested", 1)] + 2 * [("ranks", 2)],
     )
+
+
+CELLS = ("driver", "one process", "local driver", "cluster driver")  # the others are of ranks, with random names
+MNIST = ROOT.parent / "shared" / "data" / "mnist"
+
+
+@pytest.mark.skipif(shutil.which("java") is None or not MNIST.is_dir(), reason="Spark needs a Java, and MNIST's files")
+def test_a_notebook_of_databricks_records_all_its_cells_and_loads_its_models(
+    launches: Launches, shared_node: Node, tmp_path: Path
+) -> None:
+    project = tmp_path.name
+    named = {"MNIST": str(MNIST), "PYTORCH_DIR": str(tmp_path), "PROJECT": project, "OMP_NUM_THREADS": "1"}
+    # MLflow's telemetry looks for the host of Databricks, which is none here.
+    named |= {"DATABRICKS_RUNTIME_VERSION": "16.4", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    on_executors = {**named, "CHIPLOG_DIR": str(shared_node.root), "MLFLOW_TRACKING_URI": "chiplog://"}
+    on_executors |= {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    local = {"PYSPARK_PYTHON": os.environ[PYTHON], "SPARK_LOCAL_IP": "127.0.0.1", "PORT": str(free_ports(1))}
+    command = [str(SCRIPTS / "spark_notebook.py"), json.dumps(on_executors)]
+    printed = python(tmp_path, shared_node.root, "chiplog://", command, **named, **local)
+    runs = f"(SELECT run_id, if(name IN {CELLS}, name, 'ranks') AS name FROM runs WHERE {{}})"
+    counts = f"SELECT r.name, m.key, count(*), max(step) FROM metrics m JOIN {runs} r USING (run_id) GROUP BY ALL"
+    counts += " ORDER BY ALL"
+    launches.wait(
+        counts,
+        [
+            ("cluster driver", "test_loss", 1, 0),
+            ("driver", "test_loss", 1, 0),
+            ("driver", "train_loss", 8, 0),
+            ("local driver", "test_loss", 1, 0),
+            ("one process", "test_loss", 1, 0),
+            ("one process", "train_loss", 8, 0),
+            ("ranks", "test_loss", 2, 0),  # of rank 0 on the driver, and of rank 0 in a task
+            ("ranks", "train_loss", 8, 0),
+        ],
+    )
+    launches.wait("SELECT state, n_failed FROM runs WHERE {} GROUP BY ALL", [("finished", 0)])
+    losses = {float(loss) for loss in re.findall(r"Average test loss: (\S+)", printed)}
+    values = f"SELECT value FROM metrics JOIN runs USING (run_id) WHERE project = '{project}' AND key = 'test_loss'"
+    assert {row["value"] for row in launches.sql(values)} == losses
+    launches.expect_row("a notebook of Databricks, Spark", 30)
+    loaded = python(tmp_path, shared_node.root, "chiplog://", [LAUNCHES, "load"], PROJECT=project)
+    assert loaded.split() == ["10", "10", "10", "10"]  # models: of the driver, of one process, of ranks twice
+
+
+def test_bad_input_is_a_line_each_and_a_collector_that_is_gone_an_error_of_reads_alone(
+    tmp_path: Path, row: dict[str, Any]
+) -> None:
+    row["library"] = "MLflow, bad input"
+    uri = f"chiplog://127.0.0.1:{free_ports(1)}"
+    printed = python(tmp_path, tmp_path / "chiplog", uri, [LAUNCHES, "bad"], PROJECT="bad", lines="mlflow.log_metric()")
+    assert printed.splitlines() == ["TEMPORARILY_UNAVAILABLE", "INVALID_PARAMETER_VALUE", "INVALID_PARAMETER_VALUE"]

@@ -58,5 +58,32 @@ def killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def load() -> None:
+    """Load the model of each run that has one, and let it classify an empty image."""
+    import torch
+
+    for run in mlflow.search_runs(experiment_names=[PROJECT], output_format="list"):
+        if run.outputs is not None and run.outputs.model_outputs:
+            model = mlflow.pytorch.load_model(f"runs:/{run.info.run_id}/model")
+            print(model(torch.zeros(1, 1, 28, 28)).shape[1])
+
+
+def bad() -> None:
+    """Log what is wrong, without a collector: reads fail, by MLflow's errors, and no log does."""
+    mlflow.set_experiment(PROJECT)
+    with mlflow.start_run():
+        mlflow.log_metric("a\nb", 1.0)
+        mlflow.log_metric("good", 1.0)
+    for call in (
+        lambda: mlflow.search_runs(experiment_names=[PROJECT]),
+        lambda: mlflow.MlflowClient().get_run("x" * 10_000),
+        lambda: mlflow.MlflowClient().get_run("../../etc/passwd"),
+    ):
+        try:
+            call()
+        except mlflow.MlflowException as error:
+            print(error.error_code)
+
+
 if __name__ == "__main__":
-    {"ranks": ranks, "driver": driver, "cells": cells, "killed": killed}[sys.argv[1]]()
+    {"ranks": ranks, "driver": driver, "cells": cells, "killed": killed, "load": load, "bad": bad}[sys.argv[1]]()

@@ -65,7 +65,7 @@ class LoggedMetrics:
 
     def __init__(self) -> None:
         self._series: dict[str, Series] = {}
-        self._n_points = 0
+        self.n_points = 0  # values in memory
         self.is_whole = True  # False: the oldest values were dropped
 
     def add(self, key: str, step: int, time_ms: int, value: float) -> None:
@@ -74,8 +74,8 @@ class LoggedMetrics:
         if series is None:
             series = self._series[key] = Series()
         series.add(step, time_ms, value)
-        self._n_points += 1
-        if self._n_points > POINTS_MAX:
+        self.n_points += 1
+        if self.n_points > POINTS_MAX:
             self._shrink()
 
     def has(self, key: str, step: int, time_ms: int, value: float) -> bool:
@@ -87,7 +87,7 @@ class LoggedMetrics:
         longest = max(self._series.values(), key=len)
         count = max(len(longest) // 2, 1)
         longest.forget_oldest(count)
-        self._n_points -= count
+        self.n_points -= count
         self.is_whole = False
 
     def keys(self) -> list[str]:

@@ -9,13 +9,14 @@ from mlflow.environment_variables import MLFLOW_EXPERIMENT_ID
 
 from chiplog.integrations.mlflow.addresses import Address
 from chiplog.integrations.mlflow.launches import is_launched, launch_variables, open_run
+from chiplog.integrations.mlflow.metrics import POINTS_MAX
 from chiplog.integrations.mlflow.records import ENDED, FAILED, KILLED, RunRecord
 from chiplog.recording import current_run
 from chiplog.recording.run import Run
 from chiplog.safety.process_number import process_number
 from chiplog_schemas.clock import now_us
 
-_RECORDS_MAX = 1_000  # runs in memory; the database has the others
+_RECORDS_MAX = 1_000  # runs in memory, of ended ones POINTS_MAX values at most; the database has the others
 _OPEN_MAX = 64  # runs at once: each has a thread and a journal
 
 
@@ -103,10 +104,13 @@ class RunBook:
 
     def _keep(self, record: RunRecord) -> None:
         self._records[record.run_id] = record
-        if len(self._records) > _RECORDS_MAX:
-            ended = next((other.run_id for other in self._records.values() if not other.is_open), None)
-            if ended is not None:
-                del self._records[ended]
+        ended = [other for other in self._records.values() if not (other.is_open or other is record)]
+        n_points = sum(other.metrics.n_points for other in ended)
+        for other in ended:
+            if n_points <= POINTS_MAX and len(self._records) <= _RECORDS_MAX:
+                break
+            n_points -= other.metrics.n_points
+            del self._records[other.run_id]
 
     def _run_of_script(self) -> Run | None:
         """Return the run that the script has opened itself, with chiplog.init(); None without one."""

@@ -68,3 +68,17 @@ def test_too_many_open_runs_end_the_oldest(book: Any, monkeypatch: pytest.Monkey
     records = [book.create("0", "p", None) for _ in range(4)]
     assert [record.is_open for record in records] == [False, False, True, True]
     assert len(current_run.open_runs()) == 2
+
+
+def test_the_oldest_ended_runs_leave_memory(book: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from chiplog.integrations.mlflow import runs
+
+    monkeypatch.setattr(runs, "POINTS_MAX", 3)
+    records = []
+    for _ in range(3):
+        records.append(book.create("0", "p", None))
+        for step in range(2):
+            records[-1].metrics.add("loss", step, step, 1.0)
+        book.end(records[-1])
+    book.create("0", "p", None)
+    assert [book.find(record.run_id) is None for record in records] == [True, True, False]
