@@ -39,6 +39,9 @@ def test_sql_has_what_mlflows_client_reads(
     for run_id, run in read["runs"].items():
         _compare(shared_node, run_id, run)
     assert sum("1 runs that were deleted in MLflow" in line for line in lines) == 1, lines
+    assert sum("not imported" in line for line in lines) == 1, lines
+    stored = run_reader("read_mlflow.py", f"chiplog://{shared_node.root}", directory=tmp_path)
+    assert {run_id: stored["runs"][run_id] for run_id in read["runs"]} == read["runs"]
     again = import_into(shared_node, "--project", project, "--from", "mlflow", uri)
     assert sum("it had all of its events before" in line for line in again) == 5
 
@@ -54,11 +57,12 @@ def _compare(node: Node, run_id: str, run: dict[str, Any]) -> None:
     metrics = [(*place, repr(value)) for *place, value in rows("SELECT key, step, epoch_us(ts), value FROM metrics")]
     assert sorted(metrics) == sorted(map(tuple, run["metrics"]))
     assert dict(rows("SELECT key, value->>'$' FROM config")) == run["params"]
-    assert dict(rows("SELECT key, value FROM run_tags")) == run["tags"]
-    assert dict(rows("SELECT path, sha256 FROM files")) == run["artifacts"]
-    assert [name for kind, name in rows("SELECT kind, body->>'name' FROM events") if kind == "dataset"] == run[
-        "datasets"
-    ]
+    tags = rows("SELECT key, value FROM run_tags")
+    assert {key: value for key, value in tags if not key.startswith("chiplog:")} == run["tags"]
+    files = rows("SELECT path, sha256 FROM files")
+    prefix = "mlflow/artifacts/"
+    artifacts = {path.removeprefix(prefix): digest for path, digest in files if path.startswith(prefix)}
+    assert artifacts == run["artifacts"]
     images = [digest for path, digest in run["artifacts"].items() if path.endswith(".png")]
     assert rows("SELECT key, step, sha256 FROM media") == [("val/image", 3, digest) for digest in images]
 
@@ -78,9 +82,14 @@ def test_a_moved_folder_and_one_without_meta_yaml(shared_node: Node, tmp_path: P
     child.unlink()
     lines = import_into(shared_node, moved)
     assert any(f"1 runs without a meta.yaml, which MLflow skips, the first: {child.parent}" in line for line in lines)
-    query = "SELECT path FROM files WHERE run_id = $run AND NOT starts_with(path, 'images/') ORDER BY path"
+    query = "SELECT path FROM files WHERE run_id = $run AND NOT contains(path, '/images/') ORDER BY path"
     files = shared_node.sql(query, {"run": parent.name})
-    assert [row["path"] for row in files] == ["a.json", "notes/a.txt"]
+    [model] = {path.parts[-3] for path in moved.glob("*/models/*/artifacts/layer.txt")}
+    assert [row["path"] for row in files] == [
+        "mlflow/artifacts/a.json",
+        "mlflow/artifacts/notes/a.txt",
+        f"mlflow/models/{model}/artifacts/layer.txt",
+    ]
 
 
 def test_databases_of_other_releases(shared_node: Node, tmp_path: Path) -> None:
@@ -96,7 +105,7 @@ def test_databases_of_other_releases(shared_node: Node, tmp_path: Path) -> None:
     assert shared_node.sql(f"SELECT key, step, epoch_us(ts) AS us, value FROM metrics {of_run}") == [
         {"key": "loss", "step": 3, "us": 2_000_000, "value": 0.5}
     ]
-    assert shared_node.sql(f"SELECT path FROM files {of_run}") == [{"path": "a.txt"}]
+    assert shared_node.sql(f"SELECT path FROM files {of_run}") == [{"path": "mlflow/artifacts/a.txt"}]
     newer = tmp_path / "newer.db"
     shutil.copy(old, newer)
     with contextlib.closing(sqlite3.connect(newer)) as connection, connection:

@@ -16,6 +16,8 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
+from chiplog.integrations.mlflow import model_records
+from chiplog.integrations.mlflow.model_records import ModelMetric, ModelRecord
 from chiplog.transfer.importers import sqlite_file
 from chiplog.transfer.importers.formats import Options
 from chiplog.transfer.importers.imported_run import (
@@ -25,19 +27,18 @@ from chiplog.transfer.importers.imported_run import (
     ImportedRun,
     ImporterError,
     MediaOf,
-    Notice,
     Part,
     Points,
     RunTag,
     SavedFile,
     Unmapped,
 )
+from chiplog_schemas.storage.content_files import ANY_LABEL_FOLDER
 
 _TABLES = frozenset({"alembic_version", "experiments", "runs", "metrics", "params"})
 _PAGE = 1_000  # runs or experiments per request
 _STATES = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "failed"}  # others are running
 _NOTE_TAG = "mlflow.note.content"
-_DATASET_CONTEXT = "mlflow.data.context"
 # As MlflowClient.log_image(key=, step=) names its files; a thumbnail beside each ends with `+compressed.webp`.
 _IMAGE = re.compile(r"images/(?P<key>.+)[+%]step[+%](?P<step>-?\d+)[+%]timestamp[+%](?P<ms>\d+)[+%][0-9a-f-]+\.png")
 _REASON_CHARS = 200
@@ -188,15 +189,12 @@ class _StoreReader:
                 what = "experiments that were deleted in MLflow, with their runs"
                 left_out.append(Unmapped(what=what, example=experiment.name))
                 continue
-            if experiment.tags:
-                count, example = len(experiment.tags), min(experiment.tags)
-                left_out.append(Unmapped(what="tags of experiments", count=count, example=example))
             of_experiment = {"experiment_ids": [experiment.experiment_id]}
             for run in _pages(self._client.search_runs, **of_experiment, run_view_type=ViewType.DELETED_ONLY):
                 left_out.append(Unmapped(what="runs that were deleted in MLflow", example=run.info.run_id))
             for run in _pages(self._client.search_runs, **of_experiment, order_by=["attributes.start_time ASC"]):
                 has_runs = True
-                yield from self._run(experiment.name, run)
+                yield from self._run(experiment, run)
         if not has_runs:
             reasons = "".join(f", but {unmapped.what} {unmapped.example}".rstrip() for unmapped in left_out)
             raise ImporterError(f"{self._path} has no run that MLflow shows{reasons}; name another store")
@@ -213,44 +211,48 @@ class _StoreReader:
                 if folder.name.isdigit() and not (folder / "meta.yaml").exists():
                     yield Unmapped(what="experiments without a meta.yaml, which MLflow skips", example=str(folder))
 
-    def _run(self, project: str, run: Any) -> Iterator[Part]:
+    def _run(self, experiment: Any, run: Any) -> Iterator[Part]:
         info, data = run.info, run.data
         started_us = (info.start_time or 0) * 1000
         ended_us = info.end_time * 1000 if info.end_time else None
         yield ImportedRun(
             source=self._path,
             run_id=info.run_id,
-            project=project,
+            project=experiment.name,
             name=info.run_name or None,
             notes=data.tags.get(_NOTE_TAG),
             created_us=started_us,
         )
         if data.params:
             yield Config(values=dict(sorted(data.params.items())), ts=started_us)
-        for key, value in sorted(data.tags.items()):
-            yield RunTag(key=key, value=value, ts=started_us)
-        yield from self._inputs(run, started_us)
+        tags = {**data.tags, **_reserved_tags(experiment, info)}
+        for key, value in [*sorted(tags.items()), *_tags_of_inputs(run), *_tags_of_outputs(run)]:
+            if value is not None:
+                yield RunTag(key=key, value=value, ts=started_us)
         for key in sorted(data.metrics):
             yield from self._metric(info.run_id, key)
-        yield from self._artifacts(info, ended_us or started_us)
-        if run.outputs and run.outputs.model_outputs:
-            yield Unmapped(what="links of runs to logged models", count=len(run.outputs.model_outputs))
+        own = Path(info.experiment_id, info.run_id, "artifacts")
+        yield from self._artifacts(info.artifact_uri, own, "artifacts", ended_us or started_us)
+        for output in run.outputs.model_outputs if run.outputs else ():
+            yield from self._model(experiment, info, output.model_id)
         reason = "killed" if info.status == "KILLED" else None
         yield End(state=_STATES.get(info.status, "running"), ended_us=ended_us, reason=reason)
 
-    def _inputs(self, run: Any, ts: int) -> Iterator[Part]:
-        for used in run.inputs.dataset_inputs if run.inputs else ():
-            dataset = used.dataset
-            context = next((tag.value for tag in used.tags if tag.key == _DATASET_CONTEXT), "")
-            body = {
-                "name": dataset.name,
-                "digest": dataset.digest,
-                "context": context,
-                "source_type": dataset.source_type,
-                **{name: _decoded(getattr(dataset, name)) for name in ("source", "schema", "profile")},
-            }
-            message = f"dataset {dataset.name}, digest {dataset.digest}{f', for {context}' if context else ''}"
-            yield Notice(kind="dataset", level="info", message=message, ts=ts, body=body)
+    def _model(self, experiment: Any, info: Any, model_id: str) -> Iterator[Part]:
+        """Yield a model that a run logged, as chiplog's store of MLflow keeps it."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            model = self._client.get_logged_model(model_id)
+        except MlflowException as error:
+            yield Unmapped(what="logged models that cannot be read", example=f"{model_id}: {_reason(error)}")
+            return
+        for key, value in _tags_of_model(experiment, info, model):
+            if value is not None:
+                yield RunTag(key=key, value=value, ts=model.creation_timestamp * 1000)
+        own = Path(info.experiment_id, "models", model_id, "artifacts")
+        ts = model.last_updated_timestamp * 1000
+        yield from self._artifacts(model.artifact_location, own, f"models/{model_id}/artifacts", ts)
 
     def _metric(self, run_id: str, key: str) -> Iterator[Part]:
         history = self._client.get_metric_history(run_id, key)
@@ -262,13 +264,15 @@ class _StoreReader:
             )
             yield Points.of_series(key, steps, times, np.fromiter((row.value for row in part), np.float64, len(part)))
 
-    def _artifacts(self, info: Any, ts: int) -> Iterator[Part]:
-        parts = urlsplit(info.artifact_uri)
+    def _artifacts(self, uri: str, own: Path, folder: str, ts: int) -> Iterator[Part]:
+        """Yield the files at a URI. own: the place in a store that was moved. folder: below `mlflow/`."""
+        parts = urlsplit(uri)
         if parts.scheme in ("", "file"):
-            told = Path(unquote(parts.path) if parts.scheme else info.artifact_uri)
-            places = self._places(told, info)
+            told = Path(unquote(parts.path) if parts.scheme else uri)
+            root = self._path.resolve() if self._path.is_dir() else self._path.resolve().parent
+            places = [root / told, root / own, root / "mlruns" / own]
             if place := next(filter(Path.is_dir, places), None):
-                yield from _files_of(place, ts)
+                yield from _files_of(place, folder, ts)
             elif not places[0].parents[1].exists():  # a run without artifacts has no folder either
                 yield Unmapped(what="folders of artifacts that are not here, if there were any", example=str(told))
             return
@@ -276,28 +280,71 @@ class _StoreReader:
 
         with tempfile.TemporaryDirectory(prefix="chiplog-mlflow-") as scratch:
             try:
-                place = Path(download_artifacts(artifact_uri=info.artifact_uri, dst_path=scratch))
+                place = Path(download_artifacts(artifact_uri=uri, dst_path=scratch))
             except Exception as error:  # of any repository
-                example = f"{info.artifact_uri}: {_reason(error)}"
-                yield Unmapped(what="folders of artifacts that cannot be read", example=example)
+                yield Unmapped(what="folders of artifacts that cannot be read", example=f"{uri}: {_reason(error)}")
                 return
-            yield from _files_of(place, ts)
-
-    def _places(self, told: Path, info: Any) -> list[Path]:
-        """Return where the artifacts of a run may be: where they were, or in a store that was moved."""
-        root = self._path.resolve() if self._path.is_dir() else self._path.resolve().parent
-        own = Path(info.experiment_id, info.run_id, "artifacts")
-        return [root / told, root / own, root / "mlruns" / own]
+            yield from _files_of(place, folder, ts)
 
 
-def _files_of(place: Path, ts: int) -> Iterator[Part]:
+def _files_of(place: Path, folder: str, ts: int) -> Iterator[Part]:
+    """Yield files under the names that chiplog's store of MLflow gives them, and pictures also as media."""
     for file in sorted(path for path in place.rglob("*") if path.is_file()):
         name = file.relative_to(place).as_posix()
-        yield SavedFile(path=name, content=file, ts=ts)
+        yield SavedFile(path=f"{ANY_LABEL_FOLDER}{folder}/{name}", content=file, ts=ts)
         if image := _IMAGE.fullmatch(name):
             key = image["key"].replace("~", "/").replace("#", "/")  # the latter in earlier releases
             step, logged_us = int(image["step"]), int(image["ms"]) * 1000
             yield MediaOf(key=key, step=step, ts=logged_us, kind="image", content=file, metadata={"format": "png"})
+
+
+# -- tags with which chiplog's store of MLflow keeps what only MLflow has --
+
+
+def _reserved_tags(experiment: Any, info: Any) -> dict[str, str | None]:
+    from chiplog.integrations.mlflow.records import END, EXPERIMENT_TAG, START, STATUS, USER  # they need MLflow
+
+    of_experiment = {f"{EXPERIMENT_TAG}{key}": json.dumps(value) for key, value in experiment.tags.items()}
+    ended = str(info.end_time) if info.end_time else None
+    return {USER: info.user_id or "", START: str(info.start_time), STATUS: info.status, END: ended, **of_experiment}
+
+
+def _tags_of_inputs(run: Any) -> Iterator[tuple[str, str | None]]:
+    if run.inputs:
+        for used in run.inputs.dataset_inputs:
+            tags = {tag.key: tag.value for tag in used.tags}
+            yield from model_records.dataset_input(used.dataset.to_dictionary(), tags)
+        for model in run.inputs.model_inputs:
+            yield from model_records.model_input(model.model_id)
+
+
+def _tags_of_outputs(run: Any) -> Iterator[tuple[str, str | None]]:
+    for output in run.outputs.model_outputs if run.outputs else ():
+        yield from model_records.model_output(output.model_id, output.step)
+
+
+def _tags_of_model(experiment: Any, info: Any, model: Any) -> Iterator[tuple[str, str | None]]:
+    from chiplog.integrations.mlflow.experiments import experiment_id_of  # it needs MLflow
+
+    record = ModelRecord(
+        model.model_id,
+        info.run_id,
+        experiment_id_of(experiment.name),
+        model.name,
+        model.model_type,
+        model.source_run_id,
+        model.creation_timestamp,
+        model.last_updated_timestamp,
+        tags=model.tags,
+        params=model.params,
+    )
+    yield from model_records.created(record)
+    at_ms, status = model.last_updated_timestamp, str(model.status)
+    yield from model_records.with_status(model.model_id, status, model.status_message, at_ms)
+    for row in model.metrics or ():
+        of_dataset = (row.dataset_name, row.dataset_digest)
+        metric = ModelMetric(row.key, row.value, row.step, row.timestamp, *of_dataset, row.run_id or info.run_id)
+        yield from model_records.linked(model.model_id, metric)
 
 
 def _pages(search: Any, **arguments: Any) -> Iterator[Any]:
@@ -309,14 +356,6 @@ def _pages(search: Any, **arguments: Any) -> Iterator[Any]:
         token = page.token
         if not token:
             return
-
-
-def _decoded(text: str | None) -> Any:
-    """Return the value of a JSON text, or the text."""
-    try:
-        return json.loads(text) if text else None
-    except ValueError:
-        return text
 
 
 def _reason(error: Exception) -> str:

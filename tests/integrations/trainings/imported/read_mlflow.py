@@ -24,6 +24,20 @@ def artifacts(run_id: str, path: str | None = None) -> dict[str, str]:
     return found
 
 
+def read_model(output: Any) -> dict[str, Any]:
+    model = client.get_logged_model(output.model_id)
+    place = download_artifacts(artifact_uri=model.artifact_location)
+    return {
+        "output": (output.model_id, output.step),
+        "names": (model.name, model.model_type, model.source_run_id, str(model.status)),
+        "times": (model.creation_timestamp, model.last_updated_timestamp),
+        "tags": model.tags,
+        "params": model.params,
+        "metrics": [(row.key, row.value, row.step, row.timestamp) for row in model.metrics],
+        "files": {path.name: path.read_text() for path in Path(place).rglob("*.txt")},
+    }
+
+
 def read(run: Any) -> dict[str, Any]:
     history = [client.get_metric_history(run.info.run_id, key) for key in run.data.metrics]
     return {
@@ -33,8 +47,12 @@ def read(run: Any) -> dict[str, Any]:
         "ended_us": run.info.end_time and run.info.end_time * 1000,
         "params": run.data.params,
         "tags": run.data.tags,
-        "metrics": [(row.key, row.step, row.timestamp * 1000, repr(row.value)) for rows in history for row in rows],
-        "datasets": [used.dataset.name for used in run.inputs.dataset_inputs],
+        "metrics": sorted(
+            (row.key, row.step, row.timestamp * 1000, repr(row.value)) for rows in history for row in rows
+        ),
+        "datasets": [used.dataset.to_dictionary() for used in run.inputs.dataset_inputs],
+        "contexts": [{tag.key: tag.value for tag in used.tags} for used in run.inputs.dataset_inputs],
+        "models": [read_model(output) for output in run.outputs.model_outputs],
         "artifacts": artifacts(run.info.run_id),
     }
 

@@ -1,12 +1,18 @@
 """Log runs by MLflow into the store of a URI: `write_mlflow.py URI`, with params, tags, artifacts and ends."""
 
 import sys
+from pathlib import Path
 
 import mlflow
 import numpy as np
+from mlflow.entities import LoggedModelOutput
+
+Path("weights").mkdir()
+Path("weights", "layer.txt").write_text("0.5")
 
 mlflow.set_tracking_uri(sys.argv[1])
 mlflow.set_experiment("mnist ü")
+mlflow.set_experiment_tag("owner", "me")
 with mlflow.start_run(run_name="parent", description="a note"):
     mlflow.log_params({"lr": 0.1, "optimizer": "adam", "text": "ü 'quoted'"})
     mlflow.set_tags({"team": "vision", "odd/key": "with\nlines"})
@@ -20,6 +26,11 @@ with mlflow.start_run(run_name="parent", description="a note"):
     mlflow.log_dict({"a": 1}, "a.json")
     mlflow.log_image(np.full((8, 8, 3), 99, np.uint8), key="val/image", step=3)
     mlflow.log_input(mlflow.data.from_numpy(np.zeros((3, 2)), name="zeros"), context="training")
+    model = mlflow.initialize_logged_model(name="linear", params={"depth": "2"}, tags={"kind": "test"})
+    mlflow.MlflowClient().log_model_artifacts(model.model_id, "weights")
+    mlflow.log_metric("val/loss", 0.25, step=9, model_id=model.model_id)
+    mlflow.finalize_logged_model(model.model_id, "READY")
+    mlflow.log_outputs([LoggedModelOutput(model.model_id, step=9)])
     with mlflow.start_run(run_name="child", nested=True):
         mlflow.log_metric("train/loss", 5.0, step=7)
 try:
