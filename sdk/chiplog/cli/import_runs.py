@@ -4,7 +4,8 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
 
 import click
@@ -19,11 +20,19 @@ from chiplog.query.client import Client, NoDataError, QueryError, connect
 from chiplog.transfer.export_format import RUN_FILE
 from chiplog.transfer.export_reader import ExportError, ExportReader
 from chiplog.transfer.import_blocks import ImportBlocks
-from chiplog.transfer.import_delivery import DeliveryError, Destination, check_connection, deliver_blocks, deliver_files
+from chiplog.transfer.import_delivery import (
+    DeliveryError,
+    Destination,
+    check_connection,
+    deliver_blocks,
+    deliver_files,
+    open_content,
+)
 from chiplog.transfer.importers.csv_file import ROLES
 from chiplog.transfer.importers.export_writer import WrittenRun, write_exports
 from chiplog.transfer.importers.formats import FORMATS, Options, guess_format, importer_of
 from chiplog.transfer.importers.imported_run import ImporterError
+from chiplog.transfer.importers.written_blocks import WrittenBlocks
 from chiplog_schemas.addresses import check_connect
 from chiplog_schemas.model.intervals import Intervals
 from chiplog_schemas.paths import paths_for_root
@@ -39,6 +48,7 @@ WHERE list_contains($producers::VARCHAR[], hex(p.uuid)) AND p.role IS NOT NULL
 _APPLIED_WAIT_S = 60.0  # a collector with other work applies what it has in its order
 _STALLED_S = 5.0  # an index applies several times a second; a large transaction takes seconds on a busy machine
 _LOOK_AGAIN_S = 0.1
+_DELETED = "SELECT hex(uuid) AS uuid FROM base.deleted WHERE list_contains($producers::VARCHAR[], hex(uuid))"
 _REJECTED = """
 SELECT hex(p.uuid) AS uuid, e.seq, e.message FROM base.events e JOIN base.producers p USING (producer)
 WHERE e.kind = 'quarantined' AND list_contains($producers::VARCHAR[], hex(p.uuid)) ORDER BY e.seq
@@ -111,10 +121,8 @@ def import_(
             raise click.ClickException(str(error)) from error
         for reader, blocks in exports:
             _send(directory, url, destination, reader, blocks)
-        for run in written:
-            with _opened(run.path, None) as (reader, blocks):
-                _send(directory, url, destination, reader, blocks, run.run.source)
-            _report_unmapped(run)
+        if written:
+            _send_written(directory, url, destination, written)
 
 
 def _column_map(maps: tuple[str, ...]) -> dict[str, str]:
@@ -177,23 +185,35 @@ def _report_unmapped(run: WrittenRun) -> None:
 
 
 def _send(
-    directory: str | None,
-    url: str | None,
-    destination: Destination,
-    reader: ExportReader,
-    blocks: ImportBlocks,
-    source: Path | None = None,
+    directory: str | None, url: str | None, destination: Destination, reader: ExportReader, blocks: ImportBlocks
 ) -> None:
-    """Deliver one run. source: what another library wrote; None: an export."""
+    """Deliver an export."""
     try:
-        has_all = _prepare(directory, url, blocks, source)
-        _deliver(destination, reader, blocks)
+        [has_all] = _prepare(directory, url, [blocks])
+        _deliver(destination, blocks, reader.contents, reader.open_saved)
         _check_rejected(directory, url, blocks)
     except (DeliveryError, ExportError) as error:
         raise click.ClickException(str(error)) from error
-    n_files = len(reader.contents)
+    _report_delivered(destination, blocks.run_id, reader.n_points, len(reader.contents), has_all)
+
+
+def _send_written(directory: str | None, url: str | None, destination: Destination, written: list[WrittenRun]) -> None:
+    """Deliver what other libraries wrote: all runs at once, after the collector was asked about each."""
+    have_all = _prepare(directory, url, written)
+    blocks = WrittenBlocks(written)
+    try:
+        _deliver(destination, blocks, blocks.contents)
+        _check_rejected(directory, url, blocks)
+    except (DeliveryError, ExportError) as error:
+        raise click.ClickException(str(error)) from error
+    for run, has_all in zip(written, have_all, strict=True):
+        _report_delivered(destination, run.run_id, run.n_points, len(run.contents), has_all)
+        _report_unmapped(run)
+
+
+def _report_delivered(destination: Destination, run_id: str, n_points: int, n_files: int, has_all: bool) -> None:
     files = f"{n_files} file{'s' if n_files != 1 else ''}"
-    line = f"run {blocks.run_id}: {reader.n_points:,} points, {files}, delivered to {destination.address}"
+    line = f"run {run_id}: {n_points:,} points, {files}, delivered to {destination.address}"
     click.echo(f"{line}; it had all of its events before" if has_all else line, err=True)
 
 
@@ -238,52 +258,72 @@ def _destination(directory: str | None, url: str | None) -> Destination:
     return Destination(where.collector_address, node_name())
 
 
-def _prepare(directory: str | None, url: str | None, blocks: ImportBlocks, source: Path | None) -> bool:
-    """Let a run that was deleted be recorded again. Return True if the collector is known to have all events.
+def _prepare(directory: str | None, url: str | None, runs: Sequence[ImportBlocks | WrittenRun]) -> list[bool]:
+    """Let runs that were deleted be recorded again. Return for each True if the collector is known to have all events.
 
-    Raises ClickException if this host may not restore, or if the run was imported from a source that has changed since:
-    what depends on the earlier end would stay. Over TCP both need a reader's key. Without one the run is delivered all
-    the same; if it was deleted, it stays so.
+    Raises ClickException if this host may not restore, or if a run was imported from a source that has changed since:
+    what depends on the earlier end would stay. Over TCP both need a reader's key. Without one the runs are delivered
+    all the same; those that were deleted stay so.
     """
     try:
         with connect(url, dir=directory, start=False) as client:
-            producers = [producer.hex().upper() for producer in blocks.producers]
-            query = "SELECT count(*) AS n FROM base.deleted WHERE list_contains($producers::VARCHAR[], hex(uuid))"
-            if client.sql(query, {"producers": producers}).rows()[0]["n"]:
-                client.restore_producers(blocks.producers)  # safeguard: deleted-run-imported-again
-                return False
-            has_all = _has_all_events(client, producers, blocks)
-            was_imported = source is not None and client.sql(_ARRIVED, {"producers": producers}).rows()
-            if was_imported and not has_all:  # safeguard: changed-source-refused
-                raise click.ClickException(
-                    f"{source}: run {blocks.run_id} was imported before, and the source has changed since; "
-                    f"chiplog rm {blocks.run_id}, then import it again"
-                )
-            return has_all
+            producers = [producer.hex().upper() for run in runs for producer in run.producers]
+            deleted = {bytes.fromhex(row["uuid"]) for row in client.sql(_DELETED, {"producers": producers}).rows()}
+            have = _arrived(client, producers)
+            have_all = [deleted.isdisjoint(run.producers) and _has_all_events(have, run) for run in runs]
+            for run, has_all in zip(runs, have_all, strict=True):
+                is_known = deleted.isdisjoint(run.producers) and not have.keys().isdisjoint(run.producers)
+                if isinstance(run, WrittenRun) and is_known and not has_all:  # safeguard: changed-source-refused
+                    _refuse_changed(run)
+            for run in runs:
+                if not deleted.isdisjoint(run.producers):
+                    _restore(client, run)
+            return have_all
     except QueryError as error:
         if error.kind != "unreachable":
-            raise click.ClickException(f"run {blocks.run_id} was deleted here: {error.message}") from error
+            raise click.ClickException(f"{runs[0].run_id}: the collector cannot be asked: {error.message}") from error
     except (NoDataError, ValueError):
         pass  # nothing was recorded yet, or this host has no reader's key
-    return False
+    return [False] * len(runs)
 
 
-def _has_all_events(client: Client, producers: list[str], blocks: ImportBlocks) -> bool:
-    """Return True if the collector has each event of the export. producers: their hex digits."""
+def _refuse_changed(run: WrittenRun) -> None:
+    raise click.ClickException(
+        f"{run.run.source}: run {run.run_id} was imported before, and the source has changed since; "
+        f"chiplog rm {run.run_id}, then import it again"
+    )
+
+
+def _restore(client: Client, run: ImportBlocks | WrittenRun) -> None:
+    try:
+        client.restore_producers(run.producers)  # safeguard: deleted-run-imported-again
+    except QueryError as error:
+        if error.kind == "unreachable":
+            raise
+        raise click.ClickException(f"run {run.run_id} was deleted here: {error.message}") from error
+
+
+def _arrived(client: Client, producers: list[str]) -> dict[bytes, Intervals]:
+    """Return the seqs that the collector has of known producers. producers: their hex digits."""
     have: dict[bytes, Intervals] = {}
     try:
         rows = client.sql(_ARRIVED, {"producers": producers}).rows()
     except QueryError:
-        return False  # unknown; the import goes on without
+        return have  # unknown; the import goes on without
     for row in rows:
         have.setdefault(bytes.fromhex(row["uuid"]), Intervals()).add(row["first_seq"], row["last_seq"])
+    return have
+
+
+def _has_all_events(have: dict[bytes, Intervals], runs: ImportBlocks | WrittenRun | WrittenBlocks) -> bool:
+    """Return True if the collector has each event of what is imported."""
     return all(
         uuid in have and not any(have[uuid].missing(first, last) for first, last in ranges)
-        for uuid, ranges in blocks.stored()
+        for uuid, ranges in runs.stored()
     )
 
 
-def _check_rejected(directory: str | None, url: str | None, blocks: ImportBlocks) -> None:
+def _check_rejected(directory: str | None, url: str | None, blocks: ImportBlocks | WrittenBlocks) -> None:
     """Raise ClickException if the database rejected events that it had not rejected where the run was recorded.
 
     Over TCP this needs a reader's key. Without one a line reports that it is unknown.
@@ -302,22 +342,25 @@ def _check_rejected(directory: str | None, url: str | None, blocks: ImportBlocks
     known = blocks.rejected() if found else set()
     new = [row for row in found if (bytes.fromhex(row["uuid"]), row["seq"], row["message"]) not in known]
     if new:  # safeguard: rejected-import-reported
+        run_id = blocks.run_of(bytes.fromhex(new[0]["uuid"]))
         raise click.ClickException(
-            f"run {blocks.run_id} is incomplete: the collector rejected {len(new):,} of its events, the first because "
-            f"{new[0]['message']}; chiplog rm {blocks.run_id}, then export the run again and import that"
+            f"run {run_id} is incomplete: the collector rejected {len(new):,} of its events, the first because "
+            f"{new[0]['message']}; chiplog rm {run_id}, then export the run again and import that"
         )
     if not is_whole:
         click.echo(f"run {blocks.run_id}: not all of it is in the database yet; see the view completeness", err=True)
 
 
-def _wait_until_applied(client: Client, producers: list[str], blocks: ImportBlocks) -> bool:
+def _wait_until_applied(client: Client, producers: list[str], blocks: ImportBlocks | WrittenBlocks) -> bool:
     """Wait until the database has what was delivered. Return False if it stalls, or applies other data for long.
 
     It has rejected events, too, except for those that a rejected event was about.
     """
     now = time.monotonic()
     deadline, stalled_at, position = now + _APPLIED_WAIT_S, now + _STALLED_S, -1
-    while not (_has_all_events(client, producers, blocks) or client.sql(_REJECTED, {"producers": producers}).rows()):
+    while not (
+        _has_all_events(_arrived(client, producers), blocks) or client.sql(_REJECTED, {"producers": producers}).rows()
+    ):
         [row] = client.sql("SELECT next_number FROM base.position").rows()
         now = time.monotonic()
         if row["next_number"] != position:
@@ -328,12 +371,18 @@ def _wait_until_applied(client: Client, producers: list[str], blocks: ImportBloc
     return True
 
 
-def _deliver(destination: Destination, reader: ExportReader, blocks: ImportBlocks) -> None:
+def _deliver(
+    destination: Destination,
+    blocks: ImportBlocks | WrittenBlocks,
+    contents: dict[str, Path],
+    opened: Callable[[Path], BufferedReader] = open_content,
+) -> None:
     from rich.progress import TaskProgressColumn, TimeRemainingColumn
 
     with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
-        total = sum(path.lstat().st_size for path in reader.contents.values())
-        files = progress.add_task(f"{blocks.run_id}: files", total=total, visible=total > 0)
-        deliver_files(destination, reader.contents, lambda n_bytes: progress.advance(files, n_bytes), reader.open_saved)
+        if contents:
+            total = sum(path.lstat().st_size for path in contents.values())
+            files = progress.add_task(f"{blocks.run_id}: files", total=total, visible=total > 0)
+            deliver_files(destination, contents, lambda n_bytes: progress.advance(files, n_bytes), opened)
         rows = progress.add_task(f"{blocks.run_id}: rows", total=blocks.n_rows)
         deliver_blocks(destination, blocks.blocks(), lambda: progress.update(rows, completed=blocks.n_done))

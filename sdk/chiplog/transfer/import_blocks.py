@@ -103,6 +103,10 @@ class ImportBlocks:
         """The producers of all events, those of the nodes' samples included. Known once the blocks were built."""
         return [*self._uuids, *sorted(self._of_nodes)]
 
+    def run_of(self, _: bytes) -> str:
+        """Return the ID of the run that a producer is of."""
+        return self.run_id
+
     def rejected(self) -> set[tuple[bytes, int, str]]:
         """Return producer, seq and reason of each event that was rejected where the run was recorded."""
         if not self._reader.has("events"):

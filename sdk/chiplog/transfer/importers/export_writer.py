@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -64,16 +64,46 @@ _VALUE_BYTES_MAX = EVENT_BYTES_MAX // 2  # of one value of config or summary
 _TIME_US_END = 253_402_300_800_000_000  # the year 10,000
 _COPY_BYTES = 1 << 20
 _EXAMPLE_CHARS = 60
+_STAGED = ".staged"  # a file that is being copied
 _POINTS = {"place": "INTEGER", "key": "INTEGER", "step": "BIGINT", "seq": "BIGINT", "ts": "BIGINT", "value": "DOUBLE"}
 
 
 @dataclass(slots=True)
 class WrittenRun:
-    """An export that was written. unmapped: what could not be mapped, how much of it, and the first example."""
+    """An export that was written.
+
+    Attributes:
+        unmapped: What could not be mapped, how much of it, and the first example.
+        n_seqs: How many seqs each producer has.
+        n_points, n_rows: Numbers, and rows of all kinds.
+    """
 
     run: ImportedRun
     path: Path
     unmapped: dict[str, tuple[int, str]]
+    n_seqs: dict[bytes, int]
+    n_points: int
+    n_rows: int
+
+    @property
+    def run_id(self) -> str:
+        """The run's ID."""
+        return self.run.run_id
+
+    @property
+    def producers(self) -> list[bytes]:
+        """The 16 bytes of each process of the run."""
+        return list(self.n_seqs)
+
+    @property
+    def contents(self) -> dict[str, Path]:
+        """Where its files are, by digest."""
+        return {path.name: path for path in sorted((self.path / CONTENTS).iterdir())}
+
+    def stored(self) -> Iterator[tuple[bytes, list[tuple[int, int]]]]:
+        """Yield each process of the run with the closed ranges of seqs that it has."""
+        for producer, n_seqs in self.n_seqs.items():
+            yield producer, [(0, n_seqs - 1)]
 
 
 def write_exports(
@@ -458,7 +488,7 @@ class _RunWriter:
             digest = hashlib.sha256(content).hexdigest()
             (self._contents / digest).write_bytes(content)
             return digest, len(content)
-        staged = self._contents / ".staged"
+        staged = self._contents / _STAGED
         found, n_bytes = hashlib.sha256(), 0
         try:
             if content.stat().st_size > FILE_BYTES_MAX:
@@ -498,7 +528,15 @@ class _RunWriter:
         content = {"format": FORMAT, "version": VERSION, "run": run, "tables": tables}
         text = json.dumps({**content, "files": [], "absent_contents": {}}, ensure_ascii=False)
         (self._directory / RUN_FILE).write_text(text, encoding="utf-8")
-        return WrittenRun(self._run, self._directory, self._unmapped)
+        (self._contents / _STAGED).unlink(missing_ok=True)
+        return WrittenRun(
+            self._run,
+            self._directory,
+            self._unmapped,
+            {bytes.fromhex(writer.uuid): writer.next_seq for writer in self._writers.values()},
+            n_points=tables.get("metrics.parquet", {}).get("rows", 0),
+            n_rows=sum(table["rows"] for table in tables.values()),
+        )
 
     def _copy(self, name: str, query: str) -> dict[str, dict[str, Any]]:
         """Write the rows of a query; return the entry of its file in `run.json`."""
