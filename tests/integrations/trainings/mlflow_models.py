@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("DATABRICKS_RUNTIME_VERSION", "15.4")  # else MLflow refuses the model's default format
+import matplotlib.pyplot as plt
 import mlflow
+import mlflow.genai.datasets
+import mlflow.genai.scorers
 import mlflow.pytorch
 import numpy as np
 import pandas as pd
@@ -76,6 +79,9 @@ def write(directory: Path) -> tuple[str, str, str]:
         mlflow.log_text("two", "notes/text.txt")  # replaces it
         mlflow.log_dict({"a": [1, 2]}, "notes/dict.json")
         mlflow.log_dict({"a": [1, 2]}, "notes/dict.yml")
+        figure, axes = plt.subplots()
+        axes.plot([0, 1], [1, 0])
+        mlflow.log_figure(figure, "plots/line.svg")
         pixels = np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3)
         mlflow.log_image(pixels, "pictures/one.png")
         for step in range(2):
@@ -149,7 +155,8 @@ def read(run_id: str, model_id: str, alone_id: str) -> dict[str, Any]:
     except MlflowException as error:
         missing = error.error_code
     return {
-        "files": files,
+        "files": {name: size for name, size in files.items() if not name.startswith("plots/line")},
+        "figure": any(name.startswith("plots/line.svg") for name in files),
         "model files": {
             name: size for name, size in of_model.items() if not name.endswith((".pth", "MLmodel", ".pt2"))
         },
@@ -169,6 +176,15 @@ def read(run_id: str, model_id: str, alone_id: str) -> dict[str, Any]:
         "alone": described(client.get_logged_model(alone_id), ids),
         "search": found,
         "runs": len(client.search_runs([experiment_id])),
+        "of nothing": [
+            len(found)
+            for found in (
+                mlflow.search_traces(return_type="list"),
+                mlflow.genai.scorers.list_scorers(),
+                mlflow.genai.datasets.search_datasets(),
+                mlflow.genai.search_prompts(),
+            )
+        ],
     }
 
 
@@ -186,7 +202,7 @@ def registered(model_id: str, run_id: str) -> dict[str, Any]:
 def main() -> None:
     mlflow.set_tracking_uri(sys.argv[1])
     mlflow.set_experiment("artifacts")
-    torch.manual_seed(0)
+    plt.switch_backend("svg")
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "files").mkdir()
         ids = write(Path(place) / "files")

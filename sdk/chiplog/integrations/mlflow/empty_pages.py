@@ -37,7 +37,8 @@ def _unknown(name: str) -> Callable[..., Any]:
 
 def _unsupported(name: str) -> Callable[..., Any]:
     def write(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise MlflowNotImplementedException(f"chiplog does not support {name}(); it keeps runs, models and artifacts")
+        shown = name.lstrip("_")
+        raise MlflowNotImplementedException(f"chiplog does not support {shown}(); it keeps runs, models and artifacts")
 
     return write
 

@@ -31,3 +31,10 @@ def model_registry_store(store_uri: str, tracking_uri: str | None = None) -> Any
     except ValueError as error:
         raise invalid(str(error)) from None
     return ChiplogRegistry(recording_dir(address.directory))
+
+
+def scorer_store(tracking_uri: str | None = None) -> Any:
+    """Return MLflow's own access to scorers through the tracking store, which keeps none."""
+    from mlflow.genai.scorers.registry import MlflowTrackingStore
+
+    return MlflowTrackingStore(tracking_uri)
