@@ -250,5 +250,12 @@ def test_bad_input_is_a_line_each_and_a_collector_that_is_gone_an_error_of_reads
 ) -> None:
     row["library"] = "MLflow, bad input"
     uri = f"chiplog://127.0.0.1:{free_ports(1)}"
-    printed = python(tmp_path, tmp_path / "chiplog", uri, [LAUNCHES, "bad"], PROJECT="bad", lines="mlflow.log_metric()")
+    printed = python(
+        tmp_path,
+        tmp_path / "chiplog",
+        uri,
+        [LAUNCHES, "bad"],
+        PROJECT="bad",
+        lines="mlflow.log_metric() mlflow.set_tag()",
+    )
     assert printed.splitlines() == ["TEMPORARILY_UNAVAILABLE", "INVALID_PARAMETER_VALUE", "INVALID_PARAMETER_VALUE"]

@@ -74,6 +74,8 @@ def bad() -> None:
     with mlflow.start_run():
         mlflow.log_metric("a\nb", 1.0)
         mlflow.log_metric("good", 1.0)
+    mlflow.MlflowClient().log_metric("x" * 10_000, "loss", 1.0)
+    mlflow.MlflowClient().set_tag("../../etc/passwd", "loss", "1")
     for call in (
         lambda: mlflow.search_runs(experiment_names=[PROJECT]),
         lambda: mlflow.MlflowClient().get_run("x" * 10_000),

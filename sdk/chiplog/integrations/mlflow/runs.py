@@ -9,12 +9,15 @@ from mlflow.environment_variables import MLFLOW_EXPERIMENT_ID
 
 from chiplog.integrations.mlflow.addresses import Address
 from chiplog.integrations.mlflow.launches import is_launched, launch_variables, open_run
+from chiplog.integrations.mlflow.library import invalid
 from chiplog.integrations.mlflow.metrics import POINTS_MAX
 from chiplog.integrations.mlflow.records import ENDED, FAILED, KILLED, RunRecord
 from chiplog.recording import current_run
 from chiplog.recording.run import Run
 from chiplog.safety.process_number import process_number
+from chiplog.settings import clean_name
 from chiplog_schemas.clock import now_us
+from chiplog_schemas.limits import NAME_CHARS_MAX
 
 _RECORDS_MAX = 1_000  # runs in memory, of ended ones POINTS_MAX values at most; the database has the others
 _OPEN_MAX = 64  # runs at once: each has a thread and a journal
@@ -82,7 +85,13 @@ class RunBook:
         return record
 
     def writer(self, run_id: str, experiment_id: str | None = None, project: str | None = None) -> RunRecord:
-        """Return a run that can be written: joined if another process has made it. project: of one that none has."""
+        """Return a run that can be written: joined if another process has made it. project: of one that none has.
+
+        Raises MlflowException for what is not the ID of a run.
+        """
+        cleaned, faults = clean_name(run_id, NAME_CHARS_MAX)
+        if cleaned != run_id:
+            raise invalid(f"run ID {run_id!r:.80} has {faults}; give the ID of a run")
         record = self.find(run_id) or self.expect(run_id, experiment_id or MLFLOW_EXPERIMENT_ID.get() or "0")
         if not record.is_open:
             self.open(record, project)

@@ -121,3 +121,13 @@ def test_experiments_are_projects_and_their_tags_stay_with_their_runs(store: Any
     assert store._runs.find(run_id).inner.project == "mnist"
     with pytest.raises(MlflowException, match="cannot be renamed"):
         store.rename_experiment(made, "other")
+
+
+def test_what_is_not_the_id_of_a_run_is_a_line_and_no_run(
+    store: Any, offline: Offline, caplog: pytest.LogCaptureFixture
+) -> None:
+    for run_id in ("x" * 10_000, "../../etc"):
+        store.log_metric(run_id, _entity("Metric", "loss", 1.0, 1, 0))
+    assert offline() == [] and store._runs.list_all() == []
+    lines = [record.message for record in caplog.records]
+    assert "over the limit of 128" in lines[0] and "has a slash" in lines[1] and max(map(len, lines)) < 300
