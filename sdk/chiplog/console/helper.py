@@ -81,7 +81,6 @@ class ConsoleHelper:
         self._queued: list[tuple[Any, ...]] = []  # events to record once the journal is open
         self._early_bytes = dict.fromkeys(self._lines, 0)  # per stream
         self._records = True  # until the run has finished
-        self._lost = 0  # dropped lines, not declared yet
         self._once = OnceLogger(lambda message: print(message, file=sys.stderr, flush=True), keys_max=100)
         terminals = {passage.ends.poll_fd for passage in passages if passage.ends.master >= 0}
         # By master. Keys for children, where the stream is a terminal.
@@ -282,17 +281,17 @@ class ConsoleHelper:
         for line in lines:
             line_no += 1
             if is_crowded or not self._pace.allow(now):
-                self._lost += 1
+                self._tally.n_dropped += 1
                 continue
             self._emit_lost_lines()
             self._record_or_queue("line", ts_us, stream, line_no, line)
         self._tally.line_no = line_no
 
     def _emit_lost_lines(self) -> None:
-        if self._lost:
-            lost, self._lost = self._lost, 0
+        if lost := self._tally.n_dropped:
             message = f"{lost} lines above the rate limit, or while the journal was nearly full"
             self._record_or_queue("notice", "console_lost", message, {"lines": lost})
+            self._tally.n_dropped = 0
 
     def _emit_lost_bytes_of_predecessor(self) -> None:
         """Declare lost what the previous helper relayed but did not record before it was killed."""
@@ -300,7 +299,7 @@ class ConsoleHelper:
             stream = passage.ends.stream
             n_bytes = self._tally.passed(stream) - self._tally.recorded(stream)
             if n_bytes > 0:
-                message = f"{n_bytes} bytes of stream {stream}: the helper that recorded the console was killed"
+                message = f"up to {n_bytes} bytes of stream {stream}: the helper that recorded the console was killed"
                 self._record_or_queue("notice", "console_lost", message, {"bytes": n_bytes})
                 self._early_bytes[stream] += n_bytes
 

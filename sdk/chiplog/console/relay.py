@@ -41,6 +41,7 @@ class SpliceRelay:
         self.reader_closed = False  # the target has no reader
         self.write_error: OSError | None = None  # why the last write failed; a later one may succeed
         self._tally = tally
+        tally.count_moving(ends.stream)  # of a process that was killed while it had the lock
         import ctypes  # imported late: a rank rarely moves bytes itself; os has no tee()
 
         self._tee: Any = ctypes.CDLL(None, use_errno=True).tee
@@ -143,6 +144,7 @@ class SpliceRelay:
         self._tally.is_waiting = True
         try:
             while n_moved < n_bytes and self._can_splice and not self.reader_closed:
+                self._tally.note_moving(self.ends.stream, n_bytes - n_moved)
                 try:
                     n_more = os.splice(self.ends.source, self.ends.target, n_bytes - n_moved)
                     self._tally.note_passed(self.ends.stream, n_more)
@@ -158,6 +160,7 @@ class SpliceRelay:
                         break
         finally:
             self._tally.is_waiting = False
+            self._tally.note_moving(self.ends.stream, 0)
         return n_moved
 
     def _copy_rest(self, data: bytes) -> None:
@@ -167,8 +170,10 @@ class SpliceRelay:
         """
         if data:
             self._write(data)
+            self._tally.note_moving(self.ends.stream, len(data))
             read_all(self.ends.source, len(data))
             self._tally.note_passed(self.ends.stream, len(data))
+            self._tally.note_moving(self.ends.stream, 0)
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)

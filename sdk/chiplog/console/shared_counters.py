@@ -20,6 +20,9 @@ class SharedCounters:
          8     4  1 during a write to a target, which may block: the helper does not hang then
         16    16  of stream 1: bytes passed, bytes recorded
         32    16  of stream 2
+        48     8  of stream 1: bytes that are being moved: a killed process may have moved so many and not counted
+        56     8  of stream 2
+        64     8  lines that were dropped and are not declared yet
       4096 36864  of stream 1: an unterminated line, as its size of 4 bytes and its bytes
      40960 36864  of stream 2
 
@@ -73,6 +76,15 @@ class SharedCounters:
     def is_waiting(self, value: bool) -> None:
         self._set(8, int(value))
 
+    @property
+    def n_dropped(self) -> int:
+        """The number of lines that were dropped and are not declared yet."""
+        return self._get(64)
+
+    @n_dropped.setter
+    def n_dropped(self, value: int) -> None:
+        self._set(64, value)
+
     def passed(self, stream: int) -> int:
         """Return how many bytes of a stream were moved to its target."""
         return self._get(16 * stream)
@@ -84,6 +96,15 @@ class SharedCounters:
     def note_passed(self, stream: int, n_bytes: int) -> None:
         """Count bytes that were moved."""
         self._set(16 * stream, self.passed(stream) + n_bytes)
+
+    def note_moving(self, stream: int, n_bytes: int) -> None:
+        """Note how many bytes are about to be moved; 0 once those that were are counted."""
+        self._set(40 + 8 * stream, n_bytes)
+
+    def count_moving(self, stream: int) -> None:
+        """Count what a process that was killed may have moved."""
+        self.note_passed(stream, self._get(40 + 8 * stream))
+        self.note_moving(stream, 0)
 
     def note_recorded(self, stream: int, n_bytes: int) -> None:
         """Count bytes that became lines."""

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -124,6 +125,27 @@ def test_bytes_are_moved_in_order_and_returned_and_counted(capture, tally, tmp_p
     assert (tmp_path / "target").read_bytes() == b"one\n\xff\0twothree"
     assert (tally.passed(1), tally.is_waiting) == (14, False)
     assert (captured.relay.has_ended, captured.relay.reader_closed, captured.relay.write_error) == (False, False, None)
+    os.close(target)
+
+
+@pytest.mark.parametrize("flags", [0, os.O_APPEND], ids=["spliced", "copied to a file that is appended to"])
+def test_what_a_killed_process_moved_and_had_not_counted_yet_is_counted(
+    capture, tally, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int
+) -> None:
+    target = os.open(tmp_path / "target", os.O_WRONLY | os.O_CREAT | flags)
+    captured = capture(target)
+    captured.write(b"shown\n")
+    pid = os.fork()
+    if not pid:
+        monkeypatch.setattr(tally, "note_passed", lambda *given: os.kill(os.getpid(), signal.SIGKILL))
+        captured.moved()
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == signal.SIGKILL
+    assert (tmp_path / "target").read_bytes() == b"shown\n"
+    assert (captured.moved(), tally.passed(1)) == (b"", 0)
+    for _ in range(2):
+        SpliceRelay(captured.ends, tally).close_copy()  # of its successors
+        assert tally.passed(1) == 6
     os.close(target)
 
 

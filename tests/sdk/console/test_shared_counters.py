@@ -15,7 +15,8 @@ OTHER = """
 import sys, time
 from chiplog.console.shared_counters import SharedCounters
 counters = SharedCounters(int(sys.argv[1]))
-print(counters.line_no, counters.is_waiting, counters.passed(1), counters.recorded(1), counters.passed(2), flush=True)
+print(counters.line_no, counters.is_waiting, counters.n_dropped, end=" ")
+print(counters.passed(1), counters.recorded(1), counters.passed(2), flush=True)
 print(counters.lock(), flush=True)
 counters.note_passed(2, 5)
 print("counted", flush=True)
@@ -33,7 +34,7 @@ def memory() -> Iterator[int]:
 
 def test_what_one_process_counts_another_reads_and_a_killed_one_leaves_the_lock(memory: int) -> None:
     counters = SharedCounters(memory)
-    counters.line_no, counters.is_waiting = 7, True
+    counters.line_no, counters.is_waiting, counters.n_dropped = 7, True, 3
     counters.note_passed(1, 30)
     counters.note_passed(1, 12)
     counters.note_recorded(1, 40)
@@ -42,7 +43,7 @@ def test_what_one_process_counts_another_reads_and_a_killed_one_leaves_the_lock(
         command, pass_fds=[memory], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout is not None
-        assert other.stdout.readline() == "7 True 42 40 0\n"
+        assert other.stdout.readline() == "7 True 3 42 40 0\n"
         assert other.stdout.readline() == "True\n"
         assert other.stdout.readline() == "counted\n"
         assert (counters.passed(2), counters.recorded(2)) == (5, 0)
