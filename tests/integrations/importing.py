@@ -23,10 +23,10 @@ def run_reader(name: str, *arguments: object, **environ: str) -> Any:
     return json.loads(run_script(name, *arguments, **environ).splitlines()[-1])
 
 
-def import_into(node: Node, *arguments: object, exit_code: int = 0) -> list[str]:
+def import_into(node: Node, *arguments: object, exit_code: int = 0, **environ: str) -> list[str]:
     """Import into the collector of a node; return the lines on stderr."""
     command = ["-m", "chiplog.cli", "import", "--dir", str(node.root), *map(str, arguments)]
-    return _run(command, {}, exit_code).stderr.splitlines()
+    return _run(command, environ, exit_code).stderr.splitlines()
 
 
 def _run(

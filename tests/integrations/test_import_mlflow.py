@@ -2,16 +2,23 @@
 
 import contextlib
 import hashlib
+import os
 import shutil
 import sqlite3
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
 from tests.integrations.importing import import_into, run_reader, run_script
-from tests.integrations.matrix import ROW
+from tests.integrations.matrix import PYTHON, ROW
+from tests.integrations.training import END_S
 from tests.support.node import Node
+from tests.support.ports import free_ports
+from tests.support.waiting import wait_until
 
 _STATES = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "failed", "RUNNING": "running"}
 _FILE_STORE = {"MLFLOW_ALLOW_FILE_STORE": "true"}
@@ -70,6 +77,47 @@ def _compare(node: Node, run_id: str, run: dict[str, Any]) -> None:
 def _digests(directory: Path) -> dict[str, str]:
     files = [path for path in directory.rglob("*") if path.is_file()]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_the_runs_of_a_server_come_with_their_artifacts(shared_node: Node, tmp_path: Path) -> None:
+    with _served(tmp_path) as uri:
+        run_script("write_mlflow.py", uri, directory=tmp_path)
+        lines = import_into(shared_node, "--project", "mnist server", uri)
+        read = run_reader("read_mlflow.py", uri, directory=tmp_path)
+    assert len(read["runs"]) == 5
+    for run_id, run in read["runs"].items():
+        _compare(shared_node, run_id, run)
+    assert sum("not imported" in line for line in lines) == 1, lines  # the deleted run
+    [line] = import_into(shared_node, uri, exit_code=2, MLFLOW_HTTP_REQUEST_MAX_RETRIES="0")[-1:]
+    assert f"{uri} cannot be read by MLflow" in line
+
+
+@contextlib.contextmanager
+def _served(directory: Path) -> Iterator[str]:
+    """Run MLflow's server, which keeps artifacts, and yield its URI."""
+    port = str(free_ports(1))
+    places = [
+        "--backend-store-uri",
+        f"sqlite:///{directory}/server.db",
+        "--artifacts-destination",
+        str(directory / "kept"),
+    ]
+    command = [os.environ[PYTHON], "-m", "mlflow", "server", "--workers", "1", "--port", port, *places]
+    with open(directory / "server.log", "wb") as log:
+        process = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+
+        def answers() -> bool:
+            assert process.poll() is None, (directory / "server.log").read_text()[-4000:]
+            with contextlib.suppress(OSError), urlopen(f"http://127.0.0.1:{port}/health", timeout=END_S) as answer:
+                return bool(answer.status == 200)
+            return False
+
+        wait_until(answers, "MLflow's server")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()  # its workers end with it
+        process.wait()
 
 
 def test_a_moved_folder_and_one_without_meta_yaml(shared_node: Node, tmp_path: Path) -> None:

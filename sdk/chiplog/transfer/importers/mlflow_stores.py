@@ -101,8 +101,9 @@ def _check_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def _library_set_up(path: Path) -> Iterator[None]:
-    """Have MLflow read `mlruns` folders, and neither report usage nor log, until the end of the block."""
+    """Have MLflow read `mlruns` folders, and neither report usage nor print, until the end of the block."""
     wanted = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    wanted["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
     wanted["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = os.environ.get("MLFLOW_HTTP_REQUEST_MAX_RETRIES", _RETRIES)
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
@@ -276,15 +277,16 @@ class _StoreReader:
             elif not places[0].parents[1].exists():  # a run without artifacts has no folder either
                 yield Unmapped(what="folders of artifacts that are not here, if there were any", example=str(told))
             return
-        from mlflow.artifacts import download_artifacts
+        from mlflow.artifacts import download_artifacts, list_artifacts
 
         with tempfile.TemporaryDirectory(prefix="chiplog-mlflow-") as scratch:
+            where = {"artifact_uri": uri, "tracking_uri": self._client.tracking_uri}
             try:
-                place = Path(download_artifacts(artifact_uri=uri, dst_path=scratch))
+                found = download_artifacts(**where, dst_path=scratch) if list_artifacts(**where) else scratch
             except Exception as error:  # of any repository
                 yield Unmapped(what="folders of artifacts that cannot be read", example=f"{uri}: {_reason(error)}")
                 return
-            yield from _files_of(place, folder, ts)
+            yield from _files_of(Path(found), folder, ts)
 
 
 def _files_of(place: Path, folder: str, ts: int) -> Iterator[Part]:

@@ -26,7 +26,7 @@ def artifacts(run_id: str, path: str | None = None) -> dict[str, str]:
 
 def read_model(output: Any) -> dict[str, Any]:
     model = client.get_logged_model(output.model_id)
-    place = download_artifacts(artifact_uri=model.artifact_location)
+    place = download_artifacts(artifact_uri=model.artifact_location, tracking_uri=sys.argv[1])
     return {
         "output": (output.model_id, output.step),
         "names": (model.name, model.model_type, model.source_run_id, str(model.status)),
