@@ -193,6 +193,13 @@ def test_what_was_logged_before_a_kill_is_stored_and_the_run_has_failed(launches
     launches.wait("SELECT value FROM run_tags JOIN runs USING (run_id) WHERE {} AND key = 'last'", [("kept",)])
 
 
+def test_what_a_rank_logged_before_a_kill_is_stored_beside_that_of_the_others(launches: Launches) -> None:
+    launches.run(*TORCHRUN, LAUNCHES, "rank_killed", exit_code=1)
+    launches.expect("a rank is killed", [row for row in of_ranks() if row[0] == "ranks"], ranks=2)
+    ends = "SELECT label, exit_signal FROM labels JOIN runs USING (run_id) WHERE {} ORDER BY label"
+    launches.wait(ends, [("rank0", 15), ("rank1", 9)])
+
+
 def test_two_drivers_at_once_have_a_run_each_and_their_ranks_too(launches: Launches) -> None:
     drivers = [launches.start(LAUNCHES, "driver") for _ in range(2)]
     assert [driver.wait(END_S) for driver in drivers] == [0, 0]

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import mlflow
 
@@ -58,6 +59,18 @@ def killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def rank_killed() -> None:
+    """Log on each rank; rank 1 dies between two calls, and its launcher ends rank 0."""
+    rank = int(os.environ["RANK"])
+    mlflow.set_experiment(PROJECT)
+    mlflow.start_run(run_name="ranks")
+    for step in range(3):
+        mlflow.log_metric("loss", rank + step / 4, step=step)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+
+
 def load() -> None:
     """Load the model of each run that has one, and let it classify an empty image."""
     import torch
@@ -88,4 +101,12 @@ def bad() -> None:
 
 
 if __name__ == "__main__":
-    {"ranks": ranks, "driver": driver, "cells": cells, "killed": killed, "load": load, "bad": bad}[sys.argv[1]]()
+    {
+        "ranks": ranks,
+        "driver": driver,
+        "cells": cells,
+        "killed": killed,
+        "rank_killed": rank_killed,
+        "load": load,
+        "bad": bad,
+    }[sys.argv[1]]()
