@@ -28,10 +28,13 @@ from chiplog_schemas.storage.content_files import ANY_LABEL_FOLDER
 
 _PAUSE_S = 0.2  # between two attempts
 _SETTLE_S = 3.0  # what another process has just saved is in the database within a second, as a rule
-_RUN = f"(run_id = $run OR run_id IN (SELECT run_id FROM run_tags WHERE key = '{MLFLOW_ID}' AND value = $run))"
-_FILES = f"SELECT path, bytes, sha256, epoch_us(ts) AS ts FROM files WHERE starts_with(path, $name) AND {_RUN}"
-_IS_COMPLETE = f"SELECT coalesce(bool_and(pending = 0), false) AS is_complete FROM completeness WHERE {_RUN}"
-_IS_RUNNING = f"SELECT coalesce(bool_or(state = 'running'), true) AS is_running FROM labels WHERE {_RUN}"
+_ID = f"""
+SELECT run_id FROM runs WHERE run_id = $run
+UNION ALL SELECT run_id FROM run_tags WHERE key = '{MLFLOW_ID}' AND value = $run LIMIT 1
+"""
+_FILES = "SELECT path, bytes, sha256, epoch_us(ts) AS ts FROM files WHERE run_id = $run AND starts_with(path, $name)"
+_IS_COMPLETE = "SELECT coalesce(bool_and(pending = 0), false) AS is_complete FROM completeness WHERE run_id = $run"
+_IS_RUNNING = "SELECT coalesce(bool_or(state = 'running'), true) AS is_running FROM labels WHERE run_id = $run"
 # How MLflow names the pictures of log_image(key=): 3.17 with + and ~, 3.6 with % and #.
 _PICTURE = re.compile(r"mlflow/artifacts/images/(.+)[+%]step[+%](-?\d+)[+%]timestamp[+%]\d+[+%][^/+%]+\.png")
 
@@ -45,6 +48,7 @@ class ArtifactFiles:
         self._book = book_of(address)
         self._stored = StoredRuns(address)
         self._paths = paths_for_root(recording_dir(address.directory))
+        self._stored_id: str | None = None
         self._silent_until = 0.0  # the collector has not answered: what this process has saved is enough until then
 
     def save(self, source: Any, name: str) -> None:
@@ -125,7 +129,8 @@ class ArtifactFiles:
         if is_own and time.monotonic() < self._silent_until:
             return {}
         try:
-            rows = self._stored.rows(_FILES, self._params(record, name=prefix), OWN_WAIT_S if is_own else WAIT_S)
+            wait_s = OWN_WAIT_S if is_own else WAIT_S
+            rows = self._stored.rows(_FILES, {"run": self._id_of(record, wait_s), "name": prefix}, wait_s)
         except MlflowException:
             if not is_own:
                 raise
@@ -135,14 +140,19 @@ class ArtifactFiles:
 
     def _may_grow(self) -> bool:
         """Return True if files of the run may be on their way to the database."""
-        params = self._params(None)
+        params = {"run": self._id_of(None, WAIT_S)}
         if self._stored.rows(_IS_RUNNING, params)[0]["is_running"]:
             return True
         return not self._stored.rows(_IS_COMPLETE, params)[0]["is_complete"]
 
-    def _params(self, record: RunRecord | None, **more: Any) -> dict[str, Any]:
-        is_open = record is not None and record.inner is not None
-        return {"run": record.inner.id if is_open else self._run_id, **more}  # type: ignore[union-attr]
+    def _id_of(self, record: RunRecord | None, wait_s: float) -> str:
+        """Return the ID that the database has: the ranks of a launch may have agreed on another one than MLflow has."""
+        if record is not None and record.inner is not None:
+            return record.inner.id
+        if self._stored_id is None:
+            found = self._stored.rows(_ID, {"run": self._run_id}, wait_s)
+            self._stored_id = str(found[0]["run_id"]) if found else None
+        return self._stored_id or self._run_id
 
     def _copy_from_outbox(self, file: ArtifactFile, target: Path) -> bool:
         """Copy a content that this node has not delivered yet; return False if it has none."""
