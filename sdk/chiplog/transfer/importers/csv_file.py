@@ -1,6 +1,6 @@
 """Any CSV file: a row for each step with a column for each metric, or a row for each value.
 
-Columns have roles. --map ROLE=COLUMN names the column of a role; without it, a column of the role's name has it.
+Columns have roles. --map ROLE=COLUMN names the column of a role; a column that is called `step` has that role already.
 
 | role | meaning |
 |---|---|
@@ -14,7 +14,6 @@ All other columns are metrics under their names: numbers or texts. An empty cell
 """
 
 import csv
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ _DELIMITERS = ",;\t|"
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d*,\d+([eE][-+]?\d+)?\s*")
 _SHOWN = 12  # columns in a message
 _STEP_END = 1 << 63
+_SECONDS = (1e8, 1e11)  # 1973 and the year 5138: less has elapsed since a start, more are milliseconds
 _CELL_CHARS_MAX = 1 << 20  # csv refuses longer cells, by default those over 131,072
 
 
@@ -51,10 +51,8 @@ def read(path: Path, options: Options) -> Iterator[Part]:
     yield from read_table(path, run, options.column_map)
 
 
-def read_table(
-    path: Path, run: ImportedRun, column_map: Mapping[str, str], known: Sequence[str] = ROLES
-) -> Iterator[Part]:
-    """Yield the runs of a CSV file. run: of rows that name none. known: the roles that a column has by its name."""
+def read_table(path: Path, run: ImportedRun, column_map: Mapping[str, str]) -> Iterator[Part]:
+    """Yield the runs of a CSV file. run: of rows that name none."""
     csv.field_size_limit(_CELL_CHARS_MAX)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -62,7 +60,7 @@ def read_table(
             file.seek(0)
             rows = csv.reader(file, delimiter=max(_DELIMITERS, key=first.count), strict=True)
             header = next(rows, [])
-            table = _Table(path, run, _columns_of(path, header, column_map, known), len(header))
+            table = _Table(path, run, _columns_of(path, header, column_map), len(header))
             yield from table.parts(enumerate(rows), lambda: rows.line_num)
     except UnicodeDecodeError as error:
         raise ImporterError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
@@ -78,7 +76,7 @@ class _Columns:
     metrics: list[tuple[int, str]]
 
 
-def _columns_of(path: Path, header: list[str], column_map: Mapping[str, str], known: Sequence[str]) -> _Columns:
+def _columns_of(path: Path, header: list[str], column_map: Mapping[str, str]) -> _Columns:
     names = [name.strip() for name in header]
     shown = ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
     if not any(names):
@@ -87,7 +85,7 @@ def _columns_of(path: Path, header: list[str], column_map: Mapping[str, str], kn
         raise ImporterError(f"{path}:1: two columns are called {twice[0]!r:.80}; rename one")
     roles: dict[str, int] = {}
     for role in ROLES:
-        column = column_map.get(role, role if role in names and role in known else "")
+        column = column_map.get(role, "step" if role == "step" and "step" in names else "")
         if column and column not in names:
             raise ImporterError(f"{path}:1: no column {column!r:.80} for --map {role}; the columns are {shown}")
         if column:
@@ -95,10 +93,7 @@ def _columns_of(path: Path, header: list[str], column_map: Mapping[str, str], kn
     if "step" not in roles and "step" not in column_map:
         raise ImporterError(f"{path}:1: no column of steps; name it: --map step=COLUMN, one of {shown}")
     if ("key" in roles) != ("value" in roles):
-        if column_map.keys().isdisjoint(("key", "value")):
-            roles = {role: place for role, place in roles.items() if role not in ("key", "value")}
-        else:
-            raise ImporterError(f"{path}:1: --map key=COLUMN and --map value=COLUMN need each other; give both")
+        raise ImporterError(f"{path}:1: --map key=COLUMN and --map value=COLUMN need each other; give both")
     metrics = [(place, name) for place, name in enumerate(names) if place not in roles.values() and name]
     return _Columns(roles, [] if "key" in roles else metrics)
 
@@ -206,7 +201,9 @@ def _time_of(where: str, cell: str) -> int:
             time = datetime.fromisoformat(cell.strip())
         except ValueError:
             raise ImporterError(f"{where}: time {cell!r:.80} is neither seconds nor ISO 8601; correct it") from None
-        seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-    if not math.isfinite(seconds) or abs(seconds) > 1e11:
-        raise ImporterError(f"{where}: time {cell!r:.80} is not in seconds since the epoch; convert it")
+        return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1e6)
+    if not _SECONDS[0] <= seconds < _SECONDS[1]:  # safeguard: elapsed-time-refused
+        raise ImporterError(
+            f"{where}: time {cell.strip():.80} is not in seconds since the epoch; convert it, or leave --map time out"
+        )
     return round(seconds * 1e6)

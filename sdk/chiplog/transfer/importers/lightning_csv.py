@@ -33,7 +33,7 @@ def read(path: Path, options: Options) -> Iterator[Part]:
         name = "/".join(folder.resolve().parts[-2:])
         run = ImportedRun(source=folder, run_id=run_id_of_path("lightning", folder), name=name)
         hyperparameters = _hyperparameters(folder / _HYPERPARAMETERS)  # read first: bad ones end the import
-        yield from read_table(folder / _METRICS, run, options.column_map, known=("step",))
+        yield from read_table(folder / _METRICS, run, options.column_map)
         if hyperparameters:
             ts = (folder / _HYPERPARAMETERS).stat().st_mtime_ns // 1000
             yield Config(values={str(key): value for key, value in hyperparameters.items()}, ts=ts)

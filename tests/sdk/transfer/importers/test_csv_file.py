@@ -21,6 +21,12 @@ SAFEGUARDS = [
         test="test_bad_input_is_one_line_with_file_place_and_remedy",
     ),
     Safeguard(
+        "times that have elapsed since a start do not become times in 1970",
+        "elapsed-time-refused",
+        condition=False,
+        test="test_bad_input_is_one_line_with_file_place_and_remedy",
+    ),
+    Safeguard(
         "a number with a decimal comma does not become a text",
         "decimal-comma-refused",
         condition=False,
@@ -61,14 +67,26 @@ def test_every_cell_is_the_value_that_csv_reads(index: Index, tmp_path: Path) ->
     assert texts == [(int(row["iteration"]), row["note"]) for row in rows if row["note"]]
 
 
+def test_only_a_column_of_steps_has_its_role_by_its_name(index: Index, tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"  # as YOLO writes them: the time has elapsed since the start
+    path.write_text("step,time,label,value\n1,12.5,3,0.5\n")
+    import_path(index, "csv", path)
+    assert index.sql("SELECT label, key, value FROM metrics ORDER BY key") == [
+        ("main", "label", 3.0),
+        ("main", "time", 12.5),
+        ("main", "value", 0.5),
+    ]
+
+
 def test_roles_give_runs_labels_and_a_value_in_each_row(index: Index, tmp_path: Path) -> None:
     path = tmp_path / "long.tsv"
-    lines = ["run\tlabel\tname\tvalue\ttime", "a\trank0\tloss\t0.5\t2026-01-01T00:00:00Z", "b\t\tacc\tNaN\t0"]
+    lines = ["run\tlabel\tname\tvalue\ttime", "a\trank0\tloss\t0.5\t2026-01-01T00:00:00Z", "b\t\tacc\tNaN\t1e9"]
     path.write_text("\ufeff" + "\r\n".join([*lines, ""]), encoding="utf-8")
-    import_path(index, "csv", path, {"key": "name", "step": ""})
+    names = {name: name for name in ("run", "label", "value", "time")}
+    import_path(index, "csv", path, {**names, "key": "name", "step": ""})
     found = index.sql("SELECT run_id, label, key, step, epoch_us(ts), value FROM metrics ORDER BY ALL")
     assert found[0] == ("a", "rank0", "loss", 0, 1_767_225_600_000_000, 0.5)
-    assert found[1][:5] == ("b", "main", "acc", 1, 0) and math.isnan(found[1][5])
+    assert found[1][:5] == ("b", "main", "acc", 1, 10**15) and math.isnan(found[1][5])
 
 
 @pytest.mark.parametrize(
@@ -85,9 +103,14 @@ def test_roles_give_runs_labels_and_a_value_in_each_row(index: Index, tmp_path: 
         (b"step,a\n1,2\n1.5,2\n", {}, "bad.csv:3: step '1.5' is no whole number; correct it"),
         (b"step,a\n99999999999999999999,2\n", {}, "bad.csv:2: step '99999999999999999999' is no whole number"),
         (b"step;a\n1;0,25\n", {}, "bad.csv:2: column 'a' has 0,25, with a decimal comma; write it with a point"),
-        (b"step,time,a\n1,soon,2\n", {}, "bad.csv:2: time 'soon' is neither seconds nor ISO 8601"),
-        (b"step,time,a\n1,1700000000000,2\n", {}, "bad.csv:2: time '1700000000000' is not in seconds since"),
-        (b"step,run,a\n1,x,2\n1,y,2\n2,x,2\n", {}, "bad.csv:4: run 'x' has rows further up; sort the file by run"),
+        (b"step,time,a\n1,soon,2\n", {"time": "time"}, "bad.csv:2: time 'soon' is neither seconds nor ISO 8601"),
+        (b"step,t,a\n1,1700000000000,2\n", {"time": "t"}, "bad.csv:2: time 1700000000000 is not in seconds since"),
+        (b"step,t,a\n1,12.5,2\n", {"time": "t"}, "bad.csv:2: time 12.5 is not in seconds since the epoch; convert it"),
+        (
+            b"step,run,a\n1,x,2\n1,y,2\n2,x,2\n",
+            {"run": "run"},
+            "bad.csv:4: run 'x' has rows further up; sort the file by run",
+        ),
         (b"step,key,a\n1,x,2\n", {"key": "key"}, "--map key=COLUMN and --map value=COLUMN need each other"),
         (b"step,a\n1,\xff\n", {}, "bad.csv: byte 9 is not UTF-8; save the file as UTF-8"),
         (b'step,a\n1,"2\n', {}, "unexpected end of data; save the file as CSV again"),

@@ -1,4 +1,4 @@
-"""Files that are no runs of W&B are one line each. tests/integrations/test_wandb_import.py reads real runs."""
+"""Files that are no runs of W&B are one line each. tests/integrations/test_import_wandb.py reads real runs."""
 
 import importlib.util
 import struct
