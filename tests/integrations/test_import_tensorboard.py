@@ -107,3 +107,15 @@ def test_a_file_a_link_and_a_copy_are_the_run_of_their_directory(shared_node: No
     [file] = (root / "copies" / "a").iterdir()
     [line] = import_into(shared_node, "--project", project, file)
     assert line.startswith(f"run {runs[0]['run_id']}: ") and "it had all of its events before" in line
+
+
+def test_values_that_do_not_fit_their_plugins_are_left_out(shared_node: Node, tmp_path: Path) -> None:
+    root = tmp_path / tmp_path.name
+    run_script("write_odd_events.py", root)
+    lines = import_into(shared_node, root)
+    assert any("values of kind tensor of hparams that cannot be read" in line for line in lines), lines
+    query = (
+        "SELECT step, epoch_us(ts) AS us FROM metrics JOIN runs USING (run_id) WHERE project = $project ORDER BY step"
+    )
+    rows = shared_node.sql(query, {"project": root.name})
+    assert rows == [{"step": step, "us": 1_700_000_000_000_000} for step in range(4)]

@@ -21,7 +21,7 @@ from chiplog.transfer.importers.imported_run import (
     Text,
     Unmapped,
 )
-from chiplog.values.media_value import Content, MediaError
+from chiplog.values.media_value import Content
 
 _NAME = "tfevents"  # in the names of event files (tensorboard/backend/event_processing/io_wrapper.py)
 _FRAME_BYTES = 16  # of a record: its length, and the checksums of length and payload (TFRecord)
@@ -131,7 +131,7 @@ class _RunReader:
                     yield from self._points.add(step, self._ts, part)
                 else:
                     yield part
-        except (MediaError, ValueError, TypeError) as error:
+        except Exception as error:  # of a value that another program wrote
             yield Unmapped(what=f"values of kind {form} that cannot be read", example=f"{value.tag}: {error}")
 
 

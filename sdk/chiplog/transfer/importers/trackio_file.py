@@ -143,7 +143,7 @@ class _Store:
                 elif value is not None:
                     try:
                         yield from self._other(key, step, ts, value)
-                    except (KeyError, TypeError, ValueError, MediaError) as error:
+                    except (KeyError, TypeError, ValueError, AttributeError, MediaError) as error:
                         yield Unmapped(what="values that cannot be read", example=f"{key} at step {step}: {error}")
             yield from points.add(step, ts, numbers)
         yield from points.flush()

@@ -86,6 +86,7 @@ def test_each_row_of_a_file_is_imported(index: Index, tmp_path: Path) -> None:
             "words": {"_type": "trackio.markdown", "_value": "# hi"},
             "list": [1, 2],
             "broken": {"_type": "trackio.histogram"},
+            "no rows": {"_type": "trackio.table", "_value": [[1]]},
         },
     )
     path = make_file(tmp_path / "mnist.db", *logged)
@@ -115,7 +116,7 @@ def test_each_row_of_a_file_is_imported(index: Index, tmp_path: Path) -> None:
     assert alert == [("warning", "high", "loss is 9")]
     assert {what: count for what, (count, _) in written.unmapped.items()} == {
         "values of type list": 1,
-        "values that cannot be read": 1,
+        "values that cannot be read": 2,
     }
 
 
