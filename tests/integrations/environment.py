@@ -27,11 +27,26 @@ def wandb_directory(python: str) -> Path:
     return Path(python).parents[1] / "wandb"
 
 
+def oldest_mlflow_directory(python: str) -> Path:
+    """Return where the oldest MLflow is that chiplog's store works with; it takes the libraries that it needs there."""
+    return Path(python).parents[1] / "mlflow-oldest"
+
+
 def prepare() -> str:
     """Return the path of its Python; make it first, where its versions are not those of constraints.txt.
 
     With the variable LATEST=1 it has the newest versions of the day.
     """
+    python = _prepare()
+    if not (target := oldest_mlflow_directory(python)).is_dir():
+        packages = [f"{name}==3.6.0" for name in ("mlflow", "mlflow-skinny", "mlflow-tracing")]
+        command = [python, "-m", "pip", "install", "--quiet", "--no-input", "--no-deps", "--target", str(target)]
+        environ = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
+        subprocess.run([*command, *packages], env=environ, stdin=subprocess.DEVNULL)  # without it its test is skipped
+    return python
+
+
+def _prepare() -> str:
     is_latest = os.environ.get("LATEST", "") not in ("", "0")
     python = str(_VENV / "bin" / "python")
     decides = b"".join((ROOT / name).read_bytes() for name in (_CONSTRAINTS, "pyproject.toml"))

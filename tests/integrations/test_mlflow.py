@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.integrations.environment import oldest_mlflow_directory
 from tests.integrations.matrix import PYTHON, ROW
 from tests.integrations.training import END_S
 from tests.support.loopback import on_loopback
@@ -72,6 +73,23 @@ def test_a_session_reads_the_same_of_mlflows_store_and_of_chiplog_here_and_in_an
     assert accounts["chiplog", "read"]["said"] == accounts["mlflow", "read"]["said"] == expected["said"]
     histories = [account["history"] for account in expected["said"].values() if "history" in account]
     row["rows"] = sum(len(points) for history in histories for points in history.values())
+
+
+def test_the_oldest_mlflow_reads_the_same_here_and_in_another_process(
+    tmp_path: Path, chiplog_dir: Path, row: dict[str, Any]
+) -> None:
+    oldest = oldest_mlflow_directory(os.environ[PYTHON])
+    if not oldest.is_dir():
+        pytest.skip("the registry has no MLflow 3.6")
+    row |= {"library": "MLflow, the oldest", "version": "3.6.0"}
+    script = shutil.copy(SESSION, tmp_path)  # outside of a repository: newer ones tag its branch, too
+    said = {}
+    for name, doing, first in (("new", "write", ""), ("old", "write", oldest), ("old", "read", oldest)):
+        path = os.pathsep.join(filter(None, (str(first), os.environ.get("PYTHONPATH", ""))))
+        printed = python(tmp_path, chiplog_dir / name, "chiplog://?strict=1", [script, doing], PYTHONPATH=path)
+        account = next(line for line in printed.splitlines() if line.startswith("ACCOUNT "))
+        said[name, doing] = json.loads(account.removeprefix("ACCOUNT "), parse_constant=str)["said"]
+    assert said["old", "write"] == said["old", "read"] == said["new", "write"]
 
 
 class Launches:
