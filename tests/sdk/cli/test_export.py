@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -117,7 +116,6 @@ def test_a_run_becomes_a_csv_file(source: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "whole" / "metrics.csv").read_text().startswith("run,label,attempt,step,time,")
 
 
-@pytest.mark.skipif(find_spec("tensorboard") is None, reason="the package tensorboard is not installed")
 def test_what_event_files_lack_is_counted(place: Paths, tmp_path: Path) -> None:
     done = run(place.root, "whole", "--to", "tensorboard", "-o", str(tmp_path / "out"))
     assert done.exit_code == 0, done.output
@@ -130,7 +128,8 @@ def test_what_event_files_lack_is_counted(place: Paths, tmp_path: Path) -> None:
 def test_without_the_library_of_a_format_nothing_is_written(
     place: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    for name in ["tensorboard", *(name for name in sys.modules if name.startswith("tensorboard."))]:
+        monkeypatch.setitem(sys.modules, name, None)
     done = run(place.root, "whole", "--to", "tensorboard", "-o", str(tmp_path / "out"))
     assert done.exit_code == 1 and "pip install 'chiplog[tensorboard]'" in done.stderr
     assert not (tmp_path / "out").exists()
