@@ -55,6 +55,7 @@ from chiplog.integrations.mlflow.search import page_of_experiments, page_of_runs
 from chiplog.safety.diagnostics import Diagnostic, error_line
 from chiplog.safety.interrupts import is_interrupt
 
+_OF_PRIMARY = (MLFLOW_RUN_NAME, START, USER, MLFLOW_ID)  # of the ranks that open a run together rank 0's count
 _KEYS_MAX = 10_000  # names of metrics that were found valid
 
 
@@ -200,7 +201,8 @@ class ChiplogStore(LoggedModels):
             given[MLFLOW_ID] = record.run_id
         for key, value in (known.tags if known is not None else {}).items():
             given[EXPERIMENT_TAG + key] = json.dumps(value)
-        self._set_tags(record, given, is_emitted=record.describes_run)
+        for tag_key, text in given.items():
+            self._set_tags(record, {tag_key: text}, record.describes_run or tag_key not in _OF_PRIMARY)
         return self._to_run(record)
 
     def get_run(self, run_id: str) -> Run:
@@ -239,7 +241,7 @@ class ChiplogStore(LoggedModels):
             record = self._update(run_id, status, end_time, run_name)
         except Exception as error:
             self._tell("update_run_info", error)
-            record = self._runs.expect(run_id, "0")
+            record = self._runs.find(run_id) or self._runs.expect(run_id, "0")
         return self._to_run(record).info
 
     def _update(self, run_id: str, status: str | None, end_time: int | None, name: str | None) -> RunRecord:

@@ -131,3 +131,16 @@ def test_what_is_not_the_id_of_a_run_is_a_line_and_no_run(
     assert offline() == [] and store._runs.list_all() == []
     lines = [record.message for record in caplog.records]
     assert "over the limit of 128" in lines[0] and "has a slash" in lines[1] and max(map(len, lines)) < 300
+
+
+def test_a_rank_beside_the_primary_sets_tags_but_neither_name_nor_user(
+    store: Any, offline: Offline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from chiplog.integrations.mlflow import launches
+
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(launches, "_initial_variables", lambda: {"RANK"})
+    run_id = _start(store, team="x")
+    assert [(event.fields["key"], event.fields["value"]) for event in offline(EventKind.TAG)] == [("team", "x")]
+    assert (store._runs.find(run_id).inner.label, store.get_run(run_id).info.user_id) == ("rank1", "me")
