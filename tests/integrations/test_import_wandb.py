@@ -34,6 +34,7 @@ for step in range(5_000):
 _RESUMES = """
 import sys, wandb
 with wandb.init(id="{id}", resume="allow") as run:
+    run.name, run.tags = "renamed", (*run.tags, "later")
     for step in range(int(sys.argv[1]), int(sys.argv[1]) + 2):
         run.log({{"loss": step}}, step=step)
 """
@@ -161,6 +162,8 @@ def test_the_folders_of_a_resumed_run_are_attempts_in_the_order_of_their_starts(
     assert _import(tmp_path / "wandb", shared_node, tmp_path.name).count("2 points") == 2
     query = "SELECT attempt, step, value FROM metrics WHERE run_id = $run ORDER BY attempt, step"
     rows = shared_node.sql(query, {"run": f"{tmp_path.name}-resumed"})
+    [run] = shared_node.sql("FROM runs WHERE run_id = $run", {"run": f"{tmp_path.name}-resumed"})
+    assert (run["name"], run["tags"], run["n_attempts"]) == ("renamed", ["later"], 2)
     assert [tuple(row.values()) for row in rows] == [(0, 0, 0.0), (0, 1, 1.0), (1, 3, 3.0), (1, 4, 4.0)]
 
 

@@ -178,12 +178,8 @@ class _WandbRun:
 
     def _note_run(self, record: Any) -> None:
         if self._run is None:
-            self._run = record
             self._start_us = self._last_us = _microseconds(record.start_time)
-        else:
-            self._run.MergeFrom(record)
-            del self._run.tags[:]
-            self._run.tags.extend(record.tags)
+        self._run = record  # each one is complete: a later one has the name and the tags that were set last
         _apply(self._config, record.config)
         _apply(self._summary, record.summary)
 
