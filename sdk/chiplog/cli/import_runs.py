@@ -40,6 +40,7 @@ from chiplog_schemas.security.curve import client_curve
 from chiplog_schemas.security.key_files import Keys, keys_dir
 from chiplog_schemas.security.permissions import Role
 
+_MAPPED = frozenset({"csv", "lightning"})  # formats with columns
 EXPORT = "chiplog"  # as a format: what `chiplog export` wrote
 _ARRIVED = """
 SELECT hex(p.uuid) AS uuid, i.first_seq, i.last_seq FROM base.intervals i JOIN base.producers p USING (producer)
@@ -101,6 +102,10 @@ def import_(
     with contextlib.ExitStack() as stack:
         try:
             formats = [format_name or _format_of(path) for path in paths]
+            if maps and _MAPPED.isdisjoint(formats):
+                raise click.UsageError(
+                    f"--map names columns of CSV files, and {paths[0]} is {formats[0]}; leave it out"
+                )
             exports = [
                 stack.enter_context(_opened(path, run_id))
                 for path, format_ in zip(paths, formats, strict=True)

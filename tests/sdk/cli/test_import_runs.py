@@ -258,6 +258,7 @@ def test_several_exports_are_checked_before_the_first_is_sent(centre: Centre, ex
         (["{export}/metrics.parquet", "--from", "chiplog"], "is no export of chiplog: name a directory with run.json"),
         (["{export}/run.json", "--from", "csv"], "run.json:1: no column of steps; name it: --map step=COLUMN"),
         (["/nowhere", "--from", "csv"], "/nowhere: No such file or directory; check the path, its disk, and TMPDIR"),
+        (["{export}", "--map", "step=x"], "--map names columns of CSV files, and {export} is chiplog; leave it out"),
         (["{export}", "--map", "x"], "--map 'x' is not ROLE=COLUMN; roles are step, time, label, run, key, value"),
         (["{export}", "--dir", "a", "--url", "tcp://x:1"], "--dir a and --url tcp://x:1 exclude each other"),
         (["{export}", "--url", "x"], "'x'"),
@@ -267,5 +268,5 @@ def test_several_exports_are_checked_before_the_first_is_sent(centre: Centre, ex
 def test_bad_input_is_one_line(exported: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
     done = run(*(word.format(export=exported) for word in arguments), CHIPLOG_DIR=str(tmp_path))
     assert done.exit_code == 2
-    assert message in done.stderr.splitlines()[-1]
+    assert message.replace("{export}", str(exported)) in done.stderr.splitlines()[-1]
     assert os.listdir(tmp_path) == []
