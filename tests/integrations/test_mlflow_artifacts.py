@@ -16,6 +16,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from chiplog_schemas.paths import paths_for_root
+from tests.integrations.environment import oldest_mlflow_directory
 from tests.integrations.matrix import PYTHON, ROW
 from tests.integrations.training import END_S
 from tests.support.node import Node, end_daemons
@@ -70,11 +71,11 @@ def _python(directory: Path, root: Path, *command: str, **variables: str) -> "su
     )
 
 
-def _account(directory: Path, root: Path, uri: str) -> dict[str, Any]:
+def _account(directory: Path, root: Path, uri: str, **variables: str) -> dict[str, Any]:
     """Run the script that writes and reads all of it; return what it has read."""
     directory.mkdir()
     script, target = str(_SCRIPTS / "mlflow_models.py"), directory / "found.json"
-    ended = _python(directory, root, script, uri, str(target), MLFLOW_TRACKING_URI=uri)
+    ended = _python(directory, root, script, uri, str(target), MLFLOW_TRACKING_URI=uri, **variables)
     assert ended.returncode == 0, ended.stderr[-4000:]
     said = [line for line in ended.stderr.splitlines() if line.startswith("chiplog: ")]
     assert said == []
@@ -96,10 +97,37 @@ def test_artifacts_models_and_the_registry_are_those_of_mlflows_own_store(
     row = {"library": "MLflow, artifacts and models", "version": theirs["version"], "ranks": 1, "rows": n_files}
     request.node.user_properties.append((ROW, row))
     assert logged["found"] == theirs["found"]
+    assert len(logged["found"]["registry"]["versions"]) == 2
     media = f"SELECT key, step, kind, is_stored FROM media WHERE run_id = '{logged['ids'][0]}' ORDER BY step"
     assert [tuple(found.values()) for found in shared_node.sql(media)] == [
         ("val/sample", step, "image", True) for step in range(2)
     ]
+
+
+def test_the_oldest_mlflow_has_the_same_artifacts_and_models(
+    logged: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    oldest = oldest_mlflow_directory(os.environ[PYTHON])
+    if not oldest.is_dir():
+        pytest.skip("the registry has no MLflow 3.6")
+    path = os.pathsep.join(filter(None, (str(oldest), os.environ.get("PYTHONPATH", ""))))
+    root = tmp_path / "chiplog"
+    node = Node(root).start()
+    try:
+        found = _account(tmp_path / "oldest", root, "chiplog://", PYTHONPATH=path)
+    finally:
+        node.stop()
+    differing = {"files", "model files", "MLmodel", "registry"}  # names of pictures, and the version in files
+    later = ["test_loss", "0.25", 0, None, None]  # newer ones send the model's ID with what is logged after it, too
+    found["found"]["model"]["metrics"].append(later)
+    ours, theirs = (
+        {name: value for name, value in account["found"].items() if name not in differing}
+        for account in (found, logged)
+    )
+    assert ours == theirs
+    assert "SQLAlchemy" in found["found"]["registry"] or found["found"]["registry"] == logged["found"]["registry"]
+    row = {"library": "MLflow, the oldest, artifacts", "version": found["version"], "ranks": 1, "rows": len(ours)}
+    request.node.user_properties.append((ROW, row))
 
 
 def test_every_rank_logs_artifacts_and_a_kill_after_the_call_loses_none(

@@ -24,12 +24,16 @@ def model_registry_store(store_uri: str, tracking_uri: str | None = None) -> Any
     from chiplog.identity.recording_dir import recording_dir
     from chiplog.integrations.mlflow.addresses import parse_address
     from chiplog.integrations.mlflow.library import invalid
-    from chiplog.integrations.mlflow.registry import ChiplogRegistry
 
     try:
+        from chiplog.integrations.mlflow.registry import ChiplogRegistry
+
         address = parse_address(store_uri)
     except ValueError as error:
         raise invalid(str(error)) from None
+    except ImportError as error:  # mlflow-skinny lacks SQLAlchemy
+        message = f"MLflow's model registry needs a SQLAlchemy that fits it: {error}; pip install 'chiplog[mlflow]'"
+        raise invalid(message) from None
     return ChiplogRegistry(recording_dir(address.directory))
 
 
