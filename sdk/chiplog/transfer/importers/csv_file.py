@@ -1,6 +1,7 @@
 """Any CSV file: a row for each step with a column for each metric, or a row for each value.
 
 Columns have roles. --map ROLE=COLUMN names the column of a role; a column that is called `step` has that role already.
+So have the first columns of a file that `chiplog export --to csv` wrote.
 
 | role | meaning |
 |---|---|
@@ -32,6 +33,9 @@ from chiplog.transfer.importers.imported_run import (
 )
 
 ROLES = ("step", "time", "label", "run", "key", "value")
+# How the header of `chiplog export --to csv` begins: these columns have the roles of their names, too.
+_ATTEMPT = "attempt"
+_EXPORTED = (("run", "label", "step", "time"), ("run", "label", _ATTEMPT, "step", "time"))
 _DELIMITERS = ",;\t|"
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d*,\d+([eE][-+]?\d+)?\s*")
 _SHOWN = 12  # columns in a message
@@ -83,9 +87,10 @@ def _columns_of(path: Path, header: list[str], column_map: Mapping[str, str]) ->
         raise ImporterError(f"{path}:1: no header; the first line must name the columns")
     if twice := [name for name in names if names.count(name) > 1]:
         raise ImporterError(f"{path}:1: two columns are called {twice[0]!r:.80}; rename one")
+    known = next((lead for lead in _EXPORTED if tuple(names[: len(lead)]) == lead), ("step",))
     roles: dict[str, int] = {}
     for role in ROLES:
-        column = column_map.get(role, "step" if role == "step" and "step" in names else "")
+        column = column_map.get(role, role if role in known and role in names else "")
         if column and column not in names:
             raise ImporterError(f"{path}:1: no column {column!r:.80} for --map {role}; the columns are {shown}")
         if column:
@@ -94,7 +99,8 @@ def _columns_of(path: Path, header: list[str], column_map: Mapping[str, str]) ->
         raise ImporterError(f"{path}:1: no column of steps; name it: --map step=COLUMN, one of {shown}")
     if ("key" in roles) != ("value" in roles):
         raise ImporterError(f"{path}:1: --map key=COLUMN and --map value=COLUMN need each other; give both")
-    metrics = [(place, name) for place, name in enumerate(names) if place not in roles.values() and name]
+    others = {*roles.values(), *(place for place, name in enumerate(known) if name == _ATTEMPT)}
+    metrics = [(place, name) for place, name in enumerate(names) if place not in others and name]
     return _Columns(roles, [] if "key" in roles else metrics)
 
 

@@ -78,6 +78,14 @@ def test_only_a_column_of_steps_has_its_role_by_its_name(index: Index, tmp_path:
     ]
 
 
+def test_the_first_columns_of_our_own_files_have_the_roles_of_their_names(index: Index, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("run,label,attempt,step,time,loss\nr,rank0,1,5,2026-01-01T00:00:00.000001Z,0.5\n")
+    import_path(index, "csv", path)
+    found = index.sql("SELECT run_id, label, key, step, epoch_us(ts), value FROM metrics")
+    assert found == [("r", "rank0", "loss", 5, 1_767_225_600_000_001, 0.5)]
+
+
 def test_roles_give_runs_labels_and_a_value_in_each_row(index: Index, tmp_path: Path) -> None:
     path = tmp_path / "long.tsv"
     lines = ["run\tlabel\tname\tvalue\ttime", "a\trank0\tloss\t0.5\t2026-01-01T00:00:00Z", "b\t\tacc\tNaN\t1e9"]
