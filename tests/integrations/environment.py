@@ -17,6 +17,7 @@ LIBRARIES = (
     *("optuna", "optuna-integration", "pydantic", "pyspark", "ray[tune]"),
     *("stable-baselines3", "tensorboard", "tensorboardX", "torch", "trackio", "transformers", "xgboost-cpu"),
 )
+OLDEST_MLFLOW = ("mlflow==3.6.0", "mlflow-skinny==3.6.0", "mlflow-tracing==3.6.0")
 _VENV = ROOT / "build" / "integrations"
 _CONSTRAINTS = "tests/integrations/constraints.txt"  # relative: pip splits PIP_CONSTRAINT at blanks
 _STAMP = _VENV / ".installed"
@@ -37,21 +38,11 @@ def prepare() -> str:
 
     With the variable LATEST=1 it has the newest versions of the day.
     """
-    python = _prepare()
-    if not (target := oldest_mlflow_directory(python)).is_dir():
-        packages = [f"{name}==3.6.0" for name in ("mlflow", "mlflow-skinny", "mlflow-tracing")]
-        command = [python, "-m", "pip", "install", "--quiet", "--no-input", "--no-deps", "--target", str(target)]
-        environ = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
-        subprocess.run([*command, *packages], env=environ, stdin=subprocess.DEVNULL)  # without it its test is skipped
-    return python
-
-
-def _prepare() -> str:
     is_latest = os.environ.get("LATEST", "") not in ("", "0")
     python = str(_VENV / "bin" / "python")
     decides = b"".join((ROOT / name).read_bytes() for name in (_CONSTRAINTS, "pyproject.toml"))
     versions = time.strftime("%Y-%m-%d") if is_latest else hashlib.sha256(decides).hexdigest()
-    wanted = " ".join([str(ROOT), versions, *LIBRARIES, "wandb"])
+    wanted = " ".join([str(ROOT), versions, *LIBRARIES, "wandb", *OLDEST_MLFLOW])
     if _STAMP.is_file() and _STAMP.read_text(encoding="utf-8") == wanted:
         return python
     print(f"installing {', '.join(LIBRARIES)} into {_VENV.relative_to(ROOT)}", flush=True)
@@ -64,7 +55,10 @@ def _prepare() -> str:
         [sys.executable, "-m", "venv", str(_VENV)],
         [*pip, "--editable", ".[media]", *LIBRARIES],
         [*pip, "--target", str(wandb_directory(python)), "wandb"],
+        [*pip, "--no-deps", "--target", str(oldest_mlflow_directory(python)), *OLDEST_MLFLOW],
     ):
+        if OLDEST_MLFLOW[0] in command:
+            environ.pop("PIP_CONSTRAINT", None)
         if subprocess.run(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL).returncode:
             sys.exit("chiplog: the environment of the integrations cannot be made; the message is above")
     _STAMP.write_text(wanted, encoding="utf-8")

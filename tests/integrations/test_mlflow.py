@@ -17,6 +17,7 @@ from tests.integrations.training import END_S
 from tests.support.loopback import on_loopback
 from tests.support.node import Node
 from tests.support.ports import free_ports
+from tests.support.tools import needs
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,8 +80,6 @@ def test_the_oldest_mlflow_reads_the_same_here_and_in_another_process(
     tmp_path: Path, chiplog_dir: Path, row: dict[str, Any]
 ) -> None:
     oldest = oldest_mlflow_directory(os.environ[PYTHON])
-    if not oldest.is_dir():
-        pytest.skip("the registry has no MLflow 3.6")
     row |= {"library": "MLflow, the oldest", "version": "3.6.0"}
     script = shutil.copy(SESSION, tmp_path)  # outside of a repository: newer ones tag its branch, too
     said = {}
@@ -232,7 +231,8 @@ CELLS = ("driver", "one process", "local driver", "cluster driver")  # the other
 MNIST = ROOT.parent / "shared" / "data" / "mnist"
 
 
-@pytest.mark.skipif(shutil.which("java") is None or not MNIST.is_dir(), reason="Spark needs a Java, and MNIST's files")
+@needs("java")
+@pytest.mark.skipif(not MNIST.is_dir(), reason=f"MNIST's files are not in {MNIST}")
 def test_a_notebook_of_databricks_records_all_its_cells_and_loads_its_models(
     launches: Launches, shared_node: Node, tmp_path: Path
 ) -> None:
