@@ -27,6 +27,8 @@ class Address:
 def parse_address(uri: str) -> Address:
     """Parse the URI of a tracking store. Raises ValueError with one line."""
     parts = urlsplit(uri)
+    if not uri.lower().startswith(f"{SCHEME}://"):
+        raise ValueError(f"{uri!r:.200} is not an address; write {_FORMS}")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name, value in options.items():
         if value not in _OPTIONS.get(name, ()):

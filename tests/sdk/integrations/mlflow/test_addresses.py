@@ -27,6 +27,9 @@ def test_an_address_is_parsed_and_its_artifacts_lead_back(uri: str, address: Add
     [
         ("chiplog://node", "write chiplog://, chiplog:///DIR or chiplog://HOST:PORT"),
         ("chiplog://node:1/path", "is not an address"),
+        ("chiplog:/x", "'chiplog:/x' is not an address; write chiplog://, chiplog:///DIR or chiplog://HOST:PORT"),
+        ("chiplog:x", "'chiplog:x' is not an address"),
+        ("chiplog:", "write chiplog://, chiplog:///DIR or chiplog://HOST:PORT"),
         ("chiplog://?strict=yes", "the option strict=yes is not known"),
         ("chiplog://?mode=x", "give one of strict=0, strict=1, runs=launch, runs=process"),
     ],
