@@ -98,10 +98,10 @@ class Launches:
         self._node, self._directory, self._row = node, directory, line
         self._project = directory.name
 
-    def run(self, *command: str, exit_code: int = 0, **variables: str) -> None:
-        """Run the script in a mode."""
+    def run(self, *command: str, exit_code: int = 0, **variables: str) -> str:
+        """Run the script in a mode; return what it prints."""
         named = {"PROJECT": self._project, **variables}
-        python(self._directory, self._node.root, "chiplog://", command, exit_code, **named)
+        return python(self._directory, self._node.root, "chiplog://", command, exit_code, **named)
 
     def start(self, *command: str) -> "subprocess.Popen[bytes]":
         """Start the script in a mode."""
@@ -179,6 +179,18 @@ def test_with_a_run_for_each_process_ranks_have_their_own(launches: Launches) ->
     launches.run(*TORCHRUN, LAUNCHES, "ranks", CHIPLOG_RUN_PER_PROCESS="1")
     launches.expect("torchrun, a run for each", of_ranks(), ranks=2)
     launches.wait("SELECT count(*) FROM runs WHERE {} AND name = 'ranks'", [(2,)])
+
+
+def test_a_rank_beside_the_primary_reads_its_values_under_its_label_from_the_start(launches: Launches) -> None:
+    printed = launches.run(*TORCHRUN, LAUNCHES, "reads")
+    launches.expect_row("what a rank reads", 2)
+    of_both = [{"loss": 0.0, "rank1/loss": 1.0}, [[0.0], [1.0]]]
+    assert json.loads(printed.partition("SEEN ")[2]) == [
+        ["its ID", "RUNNING", False, {"rank1/loss": 1.0}, [[], [1.0]]],
+        ["of rank 0", "RUNNING", False, *of_both],
+        ["of rank 0", "RUNNING", False, *of_both],  # rank 1 has ended
+        ["of rank 0", "FINISHED", True, *of_both],
+    ]
 
 
 OF_DRIVER = [("driver", "", "before", 0, 1.0), ("driver", "", "after", 0, 2.0)]

@@ -1,10 +1,14 @@
 """What `start_run()` opens: on a rank, in a driver that starts ranks, in cells of a notebook, before a kill."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import mlflow
 
@@ -71,6 +75,49 @@ def rank_killed() -> None:
     time.sleep(600)
 
 
+def reads() -> None:
+    """Read on rank 1 before rank 0 begins, once it has logged, after rank 1's end, and after rank 0's."""
+    mlflow.set_experiment(PROJECT)
+    alone, ended = Path("alone"), Path("ended")
+    if os.environ["RANK"] == "0":
+        wait_until(alone.exists)
+        with mlflow.start_run(run_name="of rank 0"):
+            mlflow.log_metric("loss", 0.0)
+            wait_until(ended.exists)
+        return
+    run_id = mlflow.start_run().info.run_id
+    mlflow.log_metric("loss", 1.0)
+    seen = [seen_of(run_id)]
+    alone.touch()
+    wait_until(lambda: "loss" in mlflow.get_run(run_id).data.metrics)
+    seen.append(seen_of(run_id))
+    mlflow.end_run()
+    seen.append(seen_of(run_id))
+    ended.touch()
+    wait_until(lambda: mlflow.get_run(run_id).info.status != "RUNNING")
+    seen.append(seen_of(run_id))
+    print("SEEN", json.dumps(seen))
+
+
+def seen_of(run_id: str) -> list[Any]:
+    """Return what MLflow reads of a run: its name, status, whether it has an end, its metrics and their histories."""
+    run, client = mlflow.get_run(run_id), mlflow.MlflowClient()
+    found = mlflow.search_runs(experiment_names=[PROJECT], output_format="list")
+    assert [other.data.metrics for other in found] == [run.data.metrics]
+    histories = [[point.value for point in client.get_metric_history(run_id, key)] for key in ("loss", "rank1/loss")]
+    name = "its ID" if run.info.run_name == run_id else run.info.run_name
+    return [name, run.info.status, run.info.end_time is not None, run.data.metrics, histories]
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    """Wait 60 seconds at most."""
+    for _ in range(600):
+        if is_true():
+            return
+        time.sleep(0.1)
+    raise TimeoutError
+
+
 def load() -> None:
     """Load the model of each run that has one, and let it classify an empty image."""
     import torch
@@ -107,6 +154,7 @@ if __name__ == "__main__":
         "cells": cells,
         "killed": killed,
         "rank_killed": rank_killed,
+        "reads": reads,
         "load": load,
         "bad": bad,
     }[sys.argv[1]]()

@@ -15,7 +15,7 @@ from chiplog_schemas.once import OnceLogger
 
 _OLDEST = (3, 6)
 _READS = frozenset(
-    ("get_run", "get_metric_history", "get_parent_run", "get_logged_model")
+    ("get_run", "last_active_run", "get_metric_history", "get_parent_run", "get_logged_model")
 )  # of users; elsewhere MLflow itself asks
 _log = logging.getLogger("chiplog")
 _Method = TypeVar("_Method", bound=Callable[..., Any])

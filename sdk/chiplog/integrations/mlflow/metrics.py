@@ -66,7 +66,6 @@ class LoggedMetrics:
     def __init__(self) -> None:
         self._series: dict[str, Series] = {}
         self.n_points = 0  # values in memory
-        self.is_whole = True  # False: the oldest values were dropped
 
     def add(self, key: str, step: int, time_ms: int, value: float) -> None:
         """Keep a value that was logged."""
@@ -88,7 +87,6 @@ class LoggedMetrics:
         count = max(len(longest) // 2, 1)
         longest.forget_oldest(count)
         self.n_points -= count
-        self.is_whole = False
 
     def keys(self) -> list[str]:
         """Return the names of the metrics."""

@@ -47,10 +47,11 @@ FROM page LEFT JOIN t ON t.run_id = page.run_id LEFT JOIN c ON c.run_id = page.r
 LEFT JOIN m ON m.run_id = page.run_id
 """
 _ID_OF = "SELECT run_id FROM run_tags WHERE key = $key AND value = $run LIMIT 1"
+_PRIMARY = "SELECT primary_label FROM runs WHERE run_id = $run"
 _HISTORY = """
-SELECT m.step, epoch_ms(m.ts) AS ts, m.value, m.label FROM metrics m JOIN runs r ON r.run_id = m.run_id
+SELECT m.step, epoch_ms(m.ts) AS ts, m.value FROM metrics m JOIN runs r ON r.run_id = m.run_id
 WHERE m.run_id = $run AND ((m.key = $key AND m.label = r.primary_label)
-    OR (m.label <> r.primary_label AND m.label || '/' || m.key = $key))
+    OR (m.label IS DISTINCT FROM r.primary_label AND m.label || '/' || m.key = $key))
 """
 _PROJECTS = """
 SELECT project, epoch_ms(min(created_at)) AS first, epoch_ms(max(created_at)) AS last FROM runs GROUP BY project
@@ -69,15 +70,15 @@ class StoredRuns:
 
     def rows(self, query: str, params: Mapping[str, Any] | None = None, wait_s: float = WAIT_S) -> list[dict[str, Any]]:
         """Return the rows of a SELECT; none if nothing has been recorded. Raises MlflowException."""
-        return self._ask(lambda client: client.sql(query, params).rows(), wait_s)
+        return self._ask(lambda client: client.sql(query, params).rows(), [], wait_s)
 
-    def _ask(self, read: Callable[[Client], list[_T]], wait_s: float) -> list[_T]:
-        def ask() -> list[_T]:
+    def _ask(self, read: Callable[[Client], _T], none: _T, wait_s: float) -> _T:
+        def ask() -> _T:
             try:
                 with connect(self._address.collector, dir=self._address.directory) as client:
                     return read(client)
             except NoDataError:
-                return []
+                return none
 
         try:
             return result_within(wait_s, ask, name="chiplog-mlflow-read")
@@ -105,12 +106,18 @@ class StoredRuns:
             named = {"projects": [name for name in names if name is not None]}
             return client.sql(_RUNS.format(where=where), named).rows() if names else []
 
-        return [_to_record(row) for row in self._ask(read, WAIT_S)]
+        return [_to_record(row) for row in self._ask(read, [], WAIT_S)]
 
-    def history(self, run_id: str, key: str, wait_s: float = WAIT_S) -> list[tuple[str, Metric]]:
-        """Return the values of a metric, each with its label. Raises MlflowException."""
-        rows = self.rows(_HISTORY, {"run": run_id, "key": key}, wait_s)
-        return [(row["label"], Metric(key, row["value"], row["ts"], row["step"])) for row in rows]
+    def history(self, run_id: str, key: str, wait_s: float = WAIT_S) -> tuple[str | None, list[Metric]]:
+        """Return the run's primary label, None while it is unknown, and a metric's values. Raises MlflowException."""
+
+        def read(client: Client) -> tuple[str | None, list[Metric]]:
+            runs = client.sql(_PRIMARY, {"run": run_id}).rows()
+            rows = client.sql(_HISTORY, {"run": run_id, "key": key}).rows() if runs else []
+            points = [Metric(key, row["value"], row["ts"], row["step"]) for row in rows]
+            return runs[0]["primary_label"] if runs else None, points
+
+        return self._ask(read, (None, []), wait_s)
 
     def projects(self, wait_s: float = WAIT_S) -> list[dict[str, Any]]:
         """Return the projects with the times of their first and last runs. Raises MlflowException."""

@@ -30,6 +30,7 @@ class Tag:
     value: str | None
     label: str
     ts: int
+    is_emitted: bool = True  # False: known to this process alone, which is not the one that describes the run
 
 
 class ArtifactFile(NamedTuple):
@@ -71,9 +72,17 @@ class RunRecord:
         """Return True if name, user and end are this label's to set: of the ranks of a launch rank 0's."""
         return self.inner is not None and (self.inner.is_primary or not self.is_created)
 
+    def is_primary_of(self, primary_label: str | None) -> bool:
+        """Return True if this process writes as the run's primary. primary_label: None until the database knows it."""
+        if self.inner is None:
+            return False
+        if primary_label is None:
+            return self.is_created and self.inner.is_primary
+        return self.inner.label == primary_label
+
     def set(self, key: str, value: str | None, *, is_emitted: bool = True) -> None:
         """Set a tag, or remove it."""
-        self.tags[key] = Tag(value, "" if self.inner is None else self.inner.label, now_us())
+        self.tags[key] = Tag(value, "" if self.inner is None else self.inner.label, now_us(), is_emitted)
         if is_emitted and self.inner is not None:
             self.inner._set_tag(key, value)
 
@@ -153,19 +162,22 @@ def to_run(
     )
 
 
-def merge(own: RunRecord, stored: RunRecord) -> RunRecord:
-    """Return what this process and the database know of a run together."""
-    is_primary = stored.primary_label in (None, own.inner.label if own.inner is not None else None)
+def merge(own: RunRecord, stored: RunRecord | None) -> RunRecord:
+    """Return what this process and the database know of a run together. stored: None before the database knows it."""
+    stored = stored or RunRecord(own.run_id, own.experiment_id, created_ms=own.created_ms, params=own.params)
+    is_primary = own.is_primary_of(stored.primary_label)
+    is_described_here = own.is_created and own.describes_run
+    has_own_state = is_described_here or (not own.is_created and own.state == "running")
     prefix = "" if is_primary or own.inner is None else f"{own.inner.label}/"
     own_metrics = [_renamed(metric, prefix) for metric in own.metrics.latest()]
     known = {metric.key for metric in own_metrics}
     return RunRecord(
         run_id=own.run_id,
         experiment_id=own.experiment_id if own.is_created else stored.experiment_id,
-        name=own.name if own.is_created else stored.name or own.name,
-        state=own.state if own.is_created or own.state == "running" else stored.state,
+        name=own.name if is_described_here else stored.name or own.name,
+        state=own.state if has_own_state else stored.state,
         primary_label=stored.primary_label,
-        created_ms=own.created_ms if own.is_created else stored.created_ms,
+        created_ms=own.created_ms if is_described_here else stored.created_ms,
         ended_ms=stored.ended_ms,
         tags=_newest(own.tags, stored.tags),
         params={**own.params, **stored.params},
@@ -178,7 +190,7 @@ def merge(own: RunRecord, stored: RunRecord) -> RunRecord:
 def _newest(own: dict[str, Tag], stored: dict[str, Tag]) -> dict[str, Tag]:
     found = dict(stored)
     for key, tag in list(own.items()):
-        if key not in found or found[key].ts <= tag.ts:
+        if tag.is_emitted and (key not in found or found[key].ts <= tag.ts):
             found[key] = tag
     return found
 

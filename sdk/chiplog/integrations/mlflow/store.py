@@ -195,7 +195,9 @@ class ChiplogStore(LoggedModels):
         name = run_name or given.get(MLFLOW_RUN_NAME)
         record = self._runs.create(experiment_id, self._experiments.name_of(experiment_id), name)
         known = self._experiments.find(experiment_id)
-        given[MLFLOW_RUN_NAME] = record.name = name or _generate_random_name()
+        record.name = name or (_generate_random_name() if record.describes_run else "")
+        if record.name:
+            given[MLFLOW_RUN_NAME] = record.name
         given |= {START: str(start_time), USER: user_id or ""}
         if record.inner is not None and not record.inner._identity.run_id_is_final:
             given[MLFLOW_ID] = record.run_id
@@ -222,11 +224,11 @@ class ChiplogStore(LoggedModels):
             if own is None or not own.is_created:
                 raise
             stored = None
-        if stored is not None:
-            return stored if own is None else merge(own, stored)
-        if own is None or own.inner is None:
+        if own is not None and (stored is not None or own.inner is not None):
+            return merge(own, stored)
+        if stored is None:
             raise MlflowException(f"Run with id={run_id} not found", RESOURCE_DOES_NOT_EXIST)
-        return own
+        return stored
 
     def _to_run(self, record: RunRecord) -> Run:
         kept = {key: tag.value for key, tag in list(record.tags.items()) if tag.value is not None}
@@ -384,9 +386,9 @@ class ChiplogStore(LoggedModels):
     def get_metric_history(
         self, run_id: str, metric_key: str, max_results: int | None = None, page_token: str | None = None
     ) -> PagedList:
-        """Return the values of a metric: those of this process from memory, those of others from the database."""
+        """Return the values of a metric: for MLflow's own calls this process's, for users those of all labels."""
         own = self._runs.find(run_id)
-        if own is not None and own.metrics.is_whole and not is_read_of_user():
+        if own is not None and not is_read_of_user():
             points = own.metrics.history(metric_key)
         else:
             points = sorted_history(self._history(run_id, metric_key, own))
@@ -397,18 +399,19 @@ class ChiplogStore(LoggedModels):
 
     def _history(self, run_id: str, key: str, own: RunRecord | None) -> list[Metric]:
         try:
-            stored = self._stored.history(run_id, key, OWN_WAIT_S if own is not None and own.is_created else WAIT_S)
+            primary, points = self._stored.history(
+                run_id, key, OWN_WAIT_S if own is not None and own.is_created else WAIT_S
+            )
         except MlflowException:
             if own is None or not own.is_created:
                 raise
-            stored = []
-        points = [point for _, point in stored]
+            primary, points = None, []
         if own is None or own.inner is None:
             return points
-        is_named = not own.inner.is_primary and key.startswith(f"{own.inner.label}/")
-        own_key = key.removeprefix(f"{own.inner.label}/") if is_named else key
-        if not is_named and points and all(label != own.inner.label for label, _ in stored):
-            return points  # the primary's; this label's own are LABEL/key
+        prefix = "" if own.is_primary_of(primary) else f"{own.inner.label}/"
+        if not key.startswith(prefix):
+            return points
+        own_key = key.removeprefix(prefix)
         known = Counter(map(_mark_of, points))
         for point in own.metrics.history(own_key):
             mark = _mark_of(point)
@@ -434,7 +437,7 @@ class ChiplogStore(LoggedModels):
             if stored is not None:
                 found[own.run_id] = merge(own, stored)
             elif own.is_created and own.experiment_id in ids:
-                found[own.run_id] = own
+                found[own.run_id] = merge(own, None)
         runs = [self._to_run(record) for key, record in found.items() if not key.startswith(RUN_OF_MODELS)]
         return page_of_runs(runs, filter_string, run_view_type, max_results, order_by, page_token)
 

@@ -29,6 +29,7 @@ def test_a_read_of_a_user_differs_from_one_in_the_middle_of_mlflows_calls() -> N
 
     client, store = ("mlflow.tracking.client", "get_run"), ("chiplog.integrations.mlflow.store", "get_run")
     assert _called(is_read_of_user, client, store) is True
+    assert _called(is_read_of_user, ("mlflow.tracking.fluent", "last_active_run"), client, store) is True
     assert _called(is_read_of_user, ("flask.app", "wsgi"), ("mlflow.server.handlers", "_get_run"), store) is True
     assert _called(is_read_of_user, ("mlflow.models.model", "log_model"), client, store) is False
     start = ("mlflow.tracking.fluent", "start_run")

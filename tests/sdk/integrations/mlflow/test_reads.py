@@ -24,7 +24,8 @@ def stored(module: Any, tmp_path: Path) -> Any:
 
 
 def test_where_nothing_was_recorded_there_is_nothing(stored: Any) -> None:
-    assert (stored.find("r"), stored.list_all(["0"]), stored.history("r", "a"), stored.projects()) == (None, [], [], [])
+    assert (stored.find("r"), stored.list_all(["0"]), stored.projects()) == (None, [], [])
+    assert stored.history("r", "a") == (None, [])
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,19 @@ def test_a_metric_that_comes_again_for_a_model_is_a_link_and_a_new_one_is_both(s
     assert [value for _, _, value in numbers(offline())] == [0.5, 0.25, 0.5]
 
 
+def test_mlflows_own_calls_read_what_is_in_memory_when_the_oldest_values_have_left_it(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from chiplog.integrations.mlflow import metrics
+
+    monkeypatch.setattr(metrics, "POINTS_MAX", 4)
+    run_id = _start(store)
+    for step in range(5):
+        store.log_metric(run_id, _entity("Metric", "loss", 0.5, 1_000 + step, step))
+    monkeypatch.setattr(store, "_stored", None)  # log_model would log again what only the database has
+    assert [point.step for point in store.get_metric_history(run_id, "loss")] == [2, 3, 4]
+
+
 def test_params_and_tags_are_tags_of_the_run_and_the_first_param_counts(
     store: Any, offline: Offline, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,3 +157,30 @@ def test_a_rank_beside_the_primary_sets_tags_but_neither_name_nor_user(
     run_id = _start(store, team="x")
     assert [(event.fields["key"], event.fields["value"]) for event in offline(EventKind.TAG)] == [("team", "x")]
     assert (store._runs.find(run_id).inner.label, store.get_run(run_id).info.user_id) == ("rank1", "me")
+
+
+@pytest.mark.parametrize("is_of_user", [True, False])
+def test_a_rank_beside_the_primary_reads_its_values_under_its_label_and_no_end(
+    store: Any, offline: Offline, monkeypatch: pytest.MonkeyPatch, is_of_user: bool
+) -> None:
+    from chiplog.integrations.mlflow import launches
+    from chiplog.integrations.mlflow import store as module
+
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(launches, "_initial_variables", lambda: {"RANK"})
+    run_id = _start(store, None)
+    store.log_metric(run_id, _entity("Metric", "loss", 0.5, 1_000, 0))
+    store.update_run_info(run_id, 3, 9_000, None)
+    monkeypatch.setattr(module, "is_read_of_user", lambda: is_of_user)
+    monkeypatch.setattr(store._stored, "find", lambda *given: None)  # rank 0 has not begun
+    monkeypatch.setattr(store._stored, "history", lambda *given: (None, []))
+    monkeypatch.setattr(store._stored, "list_all", lambda ids: [])
+    key, other = ("rank1/loss", "loss") if is_of_user else ("loss", "rank1/loss")
+    assert [point.value for point in store.get_metric_history(run_id, key)] == [0.5]
+    assert store.get_metric_history(run_id, other) == []
+    runs = [store.get_run(run_id), *(store._search_runs(["0"], None, 1, 10, None, None)[0] if is_of_user else ())]
+    for run in runs:
+        assert run.data.metrics == {key: 0.5}
+        assert (run.info.status, run.info.end_time) == (("RUNNING", None) if is_of_user else ("FINISHED", 9_000))
+        assert run.info.run_name == run.info.run_id  # no name until rank 0's is known
