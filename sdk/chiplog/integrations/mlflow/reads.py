@@ -70,15 +70,17 @@ class StoredRuns:
 
     def rows(self, query: str, params: Mapping[str, Any] | None = None, wait_s: float = WAIT_S) -> list[dict[str, Any]]:
         """Return the rows of a SELECT; none if nothing has been recorded. Raises MlflowException."""
-        return self._ask(lambda client: client.sql(query, params).rows(), [], wait_s)
+        return self._ask(lambda client: client.sql(query, params).rows(), wait_s) or []
 
-    def _ask(self, read: Callable[[Client], _T], none: _T, wait_s: float) -> _T:
-        def ask() -> _T:
+    def _ask(self, read: Callable[[Client], _T], wait_s: float) -> _T | None:
+        """Return what a reader finds; None if nothing has been recorded. Raises MlflowException."""
+
+        def ask() -> _T | None:
             try:
                 with connect(self._address.collector, dir=self._address.directory) as client:
                     return read(client)
             except NoDataError:
-                return none
+                return None
 
         try:
             return result_within(wait_s, ask, name="chiplog-mlflow-read")
@@ -106,7 +108,7 @@ class StoredRuns:
             named = {"projects": [name for name in names if name is not None]}
             return client.sql(_RUNS.format(where=where), named).rows() if names else []
 
-        return [_to_record(row) for row in self._ask(read, [], WAIT_S)]
+        return [_to_record(row) for row in self._ask(read, WAIT_S) or ()]
 
     def history(self, run_id: str, key: str, wait_s: float = WAIT_S) -> tuple[str | None, list[Metric]]:
         """Return the run's primary label, None while it is unknown, and a metric's values. Raises MlflowException."""
@@ -117,7 +119,7 @@ class StoredRuns:
             points = [Metric(key, row["value"], row["ts"], row["step"]) for row in rows]
             return runs[0]["primary_label"] if runs else None, points
 
-        return self._ask(read, (None, []), wait_s)
+        return self._ask(read, wait_s) or (None, [])
 
     def projects(self, wait_s: float = WAIT_S) -> list[dict[str, Any]]:
         """Return the projects with the times of their first and last runs. Raises MlflowException."""
