@@ -4,11 +4,12 @@ import os
 import signal
 from pathlib import Path
 
-import mlflow
-import numpy as np
-
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, once the other rank is killed: each kills itself
+    import mlflow
+    import numpy as np
+
     rank = int(os.environ["RANK"])
     mlflow.set_experiment(os.environ["PROJECT"])
     mlflow.start_run(run_name="ranks")
