@@ -168,6 +168,8 @@ def merge(own: RunRecord, stored: RunRecord | None) -> RunRecord:
     is_primary = own.is_primary_of(stored.primary_label)
     is_described_here = own.is_created and own.describes_run
     has_own_state = is_described_here or (not own.is_created and own.state == "running")
+    # Until rank 0 is known, the state of a launch's run is that of the ranks that have ended.
+    others_state = "running" if own.is_created and stored.primary_label is None else stored.state
     prefix = "" if is_primary or own.inner is None else f"{own.inner.label}/"
     own_metrics = [_renamed(metric, prefix) for metric in own.metrics.latest()]
     known = {metric.key for metric in own_metrics}
@@ -175,7 +177,7 @@ def merge(own: RunRecord, stored: RunRecord | None) -> RunRecord:
         run_id=own.run_id,
         experiment_id=own.experiment_id if own.is_created else stored.experiment_id,
         name=own.name if is_described_here else stored.name or own.name,
-        state=own.state if has_own_state else stored.state,
+        state=own.state if has_own_state else others_state,
         primary_label=stored.primary_label,
         created_ms=own.created_ms if is_described_here else stored.created_ms,
         ended_ms=stored.ended_ms,

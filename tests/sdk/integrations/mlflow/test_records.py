@@ -1,5 +1,6 @@
 """A run as MLflow shows it, of this process and of the database together."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,3 +65,21 @@ def test_own_and_stored_parts_are_merged_by_time_and_by_the_first_param(module: 
     assert {key: tag.value for key, tag in found.tags.items()} == {"stage": "own", "only": "newer"}
     assert (found.params, found.experiment_id) == ({"lr": "first", "x": "1"}, "8")
     assert {point.key: point.value for point in found.latest_metrics()} == {"loss": 0.5, "rank1/loss": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("primary", "state", "status"),
+    [
+        (None, "finished", "RUNNING"),  # the database knows the end of this rank, and no rank 0 yet
+        ("rank0", "running", "RUNNING"),
+        ("rank0", "failed", "FAILED"),
+    ],
+)
+def test_a_rank_that_has_ended_sees_the_status_of_the_primary(
+    module: Any, primary: str | None, state: str, status: str
+) -> None:
+    own = module.RunRecord("r", "0", state="finished", inner=SimpleNamespace(label="rank1", is_primary=False))
+    own.is_created = True
+    own.tags = {key: module.Tag(value, "rank1", 1, False) for key, value in ((module.STATUS, "KILLED"), ("x", "y"))}
+    found = module.merge(own, module.RunRecord("r", "0", state=state, primary_label=primary, ended_ms=5))
+    assert (found.status, found.end_ms is None, found.tags) == (status, status == "RUNNING", {})
