@@ -234,6 +234,7 @@ SELECT run_id, key, value, label, ts FROM (
     SELECT i.run_id, t.key, t.value, i.label, t.ts
     FROM base.run_tags t JOIN base.identified i ON i.producer = t.producer
     WHERE i.run_id IS NOT NULL AND NOT starts_with(t.key, 'chiplog:param/')  -- those are config
+    AND NOT starts_with(t.key, 'chiplog:import/')  -- digests of what was imported
     -- safeguard: last-tag-counts
     QUALIFY row_number() OVER (PARTITION BY i.run_id, t.key ORDER BY t.ts DESC, t.seq DESC, i.label, i.attempt DESC) = 1
 ) WHERE value IS NOT NULL;

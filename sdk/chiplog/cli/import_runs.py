@@ -5,8 +5,10 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,7 +31,7 @@ from chiplog.transfer.import_delivery import (
     open_content,
 )
 from chiplog.transfer.importers.csv_file import ROLES
-from chiplog.transfer.importers.export_writer import WrittenRun, write_exports
+from chiplog.transfer.importers.export_writer import DIGEST_TAG, WrittenRun, write_exports
 from chiplog.transfer.importers.formats import FORMATS, Options, guess_format, importer_of
 from chiplog.transfer.importers.imported_run import ImporterError
 from chiplog.transfer.importers.written_blocks import WrittenBlocks
@@ -49,6 +51,13 @@ WHERE list_contains($producers::VARCHAR[], hex(p.uuid)) AND p.role IS NOT NULL
 _APPLIED_WAIT_S = 60.0  # a collector with other work applies what it has in its order
 _STALLED_S = 5.0  # an index applies several times a second; a large transaction takes seconds on a busy machine
 _LOOK_AGAIN_S = 0.1
+_KNOWN = """
+SELECT DISTINCT i.run_id, hex(p.uuid) AS uuid, t.key, t.value
+FROM base.identified i JOIN base.producers p USING (producer)
+LEFT JOIN base.run_tags t ON t.producer = i.producer AND starts_with(t.key, $tag)
+WHERE list_contains($runs::VARCHAR[], i.run_id) AND i.label IS NOT NULL AND p.role = 'rank'
+AND NOT EXISTS (SELECT 1 FROM base.deleted d WHERE d.uuid = p.uuid)
+"""
 _DELETED = "SELECT hex(uuid) AS uuid FROM base.deleted WHERE list_contains($producers::VARCHAR[], hex(uuid))"
 _REJECTED = """
 SELECT hex(p.uuid) AS uuid, e.seq, e.message FROM base.events e JOIN base.producers p USING (producer)
@@ -172,6 +181,7 @@ def _read_source(
                 scratch,
                 run_id=run_id,
                 project=project,
+                source=path,
                 on_progress=lambda n: progress.advance(task, n),
             )
     except OSError as error:
@@ -194,26 +204,32 @@ def _send(
 ) -> None:
     """Deliver an export."""
     try:
-        [has_all] = _prepare(directory, url, [blocks])
+        [before] = _prepare(directory, url, [blocks])
         _deliver(destination, blocks, reader.contents, reader.open_saved)
         _check_rejected(directory, url, blocks)
     except (DeliveryError, ExportError) as error:
         raise click.ClickException(str(error)) from error
-    _report_delivered(destination, blocks.run_id, reader.n_points, len(reader.contents), has_all)
+    _report_delivered(destination, blocks.run_id, reader.n_points, len(reader.contents), before.has_all)
 
 
 def _send_written(directory: str | None, url: str | None, destination: Destination, written: list[WrittenRun]) -> None:
     """Deliver what other libraries wrote: all runs at once, after the collector was asked about each."""
-    have_all = _prepare(directory, url, written)
-    blocks = WrittenBlocks(written)
-    try:
-        _deliver(destination, blocks, blocks.contents)
-        _check_rejected(directory, url, blocks)
-    except (DeliveryError, ExportError) as error:
-        raise click.ClickException(str(error)) from error
-    for run, has_all in zip(written, have_all, strict=True):
-        _report_delivered(destination, run.run_id, run.n_points, len(run.contents), has_all)
+    before = dict(zip(map(id, written), _prepare(directory, url, written), strict=True))
+    if refusals := [before[id(run)].refusal for run in written if before[id(run)].refusal]:
+        click.echo("\n".join(f"Error: {refusal}" for refusal in refusals), err=True)
+    runs = [run for run in written if not before[id(run)].refusal]
+    if runs:
+        blocks = WrittenBlocks(runs)
+        try:
+            _deliver(destination, blocks, blocks.contents)
+            _check_rejected(directory, url, blocks)
+        except (DeliveryError, ExportError) as error:
+            raise click.ClickException(str(error)) from error
+    for run in runs:
+        _report_delivered(destination, run.run_id, run.n_points, len(run.contents), before[id(run)].has_all)
         _report_unmapped(run)
+    if refusals:
+        raise click.exceptions.Exit(1)
 
 
 def _report_delivered(destination: Destination, run_id: str, n_points: int, n_files: int, has_all: bool) -> None:
@@ -263,12 +279,19 @@ def _destination(directory: str | None, url: str | None) -> Destination:
     return Destination(where.collector_address, node_name())
 
 
-def _prepare(directory: str | None, url: str | None, runs: Sequence[ImportBlocks | WrittenRun]) -> list[bool]:
-    """Let runs that were deleted be recorded again. Return for each True if the collector is known to have all events.
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What the collector had of a run. refusal: why the run must not be sent, or ''."""
 
-    Raises ClickException if this host may not restore, or if a run was imported from a source that has changed since:
-    what depends on the earlier end would stay. Over TCP both need a reader's key. Without one the runs are delivered
-    all the same; those that were deleted stay so.
+    has_all: bool = False
+    refusal: str = ""
+
+
+def _prepare(directory: str | None, url: str | None, runs: Sequence[ImportBlocks | WrittenRun]) -> list[_Before]:
+    """Let runs that were deleted be recorded again. Return for each what the collector is known to have of it.
+
+    Raises ClickException if this host may not restore. Over TCP all this needs a reader's key. Without one the runs are
+    delivered all the same; those that were deleted stay so.
     """
     try:
         with connect(url, dir=directory, start=False) as client:
@@ -276,26 +299,59 @@ def _prepare(directory: str | None, url: str | None, runs: Sequence[ImportBlocks
             deleted = {bytes.fromhex(row["uuid"]) for row in client.sql(_DELETED, {"producers": producers}).rows()}
             have = _arrived(client, producers)
             have_all = [deleted.isdisjoint(run.producers) and _has_all_events(have, run) for run in runs]
+            refusals = _refusals(client, [run for run in runs if isinstance(run, WrittenRun)])
+            found = []
             for run, has_all in zip(runs, have_all, strict=True):
-                is_known = deleted.isdisjoint(run.producers) and not have.keys().isdisjoint(run.producers)
-                if isinstance(run, WrittenRun) and is_known and not has_all:  # safeguard: changed-source-refused
-                    _refuse_changed(run)
-            for run in runs:
-                if not deleted.isdisjoint(run.producers):
+                refusal = refusals.get(id(run), "")
+                found.append(_Before(has_all, refusal))
+                if not refusal and not deleted.isdisjoint(run.producers):
                     _restore(client, run)
-            return have_all
+            return found
     except QueryError as error:
         if error.kind != "unreachable":
             raise click.ClickException(f"{runs[0].run_id}: the collector cannot be asked: {error.message}") from error
     except (NoDataError, ValueError):
         pass  # nothing was recorded yet, or this host has no reader's key
-    return [False] * len(runs)
+    return [_Before()] * len(runs)
 
 
-def _refuse_changed(run: WrittenRun) -> None:
-    raise click.ClickException(
-        f"{run.run.source}: run {run.run_id} was imported before, and the source has changed since; "
-        f"chiplog rm {run.run_id}, then import it again"
+def _refusals(client: Client, runs: Sequence[WrittenRun]) -> dict[int, str]:
+    """Return by the id() of each run why it must not be sent, or ''.
+
+    What depends on the earlier end of a changed source would stay, and a run from elsewhere would get each value twice.
+    """
+    run_ids = sorted({run.run_id for run in runs})
+    known: dict[str, list[dict[str, Any]]] = {}
+    for row in client.sql(_KNOWN, {"runs": run_ids, "tag": DIGEST_TAG}).rows() if runs else ():
+        known.setdefault(row["run_id"], []).append(row)
+    found: dict[int, str] = {}
+    for run in runs:
+        found[id(run)] = _refusal(run, known.setdefault(run.run_id, []))
+        tag = {"key": f"{DIGEST_TAG}{run.origin}", "value": run.digest}
+        known[run.run_id] += [{"uuid": producer.hex(), **tag} for producer in run.producers]  # for those that follow
+    return found
+
+
+def _refusal(run: WrittenRun, known: list[dict[str, Any]]) -> str:
+    """Return why a run must not be sent. known: the producers of the run with their tags of imports."""
+    tag = f"{DIGEST_TAG}{run.origin}"
+    for row in known:
+        if bytes.fromhex(row["uuid"]) in run.n_seqs:
+            if row["key"] == tag and row["value"] != run.digest:  # safeguard: changed-source-refused
+                return _changed(run)
+        elif not (run.run.piece and row["key"] == tag):  # safeguard: run-from-elsewhere-refused
+            another = "give this one another ID with --as ID" if run.is_only else "import it into another --dir"
+            return (
+                f"{run.run.source}: run {run.run_id} is in the collector already, and not from this source; {another}"
+            )
+    return ""
+
+
+def _changed(run: WrittenRun) -> str:
+    another = ", or give this one another ID with --as ID" if run.is_only else ""
+    return (
+        f"{run.run.source}: run {run.run_id} was imported before, and the source has changed since, or --map or "
+        f"--project; chiplog rm {run.run_id}, then import it again{another}"
     )
 
 

@@ -60,6 +60,12 @@ SAFEGUARDS = [
         condition=False,
         test="test_a_source_comes_in_once_and_is_refused_when_it_has_changed",
     ),
+    Safeguard(
+        "a run that something else recorded does not get each value twice",
+        "run-from-elsewhere-refused",
+        condition=False,
+        test="test_a_run_from_elsewhere_is_refused_before_anything_is_sent",
+    ),
 ]
 
 
@@ -223,6 +229,85 @@ def test_a_source_comes_in_once_and_is_refused_when_it_has_changed(centre: Centr
     path.write_text("step,loss\n1,2\n3\n")
     assert run(path, exported_csv := tmp_path / "b.csv", "--dir", centre.root).exit_code == 2
     assert not exported_csv.exists() and centre.log_bytes() == before
+
+
+def test_a_run_from_elsewhere_is_refused_before_anything_is_sent(
+    centre: Centre, exported: Path, tmp_path: Path
+) -> None:
+    assert run(exported, "--dir", centre.root).exit_code == 0
+    path = tmp_path / "metrics.csv"
+    path.write_text("run,label,step,time,loss\nwhole,rank0,1,2026-01-01,0.5\n")
+    before = centre.log_bytes()
+    refused = run(path, "--dir", centre.root)
+    assert (refused.exit_code, refused.stderr) == (
+        1,
+        f"Error: {path}: run whole is in the collector already, and not from this source; give this one another ID "
+        "with --as ID\n",
+    )
+    assert centre.log_bytes() == before
+    assert run(path, "--as", "whole-2", "--dir", centre.root).exit_code == 0
+
+
+def test_another_spelling_of_a_path_is_the_same_source(centre: Centre, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "metrics.csv").write_text("run,label,step,time,loss\nspelled,main,1,2026-01-01,0.5\n")
+    assert run(folder / "metrics.csv", "--dir", centre.root).exit_code == 0
+    moved = shutil.copytree(folder, tmp_path / "moved", copy_function=shutil.copyfile)
+    for path in (folder, moved, moved / "metrics.csv"):
+        again = run(path, "--dir", centre.root)
+        assert (again.exit_code, "it had all of its events before" in again.stderr) == (0, True), again.stderr
+    (folder / "undated.csv").write_text("step,loss\n1,0.5\n")
+    assert run(folder / "undated.csv", "--as", "undated", "--dir", centre.root).exit_code == 0
+    (folder / "undated.csv").touch()
+    assert "before" in run(folder / "undated.csv", "--as", "undated", "--dir", centre.root).stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        ("step,other,loss\n1,5,0.25\n", []),
+        ("step,other,loss\n1,5,0.5\n", ["--map", "step=other"]),
+        ("step,other,loss\n1,5,0.5\n", ["--project", "q"]),
+        ("step,other,gain\n1,5,0.5\n", []),
+    ],
+)
+def test_a_changed_source_with_as_many_events_is_refused(
+    centre: Centre, tmp_path: Path, content: str, options: list[str]
+) -> None:
+    path, run_id = tmp_path / "a.csv", f"same-{time.time_ns()}"
+    path.write_text("step,other,loss\n1,5,0.5\n")
+    assert run(path, "--as", run_id, "--dir", centre.root).exit_code == 0
+    before = centre.log_bytes()
+    path.write_text(content)
+    changed = run(path, *options, "--as", run_id, "--dir", centre.root)
+    assert (changed.exit_code, changed.stderr) == (
+        1,
+        f"Error: {path}: run {run_id} was imported before, and the source has changed since, or --map or --project; "
+        f"chiplog rm {run_id}, then import it again, or give this one another ID with --as ID\n",
+    )
+    assert centre.log_bytes() == before
+    assert rows(centre.root, f"FROM run_tags WHERE run_id = '{run_id}'") == []
+
+
+def test_a_changed_run_does_not_keep_the_others_of_its_source_out(centre: Centre, tmp_path: Path) -> None:
+    path = tmp_path / "store.csv"
+    path.write_text("run,label,step,time,loss\nold,main,1,2026-01-01,0.5\n")
+    assert run(path, "--dir", centre.root).exit_code == 0
+    path.write_text("run,label,step,time,loss\nold,main,1,2026-01-01,0.25\nnew,main,1,2026-01-01,2\n")
+    done = run(path, "--dir", centre.root)
+    refused, delivered = done.stderr.splitlines()
+    assert done.exit_code == 1 and delivered.startswith("run new: 1 points, 0 files, delivered to ")
+    assert refused == (
+        f"Error: {path}: run old was imported before, and the source has changed since, or --map or --project; "
+        "chiplog rm old, then import it again"
+    )
+    assert rows(centre.root, "SELECT run_id, value FROM metrics WHERE run_id IN ('old', 'new') ORDER BY run_id") == [
+        {"run_id": "new", "value": 2.0},
+        {"run_id": "old", "value": 0.5},
+    ]
+    named = run(path, "--as", "x", "--dir", centre.root)
+    assert (named.exit_code, named.stderr.splitlines()[-1]) == (2, f"Error: {path} has 2 runs; --as names one")
 
 
 def test_several_exports_are_checked_before_the_first_is_sent(centre: Centre, exported: Path, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def is_one(path: Path) -> bool:
 
 def read(path: Path, options: Options) -> Iterator[Part]:
     """Yield the runs of a CSV file."""
-    run = ImportedRun(source=path, run_id=run_id_of_path("csv", path), name=path.stem)
+    run = ImportedRun(source=path, run_id=run_id_of_path("csv", path), name=path.stem, of_path=frozenset({"name"}))
     yield from read_table(path, run, options.column_map)
 
 
@@ -143,7 +143,8 @@ class _Table:
         if named in self._runs:
             raise ImporterError(f"{where}: run {named!r:.80} has rows further up; sort the file by run")
         self._runs.add(named)
-        return replace(self._run, run_id=named, name=named) if named else self._run
+        run = replace(self._run, file_us=self._file_us)
+        return replace(run, run_id=named, name=named, of_path=frozenset()) if named else run
 
     def _flush(self) -> Iterator[Part]:
         for buffer in self._buffers.values():

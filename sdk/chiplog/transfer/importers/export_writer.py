@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,9 @@ _TIME_US_END = 253_402_300_800_000_000  # the year 10,000
 _COPY_BYTES = 1 << 20
 _EXAMPLE_CHARS = 60
 _STAGED = ".staged"  # a file that is being copied
+DIGEST_TAG = "chiplog:import/"  # and the origin: a run's tag with the digest of what was imported; views hide it
+_ORIGINS = {"lightning": "csv"}  # formats that read the files of another one: a folder or its file is one source
+_NOT_DIGESTED = frozenset({"source", "of_path", "file_us"})
 _POINTS = {"place": "INTEGER", "key": "INTEGER", "step": "BIGINT", "seq": "BIGINT", "ts": "BIGINT", "value": "DOUBLE"}
 
 
@@ -73,17 +76,23 @@ class WrittenRun:
     """An export that was written.
 
     Attributes:
+        origin: What wrote the source: the format, without the one of its files.
+        digest: Of everything that the run has.
         unmapped: What could not be mapped, how much of it, and the first example.
         n_seqs: How many seqs each producer has.
         n_points, n_rows: Numbers, and rows of all kinds.
+        is_only: Its source has no other run.
     """
 
     run: ImportedRun
     path: Path
+    origin: str
+    digest: str
     unmapped: dict[str, tuple[int, str]]
     n_seqs: dict[bytes, int]
     n_points: int
     n_rows: int
+    is_only: bool = False
 
     @property
     def run_id(self) -> str:
@@ -113,16 +122,18 @@ def write_exports(
     *,
     run_id: str | None = None,
     project: str | None = None,
+    source: Path | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> list[WrittenRun]:
     """Write all runs that an importer yields.
 
     Args:
-        format_name: Of the importer: the same source read as another format is another run's producer.
+        format_name: Of the importer: one source read as two formats has two runs' producers.
         parts: What the importer yields.
         target: An empty directory, in which each run becomes one.
         run_id: The ID of the source's only run; None: the source's own.
         project: The project of all runs; None: as the source says.
+        source: For messages. None: the first run's.
         on_progress: Called with the number of values and rows that were read since the last call.
 
     Raises:
@@ -132,10 +143,13 @@ def write_exports(
     written: list[WrittenRun] = []
     iterator = iter(parts)
     part = next(iterator, None)
+    first_id = part.run_id if isinstance(part, ImportedRun) else ""
     while part is not None:
         assert isinstance(part, ImportedRun), part
-        if written and run_id is not None and part.run_id != written[0].run.run_id:
-            raise ImporterError(f"{part.source} is a second run, and --as names one; import each by itself")
+        if run_id is not None and part.run_id != first_id:
+            others = (other.run_id for other in iterator if isinstance(other, ImportedRun))
+            n_runs = len({first_id, part.run_id, *others})
+            raise ImporterError(f"{source or written[0].run.source} has {n_runs:,} runs; --as names one")
         given: dict[str, Any] = {
             name: value for name, value in (("run_id", run_id), ("project", project)) if value is not None
         }
@@ -147,6 +161,9 @@ def write_exports(
             else:
                 part = None
             written.append(writer.finish())
+    n_runs = len({run.run_id for run in written})
+    for run in written:
+        run.is_only = n_runs == 1
     return written
 
 
@@ -228,7 +245,8 @@ class _RunWriter:
     def __init__(self, format_name: str, run: ImportedRun, directory: Path, given: dict[str, Any]) -> None:
         import duckdb
 
-        self._format = format_name
+        self._origin = _ORIGINS.get(format_name, format_name)
+        self._digest = hashlib.sha256()
         self._given = given
         self._source_run = run
         self._run = self._checked(run)
@@ -273,7 +291,30 @@ class _RunWriter:
 
     def add(self, part: Part) -> int:
         """Add a part, and return how many values or rows it has."""
+        self._digest_part(part)
         return self._adders[type(part)](part)
+
+    def _digest_part(self, part: Part) -> None:
+        """Digest what a part has. Contents of files are digested where they are read."""
+        if isinstance(part, Unmapped | ImportedRun):  # the run is digested at the end, as its last one describes it
+            return
+        if isinstance(part, Points):
+            times = np.where(part.times == self._run.file_us, 0, part.times) if self._run.file_us else part.times
+            rows = _row_numbers(part.rows, len(part.values))
+            self._digest_values(part.label, list(part.keys), len(part.values))
+            for array in (part.key_of, part.steps, times, part.values, rows):
+                self._digest.update(np.ascontiguousarray(array).data)
+            return
+        told = {field.name: getattr(part, field.name) for field in fields(part)}
+        told.pop("content", None)
+        if isinstance(part, Config | Summary) or told.get("ts") == self._run.file_us:
+            told.pop("ts", None)  # of the file, or of the beginning
+        self._digest_values(type(part).__name__, *told.values())
+
+    def _digest_values(self, *values: Any) -> None:
+        for value in values:
+            data = repr(value).encode("utf-8", "surrogatepass")
+            self._digest.update(len(data).to_bytes(8, "little") + data)
 
     def is_same(self, run: ImportedRun) -> bool:
         """Return True if a beginning of a run describes this one again."""
@@ -300,7 +341,7 @@ class _RunWriter:
             cleaned, fault = clean_name(label, NAME_CHARS_MAX)
             if fault:
                 raise ImporterError(f"{self._run.source}: label {label!r:.80} has {fault}; call it {cleaned!r}")
-            uuid = derived_uuid("imported", self._format, self._run.run_id, self._run.piece, label).hex()
+            uuid = derived_uuid("imported", self._origin, self._run.run_id, self._run.piece, label).hex()
             writer = self._writers[label] = _Writer(self._run.source, len(self._writers), uuid)
         return writer
 
@@ -486,6 +527,7 @@ class _RunWriter:
         """Keep a file of the source; return its digest and size, or None if it cannot be read."""
         if isinstance(content, bytes):
             digest = hashlib.sha256(content).hexdigest()
+            self._digest_values(digest)
             (self._contents / digest).write_bytes(content)
             return digest, len(content)
         staged = self._contents / _STAGED
@@ -503,6 +545,7 @@ class _RunWriter:
                 found.update(data)
                 n_bytes += copy.write(data)
         os.rename(staged, self._contents / found.hexdigest())
+        self._digest_values(found.hexdigest())
         return found.hexdigest(), n_bytes
 
     # -- the files of the export --
@@ -512,6 +555,14 @@ class _RunWriter:
         if not self._writers:
             self._writer(MAIN)
         primary = MAIN if MAIN in self._writers else next(iter(self._writers))
+        of_path = {*_NOT_DIGESTED, *(self._run.of_path - self._given.keys())}
+        self._digest_values(
+            *(getattr(self._run, field.name) for field in fields(ImportedRun) if field.name not in of_path)
+        )
+        digest, tagged = self._digest.hexdigest(), self._writers[primary]
+        times = [time for time in (tagged.first_us, self._run.created_us) if time is not None]
+        ts = next(iter(times), _file_us(self._run.source))
+        self._add("run_tags", primary, ts, len(digest), key=f"{DIGEST_TAG}{self._origin}", value=digest)
         tables = self._write_points()
         for name, rows in self._rows.items():
             rows.flush()
@@ -532,6 +583,8 @@ class _RunWriter:
         return WrittenRun(
             self._run,
             self._directory,
+            self._origin,
+            digest,
             self._unmapped,
             {bytes.fromhex(writer.uuid): writer.next_seq for writer in self._writers.values()},
             n_points=tables.get("metrics.parquet", {}).get("rows", 0),
@@ -604,7 +657,7 @@ class _RunWriter:
             "node": node,
             "agent_node": node,
             "hostname": self._run.host,
-            "launch": derived_uuid("imported", self._format, self._run.run_id, self._run.piece).hex(),
+            "launch": derived_uuid("imported", self._origin, self._run.run_id, self._run.piece).hex(),
             "restart": 0,
             "state": end.state,
             "exit_code": end.exit_code,

@@ -35,6 +35,8 @@ class ImportedRun:
         piece: What distinguishes the sources of one run, such as the start of a resumed part; they become attempts.
         host: The machine, if it is known.
         created_us: The beginning of the run; None: the first time of its parts.
+        of_path: Which fields follow from the path: another spelling of it is the same source.
+        file_us: The time of the file, which parts without a time have: a copy has another one.
     """
 
     source: Path
@@ -48,6 +50,8 @@ class ImportedRun:
     tags: Sequence[str] = ()
     host: str | None = None
     created_us: int | None = None
+    of_path: frozenset[str] = frozenset()
+    file_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

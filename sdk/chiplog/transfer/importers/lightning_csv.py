@@ -31,7 +31,9 @@ def read(path: Path, options: Options) -> Iterator[Part]:
         raise ImporterError(f"{path}: no {_METRICS} in it; name a folder like lightning_logs/version_0")
     for folder in folders:
         name = "/".join(folder.resolve().parts[-2:])
-        run = ImportedRun(source=folder, run_id=run_id_of_path("lightning", folder), name=name)
+        run = ImportedRun(
+            source=folder, run_id=run_id_of_path("lightning", folder), name=name, of_path=frozenset({"name"})
+        )
         hyperparameters = _hyperparameters(folder / _HYPERPARAMETERS)  # read first: bad ones end the import
         yield from read_table(folder / _METRICS, run, options.column_map)
         if hyperparameters:

@@ -101,6 +101,7 @@ class _RunReader:
             run_id=f"tensorboard-{digest[:_DIGEST_CHARS]}",
             project=own_name if is_root else self._root.resolve().name,
             name=own_name if is_root else str(self._directory.relative_to(self._root)),
+            of_path=frozenset({"name", "project"}),
         )
 
     def _parts_of(self, event: Any) -> Iterator[Part]:

@@ -93,6 +93,7 @@ class _Store:
             name=name,
             group=config.get("_Group") or None,
             created_us=created_us,
+            of_path=frozenset({"project"}),
         )
         if config and created_us is not None:
             yield Config(values=config, ts=created_us)

@@ -55,7 +55,13 @@ def read(path: Path, options: Options) -> Iterator[Part]:
     folder = file.resolve().parent
     folder = folder.parent if folder.name.startswith(_CHECKPOINT) else folder
     ts = file.stat().st_mtime_ns // 1000
-    yield ImportedRun(source=file, run_id=run_id_of_path("huggingface", folder), name=folder.name)
+    yield ImportedRun(
+        source=file,
+        run_id=run_id_of_path("huggingface", folder),
+        name=folder.name,
+        of_path=frozenset({"name"}),
+        file_us=ts,
+    )
     settings = {name: value for name, value in state.items() if name not in (*_SUMMARY, *_NO_SETTINGS)}
     yield Config(values={name: value for name, value in settings.items() if value is not None}, ts=ts)
     points = PointBuffer()
