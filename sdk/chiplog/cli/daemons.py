@@ -7,6 +7,7 @@ import click
 from chiplog.identity.recording_dir import recording_dir
 from chiplog.ops import daemons
 from chiplog_schemas.paths import Paths, paths_for_root
+from chiplog_schemas.transport.collector_memory import LOCAL
 
 _STARTS_MAX = 5  # of one daemon: a rank starts one at most every second, and few meet the moment
 _DIR = click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
@@ -15,14 +16,24 @@ _DIR = click.option("--dir", "directory", metavar="DIR", help="In place of CHIPL
 @click.command()
 @_DIR
 @click.option("--take-over", metavar="HOST", help="Own the data of a host that is gone, if hosts share DIR.")
-def up(directory: str | None, take_over: str | None) -> None:
+@click.option(
+    "--collector",
+    type=click.Choice([LOCAL]),
+    help="Deliver to the collector of DIR again, with all that waits for another one.",
+)
+def up(directory: str | None, take_over: str | None, collector: str | None) -> None:
     """Start a collector and an agent in the background. They run until `chiplog down`.
 
     This is never required: a training starts them itself, and those exit when they are idle.
     """
     where = paths_for_root(recording_dir(directory))
     wanted = [daemons.AGENT]
-    if elsewhere := daemons.goes_elsewhere(where):  # safeguard: up-keeps-configured-collector
+    elsewhere = daemons.goes_elsewhere(where)
+    arguments = ["--collector", collector] if collector else []
+    if collector:
+        os.environ.pop("CHIPLOG_COLLECTOR", None)
+        wanted.insert(0, daemons.COLLECTOR)
+    elif elsewhere:  # safeguard: up-keeps-configured-collector
         click.echo(f"chiplog: {elsewhere}", err=True)
         os.environ.pop("CHIPLOG_COLLECTOR", None)
     elif not os.environ.get("CHIPLOG_COLLECTOR"):
@@ -31,9 +42,13 @@ def up(directory: str | None, take_over: str | None) -> None:
         if take_over:
             daemons.take_over(where, take_over)
         before = {module: daemons.daemon_pid(where, module) for module in wanted}
+        if collector and elsewhere:  # safeguard: up-ends-delivery-elsewhere
+            daemons.stop(where, daemons.AGENT)
         for module in reversed(wanted):  # the agent first: it would start another collector
             _stop_embedded(where, module)
-        pids = {module: _start_to_stay(where, module) for module in wanted}
+        pids = {
+            module: _start_to_stay(where, module, arguments if module == daemons.AGENT else []) for module in wanted
+        }
     except OSError as error:
         raise click.ClickException(str(error)) from error
     for module, pid in pids.items():
@@ -41,10 +56,10 @@ def up(directory: str | None, take_over: str | None) -> None:
         click.echo(f"{module.removeprefix('chiplog_')} {word} (process {pid}) for {where.root}")
 
 
-def _start_to_stay(where: Paths, module: str) -> int:
+def _start_to_stay(where: Paths, module: str, arguments: list[str]) -> int:
     """Start a daemon that stays; return its PID. One that a training started is replaced: it would exit."""
     for _ in range(_STARTS_MAX):
-        pid = daemons.start(where, module, [])
+        pid = daemons.start(where, module, arguments)
         # safeguard: up-names-lasting-daemon
         if not daemons.is_embedded(where, module) and daemons.daemon_pid(where, module) == pid:
             return pid

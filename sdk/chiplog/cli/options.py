@@ -1,6 +1,7 @@
 """Options of the commands that query: the data source, and how errors of a query end a command."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -8,10 +9,13 @@ import click
 
 from chiplog.cli.format_values import printable
 from chiplog.cli.suggestions import require_known
+from chiplog.identity.recording_dir import recording_dir
+from chiplog.ops import daemons
 from chiplog.query.client import Client, NoDataError, QueryError, connect
 from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
 from chiplog.settings import clean_name
 from chiplog_schemas.limits import NAME_CHARS_MAX
+from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.query.duckdb_errors import remedy_of_query
 
 _NO_START = "chiplog.no_start"  # in click's meta of one command
@@ -79,6 +83,7 @@ def open_client(dir_: str | None, url: str | None) -> Iterator[Client]:
         raise click.UsageError(f"--dir {dir_} and --url {url} exclude each other; give one of them")
     try:
         with connect(url, dir=dir_, start=may_start()) as client:
+            _report_elsewhere(dir_, url)
             yield client
     except QueryError as error:
         blamed = BadQuery if error.kind in ("refused", "forbidden", "sql") else click.ClickException
@@ -88,6 +93,14 @@ def open_client(dir_: str | None, url: str | None) -> Iterator[Client]:
         raise click.ClickException(str(error)) from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _report_elsewhere(dir_: str | None, url: str | None) -> None:
+    """Print one line on stderr if a directory is read whose agents deliver to another collector."""
+    if url is not None or (dir_ is None and os.environ.get("CHIPLOG_COLLECTOR")):
+        return  # that collector is read
+    if elsewhere := daemons.goes_elsewhere(paths_for_root(recording_dir(dir_))):  # safeguard: reader-reports-elsewhere
+        click.echo(f"chiplog: {elsewhere}", err=True)
 
 
 def require_label(client: Client, run: str, label: str) -> None:

@@ -159,6 +159,9 @@ class SenderThread:
             named, kept = os.environ.get("CHIPLOG_COLLECTOR"), remembered_collector(self._places.agent)
             if named and kept is not None and kept.is_configured and kept.address != named:
                 notices.append(f"this node's agent delivers to {kept.address}, not to {named} of CHIPLOG_COLLECTOR")
+            elif not named and kept is not None and not kept.is_configured:  # safeguard: rank-reports-former-collector
+                why = "the collector that an earlier run named, because not all is delivered there"
+                notices.append(f"this run goes to {kept.address}, {why}; see chiplog status")
             elif not named and kept is None:
                 notices.append(served_elsewhere(self._places))
         for notice in filter(None, notices):

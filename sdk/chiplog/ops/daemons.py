@@ -1,6 +1,7 @@
 """Start, stop and find the agent and collector of a CHIPLOG_DIR. Used by the command line and by `connect()`."""
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -9,19 +10,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from chiplog_schemas.addresses import ipc_path
-from chiplog_schemas.limits import EVENT_BYTES_MAX
+from chiplog_schemas.addresses import AddressError, ipc_path, is_loopback
+from chiplog_schemas.limits import EVENT_BYTES_MAX, KIB
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.daemon import NOT_FOR_DAEMONS, output_path, start_daemon
 from chiplog_schemas.process.file_lock import EMBEDDED, Lock, lock_holder_pid, lock_note
-from chiplog_schemas.process.log_owner import WATCH_S, LogOwnership, may_write_log
+from chiplog_schemas.process.log_owner import WATCH_S, LogOwnership, may_write_log, read_owner
 from chiplog_schemas.process.procfs import START, read_proc_stat
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, is_adoptable, list_journals
 from chiplog_schemas.storage.segment_format import list_segments
 from chiplog_schemas.storage.segment_log import OWED_NAME
 from chiplog_schemas.storage.watermark import Watermark
 from chiplog_schemas.transport.collector_memory import remembered_collector
-from chiplog_schemas.transport.link_status import LinkStatus, read_link_status
+from chiplog_schemas.transport.link_status import LinkState, LinkStatus, read_link_status
 
 COLLECTOR, AGENT, INDEX = "chiplog_collector", "chiplog_agent", "chiplog_collector.index"
 START_WAIT_S = 15.0  # importing DuckDB on a busy machine
@@ -31,6 +32,12 @@ COMING_UP_MAX_S = 60.0  # an older daemon answers or hangs
 _LOOK_AGAIN_S = 0.05
 _JUST_FINISHED_S = 10.0  # the collector has the end of a run long before, unless something is wrong
 _TAIL_BYTES = min(4096, EVENT_BYTES_MAX)
+_HOW_IT_ANSWERS = {
+    LinkState.CONNECTING: ", which has not answered yet",
+    LinkState.CLOSED: ", which is out of reach",
+    LinkState.OPEN: ", which answers",
+    LinkState.REFUSING: ", which answers",
+}
 
 
 def lock_path(where: Paths, module: str) -> Path:
@@ -206,14 +213,44 @@ def may_apply_log(where: Paths) -> bool:
 
 
 def goes_elsewhere(where: Paths) -> str:
-    """Return one line if the agents of this directory deliver to a collector that is configured; '' otherwise."""
+    """Return one line if the agents of this directory deliver to another collector; '' otherwise.
+
+    It reads small files only: whether that collector answers is what the agent has reported.
+    """
     collector = remembered_collector(where.agent)
     if collector is None:
         return ""
+    link = collector_link_status(where)
+    is_open = link is not None and link.state in (LinkState.OPEN, LinkState.REFUSING)
+    if is_open and _is_own_service(where, collector.address):  # safeguard: own-service-is-here
+        return ""
+    answers = _HOW_IT_ANSWERS[link.state] if link is not None else ""
+    n_bytes = 0 if is_open else _spool_bytes(where)
+    waits = f"; {n_bytes / KIB:,.0f} KiB wait in the spool" if n_bytes else ""
     return (
-        f"what is logged under {where.root} goes to the collector {collector.address}: query it with --url or "
-        "CHIPLOG_COLLECTOR; `chiplog agent --collector local` ends that"
+        f"what is logged under {where.root} goes to the collector {collector.address}{answers}{waits}; query it with "
+        f"--url or CHIPLOG_COLLECTOR; `chiplog up --dir {shlex.quote(str(where.root))} --collector local` delivers "
+        "here again, with all that waits"
     )
+
+
+def _is_own_service(where: Paths, address: str) -> bool:
+    """Return True if an address that answers is of this host, and a collector runs here that listens at named ones."""
+    try:
+        if not is_loopback(address):
+            return False
+        owner = read_owner(where.collector)
+    except (OSError, AddressError):  # AddressError: a Unix socket
+        return False
+    return owner is not None and owner.is_service and daemon_pid(where, COLLECTOR) > 0
+
+
+def _spool_bytes(where: Paths) -> int:
+    """Return the size of the spool; 0 if it cannot be read."""
+    try:
+        return sum(path.stat().st_size for _, path in list_segments(where.agent / "spool"))
+    except OSError:
+        return 0  # the agent has just removed one
 
 
 def take_over(where: Paths, host: str) -> None:

@@ -1,6 +1,7 @@
 """`chiplog up`: the daemons that it names are those that run in the end, and stay until `chiplog down`."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from chiplog.cli.root import main
 from chiplog.ops import daemons
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.daemon import start_daemon
+from chiplog_schemas.transport.collector_memory import remembered_collector
+from tests.support.ports import free_ports
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
 
@@ -29,6 +32,18 @@ SAFEGUARDS = [
         part="bool(bind or query or page)",
         new="True",
         test="test_a_change_after_a_kill_of_the_daemons_of_up_starts_a_collector",
+    ),
+    Safeguard(
+        "up --collector local ends an agent that delivers elsewhere",
+        "up-ends-delivery-elsewhere",
+        condition=False,
+        test="test_readers_report_a_mistyped_collector_and_the_remedy_that_brings_its_runs_back",
+    ),
+    Safeguard(
+        "a reader reports that its directory lacks what goes to another collector",
+        "reader-reports-elsewhere",
+        condition=False,
+        test="test_readers_report_a_mistyped_collector_and_the_remedy_that_brings_its_runs_back",
     ),
 ]
 MODULES = (daemons.COLLECTOR, daemons.AGENT)
@@ -87,3 +102,55 @@ def test_a_change_after_a_kill_of_the_daemons_of_up_starts_a_collector(where, ca
     assert main(["edit", "killed-1", "--name", "again", "--dir", str(where.root)]) == 0
     assert main(["rm", "killed-1", "--yes", "--dir", str(where.root)]) == 0
     assert "deleted killed-1 (again)" in capsys.readouterr().out
+
+
+def train(where: Paths, run_id: str, **environment: str) -> str:
+    """Record a run in a process; return what it prints on stderr."""
+    script = f"import chiplog; run = chiplog.init(run_id={run_id!r}, capture_console=False); run.log({{'a': 1}})"
+    environ = os.environ | {"CHIPLOG_DIR": str(where.root), **environment}
+    command = [sys.executable, "-c", f"{script}; run.finish()"]
+    return subprocess.run(command, env=environ, timeout=100, check=True, capture_output=True, text=True).stderr
+
+
+def test_readers_report_a_mistyped_collector_and_the_remedy_that_brings_its_runs_back(
+    where, capsys, monkeypatch
+) -> None:
+    monkeypatch.setenv("CHIPLOG_DIR", str(where.root))
+    mistyped = f"tcp://localhost:{free_ports()}"
+    train(where, "before")
+    assert main(["runs"]) == 0 and main(["down"]) == 0
+    assert capsys.readouterr().err == ""
+    train(where, "mistyped", CHIPLOG_COLLECTOR=mistyped)
+    # As an operator: an agent that `up` would keep.
+    daemons.stop(where, daemons.AGENT)
+    assert main(["up"]) == 0
+    wait_until(lambda: not any(where.journals.iterdir()), "an agent that has the run")
+    assert f"this run goes to {mistyped}" in train(where, "after")
+    capsys.readouterr()
+    readings = [["runs"], ["show", "before"], ["sql", "FROM runs", "--no-start"], ["top", "before", "--once"]]
+    for command in readings:
+        assert main([*command, "--format", "json"]) == 0
+        printed = capsys.readouterr()
+        lines = [line for line in printed.err.splitlines() if mistyped in line]
+        assert len(lines) == 1 and mistyped not in printed.out, printed
+    assert "KiB wait in the spool" in lines[0]
+    assert "has not answered yet" in lines[0] or "is out of reach" in lines[0]
+    monkeypatch.setenv("CHIPLOG_COLLECTOR", mistyped)
+    assert main(["runs"]) == 1
+    assert "goes to the collector" not in capsys.readouterr().err, "it was asked for"
+    remedy = lines[0].split("`")[1]
+    assert main(shlex.split(remedy)[1:]) == 0
+    check(where, capsys.readouterr().out)
+    monkeypatch.delenv("CHIPLOG_COLLECTOR", raising=False)
+    assert remembered_collector(where.agent) is None
+
+    def listed() -> set[str]:
+        assert main(["runs", "--columns", "run_id", "--format", "csv"]) == 0
+        printed = capsys.readouterr()
+        assert mistyped not in printed.err
+        return set(printed.out.split()[1:])
+
+    wait_until(lambda: listed() == {"before", "mistyped", "after"}, "all runs")
+    assert main(["down"]) == 0
+    train(where, "again")
+    wait_until(lambda: "again" in listed(), "a run after the remedy")

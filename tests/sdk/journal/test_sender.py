@@ -59,6 +59,12 @@ SAFEGUARDS = [
         value="False",
         test="test_another_agent_is_started_only_if_the_one_that_runs_cannot_answer",
     ),
+    Safeguard(
+        "a rank reports that it delivers to the collector that an earlier run named",
+        "rank-reports-former-collector",
+        condition=False,
+        test="test_a_rank_reports_the_collector_that_only_an_earlier_run_named",
+    ),
 ]
 
 
@@ -211,6 +217,21 @@ def test_a_rank_names_the_keys_that_an_agent_in_place_of_a_configured_one_lacks(
     ran = begin(None)
     wait_until(lambda: ran.said, "a line")
     assert ran.said[0].startswith("no agent could be started: ") and f"{tmp_path}/keys" in ran.said[0]
+
+
+@pytest.mark.parametrize("is_configured", [False, True])
+def test_a_rank_reports_the_collector_that_only_an_earlier_run_named(
+    begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_configured: bool
+) -> None:
+    monkeypatch.delenv("CHIPLOG_COLLECTOR", raising=False)
+    place = paths_for_root(tmp_path / "chiplog")
+    ensure_private_dir(place.agent)
+    remember_collector(place.agent, RememberedCollector("tcp://192.0.2.1:9", f"{tmp_path}/keys", "site", is_configured))
+    ran = begin(None)
+    ran.said.clear()
+    ran.thread._report_place()
+    lines = [line for line in ran.said if line.startswith("this run goes to tcp://192.0.2.1:9, ")]
+    assert len(lines) == (not is_configured), ran.said
 
 
 def test_a_sender_that_waits_for_descriptors_ends_when_it_is_told(begin, monkeypatch) -> None:

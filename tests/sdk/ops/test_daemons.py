@@ -16,6 +16,7 @@ from chiplog_schemas.process.file_lock import Lock
 from chiplog_schemas.process.log_owner import LogOwnership
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME
 from chiplog_schemas.storage.segment_format import segment_name
+from chiplog_schemas.transport.collector_memory import RememberedCollector, remember_collector
 from chiplog_schemas.transport.link_status import LinkState, write_link_status
 from tests.support.lock_holder import lock_holder
 from tests.support.node import end_daemons
@@ -34,6 +35,12 @@ SAFEGUARDS = [
         "adopted-journal-awaited",
         value="ended",
         test="test_a_journal_is_on_its_way_before_and_while_the_agent_reads_it",
+    ),
+    Safeguard(
+        "an agent that reaches the collector of its directory by a TCP address does not deliver elsewhere",
+        "own-service-is-here",
+        condition=False,
+        test="test_a_collector_of_this_directory_with_a_tcp_address_is_not_elsewhere",
     ),
 ]
 AGENT, COLLECTOR, INDEX = daemons.AGENT, daemons.COLLECTOR, daemons.INDEX
@@ -216,6 +223,27 @@ def test_the_link_is_as_the_running_agent_reports_it(where: Paths) -> None:
         held.release()
     with lock_holder(lock(where, AGENT)):
         assert daemons.collector_link_status(where) is None, "the report is an earlier agent's"
+
+
+def test_a_collector_of_this_directory_with_a_tcp_address_is_not_elsewhere(where: Paths) -> None:
+    where.agent.mkdir(parents=True)
+    where.collector.mkdir(parents=True)
+    agent, collector = Lock(lock(where, AGENT)), Lock(lock(where, COLLECTOR))
+    owner = LogOwnership(where, is_service=True)
+    try:
+        for address, state, is_elsewhere in (
+            ("tcp://127.0.0.1:4100", LinkState.OPEN, False),
+            ("tcp://127.0.0.1:4100", LinkState.CLOSED, True),
+            ("tcp://192.0.2.1:4100", LinkState.OPEN, True),
+            ("ipc:///elsewhere.sock", LinkState.OPEN, True),
+        ):
+            remember_collector(where.agent, RememberedCollector(address, "", "site", True))
+            write_link_status(where.agent_link, state, "")
+            assert bool(daemons.goes_elsewhere(where)) is is_elsewhere, (address, state)
+    finally:
+        owner.release()
+        collector.release()
+        agent.release()
 
 
 def test_the_last_line_of_a_daemon_is_its_newest_output(where: Paths) -> None:
