@@ -2,8 +2,8 @@
 
     CHIPLOG_DIR/agent/collector    JSON: address, keys, node, is_configured
 
-`chiplog agent --collector` writes it, and removes it with the word `local`. An agent that a training started with
-CHIPLOG_COLLECTOR writes it too, and removes it once the spool is delivered.
+`chiplog agent --collector` writes it, and removes it with the word `local`; so does `chiplog up --collector local`. An
+agent that a training started with CHIPLOG_COLLECTOR writes it too, and removes it once the spool is delivered.
 """
 
 import contextlib

@@ -12,6 +12,7 @@ import pytest
 
 from chiplog.cli.root import main
 from chiplog.ops import daemons
+from chiplog.query import client
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.daemon import start_daemon
 from chiplog_schemas.transport.collector_memory import remembered_collector
@@ -136,7 +137,9 @@ def test_readers_report_a_mistyped_collector_and_the_remedy_that_brings_its_runs
     assert "KiB wait in the spool" in lines[0]
     assert "has not answered yet" in lines[0] or "is out of reach" in lines[0]
     monkeypatch.setenv("CHIPLOG_COLLECTOR", mistyped)
-    assert main(["runs"]) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "CONNECT_WAIT_S", 0.1)
+        assert main(["runs"]) == 1
     assert "goes to the collector" not in capsys.readouterr().err, "it was asked for"
     remedy = lines[0].split("`")[1]
     assert main(shlex.split(remedy)[1:]) == 0

@@ -228,8 +228,7 @@ def test_a_rank_reports_the_collector_that_only_an_earlier_run_named(
     ensure_private_dir(place.agent)
     remember_collector(place.agent, RememberedCollector("tcp://192.0.2.1:9", f"{tmp_path}/keys", "site", is_configured))
     ran = begin(None)
-    ran.said.clear()
-    ran.thread._report_place()
+    ran.until_ticked()
     lines = [line for line in ran.said if line.startswith("this run goes to tcp://192.0.2.1:9, ")]
     assert len(lines) == (not is_configured), ran.said
 
