@@ -64,7 +64,7 @@ def read_table(path: Path, run: ImportedRun, column_map: Mapping[str, str]) -> I
             file.seek(0)
             rows = csv.reader(file, delimiter=max(_DELIMITERS, key=first.count), strict=True)
             header = next(rows, [])
-            table = _Table(path, run, _columns_of(path, header, column_map), len(header))
+            table = _Table(path, run, _columns_of(path, header, column_map), header)
             yield from table.parts(enumerate(rows), lambda: rows.line_num)
     except UnicodeDecodeError as error:
         raise ImporterError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
@@ -107,12 +107,13 @@ def _columns_of(path: Path, header: list[str], column_map: Mapping[str, str]) ->
 class _Table:
     """The rows of one file."""
 
-    def __init__(self, path: Path, run: ImportedRun, columns: _Columns, n_columns: int) -> None:
+    def __init__(self, path: Path, run: ImportedRun, columns: _Columns, header: list[str]) -> None:
         self._path = path
         self._run = run
         self._roles = columns.roles
         self._metrics = columns.metrics
-        self._n_columns = n_columns
+        self._n_columns = len(header)
+        self._step_name = header[columns.roles["step"]].strip() if "step" in columns.roles else ""
         self._file_us = path.stat().st_mtime_ns // 1000
         self._buffers: dict[str, PointBuffer] = {}
         self._runs: set[str] = set()
@@ -153,7 +154,7 @@ class _Table:
 
     def _row(self, where: str, number: int, row: list[str]) -> Iterator[Part]:
         roles = self._roles
-        step = _step_of(where, row[roles["step"]]) if "step" in roles else number
+        step = _step_of(where, row[roles["step"]], self._step_name) if "step" in roles else number
         ts = _time_of(where, row[roles["time"]]) if "time" in roles else self._file_us
         label = (row[roles["label"]].strip() if "label" in roles else "") or MAIN
         numbers: dict[str, float] = {}
@@ -188,15 +189,21 @@ def _value_of(where: str, key: str, cell: str) -> float | str:
         return cell.strip()
 
 
-def _step_of(where: str, cell: str) -> int:
+def _step_of(where: str, cell: str, column: str) -> int:
+    """Return a step. column: its name, which a second header line has as a cell."""
+    remedy = "correct it"
     try:
         step = int(cell) if cell.strip().lstrip("+-").isdigit() else float(cell)
         if step == int(step) and -_STEP_END <= step < _STEP_END:
             return int(step)
-    except (ValueError, OverflowError):
+        if step != int(step):
+            remedy = "--map step= numbers the rows"
+    except OverflowError:
         pass
-    hint = "; the file has two header lines: remove one" if where.endswith(":2") else ""
-    raise ImporterError(f"{where}: step {cell!r:.80} is no whole number{hint or '; correct it'}")
+    except ValueError:
+        if cell.strip() == column or (cell.strip()[:1].isalpha() and where.endswith(":2")):
+            remedy = "the file has two header lines: remove one"
+    raise ImporterError(f"{where}: step {cell!r:.80} is no whole number; {remedy}")
 
 
 def _time_of(where: str, cell: str) -> int:
