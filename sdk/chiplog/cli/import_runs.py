@@ -33,7 +33,7 @@ from chiplog.transfer.import_delivery import (
 from chiplog.transfer.importers.csv_file import ROLES
 from chiplog.transfer.importers.export_writer import DIGEST_TAG, WrittenRun, write_exports
 from chiplog.transfer.importers.formats import FORMATS, Options, guess_format, importer_of
-from chiplog.transfer.importers.imported_run import ImporterError
+from chiplog.transfer.importers.imported_run import ImporterError, spelled
 from chiplog.transfer.importers.written_blocks import WrittenBlocks
 from chiplog_schemas.addresses import check_connect
 from chiplog_schemas.model.intervals import Intervals
@@ -145,6 +145,10 @@ def _column_map(maps: tuple[str, ...]) -> dict[str, str]:
         role, is_given, column = text.partition("=")
         if not is_given or role not in ROLES:
             raise click.UsageError(f"--map {text!r:.80} is not ROLE=COLUMN; roles are {', '.join(ROLES)}")
+        if role in found:
+            raise click.UsageError(
+                f"--map names two columns for {role}: {found[role]!r:.80} and {column!r:.80}; give one"
+            )
         found[role] = column
     return found
 
@@ -155,9 +159,15 @@ def _format_of(path: Path) -> str:
         return EXPORT
     _require_one_export(path)
     if (found := guess_format(path)) is not None:
+        others = [name for name in FORMATS if name != found and path.is_dir() and importer_of(name).is_one(path)]
+        if others:
+            formats = ", ".join(others)
+            click.echo(f"{path}: read as {found}; it looks like {formats}, too: --from reads it as that", err=True)
         return found
     if not path.exists():
-        raise click.UsageError(f"{path} does not exist; name an export of chiplog, or what another library wrote")
+        raise click.UsageError(
+            f"{spelled(path)} does not exist; name an export of chiplog, or what another library wrote"
+        )
     raise click.UsageError(
         f"{path} is no export of chiplog, and looks like none of {', '.join(FORMATS)}; name what it is with --from, or "
         f"a directory with {RUN_FILE}"
@@ -174,7 +184,7 @@ def _read_source(
     parts = importer_of(format_name).read(path, options)
     try:
         with progress_bar(MofNCompleteColumn()) as progress:
-            task = progress.add_task(f"reading {path}", total=None)
+            task = progress.add_task(f"reading {spelled(path)}", total=None)
             written = write_exports(
                 format_name,
                 parts,
@@ -234,7 +244,8 @@ def _send_written(directory: str | None, url: str | None, destination: Destinati
 
 def _report_delivered(destination: Destination, run_id: str, n_points: int, n_files: int, has_all: bool) -> None:
     files = f"{n_files} file{'s' if n_files != 1 else ''}"
-    line = f"run {run_id}: {n_points:,} points, {files}, delivered to {destination.address}"
+    points = f"{n_points:,} point{'s' if n_points != 1 else ''}"
+    line = f"run {run_id}: {points}, {files}, delivered to {destination.address}"
     click.echo(f"{line}; it had all of its events before" if has_all else line, err=True)
 
 

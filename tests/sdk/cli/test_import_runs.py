@@ -297,7 +297,7 @@ def test_a_changed_run_does_not_keep_the_others_of_its_source_out(centre: Centre
     path.write_text("run,label,step,time,loss\nold,main,1,2026-01-01,0.25\nnew,main,1,2026-01-01,2\n")
     done = run(path, "--dir", centre.root)
     refused, delivered = done.stderr.splitlines()
-    assert done.exit_code == 1 and delivered.startswith("run new: 1 points, 0 files, delivered to ")
+    assert done.exit_code == 1 and delivered.startswith("run new: 1 point, 0 files, delivered to ")
     assert refused == (
         f"Error: {path}: run old was imported before, and the source has changed since, or --map or --project; "
         "chiplog rm old, then import it again"
@@ -308,6 +308,15 @@ def test_a_changed_run_does_not_keep_the_others_of_its_source_out(centre: Centre
     ]
     named = run(path, "--as", "x", "--dir", centre.root)
     assert (named.exit_code, named.stderr.splitlines()[-1]) == (2, f"Error: {path} has 2 runs; --as names one")
+
+
+def test_a_directory_of_several_formats_names_those_that_are_left(centre: Centre, tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("step,loss\n1,0.5\n")
+    (tmp_path / "trainer_state.json").write_text('{"log_history": []}')
+    done = run(tmp_path, "--dir", centre.root)
+    named, delivered = done.stderr.splitlines()
+    assert named == f"{tmp_path}: read as lightning; it looks like huggingface, too: --from reads it as that"
+    assert ": 1 point, 0 files, delivered to " in delivered
 
 
 def test_several_exports_are_checked_before_the_first_is_sent(centre: Centre, exported: Path, tmp_path: Path) -> None:
@@ -345,6 +354,8 @@ def test_several_exports_are_checked_before_the_first_is_sent(centre: Centre, ex
         (["/nowhere", "--from", "csv"], "/nowhere: No such file or directory; check the path, its disk, and TMPDIR"),
         (["{export}", "--map", "step=x"], "--map names columns of CSV files, and {export} is chiplog; leave it out"),
         (["{export}", "--map", "x"], "--map 'x' is not ROLE=COLUMN; roles are step, time, label, run, key, value"),
+        (["{export}", "--map", "step=a", "--map", "step=b"], "--map names two columns for step: 'a' and 'b'; give one"),
+        (["sqlite:///nope.db"], "sqlite:///nope.db does not exist; name an export of chiplog"),
         (["{export}", "--dir", "a", "--url", "tcp://x:1"], "--dir a and --url tcp://x:1 exclude each other"),
         (["{export}", "--url", "x"], "'x'"),
         (["{export}", "--url", "tcp://192.0.2.1:9"], "is on another host, which needs CURVE keys"),

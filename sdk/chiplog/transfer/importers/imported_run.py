@@ -305,6 +305,14 @@ def run_id_of_path(format_name: str, path: Path) -> str:
     return f"{format_name}-{digest[:_DIGEST_CHARS]}"
 
 
+def spelled(path: Path) -> str:
+    """Return a path for a message. A URI has its slashes again: a Path has one for several."""
+    scheme, separator, rest = str(path).partition(":/")
+    if not separator or not scheme.replace("+", "").isalnum() or path.exists():
+        return str(path)
+    return f"{scheme}:{'///' if scheme in ('sqlite', 'file') else '//'}{rest}"
+
+
 def number_of(value: Any) -> float | None:
     """Return a value of JSON as a number, or None if it is none. True is 1."""
     try:

@@ -32,6 +32,7 @@ from chiplog.transfer.importers.imported_run import (
     RunTag,
     SavedFile,
     Unmapped,
+    spelled,
 )
 from chiplog_schemas.storage.content_files import ANY_LABEL_FOLDER
 
@@ -59,7 +60,9 @@ def read(path: Path, options: Options) -> Iterator[Part]:
     uri = _server_of(path)
     place = _local(path)
     if uri is None and not place.exists():
-        raise ImporterError(f"{path} does not exist; name a database of MLflow, an mlruns folder or a tracking URI")
+        raise ImporterError(
+            f"{spelled(path)} does not exist; name a database of MLflow, an mlruns folder or a tracking URI"
+        )
     with contextlib.ExitStack() as stack:
         if uri is None and place.is_dir():
             _check_folder(place)
@@ -71,7 +74,7 @@ def read(path: Path, options: Options) -> Iterator[Part]:
         except (ImporterError, OSError):
             raise
         except Exception as error:  # of any store behind the URI
-            raise _unreadable(uri or path, error) from error
+            raise _unreadable(spelled(path), error) from error
 
 
 def _local(path: Path) -> Path:
@@ -112,7 +115,9 @@ def _library_set_up(path: Path) -> Iterator[None]:
         try:
             import mlflow  # noqa: F401
         except ImportError as error:
-            raise ImporterError(f"{path}: MLflow's own client reads its runs; pip install 'chiplog[mlflow]'") from error
+            raise ImporterError(
+                f"{spelled(path)}: MLflow's own client reads its runs; pip install 'chiplog[mlflow]'"
+            ) from error
         level = log.level
         log.setLevel(logging.CRITICAL)
         try:

@@ -238,6 +238,8 @@ def _hparams(value: Any, step: int, ts: int) -> Iterator[Part]:
             ended_us = _microseconds(info.end_time_secs, ts) if info.end_time_secs else None
             if info.status in _STATES:
                 yield End(state=_STATES[info.status], ended_us=ended_us)
+        case "experiment":  # which values hparams may have: add_hparams writes it beside those that they have
+            pass
         case _:
             yield Unmapped(what="descriptions of hparams")
 
