@@ -313,7 +313,8 @@ class _RunWriter:
 
     def _digest_values(self, *values: Any) -> None:
         for value in values:
-            data = repr(value).encode("utf-8", "surrogatepass")
+            told = sorted(value.items()) if isinstance(value, Mapping) else value
+            data = repr(told).encode("utf-8", "surrogatepass")
             self._digest.update(len(data).to_bytes(8, "little") + data)
 
     def is_same(self, run: ImportedRun) -> bool:

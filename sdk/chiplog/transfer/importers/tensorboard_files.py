@@ -231,8 +231,8 @@ def _hparams(value: Any, step: int, ts: int) -> Iterator[Part]:
     data = HParamsPluginData.FromString(value.metadata.plugin_data.content)
     match data.WhichOneof("data"):
         case "session_start_info":
-            hparams = data.session_start_info.hparams
-            yield Config(values={name: _plain(hparam) for name, hparam in hparams.items()}, ts=ts)
+            hparams = sorted(data.session_start_info.hparams.items())  # a map of protobuf has no order
+            yield Config(values={name: _plain(hparam) for name, hparam in hparams}, ts=ts)
         case "session_end_info":
             info = data.session_end_info
             ended_us = _microseconds(info.end_time_secs, ts) if info.end_time_secs else None
