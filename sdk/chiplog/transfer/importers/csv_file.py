@@ -37,7 +37,7 @@ ROLES = ("step", "time", "label", "run", "key", "value")
 _ATTEMPT = "attempt"
 _EXPORTED = (("run", "label", "step", "time"), ("run", "label", _ATTEMPT, "step", "time"))
 _DELIMITERS = ",;\t|"
-_DECIMAL_COMMA = re.compile(r"\s*[-+]?\d*,\d+([eE][-+]?\d+)?\s*")
+_DECIMAL_COMMA = re.compile(r"\s*[-+]?(\d*|\d{1,3}(\.\d{3})+),\d+([eE][-+]?\d+)?\s*")
 _SHOWN = 12  # columns in a message
 _STEP_END = 1 << 63
 _SECONDS = (1e8, 1e11)  # 1973 and the year 5138: less has elapsed since a start, more are milliseconds
@@ -112,6 +112,7 @@ class _Table:
         self._run = run
         self._roles = columns.roles
         self._metrics = columns.metrics
+        self._header = header
         self._n_columns = len(header)
         self._step_name = header[columns.roles["step"]].strip() if "step" in columns.roles else ""
         self._file_us = path.stat().st_mtime_ns // 1000
@@ -130,6 +131,8 @@ class _Table:
                     f"{where}: {len(row)} cells, and the header has {self._n_columns}; quote cells that have the "
                     "separator, also as decimal comma, or fill the row"
                 )
+            if row == self._header:
+                raise ImporterError(f"{where}: this is the header again; the file has two header lines: remove one")
             named = row[self._roles["run"]].strip() if "run" in self._roles else ""
             if named != run:
                 yield from self._flush()
@@ -179,6 +182,8 @@ def _value_of(where: str, key: str, cell: str) -> float | str:
     """Return the number or text in a cell; '' if it is empty."""
     if not cell:
         return ""
+    if "_" in cell:  # 1_000 is a number in Python only
+        return cell.strip()
     try:
         return float(cell)
     except ValueError:

@@ -135,7 +135,7 @@ class _Store:
     def _metrics(self, run: str) -> Iterator[Part]:
         points = PointBuffer()
         for row in self._rows("metrics", run):
-            step, ts = int(row["step"]), row.us("timestamp")
+            step, ts = row.int("step"), row.us("timestamp")
             numbers: dict[str, float] = {}
             for key, value in _flat(row.json("metrics")):
                 number = _number(value)
@@ -184,7 +184,7 @@ class _Store:
             row = _Row(dict(found), f"{self._path}: table artifact_versions, row {found['id']}")
             for entry in row.json("manifest", list):
                 digest = str(entry.get("digest", ""))
-                path = f"artifacts/{row['name']}/v{row['version']}/{entry['path']}"
+                path = f"artifacts/{row['name']}/v{row['version']}/{entry.get('path', '')}"
                 if digest.isalnum():
                     yield SavedFile(path=path, content=blobs / digest[:2] / digest, ts=row.us("created_at"))
                 else:
@@ -215,6 +215,13 @@ class _Row(dict[str, Any]):
         except (ValueError, TypeError) as error:
             raise self._error(column, str(error)) from error
         return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+    def int(self, column: str) -> int:
+        """Return a whole number. Raises ImporterError."""
+        try:
+            return int(self[column])
+        except (ValueError, TypeError) as error:
+            raise self._error(column, str(error)) from error
 
     def _error(self, column: str, reason: str) -> ImporterError:
         return ImporterError(

@@ -33,6 +33,7 @@ from chiplog.transfer.importers.imported_run import (
 )
 from chiplog.transfer.importers.wandb_media import media_parts
 from chiplog.transfer.wandb_file import WandbFileError, read_records
+from chiplog_schemas.storage.content_files import invalid_path_reason
 
 _RUNS = ("offline-run-*/run-*.wandb", "run-*/run-*.wandb")
 _PRIVATE = ("_step", "_runtime", "_timestamp", "_wandb")  # W&B's own
@@ -286,6 +287,9 @@ class _WandbRun:
 
     def _saved_files(self) -> Iterator[Part]:
         for name in dict.fromkeys(self._saved):
+            if invalid_path_reason(name) is not None:
+                yield Unmapped(what="files that are saved from elsewhere", example=name)
+                continue
             for path in [self._files / name] if not any(c in name for c in "*?[") else sorted(self._files.glob(name)):
                 yield SavedFile(path=path.relative_to(self._files).as_posix(), content=path, ts=self._last_us)
 
