@@ -73,11 +73,11 @@ def is_read_of_user() -> bool:
     return name in _READS
 
 
-def is_asked_by(name: str) -> bool:
-    """Return True if MLflow's function of this name asks: `start_run` and `set_experiment` wait for nothing."""
+def is_asked_by(*beginnings: str) -> bool:
+    """Return True if a function of MLflow whose name begins so asks: `start_run` and `log_…` wait for nothing."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").startswith(("mlflow.", "chiplog.")):
-        if frame.f_code.co_name == name:
+        if frame.f_code.co_name.startswith(beginnings):
             return True
         frame = frame.f_back
     return False

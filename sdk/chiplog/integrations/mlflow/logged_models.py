@@ -285,8 +285,9 @@ class LoggedModels(EmptyPages):
             run_id = record.run_id if record.inner is None else record.inner.id
             of_run = found.setdefault(run_id, {})
             for key, tag in list(record.tags.items()):
-                if key.startswith((model_records.MODEL, model_records.METRIC)):
+                if key.startswith(model_records.MODEL):
                     of_run[key] = tag.value
+            of_run |= record.links.copy()
         return {
             run_id: {key: value for key, value in tags.items() if value is not None} for run_id, tags in found.items()
         }
@@ -318,7 +319,8 @@ def link(record: RunRecord, metric: Metric) -> None:
     given = ModelMetric(
         metric.key, float(metric.value), int(metric.step), int(metric.timestamp), *dataset, record.run_id
     )
-    _keep(record, model_records.linked(metric.model_id, given))
+    for key, value in model_records.linked(metric.model_id, given):
+        record.link(key, value)
 
 
 def _keep(record: RunRecord, pairs: Iterable[tuple[str, str | None]]) -> None:

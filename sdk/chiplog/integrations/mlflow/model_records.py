@@ -95,7 +95,7 @@ def named(model_id: str, what: str, values: Mapping[str, str | None]) -> Pairs:
 def linked(model_id: str, metric: ModelMetric) -> Pairs:
     """Yield the tag of a metric that belongs to a model. One key, step and time is one metric, as in MLflow."""
     of_metric = (metric.key, metric.step, metric.time_ms, metric.run_id)
-    digest = hashlib.sha256(json.dumps(of_metric).encode()).hexdigest()[:32]
+    digest = hashlib.sha256(repr(of_metric).encode("utf-8", "surrogatepass")).hexdigest()[:32]
     given = [metric.key, repr(metric.value), metric.step, metric.time_ms, metric.dataset_name, metric.dataset_digest]
     yield f"{METRIC}{model_id}/{digest}", json.dumps(given)
 

@@ -24,7 +24,7 @@ WITH page AS MATERIALIZED (
     SELECT run_id, project, name, state, primary_label, created_at, ended_at FROM runs WHERE {where}
 ), t AS (
     SELECT run_id, list({{'key': key, 'value': value, 'label': label, 'ts': epoch_us(ts)}} ORDER BY key) AS tags
-    FROM run_tags WHERE run_id IN (SELECT run_id FROM page) GROUP BY run_id
+    FROM run_tags WHERE run_id IN (SELECT run_id FROM page) AND NOT starts_with(key, 'chiplog:metric/') GROUP BY run_id
 ), c AS (
     SELECT run_id, list({{'key': key, 'value': value->>'$'}} ORDER BY ts, key) AS params
     FROM config WHERE run_id IN (SELECT run_id FROM page) GROUP BY run_id

@@ -18,6 +18,7 @@ EXPERIMENT_TAG = f"{RESERVED}experiment_tag/"
 STATUS, STAGE = f"{RESERVED}status", f"{RESERVED}lifecycle_stage"
 USER, START, END = f"{RESERVED}user_id", f"{RESERVED}start_time", f"{RESERVED}end_time"
 MLFLOW_ID = f"{RESERVED}run_id"  # the ID that start_run() returned, if the ranks have agreed on another one since
+_LINKS_MAX = 100_000  # of a run in memory, some 400 bytes each; the database has the others
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 ENDED = (FINISHED, FAILED, KILLED)
 _STATUS_OF_STATE = {"finished": FINISHED, "failed": FAILED, "crashed": FAILED}
@@ -58,6 +59,7 @@ class RunRecord:
     stored_metrics: list[Metric] = field(default_factory=list)  # the latest value of each, from the database
     # -- of a run that this process writes --
     files: dict[str, ArtifactFile] = field(default_factory=dict)  # by name in the run
+    links: dict[str, str | None] = field(default_factory=dict)  # tags that link metrics to models: the newest
     inner: Run | None = None
     is_created: bool = False  # by this process or its launch; else it has joined it
     is_adopted: bool = False  # the script has opened it with chiplog.init(), and ends it
@@ -84,6 +86,14 @@ class RunRecord:
         """Set a tag, or remove it."""
         self.tags[key] = Tag(value, "" if self.inner is None else self.inner.label, now_us(), is_emitted)
         if is_emitted and self.inner is not None:
+            self.inner._set_tag(key, value)
+
+    def link(self, key: str, value: str | None) -> None:
+        """Set a tag that links a metric to a model. There may be one for each value that is logged."""
+        self.links[key] = value
+        if len(self.links) > _LINKS_MAX:
+            self.links.pop(next(iter(self.links), key), None)
+        if self.inner is not None:
             self.inner._set_tag(key, value)
 
     def tag(self, key: str) -> str | None:
@@ -128,9 +138,7 @@ class RunRecord:
 
     def latest_metrics(self) -> list[Metric]:
         """Return the latest value of each metric: of this process, and of the database."""
-        own = self.metrics.latest()
-        known = {metric.key for metric in own}
-        return own + [metric for metric in self.stored_metrics if metric.key not in known]
+        return _latest_of(self.metrics.latest(), self.stored_metrics)
 
 
 def _number(text: str | None) -> int | None:
@@ -172,7 +180,6 @@ def merge(own: RunRecord, stored: RunRecord | None) -> RunRecord:
     others_state = "running" if own.is_created and stored.primary_label is None else stored.state
     prefix = "" if is_primary or own.inner is None else f"{own.inner.label}/"
     own_metrics = [_renamed(metric, prefix) for metric in own.metrics.latest()]
-    known = {metric.key for metric in own_metrics}
     return RunRecord(
         run_id=own.run_id,
         experiment_id=own.experiment_id if own.is_created else stored.experiment_id,
@@ -183,7 +190,7 @@ def merge(own: RunRecord, stored: RunRecord | None) -> RunRecord:
         ended_ms=stored.ended_ms,
         tags=_newest(own.tags, stored.tags),
         params={**own.params, **stored.params},
-        stored_metrics=own_metrics + [metric for metric in stored.stored_metrics if metric.key not in known],
+        stored_metrics=_latest_of(own_metrics, stored.stored_metrics),
         inner=own.inner if is_primary else None,
         is_created=own.is_created,
     )
@@ -195,6 +202,16 @@ def _newest(own: dict[str, Tag], stored: dict[str, Tag]) -> dict[str, Tag]:
         if tag.is_emitted and (key not in found or found[key].ts <= tag.ts):
             found[key] = tag
     return found
+
+
+def _latest_of(own: list[Metric], stored: list[Metric]) -> list[Metric]:
+    """Return of each metric the one at the largest step: a process that was started again may have an earlier one."""
+    found = {metric.key: metric for metric in own}
+    for metric in stored:
+        known = found.setdefault(metric.key, metric)
+        if (metric.step, metric.timestamp) > (known.step, known.timestamp):
+            found[metric.key] = metric
+    return list(found.values())
 
 
 def _renamed(metric: Metric, prefix: str) -> Metric:

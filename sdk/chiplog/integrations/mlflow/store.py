@@ -212,7 +212,7 @@ class ChiplogStore(LoggedModels):
         own = self._runs.find(run_id)
         if own is not None and not is_read_of_user():
             return self._to_run(own)
-        if own is None and is_asked_by("start_run"):
+        if own is None and is_asked_by("start_run", "log_"):
             return self._to_run(self._runs.expect(run_id, MLFLOW_EXPERIMENT_ID.get() or "0"))
         return self._to_run(self._find(run_id, own))
 
@@ -339,16 +339,16 @@ class ChiplogStore(LoggedModels):
                     continue
                 if len(self._valid_keys) < _KEYS_MAX:
                     self._valid_keys.add(key)
-            if metric.model_id is not None:
+            has_model = metric.model_id is not None
+            if has_model:
                 link(record, metric)
-                if record.metrics.has(key, step, time_ms, value):
-                    continue  # sent again by log_model
+            if not record.metrics.add(key, step, time_ms, value, is_resent=has_model):
+                continue  # sent again by log_model
             if numbers and (at != (step, time_ms) or key in numbers):
                 inner._log_at(at[0], at[1] * 1000, numbers)
                 numbers = {}
             at = step, time_ms
             numbers[key] = value
-            record.metrics.add(key, step, time_ms, value)
         if numbers:
             inner._log_at(at[0], at[1] * 1000, numbers)
 

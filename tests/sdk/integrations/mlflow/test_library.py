@@ -1,6 +1,7 @@
 """MLflow's version, and who calls the store."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -35,4 +36,6 @@ def test_a_read_of_a_user_differs_from_one_in_the_middle_of_mlflows_calls() -> N
     start = ("mlflow.tracking.fluent", "start_run")
     assert _called(is_read_of_user, start, client, store) is False
     assert _called(lambda: is_asked_by("start_run")) is False
+    log = ("mlflow.tracking.client", "log_artifact")
+    assert _called(partial(is_asked_by, "start_run", "log_"), log, client, store) is True
     assert _called(lambda: None, start) is None

@@ -1,5 +1,7 @@
 """Metrics in memory: MLflow's order, its latest value, and what was logged before."""
 
+import sys
+import threading
 from math import nan
 from typing import Any
 
@@ -26,12 +28,34 @@ def test_history_is_by_time_step_and_value_and_the_latest_is_of_the_largest_step
 def test_a_value_is_known_by_step_time_and_value_whatever_the_order_of_times(module: Any) -> None:
     logged = module.LoggedMetrics()
     for time_ms in (10, 10, 20):
-        logged.add("a", 0, time_ms, float(time_ms))
+        assert logged.add("a", 0, time_ms, float(time_ms))
     logged.add("a", 1, 20, nan)
-    assert logged.has("a", 0, 10, 10.0) and logged.has("a", 1, 20, nan)
-    assert not (logged.has("a", 1, 10, 10.0) or logged.has("a", 0, 30, 1.0) or logged.has("b", 0, 10, 10.0))
     logged.add("a", 5, 1, 1.0)
-    assert logged.has("a", 5, 1, 1.0) and logged.has("a", 0, 20, 20.0) and not logged.has("a", 5, 2, 1.0)
+    for known in ((0, 10, 10.0), (1, 20, nan), (5, 1, 1.0), (0, 20, 20.0)):
+        assert not logged.add("a", *known, is_resent=True)
+    for other in ((1, 10, 10.0), (0, 30, 1.0), (5, 2, 1.0)):
+        assert logged.add("a", *other, is_resent=True)
+        assert not logged.add("a", *other, is_resent=True)
+    assert logged.add("b", 0, 10, 10.0, is_resent=True)
+    assert len(logged.history("a")) == 8
+
+
+def test_threads_that_log_one_metric_keep_its_points_whole(module: Any) -> None:
+    logged, before = module.LoggedMetrics(), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        ends = [range(first, first + 20_000) for first in range(0, 80_000, 20_000)]
+        threads = [
+            threading.Thread(target=lambda own=own: [logged.add("a", n, 2 * n, 3.0 * n) for n in own]) for own in ends
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    found = sorted((point.step, point.timestamp, point.value) for point in logged.history("a"))
+    assert found == [(n, 2 * n, 3.0 * n) for n in range(80_000)]
 
 
 def test_the_oldest_of_the_longest_series_go_first(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,30 @@ def test_a_metric_that_comes_again_for_a_model_is_a_link_and_a_new_one_is_both(s
     assert [value for _, _, value in numbers(offline())] == [0.5, 0.25, 0.5]
 
 
+def test_logging_an_artifact_by_the_id_of_a_run_that_is_not_stored_yet_asks_no_collector(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_stored", None)
+    client: dict[str, Any] = {"__name__": "mlflow.tracking.client", "store": store}
+    exec("def log_artifact(run_id):\n    return store.get_run(run_id)", client)
+    assert client["log_artifact"]("another").info.artifact_uri.endswith("/another/artifacts")
+
+
+def test_links_of_metrics_to_models_are_bounded_in_memory(
+    store: Any, offline: Offline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from chiplog.integrations.mlflow import records
+
+    monkeypatch.setattr(records, "_LINKS_MAX", 3)
+    run_id = _start(store)
+    for step in range(5):
+        store.log_metric(run_id, _entity("Metric", "loss", 0.5, 1_000, step, model_id="m-1"))
+    links = [event.fields["key"] for event in offline(EventKind.TAG) if "metric/m-1/" in event.fields["key"]]
+    record = store._runs.find(run_id)
+    assert (len(links), list(record.links)) == (5, links[-3:])
+    assert not record.tags.keys() & set(links)
+
+
 def test_mlflows_own_calls_read_what_is_in_memory_when_the_oldest_values_have_left_it(
     store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
