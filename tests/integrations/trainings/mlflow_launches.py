@@ -70,8 +70,11 @@ def rank_killed() -> None:
     mlflow.start_run(run_name="ranks")
     for step in range(3):
         mlflow.log_metric("loss", rank + step / 4, step=step)
+    logged = Path("logged")
     if rank == 1:
+        wait_until(logged.exists)  # else the launcher ends rank 0 before it has logged
         os.kill(os.getpid(), signal.SIGKILL)
+    logged.touch()
     time.sleep(600)
 
 
