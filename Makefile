@@ -29,7 +29,7 @@ help:
 	@echo "make docs              build the documentation site into build/site; fails on any warning"
 	@echo "make screenshots       pictures of all views of the page, of 64 ranks and of the demo, for the next make docs"
 	@echo "make matrix            start a training with every launcher, and print what arrived as a table"
-	@echo "make integrations      train with real libraries that report to W&B, unchanged, and print what SQL has of it as a table"
+	@echo "make integrations      train with real libraries, import what they wrote, and print what SQL has of it as a table"
 	@echo "make bench             measure: cost of log(), rates, latencies"
 	@echo "make soak MINUTES=n    kill, cut, damage and fuzz for n minutes (default 10), and print the counts reached"
 	@echo "make switch-off        switch each safeguard off in turn, and see its fault test turn red"
