@@ -381,7 +381,7 @@ def _arrived(client: Client, producers: list[str]) -> dict[bytes, Intervals]:
     try:
         rows = client.sql(_ARRIVED, {"producers": producers}).rows()
     except QueryError:
-        return have  # unknown; the import goes on without
+        return have  # unknown; the import does without
     for row in rows:
         have.setdefault(bytes.fromhex(row["uuid"]), Intervals()).add(row["first_seq"], row["last_seq"])
     return have

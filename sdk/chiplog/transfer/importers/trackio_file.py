@@ -150,7 +150,7 @@ class _Store:
         yield from points.flush()
 
     def _other(self, key: str, step: int, ts: int, value: Any) -> Iterator[Part]:
-        """Yield what a value that is no number becomes."""
+        """Yield the part for a value that is not a number."""
         kind = value.get("_type") if isinstance(value, dict) else None
         if isinstance(value, str) or kind == "trackio.markdown":
             yield Text(key=key, step=step, ts=ts, value=value if isinstance(value, str) else str(value["_value"]))

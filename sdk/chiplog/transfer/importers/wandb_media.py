@@ -59,7 +59,7 @@ def _histogram(key: str, step: int, ts: int, value: Mapping[str, Any]) -> Iterat
 
 
 def _items(kind: str, value: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the single values in one that stands for several."""
+    """Return the single values of a list of media; the value itself if it is one."""
     if kind in _LISTS_OF_DICTS and isinstance(value.get(_LISTS_OF_DICTS[kind]), list):
         return [dict(item) for item in value[_LISTS_OF_DICTS[kind]]]
     if kind not in _LISTS:
