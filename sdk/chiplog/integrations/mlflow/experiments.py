@@ -4,7 +4,6 @@ import hashlib
 import json
 import logging
 import re
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from mlflow.entities import Experiment, ExperimentTag, LifecycleStage
 
 from chiplog.integrations.mlflow.library import warn
 from chiplog_schemas.atomic_file import atomic_write
+from chiplog_schemas.clock import now_us
 from chiplog_schemas.paths import ensure_private_dir
 
 DEFAULT_ID, DEFAULT_NAME = "0", "Default"
@@ -78,7 +78,7 @@ class ExperimentBook:
 
     def make(self, name: str, tags: dict[str, str] | None = None) -> str:
         """Keep a new experiment; return its ID."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = now_us() // 1000
         experiment_id = experiment_id_of(name)
         self._keep(experiment_id, ExperimentRecord(name, dict(tags or {}), now_ms, now_ms))
         return experiment_id
@@ -86,7 +86,7 @@ class ExperimentBook:
     def change(self, experiment_id: str, **changes: object) -> ExperimentRecord:
         """Keep what has changed: tags or is_deleted."""
         record = self.find(experiment_id) or ExperimentRecord(experiment_id)
-        record = replace(record, updated_ms=time.time_ns() // 1_000_000, **changes)  # type: ignore[arg-type]
+        record = replace(record, updated_ms=now_us() // 1000, **changes)  # type: ignore[arg-type]
         self._keep(experiment_id, record)
         return record
 

@@ -1,6 +1,5 @@
 """Logged models, and the datasets and models that runs use and make, for MLflow's tracking store: tags of the runs."""
 
-import time
 import uuid
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
@@ -36,6 +35,7 @@ from chiplog.integrations.mlflow.library import invalid, is_asked_by, is_read_of
 from chiplog.integrations.mlflow.model_records import ModelMetric, ModelRecord
 from chiplog.integrations.mlflow.reads import OWN_WAIT_S, WAIT_S
 from chiplog.integrations.mlflow.records import RunRecord
+from chiplog_schemas.clock import now_us
 
 _SUMMARIES_MAX = 1_000  # datasets in an answer, as MLflow's stores have it
 _IS_MODEL = f"starts_with(key, '{model_records.MODEL}')"
@@ -161,7 +161,7 @@ class LoggedModels(EmptyPages):
         """Record a new model: with the run that logs it."""
         _validate_logged_model_name(name)
         record = self._active(source_run_id) if source_run_id else self._run_of_models(experiment_id)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = now_us() // 1000
         model = ModelRecord(
             f"m-{uuid.uuid4().hex}",
             record.run_id,
@@ -200,13 +200,13 @@ class LoggedModels(EmptyPages):
     def finalize_logged_model(self, model_id: str, status: LoggedModelStatus) -> LoggedModel:
         """Record the status of a model."""
         record = self._active(self._find_model(model_id)[0].run_id)
-        _keep(record, model_records.with_status(model_id, str(LoggedModelStatus(status)), None, _now_ms()))
+        _keep(record, model_records.with_status(model_id, str(LoggedModelStatus(status)), None, now_us() // 1000))
         return self._to_model(*self._find_model(model_id))
 
     def delete_logged_model(self, model_id: str) -> None:
         """Hide a model. Its artifacts stay."""
         record = self._active(self._find_model(model_id)[0].run_id)
-        _keep(record, model_records.deleted(model_id, _now_ms()))
+        _keep(record, model_records.deleted(model_id, now_us() // 1000))
 
     def get_logged_model(self, model_id: str, allow_deleted: bool = False) -> LoggedModel:
         """Return a model. Raises MlflowException if there is none, or it was deleted."""
@@ -358,10 +358,6 @@ def _to_metric(model_id: str, metric: ModelMetric) -> Metric:
         metric.dataset_digest,
         metric.run_id,
     )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _unknown(model_id: str) -> MlflowException:

@@ -83,10 +83,6 @@ class LoggedMetrics:
         longest.forget_oldest(count)
         self.n_points -= count
 
-    def keys(self) -> list[str]:
-        """Return the names of the metrics."""
-        return list(self._series)
-
     def latest(self) -> list[Metric]:
         """Return the value of each metric that MLflow shows: at the largest step, of these the newest."""
         found = [(key, series.latest) for key, series in list(self._series.items())]

@@ -106,10 +106,9 @@ class RunBook:
         """Finish what was opened again after its end, and the oldest of too many runs."""
         opened = [record for record in self._records.values() if record.is_open and not record.is_adopted]
         n_too_many = max(len(opened) - _OPEN_MAX + 1, 0)
-        for record in {record.run_id: record for record in opened if record.status in ENDED}.values():
-            self.end(record)
-        for record in opened[:n_too_many]:
-            self.end(record)
+        for number, record in enumerate(opened):
+            if record.status in ENDED or number < n_too_many:
+                self.end(record)
 
     def _keep(self, record: RunRecord) -> None:
         self._records[record.run_id] = record

@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class _Summaries:
     def events(self, first: LogCall, calls: Iterator[LogCall]) -> Iterator[Any]:
         """Yield the events of a file. first: the first call."""
         yield self._event(wall_time=first.us / 1e6, file_version=_VERSION)
-        for (step, is_image, _), grouped in groupby(_chain(first, calls), key=_place_of):
+        for (step, is_image, _), grouped in groupby(chain([first], calls), key=_place_of):
             same = list(grouped)
             values = self._images(same) if is_image else [self._value(*one) for call in same for one in call.values]
             if values := [value for value in values if value is not None]:
@@ -136,11 +136,6 @@ class _Summaries:
             tag = f"{tag}/{plugin}"
             self._plugins.setdefault(tag, plugin)
         return tag
-
-
-def _chain(first: LogCall, rest: Iterator[LogCall]) -> Iterator[LogCall]:
-    yield first
-    yield from rest
 
 
 def _place_of(call: LogCall) -> tuple[int, bool, object]:

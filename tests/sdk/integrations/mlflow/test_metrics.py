@@ -22,7 +22,7 @@ def test_history_is_by_time_step_and_value_and_the_latest_is_of_the_largest_step
     history = [(point.timestamp, point.step, point.value) for point in logged.history("loss")]
     assert history[1:] == [(20, 3, 0.2), (20, 3, 0.3), (30, 1, 0.1)]
     assert [(point.step, point.value) for point in logged.latest()] == [(3, 0.3)]
-    assert (logged.keys(), logged.history("other")) == (["loss"], [])
+    assert ([point.key for point in logged.latest()], logged.history("other")) == (["loss"], [])
 
 
 def test_a_value_is_known_by_step_time_and_value_whatever_the_order_of_times(module: Any) -> None:
