@@ -3,10 +3,12 @@
 A page holds such a list between `[[[cog` and `[[[end]]]`. `python -m cogapp --check` fails when a list is out of date.
 """
 
+import ast
 import inspect
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
@@ -14,6 +16,7 @@ from chiplog.cli.root import COMMANDS, chiplog
 from chiplog_schemas import bounds
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PACKAGES = ("sdk/chiplog", "agent/chiplog_agent", "collector/chiplog_collector", "schemas/chiplog_schemas")
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
@@ -52,6 +55,33 @@ def page_api() -> str:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def module_tables() -> str:
+    """Return a table of the modules of each package, in the words of their docstrings."""
+    parts = []
+    for package in PACKAGES:
+        folders = sorted(path.parent for path in Path(ROOT, package).rglob("__init__.py"))
+        parts.append(f"## `{package}/`\n\n{_purpose(folders[0] / '__init__.py')}")
+        for folder in folders:
+            inside = folder.relative_to(Path(ROOT, package)).as_posix()
+            if inside != ".":
+                parts.append(f"### `{inside}/`\n\n{_purpose(folder / '__init__.py')}")
+            modules = sorted(path for path in folder.glob("*.py") if not path.stem.startswith("__"))
+            rows = [f"| [`{path.name}`]({_source(path)}) | {_escape(_purpose(path))} |" for path in modules]
+            if rows:
+                parts.append("\n".join(["| module | what it does |", "|---|---|", *rows]))
+    return "\n\n".join(parts)
+
+
+def _purpose(path: Path) -> str:
+    """Return the first paragraph of a module's docstring."""
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return " ".join(docstring.split("\n\n")[0].split()).replace("<", "&lt;")
+
+
+def _source(path: Path) -> str:
+    return f"../../{path.relative_to(ROOT).as_posix()}"
 
 
 def command_table() -> str:
