@@ -68,7 +68,7 @@ def module_tables() -> str:
             if inside != ".":
                 parts.append(f"### `{inside}/`\n\n{_purpose(folder / '__init__.py')}")
             modules = sorted(path for path in folder.glob("*.py") if not path.stem.startswith("__"))
-            rows = [f"| [`{path.name}`]({_source(path)}) | {_escape(_purpose(path))} |" for path in modules]
+            rows = [f"| `{path.name}` | {_escape(_purpose(path))} |" for path in modules]
             if rows:
                 parts.append("\n".join(["| module | what it does |", "|---|---|", *rows]))
     return "\n\n".join(parts)
@@ -78,10 +78,6 @@ def _purpose(path: Path) -> str:
     """Return the first paragraph of a module's docstring."""
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return " ".join(docstring.split("\n\n")[0].split()).replace("<", "&lt;")
-
-
-def _source(path: Path) -> str:
-    return f"../../{path.relative_to(ROOT).as_posix()}"
 
 
 def command_table() -> str:
