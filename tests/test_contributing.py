@@ -11,7 +11,7 @@ MADE_BY_A_RECIPE = {"sdk/chiplog/cli/where.py", "tests/sdk/cli/test_where.py", "
 # What the recipes name in a file.
 NAMED = {
     "agent/chiplog_agent/stats/host.py": ["_table"],
-    "collector/chiplog_collector/index/event_handlers.py": ["_by_kind"],
+    "collector/chiplog_collector/index/apply/event_handlers.py": ["_by_kind"],
     "schemas/chiplog_schemas/model/events.py": ["EventKind", "EventSpec", "Field"],
     "schemas/chiplog_schemas/sql/__init__.py": ["MIGRATION"],
     "sdk/chiplog/cli/root.py": ["COMMANDS"],

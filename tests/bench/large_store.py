@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from chiplog_collector.index.apply.state import Producer, Run, State
+from chiplog_collector.index.apply.write_batch import Batch, Matrix
 from chiplog_collector.index.database import Database
-from chiplog_collector.index.state import Producer, Run, State
-from chiplog_collector.index.write_batch import Batch, Matrix
 from chiplog_schemas.limits import INDEX_FLUSH_ROWS
 
 LABELS = 64

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_collector.index import authorization
+from chiplog_collector.index.apply import authorization
 from chiplog_collector.index.process import LogFollower
 from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_schemas.codec import pack

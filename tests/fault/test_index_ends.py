@@ -23,7 +23,7 @@ from tests.support.waiting import WAIT_S, wait_until
 FREQUENT_CHECKPOINTS = """
 import sys
 if "chiplog_collector.index" in " ".join(sys.orig_argv):
-    import chiplog_collector.index.checkpoints as checkpoints
+    import chiplog_collector.index.cleaning.checkpoints as checkpoints
     from chiplog_collector.index.database import Database
     checkpoints.CHECKPOINT_INTERVAL_S = 0.2
     checkpoint = Database.checkpoint

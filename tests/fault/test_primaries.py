@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_collector.index.applier import Applier
-from chiplog_collector.index.state import State
+from chiplog_collector.index.apply.applier import Applier
+from chiplog_collector.index.apply.state import State
 from chiplog_schemas.model.events import EventKind
 from tests.support.collector_log import VIEWS, Rank, block_of, contents_of, records
 from tests.support.index import Index, empty_database

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from chiplog_agent.pipeline.batcher import EventBatcher
-from chiplog_collector.index.applier import Applier
-from chiplog_collector.index.state import State
+from chiplog_collector.index.apply.applier import Applier
+from chiplog_collector.index.apply.state import State
 from chiplog_collector.receiver.commit import CommitBuilder, recover_senders
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import FILE_CREDIT_BYTES, FILES_AT_ONCE, NUMBER_LIMIT, RECORD_BYTES_MAX

@@ -3,8 +3,8 @@
 import itertools
 from typing import Any
 
-from chiplog_collector.index.applier import Applier
-from chiplog_collector.index.state import State
+from chiplog_collector.index.apply.applier import Applier
+from chiplog_collector.index.apply.state import State
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.block_builder import BlockBuilder
 from chiplog_schemas.model.events import EventKind, encode

@@ -13,10 +13,10 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
+from chiplog_collector.index.apply.state import Identified, Producer, Run, State
+from chiplog_collector.index.apply.write_batch import Batch, Columns, turn
 from chiplog_collector.index.facts import Facts
 from chiplog_collector.index.incoming import NAN_KEPT, Incoming
-from chiplog_collector.index.state import Identified, Producer, Run, State
-from chiplog_collector.index.write_batch import Batch, Columns, turn
 from chiplog_collector.memory_limit import limit_memory
 from chiplog_schemas.model.block_format import BLOCK_VERSION
 from chiplog_schemas.model.changes import Action

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import duckdb
 
-from chiplog_collector.index.write_batch import Columns
+from chiplog_collector.index.apply.write_batch import Columns
 
 NAN_KEPT = "coalesce({}, 'nan'::DOUBLE)"  # DuckDB reads numpy's NaN as null; chiplog stores no null value
 

@@ -18,13 +18,13 @@ from pathlib import Path
 import duckdb
 import zmq
 
-from chiplog_collector.index.applier import Applier
-from chiplog_collector.index.change_desk import ChangeDesk
-from chiplog_collector.index.checkpoints import Checkpoints
+from chiplog_collector.index.apply.applier import Applier
+from chiplog_collector.index.apply.state import State
+from chiplog_collector.index.changes.change_desk import ChangeDesk
+from chiplog_collector.index.cleaning.checkpoints import Checkpoints
+from chiplog_collector.index.cleaning.log_cleaner import LogCleaner
+from chiplog_collector.index.cleaning.retention import Retention
 from chiplog_collector.index.database import Database, StaleDatabaseError, is_disk_error
-from chiplog_collector.index.log_cleaner import LogCleaner
-from chiplog_collector.index.retention import Retention
-from chiplog_collector.index.state import State
 from chiplog_collector.memory_limit import bound_memory
 from chiplog_collector.query.demand import FLUSH_WAIT_S, QueryDemand
 from chiplog_collector.query.running import PAGE_BYTES, RunningQueries

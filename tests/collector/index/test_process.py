@@ -20,8 +20,8 @@ import chiplog_schemas.model.block_decoder as block_decoder_module
 from chiplog.query.connection import CollectorConnection
 from chiplog.query.result import QueryError
 from chiplog_collector.cli import collector
-from chiplog_collector.index.change_desk import ChangeDesk
-from chiplog_collector.index.checkpoints import Checkpoints
+from chiplog_collector.index.changes.change_desk import ChangeDesk
+from chiplog_collector.index.cleaning.checkpoints import Checkpoints
 from chiplog_collector.index.facts import Facts
 from chiplog_collector.index.process import main, open_index, quarantine_database
 from chiplog_collector.query import demand as demand_module

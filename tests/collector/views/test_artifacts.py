@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chiplog_collector.index.block_pruning import prune_block
+from chiplog_collector.index.cleaning.block_pruning import prune_block
 from chiplog_schemas.model.events import EventKind
 from tests.support.changes import deletion
 from tests.support.collector_log import Rank, apply, quarantined, whole

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from chiplog_collector.index.registry import RUN_COLUMNS
-from chiplog_collector.index.state import Producer
+from chiplog_collector.index.apply.registry import RUN_COLUMNS
+from chiplog_collector.index.apply.state import Producer
 from chiplog_schemas.model.import_event import PRODUCER_FIELDS, RUN_FIELDS, identity_of_import
 
 OF_THE_COLLECTOR = {"producer", "uuid", "run", "attempt", "launch_order", "nodes", "owner", "sender"}

@@ -20,8 +20,8 @@ import zmq
 from chiplog_agent import daemon as agent_daemon
 from chiplog_agent.pipeline import collector_supervisor, spool
 from chiplog_agent.ranks.orphan_journals import OrphanJournal, OrphanJournalCollector
-from chiplog_collector.index.applier import Applier
-from chiplog_collector.index.state import State
+from chiplog_collector.index.apply.applier import Applier
+from chiplog_collector.index.apply.state import State
 from chiplog_collector.receiver import daemon as receiver_daemon
 from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.model.block_decoder import decode_block

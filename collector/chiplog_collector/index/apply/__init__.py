@@ -1,0 +1,1 @@
+"""Records in, rows out: what the log means. Pure."""

@@ -1,0 +1,1 @@
+"""Changes that clients ask for: planned as records, and answered once they are applied."""

@@ -1,0 +1,1 @@
+"""Space that comes back: checkpoints, retention, and deleted rows in the log."""
