@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from chiplog.recording import current_run
+from chiplog.recording.run import current_run
 from chiplog_schemas.bounds import RANGES
 from chiplog_schemas.paths import paths_for_root
 

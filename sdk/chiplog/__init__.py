@@ -17,7 +17,7 @@ from chiplog_schemas._version import __version__
 # safeguard: command-loads-no-sdk
 _is_command = "chiplog.cli" in sys.orig_argv or os.path.basename((getattr(sys, "argv", None) or [""])[0]) == "chiplog"
 if TYPE_CHECKING or not _is_command:
-    from chiplog.recording.api import (
+    from chiplog.recording.api.functions import (
         ChiplogModule,
         Run,
         alert,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from chiplog.query.client import Client, NoDataError, QueryError
     from chiplog.query.result import Result
     from chiplog.query.run_tables import run_history, runs
-    from chiplog.recording.config import Config, Summary
+    from chiplog.recording.sharing.config import Config, Summary
     from chiplog.values.artifact_value import ArtifactError
 
     run: Run | None
@@ -207,7 +207,7 @@ def __getattr__(name: str) -> Any:
 
 def _load_sdk_name(name: str) -> Any:
     """Return a name of the SDK in the process of the command `chiplog`."""
-    from chiplog.recording import api
+    from chiplog.recording.api import functions as api
     from chiplog.values import metrics
 
     sys.modules[__name__].__class__ = api.ChiplogModule

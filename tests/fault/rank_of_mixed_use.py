@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import chiplog
-from chiplog.recording.run import Run
+from chiplog.recording.run.run import Run
 
 THREADS = 8
 POOL_WORKERS = 3

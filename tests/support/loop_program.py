@@ -24,7 +24,7 @@ import numpy as np
 
 from chiplog.journal import appender, journal, segment
 from chiplog.native.loader import hot_path
-from chiplog.recording import loop_calls, recorder
+from chiplog.recording.log import loop_calls, recorder
 from chiplog.timing import phases, steps
 from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import unpack

@@ -9,7 +9,7 @@ import click
 from chiplog.cli.options import checked_run_id
 from chiplog.integrations.adapter import as_wandb
 from chiplog.ops.command_process import CommandError, SignalForwarder, find_program
-from chiplog.recording.launcher import LaunchedRun
+from chiplog.recording.api.launcher import LaunchedRun
 
 _MODES = ("online", "offline", "disabled")
 _EPILOG = """\b

@@ -11,7 +11,7 @@ import pytest
 import chiplog
 from chiplog.identity.gpus import gpu_claim, known_gpus
 from chiplog.identity.identity import Identity
-from chiplog.recording import run as run_module
+from chiplog.recording.run import run as run_module
 from chiplog.torch.current_device import CurrentDevice, current_device
 from chiplog_schemas.model.events import EventKind
 from tests.support.safeguard import Safeguard

@@ -10,7 +10,7 @@ from chiplog.native import loader
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 from chiplog.native.loader import hot_path, why_not
-from chiplog.recording.run import Run
+from chiplog.recording.run.run import Run
 print(hot_path is None, why_not, Run.log.__class__.__name__, sep="|")
 """
 

@@ -16,8 +16,8 @@ MODULES = [
     "tests/sdk/timing",
     "tests/sdk/recording/test_bad_input.py",
     "tests/sdk/journal/test_journal.py",
-    "tests/sdk/recording/test_api.py",
-    "tests/sdk/recording/test_run.py",
+    "tests/sdk/recording/api/test_functions.py",
+    "tests/sdk/recording/run/test_run.py",
     "tests/fault/test_interrupts.py",
 ]
 

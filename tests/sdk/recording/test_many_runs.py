@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import chiplog
-from chiplog.recording import current_run
+from chiplog.recording.run import current_run
 from chiplog_schemas.model.events import EventKind
 from tests.support.safeguard import Safeguard
 from tests.support.scripts import run_script

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chiplog.recording.environment import EnvironmentCollector
+from chiplog.recording.sharing.environment import EnvironmentCollector
 from chiplog.safety import background_threads
 from tests.support.waiting import WAIT_S
 

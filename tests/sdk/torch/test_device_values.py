@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import chiplog
 from chiplog.journal.deferred import DeferredEvents
 from chiplog.journal.journal import Journal
-from chiplog.recording.run import Run
+from chiplog.recording.run.run import Run
 from chiplog.torch import device_values as device_module
 from chiplog.torch.device_values import DeviceRing, DeviceValues
 from chiplog_schemas.model.events import EventKind, decode, encode

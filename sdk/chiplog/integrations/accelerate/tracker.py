@@ -10,7 +10,7 @@ from accelerate import tracking
 from chiplog.integrations.adapter.framework_run import FrameworkRun
 from chiplog.media.image import Image
 from chiplog.media.table import Table
-from chiplog.recording.run import Run
+from chiplog.recording.run.run import Run
 from chiplog.safety.boundary import never_raises
 
 _log = logging.getLogger("chiplog")

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from chiplog.recording import current_run
-from chiplog.recording.run import Run
-from chiplog.recording.start import init
+from chiplog.recording.api.start import init
+from chiplog.recording.run import current_run
+from chiplog.recording.run.run import Run
 
 
 class FrameworkRun:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chiplog.integrations.adapter.framework_run import FrameworkRun
-from chiplog.recording.run import Run
+from chiplog.recording.run.run import Run
 from chiplog.timing.phases import Phase
 
 

@@ -12,8 +12,8 @@ from chiplog.integrations.adapter.batches import batch_size
 from chiplog.integrations.adapter.framework_run import FrameworkRun
 from chiplog.integrations.adapter.hook_phases import HookPhases
 from chiplog.integrations.adapter.object_methods import unwrap_method, wrap_method
-from chiplog.recording.run import Run
-from chiplog.recording.start import init
+from chiplog.recording.api.start import init
+from chiplog.recording.run.run import Run
 from chiplog.safety.boundary import never_raises
 from chiplog.values.config import entries_of
 

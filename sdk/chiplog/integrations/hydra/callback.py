@@ -4,8 +4,8 @@ import logging
 from importlib import import_module
 from typing import Any, ClassVar
 
-from chiplog.recording.run import Run
-from chiplog.recording.start import init
+from chiplog.recording.api.start import init
+from chiplog.recording.run.run import Run
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import error_line
 from chiplog.safety.interrupts import raise_interrupt

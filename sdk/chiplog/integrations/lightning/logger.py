@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from chiplog.integrations.adapter.framework_run import FrameworkRun
 from chiplog.integrations.lightning.library import package
-from chiplog.recording.run import Run
+from chiplog.recording.run.run import Run
 from chiplog.safety.boundary import never_raises
 from chiplog.values.config import config_entries
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from chiplog.integrations.logging.notices import add_notice, cut_text, is_being_warned, report_error
-from chiplog.recording.failures import traceback_of
+from chiplog.recording.ends.failures import traceback_of
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import short_repr

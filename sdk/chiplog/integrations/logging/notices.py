@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from chiplog.recording.api import current
+from chiplog.recording.api.functions import current
 from chiplog.safety.text import clean_utf8
 
 TEXT_CHARS_MAX = 16_384  # of a message: many times what people read, and a small part of the limit of an event

@@ -10,8 +10,8 @@ from chiplog.identity.identity import LAUNCHER, PARENT_RUN, decode_inherited, is
 from chiplog.identity.inherited_env import with_inherited_places
 from chiplog.identity.process_info import is_multiprocessing_child, read_process_facts, spawned_index
 from chiplog.integrations.mlflow.addresses import Address
-from chiplog.recording.run import Run
-from chiplog.recording.start import open_beside
+from chiplog.recording.api.start import open_beside
+from chiplog.recording.run.run import Run
 
 _OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 

@@ -9,7 +9,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME
 
 from chiplog.integrations.mlflow.addresses import Address, artifact_uri
 from chiplog.integrations.mlflow.metrics import LoggedMetrics
-from chiplog.recording.run import Run
+from chiplog.recording.run.run import Run
 from chiplog_schemas.clock import now_us
 
 RESERVED = "chiplog:"  # tags of ours: what MLflow has of a run and chiplog lacks. MLflow does not show them

@@ -12,8 +12,8 @@ from chiplog.integrations.mlflow.launches import is_launched, launch_variables, 
 from chiplog.integrations.mlflow.library import invalid
 from chiplog.integrations.mlflow.metrics import POINTS_MAX
 from chiplog.integrations.mlflow.records import ENDED, FAILED, KILLED, RunRecord
-from chiplog.recording import current_run
-from chiplog.recording.run import Run
+from chiplog.recording.run import current_run
+from chiplog.recording.run.run import Run
 from chiplog.safety.process_number import process_number
 from chiplog.settings import clean_name
 from chiplog_schemas.clock import now_us

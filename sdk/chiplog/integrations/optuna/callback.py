@@ -8,8 +8,8 @@ from functools import wraps
 from typing import Any
 
 from chiplog.integrations.adapter.framework_run import FrameworkRun
-from chiplog.recording.run import Run
-from chiplog.recording.start import init
+from chiplog.recording.api.start import init
+from chiplog.recording.run.run import Run
 from chiplog.safety.boundary import never_raises
 
 Objective = Callable[..., Any]

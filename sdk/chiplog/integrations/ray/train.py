@@ -10,9 +10,9 @@ from typing import Any
 
 from chiplog.identity.identity import PARENT_RUN, SETUP, decode_inherited
 from chiplog.identity.process_info import read_process_facts
-from chiplog.recording import current_run
-from chiplog.recording.run import Run
-from chiplog.recording.start import init
+from chiplog.recording.api.start import init
+from chiplog.recording.run import current_run
+from chiplog.recording.run.run import Run
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import error_text
 from chiplog.values.config import config_entries

@@ -6,9 +6,9 @@ from typing import Any
 
 from ray.tune.logger import LoggerCallback
 
-from chiplog.recording.failures import TRACEBACK_CHARS_MAX
-from chiplog.recording.run import Run
-from chiplog.recording.start import init
+from chiplog.recording.api.start import init
+from chiplog.recording.ends.failures import TRACEBACK_CHARS_MAX
+from chiplog.recording.run.run import Run
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import error_text
 from chiplog.values.config import config_entries

@@ -4,8 +4,8 @@ from typing import Any
 
 from chiplog.integrations.adapter.framework_run import FrameworkRun
 from chiplog.integrations.tensorboard.patch import Sync
-from chiplog.recording import current_run
-from chiplog.recording.run import Run
+from chiplog.recording.run import current_run
+from chiplog.recording.run.run import Run
 
 _active: "RunSync | None" = None
 

@@ -12,8 +12,8 @@ from chiplog.identity.process_info import host_name
 from chiplog.integrations.adapter.framework_run import FrameworkRun
 from chiplog.integrations.tensorboard.added_values import METHODS
 from chiplog.integrations.tensorboard.patch import Sync
-from chiplog.recording import current_run
-from chiplog.recording.run import Run
+from chiplog.recording.run import current_run
+from chiplog.recording.run.run import Run
 from chiplog.safety.diagnostics import NOT_RECORDED, Diagnostic, error_line
 from chiplog.safety.interrupts import raise_interrupt
 from chiplog.safety.text import short_repr

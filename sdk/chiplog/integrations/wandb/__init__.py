@@ -21,9 +21,9 @@ from chiplog.integrations.wandb.run_config import Config
 from chiplog.integrations.wandb.settings import Settings
 from chiplog.integrations.wandb.start import attach, current, generate_id, global_run, init
 from chiplog.integrations.wandb.wandb_run import Run, RunDisabled
-from chiplog.recording import process_hooks
-from chiplog.recording.api import ChiplogModule, attribute
-from chiplog.recording.current_run import open_runs
+from chiplog.recording.api import process_hooks
+from chiplog.recording.api.functions import ChiplogModule, attribute
+from chiplog.recording.run.current_run import open_runs
 from chiplog.safety import foreign_names
 from chiplog.values.metrics import Histogram
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from chiplog.integrations.wandb.attribute_dicts import AttributeMapping
-from chiplog.recording.config import Config as ChiplogConfig
+from chiplog.recording.sharing.config import Config as ChiplogConfig
 
 
 class Config(AttributeMapping):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from chiplog.integrations.wandb.attribute_dicts import AttributeMapping
-from chiplog.recording.run import Run as ChiplogRun
+from chiplog.recording.run.run import Run as ChiplogRun
 from chiplog.safety.text import short_repr
 from chiplog.values.logged_values import Tally
 

@@ -15,9 +15,10 @@ from chiplog.integrations.wandb.config_file import read_config
 from chiplog.integrations.wandb.errors import Error, refuse, set_silent, tell
 from chiplog.integrations.wandb.settings import Settings, settings_of, settings_of_environ
 from chiplog.integrations.wandb.wandb_run import Run, run_of_attach_id
-from chiplog.recording import current_run, process_hooks
-from chiplog.recording.run_settings import BY_GROUP
-from chiplog.recording.start import init as chiplog_init
+from chiplog.recording.api import process_hooks
+from chiplog.recording.api.start import init as chiplog_init
+from chiplog.recording.run import current_run
+from chiplog.recording.run.run_settings import BY_GROUP
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import error_line
 from chiplog.safety.interrupts import handlers_held

@@ -22,7 +22,7 @@ from chiplog.integrations.wandb.restore import restore_file
 from chiplog.integrations.wandb.run_config import Config
 from chiplog.integrations.wandb.run_summary import Definitions, Summary, fault_of, words_of
 from chiplog.integrations.wandb.settings import Settings
-from chiplog.recording.run import Run as ChiplogRun
+from chiplog.recording.run.run import Run as ChiplogRun
 from chiplog.safety import foreign_names
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import Diagnostic

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import chiplog
-from chiplog.recording import current_run
+from chiplog.recording.run import current_run
 from chiplog_schemas.model.events import EventKind
 from tests.support.journals import read_events
 from tests.support.sdk_events import numbers

@@ -9,7 +9,7 @@ import pytest
 
 import chiplog
 from chiplog.integrations.adapter.framework_run import FrameworkRun
-from chiplog.recording import current_run
+from chiplog.recording.run import current_run
 
 
 @pytest.fixture(autouse=True)

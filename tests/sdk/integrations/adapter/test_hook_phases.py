@@ -7,7 +7,7 @@ import pytest
 
 from chiplog.integrations.adapter.framework_run import FrameworkRun
 from chiplog.integrations.adapter.hook_phases import HookPhases
-from chiplog.recording import current_run
+from chiplog.recording.run import current_run
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import chiplog
-from chiplog.recording import current_run
+from chiplog.recording.run import current_run
 from chiplog_schemas.model.events import EventKind
 from tests.support import transformers_trainer
 from tests.support.journals import read_events

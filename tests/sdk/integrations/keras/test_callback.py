@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from chiplog.recording import current_run
-from chiplog.recording.run import Run
+from chiplog.recording.run import current_run
+from chiplog.recording.run.run import Run
 
 MODULE = "chiplog.integrations.keras.callback"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chiplog.recording import current_run
+from chiplog.recording.run import current_run
 from tests.support.lightning_trainer import Callback, Logger
 
 

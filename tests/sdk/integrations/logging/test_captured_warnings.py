@@ -9,7 +9,7 @@ import pytest
 
 import chiplog
 from chiplog.integrations.logging import ChiplogHandler
-from chiplog.recording.alerts import ALERT_BURST
+from chiplog.recording.log.alerts import ALERT_BURST
 
 
 def test_a_warning_is_a_row_and_is_shown_as_before(shown: list[Any], recorded: Any) -> None:

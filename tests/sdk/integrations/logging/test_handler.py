@@ -17,7 +17,7 @@ import pytest
 import chiplog
 from chiplog.integrations.logging import ChiplogHandler
 from chiplog.integrations.logging.handler import level_word
-from chiplog.recording.alerts import ALERT_BURST
+from chiplog.recording.log.alerts import ALERT_BURST
 from chiplog_schemas.model.events import EventKind
 from tests.support.forks import FORKS
 from tests.support.node import Node

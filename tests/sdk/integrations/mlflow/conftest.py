@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from chiplog.recording import current_run
+from chiplog.recording.run import current_run
 
 FIELDS = {
     "Dataset": "name digest source_type source schema profile",

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import chiplog
-from chiplog.recording import current_run
+from chiplog.recording.run import current_run
 
 
 @pytest.fixture

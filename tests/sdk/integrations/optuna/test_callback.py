@@ -9,8 +9,8 @@ import pytest
 
 import chiplog
 from chiplog.integrations.optuna import ChiplogCallback
-from chiplog.recording import current_run
-from chiplog.recording.run import Run
+from chiplog.recording.run import current_run
+from chiplog.recording.run.run import Run
 
 Rows = list[tuple[str | None, int | None, dict[str, Any]]]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chiplog.recording import current_run
+from chiplog.recording.run import current_run
 
 _EXECUTION = "ray.train.v2._internal.execution"
 _PACKAGES = ("ray", "ray.train", "ray.train.v2", "ray.train.v2._internal", _EXECUTION, "ray.tune")

@@ -9,7 +9,7 @@ import pytest
 
 import chiplog
 from chiplog.integrations.tensorboard import run_sync, sync
-from chiplog.recording import current_run
+from chiplog.recording.run import current_run
 from tests.support.sdk_events import numbers
 from tests.support.summary_writers import MODULES
 

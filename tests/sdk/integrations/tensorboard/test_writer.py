@@ -14,7 +14,7 @@ import tensorboardX
 
 import chiplog
 from chiplog.integrations.tensorboard import SummaryWriter, writer
-from chiplog.recording import current_run
+from chiplog.recording.run import current_run
 from tests.support.sdk_events import numbers
 from tests.support.waiting import WAIT_S
 

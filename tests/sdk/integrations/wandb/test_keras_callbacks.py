@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from chiplog.integrations import wandb
-from chiplog.recording.run import Run as ChiplogRun
+from chiplog.recording.run.run import Run as ChiplogRun
 
 MODULE = "chiplog.integrations.wandb.keras_callbacks"
 

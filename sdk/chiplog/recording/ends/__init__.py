@@ -1,0 +1,1 @@
+"""How a run ends: its exit status, and what an exception leaves."""

@@ -1,0 +1,1 @@
+"""The calls of a training loop: values, phases and steps into the journal."""

@@ -1,0 +1,1 @@
+"""Which run a process continues, and at which step."""

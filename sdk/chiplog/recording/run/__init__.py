@@ -1,0 +1,1 @@
+"""One run of this process: its settings, and everything that training code calls on it."""

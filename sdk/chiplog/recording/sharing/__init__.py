@@ -1,0 +1,1 @@
+"""What the whole run shares: config, files, artifacts, media, texts, environment."""

@@ -1,0 +1,40 @@
+"""Texts of a run as attributes: an assigned text is checked, recorded and read back."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from chiplog.recording.sharing.run_text import RunText
+
+
+class Run:
+    name = RunText("name")
+
+    def __init__(self) -> None:
+        self._settings = SimpleNamespace(name="first")
+        self.described: list[dict[str, Any]] = []
+        self.complaints: list[Any] = []
+        self._complain = self._report = self.complaints.append
+
+    def _describe(self, **changes: Any) -> None:
+        self.described.append(changes)
+        vars(self._settings).update(changes)
+
+
+def test_a_text_is_read_from_the_settings_and_an_assignment_is_recorded() -> None:
+    run = Run()
+    assert run.name == "first"
+    run.name = "second"
+    assert run.described == [{"name": "second"}]
+    assert run.name == "second"
+    assert run.complaints == []
+
+
+def test_what_is_no_text_is_reported_and_raises_nothing() -> None:
+    run = Run()
+    run.name = "half a character: \ud800"
+    assert len(run.complaints) == 1
+    run.name.encode("utf-8")
+
+
+def test_read_from_the_class_it_is_itself() -> None:
+    assert isinstance(Run.name, RunText)
