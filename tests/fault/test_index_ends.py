@@ -44,7 +44,7 @@ import sys
 if "chiplog_collector.index" in " ".join(sys.orig_argv):
     import os, signal, time
     import duckdb
-    from chiplog_collector.index import checkpoints
+    from chiplog_collector.index.cleaning import checkpoints
     from chiplog_collector.index import database
     from chiplog_collector.query import service as query
     is_broken, is_faulty = [], []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 from urllib.parse import urlsplit
 
-from chiplog.media.captured import report_once, report_unknown_arguments
+from chiplog.media.encoding.captured import report_once, report_unknown_arguments
 from chiplog.safety import foreign_names
 from chiplog.safety.diagnostics import error_text
 from chiplog.safety.interrupts import is_interrupt

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chiplog.artifacts.references import local_path
-from chiplog.media.captured import report_once
+from chiplog.media.encoding.captured import report_once
 from chiplog.query.client import Client, NoDataError, QueryError, connect
 from chiplog.safety.background_threads import is_exiting, result_within
 from chiplog.safety.diagnostics import Diagnostic

@@ -4,10 +4,10 @@ import io
 import wave
 from typing import Any
 
-from chiplog.media.arrays import host_array, is_tensor
-from chiplog.media.captured import CapturedMedia, caption_metadata
-from chiplog.media.files import extension_of, is_path, read_file
-from chiplog.media.libraries import load_library
+from chiplog.media.encoding.arrays import host_array, is_tensor
+from chiplog.media.encoding.captured import CapturedMedia, caption_metadata
+from chiplog.media.encoding.files import extension_of, is_path, read_file
+from chiplog.media.encoding.libraries import load_library
 from chiplog.safety.lenient_calls import hide_unknown_arguments
 from chiplog.values.media_value import Content, MediaError
 

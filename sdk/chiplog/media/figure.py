@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from chiplog.media.captured import CapturedMedia, caption_metadata
-from chiplog.media.figures import draw_png, is_drawn
+from chiplog.media.encoding.captured import CapturedMedia, caption_metadata
+from chiplog.media.encoding.figures import draw_png, is_drawn
 from chiplog.safety.lenient_calls import hide_unknown_arguments
 from chiplog.values.media_value import Content, MediaError
 

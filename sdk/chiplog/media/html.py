@@ -3,8 +3,8 @@
 import os
 from typing import Any
 
-from chiplog.media.captured import CapturedMedia
-from chiplog.media.files import extension_of, read_file, read_stream
+from chiplog.media.encoding.captured import CapturedMedia
+from chiplog.media.encoding.files import extension_of, read_file, read_stream
 from chiplog.safety.lenient_calls import hide_unknown_arguments
 from chiplog.safety.text import clean_utf8
 from chiplog.values.media_value import Content, MediaError

@@ -3,13 +3,13 @@
 import sys
 from typing import Any
 
-from chiplog.media.arrays import host_array, is_tensor
-from chiplog.media.captured import CapturedMedia, caption_metadata
-from chiplog.media.figures import draw_png, is_drawn
-from chiplog.media.files import is_path, read_file
+from chiplog.media.encoding.arrays import host_array, is_tensor
+from chiplog.media.encoding.captured import CapturedMedia, caption_metadata
+from chiplog.media.encoding.figures import draw_png, is_drawn
+from chiplog.media.encoding.files import is_path, read_file
+from chiplog.media.encoding.pictures import FORMATS, encode_picture, open_picture, picture_format, pillow
+from chiplog.media.encoding.pixels import to_pixels
 from chiplog.media.overlays import read_boxes, read_classes, read_masks
-from chiplog.media.pictures import FORMATS, encode_picture, open_picture, picture_format, pillow
-from chiplog.media.pixels import to_pixels
 from chiplog.safety.lenient_calls import hide_unknown_arguments
 from chiplog.values.media_value import Content, MediaError
 

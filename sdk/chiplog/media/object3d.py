@@ -5,10 +5,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from chiplog.media.arrays import host_array
-from chiplog.media.captured import CapturedMedia, caption_metadata
-from chiplog.media.files import is_path, read_file, read_stream
-from chiplog.media.libraries import load_library
+from chiplog.media.encoding.arrays import host_array
+from chiplog.media.encoding.captured import CapturedMedia, caption_metadata
+from chiplog.media.encoding.files import is_path, read_file, read_stream
+from chiplog.media.encoding.libraries import load_library
 from chiplog.safety.lenient_calls import hide_unknown_arguments
 from chiplog.safety.text import short_repr
 from chiplog.values.media_value import Content, MediaError

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chiplog.media.arrays import host_array, is_tensor
-from chiplog.media.files import read_file
-from chiplog.media.libraries import load_library
-from chiplog.media.pictures import encode_picture, open_picture, picture_format, pillow
+from chiplog.media.encoding.arrays import host_array, is_tensor
+from chiplog.media.encoding.files import read_file
+from chiplog.media.encoding.libraries import load_library
+from chiplog.media.encoding.pictures import encode_picture, open_picture, picture_format, pillow
 from chiplog.safety.interrupts import raise_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.values.media_value import Content, MediaError

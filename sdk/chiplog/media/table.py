@@ -6,10 +6,10 @@ from io import BytesIO
 from itertools import islice
 from typing import Any
 
-from chiplog.media.arrays import host_array
-from chiplog.media.captured import check_size, problem_of, refuse_stand_in, report_unknown_arguments
-from chiplog.media.columns import Column, build_column
-from chiplog.media.frames import (
+from chiplog.media.encoding.arrays import host_array
+from chiplog.media.encoding.captured import check_size, problem_of, refuse_stand_in, report_unknown_arguments
+from chiplog.media.encoding.columns import Column, build_column
+from chiplog.media.encoding.frames import (
     is_frame,
     is_pandas,
     pandas_columns,

@@ -7,12 +7,12 @@ import tempfile
 from collections.abc import Iterable
 from typing import Any
 
-from chiplog.media.arrays import host_array
-from chiplog.media.captured import CapturedMedia, caption_metadata
-from chiplog.media.files import extension_of, is_path, read_file, read_stream
-from chiplog.media.libraries import load_library
-from chiplog.media.pictures import pillow
-from chiplog.media.pixels import to_bytes
+from chiplog.media.encoding.arrays import host_array
+from chiplog.media.encoding.captured import CapturedMedia, caption_metadata
+from chiplog.media.encoding.files import extension_of, is_path, read_file, read_stream
+from chiplog.media.encoding.libraries import load_library
+from chiplog.media.encoding.pictures import pillow
+from chiplog.media.encoding.pixels import to_bytes
 from chiplog.safety.lenient_calls import hide_unknown_arguments
 from chiplog.values.media_value import Content, MediaError
 

@@ -14,7 +14,7 @@ def tracking_store(store_uri: str, artifact_uri: str | None = None) -> Any:
 
 def artifact_repository(artifact_uri: str, tracking_uri: str | None = None, registry_uri: str | None = None) -> Any:
     """Return the artifacts below a `chiplog://` URI. Raises MlflowException for a wrong URI."""
-    from chiplog.integrations.mlflow.artifact_repository import ChiplogArtifactRepository
+    from chiplog.integrations.mlflow.artifacts.artifact_repository import ChiplogArtifactRepository
 
     return ChiplogArtifactRepository(artifact_uri, tracking_uri, registry_uri)
 
@@ -26,7 +26,7 @@ def model_registry_store(store_uri: str, tracking_uri: str | None = None) -> Any
     from chiplog.integrations.mlflow.library import invalid
 
     try:
-        from chiplog.integrations.mlflow.registry import ChiplogRegistry
+        from chiplog.integrations.mlflow.models.registry import ChiplogRegistry
 
         address = parse_address(store_uri)
     except ValueError as error:

@@ -32,8 +32,8 @@ from chiplog.integrations.mlflow.experiments import (
     to_experiment,
 )
 from chiplog.integrations.mlflow.library import invalid, is_asked_by, is_read_of_user, lenient, warn
-from chiplog.integrations.mlflow.logged_models import RUN_OF_MODELS, LoggedModels, inputs_of, link, outputs_of
 from chiplog.integrations.mlflow.metrics import sorted_history
+from chiplog.integrations.mlflow.models.logged_models import RUN_OF_MODELS, LoggedModels, inputs_of, link, outputs_of
 from chiplog.integrations.mlflow.reads import OWN_WAIT_S, WAIT_S, StoredRuns
 from chiplog.integrations.mlflow.records import (
     END,

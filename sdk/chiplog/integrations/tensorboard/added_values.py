@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chiplog.media.arrays import host_array
+from chiplog.media.encoding.arrays import host_array
 from chiplog.safety.text import short_repr
 from chiplog.values.metrics import Histogram
 

@@ -11,15 +11,16 @@ from typing import Any, TextIO
 
 from chiplog.artifacts.artifact import Artifact
 from chiplog.integrations.adapter.module_aliases import add_modules
-from chiplog.integrations.wandb.api import Api
 from chiplog.integrations.wandb.charts import plot_table, visualize
 from chiplog.integrations.wandb.errors import CommError, Error, UsageError, harmless, tell, write_line
 from chiplog.integrations.wandb.mirror import mirror
 from chiplog.integrations.wandb.names import MEDIA, AlertLevel, lookup, module_names
-from chiplog.integrations.wandb.restore import restore_file
-from chiplog.integrations.wandb.run_config import Config
 from chiplog.integrations.wandb.settings import Settings
 from chiplog.integrations.wandb.start import attach, current, generate_id, global_run, init
+from chiplog.integrations.wandb.state.run_config import Config
+from chiplog.integrations.wandb.stored import api as api  # Ray reads wandb.api.api_key
+from chiplog.integrations.wandb.stored.api import Api
+from chiplog.integrations.wandb.stored.restore import restore_file
 from chiplog.integrations.wandb.wandb_run import Run, RunDisabled
 from chiplog.recording.api import process_hooks
 from chiplog.recording.api.functions import ChiplogModule, attribute

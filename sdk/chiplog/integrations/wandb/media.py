@@ -5,7 +5,7 @@ from typing import Any
 
 from chiplog.integrations.wandb.errors import harmless
 from chiplog.media import audio, figure, html, image, object3d, table, video
-from chiplog.media.pictures import open_picture
+from chiplog.media.encoding.pictures import open_picture
 
 # Public names of objects of W&B's classes that do nothing here: what only its server and its own files need.
 _SERVERS = """

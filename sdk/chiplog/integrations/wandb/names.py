@@ -9,7 +9,7 @@ from typing import Any
 
 from chiplog.artifacts.artifact import Artifact
 from chiplog.integrations.tensorboard.patch import Sync
-from chiplog.integrations.wandb import api, charts, gym_videos
+from chiplog.integrations.wandb import charts, gym_videos
 from chiplog.integrations.wandb.errors import (
     AuthenticationError,
     CommError,
@@ -21,10 +21,11 @@ from chiplog.integrations.wandb.errors import (
     harmless,
     tell,
 )
-from chiplog.integrations.wandb.run_config import Config
-from chiplog.integrations.wandb.run_summary import Summary
 from chiplog.integrations.wandb.settings import Settings
 from chiplog.integrations.wandb.start import attach, current, generate_id, init
+from chiplog.integrations.wandb.state.run_config import Config
+from chiplog.integrations.wandb.state.run_summary import Summary
+from chiplog.integrations.wandb.stored import api
 from chiplog.integrations.wandb.wandb_run import Run, RunDisabled
 from chiplog.safety import foreign_names
 from chiplog.safety.diagnostics import error_line
@@ -94,7 +95,7 @@ def lookup(name: str) -> Any:
     if library is None:
         return harmless(name)
     try:
-        return getattr(import_module(f"chiplog.integrations.wandb.{library}_callbacks"), own)
+        return getattr(import_module(f"chiplog.integrations.wandb.callbacks.{library}_callbacks"), own)
     except ImportError as error:
         tell(f"wandb.{name} does nothing: its library cannot be imported: {error_line(error)}")
         return foreign_names.stand_in(own)

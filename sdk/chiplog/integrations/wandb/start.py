@@ -11,9 +11,9 @@ from typing import Any
 from chiplog.identity.identity import is_rank_of_launcher
 from chiplog.integrations.adapter.reads import former_state
 from chiplog.integrations.wandb import gym_videos
-from chiplog.integrations.wandb.config_file import read_config
 from chiplog.integrations.wandb.errors import Error, refuse, set_silent, tell
 from chiplog.integrations.wandb.settings import Settings, settings_of, settings_of_environ
+from chiplog.integrations.wandb.state.config_file import read_config
 from chiplog.integrations.wandb.wandb_run import Run, run_of_attach_id
 from chiplog.recording.api import process_hooks
 from chiplog.recording.api.start import init as chiplog_init

@@ -13,15 +13,15 @@ from typing import Any, TextIO
 from chiplog.integrations.adapter.reads import former_state
 from chiplog.integrations.tensorboard.patch import Sync
 from chiplog.integrations.wandb.addresses import project_url, run_url
-from chiplog.integrations.wandb.attribute_dicts import AttributeDict
 from chiplog.integrations.wandb.charts import CustomChart
 from chiplog.integrations.wandb.errors import Error, UsageError, artifact_errors, of_open_run, refuse, too_late
 from chiplog.integrations.wandb.gym_videos import Monitor
 from chiplog.integrations.wandb.model_watch import Watch
-from chiplog.integrations.wandb.restore import restore_file
-from chiplog.integrations.wandb.run_config import Config
-from chiplog.integrations.wandb.run_summary import Definitions, Summary, fault_of, words_of
 from chiplog.integrations.wandb.settings import Settings
+from chiplog.integrations.wandb.state.attribute_dicts import AttributeDict
+from chiplog.integrations.wandb.state.run_config import Config
+from chiplog.integrations.wandb.state.run_summary import Definitions, Summary, fault_of, words_of
+from chiplog.integrations.wandb.stored.restore import restore_file
 from chiplog.recording.run.run import Run as ChiplogRun
 from chiplog.safety import foreign_names
 from chiplog.safety.boundary import never_raises

@@ -16,8 +16,8 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from chiplog.integrations.mlflow import model_records
-from chiplog.integrations.mlflow.model_records import ModelMetric, ModelRecord
+from chiplog.integrations.mlflow.models import model_records
+from chiplog.integrations.mlflow.models.model_records import ModelMetric, ModelRecord
 from chiplog.transfer.importers import sqlite_file
 from chiplog.transfer.importers.formats import Options
 from chiplog.transfer.importers.imported_run import (

@@ -1,0 +1,1 @@
+"""MLflow's artifacts: files of a run that any label saves."""

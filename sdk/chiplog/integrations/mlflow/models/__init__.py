@@ -1,0 +1,1 @@
+"""MLflow's logged models, datasets, inputs and outputs, and its model registry."""

@@ -1,0 +1,1 @@
+"""Config and summary of a run as W&B has them."""

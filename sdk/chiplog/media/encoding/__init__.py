@@ -1,0 +1,1 @@
+"""What all media share: pixels, columns, files, and the libraries that may be missing."""
