@@ -15,8 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from chiplog.console.stream_fds import fd_identity, inherited_pipes
-from chiplog.identity.identity import LAUNCHER, PARENT_RUN, decode_inherited
-from chiplog.identity.process_info import pid_namespace_id, start_ticks
+from chiplog_schemas.process.inherited_run import LAUNCHER, PARENT_RUN, decode_inherited, pid_namespace_id, start_ticks
 
 WAIT_S = 0.25  # for an answer; after it, the launcher records the lines too. init() waits no longer
 _BYTES_MAX = 1_024  # of the answer: two streams

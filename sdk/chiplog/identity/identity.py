@@ -13,20 +13,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from chiplog_schemas.limits import NAME_CHARS_MAX
+from chiplog_schemas.process.inherited_run import LAUNCHER, PARENT_RUN, SETUP, InheritedRun, decode_inherited
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-# "pid:run_id/label/rank/settled/world/start/session/demand/launch/kind/places", for the processes that this one starts.
-# World and start identify the process even if its PID is reused. Older versions lack them, the session, demand and
-# launch (quoted), the kind, or the places: see inherited_env.py. init() sets PARENT_RUN while its run is open, and
-# `chiplog run` for its command.
-PARENT_RUN = "CHIPLOG_PARENT_RUN"
-# The same from setup(): the identity that its process would have, without a label, because children choose theirs.
-SETUP = "CHIPLOG_SETUP"
-LAUNCHER = "launcher"  # the kind of a parent that trains nothing itself: `chiplog run`
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,31 +129,7 @@ def encode_parent_run(
     return "/".join((said + "/" * max(missing - 1, 0), *more))
 
 
-class InheritedRun(NamedTuple):
-    """The fields of PARENT_RUN or SETUP, as text; '' for a missing field."""
-
-    pid: str
-    run_id: str
-    label: str
-    rank: str
-    settled: str
-    world: str
-    start: str
-    session: str
-    demand: str
-    launch: str
-    kind: str
-    places: str
-
-
 _AFTER_STAMP = ("demand", "launch", "kind", "places")
-
-
-def decode_inherited(said: str) -> InheritedRun:
-    """Decode a value of `encode_parent_run`, of an older version too, and accept any other text."""
-    pid, _, rest = said.partition(":")
-    parts = [pid, *rest.split("/")]
-    return InheritedRun(*[*parts, *[""] * len(InheritedRun._fields)][: len(InheritedRun._fields)])
 
 
 def encode_setup(environ: Mapping[str, str], facts: ProcessFacts, places: str = "") -> str:

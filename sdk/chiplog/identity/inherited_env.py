@@ -4,46 +4,14 @@ The variable also has where and whether this process records, however that was c
 another directory in a child that has another working directory, and a child does not see the arguments of `init`.
 """
 
-import json
 import os
-from collections.abc import Mapping, MutableMapping
-from urllib.parse import quote, unquote
+from collections.abc import MutableMapping
 
-from chiplog.identity.identity import PARENT_RUN, SETUP, Identity, ProcessFacts, decode_inherited, encode_parent_run
-from chiplog.identity.process_info import process_fingerprint
+from chiplog.identity.identity import Identity, encode_parent_run
+from chiplog_schemas.process.inherited_run import PARENT_RUN, process_fingerprint
 
 _previous_value: str | None = None  # the variable's value before: a run of an ancestor, which outlives this one
 _told: dict[int, str] = {}  # the value for each open run of this process, by owner, in the order of opening
-
-
-# What decides where and whether a process records, as variables. The collector has no argument in `init`.
-_PLACES = ("CHIPLOG_DIR", "CHIPLOG_AGENT", "CHIPLOG_MODE", "CHIPLOG_PROJECT")
-
-
-def encode_places(environ: Mapping[str, str], chosen: Mapping[str, str | None]) -> str:
-    """Return the settings that children inherit, and the variables from which a child's may differ.
-
-    chosen: by variable, what this process uses.
-    """
-    before = {name: environ[name] for name in _PLACES if name in environ}
-    used = {name: value for name, value in chosen.items() if value}
-    return quote(json.dumps([used, before], separators=(",", ":")), safe="")
-
-
-def with_inherited_places(environ: Mapping[str, str], facts: ProcessFacts) -> Mapping[str, str]:
-    """Return the variables with what an ancestor uses, except for those that were changed since."""
-    for name in (PARENT_RUN, SETUP):
-        left = decode_inherited(environ.get(name, ""))
-        if not left.places or left.pid == str(facts.pid) or name in facts.stale_variables:
-            continue
-        try:
-            used, before = json.loads(unquote(left.places))
-            unchanged = [place for place in _PLACES if environ.get(place) == before.get(place)]
-            inherited = {place: str(used[place]) for place in unchanged if place in used}
-        except (ValueError, TypeError, AttributeError):
-            continue  # not ours
-        return {**environ, **inherited}  # safeguard: places-travel-to-children
-    return environ
 
 
 def export_run(

@@ -4,17 +4,13 @@ import os
 from pathlib import Path
 
 from chiplog_schemas.paths import own_dir
-
-# PARENT_RUN and SETUP of identity.py: its import takes a command 10 ms.
-VARIABLES = ("CHIPLOG_PARENT_RUN", "CHIPLOG_SETUP")
+from chiplog_schemas.process.inherited_run import PARENT_RUN, SETUP, stale_variables, with_inherited_places
 
 
 def recording_dir(argument: str | os.PathLike[str] | None) -> Path:
     """Return the argument, else the directory in which an ancestor records, else that of the variable."""
-    if argument or not any(os.environ.get(name) for name in VARIABLES):
+    if argument or not any(os.environ.get(name) for name in (PARENT_RUN, SETUP)):
         return own_dir(argument, os.environ)
-    from chiplog.identity.inherited_env import with_inherited_places
-    from chiplog.identity.process_info import read_process_facts
-
-    environ = with_inherited_places(os.environ, read_process_facts())  # safeguard: reader-follows-its-parent
+    stale = stale_variables(os.environ)
+    environ = with_inherited_places(os.environ, os.getpid(), stale)  # safeguard: reader-follows-its-parent
     return own_dir(None, environ)

@@ -9,8 +9,8 @@ import pytest
 
 from chiplog.console.shared_targets import TargetServer, adopt_targets
 from chiplog.console.stream_fds import fd_identity, inherited_pipes
-from chiplog.identity.identity import LAUNCHER, PARENT_RUN, Identity, encode_parent_run
-from chiplog.identity.process_info import process_fingerprint
+from chiplog.identity.identity import Identity, encode_parent_run
+from chiplog_schemas.process.inherited_run import LAUNCHER, PARENT_RUN, process_fingerprint
 from tests.support.waiting import WAIT_S
 
 # A child whose stdout is the launcher's pipe, and whose stderr is something else.

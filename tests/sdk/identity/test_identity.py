@@ -5,9 +5,6 @@ from dataclasses import replace
 import pytest
 
 from chiplog.identity.identity import (
-    LAUNCHER,
-    PARENT_RUN,
-    SETUP,
     Identity,
     ProcessFacts,
     SpawnPosition,
@@ -17,6 +14,7 @@ from chiplog.identity.identity import (
     with_group,
 )
 from chiplog.identity.modes import is_rank0, with_own_run
+from chiplog_schemas.process.inherited_run import LAUNCHER, PARENT_RUN, SETUP
 from tests.support.launcher_environ import FACTS, LATER, OTHER_NODE, UUID, elastic, slurm
 
 

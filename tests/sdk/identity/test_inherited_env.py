@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from chiplog.identity.identity import PARENT_RUN, Identity, decode_inherited, encode_parent_run
-from chiplog.identity.inherited_env import export_run, restore_environ, with_inherited_places
-from chiplog.identity.process_info import read_process_facts
+from chiplog.identity.identity import Identity
+from chiplog.identity.inherited_env import export_run, restore_environ
+from chiplog_schemas.process.inherited_run import PARENT_RUN, decode_inherited
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
@@ -165,12 +165,3 @@ def test_a_command_of_chiplog_run_records_where_the_launcher_does(tmp_path: Path
         check=True,
     )
     assert json.loads(done.stdout)[:2] == [str(tmp_path / "data"), "offline"]
-
-
-def test_what_is_not_ours_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = read_process_facts()
-    for places in ("%5B", "5", "%5B1%2C2%5D", "%5B%5B%5D%2C%5B%5D%5D", "\udcff", ""):
-        said = encode_parent_run(99, "r", Identity("r", "x", "launch"), places=places)
-        assert decode_inherited(said).places == places
-        environ = {PARENT_RUN: said, "CHIPLOG_DIR": "data"}
-        assert with_inherited_places(environ, facts) == environ

@@ -4,14 +4,8 @@ import os
 import subprocess
 import sys
 
-from chiplog.identity.identity import PARENT_RUN, SETUP
-from chiplog.identity.process_info import (
-    is_stale_parent,
-    process_fingerprint,
-    random_word,
-    read_process_facts,
-    start_ticks,
-)
+from chiplog.identity.process_info import random_word, read_process_facts
+from chiplog_schemas.process.inherited_run import PARENT_RUN, SETUP
 from tests.support.waiting import WAIT_S
 
 PARENT = """
@@ -69,15 +63,6 @@ def test_a_parents_record_counts_until_the_parent_ends_and_then_for_what_it_star
         late_children.write("\n\n")
         late_children.close()
         assert parent.stdout.read().split() == ["parents"] * 2, "they were started while the run was open"
-
-
-def test_an_orphan_whose_new_parent_is_as_old_as_its_own_was_is_still_that_ones_child() -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    world, tick = process_fingerprint().split("/")[0], int(start_ticks(os.getppid()))
-    as_old, older = (f"{ended.pid}:r/x//settled/{world}/{start}" for start in (tick, tick - 1))
-    assert not is_stale_parent(as_old), "init, or tini, starts the training in the very tick of its own start"
-    assert is_stale_parent(older)
 
 
 def test_what_a_launcher_prepared_is_for_its_workers_also_when_it_has_left() -> None:

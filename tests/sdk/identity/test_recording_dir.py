@@ -4,13 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.identity.identity import PARENT_RUN, SETUP, Identity, encode_parent_run
-from chiplog.identity.inherited_env import encode_places
-from chiplog.identity.recording_dir import VARIABLES, recording_dir
-
-
-def test_the_variables_are_those_that_name_a_run_to_children() -> None:
-    assert VARIABLES == (PARENT_RUN, SETUP)
+from chiplog.identity.identity import Identity, encode_parent_run
+from chiplog.identity.recording_dir import recording_dir
+from chiplog_schemas.process.inherited_run import PARENT_RUN, encode_places
 
 
 def test_an_argument_wins_over_the_directory_of_an_ancestor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chiplog.identity.identity import LAUNCHER, PARENT_RUN, decode_inherited, is_rank_of_launcher
-from chiplog.identity.inherited_env import with_inherited_places
-from chiplog.identity.process_info import is_multiprocessing_child, read_process_facts, spawned_index
+from chiplog.identity.identity import is_rank_of_launcher
+from chiplog.identity.process_info import is_multiprocessing_child, spawned_index
 from chiplog.integrations.mlflow.addresses import Address
 from chiplog.recording.api.start import open_beside
 from chiplog.recording.run.run import Run
+from chiplog_schemas.process.inherited_run import (
+    LAUNCHER,
+    PARENT_RUN,
+    decode_inherited,
+    stale_variables,
+    with_inherited_places,
+)
 
 _OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
@@ -22,7 +28,7 @@ def launch_variables(environ: Mapping[str, str]) -> dict[str, str]:
     Without a run that is merely open in the process that started it, as in MLflow: only an ID joins that. And without
     RANK and WORLD_SIZE of a notebook or script that has set them itself, which is no launcher.
     """
-    found = dict(with_inherited_places(environ, read_process_facts()))
+    found = dict(with_inherited_places(environ, os.getpid(), stale_variables(os.environ)))
     if decode_inherited(found.get(PARENT_RUN, "")).kind != LAUNCHER:
         found.pop(PARENT_RUN, None)
     if "RANK" in found and not is_multiprocessing_child() and "RANK" not in _initial_variables():

@@ -8,7 +8,6 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from chiplog.identity.identity import PARENT_RUN, SETUP, decode_inherited
 from chiplog.identity.process_info import read_process_facts
 from chiplog.recording.api.start import init
 from chiplog.recording.run import current_run
@@ -17,6 +16,7 @@ from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import error_text
 from chiplog.values.config import config_entries
 from chiplog_schemas.model.codes import EndCause
+from chiplog_schemas.process.inherited_run import PARENT_RUN, SETUP, decode_inherited
 
 _STOPPED = "Ray stopped this worker: another one failed, or the training was aborted"
 _log = logging.getLogger("chiplog")

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from chiplog.identity.identity import LAUNCHER, PARENT_RUN, encode_parent_run
-from chiplog.identity.inherited_env import encode_places
-from chiplog.identity.process_info import node_name, process_fingerprint
+from chiplog.identity.identity import encode_parent_run
+from chiplog.identity.process_info import node_name
 from chiplog.recording.run.run import Run
 from chiplog.recording.run.run_settings import resolve_settings
 from chiplog.settings import safe_name
 from chiplog_schemas.limits import NAME_CHARS_MAX
+from chiplog_schemas.process.inherited_run import LAUNCHER, PARENT_RUN, encode_places, process_fingerprint
 
 _INIT_ARGUMENTS = (
     *("project", "run_id", "id", "name", "group", "job_type", "tags", "notes", "config", "label", "primary", "resume"),

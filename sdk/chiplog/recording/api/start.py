@@ -9,8 +9,8 @@ from inspect import signature
 from typing import Any
 
 from chiplog.identity import process_info
-from chiplog.identity.identity import SETUP, encode_setup, initial_run_id
-from chiplog.identity.inherited_env import encode_places, export_run
+from chiplog.identity.identity import encode_setup, initial_run_id
+from chiplog.identity.inherited_env import export_run
 from chiplog.identity.modes import CREATE_NEW, RETURN_PREVIOUS, reinit_of
 from chiplog.identity.recording_dir import recording_dir
 from chiplog.recording.api import process_hooks
@@ -23,6 +23,7 @@ from chiplog.safety.diagnostics import error_text
 from chiplog.safety.interrupts import handlers_held
 from chiplog.safety.lenient_calls import ignore_unknown_arguments
 from chiplog.settings import RunSettings
+from chiplog_schemas.process.inherited_run import SETUP, encode_places
 
 _log = logging.getLogger("chiplog")
 

@@ -13,11 +13,11 @@ import os
 import time
 from pathlib import Path
 
-from chiplog.identity import process_info
 from chiplog.identity.identity import Identity
 from chiplog.safety.interrupts import is_interrupt
 from chiplog_schemas.paths import ensure_private_dir, require_private
 from chiplog_schemas.process.descriptors import OwnedDescriptor
+from chiplog_schemas.process.inherited_run import start_ticks
 
 STEPS = "steps"  # the directory's name
 FILES_MAX = 4_096  # of resumable runs on one node; beyond this the oldest quarter is removed
@@ -80,7 +80,7 @@ class StepCounterFile:
     def _keep(self, next_step: int) -> None:
         if self._lone is not None:
             (path, label), self._lone = self._lone, None
-            self._write(path, f"{os.getpid()} {process_info.start_ticks(os.getpid())} {label}")
+            self._write(path, f"{os.getpid()} {start_ticks(os.getpid())} {label}")
         if self._mark is not None:
             (mark, launch), self._mark = self._mark, None
             if _read(mark) != launch:
@@ -111,7 +111,7 @@ def label_to_resume(directory: Path, run_id: str) -> str | None:
     start, _, label = rest.partition(" ")
     if not pid.isdigit() or not label:
         return None
-    is_alive = int(pid) != os.getpid() and process_info.start_ticks(int(pid)) == start
+    is_alive = int(pid) != os.getpid() and start_ticks(int(pid)) == start
     return None if is_alive else label
 
 

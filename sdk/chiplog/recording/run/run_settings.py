@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from chiplog.identity import process_info
 from chiplog.identity.identity import Identity, initial_run_id, resolve_identity
-from chiplog.identity.inherited_env import with_inherited_places
 from chiplog.identity.launch_cache import with_cached_run_id
 from chiplog.identity.modes import CREATE_NEW, RANK0, announces_split, beside, mode_of, reinit_of, with_own_run
 from chiplog.recording.resume.resume import (
@@ -30,6 +29,7 @@ from chiplog.values.config import config_entries
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.paths import Paths, own_dir, paths_for_root
+from chiplog_schemas.process.inherited_run import with_inherited_places
 
 RUN_PER_PROCESS = "CHIPLOG_RUN_PER_PROCESS"
 SPLIT = "each process of this launch has its own run; without {} they share one"
@@ -55,7 +55,7 @@ def resolve_settings(
     reinit = _checked(reinit_of(given["reinit"]), remarks)
     still_open = initial_run_id(opened[-1]._settings.identity) if opened and not reinit else ""
     facts = process_info.read_process_facts(opened_ids - {still_open})
-    environ = with_inherited_places(environ, facts)
+    environ = with_inherited_places(environ, facts.pid, facts.stale_variables)
     asked = requested_run(given, environ, remarks)
     run_id = _name("run ID", asked.run_id, remarks)
     asked = asked._replace(run_id=run_id)

@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from chiplog.identity.identity import LAUNCHER, PARENT_RUN, decode_inherited
 from chiplog.identity.process_info import node_name
 from chiplog.recording.api.launcher import LaunchedRun
 from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.process.inherited_run import LAUNCHER, PARENT_RUN, decode_inherited
 from tests.support.launcher_environ import slurm
 
 TOLD = {"mode": "offline", "capture_console": False}

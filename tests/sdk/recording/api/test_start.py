@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import chiplog
-from chiplog.identity.identity import PARENT_RUN, decode_inherited
 from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.process.inherited_run import PARENT_RUN, decode_inherited
 from tests.support.journals import read_events
 from tests.support.safeguard import Safeguard
 from tests.support.sdk_events import numbers

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 import chiplog
-from chiplog.identity.identity import PARENT_RUN
 from chiplog.recording.api.disabled import DisabledRun
 from chiplog.safety.diagnostics import Diagnostic, Diagnostics
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KIB, MIB
 from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.process.inherited_run import PARENT_RUN
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head
 from tests.support.hostile import Hostile
 from tests.support.journals import read_events
