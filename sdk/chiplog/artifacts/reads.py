@@ -1,4 +1,4 @@
-"""Versions of artifacts from the collector, and their files: the one module here that imports the query client.
+"""Versions of artifacts from the collector, and their files: the one module here that asks it.
 
 Each function waits until the collector answers and has what was asked for, for a time at most, then raises.
 """
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import chiplog
 from chiplog.artifacts.references import local_path
 from chiplog.media.encoding.captured import report_once
-from chiplog.query.client import Client, NoDataError, QueryError, connect
 from chiplog.safety.background_threads import is_exiting, result_within
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.values.artifact_value import (
@@ -115,7 +115,7 @@ def download_file(place: ArtifactPlace, version: Version, path: str, target: Pat
         write_file(client, version, file, target, until=until)
 
 
-def version_of(client: Client, project: str, name: str, condition: str, wanted: int | str) -> Version | None:
+def version_of(client: "chiplog.Client", project: str, name: str, condition: str, wanted: int | str) -> Version | None:
     """Return a version of the database; None if it has none like this. Raises QueryError, ArtifactError."""
     of_version = {"project": project, "name": name}
     rows = client.sql(_VERSION.format(condition), {**of_version, "wanted": wanted}, timeout_s=_ASK_S).rows()
@@ -142,7 +142,7 @@ def version_of(client: Client, project: str, name: str, condition: str, wanted: 
 
 
 def write_file(
-    client: Client,
+    client: "chiplog.Client",
     version: Version,
     file: ManifestFile,
     target: Path,
@@ -166,7 +166,7 @@ def write_file(
             try:
                 copy_content(client, file.path, (file.sha256 or b"").hex(), target, on_bytes)
                 return
-            except QueryError as error:
+            except chiplog.QueryError as error:
                 if time.monotonic() >= until:
                     message = f"file {file.path!r:.80} of artifact {version} cannot be read: {error}"
                     raise ArtifactError(message) from error
@@ -177,7 +177,9 @@ def write_file(
         raise ArtifactError(message) from error
 
 
-def copy_content(client: Client, path: str, sha256: str, target: Path, on_bytes: Callable[[int], object]) -> None:
+def copy_content(
+    client: "chiplog.Client", path: str, sha256: str, target: Path, on_bytes: Callable[[int], object]
+) -> None:
     """Write a content under a temporary name, verify its digest, and rename it. Raises QueryError, OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
@@ -187,7 +189,7 @@ def copy_content(client: Client, path: str, sha256: str, target: Path, on_bytes:
             part.write(data)
             on_bytes(len(data))
         if digest.hexdigest() != sha256:  # safeguard: got-file-verified
-            raise QueryError(
+            raise chiplog.QueryError(
                 "internal", f"file {target.name!r} is damaged at the collector: its digest is not {sha256}"
             )
 
@@ -253,7 +255,7 @@ def _ask(
                 was_removed = isinstance(wanted, int) and bool(known) and wanted < known[0]["version"]
                 if was_removed or time.monotonic() >= min(settled, until):
                     raise UnknownArtifactError(_unknown(project, name, wanted, known))
-            except (QueryError, ArtifactError) as error:  # its entries may still come
+            except (chiplog.QueryError, ArtifactError) as error:  # its entries may still come
                 is_unknown = isinstance(error, ArtifactError) and settled < float("inf")
                 if is_unknown or time.monotonic() >= until or not _may_change(error):
                     raise
@@ -272,28 +274,28 @@ def _unknown(project: str, name: str, wanted: int | str, known: list[dict[str, A
 
 
 def _may_change(error: Exception) -> bool:
-    return not isinstance(error, QueryError) or error.kind in _COMES_LATER
+    return not isinstance(error, chiplog.QueryError) or error.kind in _COMES_LATER
 
 
 @contextlib.contextmanager
-def _asking(place: ArtifactPlace, timeout_s: float) -> Iterator[tuple[Client, float]]:
+def _asking(place: ArtifactPlace, timeout_s: float) -> Iterator[tuple["chiplog.Client", float]]:
     """Yield a client and the end of the time. Every failure to read becomes an ArtifactError."""
     until = time.monotonic() + timeout_s
     try:
-        with _within(timeout_s, lambda: _connected(place, until), drop=Client.close) as client:
+        with _within(timeout_s, lambda: _connected(place, until), drop=lambda client: client.close()) as client:
             yield client, until
-    except (QueryError, NoDataError, ValueError, OSError) as error:
-        is_elsewhere = isinstance(error, NoDataError) and not place.url
+    except (chiplog.QueryError, chiplog.NoDataError, ValueError, OSError) as error:
+        is_elsewhere = isinstance(error, chiplog.NoDataError) and not place.url
         remedy = "; if the collector is on another host, set CHIPLOG_COLLECTOR" if is_elsewhere else ""
         raise ArtifactError(f"artifacts cannot be read within {timeout_s:g} s: {error}{remedy}") from error
 
 
-def _connected(place: ArtifactPlace, until: float) -> Client:
+def _connected(place: ArtifactPlace, until: float) -> "chiplog.Client":
     while True:
         try:
-            return connect(place.url, dir=None if place.url else place.root)
-        except (QueryError, NoDataError) as error:
-            if time.monotonic() >= until or not (isinstance(error, NoDataError) or _may_change(error)):
+            return chiplog.connect(place.url, dir=None if place.url else place.root)
+        except (chiplog.QueryError, chiplog.NoDataError) as error:
+            if time.monotonic() >= until or not (isinstance(error, chiplog.NoDataError) or _may_change(error)):
                 raise
         is_exiting.wait(_PAUSE_S)
 

@@ -27,12 +27,12 @@ from chiplog.page import (
 )
 from chiplog.page.disconnect import CancelOnDisconnect
 from chiplog.page.json_response import JsonResponse, error_response, query_error_response
-from chiplog.page.parameters import BadRequestError
 from chiplog.page.run_table import RunTables
 from chiplog.page.shared_answers import SharedAnswers
 from chiplog.page.source import Source
 from chiplog.page.static_files import STATIC, CompressedFiles
 from chiplog.query.client import NoDataError
+from chiplog.query.parameters import BadRequestError
 from chiplog.query.result import QueryError
 from chiplog_schemas.query.query_messages import one_line
 

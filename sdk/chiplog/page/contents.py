@@ -9,23 +9,10 @@ from starlette.types import Receive, Scope, Send
 
 from chiplog.page.gate import FRAME_ANCESTORS
 from chiplog.page.source import Source
+from chiplog.query.shown_types import shown_type
 
 # A player reads a range as slowly as it plays. A short answer is read at once, and holds no client of the source.
 RANGE_BYTES_MAX = 4 << 20
-_IMAGES = {name: f"image/{name}" for name in ("png", "jpeg", "gif", "webp", "bmp")}
-_SOUNDS = {"mp3": "mpeg", "oga": "ogg", "opus": "ogg", "m4a": "mp4"} | {
-    name: name for name in ("wav", "ogg", "flac", "aac", "webm")
-}
-_VIDEOS = {name: f"video/{name}" for name in ("mp4", "webm", "ogg")}
-# What browsers show, by kind and format. All else is a download. SVG, which may have scripts, is not among it.
-_TYPES = {
-    "image": _IMAGES,
-    "mask": _IMAGES,
-    "figure": _IMAGES,
-    "audio": {name: f"audio/{word}" for name, word in _SOUNDS.items()},
-    "video": _VIDEOS | {name: _IMAGES[name] for name in ("gif", "webp")},
-    "html": {"html": "text/html; charset=utf-8"},
-}
 _SANDBOX = f"default-src 'none'; frame-ancestors {FRAME_ANCESTORS}; sandbox"
 # No scripts: no policy keeps those from the network, which WebRTC reaches. Links open a window.
 _HTML_SANDBOX = (
@@ -34,11 +21,6 @@ _HTML_SANDBOX = (
 )
 _DOWNLOAD = "application/octet-stream"
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
-
-
-def shown_type(kind: str, form: str | None) -> str | None:
-    """Return the Content-Type of a logged value that a browser can display; None if it can only be downloaded."""
-    return _TYPES.get(kind, {}).get(form or "")
 
 
 async def download(source: Source, sha256: str, n_bytes: int, name: str) -> Response:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chiplog.page.parameters import CHOSEN_LABELS, STEP_MAX, STEP_MIN
 from chiplog.query.client import Client
+from chiplog.query.parameters import CHOSEN_LABELS, STEP_MAX, STEP_MIN
 from chiplog_schemas.sql import LEVELS
 
 POINTS_MAX = 2_000  # as many as a wide chart has pixels
@@ -448,6 +448,11 @@ def _is_one_step(span: dict[str, Any]) -> bool:
     """Return True if all values of a key have the same step, and there are more than one of a label."""
     is_one_step: bool = span["first_step"] == span["last_step"] and span["most_values"] > 1
     return is_one_step
+
+
+def shorten(value: float) -> float:
+    """Return a number in four digits, which are enough for a colour, a bar or a text."""
+    return float(f"{value:.4g}")
 
 
 def bucket_width(n_steps: int, points: int) -> int:

@@ -4,9 +4,9 @@ from collections import defaultdict
 from datetime import datetime
 from typing import Any
 
-from chiplog.page.parameters import BadRequestError
 from chiplog.page.system_curves import throttle_text
 from chiplog.query.client import Client
+from chiplog.query.parameters import BadRequestError
 from chiplog.query.run_report import RANK_ROUNDS_FIRST
 
 LABELS_MAX = 2_048

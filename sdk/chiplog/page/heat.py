@@ -7,11 +7,10 @@ steps, so that one slow rank of a thousand, in a single step, is still in the pi
 from dataclasses import dataclass
 from typing import Any
 
-from chiplog.page.curves import bucket_width
-from chiplog.page.json_response import shorten
-from chiplog.page.parameters import BadRequestError
+from chiplog.page.curves import bucket_width, shorten
 from chiplog.page.run_phases import read_labels, read_phases
 from chiplog.query.client import Client
+from chiplog.query.parameters import BadRequestError
 from chiplog.query.verdict import OUTSIDE
 
 ROWS_MAX = 256

@@ -8,10 +8,9 @@ equally high, and a bin that covers several of them counts in each by its share 
 from dataclasses import dataclass
 from typing import Any
 
-from chiplog.page.curves import bucket_width
-from chiplog.page.json_response import shorten
-from chiplog.page.parameters import CHOSEN_LABELS, STEP_MAX, STEP_MIN
+from chiplog.page.curves import bucket_width, shorten
 from chiplog.query.client import Client
+from chiplog.query.parameters import CHOSEN_LABELS, STEP_MAX, STEP_MIN
 
 ROWS_MAX = 256
 COLUMNS_MAX = 600

@@ -78,11 +78,6 @@ def columns_of(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
     return {"columns": names, "rows": [[row[name] for name in names] for row in rows]}
 
 
-def shorten(value: float) -> float:
-    """Return a number in four digits, which are enough for a colour, a bar or a text."""
-    return float(f"{value:.4g}")
-
-
 def _accepted(value: Any, integer: Callable[[int], Any]) -> Any:
     """Return a copy without what orjson refuses. integer: returns what is sent for an integer."""
     if isinstance(value, dict):

@@ -5,10 +5,10 @@ from typing import Any
 
 import orjson
 
-from chiplog.page.contents import shown_type
-from chiplog.page.parameters import CHOSEN_LABELS
 from chiplog.query.client import Client
+from chiplog.query.parameters import CHOSEN_LABELS
 from chiplog.query.run_contents import MEDIA
+from chiplog.query.shown_types import shown_type
 
 ROWS_MAX = 200  # values of one key at one step
 MASKS_MAX = 10 * ROWS_MAX

@@ -5,14 +5,9 @@ from collections.abc import Mapping
 
 from starlette.datastructures import QueryParams
 
-STEP_MIN, STEP_MAX = -(1 << 63), (1 << 63) - 1
+from chiplog.query.parameters import STEP_MAX, STEP_MIN, BadRequestError
+
 LABELS_MAX = 1_024  # in one request
-# Part of a condition: `label` is one of the parameter `labels` of a query; any one if that is empty.
-CHOSEN_LABELS = "(len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[], label))"
-
-
-class BadRequestError(ValueError):
-    """A request that cannot be answered as it is. The text is one line for people."""
 
 
 def integer(query: Mapping[str, str], name: str, default: int, least: int = STEP_MIN, most: int = STEP_MAX) -> int:

@@ -9,9 +9,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.json_response import JsonResponse, read_json
-from chiplog.page.parameters import STEP_MAX, integer, repeated
+from chiplog.page.parameters import integer, repeated
 from chiplog.page.same_step import read_same_step
 from chiplog.query.json_texts import decoded
+from chiplog.query.parameters import STEP_MAX
 
 RUNS_MIN = 2
 RUNS_MAX = 10

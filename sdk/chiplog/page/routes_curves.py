@@ -6,8 +6,9 @@ from starlette.routing import Route
 
 from chiplog.page.curves import ANSWER_MAX, LINES_MAX, POINTS_MAX, WIDTH_MAX, CurvesRequest, read_curves
 from chiplog.page.json_response import read_json
-from chiplog.page.parameters import LABELS_MAX, BadRequestError, integer, optional_integer, repeated
+from chiplog.page.parameters import LABELS_MAX, integer, optional_integer, repeated
 from chiplog.page.shared_answers import shared
+from chiplog.query.parameters import BadRequestError
 
 KEYS_MAX = 50  # in one request
 

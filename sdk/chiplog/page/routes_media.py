@@ -14,18 +14,10 @@ from chiplog.page.json_response import read_json, to_exact_json
 from chiplog.page.logged_media import describe_contents, read_media
 from chiplog.page.logged_tables import ROWS_MAX as TABLE_ROWS_MAX
 from chiplog.page.logged_tables import TABLE_BYTES_MAX, read_table
-from chiplog.page.parameters import (
-    LABELS_MAX,
-    STEP_MAX,
-    BadRequestError,
-    choice,
-    integer,
-    number,
-    optional_integer,
-    repeated,
-)
+from chiplog.page.parameters import LABELS_MAX, choice, integer, number, optional_integer, repeated
 from chiplog.page.texts import read_texts
 from chiplog.query.client import Client
+from chiplog.query.parameters import STEP_MAX, BadRequestError
 from chiplog.query.result import QueryError
 from chiplog.query.run_contents import read_media_keys
 

@@ -11,8 +11,8 @@ from starlette.routing import Route
 
 from chiplog.page.body import json_object
 from chiplog.page.json_response import JsonResponse, read_json, to_exact_json
-from chiplog.page.parameters import BadRequestError
 from chiplog.query.client import Client
+from chiplog.query.parameters import BadRequestError
 from chiplog.query.result_stream import ResultStream
 
 ROWS_MAX = 10_000

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from chiplog.page.parameters import CHOSEN_LABELS
 from chiplog.query.client import Client
+from chiplog.query.parameters import CHOSEN_LABELS
 
 CHARS_MAX = 4_000  # of a text among others; a single label's text is sent whole
 ROWS_MAX = 100

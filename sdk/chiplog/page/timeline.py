@@ -10,8 +10,7 @@ Where there are more steps than bars, a bar adds up several steps.
 from dataclasses import dataclass
 from typing import Any
 
-from chiplog.page.curves import bucket_width
-from chiplog.page.json_response import shorten
+from chiplog.page.curves import bucket_width, shorten
 from chiplog.page.run_phases import read_labels, read_phases
 from chiplog.query.client import Client
 

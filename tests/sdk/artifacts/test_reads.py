@@ -161,7 +161,7 @@ def test_a_read_ends_in_its_time_although_the_collector_is_stopped(root: Path, m
         is_asked.set()
         is_over.wait()
 
-    monkeypatch.setattr(reads, "connect", wait)
+    monkeypatch.setattr(reads.chiplog, "connect", wait)
     with pytest.raises(ArtifactError, match=r"within 0.2 s: the collector does not answer; see chiplog status"):
         reads.find_by_name(place_of(root), "team/gpt", "model", "latest", 0.2)
     assert is_asked.is_set()

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from chiplog.page import contents
-from chiplog.page.contents import shown_type
 from tests.support.hand_written import hand_written
 from tests.support.logged_media import LOST, digest_of, fill_logged_media, logged, store_logged_media
 from tests.support.page_client import Answer, PageClient, serving
@@ -27,28 +26,6 @@ def content(media: PageClient, key: str, **headers: str) -> Answer:
 
 def data_of(key: str) -> bytes:
     return next(one.data for step, rank, name, one in logged() if (step, rank, name) == (200, 0, key))
-
-
-@pytest.mark.parametrize(
-    ("kind", "form", "found"),
-    [
-        ("image", "png", "image/png"),
-        ("mask", "png", "image/png"),
-        ("figure", "png", "image/png"),
-        ("audio", "mp3", "audio/mpeg"),
-        ("video", "mp4", "video/mp4"),
-        ("video", "webp", "image/webp"),
-        ("html", "html", "text/html; charset=utf-8"),
-        ("image", "svg", None),
-        ("image", "html", None),
-        ("figure", "plotly.json", None),
-        ("table", "parquet", None),
-        ("object3d", None, None),
-        ("unknown", "png", None),
-    ],
-)
-def test_a_type_follows_from_kind_and_format(kind: str, form: str | None, found: str | None) -> None:
-    assert shown_type(kind, form) == found
 
 
 @pytest.mark.parametrize(

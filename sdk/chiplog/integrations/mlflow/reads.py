@@ -8,11 +8,10 @@ from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
 
+import chiplog
 from chiplog.integrations.mlflow.addresses import Address
 from chiplog.integrations.mlflow.experiments import experiment_id_of
 from chiplog.integrations.mlflow.records import MLFLOW_ID, RunRecord, Tag
-from chiplog.query.client import Client, NoDataError, connect
-from chiplog.query.result import QueryError
 from chiplog.safety.background_threads import result_within
 from chiplog.safety.diagnostics import error_text
 
@@ -72,21 +71,21 @@ class StoredRuns:
         """Return the rows of a SELECT; none if nothing has been recorded. Raises MlflowException."""
         return self._ask(lambda client: client.sql(query, params).rows(), wait_s) or []
 
-    def _ask(self, read: Callable[[Client], _T], wait_s: float) -> _T | None:
+    def _ask(self, read: Callable[["chiplog.Client"], _T], wait_s: float) -> _T | None:
         """Return what a reader finds; None if nothing has been recorded. Raises MlflowException."""
 
         def ask() -> _T | None:
             try:
-                with connect(self._address.collector, dir=self._address.directory) as client:
+                with chiplog.connect(self._address.collector, dir=self._address.directory) as client:
                     return read(client)
-            except NoDataError:
+            except chiplog.NoDataError:
                 return None
 
         try:
             return result_within(wait_s, ask, name="chiplog-mlflow-read")
         except TimeoutError:
             message = f"chiplog's collector did not answer within {wait_s:g} s; see chiplog status"
-        except (QueryError, ValueError, OSError) as error:
+        except (chiplog.QueryError, ValueError, OSError) as error:
             message = f"chiplog's collector did not answer: {error_text(error)}"
         raise MlflowException(message, TEMPORARILY_UNAVAILABLE)
 
@@ -101,7 +100,7 @@ class StoredRuns:
         """Return the runs of some experiments. Raises MlflowException."""
         wanted = set(experiment_ids)
 
-        def read(client: Client) -> list[dict[str, Any]]:
+        def read(client: "chiplog.Client") -> list[dict[str, Any]]:
             projects = [row["project"] for row in client.sql(_PROJECTS).rows()]
             names = [name for name in projects if experiment_id_of(name) in wanted]
             where = "list_contains($projects, project)" + (" OR project IS NULL" if None in names else "")
@@ -113,7 +112,7 @@ class StoredRuns:
     def history(self, run_id: str, key: str, wait_s: float = WAIT_S) -> tuple[str | None, list[Metric]]:
         """Return the run's primary label, None while it is unknown, and a metric's values. Raises MlflowException."""
 
-        def read(client: Client) -> tuple[str | None, list[Metric]]:
+        def read(client: "chiplog.Client") -> tuple[str | None, list[Metric]]:
             runs = client.sql(_PRIMARY, {"run": run_id}).rows()
             rows = client.sql(_HISTORY, {"run": run_id, "key": key}).rows() if runs else []
             points = [Metric(key, row["value"], row["ts"], row["step"]) for row in rows]

@@ -40,7 +40,7 @@ def test_a_collector_that_does_not_answer_is_mlflows_error(
 ) -> None:
     from mlflow.exceptions import MlflowException
 
-    monkeypatch.setattr(module, "connect", lambda *given, **named: answer())
+    monkeypatch.setattr(module.chiplog, "connect", lambda *given, **named: answer())
     with pytest.raises(MlflowException, match=words):
         stored.find("r", 0.1)
 

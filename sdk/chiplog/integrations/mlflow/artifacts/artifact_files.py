@@ -10,6 +10,7 @@ from typing import Any
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
 
+import chiplog
 from chiplog.artifacts.reads import copy_content
 from chiplog.identity.recording_dir import recording_dir
 from chiplog.integrations.mlflow.addresses import Address
@@ -19,7 +20,6 @@ from chiplog.integrations.mlflow.reads import OWN_WAIT_S, WAIT_S, StoredRuns
 from chiplog.integrations.mlflow.records import MLFLOW_ID, ArtifactFile, RunRecord
 from chiplog.integrations.mlflow.runs import book_of
 from chiplog.media.image import Image
-from chiplog.query.client import NoDataError, QueryError, connect
 from chiplog.safety.background_threads import is_exiting, result_within
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import MIB
@@ -81,7 +81,7 @@ class ArtifactFiles:
                     name="chiplog-mlflow-read",
                 )
                 return True
-            except (QueryError, NoDataError) as error:  # its bytes come after the event that names it
+            except (chiplog.QueryError, chiplog.NoDataError) as error:  # its bytes come after the event that names it
                 if time.monotonic() >= until:
                     message = f"artifact {name!r:.200} of run {self._run_id} cannot be read: {error}"
                     raise MlflowException(message, TEMPORARILY_UNAVAILABLE) from error
@@ -165,5 +165,5 @@ class ArtifactFiles:
         return False
 
     def _copy_from_collector(self, name: str, file: ArtifactFile, target: Path) -> None:
-        with connect(self._address.collector, dir=self._address.directory) as client:
+        with chiplog.connect(self._address.collector, dir=self._address.directory) as client:
             copy_content(client, name, file.sha256.hex(), target, lambda n_bytes: None)

@@ -1,0 +1,9 @@
+"""Pure: what the readers of runs are asked for: bounds of steps, a choice of labels, the error for a bad question."""
+
+STEP_MIN, STEP_MAX = -(1 << 63), (1 << 63) - 1
+# Part of a condition: `label` is one of the parameter `labels` of a query; any one if that is empty.
+CHOSEN_LABELS = "(len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[], label))"
+
+
+class BadRequestError(ValueError):
+    """A request that cannot be answered as it is. The text is one line for people."""
