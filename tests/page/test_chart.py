@@ -19,29 +19,34 @@ EVALUATE = """async (cases) => {
 }"""
 NAMES = [{"y": 50}, {"y": 52}, {"y": 10}]
 COLUMNS = [{"width": 100}, {"width": 50}, {"width": 80}]
-# Module, function, arguments; the result.
+# Module below static/js, function, arguments; the result.
 CASES: list[tuple[str, str, list[Any], Any]] = [
-    ("chart", "logRoom", [0.0003, 0.0003], [0.00015, 0.0006]),  # a constant series is in the middle
-    ("chart", "logRoom", [None, None], [1, 10]),
-    ("chart", "logRoom", [5e-324, 1.7e308], [5e-324, 1.7976931348623157e308]),
-    ("chart", "logSplits", [0.00015, 0.0006], [0.0002, 0.0003, 0.0004, 0.0005, 0.0006]),
-    ("chart", "spreadNames", [NAMES, 0, 100, 11], [{"y": 10}, {"y": 50}, {"y": 61}]),
-    ("chart", "spreadNames", [NAMES, 0, 60, 11], [{"y": 10}, {"y": 49}, {"y": 60}]),  # there is no room below
-    ("chart", "spreadNames", [[{"y": 5}] * 64, 0, 22, 11], [{"y": 0}, {"y": 11}, {"y": 22}]),
-    ("chart", "lineStyle", [7], {"colour": "--series-8", "dash": None}),
-    ("chart", "lineStyle", [8], {"colour": "--series-9", "dash": [6, 3]}),
-    ("chart", "lineStyle", [23], {"colour": "--series-8", "dash": [6, 3]}),
-    ("chart", "lineStyle", [24], {"colour": "--series-9", "dash": [2, 3]}),
-    ("chart", "axisText", [1.2e14, [1.1e14, 1.2e14]], "1.2e14"),
-    ("sparklines", "pathOf", [[1, None, None, 3]], "M12.5 18.0L87.5 2.0"),  # logged in few of the parts
-    ("sparklines", "pathOf", [[None, 2, None, None]], "M37.5 10.0h0"),  # a dot
-    ("sparklines", "pathOf", [[1, "nan", 3, 3]], "M12.5 18.0h0M62.5 2.0L87.5 2.0"),
-    ("table", "fittedWidths", [COLUMNS, [300, 20, 120], 1000], [300, 50, 120]),
-    ("table", "fittedWidths", [COLUMNS, [300, 20, 120], 350], [200, 50, 100]),  # half of what they lack
-    ("table", "fittedWidths", [COLUMNS, [300, 20, 120], 200], [100, 50, 80]),  # the table scrolls
-    ("texts", "durationText", [0], "0 s"),
-    ("saved_files", "tableText", [{"head": ["a"], "rows": [["1"]] * 20, "nRows": 30}], "20 of 30 rows, 1 column."),
-    ("saved_files", "tableText", [{"head": ["a"], "rows": [["1"]], "nRows": 1}], "1 row, 1 column."),
+    ("charts/chart", "logRoom", [0.0003, 0.0003], [0.00015, 0.0006]),  # a constant series is in the middle
+    ("charts/chart", "logRoom", [None, None], [1, 10]),
+    ("charts/chart", "logRoom", [5e-324, 1.7e308], [5e-324, 1.7976931348623157e308]),
+    ("charts/chart", "logSplits", [0.00015, 0.0006], [0.0002, 0.0003, 0.0004, 0.0005, 0.0006]),
+    ("charts/chart", "spreadNames", [NAMES, 0, 100, 11], [{"y": 10}, {"y": 50}, {"y": 61}]),
+    ("charts/chart", "spreadNames", [NAMES, 0, 60, 11], [{"y": 10}, {"y": 49}, {"y": 60}]),  # there is no room below
+    ("charts/chart", "spreadNames", [[{"y": 5}] * 64, 0, 22, 11], [{"y": 0}, {"y": 11}, {"y": 22}]),
+    ("charts/chart", "lineStyle", [7], {"colour": "--series-8", "dash": None}),
+    ("charts/chart", "lineStyle", [8], {"colour": "--series-9", "dash": [6, 3]}),
+    ("charts/chart", "lineStyle", [23], {"colour": "--series-8", "dash": [6, 3]}),
+    ("charts/chart", "lineStyle", [24], {"colour": "--series-9", "dash": [2, 3]}),
+    ("charts/chart", "axisText", [1.2e14, [1.1e14, 1.2e14]], "1.2e14"),
+    ("charts/sparklines", "pathOf", [[1, None, None, 3]], "M12.5 18.0L87.5 2.0"),  # logged in few of the parts
+    ("charts/sparklines", "pathOf", [[None, 2, None, None]], "M37.5 10.0h0"),  # a dot
+    ("charts/sparklines", "pathOf", [[1, "nan", 3, 3]], "M12.5 18.0h0M62.5 2.0L87.5 2.0"),
+    ("tables/table", "fittedWidths", [COLUMNS, [300, 20, 120], 1000], [300, 50, 120]),
+    ("tables/table", "fittedWidths", [COLUMNS, [300, 20, 120], 350], [200, 50, 100]),  # half of what they lack
+    ("tables/table", "fittedWidths", [COLUMNS, [300, 20, 120], 200], [100, 50, 80]),  # the table scrolls
+    ("text/texts", "durationText", [0], "0 s"),
+    (
+        "views/run/saved_files",
+        "tableText",
+        [{"head": ["a"], "rows": [["1"]] * 20, "nRows": 30}],
+        "20 of 30 rows, 1 column.",
+    ),
+    ("views/run/saved_files", "tableText", [{"head": ["a"], "rows": [["1"]], "nRows": 1}], "1 row, 1 column."),
 ]
 
 
@@ -64,13 +69,13 @@ def is_number(value: object) -> bool:
 
 def test_a_chart_over_seconds_has_ticks_at_whole_minutes(curved: Site, page: Page) -> None:
     curved.visit(page, "#/runs")
-    steps = page.evaluate("import('./static/js/texts.js').then(({ TIME_STEPS }) => TIME_STEPS)")
+    steps = page.evaluate("import('./static/js/text/texts.js').then(({ TIME_STEPS }) => TIME_STEPS)")
     assert steps == sorted(steps)
     assert all(step % 60 == 0 for step in steps if step >= 60) and 100 not in steps
 
 
 TIME_AXIS = """async () => {
-  const { Chart } = await import("./static/js/chart.js");
+  const { Chart } = await import("./static/js/charts/chart.js");
   const texts = [];
   const draw = CanvasRenderingContext2D.prototype.fillText;
   CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {

@@ -85,6 +85,6 @@ def test_a_comparison_follows_a_run_that_goes_on(tmp_path: Path, page: Page) -> 
         site.visit(page, "#/compare?run=run-1&run=run-2")
         expect(page.get_by_role("region", name="Runs").get_by_role("link", name="run-2")).to_be_visible()
         rename = "ask('runs/run-2', {}, { method: 'PATCH', body: { name: 'the new name' } })"
-        page.evaluate(f"async () => (await import('./static/js/api.js')).{rename}")
+        page.evaluate(f"async () => (await import('./static/js/net/api.js')).{rename}")
         expect(page.get_by_role("region", name="Runs").get_by_role("link", name="the new name")).to_be_visible()
         page.goto("about:blank")

@@ -63,7 +63,7 @@ def test_a_dialog_closes_with_its_view(site: Site, page: Page) -> None:
 @pytest.mark.full
 def test_axes_end_at_steps_that_no_number_can_follow(site: Site, page: Page) -> None:
     site.visit(page, "#/runs")
-    ticks = "async () => (await import('./static/js/views/run/canvas.js')).ticksOf(1.7e18, 1.7e18 + 1000, 1).length"
+    ticks = "async () => (await import('./static/js/charts/canvas.js')).ticksOf(1.7e18, 1.7e18 + 1000, 1).length"
     assert 0 < page.evaluate(ticks) <= 1000
 
 

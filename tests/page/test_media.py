@@ -39,7 +39,7 @@ def test_a_count_in_a_single_step_stays_on_the_screen_when_the_window_shrinks(me
     media.visit(page, "#/run/plain/media")
     page.evaluate(
         """async () => {
-            const { histogramMap } = await import("./static/js/views/run/histogram_map.js");
+            const { histogramMap } = await import("./static/js/charts/histogram_map.js");
             const map = histogramMap({ onStep() {}, onZoom() {} });
             const [n_rows, n_columns] = [20, 500];
             const counts = new Array(n_rows * n_columns).fill(0);

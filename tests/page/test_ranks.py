@@ -129,7 +129,7 @@ def test_single_slow_steps_stay_on_the_screen_when_the_window_shrinks(runs: Site
     runs.visit(page, "#/run/even/console")  # has no other picture
     page.evaluate(
         """async () => {
-            const { heatMap } = await import("./static/js/views/run/heat_map.js");
+            const { heatMap } = await import("./static/js/charts/heat_map.js");
             const map = heatMap({ onChoose() {}, onRange() {} });
             const [n_rows, n_columns] = [24, 600];
             const excess = new Array(n_rows * n_columns).fill(0);
@@ -180,7 +180,7 @@ def test_an_hour_without_a_step_is_cut_short_on_the_timeline(runs: Site, page: P
     runs.visit(page, "#/run/even/ranks")
     found = page.evaluate(
         """async () => {
-            const { timeScale } = await import("./static/js/views/run/time_scale.js");
+            const { timeScale } = await import("./static/js/charts/time_scale.js");
             const bars = [[0, 10], [11, 4], [3600, 5]].map(([begun, seconds]) => ({ begun, seconds }));
             const scale = timeScale(bars);
             const places = [0, 10.5, 15, 3600, 3605].map((seconds) => scale.toLength(seconds));
@@ -314,7 +314,7 @@ def test_a_list_of_too_many_labels_says_how_many_it_has(runs: Site, page: Page) 
     runs.visit(page, "#/run/even/ranks")
     options = page.evaluate(
         """async () => {
-            const { labelsSelect } = await import("./static/js/labels.js");
+            const { labelsSelect } = await import("./static/js/text/labels.js");
             const labels = Array.from({ length: 2000 }, (_, at) => ({ label: `rank${at}`, is_newest: true }));
             return [...labelsSelect({ labels, n_labels: 2000 }).options].map((one) => [one.text, one.disabled]);
         }"""
@@ -362,7 +362,7 @@ def test_a_finished_run_asks_for_nothing_when_another_one_changes(runs: Site, pa
 def test_the_row_of_the_slow_label_has_its_name_among_many(runs: Site, page: Page) -> None:
     runs.visit(page, "#/runs")
     rows = "{ labels: Array.from({ length: 1024 }, (_, n) => `rank${n}`), n_rows: 256, per_row: 4 }"
-    names = f"async () => (await import('./static/js/views/run/heat_map.js')).rowNames({rows}, 512, 'rank777')"
+    names = f"async () => (await import('./static/js/charts/heat_map.js')).rowNames({rows}, 512, 'rank777')"
     found = page.evaluate(names)
     assert [row["name"] for row in found if row["isSlow"]] == ["rank777"]
     assert len(found) > 30

@@ -94,8 +94,8 @@ def curved(site_of: Callable[..., Site]) -> Site:
 
 
 READ = """async (cases) => {
-  const { modelOf } = await import("./static/js/curve_model.js");
-  const { readout } = await import("./static/js/readout.js");
+  const { modelOf } = await import("./static/js/charts/curve_model.js");
+  const { readout } = await import("./static/js/charts/readout.js");
   return cases.map(([curves, weight, at]) => {
     const runs = curves.map((curve, number) => ({ run: `r${number}`, name: `r${number}`, startMs: 0, curve }));
     return readout(modelOf(runs, { x: "step", isLog: false, weight, range: null }).model, at);
@@ -109,15 +109,15 @@ def test_the_legend_has_exact_values_and_their_steps(curved: Site, page: Page) -
     read = {name: (one["where"], one["texts"]) for name, one in zip(READOUTS, found, strict=True)}
     # Of several runs a band has one visible line; hidden and silent lines have a text nevertheless.
     assert read == {name: (where, texts) for name, (_, _, _, where, texts) in READOUTS.items()}
-    numbers = "(all) => import('./static/js/texts.js').then(({ numberText }) => all.map((one) => numberText(one)))"
+    numbers = "(all) => import('./static/js/text/texts.js').then(({ numberText }) => all.map((one) => numberText(one)))"
     assert page.evaluate(numbers, [number for number, _ in NUMBERS]) == [text for _, text in NUMBERS]
 
 
 def test_a_system_metric_beside_values_has_the_steps_of_its_sample(curved: Site, page: Page) -> None:
     curved.visit(page, "#/runs")
     both = """async ([curve, sampled]) => {
-      const { combined, modelOf } = await import("./static/js/curve_model.js");
-      const { readout } = await import("./static/js/readout.js");
+      const { combined, modelOf } = await import("./static/js/charts/curve_model.js");
+      const { readout } = await import("./static/js/charts/readout.js");
       const view = { x: "step", isLog: false, weight: 0, range: null };
       const modelOfOne = (curve) => modelOf([{ run: "r", name: "r", startMs: 0, curve }], view).model;
       const [one, other] = [curve, sampled].map(modelOfOne);
@@ -132,7 +132,7 @@ def test_a_system_metric_beside_values_has_the_steps_of_its_sample(curved: Site,
 
 def test_the_csv_has_values_or_says_that_it_has_buckets(curved: Site, page: Page) -> None:
     curved.visit(page, "#/runs")
-    rows = "(runs) => import('./static/js/curve_model.js').then(({ rowsOf }) => rowsOf(runs))"
+    rows = "(runs) => import('./static/js/charts/curve_model.js').then(({ rowsOf }) => rowsOf(runs))"
     time = ["1970-01-01T00:00:00.000Z", "1970-01-01T00:00:01.000Z"]
     assert page.evaluate(rows, [{"run": "r", "curve": lines(1, BROKEN)}]) == [
         ["run", "label", "step", "time", "value"],

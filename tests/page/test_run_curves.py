@@ -221,10 +221,10 @@ def test_filter_axes_and_smoothing_are_in_the_address(curved: Site, page: Page) 
 
 def test_a_logarithmic_x_has_round_numbers_also_in_a_small_part(curved: Site, page: Page) -> None:
     curved.visit(page, "#/runs")
-    splits = "([least, most]) => import('./static/js/chart.js').then(({ logSplits }) => logSplits(least, most))"
+    splits = "([least, most]) => import('./static/js/charts/chart.js').then(({ logSplits }) => logSplits(least, most))"
     assert page.evaluate(splits, [48, 250]) == [50, 60, 70, 80, 90, 100, 200]
     assert page.evaluate(splits, [2100, 2600]) == [2100, 2200, 2300, 2400, 2500, 2600]
-    text = "([value, splits]) => import('./static/js/chart.js').then(({ axisText }) => axisText(value, splits))"
+    text = "([value, splits]) => import('./static/js/charts/chart.js').then(({ axisText }) => axisText(value, splits))"
     assert page.evaluate(text, [100, [None, None, 100, 200]]) == "100"  # None: there is no room for its text
 
 

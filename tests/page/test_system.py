@@ -158,6 +158,6 @@ def test_samples_that_are_alone_in_their_buckets_have_a_unit_too(sampled: Site, 
     sampled.visit(page, "#/runs")
     line = "{ mean: [3 * 2 ** 30, null, 2 ** 30], min: null, max: null }"
     curve = f"{{ kind: 'lines', title: 'Host memory used', quantity: 'bytes', lines: [{line}] }}"
-    found = page.evaluate(f"async () => (await import('./static/js/sample_units.js')).inUnit({curve})")
+    found = page.evaluate(f"async () => (await import('./static/js/text/sample_units.js')).inUnit({curve})")
     assert found["title"] == "Host memory used, GiB"
     assert found["scaled"]["lines"][0]["mean"] == [3, None, 1]

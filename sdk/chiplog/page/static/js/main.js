@@ -1,11 +1,11 @@
 // The router: the first part of the address names a view, which is a module in views/ and is loaded when it is needed.
 
-import { follow } from "./api.js";
-import { addressOf, readAddress } from "./address.js";
 import { h, notice, show } from "./dom.js";
-import { firstRun } from "./first_run.js";
-import { turnZone, zoneText } from "./texts.js";
+import { addressOf, readAddress } from "./net/address.js";
+import { follow } from "./net/api.js";
+import { turnZone, zoneText } from "./text/texts.js";
 import { restoreTheme, turnTheme } from "./theme.js";
+import { firstRun } from "./views/first_run.js";
 
 const VIEWS = { runs: "Runs", run: null, compare: null, sql: "SQL" }; // with a title: in the header
 const AGAIN_MS = 1000; // until a view that failed is opened again

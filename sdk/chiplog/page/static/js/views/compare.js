@@ -1,11 +1,11 @@
 // Runs beside each other: what differs in their config, their summary, their metrics at the same step, and their phases.
 
-import { ask } from "../api.js";
-import { addressOf, setParameters, wholeOf } from "../address.js";
 import { h, notice, show } from "../dom.js";
-import { wordFilter } from "../filter.js";
-import { liveRefresh } from "../live.js";
-import { agoText, countText, durationText, numberText, secondsOf, secondsText, timeText, valueText, wholeText } from "../texts.js";
+import { addressOf, setParameters, wholeOf } from "../net/address.js";
+import { ask } from "../net/api.js";
+import { liveRefresh } from "../net/live.js";
+import { wordFilter } from "../text/filter.js";
+import { agoText, countText, durationText, numberText, secondsOf, secondsText, timeText, valueText, wholeText } from "../text/texts.js";
 
 const RUNS_MAX = 10;
 const REFRESH_MS = 2_000;

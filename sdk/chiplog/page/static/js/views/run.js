@@ -1,14 +1,14 @@
 // One run: its header, its tabs, and what it was started with. A tab is a module in run/, loaded when it is needed.
 
-import { addressOf, readAddress, setParameters } from "../address.js";
-import { ask, part } from "../api.js";
 import { h, notice, show } from "../dom.js";
-import { areLabelsKnown, failedLabels, labelText, labelsChoice, labelsSelect, setLabelNames } from "../labels.js";
-import { hasGrown, isActive, liveRefresh } from "../live.js";
-import { deleteRuns, editRun } from "../run_edits.js";
-import { savedViews } from "../saved_views.js";
-import { countText, durationText, numberText, timeText, valueText, wholeText } from "../texts.js";
+import { addressOf, readAddress, setParameters } from "../net/address.js";
+import { ask, part } from "../net/api.js";
+import { hasGrown, isActive, liveRefresh } from "../net/live.js";
+import { areLabelsKnown, failedLabels, labelText, labelsChoice, labelsSelect, setLabelNames } from "../text/labels.js";
+import { countText, durationText, numberText, timeText, valueText, wholeText } from "../text/texts.js";
 import { verdictSection } from "./run/verdict.js";
+import { deleteRuns, editRun } from "./run_edits.js";
+import { savedViews } from "./saved_views.js";
 
 const TABS = {
   ...{ curves: "Curves", ranks: "Ranks", console: "Console", events: "Events", media: "Media", files: "Files" },

@@ -1,17 +1,17 @@
 // The table of runs: filter, sort, group, choose columns, select to compare, edit and delete. It follows the database.
 
-import { ask, objects } from "../api.js";
-import { addressOf, readAddress, setParameters } from "../address.js";
+import { Sparklines } from "../charts/sparklines.js";
 import { openDialog } from "../dialog.js";
 import { h, notice, show } from "../dom.js";
-import { parseFilter, wordFilter } from "../filter.js";
-import { firstRun, remoteHint } from "../first_run.js";
-import { liveRefresh } from "../live.js";
-import { deleteRuns, editRun } from "../run_edits.js";
-import { savedViews } from "../saved_views.js";
-import { Sparklines } from "../sparklines.js";
-import { createTable } from "../table.js";
-import { agoText, byName, countText, durationText, numberText, secondsOf, timeText, valueText, wholeText } from "../texts.js";
+import { addressOf, readAddress, setParameters } from "../net/address.js";
+import { ask, objects } from "../net/api.js";
+import { liveRefresh } from "../net/live.js";
+import { createTable } from "../tables/table.js";
+import { parseFilter, wordFilter } from "../text/filter.js";
+import { agoText, byName, countText, durationText, numberText, secondsOf, timeText, valueText, wholeText } from "../text/texts.js";
+import { firstRun, remoteHint } from "./first_run.js";
+import { deleteRuns, editRun } from "./run_edits.js";
+import { savedViews } from "./saved_views.js";
 
 const CHOSEN_MAX = 20; // columns of config, and of the summary: a bound of the server
 const COMPARED_MAX = 10;

@@ -1,12 +1,12 @@
 // SQL: an editor with completion, the result as a table and a chart, saved queries. The query is in the address.
 
-import { ask } from "../api.js";
-import { addressOf, readAddress, setParameters } from "../address.js";
 import { h, notice, show } from "../dom.js";
-import { csvOf, save } from "../download.js";
-import { savedViews } from "../saved_views.js";
-import { createTable } from "../table.js";
-import { byName, countText, valueText, wholeText } from "../texts.js";
+import { addressOf, readAddress, setParameters } from "../net/address.js";
+import { ask } from "../net/api.js";
+import { csvOf, save } from "../net/download.js";
+import { createTable } from "../tables/table.js";
+import { byName, countText, valueText, wholeText } from "../text/texts.js";
+import { savedViews } from "./saved_views.js";
 
 const SUGGESTED_MAX = 10;
 const CURVES_MAX = 8;
@@ -291,7 +291,7 @@ export async function open(content, rest, query) {
     show(xSelect, xs.map((one) => option(one, one === x)));
     const every = h("option", { value: "" }, all.length > CURVES_MAX ? `the first ${CURVES_MAX} numbers` : "all numbers");
     show(ySelect, all.length > 1 ? every : null, all.map((one) => option(one, one === chosen[0] || all.length === 1)));
-    const { Chart, lineStyle } = await import("../chart.js");
+    const { Chart, lineStyle } = await import("../charts/chart.js");
     if (mine !== turn) return;
     const rows = result.rows.filter((row) => row[x.at] !== null).sort((a, b) => place(a) - place(b));
     const places = [...new Set(rows.map(place))];

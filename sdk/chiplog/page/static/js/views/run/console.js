@@ -1,13 +1,13 @@
 // Printed lines of all labels or of one, in the order of their times. New lines are added at their places, older ones are
 // loaded at the top; a few thousand lines are in the document at a time.
 
-import { addressOf, setParameters } from "../../address.js";
-import { ansiPieces } from "../../ansi.js";
-import { ask, objects, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
-import { chosenLabels, labelText, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
-import { isActive, liveRefresh } from "../../live.js";
-import { clockText, countText, timeText, zoneText } from "../../texts.js";
+import { addressOf, setParameters } from "../../net/address.js";
+import { ask, objects, part } from "../../net/api.js";
+import { isActive, liveRefresh } from "../../net/live.js";
+import { ansiPieces } from "../../text/ansi.js";
+import { chosenLabels, labelText, labelsChoice, noLabelsText, onOtherLabels } from "../../text/labels.js";
+import { clockText, countText, timeText, zoneText } from "../../text/texts.js";
 
 const LOAD_LINES = 500;
 const LINES_MAX = 3000; // in the document

@@ -1,11 +1,11 @@
 // A panel of the Curves tab: the curve of one metric with its notes, its legend and its downloads.
 
-import { setParameters } from "../../address.js";
-import { Chart } from "../../chart.js";
-import { holesOf, isNumber, merge, modelOf, placesOf, rowsOf } from "../../curve_model.js";
+import { Chart } from "../../charts/chart.js";
+import { holesOf, isNumber, merge, modelOf, placesOf, rowsOf } from "../../charts/curve_model.js";
 import { h, show } from "../../dom.js";
-import { csvOf, save } from "../../download.js";
-import { countText, durationText, wholeText } from "../../texts.js";
+import { setParameters } from "../../net/address.js";
+import { csvOf, save } from "../../net/download.js";
+import { countText, durationText, wholeText } from "../../text/texts.js";
 
 const POINTS = 400; // of a panel of usual width, and for each further so many pixels; pages that show the same ask the same
 const POINTS_MAX = 2000; // a bound of the server

@@ -1,14 +1,14 @@
 // The curves of a run: a panel per metric, in groups by the part of the name before the slash. Panels load when they are
 // visible, several in one request; while the run changes, only their last buckets are asked for again.
 
-import { addressOf, setParameters, wholeOf } from "../../address.js";
-import { ask, part } from "../../api.js";
-import { lineMark, lineStyle } from "../../chart.js";
+import { lineMark, lineStyle } from "../../charts/chart.js";
 import { h, notice, show } from "../../dom.js";
-import { nameFilter } from "../../filter.js";
-import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../labels.js";
-import { isActive, liveRefresh } from "../../live.js";
-import { byName, countText, timeText, valueText, wholeText } from "../../texts.js";
+import { addressOf, setParameters, wholeOf } from "../../net/address.js";
+import { ask, part } from "../../net/api.js";
+import { isActive, liveRefresh } from "../../net/live.js";
+import { nameFilter } from "../../text/filter.js";
+import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../text/labels.js";
+import { byName, countText, timeText, valueText, wholeText } from "../../text/texts.js";
 import { FAR_PAUSE_MS, Panel, X_NAMES } from "./curve_panel.js";
 import { SystemOverlay } from "./system_overlay.js";
 

@@ -2,8 +2,8 @@
 // with a search.
 
 import { h, notice, show } from "../../dom.js";
-import { LABELS_MAX, labelText } from "../../labels.js";
-import { countText, wholeText } from "../../texts.js";
+import { LABELS_MAX, labelText } from "../../text/labels.js";
+import { countText, wholeText } from "../../text/texts.js";
 
 const SHOWN = 60; // nodes, until the search finds fewer
 export const NODES_MAX = 256; // chosen: a bound of the server

@@ -1,13 +1,13 @@
 // What happened: the failures of each round from the first one on, tracebacks, alerts, losses, and all events.
 
-import { addressOf, setParameters } from "../../address.js";
-import { ansiPieces } from "../../ansi.js";
-import { ask, objects, part } from "../../api.js";
 import { h, notice, show } from "../../dom.js";
-import { grid } from "../../grid.js";
-import { chosenLabels, labelText, noLabelsText, onOtherLabels } from "../../labels.js";
-import { agentActivity, liveRefresh } from "../../live.js";
-import { countText, exitText, secondsText, timeText, wholeText } from "../../texts.js";
+import { addressOf, setParameters } from "../../net/address.js";
+import { ask, objects, part } from "../../net/api.js";
+import { agentActivity, liveRefresh } from "../../net/live.js";
+import { grid } from "../../tables/grid.js";
+import { ansiPieces } from "../../text/ansi.js";
+import { chosenLabels, labelText, noLabelsText, onOtherLabels } from "../../text/labels.js";
+import { countText, exitText, secondsText, timeText, wholeText } from "../../text/texts.js";
 
 const EVENTS_MAX = 500;
 const TRACEBACKS_MAX = 50;

@@ -1,10 +1,11 @@
 // Saved files: their list, downloads, and a preview as an image, a table or text.
 
-import { setParameters } from "../../address.js";
 import { h, show } from "../../dom.js";
-import { wordFilter } from "../../filter.js";
-import { grid } from "../../grid.js";
-import { chosenLabels, noLabelsText, onOtherLabels } from "../../labels.js";
+import { setParameters } from "../../net/address.js";
+import { grid } from "../../tables/grid.js";
+import { wordFilter } from "../../text/filter.js";
+import { chosenLabels, noLabelsText, onOtherLabels } from "../../text/labels.js";
+import { byName, bytesText, countText, timeText, wholeText } from "../../text/texts.js";
 import {
   IMAGE_BYTES_MAX,
   TEXT_BYTES_MAX,
@@ -15,8 +16,7 @@ import {
   tableElement,
   tableOf,
   tableText,
-} from "../../saved_files.js";
-import { byName, bytesText, countText, timeText, wholeText } from "../../texts.js";
+} from "./saved_files.js";
 
 const ROWS_SHOWN = 200; // files, until more are asked for; and rows of a table
 const TYPING_MS = 200;

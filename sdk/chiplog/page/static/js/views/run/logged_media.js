@@ -1,11 +1,11 @@
 // Logged media as elements: images with what is drawn over them, sound, video, pages of HTML, tables, downloads.
 
-import { ask, part } from "../../api.js";
 import { h, show, svg } from "../../dom.js";
-import { grid } from "../../grid.js";
-import { labelText } from "../../labels.js";
-import { IMAGE_BYTES_MAX } from "../../saved_files.js";
-import { bytesText, countText, valueText, wholeText } from "../../texts.js";
+import { ask, part } from "../../net/api.js";
+import { grid } from "../../tables/grid.js";
+import { labelText } from "../../text/labels.js";
+import { bytesText, countText, valueText, wholeText } from "../../text/texts.js";
+import { IMAGE_BYTES_MAX } from "./saved_files.js";
 
 const TYPING_MS = 250;
 const ROWS_AT_FIRST = 50; // of a table, until more are asked for

@@ -1,12 +1,15 @@
 // What a run logged beside numbers: histograms over steps, texts and media at a step, and saved images and tables. One
 // step is chosen for the whole tab, the newest at first.
 
-import { addressOf, setParameters, wholeOf } from "../../address.js";
-import { ask, part } from "../../api.js";
+import { histogramMap } from "../../charts/histogram_map.js";
 import { h, notice, show } from "../../dom.js";
-import { nameFilter } from "../../filter.js";
-import { chosenLabels, labelText, noLabelsText, onOtherLabels } from "../../labels.js";
-import { hasGrown, isActive, liveRefresh } from "../../live.js";
+import { addressOf, setParameters, wholeOf } from "../../net/address.js";
+import { ask, part } from "../../net/api.js";
+import { hasGrown, isActive, liveRefresh } from "../../net/live.js";
+import { nameFilter } from "../../text/filter.js";
+import { chosenLabels, labelText, noLabelsText, onOtherLabels } from "../../text/labels.js";
+import { bytesText, countText, wholeText } from "../../text/texts.js";
+import { layerSwitches, mediaElement } from "./logged_media.js";
 import {
   IMAGE_BYTES_MAX,
   TEXT_BYTES_MAX,
@@ -17,10 +20,7 @@ import {
   tableElement,
   tableOf,
   tableText,
-} from "../../saved_files.js";
-import { bytesText, countText, wholeText } from "../../texts.js";
-import { histogramMap } from "./histogram_map.js";
-import { layerSwitches, mediaElement } from "./logged_media.js";
+} from "./saved_files.js";
 
 const PAUSE_MS = 2000; // between two requests for what is new
 const PAUSE_FACTOR = 10; // an answer that takes long is asked for less often

@@ -1,14 +1,14 @@
 // Ranks beside each other: a heat map of rank and step, the phases of a step, all labels.
 
-import { addressOf, readAddress, setParameters, wholeOf } from "../../address.js";
-import { ask, objects, part } from "../../api.js";
+import { heatMap } from "../../charts/heat_map.js";
+import { timeline } from "../../charts/timeline.js";
 import { h, notice, show } from "../../dom.js";
-import { chosenLabels, labelText, noLabelsText, onOtherLabels } from "../../labels.js";
-import { hasGrown, isActive, liveRefresh } from "../../live.js";
-import { bytesText, countText, durationText, exitText, phaseText, secondsText, timeText, wholeText } from "../../texts.js";
-import { heatMap } from "./heat_map.js";
+import { addressOf, readAddress, setParameters, wholeOf } from "../../net/address.js";
+import { ask, objects, part } from "../../net/api.js";
+import { hasGrown, isActive, liveRefresh } from "../../net/live.js";
+import { chosenLabels, labelText, noLabelsText, onOtherLabels } from "../../text/labels.js";
+import { bytesText, countText, durationText, exitText, phaseText, secondsText, timeText, wholeText } from "../../text/texts.js";
 import { stepPhases } from "./step_phases.js";
-import { timeline } from "./timeline.js";
 
 const VERDICT_PAUSE_MS = 10000; // it reads all phases of the run
 const OVERLAP_COLUMNS = 16; // asked for again; all of them are with each sentence

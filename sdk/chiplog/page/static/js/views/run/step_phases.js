@@ -1,9 +1,9 @@
 // The phases of one step: a bar for each label, the chosen label first, then those that worked longest.
 
-import { objects } from "../../api.js";
 import { h, show } from "../../dom.js";
-import { labelText } from "../../labels.js";
-import { countText, phaseText, secondsText, wholeText } from "../../texts.js";
+import { objects } from "../../net/api.js";
+import { labelText } from "../../text/labels.js";
+import { countText, phaseText, secondsText, wholeText } from "../../text/texts.js";
 
 const LABELS_SHOWN = 16; // until more are asked for
 const SLOW = 1.2; // of the median: a phase that takes longer is marked

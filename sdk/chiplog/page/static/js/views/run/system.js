@@ -1,15 +1,15 @@
 // GPUs, hosts and processes of a run over time or over steps, with throttling and events of GPUs as marks.
 
-import { setParameters, wholeOf } from "../../address.js";
-import { ask, part } from "../../api.js";
-import { Chart } from "../../chart.js";
-import { modelOf } from "../../curve_model.js";
+import { Chart } from "../../charts/chart.js";
+import { modelOf } from "../../charts/curve_model.js";
 import { h, notice, show } from "../../dom.js";
-import { grid } from "../../grid.js";
-import { chosenLabels, labelText, noLabelsText, onOtherLabels } from "../../labels.js";
-import { agentActivity, hasGrown, liveRefresh } from "../../live.js";
-import { inUnit, leastWidth, marksAt, sampleText } from "../../sample_units.js";
-import { timeText, wholeText } from "../../texts.js";
+import { setParameters, wholeOf } from "../../net/address.js";
+import { ask, part } from "../../net/api.js";
+import { agentActivity, hasGrown, liveRefresh } from "../../net/live.js";
+import { grid } from "../../tables/grid.js";
+import { chosenLabels, labelText, noLabelsText, onOtherLabels } from "../../text/labels.js";
+import { inUnit, leastWidth, marksAt, sampleText } from "../../text/sample_units.js";
+import { timeText, wholeText } from "../../text/texts.js";
 import { NODES_MAX, deviceChooser } from "./device_chooser.js";
 
 const PAUSE_MS = 5000; // between two requests for what is new: agents sample every few seconds

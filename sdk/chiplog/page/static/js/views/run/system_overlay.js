@@ -1,9 +1,9 @@
 // A system metric over the curves of a run, on an axis at the right: a line, or the median and the range of its devices.
 
-import { ask, part } from "../../api.js";
-import { combined, modelOf } from "../../curve_model.js";
+import { combined, modelOf } from "../../charts/curve_model.js";
 import { h, notice, show } from "../../dom.js";
-import { inUnit, leastWidth, marksAt } from "../../sample_units.js";
+import { ask, part } from "../../net/api.js";
+import { inUnit, leastWidth, marksAt } from "../../text/sample_units.js";
 
 const POINTS = 400;
 const PAUSE_MS = 5000; // between two requests of a run that has not ended: agents sample every few seconds

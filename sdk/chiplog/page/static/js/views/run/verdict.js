@@ -1,8 +1,8 @@
 // The sentence above all tabs of a run: who failed first, who was slow, and who waited. It links to its proof.
 
-import { addressOf } from "../../address.js";
-import { ask, part } from "../../api.js";
 import { h, show } from "../../dom.js";
+import { addressOf } from "../../net/address.js";
+import { ask, part } from "../../net/api.js";
 
 const ROOM_MIN = 10; // steps shown before and after those of a link, so that the difference is seen
 

@@ -1,8 +1,8 @@
 // Which labels of a run its tabs show. In the address it is `labels`, with one meaning in all tabs: nothing for all,
 // "primary", "failed", or "=LABEL", which may be repeated.
 
-import { readAddress, setParameters } from "./address.js";
-import { h } from "./dom.js";
+import { h } from "../dom.js";
+import { readAddress, setParameters } from "../net/address.js";
 import { countText, wholeText } from "./texts.js";
 
 const ENDS = new Set(["failed", "crashed", "lost"]);

@@ -1,10 +1,9 @@
 // Histograms over steps on a canvas: columns are steps, rows are values. The server has reduced both by the maximum; in a
 // smaller window than it was asked for, each pixel has the maximum of its cells.
 
-import { h, show } from "../../dom.js";
-import { axisText } from "../../chart.js";
-import { countText, valueText, wholeText } from "../../texts.js";
-import { onTheme } from "../../theme.js";
+import { h, show } from "../dom.js";
+import { countText, valueText, wholeText } from "../text/texts.js";
+import { onTheme } from "../theme.js";
 import {
   NO_DATA,
   RAMPS,
@@ -17,6 +16,7 @@ import {
   themeOf,
   ticksOf,
 } from "./canvas.js";
+import { axisText } from "./chart.js";
 import { dragRange } from "./drag.js";
 
 const LEFT = 66; // room for values, pixels

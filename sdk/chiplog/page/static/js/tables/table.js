@@ -1,6 +1,6 @@
 // A table whose rows have one height. Only the visible ones are elements, so 20,000 rows scroll like 20.
 
-import { h, show } from "./dom.js";
+import { h, show } from "../dom.js";
 
 const CELL_PX = 18; // of a cell beside its text
 const ARROW_PX = 34; // the arrow and the padding beside the title of the sorted column

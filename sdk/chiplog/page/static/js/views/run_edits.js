@@ -1,8 +1,8 @@
 // What a reader may change of runs: name, tags and notes; and deleting them. The collector refuses it without the right.
 
-import { ask, part } from "./api.js";
-import { field, openDialog } from "./dialog.js";
-import { h, notice } from "./dom.js";
+import { field, openDialog } from "../dialog.js";
+import { h, notice } from "../dom.js";
+import { ask, part } from "../net/api.js";
 
 /** Edit a run in a dialog; onDone() is called after it was changed. */
 export function editRun({ run_id: id, name, tags, notes }, onDone) {

@@ -1,6 +1,6 @@
 // What to do where no run is stored yet.
 
-import { h } from "./dom.js";
+import { h } from "../dom.js";
 
 const CODE = [
   "import chiplog",

@@ -1,7 +1,7 @@
 // Requests to the API of this server. All paths are relative, so that the page works behind a path prefix.
 
+import { notice } from "../dom.js";
 import { parametersOf } from "./address.js";
-import { notice } from "./dom.js";
 
 const NO_ANSWER = "chiplog ui does not answer; is it still running?";
 

@@ -1,6 +1,6 @@
 // A table of data in a box that scrolls.
 
-import { h } from "./dom.js";
+import { h } from "../dom.js";
 
 /**
  * Return a box with a table.

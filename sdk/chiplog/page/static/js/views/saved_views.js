@@ -1,9 +1,9 @@
 // What people save under a name, and a menu to open, save and delete it. The collector keeps it, for all who read it.
 
-import { ask, part } from "./api.js";
-import { field, openDialog } from "./dialog.js";
-import { h, notice, show } from "./dom.js";
-import { timeText } from "./texts.js";
+import { field, openDialog } from "../dialog.js";
+import { h, notice, show } from "../dom.js";
+import { ask, part } from "../net/api.js";
+import { timeText } from "../text/texts.js";
 
 const NAME_MAX = 128; // characters, with the folder: a bound of the collector
 const GAP = 4; // pixels between the button and the menu

@@ -1,9 +1,9 @@
 // Phases of labels over wall time on a canvas: one row per label, a bar for each step, in it a piece for each phase.
 
-import { h, show } from "../../dom.js";
-import { labelText } from "../../labels.js";
-import { TIME_STEPS, countText, durationText, secondsText, wholeText } from "../../texts.js";
-import { onTheme } from "../../theme.js";
+import { h, show } from "../dom.js";
+import { labelText } from "../text/labels.js";
+import { TIME_STEPS, countText, durationText, secondsText, wholeText } from "../text/texts.js";
+import { onTheme } from "../theme.js";
 import { copyPicture, fitPicture, niceStep } from "./canvas.js";
 import { dragRange } from "./drag.js";
 import { timeScale } from "./time_scale.js";

@@ -1,10 +1,10 @@
 // Saved files as previews. Nothing that a run saved is ever run or laid out: images are blobs of a raster type that
 // their first bytes prove, tables and texts become text nodes.
 
-import { part } from "./api.js";
-import { h } from "./dom.js";
-import { grid } from "./grid.js";
-import { countText, wholeText } from "./texts.js";
+import { h } from "../../dom.js";
+import { part } from "../../net/api.js";
+import { grid } from "../../tables/grid.js";
+import { countText, wholeText } from "../../text/texts.js";
 
 export const IMAGE_BYTES_MAX = 16 << 20;
 export const TEXT_BYTES_MAX = 256 << 10;

@@ -1,7 +1,7 @@
 // What a view does whenever the database has changed: at most once in a while, and only while it can be seen.
 
+import { notice } from "../dom.js";
 import { follow } from "./api.js";
-import { notice } from "./dom.js";
 
 const PAUSE_MOST_MS = 5000; // one slow answer does not stop a view for long
 const RETRY_MS = 1000; // after a failure; twice as long after each further one

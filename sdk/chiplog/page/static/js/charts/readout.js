@@ -1,6 +1,6 @@
 // What the legend of a chart has at a place of x, and at the end: exact values, and of which steps they are.
 
-import { durationText, numberText, timeText, valueText, wholeText } from "./texts.js";
+import { durationText, numberText, timeText, valueText, wholeText } from "../text/texts.js";
 
 /** Return steps as "step 260", or "steps 260–263". */
 export function stepsText([first, last]) {

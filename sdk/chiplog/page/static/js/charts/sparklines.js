@@ -1,8 +1,8 @@
 // A column of small curves: one metric of each run. Only the rows that are on the screen are asked for, in one request.
 
-import { ask } from "./api.js";
-import { svg } from "./dom.js";
-import { numberText } from "./texts.js";
+import { svg } from "../dom.js";
+import { ask } from "../net/api.js";
+import { numberText } from "../text/texts.js";
 
 const REST_MS = 60; // after the last row that came: a fast scroll asks once
 const RUNS_MAX = 100; // in one request: a bound of the server

@@ -1,7 +1,7 @@
 // Curves of the API as what a chart draws, and the new end of a curve joined to what is known of it.
 
+import { labelText } from "../text/labels.js";
 import { lineStyle, smooth } from "./chart.js";
-import { labelText } from "./labels.js";
 
 /** Return a curve whose buckets from a step on are those of a later answer; null if the answer has other buckets. */
 export function merge(curve, part, from) {

@@ -1,10 +1,10 @@
 // A chart on uPlot: lines with a faint band each, names at the right edge, a crosshair that all charts share, and the
 // values at the crosshair as a legend. Colours are those of the style sheet, so that a change of the theme draws again.
 
-import { h, show } from "./dom.js";
+import { h, show } from "../dom.js";
+import { TIME_STEPS, clockText, durationText, exponentText, numberText, zoneName } from "../text/texts.js";
+import { onTheme } from "../theme.js";
 import { readout } from "./readout.js";
-import { TIME_STEPS, clockText, durationText, exponentText, numberText, zoneName } from "./texts.js";
-import { onTheme } from "./theme.js";
 import uPlot from "./uplot.js";
 
 const COLOURS = 16; // --series-1 … --series-16

@@ -1,6 +1,6 @@
 // A canvas of cells, on which a click chooses, and a drag spans a range, or a box.
 
-import { h } from "../../dom.js";
+import { h } from "../dom.js";
 
 const CLICK_PX = 5; // a shorter drag is a click
 

@@ -1,10 +1,10 @@
 // A heat map on a canvas: rows are labels, columns are steps. The server has reduced both by the maximum; in a smaller
 // window than it was asked for, each pixel has the maximum of its cells, so nothing is lost.
 
-import { h, show } from "../../dom.js";
-import { labelText } from "../../labels.js";
-import { countText, secondsText, wholeText } from "../../texts.js";
-import { onTheme } from "../../theme.js";
+import { h, show } from "../dom.js";
+import { labelText } from "../text/labels.js";
+import { countText, secondsText, wholeText } from "../text/texts.js";
+import { onTheme } from "../theme.js";
 import {
   NO_DATA,
   RAMPS,

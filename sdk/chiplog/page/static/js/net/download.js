@@ -1,6 +1,6 @@
 // Downloads of data that the page itself builds.
 
-import { h } from "./dom.js";
+import { h } from "../dom.js";
 
 /** Let the browser save a blob under a name. */
 export function save(blob, name) {
