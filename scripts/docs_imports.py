@@ -2,15 +2,12 @@
 
 import ast
 import os
+import tomllib
 from collections.abc import Iterator
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PACKAGES = {
-    "chiplog": "sdk/chiplog",
-    "chiplog_agent": "agent/chiplog_agent",
-    "chiplog_collector": "collector/chiplog_collector",
-    "chiplog_schemas": "schemas/chiplog_schemas",
-}
+with open(os.path.join(ROOT, "pyproject.toml"), "rb") as _file:
+    PACKAGES = {os.path.basename(path): path for path in tomllib.load(_file)["tool"]["mypy"]["files"]}
 LEFT_OUT = ("__init__", "__main__", "_version")  # entry points, which import whatever they start
 
 

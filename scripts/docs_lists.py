@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import docs_imports
 
 from chiplog.cli.root import COMMANDS, chiplog
 from chiplog_schemas import bounds
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PACKAGES = ("sdk/chiplog", "agent/chiplog_agent", "collector/chiplog_collector", "schemas/chiplog_schemas")
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
@@ -60,7 +60,7 @@ def _sentence(text: str) -> str:
 def module_tables() -> str:
     """Return a table of the modules of each package, in the words of their docstrings."""
     parts = []
-    for package in PACKAGES:
+    for package in docs_imports.PACKAGES.values():
         folders = sorted(path.parent for path in Path(ROOT, package).rglob("__init__.py"))
         parts.append(f"## `{package}/`\n\n{_purpose(folders[0] / '__init__.py')}")
         for folder in folders:

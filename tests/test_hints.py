@@ -9,10 +9,8 @@ import click
 import pytest
 
 from chiplog.cli.root import chiplog
+from tests.support.packages import PACKAGES
 from tests.support.safeguard import Safeguard
-
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("sdk/chiplog", "agent/chiplog_agent", "collector/chiplog_collector", "schemas/chiplog_schemas")
 
 SAFEGUARDS = [
     Safeguard(
@@ -77,8 +75,8 @@ def refusal_of(words: list[str]) -> str | None:
 
 def test_each_command_that_a_message_names_is_valid() -> None:
     checked = 0
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
+    for package in PACKAGES.values():
+        for path in sorted(package.rglob("*.py")):
             for text in texts_of(path):
                 for words in hints_in(text):
                     checked += len(words) > 1

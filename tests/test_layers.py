@@ -4,19 +4,12 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.support.packages import PACKAGES, ROOT
 from tests.support.waiting import WAIT_S
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = {
-    "chiplog": ROOT / "sdk" / "chiplog",
-    "chiplog_agent": ROOT / "agent" / "chiplog_agent",
-    "chiplog_collector": ROOT / "collector" / "chiplog_collector",
-    "chiplog_schemas": ROOT / "schemas" / "chiplog_schemas",
-}
 NOT_AT_IMPORT = ("numpy", "duckdb", "click", "torch", "rich", "psutil", "arro3", "sqlalchemy")
 
 MODULES = {str(path.relative_to(ROOT)): path for package in PACKAGES.values() for path in sorted(package.rglob("*.py"))}

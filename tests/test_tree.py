@@ -6,29 +6,25 @@ from pathlib import Path
 import pytest
 
 from tests.support.marks import FULL, everyday, imports_of, marks_of
+from tests.support.packages import PACKAGES, ROOT, mirror_of
 from tests.support.promises import PROMISES, proofs
 
 TESTS = Path(__file__).parent
-ROOT = TESTS.parent
-PACKAGES = {"sdk": "chiplog", "agent": "chiplog_agent", "collector": "chiplog_collector", "schemas": "chiplog_schemas"}
 
 
-def own_tests_of(module: str) -> Path:
-    """Return where the tests of `agent/pipeline/batcher.py` are: tests/agent/pipeline/test_batcher.py."""
-    return TESTS / Path(module).with_name(f"test_{Path(module).name}")
-
-
-def modules() -> list[str]:
-    return [
-        f"{folder}/{path.relative_to(ROOT / folder / package)}"
-        for folder, package in PACKAGES.items()
-        for path in sorted((ROOT / folder / package).rglob("*.py"))
-        if not path.stem.startswith("_")
-    ]
+def own_tests_of(package: str, module: Path) -> Path:
+    """Return where the tests of agent/chiplog_agent/pipeline/batcher.py are: tests/agent/pipeline/test_batcher.py."""
+    inside = module.relative_to(PACKAGES[package])
+    return mirror_of(package) / inside.with_name(f"test_{inside.name}")
 
 
 def test_every_module_has_its_own_test_module() -> None:
-    missing = [name for name in modules() if not own_tests_of(name).is_file()]
+    missing = [
+        path.relative_to(ROOT).as_posix()
+        for package, folder in PACKAGES.items()
+        for path in sorted(folder.rglob("*.py"))
+        if not path.stem.startswith("_") and not own_tests_of(package, path).is_file()
+    ]
     assert missing == [], "add tests/…/test_NAME.py"
 
 

@@ -55,12 +55,12 @@ if TYPE_CHECKING:
     from chiplog.media.table import Table
     from chiplog.media.video import Video
     from chiplog.page.notebook import ui
-    from chiplog.query.async_client import AsyncClient
-    from chiplog.query.client import Client, NoDataError, QueryError
-    from chiplog.query.result import Result
-    from chiplog.query.run_tables import run_history, runs
     from chiplog.recording.sharing.config import Config, Summary
     from chiplog.values.artifact_value import ArtifactError
+    from chiplog_client.async_client import AsyncClient
+    from chiplog_client.client import Client, NoDataError, QueryError
+    from chiplog_client.reads.runs.run_tables import run_history, runs
+    from chiplog_client.results.result import Result
 
     run: Run | None
     config: Config
@@ -110,24 +110,24 @@ __all__ = [
 ]
 
 _LATER_NAMES = {  # loaded when they are used
-    "Artifact": "artifacts.artifact",
-    "ArtifactError": "values.artifact_value",
-    "AsyncClient": "query.async_client",
-    "Audio": "media.audio",
-    "Client": "query.client",
-    "Figure": "media.figure",
-    "Html": "media.html",
-    "Image": "media.image",
-    "NoDataError": "query.client",
-    "Object3D": "media.object3d",
-    "QueryError": "query.client",
-    "Result": "query.result",
-    "Table": "media.table",
-    "Video": "media.video",
-    "capture_warnings": "integrations.logging.captured_warnings",
-    "run_history": "query.run_tables",
-    "runs": "query.run_tables",
-    "ui": "page.notebook",
+    "Artifact": "chiplog.artifacts.artifact",
+    "ArtifactError": "chiplog.values.artifact_value",
+    "AsyncClient": "chiplog_client.async_client",
+    "Audio": "chiplog.media.audio",
+    "Client": "chiplog_client.client",
+    "Figure": "chiplog.media.figure",
+    "Html": "chiplog.media.html",
+    "Image": "chiplog.media.image",
+    "NoDataError": "chiplog_client.client",
+    "Object3D": "chiplog.media.object3d",
+    "QueryError": "chiplog_client.client",
+    "Result": "chiplog_client.results.result",
+    "Table": "chiplog.media.table",
+    "Video": "chiplog.media.video",
+    "capture_warnings": "chiplog.integrations.logging.captured_warnings",
+    "run_history": "chiplog_client.reads.runs.run_tables",
+    "runs": "chiplog_client.reads.runs.run_tables",
+    "ui": "chiplog.page.notebook",
 }
 
 
@@ -156,7 +156,7 @@ def connect(url: str | None = None, *, dir: "str | os.PathLike[str] | None" = No
         >>> with chiplog.connect() as client:
         ...     client.sql("SELECT step, value FROM metrics WHERE key = ?", ["train/loss"]).df()
     """
-    from chiplog.query import client  # importing chiplog must not cost what a client needs
+    from chiplog_client import client  # importing chiplog must not cost what a client needs
 
     return client.connect(url, dir=dir)
 
@@ -182,7 +182,7 @@ async def connect_async(url: str | None = None, *, dir: "str | os.PathLike[str] 
         ...     async for batch in client.stream("FROM metrics"):
         ...         print(batch.num_rows)
     """
-    from chiplog.query.async_client import open_async_client
+    from chiplog_client.async_client import open_async_client
 
     return await open_async_client(url, dir)
 
@@ -197,7 +197,7 @@ def __getattr__(name: str) -> Any:
     if name in _LATER_NAMES:
         from importlib import import_module
 
-        return getattr(import_module(f"chiplog.{_LATER_NAMES[name]}"), name)
+        return getattr(import_module(_LATER_NAMES[name]), name)
     if not _is_command:
         return attribute(name)
     if name.startswith("__"):

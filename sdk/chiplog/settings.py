@@ -13,11 +13,11 @@ from chiplog.identity.identity import Identity
 from chiplog.identity.process_info import host_name, node_name, owner
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.foreign_names import is_stand_in
-from chiplog.safety.interrupts import is_interrupt, raise_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.torch.current_device import CurrentDevice
 from chiplog_schemas._version import __version__
 from chiplog_schemas.bounds import Limits
+from chiplog_schemas.interrupts import is_interrupt, raise_interrupt
 from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_MIN_S
 from chiplog_schemas.model.events import ProducerIdentity
 from chiplog_schemas.paths import Paths, resolve_root

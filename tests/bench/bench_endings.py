@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import chiplog
-from chiplog.query.client import Client
+from chiplog_client.client import Client
 from tests.bench.figure import Figure, Node
 
 ROUNDS = int(os.environ.get("CHIPLOG_BENCH_ENDINGS", "10"))

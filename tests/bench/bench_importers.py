@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tensorboardX import SummaryWriter
 
-from chiplog.query.client import connect
+from chiplog_client.client import connect
 from chiplog_schemas.limits import MIB
 from tests.bench.figure import Figure, Node
 from tests.integrations.environment import prepare

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import duckdb
 
-from chiplog.query.client import connect
+from chiplog_client.client import connect
 from chiplog_schemas.limits import MIB
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from tests.bench.bench_store import LOG_ID

@@ -1,16 +1,12 @@
 """Documents held to the code: environment variables, kinds of events."""
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {"agent": "chiplog_agent", "collector": "chiplog_collector", "sdk": "chiplog"}
+from tests.support.packages import PACKAGES, ROOT
 
 
 def test_variables_in_the_docs_are_read_by_the_code() -> None:
-    code = "".join(
-        path.read_text() for folder in (*PACKAGES, "schemas") for path in (ROOT / folder).rglob("chiplog*/**/*.py")
-    )
+    code = "".join(path.read_text() for package in PACKAGES.values() for path in package.rglob("*.py"))
     pages = [ROOT / "sdk" / "README.md", *(ROOT / "deploy").iterdir()]
     for page in pages:
         for variable in set(re.findall(r"\bCHIPLOG_[A-Z_]+\b", page.read_text())):
@@ -19,8 +15,8 @@ def test_variables_in_the_docs_are_read_by_the_code() -> None:
 
 def test_the_cookbook_lists_every_kind_of_event_that_the_code_emits() -> None:
     emitted = set()
-    for area in ("sdk/chiplog", "agent/chiplog_agent", "collector/chiplog_collector"):
-        for path in (ROOT / area).rglob("*.py"):
+    for package in PACKAGES.keys() - {"chiplog_schemas"}:  # they emit nothing
+        for path in PACKAGES[package].rglob("*.py"):
             text = path.read_text(encoding="utf-8")
             emitted |= set(re.findall(r'"([a-z]+(?:[_.][a-z]+)*)",\s*"(?:debug|info|warning|error)"', text))
     emitted -= {"debug", "info", "warning", "error", "ok", "end"}  # levels, and names of fields

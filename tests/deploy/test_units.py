@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import chiplog
-from chiplog.query.client import NoDataError, QueryError
+from chiplog_client.client import NoDataError, QueryError
 from chiplog_schemas.storage.journal_dir import list_journals
 from tests.support.ports import free_ports
 from tests.support.tools import needs

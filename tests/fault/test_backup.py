@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from chiplog.query.client import connect
+from chiplog_client.client import connect
 from tests.support.command_line import CLI
 from tests.support.node import Node
 from tests.support.waiting import WAIT_S, wait_until

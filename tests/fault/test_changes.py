@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.query.client import QueryError, connect
+from chiplog_client.client import QueryError, connect
 from chiplog_collector.maintenance import rebuild
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.protocol import messages

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import chiplog
-from chiplog.query.result import QueryError
+from chiplog_client.results.result import QueryError
 from tests.support.node import Node
 from tests.support.oracle import ORACLE, compare
 from tests.support.patched import patch_daemons

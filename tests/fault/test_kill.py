@@ -100,7 +100,7 @@ def settled(place: Paths, labels: list[str]) -> bool:
                 ).rows()
             if {row["label"] for row in rows} >= set(labels):
                 return True
-        except (chiplog.query.client.QueryError, chiplog.query.client.NoDataError):
+        except (chiplog.QueryError, chiplog.NoDataError):
             pass  # the collector is being restarted
         time.sleep(0.2)
     return False

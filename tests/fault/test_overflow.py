@@ -19,7 +19,7 @@ import pytest
 import chiplog
 from chiplog.journal.journal import Journal
 from chiplog.journal.sender import SenderThread
-from chiplog.query.client import QueryError
+from chiplog_client.client import QueryError
 from chiplog_schemas.bounds import RANGES
 from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, NAME_CHARS_MAX, RECORD_BYTES_MAX

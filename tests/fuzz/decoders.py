@@ -11,8 +11,8 @@ import struct
 from collections import Counter
 from typing import Any, Protocol
 
-from chiplog.query.result import QueryError, Result
 from chiplog_agent.stats.frames import FRAME_BYTES_MAX, FrameError, FrameReader
+from chiplog_client.results.result import QueryError, Result
 from chiplog_collector.query.sql_guard import SqlGuardProcess
 from chiplog_collector.receiver.commit import decode_receipt, recover_lost, recover_senders
 from chiplog_schemas.codec import CodecError, pack, unpack
@@ -466,7 +466,7 @@ class Pipe:
 
 def _places(data: bytes) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Return (bodies, sizes) of an Arrow stream: from where to where, and where with how many bytes."""
-    from chiplog.query.arrow_validation import _pairs
+    from chiplog_client.results.arrow_validation import _pairs
     from chiplog_schemas.query.arrow_messages import field_at, message_head
 
     bodies, sizes, at = [], [], 0

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.query.result import QueryError, Result
 from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.stats.frames import FrameError, FrameReader
+from chiplog_client.results.result import QueryError, Result
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import EVENT_BYTES_MAX, MIB, RECORD_BYTES_MAX
 from chiplog_schemas.model.block_builder import BlockBuilder
@@ -219,7 +219,7 @@ def test_a_collector_that_lies_about_the_rows_of_a_column_gets_a_query_error() -
     program = (
         "import struct, resource\n"
         "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
-        "from chiplog.query.result import QueryError, Result\n"
+        "from chiplog_client.results.result import QueryError, Result\n"
         "from tests.fuzz.decoders import Arrow\n"
         "data = bytearray(Arrow()._streams[0][0])\n"
         "rows = struct.pack('<q', 50)\n"

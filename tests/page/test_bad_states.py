@@ -7,7 +7,7 @@ import duckdb
 import pytest
 from playwright.sync_api import Page, expect
 
-from chiplog.query.client import Client
+from chiplog_client.client import Client
 from chiplog_schemas.paths import paths_for_root
 from tests.support.node import Node
 from tests.support.page_site import Site

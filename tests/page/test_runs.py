@@ -8,7 +8,7 @@ import duckdb
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
-from chiplog.query.client import connect
+from chiplog_client.client import connect
 from tests.support.collector_log import START_US, Rank, whole
 from tests.support.kept_log import finished, kept_log
 from tests.support.page_site import Site

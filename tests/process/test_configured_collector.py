@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from chiplog.cli.root import main
-from chiplog.ops import daemons
-from chiplog.query.client import NoDataError, connect
+from chiplog_client import daemons
+from chiplog_client.client import NoDataError, connect
 from chiplog_schemas.process.file_lock import lock_note
 from chiplog_schemas.transport.collector_memory import remembered_collector
 from tests.support.exported_run import export_of_whole
@@ -170,7 +170,7 @@ def test_no_command_starts_a_collector_where_another_one_is_configured(
     (site.place.collector / "log").mkdir(parents=True)
     (site.place.collector / "log" / f"{0:020d}.seg").touch()  # of a time before
     with pytest.raises(Exception, match="goes to the collector"):
-        from chiplog.query import client
+        from chiplog_client import client
 
         client._start_collector(site.place)
 

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from chiplog.query.client import connect
-from chiplog.query.run_verdict import read_verdict
+from chiplog_client.client import connect
+from chiplog_client.reads.run_verdict import read_verdict
 from tests.support.node import Node
 from tests.support.waiting import WAIT_S
 

@@ -12,9 +12,9 @@ import duckdb
 import pytest
 
 import chiplog
-from chiplog import dbapi
-from chiplog.query import client as client_module
-from chiplog.query.client import Client
+from chiplog_client import client as client_module
+from chiplog_client import dbapi
+from chiplog_client.client import Client
 from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.query import result_sink
 from chiplog_schemas.query.result_file import ResultSpace

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.query import client as client_module
-from chiplog.query.client import connect
+from chiplog_client import client as client_module
+from chiplog_client.client import connect
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.storage.watermark import Watermark
 from chiplog_schemas.transport.collector_memory import RememberedCollector, remember_collector

@@ -11,7 +11,7 @@ import termios
 import pytest
 
 from chiplog.cli.root import main
-from chiplog.ops import daemons
+from chiplog_client import daemons
 from chiplog_schemas.transport.link_status import LinkState
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from chiplog.query.client import connect
+from chiplog_client.client import connect
 from chiplog_schemas.paths import paths_for_root
 from tests.support.node import end_daemons
 from tests.support.tools import NAMESPACES, needs

@@ -19,13 +19,13 @@ import pyspark.cloudpickle
 import pytest
 
 import chiplog
-from chiplog.dbapi.connection import Connection, Cursor
-from chiplog.query.async_client import AsyncClient
-from chiplog.query.client import Client
-from chiplog.query.result import Result
-from chiplog.query.result_stream import ResultStream
 from chiplog.safety.foreign_names import is_stand_in
 from chiplog.timing.steps import TimedLoader
+from chiplog_client.async_client import AsyncClient
+from chiplog_client.client import Client
+from chiplog_client.dbapi.connection import Connection, Cursor
+from chiplog_client.result_stream import ResultStream
+from chiplog_client.results.result import Result
 from tests.support.node import Node
 from tests.support.tools import needs
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import chiplog
-from chiplog.ops import daemons
 from chiplog.ops.health_checks import WARNING
-from chiplog.query.client import NoDataError, connect
+from chiplog_client import daemons
+from chiplog_client.client import NoDataError, connect
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.process.daemon import output_path
 from chiplog_schemas.process.file_lock import lock_holder_pid
@@ -266,7 +266,7 @@ def test_a_reader_stops_waiting_for_a_journal_that_is_not_delivered(
     (stuck / LOCK_NAME).touch()
     (stuck / segment_name(0)).mkdir()  # cannot be read
     wait_s = 90.0
-    monkeypatch.setattr("chiplog.query.client.DELIVER_WAIT_S", wait_s)
+    monkeypatch.setattr("chiplog_client.client.DELIVER_WAIT_S", wait_s)
     begun = time.monotonic()
     with chiplog.connect() as client:
         assert client.sql("SELECT run_id, state FROM runs").rows() == [{"run_id": "waits", "state": "crashed"}]

@@ -18,7 +18,7 @@ import pytest
 import zmq
 
 import chiplog
-from chiplog.query.client import QueryError
+from chiplog_client.client import QueryError
 from chiplog_schemas.security.key_files import host_key_name
 from tests.support.hosts import Centre, Host, give
 from tests.support.ports import free_ports

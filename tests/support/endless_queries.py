@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from chiplog.query.client import Client
-from chiplog.query.result import QueryError
+from chiplog_client.client import Client
+from chiplog_client.results.result import QueryError
 from tests.support.query_client import FOR_EVER
 
 

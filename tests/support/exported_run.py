@@ -10,8 +10,8 @@ from typing import Any
 
 import duckdb
 
-from chiplog.query.client import Client, connect
-from chiplog.transfer.exporter import export_run
+from chiplog_client.client import Client, connect
+from chiplog_client.transfer.exporter import export_run
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import Paths, ensure_private_dir

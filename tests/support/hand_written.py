@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import duckdb
 
-from chiplog.query.client import Client, connect
+from chiplog_client.client import Client, connect
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.sql import rollups_sql, tables_sql, views_sql
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from chiplog.transfer.export_reader import ExportReader
-from chiplog.transfer.import_blocks import ImportBlocks
-from chiplog.transfer.importers.export_writer import WrittenRun, write_exports
-from chiplog.transfer.importers.formats import Options, importer_of
-from chiplog.transfer.importers.imported_run import Part
+from chiplog_client.transfer.export_reader import ExportReader
+from chiplog_client.transfer.import_blocks import ImportBlocks
+from chiplog_client.transfer.importers.export_writer import WrittenRun, write_exports
+from chiplog_client.transfer.importers.formats import Options, importer_of
+from chiplog_client.transfer.importers.imported_run import Part
 from tests.support.index import Index
 
 

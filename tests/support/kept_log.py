@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from chiplog.ops import daemons
+from chiplog_client import daemons
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import Paths
 from tests.support.collector_log import START_US, Rank

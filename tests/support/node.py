@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import chiplog
-from chiplog.query.client import connect
+from chiplog_client.client import NoDataError, QueryError, connect
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.process.procfs import read_proc_stat
@@ -86,7 +85,7 @@ class Node:
         self._trouble = ""
         try:
             return self.sql(query)
-        except (chiplog.query.client.QueryError, chiplog.query.client.NoDataError) as error:
+        except (QueryError, NoDataError) as error:
             self._trouble = str(error)
             return []
 

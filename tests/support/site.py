@@ -137,7 +137,7 @@ class Site:
         self.nodes = list(range(1, hosts))
         self.log: list[str] = []
         self._directory = directory
-        self._client: chiplog.query.client.Client | None = None
+        self._client: chiplog.Client | None = None
         self._lock = threading.Lock()
         self._collector: subprocess.Popen[bytes] | None = None
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
@@ -230,7 +230,7 @@ class Site:
                     self._client = chiplog.connect(dir=self.root(self.collector_host))
                 rows: list[dict[str, Any]] = self._client.sql(query, params).rows()
                 return rows
-            except (chiplog.query.client.QueryError, chiplog.query.client.NoDataError):
+            except (chiplog.QueryError, chiplog.NoDataError):
                 return []
 
     # -- what a fault did --

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 from chiplog.media.encoding.captured import report_once, report_unknown_arguments
 from chiplog.safety import foreign_names
 from chiplog.safety.diagnostics import error_text
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.settings import clean_name
 from chiplog.values.artifact_value import LATEST, ArtifactEntry, ArtifactError, ArtifactPlace, ArtifactValue
 from chiplog.values.media_value import Content, MediaValue
+from chiplog_schemas.interrupts import is_interrupt
 from chiplog_schemas.limits import NAME_CHARS_MAX
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.values.artifact_value import ArtifactEntry
+from chiplog_schemas.interrupts import is_interrupt
 
 
 def local_path(reference: str) -> str | None:

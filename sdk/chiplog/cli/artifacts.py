@@ -12,7 +12,7 @@ from chiplog.cli.plain_table import Column
 from chiplog.cli.suggestions import require_known
 from chiplog.cli.tables import plain_cell
 from chiplog.cli.writers import write_result
-from chiplog.query.nearest_names import KNOWN_MAX
+from chiplog_client.nearest_names import KNOWN_MAX
 
 if TYPE_CHECKING:
     from chiplog.cli.fitted_table import Sheet

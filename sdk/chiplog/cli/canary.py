@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from chiplog.identity.process_info import node_name
 from chiplog.journal.journal import Journal
 from chiplog.journal.sender import SenderThread
-from chiplog.query.client import Client, NoDataError, QueryError, connect
+from chiplog_client.client import Client, NoDataError, QueryError, connect
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import JOURNAL_MEMORY_BYTES_MAX

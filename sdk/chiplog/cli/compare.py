@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from chiplog.cli.comparison import PAIR_COLUMNS, PAIR_TYPES, compare_runs, pairs_of
 from chiplog.cli.completion import complete_runs
 from chiplog.cli.fitted_table import Column, Sheet
 from chiplog.cli.format_values import Zone, common_timezone, duration_text, number_text, seconds_text
@@ -18,7 +17,8 @@ from chiplog.cli.plain_table import NAME_WIDTH_MAX
 from chiplog.cli.runs import duration_s, state_text
 from chiplog.cli.tables import plain_cell
 from chiplog.cli.writers import Rows, write_object, write_result
-from chiplog.query.client import Client
+from chiplog_client.client import Client
+from chiplog_client.reads.comparison.differences import PAIR_COLUMNS, PAIR_TYPES, compare_runs, pairs_of
 
 SHOWN = 20  # rows of each table without --all
 ONLY_SHOWN = 5  # keys that one run lacks

@@ -85,7 +85,7 @@ def _of_run(context: click.Context, query: str, column: str, begun: str) -> list
 
 def _ask(context: click.Context, query: str, begun: str, **params: Any) -> list[tuple[Any, ...]]:
     """Return the rows of a query; none if it fails or takes longer than ANSWER_S. Starts no daemon."""
-    from chiplog.query.client import connect
+    from chiplog_client.client import connect
 
     source = {name: context.params.get(f"{name}_" if name == "dir" else name) for name in ("dir", "url")}
     logging.disable()

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from chiplog.cli.options import require_key, require_label
-from chiplog.query.client import Client
-from chiplog.query.label_names import read_label_names
-from chiplog.query.rank_states import label_order
+from chiplog_client.client import Client
+from chiplog_client.reads.rank_states import label_order
+from chiplog_client.reads.runs.label_names import read_label_names
 
 STEP, TIME = "step", "time"
 

@@ -4,9 +4,9 @@ import os
 
 import click
 
-from chiplog.identity.recording_dir import recording_dir
-from chiplog.ops import daemons
+from chiplog_client import daemons
 from chiplog_schemas.paths import Paths, paths_for_root
+from chiplog_schemas.process.recording_dir import recording_dir
 from chiplog_schemas.transport.collector_memory import LOCAL
 
 _STARTS_MAX = 5  # of one daemon: a rank starts one at most every second, and few meet the moment

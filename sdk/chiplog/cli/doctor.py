@@ -9,10 +9,11 @@ import click
 from chiplog.cli.output import FORMATS, Output, output_options
 from chiplog.cli.tables import plain_cell
 from chiplog.cli.writers import Rows, write_result
-from chiplog.identity.recording_dir import recording_dir
-from chiplog.ops import daemons, health_checks
+from chiplog.ops import health_checks
 from chiplog.ops.health_checks import ERROR, OK, Finding
+from chiplog_client import daemons
 from chiplog_schemas.paths import Paths, paths_for_root
+from chiplog_schemas.process.recording_dir import recording_dir
 
 if TYPE_CHECKING:
     from chiplog.cli.fitted_table import Sheet

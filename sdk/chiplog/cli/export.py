@@ -10,11 +10,11 @@ import click
 from chiplog.cli.completion import complete_runs
 from chiplog.cli.options import open_client, require_project, resolve_run, source_options
 from chiplog.cli.progress import progress_bar
-from chiplog.query.client import Client
-from chiplog.transfer.export_format import directory_name
-from chiplog.transfer.exporter import Exported, Progress, export_run
-from chiplog.transfer.exporters.conversion import FORMATS, ConvertedRun, convert_run, require
-from chiplog.transfer.exporters.event_files import MissingLibraryError
+from chiplog_client.client import Client
+from chiplog_client.transfer.export_format import directory_name
+from chiplog_client.transfer.exporter import Exported, Progress, export_run
+from chiplog_client.transfer.exporters.conversion import FORMATS, ConvertedRun, convert_run, require
+from chiplog_client.transfer.exporters.event_files import MissingLibraryError
 
 
 @click.command()

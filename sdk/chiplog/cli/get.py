@@ -11,10 +11,10 @@ from chiplog.artifacts.reads import Version, condition_of, copy_content, omissio
 from chiplog.cli.completion import complete_runs
 from chiplog.cli.options import exact_run, open_client, resolve_run, source_options
 from chiplog.cli.progress import progress_bar
-from chiplog.query.client import Client
-from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
-from chiplog.transfer.export_format import directory_name
 from chiplog.values.artifact_value import ArtifactError
+from chiplog_client.client import Client
+from chiplog_client.nearest_names import KNOWN_MAX, unknown_name
+from chiplog_client.transfer.export_format import directory_name
 from chiplog_schemas.storage.content_files import invalid_path_reason
 
 _FILES = """SELECT path, bytes, sha256 FROM files

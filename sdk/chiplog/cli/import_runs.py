@@ -16,13 +16,12 @@ from chiplog.cli.format_values import printable
 from chiplog.cli.options import checked_run_id
 from chiplog.cli.progress import progress_bar
 from chiplog.identity.process_info import node_name
-from chiplog.identity.recording_dir import recording_dir
-from chiplog.ops import daemons
-from chiplog.query.client import Client, NoDataError, QueryError, connect
-from chiplog.transfer.export_format import RUN_FILE
-from chiplog.transfer.export_reader import ExportError, ExportReader
-from chiplog.transfer.import_blocks import ImportBlocks
-from chiplog.transfer.import_delivery import (
+from chiplog_client import daemons
+from chiplog_client.client import Client, NoDataError, QueryError, connect
+from chiplog_client.transfer.export_format import RUN_FILE
+from chiplog_client.transfer.export_reader import ExportError, ExportReader
+from chiplog_client.transfer.import_blocks import ImportBlocks
+from chiplog_client.transfer.import_delivery import (
     DeliveryError,
     Destination,
     check_connection,
@@ -30,14 +29,15 @@ from chiplog.transfer.import_delivery import (
     deliver_files,
     open_content,
 )
-from chiplog.transfer.importers.csv_file import ROLES
-from chiplog.transfer.importers.export_writer import DIGEST_TAG, WrittenRun, write_exports
-from chiplog.transfer.importers.formats import FORMATS, Options, guess_format, importer_of
-from chiplog.transfer.importers.imported_run import ImporterError, spelled
-from chiplog.transfer.importers.written_blocks import WrittenBlocks
+from chiplog_client.transfer.importers.csv_file import ROLES
+from chiplog_client.transfer.importers.export_writer import DIGEST_TAG, WrittenRun, write_exports
+from chiplog_client.transfer.importers.formats import FORMATS, Options, guess_format, importer_of
+from chiplog_client.transfer.importers.imported_run import ImporterError, spelled
+from chiplog_client.transfer.importers.written_blocks import WrittenBlocks
 from chiplog_schemas.addresses import check_connect
 from chiplog_schemas.model.intervals import Intervals
 from chiplog_schemas.paths import paths_for_root
+from chiplog_schemas.process.recording_dir import recording_dir
 from chiplog_schemas.security.curve import client_curve
 from chiplog_schemas.security.key_files import Keys, keys_dir
 from chiplog_schemas.security.permissions import Role

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import click
 
-from chiplog.query.client import Client
+from chiplog_client.client import Client
 
 _TIMES = """
 SELECT table_name AS view, list(column_name ORDER BY column_index) AS times, current_setting('TimeZone') AS zone

@@ -11,8 +11,8 @@ from chiplog.cli.completion import complete_labels, complete_runs
 from chiplog.cli.format_values import Zone, common_timezone, console_text, printable
 from chiplog.cli.options import local_option, open_client, require_label, resolve_run, source_options
 from chiplog.cli.plain_table import cell_width
-from chiplog.query.client import Client
-from chiplog.query.label_names import read_label_names
+from chiplog_client.client import Client
+from chiplog_client.reads.runs.label_names import read_label_names
 
 FOLLOW_INTERVAL_S = 0.5  # shorter is not visible, and a query costs milliseconds
 PAGE_LINES = 50_000  # even at 8 KiB a line far below the limit of a result; usually a few MB

@@ -9,13 +9,13 @@ import click
 
 from chiplog.cli.format_values import printable
 from chiplog.cli.suggestions import require_known
-from chiplog.identity.recording_dir import recording_dir
-from chiplog.ops import daemons
-from chiplog.query.client import Client, NoDataError, QueryError, connect
-from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
 from chiplog.settings import clean_name
+from chiplog_client import daemons
+from chiplog_client.client import Client, NoDataError, QueryError, connect
+from chiplog_client.nearest_names import KNOWN_MAX, unknown_name
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.paths import paths_for_root
+from chiplog_schemas.process.recording_dir import recording_dir
 from chiplog_schemas.query.duckdb_errors import remedy_of_query
 
 _NO_START = "chiplog.no_start"  # in click's meta of one command

@@ -6,7 +6,7 @@ import click
 
 from chiplog.cli.completion import complete_runs
 from chiplog.cli.options import chosen_run, open_client, require_exact_run, run_text, source_options
-from chiplog.query.client import Client
+from chiplog_client.client import Client
 
 _ABOUT = """
 SELECT n_labels,

@@ -108,7 +108,7 @@ class LazyGroup(click.Group):
         """Find the command, or suggest a similar one."""
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            from chiplog.query.nearest_names import unknown_name
+            from chiplog_client.nearest_names import unknown_name
 
             if other := OTHER_COMMANDS.get(name):
                 raise click.UsageError(f"command {name!r} is unknown; write chiplog {other}", ctx)

@@ -15,7 +15,7 @@ from chiplog.cli.format_values import UTC_ZONE, Zone, duration_text, number_text
 from chiplog.cli.plain_table import NAME_WIDTH_MAX
 from chiplog.cli.runs import complete_text, duration_s, state_text
 from chiplog.cli.tables import plain_cell
-from chiplog.query.verdict import failure_of, names_text
+from chiplog_client.reads.verdict import failure_of, names_text
 
 # Rows of each table without --all: together they fit on a screen.
 LABELS_SHOWN = 16  # two nodes of eight GPUs

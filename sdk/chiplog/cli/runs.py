@@ -23,12 +23,12 @@ from chiplog.cli.runs_query import (
 )
 from chiplog.cli.tables import NULL, plain_cell, table_value
 from chiplog.cli.writers import Rows, write_result
-from chiplog.query.client import Client
-from chiplog.query.json_texts import decoded
-from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
-from chiplog.query.result import unique_names
-from chiplog.query.run_sparklines import read_sparklines
-from chiplog.query.sparkline import sparkline
+from chiplog_client.client import Client
+from chiplog_client.nearest_names import KNOWN_MAX, unknown_name
+from chiplog_client.reads.runs.run_sparklines import read_sparklines
+from chiplog_client.results.json_texts import decoded
+from chiplog_client.results.result import unique_names
+from chiplog_client.results.sparkline import sparkline
 
 if TYPE_CHECKING:
     from chiplog.cli.fitted_table import Cell, Sheet

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from chiplog.query.nearest_names import nearest
+from chiplog_client.nearest_names import nearest
 
 SPARK_BUCKETS = 24  # as many characters as a column of a table may take
 # Columns of a run, with their expressions over the view `runs`.

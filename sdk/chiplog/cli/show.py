@@ -8,9 +8,9 @@ from chiplog.cli.options import local_option, open_client, resolve_run, source_o
 from chiplog.cli.output import Output, output_options
 from chiplog.cli.run_page import build_page
 from chiplog.cli.writers import write_object, write_sheets
-from chiplog.query.run_contents import read_artifacts, read_media_keys
-from chiplog.query.run_report import read_run
-from chiplog.query.run_verdict import read_verdict
+from chiplog_client.reads.media.run_contents import read_artifacts, read_media_keys
+from chiplog_client.reads.run_report import read_run
+from chiplog_client.reads.run_verdict import read_verdict
 
 
 @click.command()

@@ -14,11 +14,11 @@ from chiplog.cli.local_time import localized, zone_name
 from chiplog.cli.options import local_option, open_client, resolve_run, source_options
 from chiplog.cli.output import FORMATS, Output, output_options
 from chiplog.cli.writers import Rows, StreamedRows, TerminalText, write_result
-from chiplog.identity.recording_dir import recording_dir
-from chiplog.query.client import Client, QueryError, Result
-from chiplog.query.nearest_names import nearest
-from chiplog.query.result import unique_names
-from chiplog.query.saved_queries import NAMES, about, query_of
+from chiplog_client.client import Client, QueryError, Result
+from chiplog_client.nearest_names import nearest
+from chiplog_client.results.result import unique_names
+from chiplog_client.saved_queries import NAMES, about, query_of
+from chiplog_schemas.process.recording_dir import recording_dir
 
 _FOR_PEOPLE = ("table", "md")  # laid out as a whole
 _IS_OPTION = re.compile(r"--[a-z]\S*")

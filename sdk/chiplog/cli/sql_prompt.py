@@ -19,8 +19,8 @@ from pygments.lexers.sql import SqlLexer
 
 from chiplog.cli.pager import show_text
 from chiplog.cli.sql_words import Catalog, is_complete, suggestions
-from chiplog.query.client import Client, NoDataError, QueryError, Result
-from chiplog.query.nearest_names import nearest
+from chiplog_client.client import Client, NoDataError, QueryError, Result
+from chiplog_client.nearest_names import nearest
 
 PROMPT, PROMPT_MORE = "chiplog> ", "      …> "
 ROWS_SHOWN = 1_000  # of a result, unless \limit sets another number: some screens in a pager

@@ -10,14 +10,14 @@ import click
 from chiplog.cli.output import FORMATS, Output, output_options
 from chiplog.cli.tables import plain_cell
 from chiplog.cli.writers import Rows, open_output, write_result
-from chiplog.identity.recording_dir import recording_dir
 from chiplog.journal.reachability import probe
-from chiplog.ops import daemons
-from chiplog.ops.delivered import is_delivered
 from chiplog.ops.health_checks import directory_bytes
+from chiplog_client import daemons
+from chiplog_client.delivered import is_delivered
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.process.log_owner import served_elsewhere
+from chiplog_schemas.process.recording_dir import recording_dir
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, decode_head, list_journals
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import click
 
-from chiplog.query.nearest_names import unknown_name
+from chiplog_client.nearest_names import unknown_name
 
 
 def require_known(what: str, name: str, known: Iterable[str], remedy: str) -> None:

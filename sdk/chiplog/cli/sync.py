@@ -13,12 +13,12 @@ from pathlib import Path
 
 import click
 
-from chiplog.identity.recording_dir import recording_dir
-from chiplog.ops import daemons
-from chiplog.ops.delivered import is_delivered, mark
+from chiplog_client import daemons
+from chiplog_client.delivered import is_delivered, mark
 from chiplog_schemas.atomic_file import link_or_copy
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
+from chiplog_schemas.process.recording_dir import recording_dir
 from chiplog_schemas.storage.content_files import list_contents
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, list_journals
 from chiplog_schemas.storage.segment_format import list_segments

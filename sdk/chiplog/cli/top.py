@@ -19,9 +19,9 @@ from chiplog.cli.output import FORMATS, Output, output_options
 from chiplog.cli.terminal_keys import read_keys, unbuffered
 from chiplog.cli.top_screen import Screen, View, body, chosen_rows, heading, press
 from chiplog.cli.writers import Rows, write_result
-from chiplog.query.client import Client, NoDataError, QueryError, connect
-from chiplog.query.live_run import Frame, LiveRun
-from chiplog.query.rank_states import ROW_COLUMNS, ROW_TYPES, SORTS, row_values
+from chiplog_client.client import Client, NoDataError, QueryError, connect
+from chiplog_client.reads.live_run import Frame, LiveRun
+from chiplog_client.reads.rank_states import ROW_COLUMNS, ROW_TYPES, SORTS, row_values
 
 INTERVAL_S = 2.0
 INTERVAL_MIN_S = 0.2

@@ -13,8 +13,8 @@ from rich.text import Text
 from chiplog.cli.fitted_table import Column, Sheet
 from chiplog.cli.format_values import duration_text, printable, seconds_text
 from chiplog.cli.tables import plain_cell
-from chiplog.query.live_run import Frame
-from chiplog.query.rank_states import (
+from chiplog_client.reads.live_run import Frame
+from chiplog_client.reads.rank_states import (
     SLOW_RATIO,
     SORTS,
     NodeRow,

@@ -75,8 +75,8 @@ def ui(
     from chiplog.page.access import Access, hosts_of_environment
     from chiplog.page.server import PageServer, hub_proxy
     from chiplog.page.source import Source
-    from chiplog.query.client import NoDataError
-    from chiplog.query.result import QueryError
+    from chiplog_client.client import NoDataError
+    from chiplog_client.results.result import QueryError
 
     hosts = hosts or hosts_of_environment()
     if wrong := next((name for name in hosts if "/" in name), ""):

@@ -2,7 +2,7 @@
 
 import click
 
-from chiplog.query.nearest_names import nearest
+from chiplog_client.nearest_names import nearest
 
 # Options that people try: a parameter or the command that the remedy needs, and the remedy. The first that fits counts.
 _TAIL = ("tail", "-n 20 prints the last 20 lines"), ("limit", "--limit 20 lists 20 runs")

@@ -19,14 +19,14 @@ from chiplog.cli.format_values import UTC_ZONE, Zone, count_nonfinite, csv_field
 from chiplog.cli.output import BINARY, Output
 from chiplog.cli.plain_table import markdown_lines, plain_lines
 from chiplog.cli.tables import TABLE_ROWS_MAX, null_filled, print_tables, result_cells, result_table
-from chiplog.query.json_texts import decoded
+from chiplog_client.results.json_texts import decoded
 
 if TYPE_CHECKING:
     import duckdb
 
     from chiplog.cli.fitted_table import Sheet
-    from chiplog.query.client import Result
-    from chiplog.query.result_stream import ResultStream
+    from chiplog_client.client import Result
+    from chiplog_client.result_stream import ResultStream
 
 
 _NESTED = (list, dict)

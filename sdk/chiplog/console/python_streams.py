@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import Any, TextIO
 
 from chiplog.console.lines import LineSplitter
-from chiplog.safety.interrupts import is_interrupt
+from chiplog_schemas.interrupts import is_interrupt
 from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINES_PER_S
 from chiplog_schemas.rate_limit import TokenBucket
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from chiplog.identity.identity import Identity, with_group
 from chiplog.safety.background_threads import start_thread
-from chiplog.safety.interrupts import is_interrupt
 from chiplog_schemas.backoff import Backoff
+from chiplog_schemas.interrupts import is_interrupt
 
 _KEY = "chiplog/run_id"
 PROPOSAL_FIRM, _NEW = "firm:", "new:"

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from chiplog.journal.journal import Journal
 from chiplog.journal.null import EventSink
-from chiplog.safety.interrupts import is_interrupt
+from chiplog_schemas.interrupts import is_interrupt
 
 _LOOK_AGAIN_S = 0.001  # poll interval while finish() waits for a device
 

@@ -22,9 +22,9 @@ from typing import Any
 
 from chiplog.journal.appender import NO_MEMORY, Appender
 from chiplog.journal.segment import HeadPage, Segment, find_offset, split_at
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.process_number import PAGE, process_number
 from chiplog_schemas.clock import now_us
+from chiplog_schemas.interrupts import is_interrupt
 from chiplog_schemas.limits import (
     FILES_LOOK_S,
     FILES_TOUCH_S,

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.process_number import process_number
+from chiplog_schemas.interrupts import is_interrupt
 from chiplog_schemas.process.descriptors import OwnedDescriptor, map_file
 from chiplog_schemas.process.file_lock import file_id, id_of
 from chiplog_schemas.storage.journal_dir import (

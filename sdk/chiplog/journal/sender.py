@@ -15,10 +15,10 @@ import zmq
 
 from chiplog.journal.journal import Journal
 from chiplog.journal.reachability import Reason, probe
-from chiplog.safety.interrupts import handlers_held, is_interrupt
 from chiplog.safety.process_number import may_start_threads
 from chiplog_schemas.addresses import check_connect
 from chiplog_schemas.backoff import Backoff
+from chiplog_schemas.interrupts import handlers_held, is_interrupt
 from chiplog_schemas.limits import FINISH_WAIT_S, KIB, SEND_INTERVAL_S, SEND_INTERVAL_SLOW_S
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.process.daemon import STARTING_S, start_daemon_once

@@ -8,9 +8,9 @@ from chiplog.media.encoding.arrays import host_array, is_tensor
 from chiplog.media.encoding.files import read_file
 from chiplog.media.encoding.libraries import load_library
 from chiplog.media.encoding.pictures import encode_picture, open_picture, picture_format, pillow
-from chiplog.safety.interrupts import raise_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.values.media_value import Content, MediaError
+from chiplog_schemas.interrupts import raise_interrupt
 
 _NAMED_MAX = 1_000  # classes that get a name without one given: more are numbers of instances
 _LABEL_MAX = 65_535  # of a mask: what a PNG of 16 bits holds

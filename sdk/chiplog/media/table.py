@@ -18,10 +18,10 @@ from chiplog.media.encoding.frames import (
     to_parquet_types,
     too_many_rows,
 )
-from chiplog.safety.interrupts import raise_interrupt
 from chiplog.safety.lenient_calls import hide_unknown_arguments
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.values.media_value import Content, MediaError, MediaValue
+from chiplog_schemas.interrupts import raise_interrupt
 from chiplog_schemas.limits import KEY_BYTES_MAX, TABLE_COLUMNS_MAX, TABLE_ROWS_MAX
 
 _DEFAULT_COLUMNS = ("Input", "Output", "Expected")  # W&B's

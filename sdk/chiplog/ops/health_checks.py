@@ -13,8 +13,8 @@ from pathlib import Path
 
 from chiplog.journal.reachability import Reason, probe
 from chiplog.native.loader import SWITCH, hot_path, why_not
-from chiplog.ops import daemons
-from chiplog.ops.delivered import is_delivered
+from chiplog_client import daemons
+from chiplog_client.delivered import is_delivered
 from chiplog_schemas._version import __version__
 from chiplog_schemas.file_systems import LOCAL_FILE_SYSTEMS, VOLATILE_FILE_SYSTEMS, file_system_type
 from chiplog_schemas.limits import GIB, JOURNAL_BYTES_MAX, MIB, SPOOL_BYTES_MAX

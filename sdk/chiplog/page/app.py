@@ -31,9 +31,9 @@ from chiplog.page.run_table import RunTables
 from chiplog.page.shared_answers import SharedAnswers
 from chiplog.page.source import Source
 from chiplog.page.static_files import STATIC, CompressedFiles
-from chiplog.query.client import NoDataError
-from chiplog.query.parameters import BadRequestError
-from chiplog.query.result import QueryError
+from chiplog_client.client import NoDataError
+from chiplog_client.reads.parameters import BadRequestError
+from chiplog_client.results.result import QueryError
 from chiplog_schemas.query.query_messages import one_line
 
 GZIP_BYTES_MIN = 1_000

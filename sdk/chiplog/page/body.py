@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 from starlette.requests import Request
 
-from chiplog.query.parameters import BadRequestError
+from chiplog_client.reads.parameters import BadRequestError
 
 BODY_BYTES_MAX = 64 << 10
 DEPTH_MAX = 64  # of arrays and objects: deeper ones cannot be written as JSON again, from some depth on

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from chiplog.page.gate import FRAME_ANCESTORS
 from chiplog.page.source import Source
-from chiplog.query.shown_types import shown_type
+from chiplog_client.reads.media.shown_types import shown_type
 
 # A player reads a range as slowly as it plays. A short answer is read at once, and holds no client of the source.
 RANGE_BYTES_MAX = 4 << 20

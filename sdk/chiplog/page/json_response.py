@@ -9,8 +9,8 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from chiplog.query.client import Client
-from chiplog.query.result import QueryError
+from chiplog_client.client import Client
+from chiplog_client.results.result import QueryError
 
 # Of the kinds of QueryError; others are 500.
 _STATUSES = {

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from starlette.datastructures import QueryParams
 
-from chiplog.query.parameters import STEP_MAX, STEP_MIN, BadRequestError
+from chiplog_client.reads.parameters import STEP_MAX, STEP_MIN, BadRequestError
 
 LABELS_MAX = 1_024  # in one request
 

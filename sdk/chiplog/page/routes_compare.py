@@ -10,9 +10,9 @@ from starlette.routing import Route
 
 from chiplog.page.json_response import JsonResponse, read_json
 from chiplog.page.parameters import integer, repeated
-from chiplog.page.same_step import read_same_step
-from chiplog.query.json_texts import decoded
-from chiplog.query.parameters import STEP_MAX
+from chiplog_client.reads.comparison.same_step import read_same_step
+from chiplog_client.reads.parameters import STEP_MAX
+from chiplog_client.results.json_texts import decoded
 
 RUNS_MIN = 2
 RUNS_MAX = 10

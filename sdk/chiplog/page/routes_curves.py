@@ -4,11 +4,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from chiplog.page.curves import ANSWER_MAX, LINES_MAX, POINTS_MAX, WIDTH_MAX, CurvesRequest, read_curves
 from chiplog.page.json_response import read_json
 from chiplog.page.parameters import LABELS_MAX, integer, optional_integer, repeated
 from chiplog.page.shared_answers import shared
-from chiplog.query.parameters import BadRequestError
+from chiplog_client.reads.curves import ANSWER_MAX, LINES_MAX, POINTS_MAX, WIDTH_MAX, CurvesRequest, read_curves
+from chiplog_client.reads.parameters import BadRequestError
 
 KEYS_MAX = 50  # in one request
 

@@ -11,9 +11,9 @@ from starlette.routing import Route
 
 from chiplog.page.json_response import to_json
 from chiplog.page.source import Source
-from chiplog.query.client import NoDataError
-from chiplog.query.live_run import LiveRun
-from chiplog.query.result import QueryError
+from chiplog_client.client import NoDataError
+from chiplog_client.reads.live_run import LiveRun
+from chiplog_client.results.result import QueryError
 from chiplog_schemas.query.query_messages import one_line
 
 POLL_INTERVAL_S = 0.5  # between two checks, however many pages are open

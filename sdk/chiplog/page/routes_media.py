@@ -9,17 +9,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog.page.contents import logged_content
-from chiplog.page.histograms import COLUMNS_MAX, ROWS_MAX, HistogramsRequest, read_histograms
 from chiplog.page.json_response import read_json, to_exact_json
-from chiplog.page.logged_media import describe_contents, read_media
-from chiplog.page.logged_tables import ROWS_MAX as TABLE_ROWS_MAX
-from chiplog.page.logged_tables import TABLE_BYTES_MAX, read_table
 from chiplog.page.parameters import LABELS_MAX, choice, integer, number, optional_integer, repeated
-from chiplog.page.texts import read_texts
-from chiplog.query.client import Client
-from chiplog.query.parameters import STEP_MAX, BadRequestError
-from chiplog.query.result import QueryError
-from chiplog.query.run_contents import read_media_keys
+from chiplog_client.client import Client
+from chiplog_client.reads.media.histograms import COLUMNS_MAX, ROWS_MAX, HistogramsRequest, read_histograms
+from chiplog_client.reads.media.logged_media import describe_contents, read_media
+from chiplog_client.reads.media.logged_tables import ROWS_MAX as TABLE_ROWS_MAX
+from chiplog_client.reads.media.logged_tables import TABLE_BYTES_MAX, read_table
+from chiplog_client.reads.media.run_contents import read_media_keys
+from chiplog_client.reads.media.texts import read_texts
+from chiplog_client.reads.parameters import STEP_MAX, BadRequestError
+from chiplog_client.results.result import QueryError
 
 _MEDIA_CELL = re.compile(r"sha256:[0-9a-f]{64}$")
 _KINDS = ("histograms", "texts")

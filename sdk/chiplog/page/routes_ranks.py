@@ -4,16 +4,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from chiplog.page.heat import COLUMNS_MAX, ROWS_MAX, HeatRequest, read_heat
 from chiplog.page.json_response import JsonResponse, columns_of, read_json
 from chiplog.page.parameters import LABELS_MAX, choice, integer, optional_integer, repeated
 from chiplog.page.shared_answers import shared
-from chiplog.page.timeline import COLUMNS_MAX as PIXELS_MAX
-from chiplog.page.timeline import ROWS_MAX as LANES_MAX
-from chiplog.page.timeline import TimelineRequest, read_timeline
-from chiplog.query.parameters import CHOSEN_LABELS
-from chiplog.query.run_verdict import read_verdict
-from chiplog.query.verdict import OUTSIDE
+from chiplog_client.reads.heat import COLUMNS_MAX, ROWS_MAX, HeatRequest, read_heat
+from chiplog_client.reads.parameters import CHOSEN_LABELS
+from chiplog_client.reads.run_verdict import read_verdict
+from chiplog_client.reads.timeline import COLUMNS_MAX as PIXELS_MAX
+from chiplog_client.reads.timeline import ROWS_MAX as LANES_MAX
+from chiplog_client.reads.timeline import TimelineRequest, read_timeline
+from chiplog_client.reads.verdict import OUTSIDE
 
 STEP_LABELS_MAX = 64  # bars in one picture
 _STEP_COLUMNS = ["label", "phase", "may_wait", "seconds", "typical_s", "ts"]

@@ -14,17 +14,17 @@ from starlette.routing import Route
 
 from chiplog.page.body import json_object
 from chiplog.page.contents import download
-from chiplog.page.event_kinds import kind_title
-from chiplog.page.failures import read_failures
 from chiplog.page.json_response import JsonResponse, columns_of, read_json, to_json
 from chiplog.page.parameters import LABELS_MAX, choice, integer, optional_integer, repeated
 from chiplog.page.shared_answers import shared
-from chiplog.query.client import Client
-from chiplog.query.label_names import label_names
-from chiplog.query.parameters import CHOSEN_LABELS, BadRequestError
-from chiplog.query.rank_states import ROW_COLUMNS, row_values
-from chiplog.query.result import QueryError
-from chiplog.query.run_report import KEYS_MAX, read_run
+from chiplog_client.client import Client
+from chiplog_client.reads.event_kinds import kind_title
+from chiplog_client.reads.failures import read_failures
+from chiplog_client.reads.parameters import CHOSEN_LABELS, BadRequestError
+from chiplog_client.reads.rank_states import ROW_COLUMNS, row_values
+from chiplog_client.reads.run_report import KEYS_MAX, read_run
+from chiplog_client.reads.runs.label_names import label_names
+from chiplog_client.results.result import QueryError
 from chiplog_schemas.limits import FILE_BYTES_MAX
 
 LINES_MAX = 2_000

@@ -8,8 +8,8 @@ from starlette.routing import Route
 
 from chiplog.page.json_response import JsonResponse, read_json
 from chiplog.page.parameters import integer, repeated
-from chiplog.query.client import Client
-from chiplog.query.run_sparklines import read_sparklines
+from chiplog_client.client import Client
+from chiplog_client.reads.runs.run_sparklines import read_sparklines
 
 KEYS_MAX = 20  # chosen columns of config, and of the summary
 NAMES_MAX = 2_000

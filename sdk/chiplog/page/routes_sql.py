@@ -11,9 +11,9 @@ from starlette.routing import Route
 
 from chiplog.page.body import json_object
 from chiplog.page.json_response import JsonResponse, read_json, to_exact_json
-from chiplog.query.client import Client
-from chiplog.query.parameters import BadRequestError
-from chiplog.query.result_stream import ResultStream
+from chiplog_client.client import Client
+from chiplog_client.reads.parameters import BadRequestError
+from chiplog_client.result_stream import ResultStream
 
 ROWS_MAX = 10_000
 TEXT_BYTES_MAX = 32 << 20  # of rows: a browser draws a table of that

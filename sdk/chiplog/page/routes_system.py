@@ -7,8 +7,14 @@ from starlette.routing import Route
 from chiplog.page.json_response import read_json
 from chiplog.page.parameters import LABELS_MAX, choice, integer, optional_integer, repeated
 from chiplog.page.shared_answers import shared
-from chiplog.page.system_curves import LINES_MAX, POINTS_MAX, SystemRequest, read_names, read_system_curves
-from chiplog.query.parameters import STEP_MAX, BadRequestError
+from chiplog_client.reads.parameters import STEP_MAX, BadRequestError
+from chiplog_client.reads.system.system_curves import (
+    LINES_MAX,
+    POINTS_MAX,
+    SystemRequest,
+    read_names,
+    read_system_curves,
+)
 
 NAMES_MAX = 20  # in one request
 NODES_MAX = 256  # in one request

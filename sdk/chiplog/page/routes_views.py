@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from chiplog.page.body import json_object
 from chiplog.page.json_response import JsonResponse
-from chiplog.query.parameters import BadRequestError
+from chiplog_client.reads.parameters import BadRequestError
 
 VIEW_BYTES_MAX = 32 << 10
 _VIEWS = "SELECT name, view, ts FROM saved_views WHERE starts_with(name, $prefix) ORDER BY name"

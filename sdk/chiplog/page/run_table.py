@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import Any
 
 from chiplog.page.source import Source
-from chiplog.query.json_texts import decoded
+from chiplog_client.results.json_texts import decoded
 
 RUNS_MAX = 20_000  # the newest
 TABLES_MAX = 8  # choices of columns that are kept

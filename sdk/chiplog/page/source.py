@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import zmq
 
-from chiplog.query.client import Client, connect
-from chiplog.query.result import QueryError
+from chiplog_client.client import Client, connect
+from chiplog_client.results.result import QueryError
 from chiplog_schemas.query.query_messages import one_line
 
 CLIENTS = 4  # a collector runs two queries at once; more requests wait here, in their order

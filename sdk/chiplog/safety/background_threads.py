@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from chiplog.safety.interrupts import handlers_held, is_interrupt
+from chiplog_schemas.interrupts import handlers_held, is_interrupt
 
 EXIT_WAIT_S = 0.5  # for all: native calls are short; a thread that waits for a network is in ZeroMQ, which is safe
 is_exiting = threading.Event()  # set at exit: threads use it for their waits

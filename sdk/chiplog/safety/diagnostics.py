@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from chiplog.safety.interrupts import is_interrupt, raise_interrupt
 from chiplog.safety.text import clean_utf8
+from chiplog_schemas.interrupts import is_interrupt, raise_interrupt
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.once import OnceLogger
 

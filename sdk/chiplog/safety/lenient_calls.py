@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 from chiplog.safety.diagnostics import Diagnostic
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
+from chiplog_schemas.interrupts import is_interrupt
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

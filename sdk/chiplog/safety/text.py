@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from chiplog.safety.interrupts import is_interrupt
+from chiplog_schemas.interrupts import is_interrupt
 
 REPR_CHARS = 60  # of a value in a message: enough to recognise it
 

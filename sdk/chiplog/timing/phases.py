@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from chiplog.native.loader import hot_path
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.dynamo import dynamo_disable
-from chiplog.safety.interrupts import is_interrupt
+from chiplog_schemas.interrupts import is_interrupt
 
 DATA, STEP, GC = "data", "step", "gc"  # phases that are always recorded; the view `data_wait` uses the first two
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from chiplog.journal.deferred import DeferredEvents
 from chiplog.safety.diagnostics import Diagnostic
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.torch.backends import BACKENDS, Backend, Event
+from chiplog_schemas.interrupts import is_interrupt
 
 RING_BYTES = 1 << 20  # 131,072 values in flight on each device: at 20 per step, thousands of steps
 SLOTS_MAX = 1024  # calls in flight on each device: an event each

@@ -16,7 +16,7 @@ from typing import Any
 
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.dynamo import dynamo_disable
-from chiplog.safety.interrupts import is_interrupt
+from chiplog_schemas.interrupts import is_interrupt
 
 GROUPS_MAX = 32  # submodules whose norms are logged: a larger table is not readable
 _SUMMED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")  # torch has no norm for other types

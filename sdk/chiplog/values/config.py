@@ -18,8 +18,8 @@ from typing import Any
 
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.foreign_names import is_stand_in
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
+from chiplog_schemas.interrupts import is_interrupt
 from chiplog_schemas.limits import KEY_BYTES_MAX
 
 VALUES_MAX = 100_000  # in one config: more is a data set, and reading it would delay init()

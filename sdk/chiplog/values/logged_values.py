@@ -16,7 +16,7 @@ from threading import RLock
 from typing import Any, NamedTuple
 
 from chiplog.native.loader import hot_path
-from chiplog.safety.interrupts import is_interrupt
+from chiplog_schemas.interrupts import is_interrupt
 
 _COUNTS, _COLUMNS = 3, 5
 _DOUBLE = 8

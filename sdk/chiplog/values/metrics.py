@@ -10,9 +10,9 @@ from typing import Any
 from chiplog.native.loader import hot_path
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.foreign_names import is_stand_in
-from chiplog.safety.interrupts import handlers_held, is_interrupt
 from chiplog.safety.text import REPR_CHARS, clean_utf8, is_encodable, short_repr
 from chiplog.values.media_value import MediaValue
+from chiplog_schemas.interrupts import handlers_held, is_interrupt
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
 
 FLOAT_TYPES: set[type] = {float, int}  # struct packs these as float64; numpy's scalar types are added when seen

@@ -17,8 +17,8 @@ import pytest
 import chiplog_collector.index.database as database_module
 import chiplog_collector.index.process as index_module
 import chiplog_schemas.model.block_decoder as block_decoder_module
-from chiplog.query.connection import CollectorConnection
-from chiplog.query.result import QueryError
+from chiplog_client.connection import CollectorConnection
+from chiplog_client.results.result import QueryError
 from chiplog_collector.cli import collector
 from chiplog_collector.index.changes.change_desk import ChangeDesk
 from chiplog_collector.index.cleaning.checkpoints import Checkpoints

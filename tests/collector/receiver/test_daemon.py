@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from chiplog.query.client import NoDataError, connect
+from chiplog_client.client import NoDataError, connect
 from chiplog_collector.query.demand import QueryDemand
 from chiplog_collector.receiver import agent_liveness as presence_module
 from chiplog_collector.receiver import daemon as receiver_module

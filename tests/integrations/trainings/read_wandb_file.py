@@ -12,7 +12,7 @@ from typing import Any
 
 from wandb.proto.wandb_internal_pb2 import Record
 
-from chiplog.transfer.wandb_file import read_records
+from chiplog_client.transfer.wandb_file import read_records
 
 _PRIVATE = ("_step", "_runtime", "_timestamp", "_wandb", "_wandb/runtime")  # W&B's own
 

@@ -100,7 +100,7 @@ def test_nothing_is_printed_if_there_is_nothing_to_ask(complete, tmp_path):
 
 def test_a_collector_that_does_not_answer_costs_a_second(tmp_path):
     code = (
-        "import chiplog.query.client as client; from chiplog.cli import main; "
+        "import chiplog_client.client as client; from chiplog.cli import main; "
         f"client.CONNECT_WAIT_S = {10 * WAIT_S}; main()"
     )
     env = environment(tmp_path, CHIPLOG_COLLECTOR=f"ipc://{tmp_path}/missing.sock", **asked("show", "gpt"))

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from chiplog.cli.curves import Panel, PlotRequest, read_panels, smoothed
-from chiplog.query.client import Client
+from chiplog_client.client import Client
 from tests.support.hand_written import filled
 from tests.support.plotted_runs import SPIKE, SPIKE_STEP, STEPS, fill_plotted_runs
 from tests.support.safeguard import Safeguard

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from chiplog.cli.root import main
-from chiplog.ops import daemons
-from chiplog.query import client
+from chiplog_client import client, daemons
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.daemon import start_daemon
 from chiplog_schemas.transport.collector_memory import remembered_collector

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.ops import daemons, health_checks
+from chiplog.ops import health_checks
+from chiplog_client import daemons
 from chiplog_schemas.paths import ensure_private_dir
 from tests.support.command_line import run_cli
 from tests.support.findings import findings

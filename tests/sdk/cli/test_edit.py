@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from chiplog.cli.edit import edit
 from chiplog.cli.show import show
-from chiplog.query.client import connect
+from chiplog_client.client import connect
 from chiplog_schemas.paths import Paths
 from tests.support.collector_log import whole
 from tests.support.kept_log import finished, kept_log

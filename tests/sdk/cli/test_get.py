@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chiplog.cli.get import get
-from chiplog.query.client import connect
+from chiplog_client.client import connect
 from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import Lock

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 from chiplog.cli import import_runs
 from chiplog.cli.import_runs import import_
-from chiplog.query.client import connect
-from chiplog.transfer.exporter import export_run
+from chiplog_client.client import connect
+from chiplog_client.transfer.exporter import export_run
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import paths_for_root
 from tests.support.collector_log import Rank, whole

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from chiplog.cli.local_time import localized, zone_name
-from chiplog.query.client import Client, connect
+from chiplog_client.client import Client, connect
 from tests.support.marks import everyday
 from tests.support.recorded import create_database
 

@@ -16,7 +16,7 @@ from chiplog.cli.options import (
     resolve_run,
     source_options,
 )
-from chiplog.query.client import Client, connect
+from chiplog_client.client import Client, connect
 from tests.support.hand_written import hand_written
 
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from chiplog.cli.prune import parse_size, prune, size_text
-from chiplog.query.client import connect
+from chiplog_client.client import connect
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import Paths
 from tests.support.collector_log import START_US, Rank, whole

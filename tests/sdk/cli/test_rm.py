@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from chiplog.cli.rm import rm
-from chiplog.ops import daemons
-from chiplog.query import client as client_module
-from chiplog.query.client import QueryError, connect
+from chiplog_client import client as client_module
+from chiplog_client import daemons
+from chiplog_client.client import QueryError, connect
 from chiplog_collector.maintenance import rebuild
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import Paths

@@ -44,7 +44,7 @@ def test_help_lists_the_commands_in_sections_and_without_arguments_too(chiplog):
 def test_help_imports_no_command_and_nothing_heavy(recorded):
     code = (
         "import sys; from chiplog.cli import main; assert main(['--help']) == 0; "
-        "print([m for m in ('duckdb', 'numpy', 'arro3', 'rich', 'chiplog.query.client') if m in sys.modules])"
+        "print([m for m in ('duckdb', 'numpy', 'arro3', 'rich', 'chiplog_client.client') if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment(recorded), check=True

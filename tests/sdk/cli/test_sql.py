@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from chiplog.query.saved_queries import NAMES
+from chiplog_client.saved_queries import NAMES
 from tests.support.command_line import ON_ONE_WORKER, one_line
 from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard

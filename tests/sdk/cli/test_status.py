@@ -14,7 +14,7 @@ import pytest
 
 from chiplog.cli import status
 from chiplog.cli.root import main
-from chiplog.ops import daemons
+from chiplog_client import daemons
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.storage.journal_dir import list_journals
 from tests.support.command_line import environment

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from chiplog.cli.top_screen import Screen, View, body, bytes_text, footer, heading, press
-from chiplog.query.live_run import Frame
-from chiplog.query.rank_states import SORTS, RankRow, judge
+from chiplog_client.reads.live_run import Frame
+from chiplog_client.reads.rank_states import SORTS, RankRow, judge
 
 
 def frame_of(n: int, hangs: int | None = None) -> Frame:

@@ -16,9 +16,9 @@ from arro3.io import read_ipc
 
 from chiplog.cli.output import Output
 from chiplog.cli.writers import Rows, StreamedRows, atomic_output, write_csv, write_json, write_result
-from chiplog.query.result import Result
-from chiplog.query.result_source import MemoryResult
-from chiplog.query.result_stream import ResultStream
+from chiplog_client.result_source import MemoryResult
+from chiplog_client.result_stream import ResultStream
+from chiplog_client.results.result import Result
 from tests.support.command_line import ON_ONE_WORKER, one_line
 from tests.support.marks import everyday
 from tests.support.safeguard import Safeguard

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.ops import daemons, health_checks
+from chiplog.ops import health_checks
 from chiplog.ops.health_checks import CHECKS, ERROR, OK, WARNING, directory_bytes, run_checks
+from chiplog_client import daemons
 from chiplog_schemas.limits import MIB
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import Lock

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from chiplog.page.json_response import JsonResponse, columns_of, query_error_response, to_exact_json, to_json
-from chiplog.query.result import QueryError
+from chiplog_client.results.result import QueryError
 from tests.support.page_client import PageClient
 
 

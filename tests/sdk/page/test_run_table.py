@@ -8,7 +8,7 @@ import pytest
 from chiplog.page import run_table
 from chiplog.page.run_table import RunTables
 from chiplog.page.source import Source
-from chiplog.query.client import connect
+from chiplog_client.client import connect
 from tests.support.collector_log import whole
 from tests.support.compared_runs import fill_compared_runs
 from tests.support.hand_written import hand_written

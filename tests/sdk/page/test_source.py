@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from chiplog.page.source import CLIENTS, Source
-from chiplog.query.client import NoDataError
-from chiplog.query.result import QueryError
+from chiplog_client.client import NoDataError
+from chiplog_client.results.result import QueryError
 from tests.support.endless_queries import EndlessQueries
 from tests.support.hand_written import hand_written
 from tests.support.live_runs import fill_live_runs

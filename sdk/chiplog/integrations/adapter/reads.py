@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from chiplog.safety.background_threads import is_exiting, start_thread
 
 if TYPE_CHECKING:
-    from chiplog.query.client import Client
+    from chiplog_client.client import Client
 
 _RUN = "SELECT name, notes, tags FROM runs WHERE run_id = $run AND created_at < make_timestamp($before)"
 _CONFIG = "SELECT key, value FROM config WHERE run_id = $run"
@@ -78,7 +78,7 @@ def rows(query: str, params: dict[str, Any]) -> list[dict[str, Any]]:
 
 def runs_of(run_ids: list[str]) -> list[dict[str, Any]]:
     """Return config and summary of some runs, with the columns of `runs`. Raises QueryError, NoDataError."""
-    from chiplog.query.run_tables import runs_by_id
+    from chiplog_client.reads.runs.run_tables import runs_by_id
 
     with _connect() as client:
         return runs_by_id(client, run_ids).rows()
@@ -98,7 +98,7 @@ def download_saved(root: Path | None, run_id: str, path: str, target: Path) -> b
     It waits a while for a file that was just saved. Raises QueryError, OSError.
     """
     from chiplog.artifacts.reads import copy_content
-    from chiplog.query.client import NoDataError, QueryError
+    from chiplog_client.client import NoDataError, QueryError
 
     until = time.monotonic() + _SETTLE_S
     try:
@@ -121,6 +121,6 @@ def download_saved(root: Path | None, run_id: str, path: str, target: Path) -> b
 
 
 def _connect(root: Path | None = None) -> "Client":
-    from chiplog.query.client import connect  # a training that reads nothing does not need it
+    from chiplog_client.client import connect  # a training that reads nothing does not need it
 
     return connect(dir=root)

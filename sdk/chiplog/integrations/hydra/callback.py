@@ -8,8 +8,8 @@ from chiplog.recording.api.start import init
 from chiplog.recording.run.run import Run
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import error_line
-from chiplog.safety.interrupts import raise_interrupt
 from chiplog.values.config import config_entries
+from chiplog_schemas.interrupts import raise_interrupt
 
 _log = logging.getLogger("chiplog")
 _Callback = import_module("hydra.experimental.callback").Callback

@@ -8,9 +8,9 @@ from typing import Any
 from chiplog.integrations.logging.notices import add_notice, cut_text, is_being_warned, report_error
 from chiplog.recording.ends.failures import traceback_of
 from chiplog.safety.boundary import never_raises
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import short_repr
 from chiplog.values.config import to_plain
+from chiplog_schemas.interrupts import is_interrupt
 
 _EXTRA_FIELDS_MAX = 50  # more are not read by people
 _EXTRA_CHARS_MAX = 1_000  # of one extra field

@@ -21,9 +21,9 @@ def artifact_repository(artifact_uri: str, tracking_uri: str | None = None, regi
 
 def model_registry_store(store_uri: str, tracking_uri: str | None = None) -> Any:
     """Return the model registry of a `chiplog://` URI. Raises MlflowException for a wrong URI."""
-    from chiplog.identity.recording_dir import recording_dir
     from chiplog.integrations.mlflow.addresses import parse_address
     from chiplog.integrations.mlflow.library import invalid
+    from chiplog_schemas.process.recording_dir import recording_dir
 
     try:
         from chiplog.integrations.mlflow.models.registry import ChiplogRegistry

@@ -23,7 +23,6 @@ from mlflow.utils.validation import (
     _validate_tag,
 )
 
-from chiplog.identity.recording_dir import recording_dir
 from chiplog.integrations.mlflow.addresses import artifact_uri, parse_address
 from chiplog.integrations.mlflow.experiments import (
     ExperimentBook,
@@ -53,7 +52,8 @@ from chiplog.integrations.mlflow.records import (
 from chiplog.integrations.mlflow.runs import book_of
 from chiplog.integrations.mlflow.search import page_of_experiments, page_of_runs
 from chiplog.safety.diagnostics import Diagnostic, error_line
-from chiplog.safety.interrupts import is_interrupt
+from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.process.recording_dir import recording_dir
 
 _OF_PRIMARY = (MLFLOW_RUN_NAME, START, USER, MLFLOW_ID)  # of the ranks that open a run together rank 0's count
 _KEYS_MAX = 10_000  # names of metrics that were found valid

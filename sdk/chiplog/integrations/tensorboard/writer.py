@@ -15,8 +15,8 @@ from chiplog.integrations.tensorboard.patch import Sync
 from chiplog.recording.run import current_run
 from chiplog.recording.run.run import Run
 from chiplog.safety.diagnostics import NOT_RECORDED, Diagnostic, error_line
-from chiplog.safety.interrupts import raise_interrupt
 from chiplog.safety.text import short_repr
+from chiplog_schemas.interrupts import raise_interrupt
 
 Method = Callable[..., None]
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from chiplog.integrations.wandb.errors import tell
 from chiplog.safety.diagnostics import error_line
-from chiplog.safety.interrupts import is_interrupt
+from chiplog_schemas.interrupts import is_interrupt
 
 _Chart = TypeVar("_Chart", bound=Callable[..., Any])
 _DIGITS = 3  # W&B rounds curves to them

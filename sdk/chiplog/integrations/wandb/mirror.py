@@ -12,7 +12,7 @@ from chiplog.identity.identity import is_rank_of_launcher
 from chiplog.integrations.wandb.errors import tell
 from chiplog.integrations.wandb.start import init
 from chiplog.integrations.wandb.wandb_run import Run
-from chiplog.safety.interrupts import is_interrupt
+from chiplog_schemas.interrupts import is_interrupt
 
 _log = logging.getLogger("chiplog")
 _followers: "WeakKeyDictionary[Any, Run]" = WeakKeyDictionary()  # by run of the real wandb

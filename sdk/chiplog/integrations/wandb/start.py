@@ -21,11 +21,11 @@ from chiplog.recording.run import current_run
 from chiplog.recording.run.run_settings import BY_GROUP
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import error_line
-from chiplog.safety.interrupts import handlers_held
 from chiplog.safety.text import short_repr
 from chiplog.settings import flag
 from chiplog.values.config import to_plain
 from chiplog_schemas.clock import now_us
+from chiplog_schemas.interrupts import handlers_held
 from chiplog_schemas.paths import resolve_root
 
 _RUN_ID_CHARS = 8

@@ -4,8 +4,8 @@ import sys
 from typing import Any
 
 from chiplog.media.encoding.libraries import load_library
-from chiplog.safety.interrupts import raise_interrupt
 from chiplog.values.media_value import MediaError
+from chiplog_schemas.interrupts import raise_interrupt
 
 
 def is_tensor(value: Any) -> bool:

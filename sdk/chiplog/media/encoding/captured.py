@@ -7,10 +7,10 @@ from typing import Any
 
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.foreign_names import is_stand_in
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.lenient_calls import unknown_argument_diagnostic
 from chiplog.safety.text import clean_utf8
 from chiplog.values.media_value import Content, MediaError, MediaValue
+from chiplog_schemas.interrupts import is_interrupt
 from chiplog_schemas.limits import MEDIA_BYTES_MAX, TEXT_CHARS_MAX
 from chiplog_schemas.once import OnceLogger
 

@@ -4,9 +4,9 @@ import os
 import stat
 from typing import Any
 
-from chiplog.safety.interrupts import raise_interrupt
 from chiplog.safety.text import short_repr
 from chiplog.values.media_value import MediaError
+from chiplog_schemas.interrupts import raise_interrupt
 from chiplog_schemas.limits import MEDIA_BYTES_MAX
 
 _READ_BYTES = 1 << 20

@@ -4,8 +4,8 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from chiplog.safety.interrupts import handlers_held
 from chiplog.values.media_value import MediaError
+from chiplog_schemas.interrupts import handlers_held
 
 
 def load_library(module: str, package: str, purpose: str) -> Any:

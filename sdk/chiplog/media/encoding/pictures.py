@@ -4,8 +4,8 @@ from io import BytesIO
 from typing import Any
 
 from chiplog.media.encoding.libraries import load_library
-from chiplog.safety.interrupts import raise_interrupt
 from chiplog.values.media_value import MediaError
+from chiplog_schemas.interrupts import raise_interrupt
 
 FORMATS = {"png": "PNG", "jpg": "JPEG", "jpeg": "JPEG", "bmp": "BMP", "webp": "WEBP", "gif": "GIF"}  # names of Pillow
 # Those that PNG stores as they are; Pillow converts others.

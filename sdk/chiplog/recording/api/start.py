@@ -12,7 +12,6 @@ from chiplog.identity import process_info
 from chiplog.identity.identity import encode_setup, initial_run_id
 from chiplog.identity.inherited_env import export_run
 from chiplog.identity.modes import CREATE_NEW, RETURN_PREVIOUS, reinit_of
-from chiplog.identity.recording_dir import recording_dir
 from chiplog.recording.api import process_hooks
 from chiplog.recording.run import current_run
 from chiplog.recording.run.current_run import open_runs
@@ -20,10 +19,11 @@ from chiplog.recording.run.pickling import RunPickle, find_local, from_pickle, t
 from chiplog.recording.run.run import Run
 from chiplog.recording.run.run_settings import disabled_settings, resolve_settings
 from chiplog.safety.diagnostics import error_text
-from chiplog.safety.interrupts import handlers_held
 from chiplog.safety.lenient_calls import ignore_unknown_arguments
 from chiplog.settings import RunSettings
+from chiplog_schemas.interrupts import handlers_held
 from chiplog_schemas.process.inherited_run import SETUP, encode_places
+from chiplog_schemas.process.recording_dir import recording_dir
 
 _log = logging.getLogger("chiplog")
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from chiplog.journal.journal import Journal
 from chiplog.journal.sender import SenderThread
 from chiplog.safety.diagnostics import Diagnostics
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8
 from chiplog_schemas.clock import now_us
+from chiplog_schemas.interrupts import is_interrupt
 from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT

@@ -14,7 +14,6 @@ from chiplog.journal.null import EventSink
 from chiplog.native.loader import hot_path
 from chiplog.safety.diagnostics import Diagnostics
 from chiplog.safety.dynamo import dynamo_disable
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.lenient_calls import NO_DATA, hide_unknown_arguments, unknown_argument_diagnostic
 from chiplog.safety.process_number import PAGE
 from chiplog.safety.text import clean_utf8
@@ -22,6 +21,7 @@ from chiplog.timing.phases import Phase, Timing
 from chiplog.timing.steps import Step, Steps
 from chiplog.values.logged_values import Put
 from chiplog.values.metrics import FLOAT_TYPES
+from chiplog_schemas.interrupts import is_interrupt
 
 STEP_MAX = 0x7FFFFFFFFFFFFFFF
 NO_STEP = -(1 << 63)  # the smallest step

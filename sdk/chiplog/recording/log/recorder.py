@@ -14,7 +14,6 @@ from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import Diagnostic, Diagnostics, error_text
 from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.foreign_names import is_stand_in
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.lenient_calls import (
     NO_DATA,
     ignore_unknown_arguments,
@@ -34,6 +33,7 @@ from chiplog.values.media_value import MediaValue
 from chiplog.values.metrics import DeviceScalar, Histogram, Media, flatten
 from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import pack, packer
+from chiplog_schemas.interrupts import is_interrupt
 from chiplog_schemas.limits import KEY_BYTES_MAX
 from chiplog_schemas.model.events import EventKind, encode
 

@@ -73,7 +73,7 @@ def _ask_collector(places: Paths, label: str, started_us: int) -> dict[str, Any]
     try:
         if url is None and not lock_holder_pid(places.collector / "lock"):
             return None
-        from chiplog.query.client import connect  # importing chiplog must not cost what a client needs
+        from chiplog_client.client import connect  # importing chiplog must not cost what a client needs
 
         with connect(url, dir=None if url else places.root, start=False) as client:
             rows = client.sql(_QUERY, {"label": label, "started_us": started_us}, timeout_s=_TIMEOUT_S).rows()

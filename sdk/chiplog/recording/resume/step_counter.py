@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from chiplog.identity.identity import Identity
-from chiplog.safety.interrupts import is_interrupt
+from chiplog_schemas.interrupts import is_interrupt
 from chiplog_schemas.paths import ensure_private_dir, require_private
 from chiplog_schemas.process.descriptors import OwnedDescriptor
 from chiplog_schemas.process.inherited_run import start_ticks

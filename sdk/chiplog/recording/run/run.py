@@ -37,7 +37,6 @@ from chiplog.safety import foreign_names
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import Diagnostic, Diagnostics
 from chiplog.safety.dynamo import exclude_from_dynamo
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.lenient_calls import ignore_unknown_arguments, report_unknown
 from chiplog.safety.process_number import may_start_threads, process_number
 from chiplog.safety.text import clean_utf8, is_encodable
@@ -47,6 +46,7 @@ from chiplog.values.artifact_value import ArtifactPlace, ArtifactValue, artifact
 from chiplog.values.metrics import Media, flatten
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.codec import pack
+from chiplog_schemas.interrupts import is_interrupt
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
 from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.model.events import EventKind

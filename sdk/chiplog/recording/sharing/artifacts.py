@@ -6,7 +6,6 @@ from typing import Any
 
 from chiplog.recording.sharing.files import FileSaver, NotSavedError
 from chiplog.safety.diagnostics import Diagnostic, error_text
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8
 from chiplog.values.artifact_value import (
     LATEST,
@@ -17,6 +16,7 @@ from chiplog.values.artifact_value import (
     manifest_digest,
 )
 from chiplog.values.config import to_plain
+from chiplog_schemas.interrupts import is_interrupt
 from chiplog_schemas.limits import FILES_PER_SAVE_MAX
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.content_files import invalid_path_reason

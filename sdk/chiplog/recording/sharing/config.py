@@ -9,11 +9,11 @@ from typing import Any
 
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import Diagnostic
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.settings import flag
 from chiplog.values.config import Fingerprints, config_entries, to_plain
 from chiplog.values.logged_values import LoggedValues, Tally
+from chiplog_schemas.interrupts import is_interrupt
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX
 from chiplog_schemas.model.events import SUMMARIES, EventKind
 

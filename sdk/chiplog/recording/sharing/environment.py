@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from chiplog.safety.interrupts import handlers_held, is_interrupt
 from chiplog.safety.text import clean_utf8
+from chiplog_schemas.interrupts import handlers_held, is_interrupt
 
 RECORDS_ENVIRONMENT = "CHIPLOG_SURROUNDINGS"  # a variable; 0: record none of this
 # Only these variables are recorded: the environment may hold cloud tokens and other secrets of a cluster.

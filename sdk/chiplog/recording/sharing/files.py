@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chiplog.safety.diagnostics import Diagnostic
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
+from chiplog_schemas.interrupts import is_interrupt
 from chiplog_schemas.limits import FILES_PER_SAVE_MAX
 from chiplog_schemas.paths import Paths, check_root, ensure_private_dir
 from chiplog_schemas.storage.content_files import insufficient_space_reason, invalid_path_reason

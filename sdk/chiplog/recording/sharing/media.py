@@ -9,10 +9,10 @@ from typing import Any
 
 from chiplog.recording.sharing.files import NotSavedError
 from chiplog.safety.diagnostics import Diagnostic, error_text
-from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8
 from chiplog.values.media_value import Content, MediaError, MediaValue
 from chiplog.values.metrics import Media
+from chiplog_schemas.interrupts import is_interrupt
 from chiplog_schemas.limits import MEDIA_BYTES_MAX, MEDIA_PER_LOG_MAX, PARTS_PER_MEDIA_MAX
 
 

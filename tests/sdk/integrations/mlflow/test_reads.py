@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chiplog.query.result import QueryError
+from chiplog_client.results.result import QueryError
 
 
 @pytest.fixture

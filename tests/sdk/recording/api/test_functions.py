@@ -17,11 +17,11 @@ import pytest
 
 import chiplog
 from chiplog.identity.process_info import node_name
-from chiplog.query.async_client import AsyncClient
-from chiplog.query.client import Client, Result
 from chiplog.recording.api import functions as api
 from chiplog.recording.api.disabled import DisabledRun
 from chiplog.safety import foreign_names
+from chiplog_client.async_client import AsyncClient
+from chiplog_client.client import Client, Result
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.once import OnceLogger
@@ -426,8 +426,8 @@ def test_the_package_imports_without_argv(tmp_path: Path) -> None:
 
 
 def test_classes_of_queries_are_names_of_the_package() -> None:
-    from chiplog.query.client import Client, NoDataError, QueryError
-    from chiplog.query.result import Result
+    from chiplog_client.client import Client, NoDataError, QueryError
+    from chiplog_client.results.result import Result
 
     found = (chiplog.Client, chiplog.NoDataError, chiplog.QueryError, chiplog.Result)
     assert found == (Client, NoDataError, QueryError, Result)

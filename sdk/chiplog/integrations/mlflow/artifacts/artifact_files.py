@@ -12,7 +12,6 @@ from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
 
 import chiplog
 from chiplog.artifacts.reads import copy_content
-from chiplog.identity.recording_dir import recording_dir
 from chiplog.integrations.mlflow.addresses import Address
 from chiplog.integrations.mlflow.artifacts.artifact_names import names_below
 from chiplog.integrations.mlflow.library import is_asked_by
@@ -24,6 +23,7 @@ from chiplog.safety.background_threads import is_exiting, result_within
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import MIB
 from chiplog_schemas.paths import paths_for_root
+from chiplog_schemas.process.recording_dir import recording_dir
 from chiplog_schemas.storage.content_files import ANY_LABEL_FOLDER
 
 _PAUSE_S = 0.2  # between two attempts

@@ -10,7 +10,7 @@ from chiplog.integrations.wandb.start import current
 from chiplog.integrations.wandb.wandb_run import Run
 from chiplog.media.table import Table
 from chiplog.safety.diagnostics import error_line
-from chiplog.safety.interrupts import is_interrupt
+from chiplog_schemas.interrupts import is_interrupt
 
 
 class LibraryCallback:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from chiplog.artifacts.artifact import Artifact, used_artifact
-from chiplog.identity.recording_dir import recording_dir
 from chiplog.integrations.adapter import reads
 from chiplog.integrations.wandb.addresses import run_url
 from chiplog.integrations.wandb.errors import CommError, artifact_errors, harmless, tell
@@ -16,6 +15,7 @@ from chiplog.integrations.wandb.stored import history
 from chiplog.integrations.wandb.stored.filters import NAME, Conditions
 from chiplog.safety.text import short_repr
 from chiplog.values.artifact_value import ArtifactPlace
+from chiplog_schemas.process.recording_dir import recording_dir
 from chiplog_schemas.storage.content_files import invalid_path_reason
 
 _NO_PROJECT = "uncategorized"  # W&B's word

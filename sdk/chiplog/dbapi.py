@@ -1,0 +1,4 @@
+"""The DB-API 2.0 of Python, under the name that users import; the code is in `chiplog_client.dbapi`."""
+
+from chiplog_client.dbapi import *  # noqa: F403  its __all__ is the DB-API's list of names
+from chiplog_client.dbapi import __all__ as __all__

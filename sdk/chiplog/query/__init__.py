@@ -1,1 +1,0 @@
-"""SQL over runs, from Python."""

@@ -1,0 +1,1 @@
+"""Runs next to each other: what differs, and metrics at the same step."""

@@ -1,0 +1,1 @@
+"""Media of a run: keys, values at a step, tables, histograms, texts."""

@@ -1,0 +1,1 @@
+"""Many runs: their table, their values as a few points each, the names of labels."""

@@ -1,0 +1,1 @@
+"""Samples of GPUs, hosts and processes."""

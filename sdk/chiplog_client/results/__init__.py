@@ -1,0 +1,1 @@
+"""Results of queries: as Python values, Arrow, pandas or Polars, whole or batch by batch."""

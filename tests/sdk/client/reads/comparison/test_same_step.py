@@ -1,0 +1,48 @@
+"""Metrics of several runs at the same step: the last common one, or the last one until a step."""
+
+from pathlib import Path
+
+import duckdb
+
+from chiplog_client.client import connect
+from chiplog_client.reads.comparison.same_step import STEPS_BACK_MAX, read_same_step
+from tests.support.compared_runs import fill_compared_runs
+from tests.support.hand_written import hand_written
+
+# Name, and the steps of run-1 and of run-2: both label values are the step, that of rank1 is 1 more.
+STEPS = {
+    3: ("equal", "range(10)", "range(10)"),
+    4: ("rare", "range(10)", "range(0, 9, 4)"),
+    5: ("apart", "range(0, 10, 2)", "range(1, 10, 2)"),
+    6: ("alone", "range(10)", "range(0)"),
+    7: ("long ago", f"range(0, {STEPS_BACK_MAX + 20}, {STEPS_BACK_MAX + 10})", f"range(0, {STEPS_BACK_MAX + 9}, 7)"),
+}
+
+
+def fill(database: duckdb.DuckDBPyConnection) -> None:
+    fill_compared_runs(database)
+    for key, (name, *steps) in STEPS.items():
+        database.execute("INSERT INTO base.names VALUES (?, ?)", [key, name])
+        for run, of in enumerate(steps, 1):
+            database.execute(
+                f"INSERT INTO base.metrics SELECT producer, {key}, s, s, TIMESTAMP '2026-01-02', s * run + rank "
+                f"FROM base.producers, {of} t(s) WHERE run = {run}"
+            )
+
+
+def test_each_metric_has_the_last_step_that_all_its_runs_have(tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        fill(database)
+    with connect(dir=tmp_path, start=False) as client:
+        found = {row["key"]: row for row in read_same_step(client, ["run-2", "run-1"], 1 << 62)}
+        assert "alone" not in found
+        assert (found["equal"]["step"], found["equal"]["values"]) == (9, [18.5, 9.5])
+        assert (found["rare"]["step"], found["rare"]["values"]) == (8, [16.5, 8.5])
+        assert (found["apart"]["step"], found["apart"]["values"]) == (None, [None, None])
+        assert found["long ago"]["step"] in (0, None), "no step after the first is common"
+        at_five = {row["key"]: row for row in read_same_step(client, ["run-1", "run-2"], 5)}
+        assert (at_five["equal"]["step"], at_five["equal"]["values"]) == (5, [5.5, 10.5])
+        assert (at_five["rare"]["step"], at_five["rare"]["is_same"]) == (4, False)
+        at_zero = {row["key"]: row for row in read_same_step(client, ["run-1", "run-2"], 0)}
+        assert at_zero["equal"]["is_same"] and "apart" not in at_zero, "run-2 begins later"
+        assert read_same_step(client, ["run-1", "gone"], 5) == []

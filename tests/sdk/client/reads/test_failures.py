@@ -1,0 +1,84 @@
+"""How the labels of a round ended: order, roles, last steps and lines, and the GPUs at that time."""
+
+from collections.abc import Iterator
+
+import duckdb
+import pytest
+
+from chiplog_client.client import Client
+from chiplog_client.reads.failures import read_failures
+from tests.support.hand_written import filled
+from tests.support.sampled_run import BEGUN, fill_sampled_run
+
+
+def fill(database: duckdb.DuckDBPyConnection) -> None:
+    """Fail `sampled`: rank1 loses its GPU at second 800 and fails at 805, rank0 is ended 2 s later and starts again.
+
+    rank2 has finished before, rank3 runs on.
+    """
+    fill_sampled_run(database)
+    database.execute("INSERT INTO base.names VALUES (6, 'hw.temperature.core')")
+    database.execute("DELETE FROM base.metrics WHERE step > 400 - producer % 100")
+    database.execute(
+        "UPDATE base.producers SET state = 'failed', exit_code = 1, reason = 'CUDA error', ended_at = "
+        f"{BEGUN} + to_seconds(805) WHERE producer = 101"
+    )
+    database.execute(
+        f"UPDATE base.producers SET state = 'crashed', exit_signal = 15, ended_at = {BEGUN} + to_seconds(807) "
+        "WHERE producer = 100"
+    )
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, "
+        f"produced) VALUES (190, 'rank', 1, 'rank0', 1, true, 0, 'node-1-0', {BEGUN} + to_seconds(900), 1)"
+    )
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, state, "
+        f"exit_code, ended_at) VALUES (191, 'rank', 1, 'rank2', 0, false, 2, 'node-1-0', {BEGUN}, 'finished', 0, "
+        f"{BEGUN} + to_seconds(700)), (192, 'rank', 1, 'rank3', 0, false, 3, 'node-1-0', {BEGUN}, NULL, NULL, NULL)"
+    )
+    database.execute(
+        f"INSERT INTO base.console SELECT 101, 'stderr', n, n, {BEGUN} + to_seconds(800 + n), 'line ' || n "
+        "FROM range(4) t(n)"
+    )
+    database.execute(f"INSERT INTO base.system VALUES (10101, 1101, 6, {BEGUN} + to_seconds(800), 91)")
+    database.execute(f"INSERT INTO base.system VALUES (10101, 1101, 2, {BEGUN} + to_seconds(801), 64)")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with filled(tmp_path_factory.mktemp("failures"), fill) as client:
+        yield client
+
+
+def test_the_first_failure_comes_first_then_what_ended_after_it_what_runs_and_what_ended_before(client: Client) -> None:
+    found = read_failures(client, "sampled", None)
+    assert (found["rounds"], found["first"]["label"]) == ([0], "rank1")
+    told = [
+        (row["label"], row["after_s"], row["role"], row["exit_code"], row["exit_signal"], row["last_step"])
+        for row in found["labels"]
+    ]
+    assert told == [
+        ("rank1", 0.0, "first", 1, None, 399),
+        ("rank0", 2.0, "echo", None, 15, 400),
+        ("rank3", None, None, None, None, None),
+        ("rank2", -105.0, None, 0, None, None),
+    ]
+    assert [row["last_line"] for row in found["labels"]] == ["line 3", None, None, None]
+
+
+def test_the_gpu_of_a_label_is_described_at_its_end(client: Client) -> None:
+    [rank1, rank0, *_] = read_failures(client, "sampled", 0)["labels"]
+    assert rank1["gpu"] == {
+        "temperature_c": 91,
+        "memory_share": None,
+        "utilization": 0.5,
+        "throttled": "HW thermal slowdown",
+        "events": ["XID 79: GPU-1-1 is lost: fell off the bus"],
+    }
+    assert (rank0["gpu"]["utilization"], rank0["gpu"]["throttled"]) == (0.9, None)
+
+
+def test_a_run_or_a_round_without_a_failure_has_none(client: Client) -> None:
+    assert read_failures(client, "many", None) == {"rounds": [], "first": None, "labels": []}
+    with pytest.raises(ValueError, match="attempt=1 has no failure; choose one of 0"):
+        read_failures(client, "sampled", 1)

@@ -1,0 +1,36 @@
+"""Everything about one run: see also test_show.py, which prints it."""
+
+from pathlib import Path
+
+from chiplog_client.client import connect
+from chiplog_client.reads.run_report import EVENTS_MAX, LOGS_MAX, read_run
+from tests.support.hand_written import hand_written
+from tests.support.live_runs import fill_live_runs
+
+
+def test_a_run_that_does_not_exist_is_none_and_another_has_everything(tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        fill_live_runs(database)
+    with connect(dir=tmp_path, start=False) as client:
+        assert read_run(client, "none") is None
+        [run_id, *_] = [row["run_id"] for row in client.sql("SELECT run_id FROM runs ORDER BY run_id").rows()]
+        found = read_run(client, run_id)
+    assert found is not None
+    assert found["run_id"] == run_id
+    assert not any(key["is_hidden"] for key in found["keys"])
+    assert {"labels", "keys", "phases", "config", "events", "first_failure", "completeness"} <= found.keys()
+
+
+def test_records_of_logging_leave_room_for_other_events(tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        fill_live_runs(database)
+        database.execute(
+            "INSERT INTO base.events (producer, seq, ts, kind, level, message, body) "
+            "SELECT 30000, n, now()::TIMESTAMP + to_seconds(n), CASE WHEN n < 100 THEN 'phase_open' ELSE 'log' END, "
+            "CASE WHEN n >= 200 THEN 'info' ELSE 'error' END, 'event ' || n, '{}' FROM range(300) t(n)"
+        )
+    with connect(dir=tmp_path, start=False) as client:
+        found = read_run(client, "even")
+    assert found is not None
+    kept = [*range(100 - EVENTS_MAX, 100), *range(200 - LOGS_MAX, 200)]
+    assert [row["message"] for row in found["events"]] == [f"event {n}" for n in kept]
