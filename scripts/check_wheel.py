@@ -28,7 +28,7 @@ def run(native):
     with tempfile.TemporaryDirectory() as root:
         environ = {**os.environ, "CHIPLOG_DIR": root, "CHIPLOG_NATIVE": native}
         done = subprocess.run([sys.executable, "-c", PROGRAM], env=environ, stdout=subprocess.PIPE, check=True)
-        subprocess.run([sys.executable, "-m", "chiplog.cli", "down"], env=environ, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, "-m", "chiplog_cli", "down"], env=environ, stdout=subprocess.DEVNULL)
         why_not, rows = json.loads(done.stdout.splitlines()[-1])
         return why_not, rows
 

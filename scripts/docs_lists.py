@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import docs_imports
 
-from chiplog.cli.root import COMMANDS, chiplog
+from chiplog_cli.root import COMMANDS, chiplog
 from chiplog_schemas import bounds
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

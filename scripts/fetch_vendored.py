@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-PLACE = Path(__file__).parent.parent / "sdk" / "chiplog" / "page" / "static" / "vendor"
+PLACE = Path(__file__).parent.parent / "sdk" / "chiplog_page" / "static" / "vendor"
 # Package and version; for each file its path in the package, its name here, and its SHA-256.
 LIBRARIES = {
     "uplot@1.6.32": [  # draws 64 curves of 1,000 points in 69 ms; MIT

@@ -93,7 +93,7 @@ def play(root: Path, n_ranks: int) -> None:
 
 def shoot(browser: Browser, root: Path, name: str, folder: Path, width: int, theme: str) -> None:
     """Save a picture of each view of the newest run of a directory."""
-    command = [sys.executable, "-m", "chiplog.cli", "ui", "--port", "0", "--dir", str(root)]
+    command = [sys.executable, "-m", "chiplog_cli", "ui", "--port", "0", "--dir", str(root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

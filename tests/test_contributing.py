@@ -7,14 +7,18 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("CONTRIBUTING.md", "SECURITY.md")}
-MADE_BY_A_RECIPE = {"sdk/chiplog/cli/where.py", "tests/sdk/cli/test_where.py", "schemas/vectors/v1/event-note.bin"}
+MADE_BY_A_RECIPE = {
+    "sdk/chiplog_cli/commands/care/where.py",
+    "tests/sdk/cli/commands/care/test_where.py",
+    "schemas/vectors/v1/event-note.bin",
+}
 # What the recipes name in a file.
 NAMED = {
     "agent/chiplog_agent/stats/host.py": ["_table"],
     "collector/chiplog_collector/index/apply/event_handlers.py": ["_by_kind"],
     "schemas/chiplog_schemas/model/events.py": ["EventKind", "EventSpec", "Field"],
     "schemas/chiplog_schemas/sql/__init__.py": ["MIGRATION"],
-    "sdk/chiplog/cli/root.py": ["COMMANDS"],
+    "sdk/chiplog_cli/root.py": ["COMMANDS"],
     "sdk/chiplog/recording/log/recorder.py": ["_emit"],
     "tests/agent/stats/test_host.py": ["CUMULATIVE", "EVERYWHERE"],
     "tests/collector/index/test_database.py": ["TABLES"],

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from chiplog.cli.root import chiplog
+from chiplog_cli.root import chiplog
 from tests.support.packages import PACKAGES
 from tests.support.safeguard import Safeguard
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from chiplog.cli.root import COMMANDS
+from chiplog_cli.root import COMMANDS
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.marks import everyday
@@ -79,7 +79,7 @@ def test_each_query_answers_with_rows(recorded: Path, query: str) -> None:
 
 def test_the_queries_run_on_the_command_line_as_they_stand(recorded: Path) -> None:
     environ = os.environ | {"CHIPLOG_DIR": str(recorded)}
-    command = [sys.executable, "-m", "chiplog.cli", "sql", QUERIES[1]]
+    command = [sys.executable, "-m", "chiplog_cli", "sql", QUERIES[1]]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "rank1" in done.stdout

@@ -15,7 +15,9 @@ from chiplog_schemas._version import __version__
 # The command `chiplog` uses no name of the SDK, and loading them takes twice as long as the rest of its start. There a
 # name is loaded when it is used; everywhere else all are loaded here, so that no later call has to import anything.
 # safeguard: command-loads-no-sdk
-_is_command = "chiplog.cli" in sys.orig_argv or os.path.basename((getattr(sys, "argv", None) or [""])[0]) == "chiplog"
+_is_command = not {"chiplog_cli", "chiplog.cli"}.isdisjoint(sys.orig_argv) or (
+    os.path.basename((getattr(sys, "argv", None) or [""])[0]) == "chiplog"
+)
 if TYPE_CHECKING or not _is_command:
     from chiplog.recording.api.functions import (
         ChiplogModule,

@@ -19,7 +19,7 @@ for step in range(10):
 run.finish()
 print(1)
 """
-CLI = ("-P", "-m", "chiplog.cli")
+CLI = ("-P", "-m", "chiplog_cli")
 # What a command cannot do without: the interpreter with the library of options; with the database that has the file.
 WITH_CLICK = ("-P", "-c", "import click")
 WITH_DUCKDB = ("-P", "-c", "import click, duckdb; duckdb.connect().execute('SELECT 1').fetchall()")

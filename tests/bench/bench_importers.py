@@ -51,7 +51,7 @@ def measure() -> list[Figure]:
         node = Node(root, agent=False)
         try:
             begun = time.perf_counter()
-            command = [python, "-m", "chiplog.cli", "import", str(path), "--dir", str(root)]
+            command = [python, "-m", "chiplog_cli", "import", str(path), "--dir", str(root)]
             process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
             _, status, usage = os.wait4(process.pid, 0)
             assert status == 0, f"chiplog import ended with {status}"

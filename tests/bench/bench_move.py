@@ -25,7 +25,7 @@ RUN = "large-0"
 def timed(*arguments: str) -> tuple[float, float]:
     """Run a command of chiplog; return its seconds, and its peak memory in MiB."""
     begun = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "chiplog.cli", *arguments], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "chiplog_cli", *arguments], stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     assert status == 0, f"chiplog {arguments[0]} ended with {status}"
     return time.perf_counter() - begun, usage.ru_maxrss * 1024 / MIB

@@ -101,7 +101,7 @@ def measure() -> list[Figure]:
                 ours = p50(lambda sql=sql: client.sql(sql).arrow())
                 hand = p50(lambda by_hand=by_hand: plain.execute(by_hand).fetchall())
                 figures.append(Figure(name, ours, "ms", at_most=goal, yardstick=f"by hand {hand:.1f} ms"))
-        show = [sys.executable, "-m", "chiplog.cli", "show", "large-1"]
+        show = [sys.executable, "-m", "chiplog_cli", "show", "large-1"]
         took = p50_of_command(show, node)
         figures.append(Figure("chiplog show of a run", took, "ms", at_most=600))
         node.stop()

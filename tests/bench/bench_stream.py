@@ -32,7 +32,7 @@ print((first - begun, done - first, peak, n_rows))
 WRITER = """
 import resource, subprocess, sys, time
 begun = time.perf_counter()
-command = [sys.executable, "-m", "chiplog.cli", "sql", sys.argv[2], "--dir", sys.argv[1], "-o", sys.argv[3]]
+command = [sys.executable, "-m", "chiplog_cli", "sql", sys.argv[2], "--dir", sys.argv[1], "-o", sys.argv[3]]
 subprocess.run(command, check=True)
 print((time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024))
 """

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from chiplog.ops.health_checks import TESTED_DUCKDB
+from chiplog_cli.health_checks import TESTED_DUCKDB
 from tests.support.loaded_script import REPOSITORY, load_script
 
 # What a fake interpreter of .venv is called with, and the variables that pip reads.

@@ -10,6 +10,7 @@ import duckdb
 import pytest
 from playwright.sync_api import expect
 from tests.support.page_site import WAIT_MS, running_browser
+from tests.support.packages import PACKAGES
 from tests.support.tools import needs
 from tests.support.waiting import WAIT_S
 
@@ -18,7 +19,6 @@ from chiplog_schemas.query.query_messages import disable_faulty_optimizers
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-CODE = ("sdk/chiplog", "agent/chiplog_agent", "collector/chiplog_collector", "schemas/chiplog_schemas")
 
 
 # The site's own configuration with one page. Nothing in it has to be drawn or read from code.
@@ -108,7 +108,7 @@ def test_every_public_name_is_in_the_api_reference() -> None:
 
 
 def test_the_page_of_variables_names_exactly_those_that_the_code_reads() -> None:
-    code = "".join(path.read_text(encoding="utf-8") for folder in CODE for path in (ROOT / folder).rglob("*.py"))
+    code = "".join(path.read_text(encoding="utf-8") for package in PACKAGES.values() for path in package.rglob("*.py"))
     page = (DOCS / "reference" / "configuration.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(CHIPLOG_[A-Z_]+)` \|", page, re.MULTILINE)
     assert len(listed) == len(set(listed))
@@ -116,7 +116,7 @@ def test_the_page_of_variables_names_exactly_those_that_the_code_reads() -> None
 
 
 def test_every_variable_that_a_page_names_is_read_by_the_code() -> None:
-    code = "".join(path.read_text(encoding="utf-8") for folder in CODE for path in (ROOT / folder).rglob("*.py"))
+    code = "".join(path.read_text(encoding="utf-8") for package in PACKAGES.values() for path in package.rglob("*.py"))
     for page in DOCS.rglob("*.md"):
         for variable in set(re.findall(r"\bCHIPLOG_[A-Z_]+\b", page.read_text(encoding="utf-8"))):
             assert f'"{variable}"' in code, f"{page.name} names {variable}, which no code reads"

@@ -57,7 +57,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def chiplog(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-P", "-m", "chiplog.cli", *arguments],
+        [sys.executable, "-P", "-m", "chiplog_cli", *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

@@ -194,7 +194,7 @@ class Cluster:
     def sync(self, source: Path, node: str) -> None:
         """Deliver journals through a node, by `chiplog sync`, also those that it delivered before."""
         root = str(self.node(node).root)
-        command = [sys.executable, "-m", "chiplog.cli", "sync", str(source), "--dir", root, "--again"]
+        command = [sys.executable, "-m", "chiplog_cli", "sync", str(source), "--dir", root, "--again"]
         done = subprocess.run(command, capture_output=True)
         assert done.returncode == 0, done.stderr
 

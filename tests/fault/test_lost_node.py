@@ -79,7 +79,7 @@ def test_a_lost_nodes_labels_crash_and_those_of_one_out_of_reach_run_on_when_it_
         print(f"both were seen to be lost after {took_s:.1f} s; promised 15 s")
         unknown = "SELECT produced, pending, stored > 0 AS kept, reasons LIKE 'unknown: %' AS told FROM completeness"
         assert centre.sql(unknown) == [{"produced": None, "pending": None, "kept": True, "told": True}] * 2
-        listed = [sys.executable, "-m", "chiplog.cli", "runs", "--format", "json", "--dir", str(centre.root)]
+        listed = [sys.executable, "-m", "chiplog_cli", "runs", "--format", "json", "--dir", str(centre.root)]
         [run] = json.loads(subprocess.run(listed, capture_output=True, check=True, timeout=WAIT_S).stdout)
         assert (run["complete"], run["pending"]) == (False, None)
         assert centre.sql("SELECT n_failed, n_running FROM runs") == [{"n_failed": 2, "n_running": 0}]

@@ -53,7 +53,7 @@ def record(root: Path, tmp_path: Path, **variables: str) -> None:
 
 def command(root: Path, *arguments: object) -> str:
     """Run a command of chiplog, and return what it says."""
-    words = [sys.executable, "-m", "chiplog.cli", *map(str, arguments)]
+    words = [sys.executable, "-m", "chiplog_cli", *map(str, arguments)]
     environment = {name: value for name, value in os.environ.items() if name != "CHIPLOG_COLLECTOR"}
     done = subprocess.run(
         words, env=environment | {"CHIPLOG_DIR": str(root)}, timeout=WAIT_S, capture_output=True, text=True

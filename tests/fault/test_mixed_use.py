@@ -96,7 +96,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Paths]:
     """A node whose daemons stay: those that ranks start leave when no rank has run for a while, as between rounds."""
     monkeypatch.setenv("CHIPLOG_DIR", str(tmp_path / "chiplog"))
     place = paths_for_root(tmp_path / "chiplog")
-    subprocess.run([sys.executable, "-m", "chiplog.cli", "up"], check=True)
+    subprocess.run([sys.executable, "-m", "chiplog_cli", "up"], check=True)
     yield place
     end_daemons(place)
 

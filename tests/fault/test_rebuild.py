@@ -58,7 +58,7 @@ def recorded(tmp_path: Path) -> Iterator[tuple[Node, Path]]:
 
 
 def rebuild(node: Node) -> str:
-    command = [sys.executable, "-P", "-m", "chiplog.cli", "rebuild", "--dir", str(node.root)]
+    command = [sys.executable, "-P", "-m", "chiplog_cli", "rebuild", "--dir", str(node.root)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0 and done.stderr == "", done
     return done.stdout

@@ -38,7 +38,7 @@ EXPECTED = [
 
 
 def command(root: Path, *arguments: object) -> None:
-    words = [sys.executable, "-m", "chiplog.cli", *map(str, arguments)]
+    words = [sys.executable, "-m", "chiplog_cli", *map(str, arguments)]
     environment = os.environ | {"CHIPLOG_DIR": str(root)}
     done = subprocess.run(words, env=environment, timeout=WAIT_S, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

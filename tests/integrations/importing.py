@@ -25,7 +25,7 @@ def run_reader(name: str, *arguments: object, **environ: str) -> Any:
 
 def import_into(node: Node, *arguments: object, exit_code: int = 0, **environ: str) -> list[str]:
     """Import into the collector of a node; return the lines on stderr."""
-    command = ["-m", "chiplog.cli", "import", "--dir", str(node.root), *map(str, arguments)]
+    command = ["-m", "chiplog_cli", "import", "--dir", str(node.root), *map(str, arguments)]
     return _run(command, environ, exit_code).stderr.splitlines()
 
 

@@ -45,7 +45,7 @@ def test_exported_event_files_have_what_the_imported_ones_had(
 
 def _export(node: Node, project: str, target: Path) -> list[str]:
     """Export all runs of a project; return the lines on stderr."""
-    words = ["-m", "chiplog.cli", "export", "--project", project, "--to", "tensorboard", "-o", str(target)]
+    words = ["-m", "chiplog_cli", "export", "--project", project, "--to", "tensorboard", "-o", str(target)]
     done = subprocess.run(
         [os.environ[PYTHON], *words, "--dir", str(node.root)], capture_output=True, text=True, timeout=END_S
     )

@@ -45,7 +45,7 @@ def _environ(node: Node, project: str) -> dict[str, str]:
 
 
 def _import(path: Path, node: Node, project: str, *options: str) -> str:
-    command = [os.environ[PYTHON], "-m", "chiplog.cli", "import", str(path), "--dir", str(node.root)]
+    command = [os.environ[PYTHON], "-m", "chiplog_cli", "import", str(path), "--dir", str(node.root)]
     done = subprocess.run(
         [*command, "--project", project, *options],
         cwd=path.parent,

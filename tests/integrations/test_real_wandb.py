@@ -68,7 +68,7 @@ def test_the_drop_in_records_what_wandb_records(
     environ = _environ(shared_node, tmp_path.name)
     path = str(wandb_runs.SCRIPTS / f"{script}.py")
     _run([path], tmp_path / "real", wandb_runs.real_wandb(environ), _EXIT_CODES[script])
-    as_wandb = ["-m", "chiplog.cli", "run", "--as", "wandb", "--", os.environ[PYTHON], path]
+    as_wandb = ["-m", "chiplog_cli", "run", "--as", "wandb", "--", os.environ[PYTHON], path]
     _run(as_wandb, tmp_path / "drop-in", environ, _EXIT_CODES[script])
     by_design = {**_BY_DESIGN.get(script, {}), **_OF_DROP_IN.get(script, {})}
     _compare("W&B, offline beside the drop-in", tmp_path / "real", shared_node, tmp_path.name, by_design, request)

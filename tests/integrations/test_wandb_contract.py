@@ -135,7 +135,7 @@ class Script:
         python = os.environ[PYTHON]
         named = {"CHIPLOG_DIR": str(self._node.root), "WANDB_PROJECT": self.project, **environ}
         done = subprocess.run(
-            [python, "-m", "chiplog.cli", "run", "--as", "wandb", "--", python, "script.py"],
+            [python, "-m", "chiplog_cli", "run", "--as", "wandb", "--", python, "script.py"],
             env={**os.environ, **named},
             cwd=self.directory,
             stdin=subprocess.DEVNULL,

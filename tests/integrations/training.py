@@ -43,7 +43,7 @@ class Training:
         name, *arguments = script.split()
         python = os.environ[PYTHON]
         torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={free_ports(1)}"]
-        command = [python, "-m", "chiplog.cli", *launcher, python, *(torchrun if ranks > 1 else [])]
+        command = [python, "-m", "chiplog_cli", *launcher, python, *(torchrun if ranks > 1 else [])]
         project = {"CHIPLOG_PROJECT": self._project, "WANDB_PROJECT": self._project}
         named = {**project, "CHIPLOG_DIR": str(self._node.root), EXPECTED: str(self._file)}
         self._row["ranks"] = ranks

@@ -241,7 +241,7 @@ def test_ranks_started_by_hand_agree_through_the_store_beside_another_such_job(l
     assert len({training.check(finished(2)) for training in trainings}) == 2
     first_ids = {(training.directory / f"id{rank}").read_text() for rank in (0, 1)}
     [former] = first_ids - {training.run_id}
-    chiplog = [sys.executable, "-m", "chiplog.cli", "show", former, "--dir", training.environ["CHIPLOG_DIR"]]
+    chiplog = [sys.executable, "-m", "chiplog_cli", "show", former, "--dir", training.environ["CHIPLOG_DIR"]]
     shown = subprocess.run(chiplog, capture_output=True, text=True, timeout=WAIT_S)
     assert training.run_id in shown.stdout, f"the ID that a rank printed at first leads to the run: {shown}"
 

@@ -184,7 +184,7 @@ def test_ranks_record_where_the_process_before_torchrun_does_although_both_moved
     command = ["-c", MOVED_PARENT, str(elsewhere)]
     if way == "chiplog run":
         options = ["--run-id", "r", "--project", "gpt", "--mode", "offline"]
-        command = ["-m", "chiplog.cli", "run", "--no-console", *options, "--"]
+        command = ["-m", "chiplog_cli", "run", "--no-console", *options, "--"]
     subprocess.run([sys.executable, *command, *torchrun], cwd=tmp_path, env=environ, check=True, timeout=300)
     for number in range(2):
         found = json.loads((elsewhere / f"{number}.json").read_text())

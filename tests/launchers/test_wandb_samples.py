@@ -19,7 +19,7 @@ from tests.support.waiting import WAIT_S, wait_until
 pytestmark = pytest.mark.xdist_group("processes")
 
 Rows = list[tuple[Any, ...]]
-AS_WANDB = [sys.executable, "-m", "chiplog.cli", "run", "--as", "wandb", "--"]
+AS_WANDB = [sys.executable, "-m", "chiplog_cli", "run", "--as", "wandb", "--"]
 _QUERY = """
 SELECT r.run_id, r.run_group, l.label, l.job_type, l.state, count(m.value)::INTEGER, sum(m.value)::INTEGER
 FROM runs r JOIN labels l USING (run_id) LEFT JOIN metrics m ON m.run_id = l.run_id AND m.label = l.label

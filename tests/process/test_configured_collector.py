@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.cli.root import main
+from chiplog_cli.root import main
 from chiplog_client import daemons
 from chiplog_client.client import NoDataError, connect
 from chiplog_schemas.process.file_lock import lock_note

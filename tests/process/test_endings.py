@@ -53,7 +53,7 @@ def test_of_three_ranks_that_fail_the_one_that_raised_is_first_and_the_others_ar
     [trace] = node.sql("SELECT body->>'traceback' AS text FROM events WHERE kind = 'traceback' AND label = 'rank1'")
     assert 'raise ValueError("boom")' in trace["text"]
     shown = subprocess.run(
-        [sys.executable, "-m", "chiplog.cli", "show", "latest", "--dir", str(node.root)],
+        [sys.executable, "-m", "chiplog_cli", "show", "latest", "--dir", str(node.root)],
         capture_output=True,
         text=True,
         timeout=WAIT_S,

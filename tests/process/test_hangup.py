@@ -10,7 +10,7 @@ import termios
 
 import pytest
 
-from chiplog.cli.root import main
+from chiplog_cli.root import main
 from chiplog_client import daemons
 from chiplog_schemas.transport.link_status import LinkState
 from tests.support.node import Node

@@ -36,7 +36,7 @@ def test_runs_after_a_new_host_name_are_in_sql_and_complete(tmp_path: Path) -> N
         for host in ("laptop", "renamed"):
             assert run_as(host, "-c", RANK, host, root=root) == ""
             end_daemons(place)  # killed or stopped with the host
-        shown = run_as("renamed", "-c", "from chiplog.cli import main; main()", "doctor", root=root)
+        shown = run_as("renamed", "-c", "from chiplog_cli import main; main()", "doctor", root=root)
         assert "belongs to" not in shown
         with connect(dir=root) as client:
             query = (

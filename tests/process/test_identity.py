@@ -143,7 +143,7 @@ def test_each_rank_of_a_pid_namespace_has_its_own_statistics(bare_node: Node, tm
 
 
 def printed(host: Host, *arguments: str) -> str:
-    command = [sys.executable, "-P", "-m", "chiplog.cli", *arguments, "--dir", str(host.root)]
+    command = [sys.executable, "-P", "-m", "chiplog_cli", *arguments, "--dir", str(host.root)]
     return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False).stdout
 
 

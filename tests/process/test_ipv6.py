@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from chiplog.cli.root import main
+from chiplog_cli.root import main
 from chiplog_schemas.security.key_files import host_key_name
 from tests.support.marks import everyday
 from tests.support.node import Node

@@ -88,7 +88,7 @@ def test_a_training_that_can_start_no_thread_and_no_process_is_stored_whole(open
     assert done.stdout == "of the training\n"
     [line] = [line for line in done.stderr.splitlines() if "console" not in line]
     assert "starts no thread" in line and "ulimit -u" in line
-    assert run("-m", "chiplog.cli", "up").returncode == 0
+    assert run("-m", "chiplog_cli", "up").returncode == 0
     query = (
         "SELECT (SELECT count(DISTINCT step) FROM metrics WHERE key = 'x' AND value = step) AS stored,"
         " (SELECT state FROM labels WHERE label = 'main') AS state, (SELECT state FROM runs) AS run_state,"
@@ -96,7 +96,7 @@ def test_a_training_that_can_start_no_thread_and_no_process_is_stored_whole(open
     )
 
     def is_whole() -> bool:
-        found = run("-m", "chiplog.cli", "sql", query, "--format", "csv").stdout.split()
+        found = run("-m", "chiplog_cli", "sql", query, "--format", "csv").stdout.split()
         return found[-1:] == ["500,finished,finished,1"]
 
     wait_until(is_whole, "all values, and a good end")

@@ -51,10 +51,10 @@ def test_nobody_else_can_read_or_write_what_chiplog_makes_under_umask_000(chiplo
     run(str(script))
     node = Node(chiplog_dir)  # of which a training has started all
     node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] == 10)
-    run("-m", "chiplog.cli", "sync")
+    run("-m", "chiplog_cli", "sync")
     node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] == 20)
     assert (chiplog_dir / "collector" / "index.duckdb").exists()
     assert open_to_others(chiplog_dir) == []
     for command in ("down", "compact", "rebuild"):
-        run("-m", "chiplog.cli", command)
+        run("-m", "chiplog_cli", command)
         assert open_to_others(chiplog_dir) == []

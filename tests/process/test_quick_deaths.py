@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import chiplog
-from chiplog.ops.health_checks import WARNING
+from chiplog_cli.health_checks import WARNING
 from chiplog_client import daemons
 from chiplog_client.client import NoDataError, connect
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
@@ -89,7 +89,7 @@ SAFEGUARDS = [
 ]
 
 LABELS = "SELECT label, state, exit_code, exit_signal, reason FROM labels ORDER BY label"
-CLI = [sys.executable, "-m", "chiplog.cli"]
+CLI = [sys.executable, "-m", "chiplog_cli"]
 
 WORKERS = """
 import multiprocessing, os

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from chiplog.cli.root import main
 from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector
+from chiplog_cli.root import main
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, list_journals
 from tests.support.marks import everyday

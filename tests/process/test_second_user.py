@@ -110,7 +110,7 @@ class User:
         return self.start("-c", RANK, *arguments, **pipes)
 
     def chiplog(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [interpreter(), "-P", "-m", "chiplog.cli", *arguments]
+        command = [interpreter(), "-P", "-m", "chiplog_cli", *arguments]
         return subprocess.run(
             command,
             user=self.uid,

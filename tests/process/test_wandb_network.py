@@ -80,7 +80,7 @@ def test_a_script_that_names_the_server_and_a_key_reaches_nothing_beyond_loopbac
         "HTTPS_PROXY": "http://192.0.2.1:3128",
     }
     try:
-        done = ran(SCRIPT, tmp_path, "-m", "chiplog.cli", "run", "--as", "wandb", "--", sys.executable, **environ)
+        done = ran(SCRIPT, tmp_path, "-m", "chiplog_cli", "run", "--as", "wandb", "--", sys.executable, **environ)
         assert done.returncode == 0, done.stderr
     finally:
         end_daemons(paths_for_root(root))

@@ -121,7 +121,7 @@ def gpus_of(node: Node, whose: str) -> dict[str, set[str]]:
 
 def ask(node: Node, *arguments: str) -> list[dict[str, Any]]:
     """Ask by the command, as users do."""
-    command = [sys.executable, "-m", "chiplog.cli", "sql", "--dir", str(node.root), "--format", "json", *arguments]
+    command = [sys.executable, "-m", "chiplog_cli", "sql", "--dir", str(node.root), "--format", "json", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, Any]] = json.loads(done.stdout)
@@ -248,7 +248,7 @@ def test_the_state_is_the_primarys_unless_another_label_sets_it_too(place: Node)
 
 
 def test_saved_queries_are_listed_and_wrong_calls_named(place: Node) -> None:
-    cli = [sys.executable, "-m", "chiplog.cli", "sql", "--dir", str(place.root)]
+    cli = [sys.executable, "-m", "chiplog_cli", "sql", "--dir", str(place.root)]
     done = subprocess.run([*cli, "--list-saved"], capture_output=True, text=True, timeout=WAIT_S)
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["primary", "failed", "all"]
     for wrong, word in ((["--saved", "nope"], "nope"), (["--saved", "all", "FROM runs"], "exclude each other")):

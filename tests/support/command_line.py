@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.cli.root import main
+from chiplog_cli.root import main
 from chiplog_schemas.limits import QUERY_TIMEOUT_S
 from tests.support.waiting import WAIT_S
 
-CLI = [sys.executable, "-m", "chiplog.cli"]
+CLI = [sys.executable, "-m", "chiplog_cli"]
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 ON_ONE_WORKER = pytest.mark.xdist_group("cli")  # the database and the process with the imports are made once
 
@@ -33,12 +33,13 @@ def environment(root: Path, **more: str) -> dict[str, str]:
     return {**kept, "CHIPLOG_DIR": str(root), "TZ": "Europe/Berlin", "PYTHONWARNINGS": "error", **more}
 
 
-# Imports, then forks for each request: `python -m chiplog.cli` from there on, with the streams that came along.
+# Imports, then forks for each request: `python -m chiplog_cli` from there on, with the streams that came along.
 FORKING = """
 import json, os, runpy, socket, sys
 import arro3.core, arro3.io, click, duckdb, rich.console, rich.table, zmq
-import chiplog.cli.completion, chiplog.cli.logs, chiplog.cli.runs, chiplog.cli.show, chiplog.cli.sql
-chiplog.cli.completion.ANSWER_S = float(sys.argv[2])  # on a machine however slow
+import chiplog_cli.completion
+from chiplog_cli.commands.look import logs, runs, show, sql
+chiplog_cli.completion.ANSWER_S = float(sys.argv[2])  # on a machine however slow
 requests = socket.socket(fileno=int(sys.argv[1]))
 assert len(os.listdir("/proc/self/task")) == 1
 while True:
@@ -56,7 +57,7 @@ while True:
         request = json.loads(data)
         os.environ.update(request["environment"])
         sys.argv = ["chiplog", *request["arguments"]]
-        runpy.run_module("chiplog.cli", run_name="__main__")
+        runpy.run_module("chiplog_cli", run_name="__main__")
     for stream in streams:
         os.close(stream)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chiplog.ops.health_checks import Finding, run_checks
+from chiplog_cli.health_checks import Finding, run_checks
 from chiplog_schemas.paths import paths_for_root
 
 

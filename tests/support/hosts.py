@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import chiplog
-from chiplog.cli.root import main
+from chiplog_cli.root import main
 from tests.support.node import Node
 from tests.support.ports import free_ports
 from tests.support.waiting import wait_until

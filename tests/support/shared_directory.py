@@ -76,7 +76,7 @@ class SharedNode:
 
     def chiplog(self, *arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         """Run a chiplog command to its end."""
-        return self.run("-c", "from chiplog.cli.root import main; main()", *arguments, **environ)
+        return self.run("-c", "from chiplog_cli.root import main; main()", *arguments, **environ)
 
     def pids(self) -> list[int]:
         """Return the processes of this node, also daemons that left their parents."""

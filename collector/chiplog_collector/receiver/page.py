@@ -21,7 +21,7 @@ def page_process(root: Path, host: str, port: int) -> ChildProcess:
         host: Address to listen on.
         port: Port; 0 for any that is free.
     """
-    command = [sys.executable, "-P", "-m", "chiplog.cli", "ui", "--until-stdin-ends", "--of-collector"]
+    command = [sys.executable, "-P", "-m", "chiplog_cli", "ui", "--until-stdin-ends", "--of-collector"]
     command += ["--dir", str(root), "--host", host, "--port", str(port)]
 
     def spawn() -> "subprocess.Popen[bytes]":

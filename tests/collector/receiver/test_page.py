@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from chiplog.cli.ui import ui
+from chiplog_cli.commands.look.ui import ui
 from chiplog_collector.cli import collector
 from chiplog_schemas.process.procfs import read_proc_stat
 from tests.support.command_line import environment

@@ -11,8 +11,8 @@ import pytest
 
 import chiplog
 from chiplog.artifacts.artifact import ArtifactFile, parse_name
-from chiplog.cli.root import main
 from chiplog.values.artifact_value import ArtifactEntry
+from chiplog_cli.root import main
 
 
 def test_entries_have_the_names_that_they_are_given_or_the_last_part(tmp_path: Path) -> None:

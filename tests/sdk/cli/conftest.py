@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from chiplog.cli.root import main
+from chiplog_cli.root import main
 from tests.support.command_line import CLI, call, environment, fork, forking_process
 from tests.support.hand_written import hand_written
 from tests.support.recorded import fill_three_runs

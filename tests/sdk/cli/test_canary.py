@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.cli import canary
+from chiplog_cli import canary
 from chiplog_schemas.paths import paths_for_root
 from tests.support.command_line import run_cli
 from tests.support.node import Node

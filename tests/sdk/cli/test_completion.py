@@ -100,7 +100,7 @@ def test_nothing_is_printed_if_there_is_nothing_to_ask(complete, tmp_path):
 
 def test_a_collector_that_does_not_answer_costs_a_second(tmp_path):
     code = (
-        "import chiplog_client.client as client; from chiplog.cli import main; "
+        "import chiplog_client.client as client; from chiplog_cli import main; "
         f"client.CONNECT_WAIT_S = {10 * WAIT_S}; main()"
     )
     env = environment(tmp_path, CHIPLOG_COLLECTOR=f"ipc://{tmp_path}/missing.sock", **asked("show", "gpt"))
@@ -109,7 +109,7 @@ def test_a_collector_that_does_not_answer_costs_a_second(tmp_path):
 
 
 def test_completing_commands_imports_none(recorded):
-    code = "import sys; from chiplog.cli import main; main([]); print([n for n in sys.modules if n.startswith('rich')])"
+    code = "import sys; from chiplog_cli import main; main([]); print([n for n in sys.modules if n.startswith('rich')])"
     env = environment(recorded, _CHIPLOG_COMPLETE="bash_complete", COMP_WORDS="chiplog ", COMP_CWORD="1")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
     assert done.stderr == "" and "plain,runs" in done.stdout
@@ -133,7 +133,7 @@ def test_bash_completes_a_run_with_the_script(recorded, tmp_path):
     assert bash is not None
     program = tmp_path / "chiplog"
     program.write_text(
-        f"#!{sys.executable}\nfrom chiplog.cli import completion, main\n"
+        f"#!{sys.executable}\nfrom chiplog_cli import completion, main\n"
         f"completion.ANSWER_S = {QUERY_TIMEOUT_S}\nmain()\n"
     )
     program.chmod(0o755)

@@ -7,7 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from chiplog.cli.options import (
+from chiplog_cli.options import (
     open_client,
     require_group,
     require_key,

@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from chiplog.cli.output import FORMATS, Output, chosen_output
+from chiplog_cli.output import FORMATS, Output, chosen_output
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chiplog.cli.progress import progress_bar
+from chiplog_cli.progress import progress_bar
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.cli.root import COMMANDS
+from chiplog_cli.root import COMMANDS
 from tests.support.command_line import CLI, ON_ONE_WORKER, environment, one_line
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S
@@ -43,7 +43,7 @@ def test_help_lists_the_commands_in_sections_and_without_arguments_too(chiplog):
 
 def test_help_imports_no_command_and_nothing_heavy(recorded):
     code = (
-        "import sys; from chiplog.cli import main; assert main(['--help']) == 0; "
+        "import sys; from chiplog_cli import main; assert main(['--help']) == 0; "
         "print([m for m in ('duckdb', 'numpy', 'arro3', 'rich', 'chiplog_client.client') if m in sys.modules])"
     )
     done = subprocess.run(
@@ -62,7 +62,7 @@ def in_the_command(root: Path, code: str) -> str:
 
 def test_the_command_does_not_load_what_records(recorded):
     code = (
-        "from chiplog.cli import main; assert main() == 0; "
+        "from chiplog_cli import main; assert main() == 0; "
         "print([m for m in ('zmq', 'msgpack', 'difflib', 'chiplog.recording.api.functions') if m in sys.modules])"
     )
     assert in_the_command(recorded, code).splitlines()[-1] == "[]"

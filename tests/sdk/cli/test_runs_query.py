@@ -5,7 +5,7 @@ from datetime import datetime
 import click
 import pytest
 
-from chiplog.cli.runs_query import (
+from chiplog_cli.runs_query import (
     COLUMNS,
     Selection,
     build_query,

@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from chiplog.cli.suggestions import require_known
+from chiplog_cli.suggestions import require_known
 
 
 def test_a_known_name_is_accepted_and_another_is_bad_input():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.cli.root import main
+from chiplog_cli.root import main
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from chiplog.cli.writers import write_parquet
+from chiplog_cli.tables.writers import write_parquet
 from chiplog_client import client as client_module
 from chiplog_client import connection as remote_module
 from chiplog_client.client import NoDataError, QueryError, connect

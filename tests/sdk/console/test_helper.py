@@ -194,7 +194,7 @@ def test_what_c_code_prints_is_followed_by_label_while_the_run_goes_on(node, tmp
     follow = None
     try:
         node.until(lines, lambda rows: rows[-1]["line"] == "one")
-        command = [sys.executable, "-P", "-m", "chiplog.cli", "logs", "r", "--label", "rank3", "--follow"]
+        command = [sys.executable, "-P", "-m", "chiplog_cli", "logs", "r", "--label", "rank3", "--follow"]
         follow = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
         assert follow.stdout is not None
         training.stdin.write(b"\n")

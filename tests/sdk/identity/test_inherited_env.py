@@ -140,7 +140,7 @@ try:
     chiplog.connect()
 except chiplog.NoDataError as error:
     said = str(error)
-command = [sys.executable, "-m", "chiplog.cli", "runs"]
+command = [sys.executable, "-m", "chiplog_cli", "runs"]
 print(json.dumps([said, subprocess.run(command, stderr=subprocess.PIPE, text=True).stderr]))
 """
 
@@ -156,7 +156,7 @@ def test_a_command_of_chiplog_run_records_where_the_launcher_does(tmp_path: Path
     (tmp_path / "elsewhere").mkdir()
     script = [sys.executable, "child.py", str(tmp_path / "elsewhere"), "{}"]
     done = subprocess.run(
-        [sys.executable, "-m", "chiplog.cli", "run", "--no-console", "--", *script],
+        [sys.executable, "-m", "chiplog_cli", "run", "--no-console", "--", *script],
         cwd=tmp_path,
         env=os.environ | {"CHIPLOG_DIR": "data", "CHIPLOG_MODE": "offline"},
         capture_output=True,

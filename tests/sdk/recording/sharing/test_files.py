@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import chiplog
-from chiplog.cli import main
 from chiplog.recording.sharing import files
+from chiplog_cli import main
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import paths_for_root
 from tests.support.journals import Event, read_events

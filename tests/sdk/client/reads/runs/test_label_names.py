@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from chiplog.cli.root import main
 from chiplog.identity.process_info import random_word
+from chiplog_cli.root import main
 from chiplog_client.reads.runs.label_names import label_names
 from tests.support.hand_written import hand_written
 from tests.support.marks import everyday

@@ -1,5 +1,0 @@
-"""The command line. It imports only click; each command imports what it needs when it is called."""
-
-from chiplog.cli.root import main
-
-__all__ = ["main"]

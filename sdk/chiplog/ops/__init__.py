@@ -1,1 +1,0 @@
-"""Start, stop, find and check the daemons."""

@@ -1,0 +1,1 @@
+"""Curves as pictures, in a terminal or in a file."""

@@ -1,0 +1,159 @@
+"""`chiplog compare`: two runs beside each other at any width, and as json."""
+
+import json
+from pathlib import Path
+
+import duckdb
+import pyarrow.feather
+import pytest
+
+from chiplog_cli.commands.look.compare import change_text
+from tests.support.command_line import COLOURS, ON_ONE_WORKER, one_line
+from tests.support.hand_written import hand_written
+from tests.support.marks import everyday
+from tests.support.plotted_runs import fill_plotted_runs
+from tests.support.terminal import Terminal
+
+pytestmark = ON_ONE_WORKER
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("compared")
+    with hand_written(root) as database:
+        fill_plotted_runs(database)
+    return root
+
+
+def test_a_page_has_runs_config_metrics_phases_and_machines(chiplog, root):
+    code, text, errors = chiplog("compare", "gpt-a", "gpt-b", root=root)
+    assert (code, errors) == (0, "")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    for line in (
+        "took 16m40s 33m20s",
+        "Config: 2 of 3 keys differ",
+        "lr 0.0003 0.001",
+        "warmup (none) 100",
+        "loss 499 0.005 0.01 +100.0% 0.001, 0.004 0.0025, 0.01",
+        "acc 499 0.499 0.499 = 0.999, 0.499 max 0.999, 0.499",
+        "only in B only_b",
+        "data 100ms 200ms +100.0% 1.0s, 2.0s",
+        "hw.gpu.utilization 50% 90% +80.0%",
+    ):
+        assert line in lines
+
+
+@pytest.mark.parametrize("width", everyday(1, [60, 80, 100]))
+def test_a_page_fits_a_terminal(root, width):
+    with Terminal(root, "compare", "gpt-a", "gpt-b", width=width, height=60) as terminal:
+        assert terminal.end() == 0
+        lines = [line.rstrip("\r") for line in COLOURS.sub("", terminal.raw).splitlines()]
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("loss") and "+100.0%" in line for line in lines)
+
+
+def test_a_long_name_pads_no_other_row(chiplog, tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        fill_plotted_runs(database)
+        database.execute("UPDATE base.names SET name = repeat(name, 60) WHERE name IN ('acc', 'data')")
+    lines = chiplog("compare", "gpt-a", "gpt-b", root=tmp_path)[1].splitlines()
+    assert sum(len(line) > 150 for line in lines) == 2, "the rows of both"
+
+
+def test_json_has_everything(chiplog, root):
+    found = json.loads(chiplog("compare", "gpt-a", "gpt-b", "--key", "loss", "--format", "json", root=root)[1])
+    assert [found["runs"][side]["run_id"] for side in "ab"] == ["gpt-a", "gpt-b"]
+    assert [row["key"] for row in found["metrics"]] == ["loss"]
+    assert found["config"][0] == {"key": "lr", "a": 0.0003, "b": 0.001, "in_a": True, "in_b": True}
+
+
+@pytest.mark.parametrize("form", everyday(1, ["jsonl", "parquet", "csv", "arrow"]))
+def test_formats_for_programs_have_a_row_for_each_pair_of_values(chiplog, root, tmp_path, form):
+    path = tmp_path / f"pairs.{form}"
+    code, text, _ = chiplog("compare", "gpt-a", "gpt-b", "-o", str(path), root=root)
+    assert (code, text) == (0, "")
+    if form == "arrow":
+        table = pyarrow.feather.read_table(path)
+        rows = [tuple(row.values()) for row in table.to_pylist()]
+    elif form == "jsonl":
+        rows = [tuple(json.loads(line).values()) for line in path.read_text().splitlines()]
+    else:
+        rows = duckdb.sql(f"FROM '{path}'").fetchall()
+
+    def number(value: object) -> object:
+        try:
+            return round(float(str(value)), 9)
+        except ValueError:
+            return value
+
+    found = {row[:3]: tuple(map(number, row[3:])) for row in rows}
+    assert found["metric", "loss", "at_step"] == (499, 0.005, 0.01, 0.005)
+    assert found["metric", "only_b", "final"][1] is None and ("metric", "only_b", "at_step") not in found
+    assert found["phase", "data", "mean_s"] == (None, 0.1, 0.2, 0.1)
+    assert found["machine", "hw.gpu.utilization", "mean"] == (None, 0.5, 0.9, 0.4)
+    assert found["config", "lr", None] == (None, 0.0003, 0.001, 0.0007)
+    assert found["run", "run_id", None] == (None, "gpt-a", "gpt-b", None)
+
+
+@pytest.mark.full
+def test_a_page_in_markdown_has_a_heading_for_each_table(chiplog, root):
+    code, text, errors = chiplog("compare", "gpt-a", "gpt-b", "--format", "md", root=root)
+    assert (code, errors) == (0, "")
+    lines = [line for line in text.splitlines() if line.startswith("### ")]
+    assert lines[0] == "### Config: 2 of 3 keys differ" and len(lines) == 5
+    assert "| hw.gpu.utilization  |       50% |       90% | +80.0% |" in text
+
+
+@pytest.mark.full
+def test_json_counts_the_numbers_that_it_lacks(chiplog, tmp_path):
+    with hand_written(tmp_path) as database:
+        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'a', []), (2, 'b', [])")
+        database.execute("INSERT INTO base.names VALUES (1, 'loss')")
+        database.execute(
+            "INSERT INTO base.producers (producer, role, run, label, attempt, rank, is_primary) "
+            "VALUES (1, 'rank', 1, 'rank0', 0, 0, true), (2, 'rank', 2, 'rank0', 0, 0, true)"
+        )
+        database.execute(
+            "INSERT INTO base.metrics SELECT p, 1, 0, 0, TIMESTAMP '2026-01-02', if(p = 1, 'inf'::DOUBLE, 1) "
+            "FROM range(1, 3) t(p)"
+        )
+    code, text, errors = chiplog("compare", "a", "b", "--format", "json", root=tmp_path)
+    [row] = json.loads(text)["metrics"]
+    assert (code, row["a"], row["b"]) == (0, None, 1.0)
+    assert "NaN or infinite: null in JSON" in one_line(errors)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "text"),
+    [
+        (1.0, 1.5, "+50.0%"),
+        (-2.0, -1.0, "+50.0%"),
+        (2.0, 2.0, "="),
+        (1.0, 50.0, "x50"),
+        (1.0, -50.0, "-5100.0%"),
+        (0.0, 1.0, ""),
+        (None, 1.0, ""),
+        (float("nan"), 1.0, ""),
+        (float("inf"), float("inf"), "="),
+    ],
+)
+def test_a_change_is_a_percentage_or_a_factor(a, b, text):
+    assert change_text(a, b) == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    everyday(
+        2,
+        [
+            (["gpt-a", "gpt-c"], "run 'gpt-c' is unknown; did you mean"),
+            (["gpt-a", "gpt-a"], "'gpt-a' and 'gpt-a' are the same run 'gpt-a'; give two runs"),
+            (["gpt-a", "gpt-b", "--key", "lss"], "key 'lss' of run 'gpt-a' is unknown; did you mean 'loss'?"),
+            (["gpt-a"], "B"),
+        ],
+    ),
+)
+def test_bad_input_is_one_line_that_names_it(chiplog, root, arguments, part):
+    code, text, errors = chiplog("compare", *arguments, root=root)
+    assert (code, text) == (2, "")
+    assert part in one_line(errors)

@@ -1,0 +1,120 @@
+"""No encoding of standard output ends a command: signs have likenesses, letters escapes, and JSON stays exact."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from chiplog_cli.root import main
+from chiplog_cli.tables.limited_encoding import is_unicode, likeness
+from tests.support.command_line import ON_ONE_WORKER
+from tests.support.hand_written import hand_written
+from tests.support.marks import everyday
+from tests.support.safeguard import Safeguard
+
+pytestmark = ON_ONE_WORKER
+SAFEGUARDS = [
+    Safeguard(
+        "no encoding of standard output ends a command",
+        "missing-character-replaced",
+        test="test_no_command_fails_on_a_stream_without_its_characters",
+    ),
+    Safeguard(
+        "JSON on a stream without a character has its escape",
+        "json-stays-exact",
+        value="_ENCODERS[True]",
+        test="test_json_means_the_same_in_every_encoding",
+    ),
+]
+NAME = "größer → 模型 🚢 ─"
+COMMANDS = [
+    ["runs"],
+    ["runs", "--format", "csv"],
+    ["runs", "--columns", "name,state,config.model"],
+    ["runs", "--sparkline", "loss"],
+    ["runs", "--format", "md"],
+    ["show", "r"],
+    ["show", "r", "--format", "json"],
+    ["plot", "r", "loss"],
+    ["top", "r", "--once"],
+    ["logs", "r"],
+    ["compare", "r", "q"],
+    ["sql", "FROM runs"],
+    ["sql", "FROM console", "--format", "jsonl"],
+    ["sql", "SELECT name FROM nothing -- ─"],
+    ["doctor"],
+    ["status", "--no-canary"],
+    ["prune", "--keep-last", "0"],
+    ["keys", "list"],
+    ["--help"],
+    ["show", "--help"],
+    ["show", "größe"],
+]
+EVERYDAY = [command for command in COMMANDS if command[0] in ("runs", "plot", "logs", "sql", "--help")]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("root")
+    with hand_written(root) as database:
+        database.execute("INSERT INTO base.names VALUES (1, 'loss')")
+        for run, run_id in ((1, "r"), (2, "q")):
+            row = [run, run_id, NAME]
+            database.execute("INSERT INTO base.runs (run, run_id, name, tags, project) VALUES (?, ?, ?, [], 'é')", row)
+            database.execute(
+                "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, state, "
+                "started_at, ended_at) VALUES (?, 'rank', ?, 'größe', 0, true, 'finished', '2026-01-02', '2026-01-02')",
+                [run, run],
+            )
+            database.execute(
+                "INSERT INTO base.metrics SELECT ?, 1, s, s, TIMESTAMP '2026-01-02', s % 7 FROM range(99) t(s)", [run]
+            )
+            database.execute("INSERT INTO base.config VALUES (?, 1, '2026-01-02', 'model', ?)", [run, json.dumps(NAME)])
+            database.execute("INSERT INTO base.console VALUES (?, 'stdout', 0, 0, '2026-01-02', ?)", [run, NAME])
+    return root
+
+
+def output_of(monkeypatch: pytest.MonkeyPatch, root: Path, command: list[str], encoding: str) -> tuple[int, str]:
+    """Run a command with a standard output of an encoding; return its code and what it wrote."""
+    with monkeypatch.context() as patched:
+        patched.setenv("CHIPLOG_DIR", str(root))
+        streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="") for _ in range(2)]
+        patched.setattr(sys, "stdout", streams[0])
+        patched.setattr(sys, "stderr", streams[1])
+        code = main(command)
+        for stream in streams:
+            stream.flush()
+        return code, streams[0].buffer.getvalue().decode(encoding, "replace")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "commands"),
+    everyday(2, [("ascii", EVERYDAY), ("latin-1", COMMANDS[:1]), ("ascii", COMMANDS)]),
+    ids=["ascii", "latin-1", "ascii, all commands"],
+)
+def test_no_command_fails_on_a_stream_without_its_characters(
+    monkeypatch: pytest.MonkeyPatch, root: Path, encoding: str, commands: list[list[str]]
+) -> None:
+    for command in commands:
+        code, _ = output_of(monkeypatch, root, command, encoding)
+        assert code in (0, 1, 2), command
+    _, text = output_of(monkeypatch, root, ["show", "r"], encoding)
+    assert "-----" in text and "\\u6a21" in text
+    assert ("größe" in text) is (encoding == "latin-1")
+
+
+@pytest.mark.parametrize("encoding", everyday(1, ["ascii", "latin-1", "utf-8"]))
+def test_json_means_the_same_in_every_encoding(monkeypatch: pytest.MonkeyPatch, root: Path, encoding: str) -> None:
+    for command in (["show", "r", "--format", "json"], ["sql", "SELECT name FROM runs", "--format", "jsonl"]):
+        _, text = output_of(monkeypatch, root, command, encoding)
+        assert json.loads(text.splitlines()[0] if command[0] == "sql" else text)["name"] == NAME
+
+
+def test_a_character_is_replaced_by_its_likeness_or_its_escape() -> None:
+    assert likeness("─→…▁▂█·⠀⣿µ") == "-->..._,#. *u"
+    assert likeness("é\udc80") == "\\u00e9\\udc80"
+    assert json.loads(f'"{likeness("🚢")}"') == "🚢"
+    assert is_unicode(io.StringIO())
+    assert not is_unicode(io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
