@@ -90,7 +90,7 @@ export async function open(content, rest, query) {
   let isOpen = true;
   let isFresh = false;
   let hasFailed = false;
-  let [clock, live, closeTab] = [null, null, () => {}];
+  let [clock, live, view] = [null, null, null];
   let verdictAt = -Infinity;
   let verdictReport = null; // the newest when the verdict was asked for
   const closed = new AbortController();
@@ -108,7 +108,7 @@ export async function open(content, rest, query) {
     closed.abort();
     clearInterval(clock);
     live?.close();
-    closeTab();
+    view?.close();
   };
   const refresh = async () => {
     const { isOutline } = report;
@@ -139,11 +139,13 @@ export async function open(content, rest, query) {
   };
 
   try {
-    const view = await loading;
-    const isReady = () => !report.isOutline || (view.beginsWithOutline && areLabelsKnown(report));
+    const { default: Tab } = await loading;
+    const isReady = () => !report.isOutline || (Tab.beginsWithOutline && areLabelsKnown(report));
     if (!isReady()) await refresh();
-    if (isReady()) closeTab = (await view.open(element, run, query, report, verdict)) ?? closeTab;
-    else show(element, h("p", { class: "error" }, "The report of this run did not arrive."), retryButton());
+    if (isReady()) {
+      view = new Tab(element, run, query, report, verdict);
+      await view.start();
+    } else show(element, h("p", { class: "error" }, "The report of this run did not arrive."), retryButton());
   } catch (error) {
     show(element, h("p", { class: "error" }, error.message), retryButton());
   }

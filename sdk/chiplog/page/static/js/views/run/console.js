@@ -1,13 +1,14 @@
 // Printed lines of all labels or of one, in the order of their times. New lines are added at their places, older ones are
 // loaded at the top; a few thousand lines are in the document at a time.
 
-import { h, notice, show } from "../../dom.js";
-import { addressOf, setParameters } from "../../net/address.js";
-import { ask, objects, part } from "../../net/api.js";
-import { isActive, liveRefresh } from "../../net/live.js";
+import { h, show } from "../../dom.js";
+import { addressOf } from "../../net/address.js";
+import { objects } from "../../net/api.js";
+import { isActive } from "../../net/live.js";
 import { ansiPieces } from "../../text/ansi.js";
-import { chosenLabels, labelText, labelsChoice, noLabelsText, onOtherLabels } from "../../text/labels.js";
+import { labelText, labelsChoice, noLabelsText } from "../../text/labels.js";
 import { clockText, countText, timeText, zoneText } from "../../text/texts.js";
+import { RunView } from "./run_view.js";
 
 const LOAD_LINES = 500;
 const LINES_MAX = 3000; // in the document
@@ -16,159 +17,157 @@ const SEARCH_WAIT_MS = 250;
 const HEIGHT_MIN_PX = 260;
 const EDGE_PX = 400; // closer to the top than this loads older lines
 
-/** Lines do not wait for the report of the run. */
-export const beginsWithOutline = true;
+export default class ConsoleTab extends RunView {
+  static beginsWithOutline = true; // lines do not wait for the report of the run
 
-export async function open(element, run, query, firstReport) {
-  let report = firstReport;
-  const path = `runs/${part(run)}/console`;
-  const aborted = new AbortController();
-  const { signal } = aborted;
-  const state = { search: query.get("search") ?? "", at: query.get("at") };
-  let lines = []; // {key, ts, row, element}, in the order of the document
-  let hasOlder = true;
-  let hasNewer = false; // the end was dropped, or a time was asked for
-  let resume = null; // all lines that were stored until then are here, as far as they are within those shown
-  let isLoaded = false;
-  let hasFailed = false; // the last request, which the line at the bottom reports
-  let turn = 0;
-  let isLoading = false;
+  state = { search: this.query.get("search") ?? "", at: this.query.get("at") };
+  lines = []; // {key, ts, row, element}, in the order of the document
+  hasOlder = true;
+  hasNewer = false; // the end was dropped, or a time was asked for
+  resume = null; // all lines that were stored until then are here, as far as they are within those shown
+  isLoaded = false;
+  isLoading = false;
 
-  const labels = () => chosenLabels(report);
-  const isNone = () => labels()?.length === 0;
-  const changeLabels = onOtherLabels(report, () => restart({ at: state.at }));
-  const onReport = ({ detail }) => {
-    // Lines may be stored before it is known whose they are.
-    const before = report;
-    report = detail;
-    if (detail.n_labels !== before.n_labels) resume = null;
-    if (!before.isOutline) {
-      if (detail.labels.length !== before.labels.length) resume = null;
-      if (detail.completeness.stored !== before.completeness.stored) live.changed(); // also the last of an ended run
-    }
-    const wasAtEnd = isAtEnd();
-    fit(); // the header may have grown
-    if (wasAtEnd) body.scrollTop = body.scrollHeight;
-    changeLabels(detail);
-  };
-  element.addEventListener("report", onReport);
-  let searchTimer = null;
-  const search = h("input", {
-    type: "search",
-    class: "grow",
-    placeholder: "Search the lines",
-    "aria-label": "Search the lines",
-    value: state.search,
-    oninput: () => {
-      clearTimeout(searchTimer);
-      searchTimer = setTimeout(() => restart({ search: search.value }), SEARCH_WAIT_MS);
-    },
-  });
-  const end = h("button", { onclick: () => restart({}) }, "To the end");
-  const count = h("span", { class: "quiet small", role: "status" });
-  const body = h("div", {
-    class: "lines",
-    role: "log",
-    "aria-live": "off",
-    tabindex: 0,
-    "aria-label": "Printed lines",
-  });
-  show(element, h("div", { class: "bar" }, search, end, count), body);
-
-  // The lines fill the rest of the window.
-  const fit = () => {
-    const top = body.getBoundingClientRect().top + scrollY;
-    body.style.height = `${Math.max(HEIGHT_MIN_PX, innerHeight - top - 20)}px`;
-  };
-  fit();
-  addEventListener("resize", fit);
-
-  const isAtEnd = () => !hasNewer && body.scrollHeight - body.scrollTop - body.clientHeight < 30;
-
-  async function restart(changes) {
-    Object.assign(state, { at: null }, changes);
-    setParameters(state);
-    await load();
+  async start() {
+    const search = this.searchInput("Search the lines", this.state.search, SEARCH_WAIT_MS, (text) => this.restart({ search: text }));
+    this.toEnd = h("button", { onclick: () => this.restart({}) }, "To the end");
+    this.count = h("span", { class: "quiet small", role: "status" });
+    this.body = h("div", { class: "lines", role: "log", "aria-live": "off", tabindex: 0, "aria-label": "Printed lines" });
+    show(this.element, h("div", { class: "bar" }, search, this.toEnd, this.count), this.body);
+    this.fit();
+    this.listen(window, "resize", () => this.fit());
+    this.followReports();
+    this.listen(this.body, "scroll", () => this.onScroll(), { passive: true });
+    this.live = this.follow(() => this.followLines(), {
+      pauseFactor: 0,
+      canRefresh: () => !this.hasNoLabels && !this.hasNewer && this.isAtEnd, // a reader further up asks for nothing
+      concerns: () => this.report.isOutline || !this.isLoaded || isActive(this.report),
+    });
+    this.load();
   }
 
-  async function load() {
-    const mine = ++turn;
-    isLoading = true;
-    const { at } = state;
+  onLabels() {
+    this.restart({ at: this.state.at });
+  }
+
+  onReport(before) {
+    const { report } = this;
+    // Lines may be stored before it is known whose they are.
+    if (report.n_labels !== before.n_labels) this.resume = null;
+    if (!before.isOutline) {
+      if (report.labels.length !== before.labels.length) this.resume = null;
+      if (report.completeness.stored !== before.completeness.stored) this.live.changed(); // also the last of an ended run
+    }
+    const wasAtEnd = this.isAtEnd;
+    this.fit(); // the header may have grown
+    if (wasAtEnd) this.scrollToEnd();
+  }
+
+  /** Let the lines fill the rest of the window. */
+  fit() {
+    const top = this.body.getBoundingClientRect().top + scrollY;
+    this.body.style.height = `${Math.max(HEIGHT_MIN_PX, innerHeight - top - 20)}px`;
+  }
+
+  get isAtEnd() {
+    const { scrollHeight, scrollTop, clientHeight } = this.body;
+    return !this.hasNewer && scrollHeight - scrollTop - clientHeight < 30;
+  }
+
+  scrollToEnd() {
+    this.body.scrollTop = this.body.scrollHeight;
+  }
+
+  onScroll() {
+    this.loadAtEdges();
+    this.toEnd.disabled = this.isAtEnd;
+    this.live.later();
+  }
+
+  async restart(changes) {
+    this.change({ ...this.state, at: null, ...changes });
+    await this.load();
+  }
+
+  /** Ask for lines. query: beside the chosen labels and the search. */
+  askLines(query) {
+    return this.ask(`${this.path}/console`, { label: this.labels, search: this.state.search, ...query });
+  }
+
+  async load() {
+    const isNewest = this.begin("lines");
+    this.isLoading = true;
+    const { at } = this.state;
     const read = async (direction) =>
-      isNone() ? { columns: [], rows: [] } : ask(path, { ...asked(), at, direction, limit: LOAD_LINES }, { signal });
+      this.hasNoLabels ? { columns: [], rows: [] } : this.askLines({ at, direction, limit: LOAD_LINES });
     try {
       const before = await read();
       const after = at ? await read("after") : null; // not earlier: `resume` is of the first answer
-      if (mine !== turn) return;
-      lines = [];
-      body.replaceChildren();
-      hasOlder = before.rows.length === LOAD_LINES;
-      hasNewer = after?.rows.length === LOAD_LINES;
-      resume = before.resume ?? null;
-      isLoaded = true;
-      add(objects(before));
-      const place = lines.length - 1;
-      if (after) add(objects(after));
-      if (state.at) {
-        const there = lines[Math.max(place, 0)]?.element;
+      if (!isNewest()) return;
+      this.lines = [];
+      this.body.replaceChildren();
+      this.hasOlder = before.rows.length === LOAD_LINES;
+      this.hasNewer = after?.rows.length === LOAD_LINES;
+      this.resume = before.resume ?? null;
+      this.isLoaded = true;
+      this.add(objects(before));
+      const place = this.lines.length - 1;
+      if (after) this.add(objects(after));
+      if (this.state.at) {
+        const there = this.lines[Math.max(place, 0)]?.element;
         there?.classList.add("chosen");
-        if (there) body.scrollTop = there.offsetTop - (body.clientHeight - there.offsetHeight) / 2;
+        if (there) this.body.scrollTop = there.offsetTop - (this.body.clientHeight - there.offsetHeight) / 2;
       } else {
-        body.scrollTop = body.scrollHeight;
+        this.scrollToEnd();
       }
-      succeed();
+      this.succeed();
     } catch (error) {
-      if (mine !== turn) return;
-      lines = []; // they may be of another search
-      hasOlder = hasNewer = isLoaded = false;
-      fail(error);
+      if (!isNewest()) return;
+      this.lines = []; // they may be of another search
+      this.hasOlder = this.hasNewer = this.isLoaded = false;
+      this.fail(error);
     } finally {
-      if (mine === turn) isLoading = false;
+      if (isNewest()) this.isLoading = false;
     }
   }
 
-  function succeed() {
-    if (hasFailed) notice("");
-    hasFailed = false;
-    drawCount();
+  succeed() {
+    super.succeed();
+    this.drawCount();
   }
 
-  function fail(error) {
-    if (error.name === "AbortError") return;
-    if (!lines.length) {
-      show(body, h("p", { class: "error" }, error.message));
-      return;
-    }
-    hasFailed = true;
-    notice(error.message, true);
+  fail(error) {
+    if (this.lines.length) return super.fail(error);
+    show(this.body, h("p", { class: "error" }, error.message));
+    return false;
   }
 
   /** Add lines that are not there yet, each at its place. */
-  function add(rows) {
+  add(rows) {
+    const { lines } = this;
     const known = new Set(lines.map((line) => line.key));
     let added = 0;
     for (const row of rows) {
       const key = JSON.stringify([row.label, row.attempt, row.stream, row.line_no]);
       if (known.has(key)) continue;
-      const line = { key, row, ts: row.ts, element: drawLine(row) };
+      const line = { key, row, ts: row.ts, element: this.drawLine(row) };
       let place = lines.length;
       while (place > 0 && compare(lines[place - 1].row, row) > 0) place--;
-      body.insertBefore(line.element, lines[place]?.element ?? null);
+      this.body.insertBefore(line.element, lines[place]?.element ?? null);
       lines.splice(place, 0, line);
       added++;
     }
     return added;
   }
 
-  function drawLine(row) {
+  drawLine(row) {
     const time = clockText(row.ts).slice(11, 23).padEnd(12, row.ts.includes(".") ? "0" : ".000");
-    const link = addressOf(["run", run, "console"], { labels: labelsChoice(), search: state.search, at: row.ts });
+    const link = addressOf(["run", this.run, "console"], { labels: labelsChoice(), search: this.state.search, at: row.ts });
     return h(
       "div",
       { class: row.stream === "stderr" ? "line stderr" : "line" },
       h("a", { class: "time", href: link, title: `${timeText(row.ts)}, line ${row.line_no} of ${row.stream}` }, time),
-      labels()?.length === 1 ? null : h("span", { class: "of clip", title: labelText(row.label) }, labelText(row.label)),
+      this.labels?.length === 1 ? null : h("span", { class: "of clip", title: labelText(row.label) }, labelText(row.label)),
       h(
         "span",
         { class: "text" },
@@ -177,163 +176,132 @@ export async function open(element, run, query, firstReport) {
     );
   }
 
-  function trim(isFromTop) {
+  trim(isFromTop) {
+    const { lines } = this;
     const tooMany = lines.length - LINES_MAX;
     if (tooMany <= 0) return;
     const removed = isFromTop ? lines.splice(0, tooMany) : lines.splice(LINES_MAX, tooMany);
     for (const line of removed) line.element.remove();
-    if (isFromTop) hasOlder = true;
-    else hasNewer = true;
+    if (isFromTop) this.hasOlder = true;
+    else this.hasNewer = true;
   }
 
-  function drawCount() {
-    const words = [`${countText(lines.length, "line")} shown, times in ${zoneText()}`];
-    if (hasOlder) words.push("older ones load at the top");
-    if (hasNewer) words.push("newer ones at the end");
-    count.textContent = words.join(", ");
-    end.disabled = isAtEnd();
-    if (lines.length) body.querySelector(":scope > p")?.remove();
-    else
-      show(
-        body,
-        h(
-          "p",
-          { class: "empty quiet" },
-          isNone()
-            ? noLabelsText(report)
-            : state.search
-              ? "No line has this text."
-              : labels()
-                ? "The chosen labels printed nothing that was recorded."
-                : "Nothing was printed yet, or the console was not recorded.",
-        ),
-      );
+  drawCount() {
+    const words = [`${countText(this.lines.length, "line")} shown, times in ${zoneText()}`];
+    if (this.hasOlder) words.push("older ones load at the top");
+    if (this.hasNewer) words.push("newer ones at the end");
+    this.count.textContent = words.join(", ");
+    this.toEnd.disabled = this.isAtEnd;
+    if (this.lines.length) this.body.querySelector(":scope > p")?.remove();
+    else show(this.body, h("p", { class: "empty quiet" }, this.noLineText()));
+  }
+
+  noLineText() {
+    if (this.hasNoLabels) return noLabelsText(this.report);
+    if (this.state.search) return "No line has this text.";
+    return this.labels ? "The chosen labels printed nothing that was recorded." : "Nothing was printed yet, or the console was not recorded.";
   }
 
   /**
    * Run a request for further lines, unless there is one: it continues while no other lines are chosen. Return false
    * after a failure.
    */
-  async function loadMore(request) {
-    if (isLoading) return true;
-    isLoading = true;
-    const mine = turn;
-    const isWanted = () => mine === turn;
+  async loadMore(request) {
+    if (this.isLoading) return true;
+    this.isLoading = true;
+    const isWanted = this.begin("lines");
     try {
       await request(isWanted);
       if (!isWanted()) return true;
-      isLoading = false;
-      succeed();
+      this.isLoading = false;
+      this.succeed();
     } catch (error) {
       if (!isWanted()) return true;
-      isLoading = false;
-      fail(error);
-      return false;
+      this.isLoading = false;
+      return this.fail(error);
     }
-    loadAtEdges(); // a scroll in the meantime has loaded nothing
+    this.loadAtEdges(); // a scroll in the meantime has loaded nothing
     return true;
   }
 
-  function loadOlder() {
-    if (!hasOlder || !lines.length) return;
-    loadMore(async (isWanted) => {
+  loadOlder() {
+    if (!this.hasOlder || !this.lines.length) return;
+    this.loadMore(async (isWanted) => {
+      const at = this.lines[0].ts;
       // Lines of the same microsecond are asked for again; more of them than a request has are too many to read.
-      let answer = await ask(path, { ...asked(), at: lines[0].ts, limit: LOAD_LINES + 1 }, { signal });
+      let answer = await this.askLines({ at, limit: LOAD_LINES + 1 });
       if (!isWanted()) return;
-      const height = body.scrollHeight;
-      const top = body.scrollTop;
-      let added = add(objects(answer));
+      const height = this.body.scrollHeight;
+      const top = this.body.scrollTop;
+      let added = this.add(objects(answer));
       if (!added && answer.rows.length > LOAD_LINES) {
-        answer = await ask(path, { ...asked(), at: lines[0].ts, limit: NEW_LINES_MAX }, { signal });
+        answer = await this.askLines({ at: this.lines[0].ts, limit: NEW_LINES_MAX });
         if (!isWanted()) return;
-        added = add(objects(answer));
+        added = this.add(objects(answer));
       }
-      hasOlder = added > 0 && answer.rows.length > LOAD_LINES;
-      trim(false);
-      body.scrollTop = top + body.scrollHeight - height;
+      this.hasOlder = added > 0 && answer.rows.length > LOAD_LINES;
+      this.trim(false);
+      this.body.scrollTop = top + this.body.scrollHeight - height;
     });
   }
 
   /** Load lines whose times are after the last one, and the rest of those at its time. */
-  function loadLater() {
-    loadMore(async (isWanted) => {
-      const askAfter = (at) =>
-        ask(path, { ...asked(), at, direction: "after", limit: NEW_LINES_MAX }, { signal });
-      const { ts } = lines.at(-1);
+  loadLater() {
+    this.loadMore(async (isWanted) => {
+      const askAfter = (at) => this.askLines({ at, direction: "after", limit: NEW_LINES_MAX });
+      const { ts } = this.lines.at(-1);
       let answer = await askAfter(justBefore(ts));
       if (!isWanted()) return;
       // More lines of one microsecond than a request has are too many to read.
-      if (!append(objects(answer)) && answer.rows.length === NEW_LINES_MAX) {
+      if (!this.append(objects(answer)) && answer.rows.length === NEW_LINES_MAX) {
         answer = await askAfter(ts);
         if (!isWanted()) return;
-        append(objects(answer));
+        this.append(objects(answer));
       }
-      hasNewer = answer.rows.length === NEW_LINES_MAX;
+      this.hasNewer = answer.rows.length === NEW_LINES_MAX;
     });
   }
 
   /** Load lines that were stored since the last answer, whatever their times. Return false after a failure. */
-  async function follow() {
-    if (isLoading) return true;
-    if (!isLoaded) {
-      await load();
-      return isLoaded || isLoading;
+  async followLines() {
+    if (this.isLoading) return true;
+    if (!this.isLoaded) {
+      await this.load();
+      return this.isLoaded || this.isLoading;
     }
-    return loadMore(async (isWanted) => {
-      const from = resume;
-      const answer = await ask(path, { ...asked(), resume: from, limit: NEW_LINES_MAX }, { signal });
+    return this.loadMore(async (isWanted) => {
+      const from = this.resume;
+      const answer = await this.askLines({ resume: from, limit: NEW_LINES_MAX });
       if (!isWanted()) return;
+      const { lines } = this;
       const rows = objects(answer);
       if (rows.length === NEW_LINES_MAX && (from || !lines.length || compare(rows[0], lines.at(-1).row) > 0)) {
-        load(); // lines before these are missing
+        this.load(); // lines before these are missing
         return;
       }
       // Those before the first line are loaded with others, at the top.
-      append(hasOlder ? rows.filter((row) => compare(row, lines[0].row) > 0) : rows);
-      if (resume === from) resume = answer.resume ?? from;
+      this.append(this.hasOlder ? rows.filter((row) => compare(row, lines[0].row) > 0) : rows);
+      if (this.resume === from) this.resume = answer.resume ?? from;
     });
   }
 
   /** Add lines at the end, and return how many are new. */
-  function append(rows) {
-    const wasAtEnd = isAtEnd(); // now: the reader may have scrolled since the request
-    const added = add(rows);
+  append(rows) {
+    const wasAtEnd = this.isAtEnd; // now: the reader may have scrolled since the request
+    const added = this.add(rows);
     if (!added) return 0;
-    const height = body.scrollHeight;
-    trim(true);
-    if (wasAtEnd) body.scrollTop = body.scrollHeight;
-    else body.scrollTop -= height - body.scrollHeight;
+    const height = this.body.scrollHeight;
+    this.trim(true);
+    if (wasAtEnd) this.scrollToEnd();
+    else this.body.scrollTop -= height - this.body.scrollHeight;
     return added;
   }
 
-  const asked = () => ({ label: labels(), search: state.search });
-
-  function loadAtEdges() {
-    if (body.scrollTop < EDGE_PX) loadOlder();
-    if (hasNewer && body.scrollHeight - body.scrollTop - body.clientHeight < EDGE_PX) loadLater();
+  loadAtEdges() {
+    const { scrollHeight, scrollTop, clientHeight } = this.body;
+    if (scrollTop < EDGE_PX) this.loadOlder();
+    if (this.hasNewer && scrollHeight - scrollTop - clientHeight < EDGE_PX) this.loadLater();
   }
-
-  const onScroll = () => {
-    loadAtEdges();
-    end.disabled = isAtEnd();
-  };
-  body.addEventListener("scroll", onScroll, { passive: true });
-
-  const live = liveRefresh(follow, {
-    pauseFactor: 0,
-    canRefresh: () => !isNone() && !hasNewer && isAtEnd(), // a reader further up asks for nothing
-    concerns: () => report.isOutline || !isLoaded || isActive(report),
-  });
-  body.addEventListener("scroll", live.later, { passive: true });
-
-  load();
-  return () => {
-    aborted.abort();
-    clearTimeout(searchTimer);
-    live.close();
-    removeEventListener("resize", fit);
-    element.removeEventListener("report", onReport);
-  };
 }
 
 /** Return the time one microsecond before another one. */

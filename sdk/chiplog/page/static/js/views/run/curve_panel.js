@@ -268,7 +268,7 @@ export class Panel {
     const { name } = this.axis();
     if (nHidden) return "No value is above 0, so a logarithmic axis shows none.";
     if (nLeft) return "No x is above 0, so a logarithmic axis shows no value.";
-    if (!curve || curve.kind === "none") return this.view.chosenLabels() ? "The chosen labels did not log this metric." : "No value yet.";
+    if (!curve || curve.kind === "none") return this.view.labels ? "The chosen labels did not log this metric." : "No value yet.";
     if (curve.n_nan && curve.n_nan === curve.n_values) return curve.n_values === 1 ? "The only value is NaN." : `All ${wholeText(curve.n_values)} values are NaN.`;
     if (zoom) return `No number between the steps ${wholeText(zoom[0])} and ${wholeText(zoom[1])}.`;
     return name ? `No value of ${name} at the same steps.` : "No number.";

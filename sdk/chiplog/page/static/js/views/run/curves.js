@@ -2,14 +2,16 @@
 // visible, several in one request; while the run changes, only their last buckets are asked for again.
 
 import { lineMark, lineStyle } from "../../charts/chart.js";
-import { h, notice, show } from "../../dom.js";
+import { h, show } from "../../dom.js";
 import { addressOf, setParameters, wholeOf } from "../../net/address.js";
-import { ask, part } from "../../net/api.js";
-import { isActive, liveRefresh } from "../../net/live.js";
+import { part } from "../../net/api.js";
+import { isActive } from "../../net/live.js";
 import { nameFilter } from "../../text/filter.js";
-import { chosenLabels, labelsChoice, noLabelsText, onOtherLabels } from "../../text/labels.js";
+import { labelsChoice, noLabelsText } from "../../text/labels.js";
 import { byName, countText, timeText, valueText, wholeText } from "../../text/texts.js";
+import { MARGIN_PX } from "../view.js";
 import { FAR_PAUSE_MS, Panel, X_NAMES } from "./curve_panel.js";
+import { RunView } from "./run_view.js";
 import { SystemOverlay } from "./system_overlay.js";
 
 const KEYS_AT_ONCE = 6; // in one request: the first curves do not wait for the last
@@ -24,56 +26,40 @@ const AXES_LISTED = 1000;
 const OPEN_PANELS = 60; // groups beyond so many panels start closed
 const SHOWN_AT_FIRST = 60; // panels of a group, until more are asked for
 const RUNS_MAX = 10; // overlaid
-const MARGIN_PX = 150; // panels that are so near to the screen load, too
 const PAN_REST_MS = 150;
 const TYPING_MS = 200;
 const SIZING_MS = 200;
 
-/** The first curves do not wait for the report. */
-export const beginsWithOutline = true;
+export default class CurvesTab extends RunView {
+  static beginsWithOutline = true; // the first curves do not wait for the report
 
-export async function open(element, run, query, report) {
-  const view = new View(element, run, query, report);
-  await view.start();
-  return () => view.close();
-}
-
-class View {
-  constructor(element, run, query, report) {
-    this.element = element;
-    this.report = report;
-    this.others = query.getAll("with").filter((other) => other !== run).slice(0, RUNS_MAX - 1);
-    this.runs = [{ run, name: report.name || run, startMs: Date.parse(report.created_at) }];
-    this.filter = query.get("filter") ?? "";
-    const x = query.get("x") ?? "";
-    this.x = x.startsWith("=") || Object.hasOwn(X_NAMES, x) ? x : ""; // "=KEY" is a metric; "" is as it was defined
-    this.hasDefined = false; // whether a metric has a step metric
-    this.isLog = query.get("log") === "1";
-    this.isLogX = query.get("logx") === "1";
-    this.weight = Math.min(0.99, Math.max(0, Number(query.get("smooth")) || 0));
-    const bounds = ["first", "last"].map((name) => wholeOf(query.get(name)));
-    this.zoom = bounds.includes(null) ? null : bounds.sort((a, b) => a - b);
-    this.wide = new Set(query.getAll("wide")); // keys
-    this.hidden = new Set(query.getAll("hide"));
-    this.showsAll = query.get("all") === "1"; // also metrics that define_metric hides
-    this.picked = pickedOf(query);
-    this.system = new SystemOverlay(run, query.get("system") ?? "", {
-      onChange: () => {
-        setParameters({ system: this.system.name });
-        this.loadSystem();
-        this.redraw();
-      },
-      onCurve: () => this.redraw(),
-    });
-    this.panels = new Map(); // by key
-    this.nShown = new Map(); // panels of a group, by its name
-    this.closed = new Set(query.getAll("closed"));
-    this.opened = new Set(query.getAll("open"));
-    this.version = 0; // of what is asked for; an answer to an older one is not drawn
-    this.nRequests = 0;
-    this.abort = new AbortController();
-    this.isOpen = true;
-  }
+  others = this.query.getAll("with").filter((other) => other !== this.run).slice(0, RUNS_MAX - 1);
+  runs = [{ run: this.run, name: this.report.name || this.run, startMs: Date.parse(this.report.created_at) }];
+  filter = this.query.get("filter") ?? "";
+  x = axisOf(this.query); // "=KEY" is a metric; "" is as it was defined
+  hasDefined = false; // whether a metric has a step metric
+  isLog = this.query.get("log") === "1";
+  isLogX = this.query.get("logx") === "1";
+  weight = Math.min(0.99, Math.max(0, Number(this.query.get("smooth")) || 0));
+  zoom = zoomOf(this.query);
+  wide = new Set(this.query.getAll("wide")); // keys
+  hidden = new Set(this.query.getAll("hide"));
+  showsAll = this.query.get("all") === "1"; // also metrics that define_metric hides
+  picked = pickedOf(this.query);
+  panels = new Map(); // by key
+  nShown = new Map(); // panels of a group, by its name
+  closed = new Set(this.query.getAll("closed"));
+  opened = new Set(this.query.getAll("open"));
+  version = 0; // of what is asked for; an answer to an older one is not drawn
+  nRequests = 0;
+  system = new SystemOverlay(this.run, this.query.get("system") ?? "", {
+    onChange: () => {
+      setParameters({ system: this.system.name });
+      this.loadSystem();
+      this.redraw();
+    },
+    onCurve: () => this.redraw(),
+  });
 
   async start() {
     if (this.others.length) show(this.element, h("p", { class: "quiet" }, "Loading…"));
@@ -84,38 +70,24 @@ class View {
       this.runs.push({ run, name: name || run, startMs: Date.parse(start), config, n_running, completeness });
     });
     if (!this.isOpen) return;
-    this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: `${MARGIN_PX}px` });
-    this.sizes = new ResizeObserver(() => {
-      clearTimeout(this.sizing);
-      this.sizing = setTimeout(() => this.load(), SIZING_MS); // a wider panel has more buckets
-    });
+    this.seen = this.observer((entries) => this.onSeen(entries));
+    const sizes = new ResizeObserver(() => this.later("size", SIZING_MS, () => this.load())); // a wider panel has more buckets
+    this.ends.push(() => sizes.disconnect());
     this.bar = this.drawBar();
     this.place = h("p", { class: "picked", role: "status", hidden: true });
     this.drawPlace();
     this.body = h("div", { class: "curve-groups" });
-    this.sizes.observe(this.body);
+    sizes.observe(this.body);
     this.overlay = h("div", {});
     show(this.overlay, this.overlaid());
     show(this.element, this.bar, this.filterError, this.overlay, this.place, this.body);
     this.drawGroups();
     this.loadVisible();
     this.loadSystem();
-    const changeLabels = onOtherLabels(this.report, () => {
-      this.drawGroups();
-      this.reload();
-    });
-    this.onReport = ({ detail }) => {
-      const before = this.report;
-      this.report = detail;
-      this.drawAxis();
-      if (!changeLabels(detail) && keysText(detail) !== keysText(before)) this.drawGroups();
-      if (before.isOutline) show(this.overlay, this.overlaid());
-      this.catchUp(before, detail);
-    };
-    this.element.addEventListener("report", this.onReport);
+    this.followReports();
     const concerns = () => this.isActive();
-    this.live = liveRefresh(() => this.update(), { pauseMs: PAUSE_MS, pauseFactor: PAUSE_FACTOR, concerns });
-    this.states = liveRefresh(() => this.updateStates(), {
+    this.live = this.follow(() => this.update(), { pauseMs: PAUSE_MS, pauseFactor: PAUSE_FACTOR, concerns });
+    this.follow(() => this.updateStates(), {
       pauseMs: STATES_PAUSE_MS,
       pauseFactor: STATES_PAUSE_FACTOR,
       isQuiet: true,
@@ -123,12 +95,30 @@ class View {
     });
   }
 
+  close() {
+    super.close();
+    this.system.close();
+    for (const panel of this.panels.values()) panel.close();
+  }
+
+  onLabels() {
+    this.drawGroups();
+    this.reload();
+  }
+
+  onReport(before, hasOtherLabels) {
+    this.drawAxis();
+    if (!hasOtherLabels && keysText(this.report) !== keysText(before)) this.drawGroups();
+    if (before.isOutline) show(this.overlay, this.overlaid());
+    this.catchUp(before, this.report);
+  }
+
   /** Return the report of another run; null after an error. */
   async askReport(run, onError) {
     try {
-      return await ask(`runs/${part(run)}`, {}, { signal: this.abort.signal });
+      return await this.ask(`runs/${part(run)}`);
     } catch (error) {
-      if (error.name !== "AbortError") notice(`${run}: ${error.message}`, true);
+      this.fail(error, `${run}: `);
       onError?.(error);
       return null;
     }
@@ -164,22 +154,6 @@ class View {
     return isDone;
   }
 
-  close() {
-    this.isOpen = false;
-    this.abort.abort();
-    clearTimeout(this.typing);
-    clearTimeout(this.panning);
-    clearTimeout(this.sizing);
-    clearTimeout(this.far);
-    this.seen?.disconnect();
-    this.sizes?.disconnect();
-    this.system.close();
-    this.live?.close();
-    this.states?.close();
-    this.element.removeEventListener("report", this.onReport);
-    for (const panel of this.panels.values()) panel.close();
-  }
-
   // -- controls --
 
   drawBar() {
@@ -205,17 +179,13 @@ class View {
     this.reset = h("button", { onclick: () => this.setZoom(null) }, "Reset zoom");
     this.drawZoom();
     this.filterError = h("p", { id: "metric-filter-error", class: "error small", role: "status", hidden: true });
-    this.filterInput = h("input", {
-      ...{ type: "search", class: "grow", placeholder: "Filter metrics: words or /regex/", "aria-label": "Filter metrics" },
-      ...{ value: this.filter, spellcheck: "false", "aria-describedby": "metric-filter-error" },
-      oninput: (event) => {
-        clearTimeout(this.typing);
-        this.filter = event.target.value;
-        this.typing = setTimeout(() => {
-          setParameters({ filter: this.filter });
-          this.drawGroups();
-        }, TYPING_MS);
-      },
+    const setFilter = (filter) => {
+      this.filter = filter;
+      setParameters({ filter });
+      this.drawGroups();
+    };
+    this.filterInput = this.searchInput("Filter metrics", this.filter, TYPING_MS, setFilter, {
+      ...{ placeholder: "Filter metrics: words or /regex/", spellcheck: "false", "aria-describedby": "metric-filter-error" },
     });
     return h(
       "div",
@@ -336,11 +306,11 @@ class View {
    * is drawn at once, one of the others in every second frame: all of them would take a tenth of a second.
    */
   pan(panel, least, most, isOver) {
-    clearTimeout(this.panning);
     const rest = () => {
       this.part = null;
       this.setZoom(Math.round(least), Math.round(most));
     };
+    this.cancel("pan");
     if (isOver) {
       rest();
       return;
@@ -348,7 +318,7 @@ class View {
     const isMoving = Boolean(this.part);
     this.part = [least, most];
     panel.chart.showPart(least, most, true);
-    this.panning = setTimeout(rest, PAN_REST_MS);
+    this.later("pan", PAN_REST_MS, rest);
     if (!isMoving) this.moveOthers(panel, 0);
   }
 
@@ -434,7 +404,7 @@ class View {
       show(this.body, filter.error ? null : this.none(keys.length));
       return;
     }
-    if (this.chosenLabels()?.length === 0) {
+    if (this.hasNoLabels) {
       show(this.body, h("p", { class: "empty" }, noLabelsText(this.report)));
       return;
     }
@@ -546,7 +516,7 @@ class View {
   }
 
   loadSystem() {
-    this.system.load(this.zoom, this.chosenLabels());
+    this.system.load(this.zoom, this.labels);
   }
 
   // -- requests --
@@ -596,19 +566,15 @@ class View {
     const defined = this.x ? null : 1;
     // Of several runs each has one colour: a line, or a band if it has several labels.
     const lines = this.runs.length > 1 ? 1 : null;
-    const parameters = { ...query, x, defined, lines, label: this.chosenLabels() };
-    return ask(`runs/${part(run)}/curves`, parameters, { signal: this.abort.signal });
-  }
-
-  chosenLabels() {
-    return chosenLabels(this.report);
+    const parameters = { ...query, x, defined, lines, label: this.labels };
+    return this.ask(`runs/${part(run)}/curves`, parameters);
   }
 
   // -- live --
 
   /** Ask for the last buckets of the visible curves. */
   async update() {
-    this.system.refresh(this.zoom, this.chosenLabels());
+    this.system.refresh(this.zoom, this.labels);
     const version = this.version;
     const visible = [...this.panels.values()].filter((panel) => panel.isVisible);
     const failed = visible.filter((panel) => panel.hasFailed);
@@ -649,9 +615,18 @@ class View {
 
   /** Update again once parts of curves that are far back may be asked for: also after the last change. */
   updateFar() {
-    clearTimeout(this.far);
-    this.far = setTimeout(this.live.changed, FAR_PAUSE_MS);
+    this.later("far", FAR_PAUSE_MS, this.live.changed);
   }
+}
+
+function axisOf(query) {
+  const x = query.get("x") ?? "";
+  return x.startsWith("=") || Object.hasOwn(X_NAMES, x) ? x : "";
+}
+
+function zoomOf(query) {
+  const bounds = ["first", "last"].map((name) => wholeOf(query.get(name)));
+  return bounds.includes(null) ? null : bounds.sort((a, b) => a - b);
 }
 
 function pickedOf(query) {

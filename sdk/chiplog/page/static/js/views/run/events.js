@@ -1,13 +1,13 @@
 // What happened: the failures of each round from the first one on, tracebacks, alerts, losses, and all events.
 
-import { h, notice, show } from "../../dom.js";
-import { addressOf, setParameters } from "../../net/address.js";
-import { ask, objects, part } from "../../net/api.js";
-import { agentActivity, liveRefresh } from "../../net/live.js";
+import { h, show } from "../../dom.js";
+import { objects } from "../../net/api.js";
+import { agentActivity } from "../../net/live.js";
 import { grid } from "../../tables/grid.js";
 import { ansiPieces } from "../../text/ansi.js";
-import { chosenLabels, labelText, noLabelsText, onOtherLabels } from "../../text/labels.js";
+import { labelText, noLabelsText } from "../../text/labels.js";
 import { countText, exitText, secondsText, timeText, wholeText } from "../../text/texts.js";
+import { RunView } from "./run_view.js";
 
 const EVENTS_MAX = 500;
 const TRACEBACKS_MAX = 50;
@@ -32,164 +32,152 @@ const ROUND_HEADS = [
   ["Reason, and last line of its console"],
 ];
 
-export async function open(element, run, query, firstReport) {
-  const path = `runs/${part(run)}`;
-  const aborted = new AbortController();
-  const { signal } = aborted;
-  const state = Object.fromEntries(["kind", "level", "attempt"].map((name) => [name, query.get(name) ?? ""]));
-  let report = firstReport;
-  let answer = null;
-  let round = null;
-  let labelsShown = LABELS_SHOWN;
-  let turn = 0;
-  let known = null; // digest of the events that are shown; null: others are chosen
-  let hasFailed = false;
-  let live = null;
+export default class EventsTab extends RunView {
+  state = Object.fromEntries(["kind", "level", "attempt"].map((name) => [name, this.query.get(name) ?? ""]));
+  answer = null;
+  round = null;
+  labelsShown = LABELS_SHOWN;
+  known = null; // digest of the events that are shown; null: others are chosen
 
-  const consoleOf = (label, at) => addressOf(["run", run, "console"], { labels: `=${label}`, at });
-  const rounds = roundPanel(consoleOf, (attempt) => choose({ attempt }), () => {
-    labelsShown = Infinity;
-    drawRound();
-  });
-  const tracebacks = tracebackPanel(consoleOf);
-  const alerts = h("div");
-  const losses = h("div");
-  const filters = h("div", { class: "bar" });
-  const body = h("tbody");
-  const more = h("p", { class: "quiet" });
-  const table = h(
-    "section",
-    { class: "panel", "aria-label": "All events" },
-    h("h2", {}, "All events"),
-    filters,
-    grid([["Time"], ["Level"], ["Kind"], ["Label"], ["Message"]], body),
-    more,
-  );
-  const failure = h("p", { class: "error", hidden: true });
-  show(element, rounds.element, failure, tracebacks.element, alerts, losses, table);
+  async start() {
+    this.rounds = roundPanel(this.consoleOf, (attempt) => this.choose({ attempt }), () => {
+      this.labelsShown = Infinity;
+      this.drawRound();
+    });
+    this.tracebacks = tracebackPanel(this.consoleOf);
+    this.alerts = h("div");
+    this.losses = h("div");
+    this.filters = h("div", { class: "bar" });
+    this.body = h("tbody");
+    this.more = h("p", { class: "quiet" });
+    const table = h(
+      "section",
+      { class: "panel", "aria-label": "All events" },
+      h("h2", {}, "All events"),
+      this.filters,
+      grid([["Time"], ["Level"], ["Kind"], ["Label"], ["Message"]], this.body),
+      this.more,
+    );
+    this.failure = h("p", { class: "error", hidden: true });
+    show(this.element, this.rounds.element, this.failure, this.tracebacks.element, this.alerts, this.losses, table);
+    this.followReports();
+    const isLoaded = await this.load();
+    const mayGrow = agentActivity(() => this.report);
+    this.live = this.follow(() => this.load(), { concerns: () => this.known === null || mayGrow() });
+    if (!isLoaded) this.live.changed();
+  }
+
+  onLabels() {
+    this.loadOthers();
+  }
+
+  onReport(before, hasOtherLabels) {
+    if (hasOtherLabels) return;
+    if (this.answer) this.drawReport();
+    if (eventsOf(this.report) !== eventsOf(before)) this.live?.changed(); // also the last ones of a run that has ended
+  }
 
   /** Return false after a failure. */
-  async function load() {
-    const mine = ++turn;
-    const { kind, level, attempt } = state;
-    const label = chosenLabels(report);
-    const asked = known;
-    const askTracebacks = () => ask(`${path}/events`, { kind: "traceback", label, limit: TRACEBACKS_MAX }, { signal });
+  async load() {
+    const isNewest = this.begin("events");
+    const { kind, level, attempt } = this.state;
+    const label = this.labels;
+    const { known } = this;
+    const askTracebacks = () => this.ask(`${this.path}/events`, { kind: "traceback", label, limit: TRACEBACKS_MAX });
     try {
       const [events, failures, first] = await Promise.all([
-        ask(`${path}/events`, { kind, level, label, limit: EVENTS_MAX, known: asked }, { signal }),
-        report.first_failure || attempt ? ask(`${path}/failures`, { attempt }, { signal }) : null,
-        asked ? null : askTracebacks(),
+        this.ask(`${this.path}/events`, { kind, level, label, limit: EVENTS_MAX, known }),
+        this.report.first_failure || attempt ? this.ask(`${this.path}/failures`, { attempt }) : null,
+        known ? null : askTracebacks(),
       ]);
-      const found = asked && events.rows ? await askTracebacks() : first; // what is known has not changed
-      if (mine !== turn) return true;
-      known = events.digest;
-      round = failures;
-      drawRound();
-      drawReport();
+      const found = known && events.rows ? await askTracebacks() : first; // what is known has not changed
+      if (!isNewest()) return true;
+      this.known = events.digest;
+      this.round = failures;
+      this.drawRound();
+      this.drawReport();
       if (found) {
         // Without a label of this choice the answers are about all of them.
         const isNone = label?.length === 0;
-        answer = events;
-        tracebacks.draw(isNone ? [] : objects(found));
-        drawEvents(isNone);
+        this.answer = events;
+        this.tracebacks.draw(isNone ? [] : objects(found));
+        this.drawEvents(isNone);
       }
-      failure.hidden = true;
-      if (hasFailed) notice("");
-      hasFailed = false;
+      this.failure.hidden = true;
+      this.succeed();
     } catch (error) {
-      if (mine !== turn || error.name === "AbortError") return true;
-      if (answer) notice(error.message, true);
-      else show(failure, error.message);
-      hasFailed = Boolean(answer);
-      failure.hidden = hasFailed;
-      return false;
+      return isNewest() ? this.fail(error) : true;
     }
     return true;
   }
 
-  const drawRound = () => rounds.draw(round, labelsShown);
-
-  const titleOf = (kind) => answer.kinds.find((one) => one.kind === kind)?.title ?? kind;
-
-  function drawReport() {
-    showOnce(alerts, report.alerts, (found) => alertPanel(found, consoleOf));
-    showOnce(losses, lossesOf(report), lossPanel);
+  fail(error) {
+    this.failure.hidden = Boolean(this.answer);
+    if (this.answer) return super.fail(error);
+    show(this.failure, error.message);
+    return false;
   }
 
-  function drawEvents(isNone) {
-    drawFilters();
-    const rows = isNone ? [] : objects(answer);
-    showRows(body, rows, (row) => eventRow(row, titleOf(row.kind), consoleOf));
-    const total = answer.kinds
-      .filter((one) => (!state.kind || one.kind === state.kind) && (!state.level || one.level === state.level))
+  drawRound() {
+    this.rounds.draw(this.round, this.labelsShown);
+  }
+
+  titleOf(kind) {
+    return this.answer.kinds.find((one) => one.kind === kind)?.title ?? kind;
+  }
+
+  drawReport() {
+    showOnce(this.alerts, this.report.alerts, (found) => alertPanel(found, this.consoleOf));
+    showOnce(this.losses, lossesOf(this.report), lossPanel);
+  }
+
+  drawEvents(isNone) {
+    this.drawFilters();
+    const { kind, level } = this.state;
+    const rows = isNone ? [] : objects(this.answer);
+    showRows(this.body, rows, (row) => eventRow(row, this.titleOf(row.kind), this.consoleOf));
+    const total = this.answer.kinds
+      .filter((one) => (!kind || one.kind === kind) && (!level || one.level === level))
       .reduce((sum, one) => sum + one.n, 0);
-    if (isNone) more.textContent = noLabelsText(report);
-    else
-      more.textContent = !rows.length
-        ? "No event."
-        : total > rows.length
-          ? `The newest ${rows.length} of ${wholeText(total)}.`
-          : "";
+    const cut = total > rows.length ? `The newest ${rows.length} of ${wholeText(total)}.` : "";
+    this.more.textContent = isNone ? noLabelsText(this.report) : rows.length ? cut : "No event.";
   }
 
-  function drawFilters() {
+  drawFilters() {
     const counts = (name) => {
       const found = new Map();
-      for (const row of answer.kinds) found.set(row[name], (found.get(row[name]) ?? 0) + row.n);
+      for (const row of this.answer.kinds) found.set(row[name], (found.get(row[name]) ?? 0) + row.n);
       return found;
     };
-    const choice = (name, title, values, textOf = (value) => value) => {
+    const choice = (name, values, textOf = (value) => value) => {
       const found = counts(name);
+      const chosen = this.state[name];
+      const option = (value) => h("option", { value, selected: value === chosen }, `${textOf(value)} (${found.get(value) ?? 0})`);
       const select = h(
         "select",
-        { onchange: () => choose({ [name]: select.value }) },
-        h("option", { value: "" }, `all ${title}s`),
-        [...new Set([...values(found), state[name]])]
-          .filter(Boolean)
-          .map((value) =>
-            h("option", { value, selected: value === state[name] }, `${textOf(value)} (${found.get(value) ?? 0})`),
-          ),
+        { onchange: () => this.choose({ [name]: select.value }) },
+        h("option", { value: "" }, `all ${name}s`),
+        [...new Set([...values(found), chosen])].filter(Boolean).map(option),
       );
-      return h("label", {}, `${title[0].toUpperCase()}${title.slice(1)} `, select);
+      return h("label", {}, `${name[0].toUpperCase()}${name.slice(1)} `, select);
     };
-    if (filters.contains(document.activeElement)) return; // an open list stays as it is
+    if (this.filters.contains(document.activeElement)) return; // an open list stays as it is
     show(
-      filters,
-      choice("kind", "kind", (found) => [...found.keys()].sort(), titleOf),
-      choice("level", "level", (found) => LEVELS.filter((level) => found.has(level))),
+      this.filters,
+      choice("kind", (found) => [...found.keys()].sort(), (kind) => this.titleOf(kind)),
+      choice("level", (found) => LEVELS.filter((level) => found.has(level))),
     );
   }
 
-  function choose(changes) {
-    Object.assign(state, changes);
-    setParameters(state);
-    loadOthers();
+  choose(changes) {
+    this.change(changes);
+    this.loadOthers();
   }
 
-  function loadOthers() {
-    known = null;
-    load();
+  loadOthers() {
+    this.known = null;
+    this.load();
   }
-
-  const changeLabels = onOtherLabels(report, loadOthers);
-  const onReport = ({ detail }) => {
-    const before = report;
-    report = detail;
-    if (changeLabels(report)) return;
-    if (answer) drawReport();
-    if (eventsOf(report) !== eventsOf(before)) live?.changed(); // also the last ones of a run that has ended
-  };
-  element.addEventListener("report", onReport);
-  const isLoaded = await load();
-  const mayGrow = agentActivity(() => report);
-  live = liveRefresh(load, { concerns: () => known === null || mayGrow() });
-  if (!isLoaded) live.changed();
-  return () => {
-    aborted.abort();
-    live.close();
-    element.removeEventListener("report", onReport);
-  };
 }
 
 const eventsOf = (report) => JSON.stringify([report.events, report.alerts, report.completeness, report.first_failure]);

@@ -1,11 +1,11 @@
 // Saved files: their list, downloads, and a preview as an image, a table or text.
 
 import { h, show } from "../../dom.js";
-import { setParameters } from "../../net/address.js";
 import { grid } from "../../tables/grid.js";
 import { wordFilter } from "../../text/filter.js";
-import { chosenLabels, noLabelsText, onOtherLabels } from "../../text/labels.js";
+import { noLabelsText } from "../../text/labels.js";
 import { byName, bytesText, countText, timeText, wholeText } from "../../text/texts.js";
+import { RunView } from "./run_view.js";
 import {
   IMAGE_BYTES_MAX,
   TEXT_BYTES_MAX,
@@ -22,119 +22,116 @@ const ROWS_SHOWN = 200; // files, until more are asked for; and rows of a table
 const TYPING_MS = 200;
 const BINARY_BYTES = 4096; // a zero byte among the first so many is in no text
 
-export async function open(element, run, query, firstReport) {
-  let report = firstReport;
-  let aborted = new AbortController();
-  let image = null;
-  let chosen = query.get("file");
-  let isRaw = query.get("as") === "text";
-  let files = report.files;
-  let filter = query.get("filter") ?? "";
-  let nShown = ROWS_SHOWN;
-  let typing = null;
-  const list = h("section", { class: "panel", "aria-label": "List of files" });
-  const preview = h("section", { class: "panel preview", hidden: true, "aria-label": "Preview" });
-  const search = h("input", {
-    ...{ type: "search", class: "grow", placeholder: "Filter paths", "aria-label": "Filter paths", value: filter },
-    oninput: () => {
-      clearTimeout(typing);
-      typing = setTimeout(() => {
-        filter = search.value;
-        setParameters({ filter });
-        drawList();
-      }, TYPING_MS);
-    },
-  });
-  const bar = h("div", { class: "bar" }, search);
-  show(element, bar, list, preview);
+export default class FilesTab extends RunView {
+  state = { filter: this.query.get("filter") ?? "", file: this.query.get("file"), as: this.query.get("as") };
+  nShown = ROWS_SHOWN;
+  reading = new AbortController();
+  image = null; // the address of the shown one
 
-  function drawList() {
-    const labels = chosenLabels(report);
+  async start() {
+    this.list = h("section", { class: "panel", "aria-label": "List of files" });
+    this.preview = h("section", { class: "panel preview", hidden: true, "aria-label": "Preview" });
+    const setFilter = (filter) => {
+      this.change({ filter });
+      this.drawList();
+    };
+    this.bar = h("div", { class: "bar" }, this.searchInput("Filter paths", this.state.filter, TYPING_MS, setFilter));
+    show(this.element, this.bar, this.list, this.preview);
+    this.followReports();
+    this.drawList();
+    this.drawPreview();
+  }
+
+  close() {
+    super.close();
+    this.endPreview();
+  }
+
+  onLabels() {
+    this.drawList();
+  }
+
+  onReport(before) {
+    if (JSON.stringify(this.report.files) === JSON.stringify(before.files)) return;
+    this.drawList();
+    const [old, now] = [before, this.report].map(({ files }) => files.find(({ path }) => path === this.state.file));
+    if (this.state.file && (old?.sha256 !== now?.sha256 || old?.stored !== now?.stored)) this.drawPreview();
+  }
+
+  drawList() {
+    const { files } = this.report;
+    const { labels } = this;
     const ofLabels = files.filter(({ label }) => !labels || labels.includes(label));
-    bar.hidden = ofLabels.length < 2;
+    this.bar.hidden = ofLabels.length < 2;
     if (files.length && !ofLabels.length) {
-      const none = labels.length ? "The chosen labels saved no file." : noLabelsText(report);
-      show(list, h("p", { class: "quiet" }, none));
+      const none = labels.length ? "The chosen labels saved no file." : noLabelsText(this.report);
+      show(this.list, h("p", { class: "quiet" }, none));
       return;
     }
     if (!files.length) {
       const call = h("code", {}, 'run.save("config.yaml")');
-      show(list, h("p", { class: "quiet" }, "No file was saved. ", call, " in the training saves one."));
+      show(this.list, h("p", { class: "quiet" }, "No file was saved. ", call, " in the training saves one."));
       return;
     }
-    const { test } = wordFilter(filter);
+    const { test } = wordFilter(this.state.filter);
     const found = ofLabels.filter(({ path }) => test(path)).sort((a, b) => byName(a.path, b.path));
     const total = found.reduce((sum, file) => sum + file.bytes, 0);
-    const heads = [
-      ["Path"],
-      ["Size", "number"],
-      ["Saved"],
-      ["SHA-256"],
-      [h("span", { class: "hidden-text" }, "Download")],
-    ];
+    const heads = [["Path"], ["Size", "number"], ["Saved"], ["SHA-256"], [h("span", { class: "hidden-text" }, "Download")]];
+    const onMore = () => {
+      this.nShown = Infinity;
+      this.drawList();
+    };
     show(
-      list,
+      this.list,
       h("h2", {}, `${countText(found.length, "file")}, ${bytesText(total)}`),
-      grid(heads, h("tbody", {}, found.slice(0, nShown).map(rowOf))),
-      found.length > nShown
-        ? h("button", { onclick: () => ((nShown = Infinity), drawList()) }, `Show all ${wholeText(found.length)}`)
-        : null,
+      grid(heads, h("tbody", {}, found.slice(0, this.nShown).map((file) => this.rowOf(file)))),
+      found.length > this.nShown ? h("button", { onclick: onMore }, `Show all ${wholeText(found.length)}`) : null,
     );
   }
 
-  function rowOf(file) {
-    const open = h("button", { class: "bare", onclick: () => choose(file.path) }, file.path);
+  rowOf(file) {
+    const open = h("button", { class: "bare", onclick: () => this.choose(file.path) }, file.path);
     return h(
       "tr",
-      { class: file.path === chosen ? "chosen" : null },
+      { class: file.path === this.state.file ? "chosen" : null },
       h("th", { scope: "row" }, file.stored ? open : file.path),
       h("td", { class: "number" }, bytesText(file.bytes)),
       h("td", {}, timeText(file.ts)),
       h("td", {}, h("code", { title: file.sha256 }, file.sha256.slice(0, 12))),
-      h("td", {}, file.stored ? download(file) : h("span", { class: "quiet" }, "has not arrived")),
+      h("td", {}, file.stored ? this.download(file) : h("span", { class: "quiet" }, "has not arrived")),
     );
   }
 
-  function download(file) {
-    const name = file.path.split("/").at(-1);
-    return h(
-      "a",
-      { href: fileAddress(run, file.path), download: name, "aria-label": `Download ${file.path}` },
-      "Download",
-    );
+  download({ path }) {
+    const name = path.split("/").at(-1);
+    return h("a", { href: fileAddress(this.run, path), download: name, "aria-label": `Download ${path}` }, "Download");
   }
 
-  function choose(path) {
-    chosen = path;
-    isRaw = false;
-    setParameters({ file: path, as: null });
-    drawList();
-    drawPreview();
-    if (path !== null) preview.scrollIntoView({ block: "nearest" });
+  choose(path) {
+    this.change({ file: path, as: null });
+    this.drawList();
+    this.drawPreview();
+    if (path !== null) this.preview.scrollIntoView({ block: "nearest" });
   }
 
-  function setRaw(next) {
-    isRaw = next;
-    setParameters({ as: isRaw ? "text" : null });
-    drawPreview();
+  endPreview() {
+    this.reading.abort();
+    if (this.image) URL.revokeObjectURL(this.image);
+    this.image = null;
   }
 
-  function forget() {
-    aborted.abort();
-    aborted = new AbortController();
-    if (image) URL.revokeObjectURL(image);
-    image = null;
-  }
-
-  async function drawPreview() {
-    forget();
-    const file = files.find(({ path }) => path === chosen);
-    preview.hidden = !chosen;
-    if (!chosen) return;
-    const head = h("div", { class: "bar" }, h("h2", {}, chosen), h("button", { onclick: () => choose(null) }, "Close"));
+  async drawPreview() {
+    this.endPreview();
+    this.reading = new AbortController();
+    const { signal } = this.reading;
+    const { file: path } = this.state;
+    const file = this.report.files.find((one) => one.path === path);
+    this.preview.hidden = !path;
+    if (!path) return;
+    const head = h("div", { class: "bar" }, h("h2", {}, path), h("button", { onclick: () => this.choose(null) }, "Close"));
     if (!file?.stored) {
       const why = file ? "Its content has not arrived yet." : "The run has no such file.";
-      show(preview, head, h("p", { class: "quiet" }, why));
+      show(this.preview, head, h("p", { class: "quiet" }, why));
       return;
     }
     const facts = h(
@@ -143,73 +140,52 @@ export async function open(element, run, query, firstReport) {
       `${bytesText(file.bytes)}${file.bytes < 1024 ? "" : ` (${wholeText(file.bytes)} bytes)`} · SHA-256 `,
       h("code", {}, file.sha256),
       " · ",
-      download(file),
+      this.download(file),
     );
-    const { signal } = aborted;
-    show(preview, head, facts, h("p", { class: "quiet" }, "Loading…"));
+    show(this.preview, head, facts, h("p", { class: "quiet" }, "Loading…"));
     try {
-      const isImage = kindOf(chosen) === "image" && file.bytes <= IMAGE_BYTES_MAX;
-      const content = await readStart(run, chosen, isImage ? IMAGE_BYTES_MAX : TEXT_BYTES_MAX, signal);
-      if (!signal.aborted) show(preview, head, facts, contentOf(file, content, isImage));
+      const isImage = kindOf(path) === "image" && file.bytes <= IMAGE_BYTES_MAX;
+      const content = await readStart(this.run, path, isImage ? IMAGE_BYTES_MAX : TEXT_BYTES_MAX, signal);
+      if (!signal.aborted) show(this.preview, head, facts, this.contentOf(file, content, isImage));
     } catch (error) {
-      if (error.name !== "AbortError") show(preview, head, facts, h("p", { class: "error" }, error.message));
+      if (error.name !== "AbortError") show(this.preview, head, facts, h("p", { class: "error" }, error.message));
     }
   }
 
   /** Return elements that show a content, or its first part. */
-  function contentOf(file, content, isImage) {
+  contentOf(file, content, isImage) {
     const blob = isImage ? imageOf(content) : null;
     if (blob) {
-      image = URL.createObjectURL(blob);
+      this.image = URL.createObjectURL(blob);
       const size = h("p", { class: "quiet small" });
       const showSize = ({ target }) => (size.textContent = `${target.naturalWidth} × ${target.naturalHeight} pixels`);
-      return [h("img", { src: image, alt: file.path, onload: showSize }), size];
+      return [h("img", { src: this.image, alt: file.path, onload: showSize }), size];
     }
     const start = content.subarray(0, TEXT_BYTES_MAX);
     if (start.subarray(0, BINARY_BYTES).includes(0)) {
       return h("p", { class: "quiet" }, "This file is neither text nor a PNG, JPEG, GIF or WebP image. Download it.");
     }
+    const isRaw = this.state.as === "text";
     const isPart = file.bytes > start.length;
     const text = new TextDecoder().decode(start);
-    const cut = `The first ${bytesText(start.length)} of ${bytesText(file.bytes)}.`;
+    const part = `first ${bytesText(start.length)} of ${bytesText(file.bytes)}.`;
     const table = kindOf(file.path) === "table" ? tableOf(file.path, text, ROWS_SHOWN, isPart) : null;
     const pretty = !table && !isPart && file.path.endsWith("json") ? indented(text) : null;
-    const other = h(
-      "button",
-      { onclick: () => setRaw(!isRaw) },
-      isRaw ? (table ? "As a table" : "Indented") : "As saved",
-    );
+    const onSwitch = () => {
+      this.change({ as: isRaw ? null : "text" });
+      this.drawPreview();
+    };
+    const other = h("button", { onclick: onSwitch }, !isRaw ? "As saved" : table ? "As a table" : "Indented");
     const switched = table || (pretty !== null && pretty !== text) ? other : null;
     if (table && !isRaw) {
-      const words = `${tableText(table)}${isPart ? ` Read from the first ${bytesText(start.length)} of ${bytesText(file.bytes)}.` : ""}`;
+      const words = `${tableText(table)}${isPart ? ` Read from the ${part}` : ""}`;
       return [h("p", { class: "quiet" }, words, " ", switched), tableElement(table)];
     }
     return [
-      isPart || switched ? h("p", { class: "quiet" }, isPart ? `${cut} ` : null, switched) : null,
+      isPart || switched ? h("p", { class: "quiet" }, isPart ? `The ${part} ` : null, switched) : null,
       h("pre", { tabindex: 0 }, (isRaw ? text : (pretty ?? text)) || "(empty)"),
     ];
   }
-
-  const changeLabels = onOtherLabels(report, drawList);
-  const onReport = (event) => {
-    report = event.detail;
-    changeLabels(report);
-    const before = JSON.stringify(files);
-    files = report.files;
-    if (JSON.stringify(files) === before) return;
-    drawList();
-    const old = JSON.parse(before).find(({ path }) => path === chosen);
-    const now = files.find(({ path }) => path === chosen);
-    if (chosen && (old?.sha256 !== now?.sha256 || old?.stored !== now?.stored)) drawPreview();
-  };
-  element.addEventListener("report", onReport);
-  drawList();
-  drawPreview();
-  return () => {
-    forget();
-    clearTimeout(typing);
-    element.removeEventListener("report", onReport);
-  };
 }
 
 /** Return JSON with a line per value; null if it is none, or has numbers that a browser would change. */

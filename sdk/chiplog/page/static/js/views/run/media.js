@@ -2,14 +2,15 @@
 // step is chosen for the whole tab, the newest at first.
 
 import { histogramMap } from "../../charts/histogram_map.js";
-import { h, notice, show } from "../../dom.js";
+import { h, show } from "../../dom.js";
 import { addressOf, setParameters, wholeOf } from "../../net/address.js";
-import { ask, part } from "../../net/api.js";
-import { hasGrown, isActive, liveRefresh } from "../../net/live.js";
+import { ask } from "../../net/api.js";
+import { hasGrown, isActive } from "../../net/live.js";
 import { nameFilter } from "../../text/filter.js";
-import { chosenLabels, labelText, noLabelsText, onOtherLabels } from "../../text/labels.js";
+import { labelText, noLabelsText } from "../../text/labels.js";
 import { bytesText, countText, wholeText } from "../../text/texts.js";
 import { layerSwitches, mediaElement } from "./logged_media.js";
+import { RunView } from "./run_view.js";
 import {
   IMAGE_BYTES_MAX,
   TEXT_BYTES_MAX,
@@ -40,76 +41,53 @@ run.log({"digits": chiplog.Image(pixels, caption="a 7")})
 run.log({"predictions": chiplog.Table(columns=["id", "loss"], data=rows)})
 run.save("samples/step_100.png")`;
 
-export async function open(element, run, query, report) {
-  const view = new View(element, run, query, report);
-  await view.start();
-  return () => view.close();
-}
-
-class View {
-  constructor(element, run, query, report) {
-    Object.assign(this, { element, run, report });
-    this.filter = query.get("filter") ?? "";
-    this.search = query.get("search") ?? "";
-    this.isLog = query.get("log") === "1";
-    this.step = wholeOf(query.get("step"));
-    const [first, last] = [wholeOf(query.get("first")), wholeOf(query.get("last"))];
-    this.zoom = first === null && last === null ? null : { first, last };
-    this.ranges = new Map(); // of values, by key
-    for (const text of query.getAll("range")) {
-      const [low, high] = text.split(",", 2);
-      const key = text.slice(low.length + (high ?? "").length + 2);
-      if (key && Number(low) < Number(high)) this.ranges.set(key, [Number(low), Number(high)]);
-    }
-    this.panels = new Map(); // by kind and name
-    this.urls = new Map(); // of images, by digest
-    this.timers = new Map(); // by control
-    this.abort = new AbortController();
-    this.isOpen = true;
-  }
+export default class MediaTab extends RunView {
+  filter = this.query.get("filter") ?? "";
+  search = this.query.get("search") ?? "";
+  isLog = this.query.get("log") === "1";
+  step = wholeOf(this.query.get("step"));
+  zoom = zoomOf(this.query);
+  ranges = rangesOf(this.query); // of values, by key
+  panels = new Map(); // by kind and name
+  urls = new Map(); // of images, by digest
 
   async start() {
-    this.media = await ask(`runs/${part(this.run)}/media`, {}, { signal: this.abort.signal });
+    this.media = await this.ask(`${this.path}/media`);
     if (!this.isOpen) return;
-    this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "150px" });
+    this.seen = this.observer((entries) => this.onSeen(entries));
     this.bar = h("div", { class: "bar" });
     this.body = h("div");
     show(this.element, this.bar, this.body);
     this.drawBar();
     this.drawSections();
-    const changeLabels = onOtherLabels(this.report, () => {
-      this.redrawAll();
-      for (const kind of Object.keys(this.sections())) if (!kind.startsWith("saved")) this.reload(kind);
-    });
-    this.onReport = ({ detail }) => {
-      const before = this.report;
-      this.report = detail;
-      if (!changeLabels(detail) && JSON.stringify(detail.files) !== JSON.stringify(before.files)) this.redrawAll();
-      if (hasGrown(before, detail)) this.live.changed();
-    };
-    this.element.addEventListener("report", this.onReport);
+    this.followReports();
     const concerns = () => isActive(this.report) || this.waiting().length > 0;
-    const pauses = { pauseMs: PAUSE_MS, pauseFactor: PAUSE_FACTOR, isQuiet: true };
-    this.live = liveRefresh(() => this.refresh(), { ...pauses, concerns });
+    this.live = this.follow(() => this.refresh(), { pauseMs: PAUSE_MS, pauseFactor: PAUSE_FACTOR, isQuiet: true, concerns });
   }
 
   close() {
-    this.isOpen = false;
-    this.abort.abort();
-    this.live?.close();
-    for (const timer of this.timers.values()) clearTimeout(timer);
-    this.seen?.disconnect();
-    this.element.removeEventListener("report", this.onReport);
+    super.close();
     for (const panel of this.panels.values()) panel.close();
     for (const url of this.urls.values()) URL.revokeObjectURL(url);
+  }
+
+  onLabels() {
+    this.redrawAll();
+    for (const kind of Object.keys(this.sections())) if (!kind.startsWith("saved")) this.reload(kind);
+  }
+
+  onReport(before, hasOtherLabels) {
+    const hasOtherFiles = JSON.stringify(this.report.files) !== JSON.stringify(before.files);
+    if (!hasOtherLabels && hasOtherFiles) this.redrawAll();
+    if (hasGrown(before, this.report)) this.live.changed();
   }
 
   // -- what there is --
 
   /** Return {histograms, texts, image, figure, …, savedImages, savedTables}: names with what is known of each. */
   sections() {
-    const labels = this.labels();
-    if (labels?.length === 0) return {};
+    const { labels } = this;
+    if (this.hasNoLabels) return {};
     const files = this.report.files.filter(({ label }) => !labels || labels.includes(label));
     const series = (kind) => seriesOf(files.filter(({ path }) => kindOf(path) === kind)).map((one) => [one.name, one]);
     const keys = (rows) => rows.map((row) => [row.key, row]);
@@ -121,10 +99,6 @@ class View {
       savedImages: series("image"),
       savedTables: series("table"),
     };
-  }
-
-  labels() {
-    return chosenLabels(this.report);
   }
 
   /** Return the first and the last step with anything; null without steps. */
@@ -146,23 +120,14 @@ class View {
       show(this.bar);
       return;
     }
-    const typed = (name, text, after) =>
-      h("input", {
-        ...{
-          type: "search",
-          placeholder: text,
-          "aria-label": text,
-          value: this[name],
-          class: name === "filter" ? "grow" : null,
-        },
-        oninput: (event) => {
-          this[name] = event.target.value;
-          this.later(name, TYPING_MS, () => {
-            setParameters({ [name]: this[name] });
-            after();
-          });
-        },
-      });
+    const typed = (name, title, action, attributes) => {
+      const onText = (text) => {
+        this[name] = text;
+        setParameters({ [name]: text });
+        action();
+      };
+      return this.searchInput(title, this[name], TYPING_MS, onText, attributes);
+    };
     const log = h(
       "label",
       {},
@@ -191,7 +156,7 @@ class View {
       this.bar,
       typed("filter", "Filter names", () => this.drawSections()),
       this.media.histograms.length ? log : null,
-      this.media.texts.length ? typed("search", "Search texts", () => this.reload("texts")) : null,
+      this.media.texts.length ? typed("search", "Search texts", () => this.reload("texts"), { class: null }) : null,
       bounds &&
         h(
           "span",
@@ -220,12 +185,6 @@ class View {
     this.reset.hidden = !this.zoom && !this.ranges.size;
   }
 
-  /** Call a function once a control rests. */
-  later(control, ms, then) {
-    clearTimeout(this.timers.get(control));
-    this.timers.set(control, setTimeout(then, ms));
-  }
-
   /** Follow the slider, with one request for where it rests. */
   slide(step) {
     this.number.value = step;
@@ -233,7 +192,7 @@ class View {
   }
 
   setStep(step) {
-    clearTimeout(this.timers.get("step"));
+    this.cancel("step");
     this.step = step;
     setParameters({ step });
     this.drawStep();
@@ -296,7 +255,7 @@ class View {
       panel.close();
       this.panels.delete(id);
     }
-    if (this.labels()?.length === 0) {
+    if (this.hasNoLabels) {
       show(this.body, h("p", { class: "empty" }, noLabelsText(this.report)));
     } else if (!sections.some(([, , n]) => n)) {
       show(
@@ -387,7 +346,7 @@ class View {
 
   async refresh() {
     try {
-      const media = await ask(`runs/${part(this.run)}/media`, {}, { signal: this.abort.signal });
+      const media = await this.ask(`${this.path}/media`);
       const isNew = JSON.stringify(media) !== JSON.stringify(this.media);
       this.media = media;
       for (const panel of this.waiting()) panel.onStep();
@@ -396,13 +355,8 @@ class View {
       await Promise.all([...this.panels.values()].map((panel) => panel.loading)); // the pause is by all requests
       return true;
     } catch (error) {
-      this.fail(error);
-      return false;
+      return this.fail(error);
     }
-  }
-
-  fail(error) {
-    if (error.name !== "AbortError" && this.isOpen) notice(error.message, true);
   }
 
   /** Return the address of an image for <img>; null if the file is no known image. */
@@ -485,12 +439,12 @@ class HistogramPanel extends Panel {
   async load(signal) {
     const { view, name } = this;
     const [low, high] = view.ranges.get(name) ?? [];
-    const query = { key: name, label: view.labels(), ...view.zoom, low, high, ...this.map.size() };
-    const data = await ask(`runs/${part(view.run)}/histograms`, query, { signal });
+    const query = { key: name, label: view.labels, ...view.zoom, low, high, ...this.map.size() };
+    const data = await ask(`${view.path}/histograms`, query, { signal });
     this.content.hidden = !data.n;
     const most = data.n ? Math.max(...data.n_steps) : 0;
     const notes = [
-      data.n ? countText(data.n, "histogram") : `No histogram of ${view.labels() ? "the chosen labels" : "any label"} in these steps.`,
+      data.n ? countText(data.n, "histogram") : `No histogram of ${view.labels ? "the chosen labels" : "any label"} in these steps.`,
       data.n_labels > 1 ? `sum of ${wholeText(data.n_labels)} labels` : null,
       most > 1 ? `a column has up to ${most} steps` : null,
       data.n && data.is_exact ? "rows are the bins" : null,
@@ -534,7 +488,7 @@ class LoggedPanel extends StepPanel {
   async load(signal) {
     const { view, name } = this;
     const { kind } = this.what;
-    const found = await ask(`runs/${part(view.run)}/logged`, { key: name, kind, label: view.labels(), step: view.step }, { signal });
+    const found = await ask(`${view.path}/logged`, { key: name, kind, label: view.labels, step: view.step }, { signal });
     this.steps = found;
     const text = JSON.stringify(found);
     if (text === this.shown) return; // redrawing would stop a player
@@ -543,10 +497,10 @@ class LoggedPanel extends StepPanel {
     this.isWaiting = rows.some(({ is_stored: isStored, masks }) => !isStored || masks.some((mask) => !mask.is_stored));
     const where = nSteps
       ? `step ${wholeText(step)} · logged at ${countText(nSteps, "step")}${found.is_cut ? ` · the first ${rows.length}` : ""}`
-      : `Nothing of ${view.labels() ? "the chosen labels" : "any label"}.`;
+      : `Nothing of ${view.labels ? "the chosen labels" : "any label"}.`;
     const switches = layerSwitches(rows, this.isOff, () => this.content.querySelectorAll(".media-frame").forEach((frame) => frame.draw()));
     show(this.notes, where, switches);
-    const context = { run: view.run, key: name, kind, step, isOff: this.isOff, table: this.table, signal: view.abort.signal };
+    const context = { run: view.run, key: name, kind, step, isOff: this.isOff, table: this.table, signal: view.signal };
     const items = h("div", { class: `media-items of-${kind}` });
     const fill = (n) => items.append(...rows.slice(items.childElementCount, n).map((row) => mediaElement(row, context)));
     fill(kind === "table" ? TABLES_AT_FIRST : ITEMS_AT_FIRST);
@@ -558,15 +512,15 @@ class LoggedPanel extends StepPanel {
 class TextPanel extends StepPanel {
   async load(signal) {
     const { view, name } = this;
-    const query = { key: name, label: view.labels(), step: view.step, search: view.search };
-    const found = await ask(`runs/${part(view.run)}/texts`, query, { signal });
+    const query = { key: name, label: view.labels, step: view.step, search: view.search };
+    const found = await ask(`${view.path}/texts`, query, { signal });
     this.steps = found;
     const { step, n_steps: nSteps, rows } = found;
     const where = view.search
       ? `${found.is_cut ? "The newest " : ""}${countText(rows.length, "text")} with “${view.search}”`
       : nSteps
         ? `step ${wholeText(step)} · logged at ${countText(nSteps, "step")}`
-        : `No text of ${view.labels() ? "the chosen labels" : "any label"}.`;
+        : `No text of ${view.labels ? "the chosen labels" : "any label"}.`;
     show(this.notes, where, found.is_cut && !view.search ? ` · the first ${rows.length} labels` : null);
     show(
       this.content,
@@ -593,7 +547,7 @@ class TextPanel extends StepPanel {
         {
           onclick: async () => {
             const query = { key: this.name, label: row.label, step: row.step };
-            const whole = await ask(`runs/${part(view.run)}/texts`, query, { signal: this.abort.signal }).catch(
+            const whole = await ask(`${view.path}/texts`, query, { signal: this.abort.signal }).catch(
               (error) => view.fail(error),
             );
             if (!whole) return;
@@ -674,6 +628,21 @@ class TablePanel extends FilePanel {
       );
     else show(this.content, tableElement(table), h("p", { class: "quiet small" }, tableText(table)));
   }
+}
+
+function zoomOf(query) {
+  const [first, last] = [wholeOf(query.get("first")), wholeOf(query.get("last"))];
+  return first === null && last === null ? null : { first, last };
+}
+
+function rangesOf(query) {
+  const ranges = new Map();
+  for (const text of query.getAll("range")) {
+    const [low, high] = text.split(",", 2);
+    const key = text.slice(low.length + (high ?? "").length + 2);
+    if (key && Number(low) < Number(high)) ranges.set(key, [Number(low), Number(high)]);
+  }
+  return ranges;
 }
 
 const PANELS = { histograms: HistogramPanel, texts: TextPanel, savedImages: ImagePanel, savedTables: TablePanel };

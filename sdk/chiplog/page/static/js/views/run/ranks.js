@@ -2,353 +2,350 @@
 
 import { heatMap } from "../../charts/heat_map.js";
 import { timeline } from "../../charts/timeline.js";
-import { h, notice, show } from "../../dom.js";
-import { addressOf, readAddress, setParameters, wholeOf } from "../../net/address.js";
-import { ask, objects, part } from "../../net/api.js";
-import { hasGrown, isActive, liveRefresh } from "../../net/live.js";
-import { chosenLabels, labelText, noLabelsText, onOtherLabels } from "../../text/labels.js";
-import { bytesText, countText, durationText, exitText, phaseText, secondsText, timeText, wholeText } from "../../text/texts.js";
+import { h, show } from "../../dom.js";
+import { addressOf, wholeOf } from "../../net/address.js";
+import { hasGrown, isActive } from "../../net/live.js";
+import { labelTable } from "../../tables/label_table.js";
+import { countText, phaseText, timeText, wholeText } from "../../text/texts.js";
+import { RunView } from "./run_view.js";
 import { stepPhases } from "./step_phases.js";
 
 const VERDICT_PAUSE_MS = 10000; // it reads all phases of the run
 const OVERLAP_COLUMNS = 16; // asked for again; all of them are with each sentence
 const AROUND = 10; // steps before and after a chosen one on the timeline
 const LANES = 64; // labels on the timeline
-const ROWS_SHOWN = 64; // of the table, until more are asked for
 
-/** Nothing here waits for the report of the run. */
-export const beginsWithOutline = true;
+export default class RanksTab extends RunView {
+  static beginsWithOutline = true; // nothing here waits for the report of the run
 
-export async function open(element, run, query, firstReport, verdict) {
-  let report = firstReport;
-  const path = `runs/${part(run)}`;
-  const aborted = new AbortController();
-  const { signal } = aborted;
-  const state = readState(query);
-  let heat = null;
-  let turn = 0; // of the heat map: an answer for what is no longer chosen is not drawn
-  let phaseNames = []; // in the order of their colours
-  let lanesTurn = 0; // of the timeline, likewise
-  let stepTurn = 0; // of the phases of a step, likewise
-  let lanesShown = null; // its last answer
+  state = readState(this.query);
+  heat = null;
+  phaseNames = []; // in the order of their colours
+  shownLanes = null; // the last answer of the timeline
+  isLoaded = false;
+  verdictAt = performance.now();
 
-  const phases = h("select", { "aria-label": "Phase", onchange: () => go({ phase: phases.value }) });
-  const whole = h("button", { onclick: () => go({ first: null, last: null }) }, "All steps");
-  const range = h("span", { class: "quiet" });
-  const bound = (name, title) =>
-    h("input", {
-      type: "number",
-      min: 0,
-      step: 1,
-      class: "step-bound",
-      "aria-label": title,
-      onchange: ({ target }) => choose(name, target),
+  async start() {
+    const chooses = {
+      onChoose: (label, step) => this.go({ label, step }),
+      onRange: (first, last) => this.go({ first, last }),
+    };
+    this.map = heatMap(chooses);
+    this.lanes = timeline(chooses);
+    this.steps = stepPhases({
+      onStep: (step) => this.go({ step }),
+      onClose: () => this.go({ step: null, label: null }),
+      consoleOf: this.consoleOf,
     });
-  const bounds = { first: bound("first", "First step"), last: bound("last", "Last step") };
-  const map = heatMap({
-    onChoose: (label, step) => go({ label, step }),
-    onRange: (first, last) => go({ first, last }),
-  });
-  const mapPanel = h(
-    "section",
-    { class: "panel", hidden: true, "aria-label": "Excess over the median" },
-    h(
-      "div",
-      { class: "bar" },
-      h("h2", {}, "Excess over the median of each step"),
-      h("label", {}, "Phase ", phases),
-      h("span", {}, "Steps ", bounds.first, " to ", bounds.last),
-      whole,
-      range,
-    ),
-    map.element,
-  );
-  const lanes = timeline({
-    onChoose: (label, step) => go({ label, step }),
-    onRange: (first, last) => go({ first, last }),
-  });
-  const lanesRange = h("span", { class: "quiet" });
-  const lanesOrder = h(
-    "select",
-    { "aria-label": "Order of labels", onchange: () => go({ lanes: lanesOrder.value, skip: 0 }) },
-    h("option", { value: "rank" }, "by rank"),
-    h("option", { value: "slow" }, "slowest first"),
-  );
-  const move = (by, text, title) =>
-    h("button", { "aria-label": title, onclick: () => go({ skip: Math.max(0, state.skip + by) }) }, text);
-  const [lanesBefore, lanesAfter] = [move(-LANES, "‹", "Labels before"), move(LANES, "›", "Labels after")];
-  const lanesCount = h("span");
-  const lanesMore = h("span", { hidden: true }, lanesBefore, lanesCount, lanesAfter);
-  const lanesPanel = h(
-    "section",
-    { class: "panel", hidden: true, "aria-label": "Phases over time" },
-    h(
-      "div",
-      { class: "bar" },
-      h("h2", {}, "Phases over time"),
-      h("label", {}, "Order ", lanesOrder),
-      lanesMore,
-      lanesRange,
-    ),
-    lanes.element,
-  );
-  const stepBars = stepPhases({
-    onStep: (step) => go({ step }),
-    onClose: () => go({ step: null, label: null }),
-    consoleOf: (label, at) => addressOf(["run", run, "console"], { labels: `=${label}`, at }),
-  });
-  const table = labelTable(run, state, report);
-  const changeLabels = onOtherLabels(report, () => {
-    heat = null;
-    for (const load of [loadHeat, loadStep, loadTimeline]) load().catch(fail);
-  });
-  let isLoaded = false;
-  const live = liveRefresh(refresh, { canRefresh: () => isLoaded, concerns: () => isActive(report) });
-  const onReport = ({ detail }) => {
-    const isNew = hasGrown(report, detail);
-    report = detail;
-    table.setReport(detail);
-    changeLabels(detail);
-    if (isNew) live.changed();
-  };
-  element.addEventListener("report", onReport);
-  show(element, mapPanel, lanesPanel, stepBars.element, table.element);
+    this.table = labelTable(this.run, this.state, this.report);
+    show(this.element, this.heatPanel(), this.lanesPanel(), this.steps.element, this.table.element);
+    this.verdict.follow = (changes) => this.followVerdict(changes);
+    const concerns = () => isActive(this.report);
+    this.live = this.follow(() => this.refresh(), { canRefresh: () => this.isLoaded, concerns });
+    this.followReports();
+    this.loadAll();
+  }
 
-  function go(given) {
+  close() {
+    super.close();
+    this.map.close();
+    this.lanes.close();
+  }
+
+  onLabels() {
+    this.heat = null;
+    for (const load of [this.loadHeat(), this.loadStep(), this.loadLanes()]) load.catch((error) => this.fail(error));
+  }
+
+  onReport(before) {
+    this.table.setReport(this.report);
+    if (hasGrown(before, this.report)) this.live.changed();
+  }
+
+  fail(error) {
+    if (this.verdict.found || error.name === "AbortError") return super.fail(error);
+    this.verdict.fail(error);
+    return false;
+  }
+
+  heatPanel() {
+    const bound = (name, title) => {
+      const onchange = ({ target }) => {
+        const value = target.value === "" ? null : Math.max(0, Math.round(Number(target.value)));
+        this.go({ first: this.state.first, last: this.state.last, [name]: value });
+      };
+      return h("input", { type: "number", min: 0, step: 1, class: "step-bound", "aria-label": title, onchange });
+    };
+    this.bounds = { first: bound("first", "First step"), last: bound("last", "Last step") };
+    this.phases = h("select", { "aria-label": "Phase", onchange: () => this.go({ phase: this.phases.value }) });
+    this.allSteps = h("button", { onclick: () => this.go({ first: null, last: null }) }, "All steps");
+    this.heatRange = h("span", { class: "quiet" });
+    this.heatElement = h(
+      "section",
+      { class: "panel", hidden: true, "aria-label": "Excess over the median" },
+      h(
+        "div",
+        { class: "bar" },
+        h("h2", {}, "Excess over the median of each step"),
+        h("label", {}, "Phase ", this.phases),
+        h("span", {}, "Steps ", this.bounds.first, " to ", this.bounds.last),
+        this.allSteps,
+        this.heatRange,
+      ),
+      this.map.element,
+    );
+    return this.heatElement;
+  }
+
+  lanesPanel() {
+    this.lanesRange = h("span", { class: "quiet" });
+    this.lanesOrder = h(
+      "select",
+      { "aria-label": "Order of labels", onchange: () => this.go({ lanes: this.lanesOrder.value, skip: 0 }) },
+      h("option", { value: "rank" }, "by rank"),
+      h("option", { value: "slow" }, "slowest first"),
+    );
+    const move = (by, text, title) =>
+      h("button", { "aria-label": title, onclick: () => this.go({ skip: Math.max(0, this.state.skip + by) }) }, text);
+    this.lanesBefore = move(-LANES, "‹", "Labels before");
+    this.lanesAfter = move(LANES, "›", "Labels after");
+    this.lanesCount = h("span");
+    this.lanesMore = h("span", { hidden: true }, this.lanesBefore, this.lanesCount, this.lanesAfter);
+    this.lanesElement = h(
+      "section",
+      { class: "panel", hidden: true, "aria-label": "Phases over time" },
+      h(
+        "div",
+        { class: "bar" },
+        h("h2", {}, "Phases over time"),
+        h("label", {}, "Order ", this.lanesOrder),
+        this.lanesMore,
+        this.lanesRange,
+      ),
+      this.lanes.element,
+    );
+    return this.lanesElement;
+  }
+
+  /** Load what the address asks for. Without a choice, the sentence says which phase and steps to show. */
+  async loadAll() {
+    const { verdict } = this;
+    const failFirst = (error) => {
+      this.fail(error);
+      this.live.changed(); // asks again
+    };
+    const isVerdictLoaded = verdict.found ? Promise.resolve() : verdict.load(this.signal);
+    const isPhaseKnown = this.state.phase ? Promise.resolve() : isVerdictLoaded;
+    const areStepsKnown = Object.keys(this.chosenSteps()).length ? Promise.resolve() : isVerdictLoaded;
+    const pictures = [
+      isPhaseKnown.then(() => this.loadHeat()).then(() => this.loadStep()),
+      areStepsKnown.then(() => this.loadLanes()),
+      isVerdictLoaded,
+    ];
+    await Promise.all([this.loadTable().catch(failFirst), Promise.all(pictures).catch(failFirst)]);
+    if (!this.isOpen) return;
+    this.reveal();
+    this.isLoaded = true;
+    this.live.later();
+  }
+
+  go(given) {
     const changes = { panel: null, ...given };
-    Object.assign(state, changes);
-    setParameters(changes);
+    this.change(changes);
     const loads = [];
-    if ("phase" in changes || "first" in changes || "last" in changes) heat = null;
-    if (!heat) loads.push(loadHeat());
+    if ("phase" in changes || "first" in changes || "last" in changes) this.heat = null;
+    if (!this.heat) loads.push(this.loadHeat());
     if ("step" in changes || "label" in changes) {
-      map.mark(state);
-      lanes.mark(state);
-      loads.push(loadStep());
+      this.map.mark(this.state);
+      this.lanes.mark(this.state);
+      loads.push(this.loadStep());
     }
-    if (!isOnTimeline(changes)) loads.push(loadTimeline());
-    Promise.all(loads).then(state.step === given.step ? stepBars.reveal : null).then(reveal, fail);
+    if (!this.isOnTimeline(changes)) loads.push(this.loadLanes());
+    const reveal = () => {
+      if ("step" in given) this.steps.reveal();
+      this.reveal();
+    };
+    Promise.all(loads).then(reveal, (error) => this.fail(error));
   }
 
   /** Go to the panel that a part of the sentence has its proof in. */
-  function reveal() {
-    const panel = { heat: mapPanel, timeline: lanesPanel, step: stepBars.element }[state.panel];
+  reveal() {
+    const panel = { heat: this.heatElement, timeline: this.lanesElement, step: this.steps.element }[this.state.panel];
     if (!panel || panel.hidden) return;
     panel.tabIndex = -1;
     panel.focus({ preventScroll: true });
     panel.scrollIntoView({ block: "nearest" });
   }
 
-  function choose(name, input) {
-    const value = input.value === "" ? null : Math.max(0, Math.round(Number(input.value)));
-    go({ first: state.first, last: state.last, [name]: value });
-  }
-
-  function fail(error) {
-    if (error.name === "AbortError") return;
-    if (verdict.found) notice(error.message, true);
-    else verdict.fail(error);
-  }
-
-  verdict.follow = (changes) => {
-    const end = heat?.last_step ?? Infinity; // a run has no data after its last step
+  /** Go where a part of the sentence leads. */
+  followVerdict(changes) {
+    const end = this.heat?.last_step ?? Infinity; // a run has no data after its last step
     if (changes.last !== null) changes = { ...changes, last: Math.max(Math.min(changes.last, end), changes.first) };
-    if (labels()) location.hash = addressOf(["run", run, "ranks"], changes); // of all labels
-    else go(changes);
-  };
+    if (this.labels) location.hash = addressOf(["run", this.run, "ranks"], changes); // of all labels
+    else this.go(changes);
+  }
 
-  const chosenPhase = () => state.phase ?? verdict.found?.culprit?.phase ?? null;
-  const labels = () => chosenLabels(report);
-  const isNone = () => labels()?.length === 0; // the table says why
-  const asked = () => ({
-    phase: chosenPhase(),
-    first: state.first,
-    last: state.last,
-    columns: map.columns(),
-    label: labels(),
-  });
+  // -- the heat map --
 
-  async function loadHeat() {
-    const mine = ++turn;
-    mapPanel.hidden = isNone();
-    if (isNone()) return;
-    if (!heat) show(range, "Reading the phases…");
+  askHeat(query) {
+    const { state, labels: label } = this;
+    const phase = state.phase ?? this.verdict.found?.culprit?.phase ?? null;
+    return this.ask(`${this.path}/heat`, { phase, first: state.first, last: state.last, columns: this.map.columns(), label, ...query });
+  }
+
+  async loadHeat() {
+    const isNewest = this.begin("heat");
+    this.heatElement.hidden = this.hasNoLabels; // the table says why
+    if (this.hasNoLabels) return;
+    if (!this.heat) show(this.heatRange, "Reading the phases…");
     let answer;
     try {
-      answer = await ask(`${path}/heat`, asked(), { signal });
+      answer = await this.askHeat();
     } catch (error) {
-      if (mine !== turn) return;
-      mapPanel.hidden = !heat;
+      if (!isNewest()) return;
+      this.heatElement.hidden = !this.heat;
       throw error;
     }
-    if (mine !== turn) return;
-    if (!answer.n_columns) {
-      mapPanel.hidden = true;
-      return;
-    }
-    heat = inSeconds(answer);
-    drawHeat();
+    if (!isNewest()) return;
+    this.heatElement.hidden = !answer.n_columns;
+    if (!answer.n_columns) return;
+    this.heat = inSeconds(answer);
+    this.drawHeat();
   }
 
   /** Ask for the last columns and those after them, and put them in: some labels arrive later than others. */
-  async function growHeat() {
-    const mine = turn;
+  async growHeat() {
+    const { heat } = this;
+    const isNewest = this.begin("heat");
     const from = heat.start + Math.max(0, heat.n_columns - OVERLAP_COLUMNS) * heat.width;
-    const answer = inSeconds(await ask(`${path}/heat`, { ...asked(), since: from }, { signal }));
-    if (mine !== turn) return;
+    const answer = inSeconds(await this.askHeat({ since: from }));
+    if (!isNewest()) return;
     const isSame = answer.width === heat.width && answer.labels.length === heat.labels.length;
-    if (!isSame || answer.start !== from || answer.phase !== heat.phase) return loadHeat();
-    heat = joined(heat, answer);
-    drawHeat();
+    if (!isSame || answer.start !== from || answer.phase !== heat.phase) return this.loadHeat();
+    this.heat = joined(heat, answer);
+    this.drawHeat();
   }
 
-  function drawHeat() {
-    phaseNames = heat.phases;
+  drawHeat() {
+    const { heat, state, phases } = this;
+    this.phaseNames = heat.phases;
     // A list that is open stays as it is.
     if (document.activeElement !== phases) {
       const isSame = String([...phases.options].map(({ value }) => value)) === String(heat.phases);
       if (!isSame) show(phases, heat.phases.map((name) => h("option", { value: name }, phaseText(name))));
       phases.value = heat.phase;
     }
-    const isZoomed = state.first !== null || state.last !== null;
-    whole.hidden = !isZoomed;
+    this.allSteps.hidden = state.first === null && state.last === null;
     const last = Math.min(heat.start + heat.n_columns * heat.width, heat.last_step + 1) - 1;
     const sizes = [
       heat.width > 1 ? `${heat.width} steps in a column` : null,
       heat.per_row > 1 ? `${heat.per_row} labels in a row` : null,
     ].filter(Boolean);
     const words = [sizes.length ? `${sizes.join(", ")}: the largest is shown` : null];
-    if (labels()) words.push("the median is that of all labels");
-    show(range, words.filter(Boolean).join("; "));
+    if (this.labels) words.push("the median is that of all labels");
+    show(this.heatRange, words.filter(Boolean).join("; "));
     const shown = { first: state.first ?? Math.max(heat.start, heat.first_step), last: state.last ?? last };
-    for (const [name, input] of Object.entries(bounds)) if (document.activeElement !== input) input.value = shown[name];
-    map.draw(heat, state, verdict.found?.culprit?.label ?? null);
+    for (const [name, input] of Object.entries(this.bounds)) if (document.activeElement !== input) input.value = shown[name];
+    this.map.draw(heat, state, this.verdict.found?.culprit?.label ?? null);
   }
 
-  async function loadStep() {
-    const mine = ++stepTurn;
-    stepBars.element.hidden = state.step === null || isNone();
-    if (stepBars.element.hidden) return;
-    const { step, label } = state;
-    const answer = await ask(`${path}/step`, { step, mark: label, label: labels() }, { signal });
-    if (mine === stepTurn) stepBars.draw(answer, label, phaseNames);
+  async loadStep() {
+    const isNewest = this.begin("step");
+    const { element } = this.steps;
+    element.hidden = this.state.step === null || this.hasNoLabels;
+    if (element.hidden) return;
+    const { step, label } = this.state;
+    const answer = await this.ask(`${this.path}/step`, { step, mark: label, label: this.labels });
+    if (isNewest()) this.steps.draw(answer, label, this.phaseNames);
   }
+
+  // -- the timeline --
 
   /** Return the steps of the timeline: the chosen ones, else around the step in which a label began to be slow. */
-  function lanesSteps() {
-    const at = verdict.found?.culprit?.first;
-    return { ...(at === undefined ? {} : stepsAround(at)), ...chosenSteps() };
+  lanesSteps() {
+    const at = this.verdict.found?.culprit?.first;
+    return { ...(at === undefined ? {} : stepsAround(at)), ...this.chosenSteps() };
   }
 
-  function chosenSteps() {
-    if (state.first !== null || state.last !== null) return { first: state.first, last: state.last };
-    return state.step === null ? {} : stepsAround(state.step);
+  chosenSteps() {
+    const { first, last, step } = this.state;
+    if (first !== null || last !== null) return { first, last };
+    return step === null ? {} : stepsAround(step);
   }
-
-  const stepsAround = (step) => ({ first: Math.max(0, step - AROUND), last: step + AROUND });
 
   /** Return true if the timeline stays as it is after changes: another phase, or a step and a label that it shows. */
-  function isOnTimeline(changes) {
-    if (["first", "last", "lanes", "skip"].some((name) => name in changes) || !lanesShown) return false;
-    const { first, last, labels } = lanesShown;
-    return (
-      (state.step === null || (state.step >= first && state.step <= last)) &&
-      (!state.label || labels.includes(state.label))
-    );
+  isOnTimeline(changes) {
+    if (["first", "last", "lanes", "skip"].some((name) => name in changes) || !this.shownLanes) return false;
+    const { first, last, labels } = this.shownLanes;
+    const { step, label } = this.state;
+    return (step === null || (step >= first && step <= last)) && (!label || labels.includes(label));
   }
 
-  async function loadTimeline() {
-    const mine = ++lanesTurn;
-    const { lanes: order, label: mark, skip } = state;
-    lanesPanel.hidden = isNone();
-    if (isNone()) return;
-    const query = {
-      ...lanesSteps(),
-      order,
-      mark,
-      label: labels(),
-      skip: skip || null,
-      rows: LANES,
-      columns: lanes.columns(element.clientWidth),
-    };
-    const answer = await ask(`${path}/timeline`, query, { signal });
-    if (mine !== lanesTurn) return;
-    lanesPanel.hidden = !answer.n_labels;
+  async loadLanes() {
+    const isNewest = this.begin("timeline");
+    const { lanes: order, label: mark, skip } = this.state;
+    this.lanesElement.hidden = this.hasNoLabels;
+    if (this.hasNoLabels) return;
+    const columns = this.lanes.columns(this.element.clientWidth);
+    const query = { ...this.lanesSteps(), order, mark, label: this.labels, skip: skip || null, rows: LANES, columns };
+    const answer = await this.ask(`${this.path}/timeline`, query);
+    if (!isNewest()) return;
+    this.lanesElement.hidden = !answer.n_labels;
     if (!answer.n_labels) return;
-    lanesShown = answer;
-    lanes.draw(answer, state);
-    drawLanes(answer);
+    this.shownLanes = answer;
+    this.lanes.draw(answer, this.state);
+    this.drawLanes(answer);
   }
 
-  function drawLanes(answer) {
+  drawLanes(answer) {
     const begun = new Date(answer.begun_us / 1000);
+    const { skip } = this.state;
     show(
-      lanesRange,
+      this.lanesRange,
       `steps ${wholeText(answer.first)} to ${wholeText(answer.last)}, from ${timeText(begun.toISOString())}`,
       answer.width > 1 ? `; ${answer.width} steps in a bar are added up` : "",
     );
-    if (document.activeElement !== lanesOrder) lanesOrder.value = answer.order;
-    lanesMore.hidden = answer.n_labels <= LANES;
-    lanesCount.textContent = ` ${answer.labels.length} of ${countText(answer.n_labels, "label")} `;
-    lanesBefore.disabled = state.skip === 0;
-    lanesAfter.disabled = state.skip + LANES >= answer.n_labels;
+    if (document.activeElement !== this.lanesOrder) this.lanesOrder.value = answer.order;
+    this.lanesMore.hidden = answer.n_labels <= LANES;
+    this.lanesCount.textContent = ` ${answer.labels.length} of ${countText(answer.n_labels, "label")} `;
+    this.lanesBefore.disabled = skip === 0;
+    this.lanesAfter.disabled = skip + LANES >= answer.n_labels;
   }
 
-  let verdictAt = performance.now();
-  let verdictTimer = null;
-  async function refresh() {
+  // -- live --
+
+  async loadTable() {
+    this.table.draw(await this.ask(`${this.path}/ranks`));
+  }
+
+  async refresh() {
     const now = performance.now();
-    const isFirst = heat?.labels.length > 1 && !verdict.found?.parts.length; // there was nothing to compare before
-    const isVerdictDue = isFirst || now - verdictAt > VERDICT_PAUSE_MS;
+    const isFirst = this.heat?.labels.length > 1 && !this.verdict.found?.parts.length; // there was nothing to compare before
+    const isVerdictDue = isFirst || now - this.verdictAt > VERDICT_PAUSE_MS;
+    const { last } = this.state;
     const pictures = async () => {
-      if (isVerdictDue) await verdict.load(signal);
-      if (heat && !isVerdictDue && state.last === null) await growHeat();
-      else if (!heat || isVerdictDue) await loadHeat();
+      if (isVerdictDue) await this.verdict.load(this.signal);
+      if (this.heat && !isVerdictDue && last === null) await this.growHeat();
+      else if (!this.heat || isVerdictDue) await this.loadHeat();
     };
     try {
-      await Promise.all([
-        ask(`${path}/ranks`, {}, { signal }).then(table.draw),
-        pictures(),
-        state.last === null ? loadTimeline() : null,
-      ]);
+      await Promise.all([this.loadTable(), pictures(), last === null ? this.loadLanes() : null]);
     } catch (error) {
-      fail(error);
-      return false;
+      return this.fail(error);
     }
-    clearTimeout(verdictTimer);
-    if (isVerdictDue) verdictAt = now;
-    // Also after the last change of the run.
-    else verdictTimer = setTimeout(live.changed, VERDICT_PAUSE_MS - (now - verdictAt) + 1);
+    if (isVerdictDue) {
+      this.verdictAt = now;
+      this.cancel("verdict");
+    } else {
+      // Also after the last change of the run.
+      this.later("verdict", VERDICT_PAUSE_MS - (now - this.verdictAt) + 1, this.live.changed);
+    }
     return true;
   }
+}
 
-  const failFirst = (error) => {
-    fail(error);
-    live.changed(); // asks again
-  };
-  const tables = ask(`${path}/ranks`, {}, { signal }).then(table.draw, failFirst);
-  // Without a choice, the sentence says which phase and steps to show.
-  const verdictLoaded = verdict.found ? Promise.resolve() : verdict.load(signal);
-  const pictures = Promise.all([
-    (state.phase ? Promise.resolve() : verdictLoaded).then(loadHeat).then(loadStep),
-    (Object.keys(chosenSteps()).length ? Promise.resolve() : verdictLoaded).then(loadTimeline),
-    verdictLoaded,
-  ]).catch(failFirst);
-  Promise.allSettled([tables, pictures]).then(() => {
-    if (signal.aborted) return;
-    reveal();
-    isLoaded = true;
-    live.later();
-  });
-
-  return () => {
-    aborted.abort();
-    clearTimeout(verdictTimer);
-    live.close();
-    map.close();
-    lanes.close();
-    element.removeEventListener("report", onReport);
-  };
+function stepsAround(step) {
+  return { first: Math.max(0, step - AROUND), last: step + AROUND };
 }
 
 function readState(query) {
@@ -393,145 +390,4 @@ function joined(old, next) {
     step: rows("step"),
     typical_s: typical,
   };
-}
-
-const COLUMNS = [
-  ["label", "Label", (row) => row.label, null],
-  ["status", "State", (row) => h("span", { class: `chip ${row.status}`, title: row.reason }, row.status), null],
-  ["exit", "Exit", (row) => row.exit ?? "–", null],
-  ["step", "Step", (row) => orDash(row.step), "number"],
-  ["steps_behind", "Behind", (row) => orDash(row.steps_behind), "number"],
-  ["step_time_s", "Step time", (row) => secondsText(row.step_time_s), "number"],
-  [
-    "phase",
-    "Phase",
-    (row) => (row.open_phase ? `${row.open_phase} for ${secondsText(row.open_s)}` : row.is_over ? "–" : (row.phase ?? "")),
-    null,
-  ],
-  [
-    "gpu_utilization",
-    "GPU",
-    (row) => (row.gpu_utilization === null ? "–" : `${Math.round(row.gpu_utilization * 100)} %`),
-    "number",
-  ],
-  ["gpu_memory_bytes", "GPU memory", (row) => bytesText(row.gpu_memory_bytes), "number"],
-  ["memory_bytes", "Memory", (row) => bytesText(row.memory_bytes), "number"],
-  ["node", "Node", (row) => row.node ?? "", null],
-  ["seen_s", "Last seen", (row) => (row.is_over ? `ended ${agoOf(row.ended_s)}` : agoOf(row.seen_s)), "number"],
-];
-
-/** Build the table of labels. Its order is in the address. */
-function labelTable(run, state, report) {
-  const { query } = readAddress();
-  let [sort, isDown] = [query.get("sort"), query.get("order") === "down"];
-  let shown = ROWS_SHOWN;
-  let rows = [];
-  const head = h("tr");
-  const body = h("tbody");
-  const more = h("button", {
-    hidden: true,
-    onclick: () => {
-      shown = rows.length;
-      fill();
-    },
-  });
-  const none = h("p", { class: "quiet", hidden: true });
-  const element = h(
-    "section",
-    { class: "panel", "aria-label": "Labels" },
-    h("h2", {}, "Labels"),
-    h("div", { class: "scroll" }, h("table", { class: "grid" }, h("thead", {}, head), body)),
-    none,
-    more,
-  );
-
-  function order(name) {
-    isDown = sort === name ? !isDown : false;
-    sort = name;
-    setParameters({ sort, order: isDown ? "down" : null });
-    drawHead();
-    fill();
-  }
-
-  function drawHead() {
-    show(
-      head,
-      COLUMNS.map(([name, title, , kind]) =>
-        h(
-          "th",
-          { class: kind, scope: "col", "aria-sort": sort === name ? (isDown ? "descending" : "ascending") : null },
-          h(
-            "button",
-            { class: "bare", onclick: () => order(name) },
-            title,
-            sort === name ? (isDown ? " ▾" : " ▴") : "",
-          ),
-        ),
-      ),
-    );
-  }
-
-  function fill() {
-    const column = COLUMNS.find(([name]) => name === sort)?.[0];
-    const chosen = chosenLabels(report);
-    // Later attempts of a label come after earlier ones.
-    const exits = new Map(report.labels.map((row) => [row.label, exitText(row)]));
-    for (const row of rows) row.exit = exits.get(row.label) || null;
-    const sorted = rows.filter(({ label }) => chosen === null || chosen.includes(label));
-    none.hidden = chosen === null || chosen.length > 0;
-    none.textContent = none.hidden ? "" : noLabelsText(report);
-    if (column) sorted.sort((a, b) => compare(a[column], b[column], isDown) || compare(a.place, b.place));
-    show(
-      body,
-      sorted.slice(0, shown).map((row) =>
-        h(
-          "tr",
-          { class: row.label === state.label ? "chosen" : null },
-          COLUMNS.map(([name, , cell, kind]) =>
-            name === "label"
-              ? h(
-                  "th",
-                  { scope: "row" },
-                  h(
-                    "a",
-                    { href: addressOf(["run", run, "console"], { labels: `=${row.label}` }), title: "its console" },
-                    labelText(row.label),
-                  ),
-                )
-              : h("td", { class: kind }, cell(row)),
-          ),
-        ),
-      ),
-    );
-    more.hidden = sorted.length <= shown;
-    more.textContent = `Show all ${countText(sorted.length, "label")}`;
-  }
-
-  drawHead();
-  return {
-    element,
-    setReport(newReport) {
-      report = newReport;
-      fill();
-    },
-    draw(answer) {
-      rows = objects(answer).map((row, place) => ({ ...row, place, is_over: row.ended_s !== null }));
-      fill();
-    },
-  };
-}
-
-function compare(a, b, isDown = false) {
-  if (a === null || b === null) return (a === null) - (b === null); // unknown values are last in both orders
-  const by = typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b;
-  return isDown ? -by : by;
-}
-
-function orDash(value) {
-  return value === null || value === undefined ? "–" : wholeText(value);
-}
-
-function agoOf(seconds) {
-  if (seconds === null) return "–";
-  return seconds < 1 ? "just now" : `${durationText(Math.round(seconds))} ago`;
 }

@@ -2,15 +2,15 @@
 
 import { Chart } from "../../charts/chart.js";
 import { modelOf } from "../../charts/curve_model.js";
-import { h, notice, show } from "../../dom.js";
+import { h, show } from "../../dom.js";
 import { setParameters, wholeOf } from "../../net/address.js";
-import { ask, part } from "../../net/api.js";
-import { agentActivity, hasGrown, liveRefresh } from "../../net/live.js";
+import { agentActivity, hasGrown } from "../../net/live.js";
 import { grid } from "../../tables/grid.js";
-import { chosenLabels, labelText, noLabelsText, onOtherLabels } from "../../text/labels.js";
+import { labelText, noLabelsText } from "../../text/labels.js";
 import { inUnit, leastWidth, marksAt, sampleText } from "../../text/sample_units.js";
 import { timeText, wholeText } from "../../text/texts.js";
 import { NODES_MAX, deviceChooser } from "./device_chooser.js";
+import { RunView } from "./run_view.js";
 
 const PAUSE_MS = 5000; // between two requests for what is new: agents sample every few seconds
 const POINTS = 400;
@@ -29,35 +29,44 @@ const STEP_TEXT =
 const NO_SAMPLE =
   "No samples of GPUs, hosts or processes for this run yet. The agent records them unless sampling is turned off.";
 
-/** Nothing here waits for the report of the run. */
-export const beginsWithOutline = true;
+export default class SystemTab extends RunView {
+  static beginsWithOutline = true; // nothing here waits for the report of the run
 
-export async function open(element, run, query, report) {
-  const view = new View(element, run, query, report);
-  await view.start();
-  return () => view.close();
-}
-
-class View {
-  constructor(element, run, query, report) {
-    Object.assign(this, { element, run, report });
-    this.path = `runs/${part(run)}/system`;
-    this.startMs = Date.parse(report.created_at);
-    this.x = Object.hasOwn(X_NAMES, query.get("x")) ? query.get("x") : "time";
-    const bounds = [wholeOf(query.get("first")), wholeOf(query.get("last"))]; // µs, or steps
-    this.zoom = bounds.includes(null) ? null : bounds;
-    this.nodes = new Set(query.getAll("node").slice(0, NODES_MAX));
-    this.labels = new Set(); // chosen for all tabs
-    this.panels = new Map(); // by name
-    this.abort = new AbortController();
-  }
+  startMs = Date.parse(this.report.created_at);
+  x = Object.hasOwn(X_NAMES, this.query.get("x")) ? this.query.get("x") : "time";
+  zoom = zoomOf(this.query); // µs, or steps
+  nodes = new Set(this.query.getAll("node").slice(0, NODES_MAX));
+  devices = new Set(); // the labels that are chosen for all tabs
+  panels = new Map(); // by name
 
   async start() {
-    this.onReport = this.followReports();
-    this.found = await ask(this.path, {}, { signal: this.abort.signal });
+    this.onLabels();
+    this.followReports();
+    this.found = await this.ask(`${this.path}/system`);
     this.drawAll();
     const concerns = agentActivity(() => this.report);
-    this.live = liveRefresh(() => this.refresh(), { pauseMs: PAUSE_MS, isQuiet: true, concerns });
+    this.live = this.follow(() => this.refresh(), { pauseMs: PAUSE_MS, isQuiet: true, concerns });
+  }
+
+  close() {
+    super.close();
+    for (const panel of this.panels.values()) panel.chart?.close();
+  }
+
+  /** Use the labels that are chosen, now and whenever they change. */
+  onLabels() {
+    const { labels, hasNoLabels: isNone } = this;
+    if (isNone === this.isNone && String(labels ?? "") === String([...this.devices])) return; // chosen in this tab
+    this.isNone = isNone;
+    this.devices.clear();
+    for (const label of labels ?? []) this.devices.add(label);
+    if (!this.body) return;
+    this.drawHead();
+    this.reload();
+  }
+
+  onReport(before) {
+    if (hasGrown(before, this.report)) this.live?.changed();
   }
 
   /** Draw the tab, once there is a sample. */
@@ -78,48 +87,15 @@ class View {
     this.range = h("span", { class: "quiet" });
     this.reset = h("button", { onclick: () => this.setZoom(null) });
     this.about = h("p", { class: "quiet small" }, STEP_TEXT);
-    this.chooser = deviceChooser({ nodes: this.nodes, labels: this.labels, onChange: () => this.choose() });
+    this.chooser = deviceChooser({ nodes: this.nodes, labels: this.devices, onChange: () => this.choose() });
     this.marks = h("details", { class: "panel" });
     this.none = h("p", { class: "empty" });
     this.body = h("div");
     const bar = h("div", { class: "bar" }, this.axis, this.range, this.reset);
     show(this.element, bar, this.about, this.chooser.element, this.marks, this.none, this.body);
-    this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "150px" });
+    this.seen = this.observer((entries) => this.onSeen(entries));
     this.drawHead();
     this.drawPanels();
-  }
-
-  /** Use the labels that are chosen, now and whenever they change. */
-  followReports() {
-    const take = () => {
-      const labels = chosenLabels(this.report);
-      const isNone = labels?.length === 0;
-      if (isNone === this.isNone && String(labels ?? "") === String([...this.labels])) return; // chosen in this tab
-      this.isNone = isNone;
-      this.labels.clear();
-      for (const label of labels ?? []) this.labels.add(label);
-      if (!this.body) return;
-      this.drawHead();
-      this.reload();
-    };
-    take();
-    const changeLabels = onOtherLabels(this.report, take);
-    const onReport = ({ detail }) => {
-      const before = this.report;
-      this.report = detail;
-      changeLabels(detail);
-      if (hasGrown(before, detail)) this.live?.changed();
-    };
-    this.element.addEventListener("report", onReport);
-    return onReport;
-  }
-
-  close() {
-    this.abort.abort();
-    this.element.removeEventListener("report", this.onReport);
-    this.live?.close();
-    this.seen?.disconnect();
-    for (const panel of this.panels.values()) panel.chart?.close();
   }
 
   /** Return the first and the last time in µs, or the steps. */
@@ -158,9 +134,9 @@ class View {
 
   choose() {
     setParameters({ node: [...this.nodes] });
-    if (String([...this.labels]) !== String(chosenLabels(this.report) ?? "")) {
+    if (String([...this.devices]) !== String(this.labels ?? "")) {
       this.isNone = false;
-      setParameters({ labels: [...this.labels].map((label) => `=${label}`) });
+      setParameters({ labels: [...this.devices].map((label) => `=${label}`) });
       this.element.dispatchEvent(new Event("labels"));
     }
     this.drawHead();
@@ -168,7 +144,7 @@ class View {
   }
 
   isChosen({ node, label }) {
-    return (!this.nodes.size && !this.labels.size) || this.nodes.has(node) || this.labels.has(label);
+    return (!this.nodes.size && !this.devices.size) || this.nodes.has(node) || this.devices.has(label);
   }
 
   drawHead() {
@@ -184,7 +160,7 @@ class View {
     this.none.hidden = !this.body.hidden;
     this.none.textContent = this.body.hidden ? noLabelsText(this.report) : "";
     const marks = this.found.marks.filter((mark) => this.isChosen(mark));
-    const isAll = !this.nodes.size && !this.labels.size; // the server does not count those of a choice
+    const isAll = !this.nodes.size && !this.devices.size; // the server does not count those of a choice
     const nAll = isAll ? this.found.n_marks : marks.length;
     const ofAll = nAll > marks.length ? ` of ${wholeText(nAll)}` : "";
     // The newest first, events before throttling: a lost GPU is not below a hundred lines on a power cap.
@@ -276,8 +252,8 @@ class View {
     }
     const [first, last] = this.bounds();
     const x = this.x === "step" ? "step" : null;
-    const query = { x, first, last, points: POINTS, lines: LINES_MAX, node: [...this.nodes], label: [...this.labels] };
-    const isChosen = this.nodes.size || this.labels.size ? (row) => this.isChosen(row) : null;
+    const query = { x, first, last, points: POINTS, lines: LINES_MAX, node: [...this.nodes], label: [...this.devices] };
+    const isChosen = this.nodes.size || this.devices.size ? (row) => this.isChosen(row) : null;
     const byWidth = new Map();
     for (const panel of chosen) {
       const width = leastWidth(this.found, panel.name, { isByStep: x !== null, linesMax: LINES_MAX, isChosen });
@@ -295,15 +271,15 @@ class View {
     const versions = panels.map(({ version }) => version);
     const name = panels.map((panel) => panel.name);
     try {
-      const curves = await ask(`${this.path}/curves`, { name, ...query }, { signal: this.abort.signal });
+      const curves = await this.ask(`${this.path}/system/curves`, { name, ...query });
       panels.forEach((panel, place) => panel.version === versions[place] && this.drawCurve(panel, curves[place]));
     } catch (error) {
-      if (error.name === "AbortError") return;
+      if (!this.isOpen) return;
       for (const panel of panels) {
         panel.legend.textContent = error.message;
         panel.isStale = true;
       }
-      notice(error.message, true);
+      this.fail(error);
     }
   }
 
@@ -339,7 +315,7 @@ class View {
   async refresh() {
     try {
       const before = this.found;
-      const next = await ask(this.path, {}, { signal: this.abort.signal });
+      const next = await this.ask(`${this.path}/system`);
       if (JSON.stringify(next) !== JSON.stringify(before)) {
         this.found = next;
         if (!this.body) {
@@ -352,10 +328,14 @@ class View {
       }
       return this.zoom ? true : await this.load(); // also what an earlier request has failed to get
     } catch (error) {
-      if (error.name !== "AbortError") notice(error.message, true);
-      return false;
+      return this.fail(error);
     }
   }
+}
+
+function zoomOf(query) {
+  const bounds = [wholeOf(query.get("first")), wholeOf(query.get("last"))];
+  return bounds.includes(null) ? null : bounds;
 }
 
 /** Return what decides which panels there are, and what is in the table below them. */

@@ -1,9 +1,10 @@
 // A system metric over the curves of a run, on an axis at the right: a line, or the median and the range of its devices.
 
 import { combined, modelOf } from "../../charts/curve_model.js";
-import { h, notice, show } from "../../dom.js";
-import { ask, part } from "../../net/api.js";
+import { h, show } from "../../dom.js";
+import { part } from "../../net/api.js";
 import { inUnit, leastWidth, marksAt } from "../../text/sample_units.js";
+import { View } from "../view.js";
 
 const POINTS = 400;
 const PAUSE_MS = 5000; // between two requests of a run that has not ended: agents sample every few seconds
@@ -12,14 +13,15 @@ const LINES_MAX = 1; // several devices are a band, so that curves stay readable
 const COLOUR = "--quiet";
 
 /** The metric `name` of a run, "" for none; onChange() after one was chosen, onCurve() after its curve has arrived. */
-export class SystemOverlay {
+export class SystemOverlay extends View {
+  found = null; // names and marks
+  curve = null;
+  asked = new AbortController(); // ends the request for a curve
+
   constructor(run, name, { onChange, onCurve }) {
+    super();
     Object.assign(this, { run, name, onChange, onCurve });
     this.path = `runs/${part(run)}/system`;
-    this.found = null; // names and marks
-    this.curve = null;
-    this.asked = new AbortController();
-    this.ending = new AbortController();
     this.select = h("select", {
       "aria-label": "system metric",
       onpointerdown: () => this.loadNames(),
@@ -36,8 +38,8 @@ export class SystemOverlay {
   }
 
   close() {
+    super.close();
     this.asked.abort();
-    this.ending.abort();
   }
 
   drawNames() {
@@ -54,7 +56,7 @@ export class SystemOverlay {
 
   /** Ask once for the names, and for the marks; again while there is no name. */
   loadNames() {
-    this.naming ??= ask(this.path, {}, { signal: this.ending.signal }).then(
+    this.naming ??= this.ask(this.path).then(
       (found) => {
         this.found = found;
         if (!found.names.length) this.naming = null; // the first sample may come
@@ -62,7 +64,7 @@ export class SystemOverlay {
       },
       (error) => {
         this.naming = null; // the next use tries again
-        if (error.name !== "AbortError") notice(error.message, true);
+        this.fail(error);
       },
     );
     return this.naming;
@@ -94,11 +96,11 @@ export class SystemOverlay {
       label: labels,
     };
     try {
-      [this.curve] = await ask(`${this.path}/curves`, query, { signal });
+      [this.curve] = await this.ask(`${this.path}/curves`, query, { signal });
       this.notBefore = performance.now() + Math.max(PAUSE_MS, PAUSE_FACTOR * (performance.now() - began));
       this.onCurve();
     } catch (error) {
-      if (error.name !== "AbortError") notice(`${this.name}: ${error.message}`, true);
+      this.fail(error, `${this.name}: `);
     }
   }
 
