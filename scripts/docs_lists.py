@@ -41,8 +41,8 @@ def page_api() -> str:
     """Return a section for each request that the page's server answers, from the docstrings of its handlers."""
     from starlette.routing import Mount, Route
 
-    from chiplog.page.app import build_app
-    from chiplog.page.source import Source
+    from chiplog_page.app import build_app
+    from chiplog_page.server.source import Source
 
     mounted = [route for route in build_app(Source()).routes if isinstance(route, Mount) and route.path == "/api"]
     handlers = [route.endpoint for mount in mounted for route in mount.routes or () if isinstance(route, Route)]

@@ -10,7 +10,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from chiplog.former_paths import FormerPaths
 from chiplog_schemas._version import __version__
+
+sys.meta_path.append(FormerPaths())
 
 # The command `chiplog` uses no name of the SDK, and loading them takes twice as long as the rest of its start. There a
 # name is loaded when it is used; everywhere else all are loaded here, so that no later call has to import anything.
@@ -56,13 +59,13 @@ if TYPE_CHECKING:
     from chiplog.media.object3d import Object3D
     from chiplog.media.table import Table
     from chiplog.media.video import Video
-    from chiplog.page.notebook import ui
     from chiplog.recording.sharing.config import Config, Summary
     from chiplog.values.artifact_value import ArtifactError
     from chiplog_client.async_client import AsyncClient
     from chiplog_client.client import Client, NoDataError, QueryError
     from chiplog_client.reads.runs.run_tables import run_history, runs
     from chiplog_client.results.result import Result
+    from chiplog_page.notebook import ui
 
     run: Run | None
     config: Config
@@ -129,7 +132,7 @@ _LATER_NAMES = {  # loaded when they are used
     "capture_warnings": "chiplog.integrations.logging.captured_warnings",
     "run_history": "chiplog_client.reads.runs.run_tables",
     "runs": "chiplog_client.reads.runs.run_tables",
-    "ui": "chiplog.page.notebook",
+    "ui": "chiplog_page.notebook",
 }
 
 

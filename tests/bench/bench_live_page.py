@@ -24,9 +24,9 @@ import psutil
 from playwright.sync_api import Browser, sync_playwright
 
 import chiplog
-from chiplog.page.access import Access
-from chiplog.page.server import PageServer
-from chiplog.page.source import Source
+from chiplog_page.server.access import Access
+from chiplog_page.server.source import Source
+from chiplog_page.web_server import PageServer
 from tests.bench.bench_page import CHROMIUM, DRAWN, Visit
 from tests.bench.bench_readers import visible
 from tests.bench.figure import Figure, Node, percentile

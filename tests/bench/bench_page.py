@@ -15,11 +15,11 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from chiplog.page.access import Access
-from chiplog.page.server import PageServer
-from chiplog.page.source import Source
-from chiplog.page.static_files import STATIC, compressed
 from chiplog_collector.receiver.commit import CommitBuilder
+from chiplog_page.server.access import Access
+from chiplog_page.server.source import Source
+from chiplog_page.server.static_files import STATIC, compressed
+from chiplog_page.web_server import PageServer
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.storage.segment_log import SegmentLog
 from tests.bench.bench_store import LOG_ID, store

@@ -7,8 +7,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import chiplog
-from chiplog.page import notebook
 from chiplog_client.client import connect
+from chiplog_page import notebook
 from tests.support.collector_log import whole
 from tests.support.jupyter_proxy import PREFIX
 from tests.support.kept_log import finished, kept_log

@@ -196,9 +196,9 @@ def test_workers_of_a_data_loader_ask_through_the_client_of_their_parent(address
 
 
 def test_a_page_of_the_parent_lets_a_child_end(tmp_path: Path) -> None:
-    from chiplog.page.access import Access
-    from chiplog.page.server import PageServer
-    from chiplog.page.source import Source
+    from chiplog_page.server.access import Access
+    from chiplog_page.server.source import Source
+    from chiplog_page.web_server import PageServer
 
     server = PageServer(Source(dir=str(tmp_path)), Access())
     server.start()

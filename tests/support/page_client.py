@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from chiplog.page.access import Access
-from chiplog.page.server import PageServer
-from chiplog.page.source import Source
+from chiplog_page.server.access import Access
+from chiplog_page.server.source import Source
+from chiplog_page.web_server import PageServer
 
 WAIT_S = 25.0  # for an answer: less than a query may take
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, Route, sync_playwright
 
-from chiplog.page.access import Access
-from chiplog.page.server import PageServer
-from chiplog.page.source import Source
+from chiplog_page.server.access import Access
+from chiplog_page.server.source import Source
+from chiplog_page.web_server import PageServer
 from tests.support import waiting
 from tests.support.tools import require
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from chiplog import __version__
-from chiplog.page import routes_media
-from chiplog.page.access import Access
-from chiplog.page.app import STATIC
-from chiplog.page.server import PageServer
-from chiplog.page.source import Source
+from chiplog_page.app import STATIC
+from chiplog_page.routes import media as routes_media
+from chiplog_page.server.access import Access
+from chiplog_page.server.source import Source
+from chiplog_page.web_server import PageServer
 from tests.support.collector_log import whole
 from tests.support.hand_written import hand_written
 from tests.support.hosts import Centre, Host

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from chiplog.page import notebook
+from chiplog_page import notebook
 from tests.support.hand_written import hand_written
 from tests.support.live_runs import fill_live_runs
 from tests.support.waiting import WAIT_S

@@ -18,7 +18,7 @@ from chiplog_schemas.atomic_file import atomic_write
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root, resolve_root
 
 if TYPE_CHECKING:
-    from chiplog.page.server import PageServer
+    from chiplog_page.web_server import PageServer
 
 _CONNECT_S = 2.0  # the page is on this host
 PASSWORD_VARIABLE = "CHIPLOG_UI_PASSWORD"
@@ -72,11 +72,11 @@ def ui(
         return
     if dir_ and url:
         raise click.UsageError(f"--dir {dir_} and --url {url} exclude each other; give one of them")
-    from chiplog.page.access import Access, hosts_of_environment
-    from chiplog.page.server import PageServer, hub_proxy
-    from chiplog.page.source import Source
     from chiplog_client.client import NoDataError
     from chiplog_client.results.result import QueryError
+    from chiplog_page.server.access import Access, hosts_of_environment
+    from chiplog_page.server.source import Source
+    from chiplog_page.web_server import PageServer, hub_proxy
 
     hosts = hosts or hosts_of_environment()
     if wrong := next((name for name in hosts if "/" in name), ""):

@@ -112,7 +112,7 @@ def test_chiplogs_own_loggers_are_left_out(recorded: Any) -> None:
     logging.getLogger("chiplog").addHandler(handler)
     try:
         chiplog.alert("t", unknown=1)
-        logging.getLogger("chiplog.page").warning("own")
+        logging.getLogger("chiplog_page").warning("own")
     finally:
         logging.getLogger("chiplog").removeHandler(handler)
     assert [row["notice"] for row in recorded()] == ["bad_value"]

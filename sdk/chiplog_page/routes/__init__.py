@@ -1,0 +1,1 @@
+"""The page's HTTP API: docs/reference/page-api.md."""

@@ -1,0 +1,106 @@
+"""The table of runs, kept between requests: a page that has it gets only the runs that have changed since."""
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from typing import Any
+
+from chiplog_client.results.json_texts import decoded
+from chiplog_page.server.source import Source
+
+RUNS_MAX = 20_000  # the newest
+TABLES_MAX = 8  # choices of columns that are kept
+_COLUMNS = [
+    *("run_id", "project", "name", "run_group", "job_type", "tags", "notes", "state", "created_at"),
+    *("ended_at", "primary_label", "n_labels", "n_attempts", "n_failed", "n_running"),
+]
+_RUNS = f"SELECT {', '.join(_COLUMNS)} FROM runs ORDER BY created_at DESC NULLS LAST, run_id DESC LIMIT {RUNS_MAX}"
+_PENDING = """
+SELECT run_id, CASE WHEN count(pending) = count(*) THEN sum(pending)::BIGINT END AS pending, sum(lost)::BIGINT AS lost
+FROM completeness GROUP BY run_id
+"""
+_VALUES = "SELECT run_id, key, value FROM {view} WHERE list_contains($keys::VARCHAR[], key)"
+_VIEWS = {"config": "config", "summary": "run_summary"}
+_Chosen = dict[str, list[str]]
+
+
+class RunTable:
+    """One choice of columns. Each version has the runs that changed with it, and those that were deleted."""
+
+    def __init__(self, source: Source, chosen: _Chosen) -> None:
+        self._source = source
+        self._chosen = chosen
+        self._id = secrets.token_hex(4)  # of another server: another table
+        self._lock = asyncio.Lock()
+        self._state: dict[str, object] | None = None
+        self._version = 0
+        self._rows: dict[str, list[Any]] = {}
+        self._changed: dict[str, int] = {}
+        self._deleted: dict[str, int] = {}
+        self._columns = [*_COLUMNS, *(f"{name}.{key}" for name in _VIEWS for key in chosen[name]), "pending", "lost"]
+
+    async def read(self, since: str) -> dict[str, Any]:
+        """Return what has changed since a version; everything if it is unknown."""
+        async with self._lock:  # pages that ask at the same time cost one query
+            state = await self._source.state()
+            if state != self._state:
+                self._keep(await self._read_rows())
+                self._state = state
+            table, _, version = since.partition(".")
+            is_known = table == self._id and version.isdecimal()
+            first = int(version) if is_known else -1
+            return {
+                "version": f"{self._id}.{self._version}",
+                "is_whole": not is_known,
+                "columns": self._columns,
+                "rows": [self._rows[run] for run, changed in self._changed.items() if changed > first],
+                "deleted": [run for run, deleted in self._deleted.items() if is_known and deleted > first],
+            }
+
+    def _keep(self, rows: dict[str, list[Any]]) -> None:
+        self._version += 1
+        for run, row in rows.items():
+            if self._rows.get(run) != row:
+                self._changed[run] = self._version
+                self._deleted.pop(run, None)
+        for run in self._rows.keys() - rows.keys():
+            del self._changed[run]
+            self._deleted[run] = self._version
+        self._rows = rows
+
+    async def _read_rows(self) -> dict[str, list[Any]]:
+        runs = await self._source.rows(_RUNS)
+        for name, view in _VIEWS.items():
+            keys = self._chosen[name]
+            if not keys:
+                continue
+            found = await self._source.rows(_VALUES.format(view=view), keys=keys)
+            values = {(row["run_id"], row["key"]): row["value"] for row in found}
+            for run in runs:
+                run |= {f"{name}.{key}": decoded(values.get((run["run_id"], key))) for key in keys}
+        counts = {row["run_id"]: row for row in await self._source.rows(_PENDING)}
+        for run in runs:
+            count = counts.get(run["run_id"])
+            run["pending"], run["lost"] = (count["pending"], count["lost"]) if count else (0, 0)
+        return {run["run_id"]: [run[name] for name in self._columns] for run in runs}
+
+
+class RunTables:
+    """The tables of the choices of columns that were asked for last.
+
+    Args:
+        source: The data.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._tables: OrderedDict[str, RunTable] = OrderedDict()
+
+    def table(self, config: list[str], summary: list[str]) -> RunTable:
+        """Return the table with these keys as columns."""
+        name = repr((config, summary))
+        table = self._tables.pop(name, None) or RunTable(self._source, {"config": config, "summary": summary})
+        self._tables[name] = table
+        while len(self._tables) > TABLES_MAX:
+            self._tables.popitem(last=False)
+        return table
