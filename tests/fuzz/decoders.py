@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from chiplog_agent.stats.frames import FRAME_BYTES_MAX, FrameError, FrameReader
 from chiplog_client.results.result import QueryError, Result
 from chiplog_collector.query.sql_guard import SqlGuardProcess
-from chiplog_collector.receiver.commit import decode_receipt, recover_lost, recover_senders
+from chiplog_collector.receiver.commit import recover_lost, recover_senders
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import FILE_CHUNK_BYTES, KEY_BYTES_MAX, KEYS_MAX, NUMBER_LIMIT
 from chiplog_schemas.model.block_builder import BlockBuilder
@@ -29,6 +29,7 @@ from chiplog_schemas.model.events import (
     matches_schema,
     select_typed,
 )
+from chiplog_schemas.model.receipt import decode_receipt
 from chiplog_schemas.protocol import file_messages, messages
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.storage.journal_dir import decode_head, encode_head

@@ -29,15 +29,15 @@ from chiplog_collector.memory_limit import bound_memory
 from chiplog_collector.query.demand import FLUSH_WAIT_S, QueryDemand
 from chiplog_collector.query.running import PAGE_BYTES, RunningQueries
 from chiplog_collector.query.sql_guard import ForkedChild
-from chiplog_collector.receiver.commit import decode_receipt
-from chiplog_collector.receiver.refusals import NAME as REFUSED_NAME
-from chiplog_collector.receiver.refusals import Refused, write_refused
+from chiplog_collector.refusals import NAME as REFUSED_NAME
+from chiplog_collector.refusals import Refused, write_refused
 from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import INDEX_FLUSH_ROWS, INDEX_LOCK_WAIT_S
 from chiplog_schemas.model.codes import QuarantineCode
+from chiplog_schemas.model.receipt import decode_receipt
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.file_lock import LockHeldError, take_lock
 from chiplog_schemas.query.duckdb_errors import corruption_reason, foreign_path_reason

@@ -2,17 +2,10 @@
 
 import random
 
-from chiplog_collector.receiver.commit import (
-    OWN_SENDER,
-    CommitBuilder,
-    LogEntry,
-    RestrictedSender,
-    decode_receipt,
-    recover_lost,
-    recover_senders,
-)
-from chiplog_schemas.codec import pack, unpack
+from chiplog_collector.receiver.commit import OWN_SENDER, CommitBuilder, LogEntry, recover_lost, recover_senders
+from chiplog_schemas.codec import unpack
 from chiplog_schemas.limits import RECORD_BYTES_MAX, SENDERS_MAX
+from chiplog_schemas.model.receipt import RestrictedSender, decode_receipt
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record, scan_records
 from chiplog_schemas.storage.record import encode as frame
 from tests.support.collector_log import START_US, Rank, block_of
@@ -114,13 +107,6 @@ def test_numbers_that_can_never_come_count_as_had() -> None:
     entries.append(intake.receipt_record(START_US))
     assert intake.committed() == {ONE: 8}
     assert recover_senders(logged(entries)) == {ONE: 8}
-
-
-def test_a_receipt_of_before_there_were_keys_restricts_nobody() -> None:
-    receipt = decode_receipt(pack([START_US, [[ONE, 3, 6, 3], [TWO, 0, 1, 1]]]), 100)
-    assert receipt is not None
-    assert [receipt.speaker_of(number) for number in (1, 96, 97, 99)] == [None] * 4
-    assert receipt.uncommitted(range(90, 100)) == frozenset()
 
 
 def test_an_older_reader_finds_the_fields_that_it_knows_in_their_places() -> None:

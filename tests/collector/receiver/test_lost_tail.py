@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from chiplog_collector.receiver.commit import decode_receipt
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
+from chiplog_schemas.model.receipt import decode_receipt
 from chiplog_schemas.storage.log_reader import LogReader
 from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segment_format import list_segments

@@ -19,7 +19,6 @@ from chiplog_collector.index.apply.registry import RunRegistry
 from chiplog_collector.index.apply.state import State
 from chiplog_collector.index.apply.validation import clean, count_of, digest_of, json_text, text_of
 from chiplog_collector.index.apply.write_batch import Batch
-from chiplog_collector.receiver.commit import Receipt, RestrictedSender, decode_receipt
 from chiplog_schemas.codec import CodecError, short_repr, unpack
 from chiplog_schemas.limits import SEQ_END
 from chiplog_schemas.model.block_decoder import decode_block
@@ -27,6 +26,7 @@ from chiplog_schemas.model.block_format import OPAQUE, BlockError, NewerBlockErr
 from chiplog_schemas.model.changes import decode_change
 from chiplog_schemas.model.codes import QuarantineCode
 from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.model.receipt import Receipt, RestrictedSender, decode_receipt
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 
 _KEPT_PER_RECEIPT_MAX = 500  # records of up to 2 MiB, many MB in total: one transaction must hold them

@@ -15,7 +15,6 @@ from typing import Any
 
 from chiplog_collector.index.apply.apply_context import ApplyContext
 from chiplog_collector.index.apply.validation import clean
-from chiplog_collector.receiver.commit import RestrictedSender
 from chiplog_schemas.codec import CodecError
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.model.block_decoder import Block, decode_block
@@ -29,6 +28,7 @@ from chiplog_schemas.model.events import (
     select_typed,
 )
 from chiplog_schemas.model.import_event import identity_of_import
+from chiplog_schemas.model.receipt import RestrictedSender
 from chiplog_schemas.security import permissions
 
 REFUSALS_PER_KEY_MAX = 1_000  # rows in `events` per set of nodes; a peer can invent producers and senders

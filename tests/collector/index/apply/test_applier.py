@@ -214,6 +214,6 @@ def test_each_event_is_one_row_whatever_the_database_optimizes(index: Index) -> 
 
 
 def test_the_receipts_of_hand_made_logs_are_the_receivers() -> None:
-    from chiplog_collector.receiver.commit import decode_receipt
+    from chiplog_schemas.model.receipt import decode_receipt
 
     assert decode_receipt(receipt(3)).received_us == START_US + 1_000_003

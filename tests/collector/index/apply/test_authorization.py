@@ -9,7 +9,7 @@ from chiplog_collector.index.apply import authorization
 from chiplog_collector.index.apply.apply_context import ApplyContext
 from chiplog_collector.index.apply.authorization import NodeAuthorization
 from chiplog_collector.index.apply.state import State
-from chiplog_collector.receiver.commit import RestrictedSender
+from chiplog_schemas.model.receipt import RestrictedSender
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [

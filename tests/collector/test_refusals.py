@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chiplog_collector.receiver.refusals import Refused, read_refused, write_refused
+from chiplog_collector.refusals import Refused, read_refused, write_refused
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.actions import Reply
 from chiplog_schemas.protocol.receiver import ReceiverProtocol
