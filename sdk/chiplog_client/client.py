@@ -502,9 +502,9 @@ class Client:
     def _wait_for_index(self, where: Paths, deadline: float) -> None:
         """Wait until the database has what the collector has now. A query may share a flush that began before that."""
         synced = _synced_number(where)
-        position = "SELECT next_number FROM base.position"
+        position = "SELECT position FROM reads.state"
         with contextlib.suppress(QueryError, IndexError):  # the query of the user reports it
-            while (applied := self.sql(position).rows()[0]["next_number"]) < synced:  # safeguard: finished-run-applied
+            while (applied := self.sql(position).rows()[0]["position"]) < synced:  # safeguard: finished-run-applied
                 if time.monotonic() > deadline:
                     what = f"{synced - applied} records of the log are not in the database yet"
                     print(f"chiplog: {what}; the answers lack them until then, see chiplog status", file=sys.stderr)
@@ -518,7 +518,7 @@ class Client:
         """
         if not producers or self._where is None:
             return
-        query = "SELECT count(*) AS n FROM base.producers WHERE list_contains($ended, hex(uuid)) AND state IS NOT NULL"
+        query = "SELECT count(*) AS n FROM reads.producers WHERE list_contains($ended, id) AND state IS NOT NULL"
         n_left = len(producers)
         now = time.monotonic()
         deadline, stalled_at = now + DELIVER_WAIT_S, now + STALLED_S
@@ -677,7 +677,7 @@ def _unapplied_records(where: Paths, connection: "duckdb.DuckDBPyConnection") ->
     import duckdb
 
     try:
-        row = connection.execute("SELECT next_number FROM base.position").fetchone()
+        row = connection.execute("SELECT position FROM reads.state").fetchone()
     except duckdb.Error:
         return 0
     return max(0, _synced_number(where) - row[0]) if row is not None else 0

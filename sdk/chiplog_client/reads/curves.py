@@ -1,8 +1,8 @@
 """Curves, each label up to a number of labels, above that a band over all of them: values, or buckets of steps.
 
 A curve has its values as they were logged while each label has fewer than VALUES_MAX of them; above that it has buckets
-of equally many steps. These are read from base.metric_levels, which has buckets of 16 and of 256 steps, and from the
-recent rows. A bucket keeps its minimum and maximum, so that no spike is lost at any width. Widths are powers of two: a
+of equally many steps. These are read from reads.points, which has buckets of 16 and of 256 steps, and the recent rows.
+A bucket keeps its minimum and maximum, so that no spike is lost at any width. Widths are powers of two: a
 page that asks again for the end of a growing curve gets the same buckets. The last value is exact at any width.
 
 A metric whose values all have one step, as those that MLflow logs without a step, is a curve over time: its values, or
@@ -33,8 +33,7 @@ WITH members AS (
     SELECT p.label, max_by({{'of': p.state}}, p.attempt).of IS NULL AS is_running,
            max_by({{'job_type': p.job_type, 'has_rank': p.rank IS NOT NULL}}, p.attempt) AS kind,
            max_by({{'of': p.rank}}, p.attempt).of AS rank
-    FROM base.producers p JOIN base.runs r ON r.run = p.run
-    WHERE r.run_id = $run AND p.role = 'rank' AND {CHOSEN_LABELS} GROUP BY p.label
+    FROM reads.producers p WHERE p.run_id = $run AND p.role = 'rank' AND {CHOSEN_LABELS} GROUP BY p.label
 ), kinds AS (
     SELECT kind, count(*) AS n, list(label ORDER BY rank NULLS LAST, length(label), label) AS labels
     FROM members GROUP BY kind
@@ -65,14 +64,13 @@ FROM spans s LEFT JOIN kinds k ON k.kind = s.kind LEFT JOIN defined d ON d.key =
 """
 _SERIES = f"""
 WITH series AS MATERIALIZED (
-    SELECT DISTINCT s.producer, s.key, n.name, i.label, i.attempt, i.rank
-    FROM base.metric_series s JOIN base.identified i ON i.producer = s.producer JOIN base.names n ON n.id = s.key
-    WHERE i.run_id = $run AND list_contains($keys::VARCHAR[], n.name) AND {CHOSEN_LABELS}
+    SELECT DISTINCT producer, key, name, label, attempt, rank FROM reads.series
+    WHERE is_metric AND run_id = $run AND list_contains($keys::VARCHAR[], name) AND {CHOSEN_LABELS}
 )"""
 # When the values of metrics were logged, in µs.
 _TIMES = f"""{_SERIES}
 SELECT s.name AS key, epoch_us(min(m.first_ts)) AS first, epoch_us(max(m.last_ts)) AS last
-FROM base.metric_series m JOIN series s ON s.producer = m.producer AND s.key = m.key GROUP BY s.name
+FROM reads.series m JOIN series s ON s.producer = m.producer AND s.key = m.key WHERE m.is_metric GROUP BY s.name
 """
 # Of a label with several attempts in a bucket the newest one counts.
 # safeguard: newest-attempt-is-drawn
@@ -98,15 +96,9 @@ _MEANS = {True: "arg_max_null(p.sum, p.seq)", False: "sum(p.sum) / nullif(sum(p.
 # The last value of a bucket of several steps, NULL for NaN; buckets of a level do not have it.
 _LAST = "arg_max_null(p.sum, p.step::HUGEINT * 9223372036854775808 + p.seq)"
 _ROWS = """
-SELECT f.producer, f.key, {place} AS step, f.seq, f.ts, (NOT isnan(f.value))::BIGINT AS n,
-       nullif(f.value, 'nan') AS sum, nullif(f.value, 'nan') AS min, nullif(f.value, 'nan') AS max
-FROM {table} f JOIN series s ON s.producer = f.producer AND s.key = f.key
-WHERE f.step >= {first} AND f.step <= {last}
-"""
-_LEVEL = """
-SELECT l.producer, l.key, l.step, 0, l.ts, l.n_numbers, l.sum, l.min, l.max
-FROM base.metric_levels l JOIN series s ON s.producer = l.producer AND s.key = l.key
-WHERE l.width = {level} AND l.step >= {first} AND l.step <= {last}
+SELECT f.producer, f.key, {place} AS step, f.seq, f.ts, f.n, f.sum, f.min, f.max
+FROM reads.points f JOIN series s ON s.producer = f.producer AND s.key = f.key
+WHERE f.level = {level} AND f.step >= {first} AND f.step <= {last}
 """
 # A row per label with lists: a row per bucket would cost most of the time in Python. One list is sorted, and not five.
 # Minimum and maximum are NULL if they are the mean everywhere.
@@ -142,16 +134,17 @@ SELECT key, step, x FROM places
 # The values of the label with the most of them, between two steps: whole buckets of a level have their numbers, and
 # only the steps at both ends are read row by row. A level leaves NaN out.
 _COUNTS = f"""{_SERIES}, counts AS (
-    SELECT s.name, s.label, sum(l.n_numbers) AS n FROM base.metric_levels l
+    SELECT s.name, s.label, sum(l.n) AS n FROM reads.points l
     JOIN series s ON s.producer = l.producer AND s.key = l.key
-    WHERE l.width = {LEVELS[0]} AND l.step >= {{low}} AND l.step < {{high}} GROUP BY ALL
+    WHERE l.level = {LEVELS[0]} AND l.step >= {{low}} AND l.step < {{high}} GROUP BY ALL
     UNION ALL
-    SELECT s.name, s.label, count(*) FROM base.metrics f JOIN series s ON s.producer = f.producer AND s.key = f.key
-    WHERE f.step BETWEEN {{first}} AND {{last}} AND (f.step < {{low}} OR f.step >= {{high}}) GROUP BY ALL
+    SELECT s.name, s.label, count(*) FROM reads.points f JOIN series s ON s.producer = f.producer AND s.key = f.key
+    WHERE f.level = 1 AND f.step BETWEEN {{first}} AND {{last}} AND (f.step < {{low}} OR f.step >= {{high}})
+    GROUP BY ALL
     UNION ALL
-    SELECT s.name, s.label, count(*) FROM base.metrics_recent f
+    SELECT s.name, s.label, count(*) FROM reads.points f
     JOIN series s ON s.producer = f.producer AND s.key = f.key
-    WHERE f.step BETWEEN {{first}} AND {{last}} GROUP BY ALL
+    WHERE f.level = 0 AND f.step BETWEEN {{first}} AND {{last}} GROUP BY ALL
 )
 SELECT name AS key, max(n)::BIGINT AS n FROM (SELECT name, label, sum(n) AS n FROM counts GROUP BY ALL) GROUP BY name
 """
@@ -168,8 +161,8 @@ _ENDS = f"""{_SERIES}, found AS (
 )
 """
 _PIECE = """
-SELECT s.name, s.label, s.attempt, f.step, f.seq, f.value FROM {table} f
-JOIN series s ON s.producer = f.producer AND s.key = f.key WHERE f.step BETWEEN {first} AND {last}
+SELECT s.name, s.label, s.attempt, f.step, f.seq, f.value FROM reads.points f
+JOIN series s ON s.producer = f.producer AND s.key = f.key WHERE f.level = {level} AND f.step BETWEEN {first} AND {last}
 """
 # A band ends with the labels that have its last step.
 _BAND_ENDS = """
@@ -348,11 +341,7 @@ def _read_ends(
         return found  # the curve itself has them
     starts = sorted({row["step"][-1] for rows in by_key.values() for row in rows})
     pieces = end_pieces(starts, width)
-    tables = [
-        _PIECE.format(table=table, first=first, last=last)
-        for first, last in pieces
-        for table in ("base.metrics", "base.metrics_recent")
-    ]
+    tables = [_PIECE.format(level=level, first=first, last=last) for first, last in pieces for level in (1, 0)]
     text = _ENDS.format(pieces=" UNION ALL ".join(tables)) + (_BAND_ENDS if is_band else "FROM ends")
     least = [min(row["step"][-1] for row in rows) for rows in by_key.values()]
     for row in client.sql(text, {**params, "keys": list(by_key), "starts": least}).rows():
@@ -466,10 +455,7 @@ def bucket_width(n_steps: int, points: int) -> int:
 def _text_of(width: int, first: int, last: int, *, is_by_time: bool) -> str:
     level = 1 if is_by_time else max((level for level in LEVELS if level <= width), default=1)
     bounds = {"first": first, "last": last, "place": "epoch_us(f.ts)" if is_by_time else "f.step"}
-    tables = ["base.metrics_recent"] if level > 1 else ["base.metrics", "base.metrics_recent"]
-    parts = [_ROWS.format(table=table, **bounds) for table in tables]
-    if level > 1:
-        parts.append(_LEVEL.format(level=level, **bounds))
+    parts = [_ROWS.format(level=part, **bounds) for part in (0, level)]
     last_value = _MEANS[True] if width == 1 else _LAST if level == 1 else "NULL::DOUBLE"
     return _BUCKETS.format(parts=" UNION ALL ".join(parts), width=width, mean=_MEANS[width == 1], last=last_value)
 

@@ -19,16 +19,9 @@ WHERE run_id = $run ORDER BY {RANK_ROUNDS_FIRST}
 """
 _LABELS = f"""
 WITH members AS MATERIALIZED (
-    SELECT p.producer, p.label, p.attempt, p.rank, p.node, coalesce(p.state, 'running') AS state, p.exit_code,
-           p.exit_signal, coalesce(f.reason, p.reason) AS reason, coalesce(f.ts, p.ended_at) AS ts,
-           coalesce(f.at_us, epoch_us(p.ended_at) + o.clock_us) AS at_us
-    FROM base.rounds o JOIN base.producers p ON p.producer = o.producer
-    LEFT JOIN (FROM base.failures WHERE run_id = $run) f ON f.producer = o.producer
-    WHERE o.run_id = $run AND o.round = $round
+    FROM reads.round_of_run($run, $round)
 ), steps AS (
-    SELECT producer, max(last_step) AS last_step FROM (
-        SELECT producer, last_step FROM base.metric_series UNION ALL SELECT producer, last_step FROM base.phase_series
-    ) SEMI JOIN members USING (producer) GROUP BY producer
+    SELECT producer, max(last_step) AS last_step FROM reads.series WHERE run_id = $run GROUP BY producer
 ), lines AS (
     SELECT label, attempt, arg_max(line, (ts, line_no)) AS last_line
     FROM console SEMI JOIN members USING (label, attempt) WHERE run_id = $run GROUP BY label, attempt

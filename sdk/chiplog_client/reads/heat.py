@@ -22,7 +22,7 @@ _CELLS = """
 WITH cells AS (
     SELECT list_position($places::INTEGER[], c.place) - 1 AS number, c.step, c.typical,
            greatest(c.seconds - c.typical, 0) AS excess
-    FROM base.compared_with_outside({first}, {last}) c
+    FROM reads.compared({first}, {last}) c
     WHERE c.run_id = $run AND c.key = {key}
 )
 SELECT number // {per_row} AS row, (step - {start}) // {width} AS column,

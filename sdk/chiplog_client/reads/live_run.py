@@ -57,9 +57,7 @@ AND ($label::VARCHAR IS NULL OR label = $label) GROUP BY label, attempt
 """
 # Of all steps, from the rollups: a label with steps of its own may be far behind the foremost one.
 _LAST = """
-SELECT i.label, i.attempt, max(f.last_ts) AS last_ts
-FROM (SELECT producer, last_ts FROM base.metric_series UNION ALL SELECT producer, last_ts FROM base.phase_series) f
-JOIN base.identified i ON i.producer = f.producer WHERE i.run_id = $run GROUP BY i.label, i.attempt
+SELECT label, attempt, max(last_ts) AS last_ts FROM reads.series WHERE run_id = $run GROUP BY label, attempt
 """
 _OPENED = f"""
 SELECT label, attempt, ts, body->>'phase' AS phase, (body->>'since_us')::BIGINT / 1e6 AS since_s

@@ -6,19 +6,11 @@ from chiplog_client.client import Client
 
 EVERY = -1  # in place of the ID of a phase; also that of `outside`, which all labels have
 _PHASES = """
-FROM (
-    SELECT n.name, n.id, base.may_wait(n.name) AS may_wait, min(s.first_step) AS first_step,
-           max(s.last_step) AS last_step
-    FROM base.phase_series s JOIN base.label_places p ON p.producer = s.producer JOIN base.names n ON n.id = s.key
-    WHERE p.run_id = $run GROUP BY ALL
-) ORDER BY name <> 'step', name <> 'data', id
+SELECT name, key AS id, may_wait, first_step, last_step FROM reads.run_phases WHERE run_id = $run
+ORDER BY name <> 'step', name <> 'data', id
 """
 _LABELS = """
-SELECT l.place, l.label FROM base.labels_by_place l
-WHERE l.run_id = $run AND l.place IN (
-    SELECT p.place FROM base.phase_series s JOIN base.label_places p ON p.producer = s.producer
-    WHERE p.run_id = $run AND $phase IN (s.key, -1)
-) ORDER BY l.rank NULLS LAST, length(l.label), l.label
+SELECT place, label FROM reads.labels_with_phase($run, $phase) ORDER BY rank NULLS LAST, length(label), label
 """
 
 

@@ -34,7 +34,7 @@ SELECT key, sum(n)::BIGINT AS points, count(*) AS labels, max(step) AS last_step
        list(label ORDER BY rank NULLS LAST, length(label), label)[1:{LAST_VALUES_MAX}] AS last_labels,
        list(last_value ORDER BY rank NULLS LAST, length(label), label)[1:{LAST_VALUES_MAX}] AS last_values,
        (SELECT any_value(s.value) FROM run_summary s WHERE s.run_id = $run AND s.key = per_label.key) AS summary,
-       key IN (SELECT h.key FROM base.hidden_metrics h WHERE h.run_id = $run) AS is_hidden
+       key IN (SELECT h.key FROM reads.hidden_metrics h WHERE h.run_id = $run) AS is_hidden
 FROM per_label GROUP BY key ORDER BY key
 """
 # The mean is over the steps of all labels; slowest_s is the largest mean of one label. The share is of the steps whose
@@ -66,12 +66,7 @@ QUALIFY row_number() OVER (PARTITION BY kind IN ('log', 'warning') ORDER BY ts D
 ORDER BY ts DESC, seq DESC
 """
 _FILES = """
-SELECT path, bytes, sha256, ts, sha256 IN (
-    SELECT body->>'sha256' FROM events WHERE run_id = $run AND kind = 'file_stored'
-) AS stored, (
-    SELECT min(s.label) FROM base.saves s WHERE s.run_id = f.run_id AND s.path = f.path AND s.ts = f.ts
-) AS label
-FROM files f WHERE run_id = $run ORDER BY path
+SELECT path, bytes, sha256, ts, is_stored AS stored, label FROM reads.files WHERE run_id = $run ORDER BY path
 """
 # The last row is the one that counts: the primary's, because a launcher knows less than rank 0.
 _ENVIRONMENTS = """

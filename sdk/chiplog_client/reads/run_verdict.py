@@ -15,7 +15,7 @@ WITH newest AS (
     SELECT label, attempt, state, rank FROM labels WHERE run_id = $run
     QUALIFY row_number() OVER (PARTITION BY label ORDER BY attempt DESC) = 1
 ), done AS (
-    FROM base.finished_steps WHERE run_id = $run
+    FROM reads.finished_steps WHERE run_id = $run
 )
 SELECT l.label, l.attempt, l.state, coalesce(max(d.step) FILTER (d.attempt = l.attempt), max(d.step)) AS step,
        coalesce(max(d.step) FILTER (d.attempt = l.attempt), max(d.step), any_value(p.step)) AS reached
@@ -26,42 +26,33 @@ GROUP BY l.label, l.attempt, l.state
 """
 # The first step with phases that a label recorded after the first failure, by the collector's clock. Survivors wait for
 # the failed label in them. At its end a label records the phases of an unfinished step under the last one it logged.
-_AFTER_FAILURE = """
-SELECT min(f.step) AS step FROM base.phase_facts f JOIN base.rounds r ON r.producer = f.producer
-WHERE r.run_id = $run AND f.step <= $last AND epoch_us(f.ts) + r.clock_us > (
-    SELECT min(failed_us) FROM (
-        SELECT arg_max(at_us - late_us, round) AS failed_us FROM base.failures
-        WHERE run_id = $run AND list_contains($labels::VARCHAR[], label) GROUP BY label
-    )
-)
-"""
+_AFTER_FAILURE = "SELECT step FROM reads.step_after_failure($run, $labels::VARCHAR[], $last)"
 _RUN = "SELECT state, n_labels, n_attempts FROM runs WHERE run_id = $run"
 _FAILED = ("failed", "crashed")
 _STEP_MAX = (1 << 63) - 1
 _Ask = Callable[..., list[dict[str, Any]]]
 _WINDOWS = """
 SELECT span, phase, label, role, waits_for, n_steps, typical_s, excess_s, since_step, until_step
-FROM base.straggler_windows_until({last}) WHERE run_id = $run AND span <> 'last'
+FROM reads.straggler_windows({last}) WHERE run_id = $run AND span <> 'last'
 """
 # Until a later step for a spell outside of phases: the next step has the waiting for what a label did at the end of the
 # last one. Only there the whole step counts as a wait; in a phase it would contain the phase.
 _SUMS = """
-SELECT n.name AS phase, base.may_wait(n.name) OR n.name = 'step' AS may_wait, l.label,
+SELECT n.name AS phase, reads.may_wait(n.name) OR n.name = 'step' AS may_wait, l.label,
        count(*) FILTER (c.step <= {last}) AS n_steps, coalesce(sum(c.seconds) FILTER (c.step <= {last}), 0) AS seconds,
        coalesce(sum(c.typical) FILTER (c.step <= {last}), 0) AS typical_s, sum(c.seconds) AS waited_s
-FROM base.{compared}({first}, {until}) c JOIN base.phase_names n ON n.id = c.key
-JOIN base.labels_by_place l ON l.run_id = c.run_id AND l.place = c.place
-WHERE c.run_id = $run AND n.name <> '{but}' GROUP BY ALL
+FROM reads.compared({first}, {until}) c JOIN reads.phase_names n ON n.id = c.key
+JOIN reads.labels l ON l.run_id = c.run_id AND l.place = c.place
+WHERE c.run_id = $run AND {chosen} GROUP BY ALL
 """
 _PREVIOUS = """
-SELECT min(o.previous) AS step FROM base.outside({first}, {first}) o
-JOIN base.labels_by_place l ON l.run_id = o.run_id AND l.place = o.place WHERE o.run_id = $run AND l.label = $label
+SELECT min(o.previous) AS step FROM reads.outside({first}, {first}) o
+JOIN reads.labels l ON l.run_id = o.run_id AND l.place = o.place WHERE o.run_id = $run AND l.label = $label
 """
 _ALONE = """
-SELECT n.name AS phase, sum(f.value) AS seconds
-FROM base.phase_facts f JOIN base.phase_kinds k ON k.producer = f.producer AND k.key = f.key
-JOIN base.labels_by_place l ON l.run_id = k.run_id AND l.place = k.place JOIN base.names n ON n.id = f.key
-WHERE k.run_id = $run AND l.label = $label AND f.step BETWEEN $first AND $last AND NOT k.is_shared AND NOT k.is_step
+SELECT k.name AS phase, sum(f.seconds) AS seconds
+FROM reads.phase_values f JOIN reads.uncommon_phases k ON k.producer = f.producer AND k.key = f.key
+WHERE f.run_id = $run AND k.run_id = $run AND f.label = $label AND f.step BETWEEN $first AND $last
 GROUP BY ALL ORDER BY seconds DESC, phase
 """
 
@@ -128,10 +119,10 @@ def _read_sums(ask: _Ask, spell: Spell) -> tuple[list[dict[str, Any]], Outside |
     """Return the sums of the steps of a spell, and of a spell outside of phases more about it."""
     first, last = spell.first_step, spell.last_step
     if spell.phase != OUTSIDE:
-        return ask(_SUMS.format(compared="compared", first=first, last=last, until=last, but="step")), None
+        return ask(_SUMS.format(first=first, last=last, until=last, chosen="c.key >= 0 AND n.name <> 'step'")), None
     [found] = ask(_PREVIOUS.format(first=first), label=spell.label)
     previous = found["step"] if found["step"] is not None else first
     until = last + first - previous
-    sums = ask(_SUMS.format(compared="compared_with_outside", first=first, last=last, until=until, but=""))
+    sums = ask(_SUMS.format(first=first, last=last, until=until, chosen="true"))
     alone = ask(_ALONE, label=spell.label, first=first, last=last)
     return sums, Outside(previous, tuple((row["phase"], row["seconds"]) for row in alone))

@@ -24,10 +24,9 @@ _PARTS_MAX = 32  # of a step; those of a longer one are added up
 # If a label did a step twice, the newest attempt counts. `work` is the time that is not waiting.
 _FACTS = """
 WITH facts AS MATERIALIZED (
-    SELECT p.place, p.attempt, f.step, f.key, f.value AS seconds, epoch_us(f.ts) AS at_us
-    FROM base.phase_facts f JOIN base.label_places p ON p.producer = f.producer
-    WHERE p.run_id = $run AND f.step BETWEEN {first} AND {last} {chosen}
-    QUALIFY p.attempt = max(p.attempt) OVER (PARTITION BY p.place, f.step)
+    SELECT place, attempt, step, key, seconds, epoch_us(ts) AS at_us FROM reads.phase_values
+    WHERE run_id = $run AND step BETWEEN {first} AND {last} {chosen}
+    QUALIFY attempt = max(attempt) OVER (PARTITION BY place, step)
 )
 """
 _WORK = f"""{_FACTS}, worked AS (
@@ -36,7 +35,7 @@ _WORK = f"""{_FACTS}, worked AS (
 ), compared AS (
     SELECT *, median(work) OVER (PARTITION BY step) AS typical, work - typical AS more FROM worked
 ), outside AS (
-    SELECT place, step, seconds - typical AS more FROM base.outside({{first}}, {{last}})
+    SELECT place, step, seconds - typical AS more FROM reads.outside({{first}}, {{last}})
     WHERE run_id = $run AND seconds - typical > {SLOW_SHARE} * usual
 ), scored AS (  -- who is outside for as long as another label works longer may wait for it
     SELECT c.*, coalesce(greatest(o.more - greatest(max(c.more) OVER (PARTITION BY c.step), 0), 0), 0) AS outside,
@@ -49,7 +48,7 @@ SELECT step // {{width}} AS bucket, arg_max(place, excess) AS place, arg_max(ste
 FROM scored WHERE outside > 0 OR excess > {SLOW_SHARE} * typical GROUP BY bucket ORDER BY bucket
 """
 _BY_WORK = f"{_WORK} SELECT place FROM scored GROUP BY place ORDER BY sum(excess) DESC, place"
-_CHOSEN = "AND list_contains($places::INTEGER[], p.place)"
+_CHOSEN = "AND list_contains($places::INTEGER[], place)"
 _PARTS = f"""{_FACTS}, steps AS (
     SELECT place, attempt, step, max(at_us) AS ended_us, count(DISTINCT at_us) AS n_parts,
            max(at_us) FILTER (key = $whole) AS whole_us, sum(seconds) FILTER (key = $whole) AS whole_s,

@@ -140,9 +140,9 @@ def slow_spells(windows: Iterable[dict[str, Any]]) -> list[Spell]:
     """
     windows = list(windows)
     phases = {row["phase"] for row in windows} - {OUTSIDE}
-    base = _base_seconds(windows, "step" if "step" in phases else None)
+    typical = _typical_seconds(windows, "step" if "step" in phases else None)
     run: dict[str, float] = defaultdict(float)
-    for (_, label), seconds in base.items():
+    for (_, label), seconds in typical.items():
         run[label] += seconds
     found: dict[tuple[str, str], list[Spell]] = defaultdict(list)
     for row in windows:
@@ -155,7 +155,7 @@ def slow_spells(windows: Iterable[dict[str, Any]]) -> list[Spell]:
             row["since_step"],
             row["until_step"],
             row["excess_s"],
-            base[row["span"], row["label"]],
+            typical[row["span"], row["label"]],
             run[row["label"]],
         )
         found[spell.label, spell.phase].append(spell)
@@ -163,13 +163,13 @@ def slow_spells(windows: Iterable[dict[str, Any]]) -> list[Spell]:
     return sorted(spells, key=lambda spell: -spell.excess_s)
 
 
-def _base_seconds(rows: Iterable[dict[str, Any]], whole: str | None) -> dict[tuple[str, str], float]:
+def _typical_seconds(rows: Iterable[dict[str, Any]], whole: str | None) -> dict[tuple[str, str], float]:
     """Return the median's seconds per window and label: of the phase `whole`, else of all phases."""
-    base: dict[tuple[str, str], float] = defaultdict(float)
+    found: dict[tuple[str, str], float] = defaultdict(float)
     for row in rows:
         if whole is None or row["phase"] == whole:
-            base[row["span"], row["label"]] += row["typical_s"] * row["n_steps"]
-    return base
+            found[row["span"], row["label"]] += row["typical_s"] * row["n_steps"]
+    return found
 
 
 def _merged(spells: list[Spell]) -> list[Spell]:

@@ -78,7 +78,7 @@ class ChunkReader:
         whole = Chunk((), self._producers)
         if self._table.is_keyed:
             query = (
-                f"SELECT n.name, f.key, {count} AS n FROM {source} f JOIN base.names n ON n.id = f.key "
+                f"SELECT n.name, f.key, {count} AS n FROM {source} f JOIN reads.names n ON n.id = f.key "
                 f"{_where(whole)} GROUP BY n.name, f.key ORDER BY n.name"
             )
             for row in self._client.sql(query, _values(whole)).rows():

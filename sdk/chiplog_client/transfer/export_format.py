@@ -24,8 +24,6 @@ _OF_STEP = {"key": "VARCHAR", "step": "BIGINT", "seq": "BIGINT", "ts": "TIMESTAM
 _OF_EVENT = {"seq": "BIGINT", "ts": "TIMESTAMP"}
 _PRODUCER = {"producer": "VARCHAR"}
 _OF_VERSION = {"project": "VARCHAR", "name": "VARCHAR", "digest": "VARCHAR"}
-_WITH_TIME = """(SELECT f.*, s.stored_at FROM {} f LEFT JOIN (SELECT sha256, bytes, min(ts) AS stored_at
-FROM base.stored GROUP BY ALL) s ON s.sha256 = f.sha256 AND s.bytes = f.bytes)"""  # when its content arrived
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +56,19 @@ class Table:
 TABLES = {
     "metrics": Table(
         {**_OF_RANK, **_OF_STEP, "value": "DOUBLE", **_PRODUCER},
-        "base.metric_facts",
-        ("base.metric_series", "sum(f.n)::BIGINT"),
+        "reads.logged_metrics",
+        ("(FROM reads.series WHERE is_metric)", "sum(f.n)::BIGINT"),
         is_wide=False,
     ),
     "phases": Table(
         {**_OF_RANK, "phase": "VARCHAR", "step": "BIGINT", **_OF_EVENT, "seconds": "DOUBLE", **_PRODUCER},
-        "base.phase_facts",
-        ("base.phase_series", "sum(f.n)::BIGINT"),
+        "reads.logged_phases",
+        ("(FROM reads.series WHERE NOT is_metric)", "sum(f.n)::BIGINT"),
         is_wide=False,
     ),
-    "texts": Table({**_OF_RANK, **_OF_STEP, "value": "VARCHAR", **_PRODUCER}, "base.texts"),
+    "texts": Table({**_OF_RANK, **_OF_STEP, "value": "VARCHAR", **_PRODUCER}, "reads.logged_texts"),
     "histograms": Table(
-        {**_OF_RANK, **_OF_STEP, "edges": "DOUBLE[]", "counts": "DOUBLE[]", **_PRODUCER}, "base.histograms"
+        {**_OF_RANK, **_OF_STEP, "edges": "DOUBLE[]", "counts": "DOUBLE[]", **_PRODUCER}, "reads.logged_histograms"
     ),
     "media": Table(
         {
@@ -83,14 +81,18 @@ TABLES = {
             "stored_at": "TIMESTAMP",
             **_PRODUCER,
         },
-        _WITH_TIME.format("base.media"),
+        "reads.logged_media",
     ),
     "console": Table(
         {**_OF_LABEL, "stream": "VARCHAR", "line_no": "BIGINT", **_OF_EVENT, "line": "VARCHAR", **_PRODUCER},
-        "base.console",
+        "reads.logged_console",
     ),
-    "config": Table({**_OF_LABEL, **_OF_EVENT, "key": "VARCHAR", "value": "VARCHAR", **_PRODUCER}, "base.config"),
-    "summary": Table({**_OF_LABEL, **_OF_EVENT, "key": "VARCHAR", "value": "VARCHAR", **_PRODUCER}, "base.summary"),
+    "config": Table(
+        {**_OF_LABEL, **_OF_EVENT, "key": "VARCHAR", "value": "VARCHAR", **_PRODUCER}, "reads.logged_config"
+    ),
+    "summary": Table(
+        {**_OF_LABEL, **_OF_EVENT, "key": "VARCHAR", "value": "VARCHAR", **_PRODUCER}, "reads.logged_summary"
+    ),
     "definitions": Table(
         {
             **_OF_LABEL,
@@ -101,10 +103,11 @@ TABLES = {
             "hidden": "VARCHAR",
             **_PRODUCER,
         },
-        "base.definitions",
+        "reads.logged_definitions",
     ),
     "config_hashes": Table(
-        {**_OF_LABEL, **_OF_EVENT, "is_whole": "BOOLEAN", "hashes": "VARCHAR", **_PRODUCER}, "base.config_hashes"
+        {**_OF_LABEL, **_OF_EVENT, "is_whole": "BOOLEAN", "hashes": "VARCHAR", **_PRODUCER},
+        "reads.logged_config_hashes",
     ),
     "saves": Table(
         {
@@ -116,7 +119,7 @@ TABLES = {
             "stored_at": "TIMESTAMP",
             **_PRODUCER,
         },
-        _WITH_TIME.format("base.files"),
+        "reads.logged_files",
     ),
     "artifact_files": Table(
         {
@@ -131,7 +134,7 @@ TABLES = {
             "stored_at": "TIMESTAMP",
             **_PRODUCER,
         },
-        _WITH_TIME.format("base.artifact_files").removesuffix(")") + " AND f.reference = '')",
+        "reads.logged_artifact_files",
     ),
     "artifacts": Table(
         {
@@ -145,14 +148,16 @@ TABLES = {
             "description": "VARCHAR",
             **_PRODUCER,
         },
-        "base.artifacts",
+        "reads.logged_artifacts",
     ),
     "artifact_aliases": Table(
         {**_OF_LABEL, **_OF_EVENT, **_OF_VERSION, "alias": "VARCHAR", "is_set": "BIGINT", **_PRODUCER},
-        "base.artifact_aliases",
+        "reads.logged_artifact_aliases",
     ),
-    "artifact_uses": Table({**_OF_LABEL, **_OF_EVENT, **_OF_VERSION, **_PRODUCER}, "base.artifact_uses"),
-    "run_tags": Table({**_OF_LABEL, **_OF_EVENT, "key": "VARCHAR", "value": "VARCHAR", **_PRODUCER}, "base.run_tags"),
+    "artifact_uses": Table({**_OF_LABEL, **_OF_EVENT, **_OF_VERSION, **_PRODUCER}, "reads.logged_artifact_uses"),
+    "run_tags": Table(
+        {**_OF_LABEL, **_OF_EVENT, "key": "VARCHAR", "value": "VARCHAR", **_PRODUCER}, "reads.logged_run_tags"
+    ),
     # As the view shows them: an early end names its label. Only a `traceback` has a cause.
     "events": Table(
         {
@@ -165,9 +170,7 @@ TABLES = {
             "cause": "VARCHAR",
             **_PRODUCER,
         },
-        "(SELECT producer, seq, ts, kind, level, message, body, NULL::VARCHAR AS cause FROM base.told "
-        "WHERE kind <> 'traceback' UNION ALL SELECT producer, seq, ts, kind, level, message, body, cause "
-        "FROM base.events WHERE kind = 'traceback')",
+        "reads.logged_events",
     ),
 }
 

@@ -41,36 +41,23 @@ _PARTS = ".parts"  # what is not part of the finished export
 _SYSTEM_ORDER = "name, node, device, ts, label"
 
 _PRODUCERS = """
-SELECT p.*, hex(p.uuid) AS id, hex(o.uuid) AS owner_id, i.run_id, i.label AS shown_label, i.attempt AS shown_attempt,
-       i.rank AS shown_rank, s.last_seq, s.seen_at
-FROM base.identified i JOIN base.producers p USING (producer) LEFT JOIN base.producers o ON o.producer = p.owner
-LEFT JOIN base.seen s ON s.producer = p.producer
-WHERE i.run_id = $run ORDER BY shown_label, shown_attempt, p.producer
+SELECT p.*, o.id AS owner_id, s.last_seq, s.seen_at
+FROM reads.producers p LEFT JOIN reads.producers o ON o.producer = p.owner LEFT JOIN (
+    SELECT producer, max(last_seq) AS last_seq, max(seen_at) AS seen_at
+    FROM reads.received_ranges WHERE run_id = $run GROUP BY producer
+) s ON s.producer = p.producer
+WHERE p.run_id = $run ORDER BY p.shown_label, p.shown_attempt, p.producer
 """
-_STORED = """
-SELECT producer, min(first_seq) AS first_seq, max(last_seq) AS last_seq FROM (
-    SELECT *, count(*) FILTER (is_new) OVER (PARTITION BY producer ORDER BY first_seq) AS part FROM (
-        SELECT producer, first_seq, last_seq, coalesce(
-            first_seq <> lag(last_seq) OVER (PARTITION BY producer ORDER BY first_seq) + 1, true) AS is_new
-        FROM base.intervals WHERE producer IN (SELECT producer FROM base.identified WHERE run_id = $run)
-    )
-) GROUP BY producer, part
-"""
-_LOST = """
-SELECT producer, first_seq, last_seq, reason FROM base.losses
-WHERE producer IN (SELECT producer FROM base.identified WHERE run_id = $run)
-"""
-_RUN = """
-SELECT r.*, b.primary_launch, b.primary_restart, b.told FROM runs r JOIN base.runs b USING (run_id) WHERE run_id = $run
-"""
+_STORED = "SELECT producer, first_seq, last_seq FROM reads.received_ranges WHERE run_id = $run"
+_LOST = "SELECT producer, first_seq, last_seq, reason FROM reads.lost_ranges WHERE run_id = $run"
+_RUN = "FROM reads.runs WHERE run_id = $run"
 # Samples of the run's nodes from its start to its end: at least those that are the run's, by name.
 _SAMPLE_NAMES = """
-SELECT n.name, count(*) AS n, min(s.ts) AS first, max(s.ts) AS last FROM base.system_facts s
-JOIN base.producers p USING (producer) JOIN base.names n ON n.id = s.key
-WHERE coalesce(p.agent_node, p.node) IN (SELECT node FROM labels WHERE run_id = $run)
+SELECT s.name, count(*) AS n, min(s.ts) AS first, max(s.ts) AS last FROM system_samples s
+WHERE s.node IN (SELECT node FROM labels WHERE run_id = $run)
     AND s.ts >= (SELECT min(started_at) FROM labels WHERE run_id = $run)
     AND s.ts <= (SELECT max(coalesce(ended_at, TIMESTAMP 'infinity')) FROM labels WHERE run_id = $run)
-GROUP BY n.name ORDER BY n.name
+GROUP BY s.name ORDER BY s.name
 """
 _SAMPLES = """
 SELECT run_id, label, rank, node, device, name, ts, value, n_sharers FROM system
@@ -91,10 +78,8 @@ _DEFINITIONS = """
 SELECT label, name, summary, step_metric, is_hidden FROM metric_definitions WHERE run_id = $run ORDER BY label, name
 """
 _CONTENTS_OF_RUN = """
-SELECT f.sha256, any_value(f.bytes) AS bytes, bool_or(s.sha256 IS NOT NULL) AS is_stored
-FROM base.named_contents f JOIN base.identified i USING (producer)
-LEFT JOIN (SELECT DISTINCT sha256, bytes FROM base.stored) s ON s.sha256 = f.sha256 AND s.bytes = f.bytes
-WHERE i.run_id = $run GROUP BY f.sha256 ORDER BY f.sha256
+SELECT sha256, any_value(bytes) AS bytes, bool_or(is_stored) AS is_stored
+FROM reads.contents WHERE run_id = $run GROUP BY sha256 ORDER BY sha256
 """
 
 

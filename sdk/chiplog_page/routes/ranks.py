@@ -21,16 +21,15 @@ _STEP_COLUMNS = ["label", "phase", "may_wait", "seconds", "typical_s", "ts"]
 # outside of shared phases has a row without the phases that most labels do not have: they have rows.
 _STEP = f"""
 WITH named AS MATERIALIZED (
-    SELECT label, phase, sum(seconds) AS seconds, max(ts) AS ts, base.may_wait(phase) AS may_wait FROM (
+    SELECT label, phase, sum(seconds) AS seconds, max(ts) AS ts, reads.may_wait(phase) AS may_wait FROM (
         FROM phases WHERE run_id = $run AND step = $step QUALIFY attempt = max(attempt) OVER (PARTITION BY label)
     ) GROUP BY label, phase
 ), times AS MATERIALIZED (
     FROM named UNION ALL
     SELECT l.label, '{OUTSIDE}', greatest(any_value(o.seconds) - coalesce(sum(t.seconds) FILTER (t.phase IN (
-               SELECT n.name FROM base.phase_kinds k JOIN base.names n ON n.id = k.key
-               WHERE k.run_id = $run AND NOT k.is_shared
+               SELECT name FROM reads.uncommon_phases WHERE run_id = $run
            )), 0), 0), max(t.ts), false
-    FROM base.outside({{step}}, {{step}}) o JOIN base.labels_by_place l ON l.run_id = o.run_id AND l.place = o.place
+    FROM reads.outside({{step}}, {{step}}) o JOIN reads.labels l ON l.run_id = o.run_id AND l.place = o.place
     JOIN named t ON t.label = l.label WHERE o.run_id = $run AND t.phase NOT IN ('step', 'gc') GROUP BY l.label
 ), shown AS (
     SELECT label, coalesce(sum(seconds) FILTER (NOT may_wait AND phase NOT IN ('step', 'gc')), 0) AS work

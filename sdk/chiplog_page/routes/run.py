@@ -32,27 +32,26 @@ EVENTS_MAX = 2_000
 FIELDS = ("name", "notes", "tags", "project", "group", "job_type")
 _OUTLINE = f"""
 SELECT *, (SELECT list(DISTINCT key ORDER BY key)[1:{KEYS_MAX}] FROM keys WHERE run_id = $run) AS keys,
-(SELECT list(key) FROM base.hidden_metrics WHERE run_id = $run) AS hidden, (
+(SELECT list(key) FROM reads.hidden_metrics WHERE run_id = $run) AS hidden, (
     SELECT list(DISTINCT {{'label': label, 'hostname': hostname}})[1:2] FROM labels WHERE run_id = $run
 ) AS known_labels
 FROM runs WHERE run_id = $run
 """
 _LINE_COLUMNS = ["label", "attempt", "stream", "line_no", "ts", "line"]
 # A resume point is the line that was stored last, as PRODUCER.SEQ. Clocks may be wrong and lines may arrive late, so
-# new lines are not always later than known ones. Rows of base.console are only appended, and deleted with their run.
-# Their rowids keep the order, but may change when DuckDB removes deleted rows.
+# new lines are not always later than known ones.
 _LINES = f"""
 SELECT {", ".join(_LINE_COLUMNS)}, (
-    SELECT concat_ws('.', producer, seq) FROM base.console WHERE rowid = (
-        SELECT max(c.rowid) FROM base.console c JOIN base.identified o ON o.producer = c.producer WHERE o.run_id = $run
+    SELECT concat_ws('.', producer, seq) FROM reads.console WHERE place = (
+        SELECT max(place) FROM reads.console WHERE run_id = $run
     )
 ) AS resume
-FROM base.console f JOIN base.identified i ON i.producer = f.producer
+FROM reads.console
 WHERE run_id = $run AND {CHOSEN_LABELS}
   AND ($search = '' OR contains(lower(line), lower($search)))
   AND ($at::TIMESTAMP IS NULL OR {{bound}})
-  AND f.rowid > (
-      SELECT coalesce(max(rowid), -1) FROM base.console WHERE producer = $producer::BIGINT AND seq = $seq::BIGINT
+  AND place > (
+      SELECT coalesce(max(place), -1) FROM reads.console WHERE producer = $producer::BIGINT AND seq = $seq::BIGINT
   )
 ORDER BY ts {{order}}, label {{order}}, attempt {{order}}, line_no {{order}} LIMIT $limit
 """

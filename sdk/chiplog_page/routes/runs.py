@@ -18,10 +18,8 @@ POINTS_MAX = 200
 # Names of columns to choose from: those of most runs first.
 _NAMES = f"SELECT key, count(*) AS n FROM {{view}} GROUP BY key ORDER BY n DESC, key LIMIT {NAMES_MAX}"
 _METRICS = f"""
-SELECT n.name AS key FROM base.names n JOIN (
-    SELECT s.key, count(DISTINCT i.run_id) AS n
-    FROM base.metric_series s JOIN base.identified i ON i.producer = s.producer GROUP BY s.key
-) s ON s.key = n.id ORDER BY s.n DESC, key LIMIT {NAMES_MAX}
+SELECT name AS key FROM reads.series WHERE is_metric
+GROUP BY name ORDER BY count(DISTINCT run_id) DESC, name LIMIT {NAMES_MAX}
 """
 
 

@@ -19,10 +19,7 @@ from chiplog_schemas.query.query_messages import one_line
 CLIENTS = 4  # a collector runs two queries at once; more requests wait here, in their order
 STATE_TIMEOUT_S = 10.0  # as long as a peer may be silent: the page then reports that there is no answer
 CLOSE_WAIT_S = 4.0  # for clients that connect, or change data: less than the server waits for its thread
-_STATE = """
-SELECT coalesce(max(next_number), 0)::BIGINT AS position, (SELECT count(*) FROM base.deleted) AS n_deleted
-FROM base.position
-"""
+_STATE = "SELECT position, n_deleted FROM reads.state"
 _Value = TypeVar("_Value")
 
 

@@ -45,23 +45,22 @@ from chiplog_schemas.security.permissions import Role
 _MAPPED = frozenset({"csv", "lightning"})  # formats with columns
 EXPORT = "chiplog"  # as a format: what `chiplog export` wrote
 _ARRIVED = """
-SELECT hex(p.uuid) AS uuid, i.first_seq, i.last_seq FROM base.intervals i JOIN base.producers p USING (producer)
-WHERE list_contains($producers::VARCHAR[], hex(p.uuid)) AND p.role IS NOT NULL
+SELECT p.id AS uuid, r.first_seq, r.last_seq FROM reads.received_ranges r JOIN reads.producers p USING (producer)
+WHERE list_contains($producers::VARCHAR[], p.id) AND p.role IS NOT NULL
 """
 _APPLIED_WAIT_S = 60.0  # a collector with other work applies what it has in its order
 _STALLED_S = 5.0  # an index applies several times a second; a large transaction takes seconds on a busy machine
 _LOOK_AGAIN_S = 0.1
 _KNOWN = """
-SELECT DISTINCT i.run_id, hex(p.uuid) AS uuid, t.key, t.value
-FROM base.identified i JOIN base.producers p USING (producer)
-LEFT JOIN base.run_tags t ON t.producer = i.producer AND starts_with(t.key, $tag)
-WHERE list_contains($runs::VARCHAR[], i.run_id) AND i.label IS NOT NULL AND p.role = 'rank'
-AND NOT EXISTS (SELECT 1 FROM base.deleted d WHERE d.uuid = p.uuid)
+SELECT DISTINCT p.run_id, p.id AS uuid, t.key, t.value
+FROM reads.producers p LEFT JOIN reads.logged_run_tags t ON t.producer = p.producer AND starts_with(t.key, $tag)
+WHERE list_contains($runs::VARCHAR[], p.run_id) AND p.shown_label IS NOT NULL AND p.role = 'rank'
+AND NOT EXISTS (SELECT 1 FROM reads.deleted_producers d WHERE d.id = p.id)
 """
-_DELETED = "SELECT hex(uuid) AS uuid FROM base.deleted WHERE list_contains($producers::VARCHAR[], hex(uuid))"
+_DELETED = "SELECT id AS uuid FROM reads.deleted_producers WHERE list_contains($producers::VARCHAR[], id)"
 _REJECTED = """
-SELECT hex(p.uuid) AS uuid, e.seq, e.message FROM base.events e JOIN base.producers p USING (producer)
-WHERE e.kind = 'quarantined' AND list_contains($producers::VARCHAR[], hex(p.uuid)) ORDER BY e.seq
+SELECT p.id AS uuid, e.seq, e.message FROM reads.rejected_events e JOIN reads.producers p USING (producer)
+WHERE list_contains($producers::VARCHAR[], p.id) ORDER BY e.seq
 """
 
 
@@ -433,10 +432,10 @@ def _wait_until_applied(client: Client, producers: list[str], blocks: ImportBloc
     while not (
         _has_all_events(_arrived(client, producers), blocks) or client.sql(_REJECTED, {"producers": producers}).rows()
     ):
-        [row] = client.sql("SELECT next_number FROM base.position").rows()
+        [row] = client.sql("SELECT position FROM reads.state").rows()
         now = time.monotonic()
-        if row["next_number"] != position:
-            position, stalled_at = row["next_number"], now + _STALLED_S
+        if row["position"] != position:
+            position, stalled_at = row["position"], now + _STALLED_S
         if now > min(deadline, stalled_at):
             return False
         time.sleep(_LOOK_AGAIN_S)

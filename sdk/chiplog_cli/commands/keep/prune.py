@@ -18,11 +18,8 @@ _POINT_BYTES = 14  # of a value in the database, measured on 16 million
 # A run that is running has no end: what it stored last counts.
 _CANDIDATES = f"""
 WITH seen AS (SELECT run_id, max(last_seen_at) AS at FROM labels GROUP BY run_id),
-     counted AS (SELECT i.run_id, sum(s.n)::BIGINT AS n
-                 FROM base.metric_series s JOIN base.identified i USING (producer) GROUP BY i.run_id),
-     saved AS (SELECT run_id, sum(bytes)::BIGINT AS bytes FROM (
-         SELECT DISTINCT i.run_id, f.sha256, f.bytes FROM base.named_contents f JOIN base.identified i USING (producer)
-     ) GROUP BY run_id)
+     counted AS (SELECT run_id, sum(n)::BIGINT AS n FROM reads.series WHERE is_metric GROUP BY run_id),
+     saved AS (SELECT run_id, sum(bytes)::BIGINT AS bytes FROM reads.contents GROUP BY run_id)
 SELECT r.run_id, r.name, r.project, r.state, coalesce(r.ended_at, s.at, r.created_at) AS last_at,
        r.state = 'running' OR r.n_running > 0 AS is_running, coalesce(c.n, 0) AS n_values,
        coalesce(f.bytes, 0) AS file_bytes,

@@ -6,16 +6,15 @@ from typing import Any
 import orjson
 
 from chiplog_client.client import Client
-from chiplog_client.reads.media.run_contents import MEDIA
 from chiplog_client.reads.media.shown_types import shown_type
 from chiplog_client.reads.parameters import CHOSEN_LABELS
 
 ROWS_MAX = 200  # values of one key at one step
 MASKS_MAX = 10 * ROWS_MAX
-_STORED = "EXISTS (FROM base.stored s WHERE s.sha256 = f.sha256 AND s.bytes = f.bytes)"
+_STORED = "EXISTS (FROM reads.stored_contents s WHERE s.sha256 = f.sha256 AND s.bytes = f.bytes)"
 _STEPS = f"""
 WITH steps AS (
-    SELECT DISTINCT step FROM {MEDIA} WHERE run_id = $run AND n.name = $key AND kind = $kind AND {CHOSEN_LABELS}
+    SELECT DISTINCT step FROM reads.media WHERE run_id = $run AND key = $key AND kind = $kind AND {CHOSEN_LABELS}
 ), chosen AS (SELECT coalesce(max(step) FILTER (step <= $step), min(step)) AS step FROM steps)
 SELECT count(*) AS n_steps, any_value(c.step) AS step,
        max(s.step) FILTER (s.step < c.step) AS before, min(s.step) FILTER (s.step > c.step) AS after
@@ -23,10 +22,10 @@ FROM steps s, chosen c
 """
 # Of several attempts of a label the newest one counts, and of several values of a step the last one.
 _ROWS = f"""
-SELECT label, attempt, n.name AS key, try_cast(metadata->>'$.item' AS BIGINT) AS item, metadata, bytes, sha256,
+SELECT label, attempt, key, try_cast(metadata->>'$.item' AS BIGINT) AS item, metadata, bytes, sha256,
        {_STORED} AS is_stored
-FROM {MEDIA}
-WHERE run_id = $run AND n.name IN (SELECT unnest($keys::VARCHAR[])) AND kind = $kind AND step = $step
+FROM reads.media f
+WHERE run_id = $run AND key IN (SELECT unnest($keys::VARCHAR[])) AND kind = $kind AND step = $step
   AND {CHOSEN_LABELS} AND NOT json_exists(metadata, '$.row')
 QUALIFY attempt = max(attempt) OVER (PARTITION BY label)
     AND row_number() OVER (PARTITION BY label, key, attempt, item ORDER BY seq DESC) = 1
@@ -35,7 +34,7 @@ ORDER BY length(label), label, item, key LIMIT $limit
 _DESCRIBED = f"""
 SELECT sha256, arg_max(kind, ts) AS kind, arg_max(metadata->>'$.format', ts) AS format, arg_max(bytes, ts) AS bytes,
        bool_or({_STORED}) AS is_stored
-FROM {MEDIA} WHERE run_id = $run AND sha256 {{chosen}} GROUP BY sha256
+FROM reads.media f WHERE run_id = $run AND sha256 {{chosen}} GROUP BY sha256
 """
 
 

@@ -4,15 +4,13 @@ from typing import Any
 
 from chiplog_client.client import Client
 
-# The view `media` reads the metadata of all rows, and whether each content is stored: with 100,000 images a second.
-MEDIA = "base.media f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key"
-_KEYS = f"""
-SELECT n.name AS key, kind, count(*) AS n, min(step) AS first_step, max(step) AS last_step, any_value(sha256) AS one
-FROM {MEDIA} WHERE run_id = $run AND kind <> 'mask' GROUP BY n.name, kind ORDER BY n.name, kind
+_KEYS = """
+SELECT key, kind, count(*) AS n, min(step) AS first_step, max(step) AS last_step, any_value(sha256) AS one
+FROM reads.media WHERE run_id = $run AND kind <> 'mask' GROUP BY key, kind ORDER BY key, kind
 """
 # Values in the rows of tables.
-_PARTS = f"""
-SELECT DISTINCT n.name AS key, kind FROM {MEDIA}
+_PARTS = """
+SELECT DISTINCT key, kind FROM reads.media
 WHERE run_id = $run AND sha256 IN (SELECT unnest($digests::VARCHAR[])) AND json_exists(metadata, '$.row')
 """
 _ARTIFACTS = """

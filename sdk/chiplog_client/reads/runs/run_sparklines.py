@@ -35,10 +35,10 @@ def sparklines_sql(buckets: int) -> str:
     place = "CASE WHEN w.is_one_step THEN epoch_us(f.ts) ELSE f.step END"
     return f"""
 WITH wanted AS MATERIALIZED (
-    SELECT i.run_id, s.producer, s.key, min(s.first_step) AS first_step, max(s.last_step) AS last_step,
-           epoch_us(min(s.first_ts)) AS first_us, epoch_us(max(s.last_ts)) AS last_us, sum(s.n) AS n
-    FROM base.metric_series s JOIN base.identified i ON i.producer = s.producer JOIN base.names n ON n.id = s.key
-    WHERE n.name = $key AND list_contains($runs::VARCHAR[], i.run_id) GROUP BY i.run_id, s.producer, s.key
+    SELECT run_id, producer, key, min(first_step) AS first_step, max(last_step) AS last_step,
+           epoch_us(min(first_ts)) AS first_us, epoch_us(max(last_ts)) AS last_us, sum(n) AS n
+    FROM reads.series WHERE is_metric AND name = $key AND list_contains($runs::VARCHAR[], run_id)
+    GROUP BY run_id, producer, key
 ), ends AS (
     SELECT run_id, min(first_step) = max(last_step) AND max(n) > 1 AS is_one_step,
            CASE WHEN is_one_step THEN min(first_us) ELSE min(first_step) END AS least,
@@ -52,15 +52,16 @@ WITH wanted AS MATERIALIZED (
 ), series AS MATERIALIZED (
     SELECT * FROM wanted JOIN spans USING (run_id)
 ), parts AS (
-    SELECT w.run_id, w.least, w.steps, {place} AS step,
-           (NOT isnan(f.value))::BIGINT AS n, nullif(f.value, 'nan') AS sum
-    FROM base.metrics f JOIN (FROM series WHERE level = 1) w ON w.producer = f.producer AND w.key = f.key
+    SELECT w.run_id, w.least, w.steps, {place} AS step, f.n, f.sum
+    FROM reads.points f JOIN (FROM series WHERE level = 1) w ON w.producer = f.producer AND w.key = f.key
+    WHERE f.level = 1
     UNION ALL
-    SELECT w.run_id, w.least, w.steps, {place}, (NOT isnan(f.value))::BIGINT, nullif(f.value, 'nan')
-    FROM base.metrics_recent f JOIN series w ON w.producer = f.producer AND w.key = f.key
+    SELECT w.run_id, w.least, w.steps, {place}, f.n, f.sum
+    FROM reads.points f JOIN series w ON w.producer = f.producer AND w.key = f.key WHERE f.level = 0
     UNION ALL
-    SELECT w.run_id, w.least, w.steps, l.step, l.n_numbers, l.sum
-    FROM base.metric_levels l JOIN series w ON w.producer = l.producer AND w.key = l.key AND w.level = l.width
+    SELECT w.run_id, w.least, w.steps, f.step, f.n, f.sum
+    FROM reads.points f JOIN series w ON w.producer = f.producer AND w.key = f.key AND w.level = f.level
+    WHERE f.level > 1
 )
 SELECT run_id, ((greatest(step, least)::HUGEINT - least) * {buckets} // steps)::INTEGER AS bucket,
        coalesce(sum(sum) / nullif(sum(n), 0), 'nan') AS value

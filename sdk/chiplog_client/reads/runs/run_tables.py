@@ -18,7 +18,7 @@ WITH page AS MATERIALIZED (
     SELECT run_id, map_from_entries(list((key, value) ORDER BY key)) AS config
     FROM config WHERE run_id IN (SELECT run_id FROM page) GROUP BY run_id
 ), said AS (
-    SELECT DISTINCT run_id, key FROM base.summary_said WHERE run_id IN (SELECT run_id FROM page)
+    SELECT DISTINCT run_id, key FROM reads.set_summaries WHERE run_id IN (SELECT run_id FROM page)
 ), summaries AS (
     -- A computed number that JSON lacks is a text in run_summary; here it is as Python's json reads and writes it.
     SELECT s.run_id, map_from_entries(list((s.key, CASE

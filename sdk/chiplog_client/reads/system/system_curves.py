@@ -36,7 +36,7 @@ _OWNED = "regexp_matches({}, '^(GPU-|MIG-|pid:)')"
 _LABELS = """
 SELECT node, label, min(rank) AS rank,
        list(DISTINCT device ORDER BY device) FILTER (regexp_matches(device, '^(GPU-|MIG-)')) AS gpus
-FROM base.shares WHERE run_id = $run GROUP BY node, label
+FROM reads.device_users WHERE run_id = $run GROUP BY node, label
 ORDER BY min(rank) NULLS LAST, length(node), node, length(label), label
 """
 # What belongs to the chosen labels and nodes: a label's GPUs and process, a node's host.
@@ -45,7 +45,7 @@ run_id = $run AND list_contains($names::VARCHAR[], name) AND (
     len($labels::VARCHAR[]) + len($nodes::VARCHAR[]) = 0 OR list_contains($nodes::VARCHAR[], node)
     OR {_OWNED.format("device")} AND list_contains($labels::VARCHAR[], label)
     OR NOT {_OWNED.format("device")} AND node IN (
-        SELECT node FROM base.shares WHERE run_id = $run AND list_contains($labels::VARCHAR[], label)
+        SELECT node FROM reads.device_users WHERE run_id = $run AND list_contains($labels::VARCHAR[], label)
     )
 )"""
 _BY_TIME = f"""

@@ -8,7 +8,7 @@ from chiplog_schemas.security.zap import AuthenticatedClient
 
 
 @dataclass(eq=False, slots=True)
-class ChangeRequest:
+class PendingRequest:
     """A request without an answer yet.
 
     answer: sends the frames of the answer; called once, from any thread. arrived: CLOCK_MONOTONIC.
@@ -18,7 +18,7 @@ class ChangeRequest:
     visitor: AuthenticatedClient
     question: QueryMessage
     arrived: float
-    answer: Callable[["ChangeRequest", list[bytes]], None] = field(repr=False)
+    answer: Callable[["PendingRequest", list[bytes]], None] = field(repr=False)
 
     @property
     def id(self) -> bytes:
@@ -26,4 +26,4 @@ class ChangeRequest:
         return self.question.id
 
 
-Submit = Callable[[ChangeRequest], None]  # passes a request to the writer, from any thread
+Submit = Callable[[PendingRequest], None]  # passes a request to the writer, from any thread
