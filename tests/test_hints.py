@@ -10,17 +10,7 @@ import pytest
 
 from chiplog_cli.root import chiplog
 from tests.support.packages import PACKAGES
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a command that a message names has the arguments that it needs",
-        "named-command-complete",
-        part="chiplog down",
-        new="chiplog logs --follow",
-        test="test_each_command_that_a_message_names_is_valid",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 def texts_of(path: Path) -> Iterator[str]:
@@ -73,6 +63,12 @@ def refusal_of(words: list[str]) -> str | None:
     return None
 
 
+@proves(
+    "named-command-complete",
+    "a command that a message names has the arguments that it needs",
+    part="chiplog down",
+    new="chiplog logs --follow",
+)
 def test_each_command_that_a_message_names_is_valid() -> None:
     checked = 0
     for package in PACKAGES.values():

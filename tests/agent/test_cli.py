@@ -9,17 +9,9 @@ import pytest
 
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid, lock_note
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "a sample interval that the sampler would ignore is refused at start",
-        "sample-interval-refused-early",
-        new="if seconds < SAMPLE_INTERVAL_MIN_S:",
-        test="test_bad_flags_are_one_line_that_names_them_and_exit_code_2",
-    ),
-]
 AGENT = [sys.executable, "-P", "-m", "chiplog_agent", "--no-stats"]
 
 
@@ -45,6 +37,11 @@ def test_exactly_one_agent_serves_a_directory_however_many_start(chiplog_dir) ->
             process.communicate()
 
 
+@proves(
+    "sample-interval-refused-early",
+    "a sample interval that the sampler would ignore is refused at start",
+    new="if seconds < SAMPLE_INTERVAL_MIN_S:",
+)
 @pytest.mark.parametrize(
     ("flags", "named"),
     [

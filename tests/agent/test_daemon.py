@@ -30,46 +30,9 @@ from chiplog_schemas.storage.record import encode as frame
 from tests.support.descriptors import no_descriptors
 from tests.support.marks import everyday
 from tests.support.node import Node, end_daemons, end_process
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_MS, WAIT_S, wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "a rank that waits for its acknowledgement does not wait for the interval",
-        "waiting-rank-acknowledged-at-once",
-        test="test_a_rank_that_waits_for_its_acknowledgement_gets_it_at_once",
-    ),
-    Safeguard(
-        "ranks learn from their agent that clients ask",
-        "ranks-told-of-queries",
-        value="False",
-        test="test_while_clients_ask_the_collector_its_agents_sync_often_and_tell_their_ranks",
-    ),
-    Safeguard(
-        "the agent's state of a producer is dropped with it, whichever message is last",
-        "peer-state-dropped",
-        part="| self._synced.keys()",
-        test="test_an_acknowledgement_behind_the_goodbye_is_forgotten_too",
-    ),
-    Safeguard(
-        "a process is watched no longer than a journal or a session of it is there",
-        "process-watched-while-needed",
-        part="| self._endings.watched",
-        test="test_a_journal_that_is_looked_at_behind_the_goodbye_costs_no_descriptor",
-    ),
-    Safeguard(
-        "without a free descriptor an agent continues",
-        "descriptors-short-agent-continues",
-        value="FileNotFoundError",
-        test="test_nothing_in_the_loop_ends_for_want_of_a_descriptor_and_each_trouble_is_said_once",
-    ),
-    Safeguard(
-        "a leaving agent starts no successor for journals that no agent can adopt",
-        "no-successor-for-known-journals",
-        part="- self._adoption.known",
-        test="test_a_leaving_agent_starts_a_successor_only_for_journals_that_it_has_not_seen",
-    ),
-]
 AGENT = [sys.executable, "-P", "-m", "chiplog_agent", "--no-stats"]
 # An embedded agent with little patience: for tests of its leaving. No collector is started by it.
 IMPATIENT = """
@@ -364,6 +327,11 @@ daemon.AgentDaemon._try_exit_idle = leave_then_make
 """
 
 
+@proves(
+    "no-successor-for-known-journals",
+    "a leaving agent starts no successor for journals that no agent can adopt",
+    part="- self._adoption.known",
+)
 @pytest.mark.parametrize(("late", "printed"), everyday(1, [("fedcba9876543210" * 2, "successor\n"), ("", "")]))
 def test_a_leaving_agent_starts_a_successor_only_for_journals_that_it_has_not_seen(
     bare_node: Node, late: str, printed: str
@@ -517,6 +485,11 @@ input()
     assert daemon._endings.resolve(producer, {}, 99, finished=False)[0] == 99
 
 
+@proves(
+    "process-watched-while-needed",
+    "a process is watched no longer than a journal or a session of it is there",
+    part="| self._endings.watched",
+)
 def test_a_journal_that_is_looked_at_behind_the_goodbye_costs_no_descriptor(daemon: AgentDaemon) -> None:
     """The process lives on, as one does that makes a run after the other."""
     producer = b"P" * 16
@@ -553,6 +526,11 @@ def n_pidfds_of(pid: int) -> int:
     return n_found
 
 
+@proves(
+    "peer-state-dropped",
+    "the agent's state of a producer is dropped with it, whichever message is last",
+    part="| self._synced.keys()",
+)
 def test_an_acknowledgement_behind_the_goodbye_is_forgotten_too(daemon: AgentDaemon) -> None:
     producer = b"P" * 16
     daemon._act([SessionOpened(producer, {}), DataReceived(producer, 0, 0, frame(Kind.EVENT, 0, identity()))], 1.0)
@@ -564,6 +542,7 @@ def test_an_acknowledgement_behind_the_goodbye_is_forgotten_too(daemon: AgentDae
     assert daemon._synced == {}
 
 
+@proves("descriptors-short-agent-continues", "without a free descriptor an agent continues", value="FileNotFoundError")
 def test_nothing_in_the_loop_ends_for_want_of_a_descriptor_and_each_trouble_is_said_once(
     daemon: AgentDaemon, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -606,6 +585,7 @@ def wait_for_ack(rank: Rank, number: int) -> messages.Message:
     raise AssertionError(f"{number} is not acknowledged")
 
 
+@proves("waiting-rank-acknowledged-at-once", "a rank that waits for its acknowledgement does not wait for the interval")
 @pytest.mark.usefixtures("slow_agent")
 def test_a_rank_that_waits_for_its_acknowledgement_gets_it_at_once(chiplog_dir: Path) -> None:
     rank = Rank(paths_for_root(chiplog_dir).agent_address)
@@ -619,6 +599,7 @@ def test_a_rank_that_waits_for_its_acknowledgement_gets_it_at_once(chiplog_dir: 
     rank.close()
 
 
+@proves("ranks-told-of-queries", "ranks learn from their agent that clients ask", value="False")
 @pytest.mark.usefixtures("slow_agent")
 def test_while_clients_ask_the_collector_its_agents_sync_often_and_tell_their_ranks(chiplog_dir: Path) -> None:
     place = paths_for_root(chiplog_dir)

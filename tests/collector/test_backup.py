@@ -15,38 +15,8 @@ from chiplog_schemas.storage.record import Record
 from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from chiplog_schemas.storage.watermark import Watermark
 from tests.support.index import Index, copy_of
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sample_log import everything, place_of
-
-SAFEGUARDS = [
-    Safeguard(
-        "a backup has no record that may not be on stable storage",
-        "only-synced-records-backed-up",
-        test="test_a_backup_of_an_open_log_restores_every_view",
-    ),
-    Safeguard(
-        "a repeated backup follows a log whose segments were rewritten",
-        "rewritten-segment-copied-again",
-        test="test_a_second_backup_copies_only_what_is_new_or_was_rewritten",
-    ),
-    Safeguard(
-        "a backup whose repetition was interrupted can be restored",
-        "interrupted-backup-restored",
-        test="test_a_backup_whose_repetition_was_interrupted_restores_what_it_had",
-    ),
-    Safeguard(
-        "a backup that has changed is not restored without a word",
-        "damaged-backup-refused",
-        condition=False,
-        test="test_a_backup_that_has_changed_restores_nothing_unless_damage_is_accepted",
-    ),
-    Safeguard(
-        "a log that lost its end does not replace a backup that has it",
-        "fuller-backup-kept",
-        condition=False,
-        test="test_a_log_with_less_than_the_backup_does_not_replace_it",
-    ),
-]
 
 
 def invoke(command: Any, *arguments: object) -> Result:
@@ -67,6 +37,7 @@ def restored_views(index: Index, target: Path) -> dict[str, list[str]]:
     return copy_of(index, str(paths_for_root(root).index))
 
 
+@proves("only-synced-records-backed-up", "a backup has no record that may not be on stable storage")
 def test_a_backup_of_an_open_log_restores_every_view(index: Index, tmp_path: Path) -> None:
     index.take(*everything())
     before, synced = index.views(), index.log.next_number
@@ -91,6 +62,7 @@ def test_a_backup_of_an_open_log_restores_every_view(index: Index, tmp_path: Pat
     assert (again.exit_code, len(again.output.splitlines())) == (2, 1), "it has data now"
 
 
+@proves("rewritten-segment-copied-again", "a repeated backup follows a log whose segments were rewritten")
 def test_a_second_backup_copies_only_what_is_new_or_was_rewritten(index: Index, tmp_path: Path) -> None:
     for payload in everything():
         index.take(payload)
@@ -155,6 +127,7 @@ def test_a_damaged_backup_restores_nothing(index: Index, tmp_path: Path, damage:
     assert not (tmp_path / "new").exists()
 
 
+@proves("damaged-backup-refused", "a backup that has changed is not restored without a word", condition=False)
 @pytest.mark.parametrize("what", ["segment", "file"])
 def test_a_backup_that_has_changed_restores_nothing_unless_damage_is_accepted(
     index: Index, tmp_path: Path, what: str
@@ -197,6 +170,7 @@ def test_a_backup_without_checksums_is_restored_and_gets_them_with_the_next_one(
     assert [segment["sha256"] for segment in json.loads((target / "manifest.json").read_bytes())["segments"]] == sums
 
 
+@proves("interrupted-backup-restored", "a backup whose repetition was interrupted can be restored")
 @pytest.mark.full
 def test_a_backup_whose_repetition_was_interrupted_restores_what_it_had(index: Index, tmp_path: Path) -> None:
     first, *rest = everything()
@@ -213,6 +187,7 @@ def test_a_backup_whose_repetition_was_interrupted_restores_what_it_had(index: I
     assert restored_views(index, target) == before
 
 
+@proves("fuller-backup-kept", "a log that lost its end does not replace a backup that has it", condition=False)
 def test_a_log_with_less_than_the_backup_does_not_replace_it(index: Index, tmp_path: Path) -> None:
     index.take(*everything())
     place, target = place_of(index), tmp_path / "backup"

@@ -10,15 +10,7 @@ from click.testing import CliRunner
 from chiplog_collector import cli as cli_module
 from chiplog_collector.cli import collector, compact, rebuild
 from chiplog_schemas.paths import paths_for_root
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "no command replaces a database that an index writes",
-        "index-ends-before-replacement",
-        test="test_rewriting_waits_for_an_index_that_applies_the_log",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 def hold(path: Path) -> "subprocess.Popen[bytes]":
@@ -60,6 +52,7 @@ def test_a_directory_in_which_duckdb_opens_no_database_is_refused_in_one_line(tm
     assert list(tmp_path.iterdir()) == []
 
 
+@proves("index-ends-before-replacement", "no command replaces a database that an index writes")
 def test_rewriting_waits_for_an_index_that_applies_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli_module, "INDEX_LOCK_WAIT_S", 0.2)
     place = paths_for_root(tmp_path / "chiplog")

@@ -13,17 +13,10 @@ from chiplog_collector.index.database import Database
 from chiplog_schemas.limits import MIB
 from tests.support.collector_log import LOG_ID
 from tests.support.index import Index, copy_of
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sample_log import everything, place_of
 
 COMPACTED_ROWS = 3_000_000
-SAFEGUARDS = [
-    Safeguard(
-        "compaction keeps to a limit of memory",
-        "compaction-memory-bounded",
-        test="test_compaction_keeps_to_the_memory_that_queries_may_take",
-    ),
-]
 
 
 def test_rebuild_and_compact_leave_every_view_as_it_was(index: Index) -> None:
@@ -53,6 +46,7 @@ def test_compaction_sorts_facts_so_that_a_series_lies_together(index: Index) -> 
     assert rows == sorted(rows)
 
 
+@proves("compaction-memory-bounded", "compaction keeps to a limit of memory")
 @pytest.mark.full
 def test_compaction_keeps_to_the_memory_that_queries_may_take(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     index.take(*everything())

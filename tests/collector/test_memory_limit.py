@@ -9,16 +9,8 @@ import duckdb
 import pytest
 
 from chiplog_collector.memory_limit import ALLOCATOR_SETTING, data_bytes, limit_memory
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "an index returns freed memory to the system, whatever starts it",
-        "index-frees-memory",
-        test="test_the_allocator_is_set_before_the_index_imports_duckdb",
-    ),
-]
 
 ALLOCATION = """
 import resource
@@ -42,6 +34,7 @@ def test_a_single_allocation_beyond_the_limit_is_refused_and_a_lower_limit_stays
     assert done.stdout.split() == ["refused", "kept"], done.stderr
 
 
+@proves("index-frees-memory", "an index returns freed memory to the system, whatever starts it")
 def test_the_allocator_is_set_before_the_index_imports_duckdb(tmp_path: Path) -> None:
     shown = "import os\nprint(os.environ.get('DUCKDB_JE_MALLOC_CONF'), flush=True)\nos._exit(0)\n"
     (tmp_path / "duckdb.py").write_text(shown)

@@ -7,22 +7,8 @@ from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.actions import Reply
 from chiplog_schemas.protocol.receiver import ReceiverProtocol
 from chiplog_schemas.security.permissions import Permission
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a sender with too many refusals gets no credit",
-        "refused-sender-without-credit",
-        value="self.credit",
-        test="test_a_sender_of_whom_too_much_is_kept_gets_no_credit",
-    ),
-    Safeguard(
-        "a session ends when its key does not cover its node any more",
-        "session-ends-with-key",
-        value="None",
-        test="test_a_session_ends_when_its_key_covers_other_nodes",
-    ),
-]
 SENDER, SESSION = b"S" * 16, b"12345678"
 
 
@@ -47,6 +33,7 @@ def test_counts_survive_the_file_and_anything_else_is_none(tmp_path: Path) -> No
     write_refused(tmp_path / "missing" / "refused", {})
 
 
+@proves("refused-sender-without-credit", "a sender with too many refusals gets no credit", value="self.credit")
 def test_a_sender_of_whom_too_much_is_kept_gets_no_credit() -> None:
     receiver = ReceiverProtocol({}, credit=100)
     receiver.receive(b"r", messages.hello(SESSION, SENDER, 0, {}), 1.0)
@@ -59,6 +46,7 @@ def test_a_sender_of_whom_too_much_is_kept_gets_no_credit() -> None:
     assert (ack.refused, ack.credit) == (0, 100)
 
 
+@proves("session-ends-with-key", "a session ends when its key does not cover its node any more", value="None")
 def test_a_session_ends_when_its_key_covers_other_nodes() -> None:
     receiver = ReceiverProtocol({}, scopes=True)
     receiver.receive(b"r", messages.hello(SESSION, SENDER, 0, {"node": "node-a"}), 1.0, permit("node-a"))

@@ -23,18 +23,10 @@ from tests.support.index import Index
 from tests.support.index_process import index_of
 from tests.support.kept_log import finished
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sample_log import place_of
 from tests.support.waiting import WAIT_S, wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "a collector takes no events before its disk is full, so that there is room to delete",
-        "events-stay-with-agents-on-full-disk",
-        condition=False,
-        test="test_a_collector_on_a_nearly_full_disk_takes_no_events_and_still_deletes",
-    ),
-]
 N_RUNS = 12
 
 
@@ -101,6 +93,11 @@ def test_a_deletion_that_was_answered_survives_kills_and_a_rebuild(tmp_path: Pat
     assert runs_in(node.place) == []
 
 
+@proves(
+    "events-stay-with-agents-on-full-disk",
+    "a collector takes no events before its disk is full, so that there is room to delete",
+    condition=False,
+)
 def test_a_collector_on_a_nearly_full_disk_takes_no_events_and_still_deletes(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 96 << 20) as disk:
         node = node_with(disk.path / "node", finished(1, "old"), finished(2, "kept"))

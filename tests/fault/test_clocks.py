@@ -31,7 +31,7 @@ from tests.support.index import Index
 from tests.support.node import Node
 from tests.support.oracle import compare
 from tests.support.rounds import Rounds
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.tools import require
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -42,62 +42,6 @@ HOUR_US = 3_600_000_000
 RANK, AGENT, SAMPLER = "tests.fault.rank_of_clocks", "chiplog_agent", "chiplog_agent.stats"
 RECEIVER, INDEX = "chiplog_collector", "chiplog_collector.index"
 WHO = (RANK, AGENT, SAMPLER, RECEIVER, INDEX)
-
-SAFEGUARDS = [
-    Safeguard(
-        "the receiver's loop runs on the monotonic clock",
-        "receiver-monotonic-clock",
-        value="time.time()",
-        test="test_order_and_completeness_are_untouched_by_clocks_that_jump",
-    ),
-    Safeguard(
-        "phases are measured by a clock that is never set",
-        "phase-monotonic-clock",
-        new="import time as t; timing.add(self._name, t.time() + now - t.monotonic() - began)",
-        test="test_order_and_completeness_are_untouched_by_clocks_that_jump",
-        environment={"CHIPLOG_NATIVE": "0"},
-    ),
-    Safeguard(
-        "a sleep of the machine is no part of a phase",
-        "phase-monotonic-clock",
-        new="import time as t; timing.add(self._name, t.time() + now - t.monotonic() - began)",
-        test="test_a_machine_that_slept_goes_on_where_it_was",
-        environment={"CHIPLOG_NATIVE": "0"},
-    ),
-    Safeguard(
-        "the last value is the one with the highest seq",
-        "last-value-by-seq",
-        part="arg_max(value, seq)",
-        new="arg_max(value, ts)",
-        test="test_the_last_word_is_the_last_by_seq_whatever_its_time",
-    ),
-    Safeguard(
-        "the latest value of a config key is the one with the highest seq",
-        "config-value-by-seq",
-        part="c.seq",
-        new="c.ts",
-        test="test_the_last_word_is_the_last_by_seq_whatever_its_time",
-    ),
-    Safeguard(
-        "receive times are those of the receipts, not of the index's own past",
-        "receive-time-of-receipt",
-        value="max(self._context.received_us, receipt.received_us)",
-        test="test_a_rebuild_is_the_same_when_the_collectors_clock_was_set_back",
-    ),
-    Safeguard(
-        "a run's ID comes from its launch, not from a clock",
-        "run-id-from-launch",
-        value="new_run_id(facts.now_s, word)",
-        test="test_ranks_of_one_launch_agree_on_their_run_when_the_clock_is_set_between_their_starts",
-    ),
-    Safeguard(
-        "times that no program can show are brought into years 1 to 9999",
-        "times-clipped",
-        part="_TS_FIRST), _TS_LAST",
-        new="-(1 << 61)), 1 << 61",
-        test="test_each_view_answers_whatever_a_clock_shows",
-    ),
-]
 
 
 class Clocks:
@@ -229,6 +173,13 @@ def jumps(rows: list[dict[str, Any]]) -> int:
     return sum(abs(b - a) > 1800 for a, b in itertools.pairwise(times))
 
 
+@proves("receiver-monotonic-clock", "the receiver's loop runs on the monotonic clock", value="time.time()")
+@proves(
+    "phase-monotonic-clock",
+    "phases are measured by a clock that is never set",
+    new="import time as t; timing.add(self._name, t.time() + now - t.monotonic() - began)",
+    environment={"CHIPLOG_NATIVE": "0"},
+)
 @pytest.mark.promise(10)
 @pytest.mark.soak
 def test_order_and_completeness_are_untouched_by_clocks_that_jump(
@@ -259,6 +210,12 @@ def test_order_and_completeness_are_untouched_by_clocks_that_jump(
         assert jumps(rows) >= 1, "the rank's clock was never wrong"
 
 
+@proves(
+    "phase-monotonic-clock",
+    "a sleep of the machine is no part of a phase",
+    new="import time as t; timing.add(self._name, t.time() + now - t.monotonic() - began)",
+    environment={"CHIPLOG_NATIVE": "0"},
+)
 @pytest.mark.full
 def test_a_machine_that_slept_goes_on_where_it_was(bare_node: Node, clocks: Clocks, tmp_path: Path) -> None:
     """Everything stands still for a moment, and then it is eight hours later."""
@@ -287,6 +244,15 @@ def test_a_machine_that_slept_goes_on_where_it_was(bare_node: Node, clocks: Cloc
 # -- by hand: what SQL makes of times that cannot be -------------------------------------------------------------------
 
 
+@proves(
+    "last-value-by-seq",
+    "the last value is the one with the highest seq",
+    part="arg_max(value, seq)",
+    new="arg_max(value, ts)",
+)
+@proves(
+    "config-value-by-seq", "the latest value of a config key is the one with the highest seq", part="c.seq", new="c.ts"
+)
 @pytest.mark.promise(10)
 def test_the_last_word_is_the_last_by_seq_whatever_its_time(index: Index) -> None:
     rank = Rank(0)
@@ -305,6 +271,12 @@ def test_the_last_word_is_the_last_by_seq_whatever_its_time(index: Index) -> Non
     assert index.sql("SELECT produced, stored, lost, pending FROM completeness") == [(14, 14, 0, 0)]
 
 
+@proves(
+    "times-clipped",
+    "times that no program can show are brought into years 1 to 9999",
+    part="_TS_FIRST), _TS_LAST",
+    new="-(1 << 61)), 1 << 61",
+)
 @pytest.mark.parametrize("ts", [0, -1, -START_US, 253_402_300_800_000_000, (1 << 63) - 1, -(1 << 63)])
 def test_each_view_answers_whatever_a_clock_shows(index: Index, ts: int) -> None:
     """1970, 1969, long before, the year 10000, and the ends of what 64 bits hold."""
@@ -329,6 +301,11 @@ def test_each_view_answers_whatever_a_clock_shows(index: Index, ts: int) -> None
     assert index.sql("SELECT produced, stored, pending FROM completeness") == [(6, 6, 0)] * 2
 
 
+@proves(
+    "receive-time-of-receipt",
+    "receive times are those of the receipts, not of the index's own past",
+    value="max(self._context.received_us, receipt.received_us)",
+)
 @pytest.mark.full
 def test_a_rebuild_is_the_same_when_the_collectors_clock_was_set_back(index: Index) -> None:
     """The clock is five hours ahead, then five behind; the index restarts in between."""
@@ -354,6 +331,9 @@ def test_a_rebuild_is_the_same_when_the_collectors_clock_was_set_back(index: Ind
 FACTS = ProcessFacts("host", 10, "9:999:boot", now_s=1.7e9, random="abc234")
 
 
+@proves(
+    "run-id-from-launch", "a run's ID comes from its launch, not from a clock", value="new_run_id(facts.now_s, word)"
+)
 @pytest.mark.parametrize(
     "environ",
     [

@@ -12,35 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "a rank without keys has no descriptor of libzmq",
-        "no-zmq-without-keys",
-        value="zmq.Context()",
-        test="test_a_training_that_closes_all_descriptors_lives_and_loses_nothing",
-    ),
-    Safeguard(
-        "a lock that was released by closing its descriptor is acquired again",
-        "closed-lock-acquired-again",
-        part="self.is_ours and",
-        test="test_a_training_that_closes_all_descriptors_lives_and_loses_nothing",
-    ),
-    Safeguard(
-        "a mapping closes no descriptor of the training",
-        "mapping-spares-foreign-descriptor",
-        new="return mmap.mmap(descriptor, size)",
-        test="test_a_training_that_closes_all_descriptors_lives_and_loses_nothing",
-    ),
-    Safeguard(
-        "the console leaves the numbers of closed descriptors to the training",
-        "console-spares-foreign-descriptors",
-        condition=True,
-        test="test_a_training_that_closes_all_descriptors_lives_and_loses_nothing",
-    ),
-]
 
 CLOSES = """
 import os, resource, sys, threading, time
@@ -91,6 +64,22 @@ if ended == "kill":
 """
 
 
+@proves("no-zmq-without-keys", "a rank without keys has no descriptor of libzmq", value="zmq.Context()")
+@proves(
+    "closed-lock-acquired-again",
+    "a lock that was released by closing its descriptor is acquired again",
+    part="self.is_ours and",
+)
+@proves(
+    "mapping-spares-foreign-descriptor",
+    "a mapping closes no descriptor of the training",
+    new="return mmap.mmap(descriptor, size)",
+)
+@proves(
+    "console-spares-foreign-descriptors",
+    "the console leaves the numbers of closed descriptors to the training",
+    condition=True,
+)
 @pytest.mark.parametrize(
     ("when", "ended"),
     [

@@ -44,87 +44,10 @@ from tests.support.collector_log import VIEWS, Rank, block_of, contents_of
 from tests.support.node import Node
 from tests.support.oracle import ORACLE, compare
 from tests.support.rounds import Rounds
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sample_log import everything
 from tests.support.waiting import WAIT_S, wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "a record whose checksum does not hold is not read",
-        "record-checksum-checked",
-        condition=False,
-        test="test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out",
-    ),
-    Safeguard(
-        "after damage the reader searches for the next valid record",
-        "resync-after-damage",
-        value="None",
-        test="test_whatever_is_damaged_in_a_journal_all_other_events_are_adopted",
-    ),
-    Safeguard(
-        "a block in the wrong place costs none of the records around it",
-        "misplaced-block-skipped",
-        part="length == wanted and",
-        test="test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out",
-    ),
-    Safeguard(
-        "misplaced records at a segment's start cost none of the records after them",
-        "misplaced-segment-start-skipped",
-        condition=False,
-        test="test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out",
-    ),
-    Safeguard(
-        "a journal's segment whose header is zeros is read if anything follows them",
-        "zeroed-header-is-read",
-        new="if not any(start):",
-        test="test_whatever_is_damaged_in_a_journal_all_other_events_are_adopted",
-    ),
-    Safeguard(
-        "a damaged DuckDB file is set aside and rebuilt",
-        "damaged-database-rebuilt",
-        new="raise",
-        test="test_whatever_happens_to_duckdbs_files_the_same_rows_are_answered",
-    ),
-    Safeguard(
-        "if the last assigned number is unknown, many numbers are skipped",
-        "unknown-end-skips-numbers",
-        value="0",
-        test="test_a_log_that_lost_its_end_and_the_word_of_it_takes_new_events_all_the_same",
-    ),
-    Safeguard(
-        "numbers of a lost end are not reused",
-        "lost-end-numbers-not-reused",
-        test="test_a_spool_that_lost_its_end_says_so_and_gives_out_no_number_twice",
-    ),
-    Safeguard(
-        "the synced position of the log is checked",
-        "watermark-checked",
-        new="if number >= 0:",
-        test="test_a_damaged_word_on_how_far_the_log_is_synced_is_not_believed",
-    ),
-    Safeguard(
-        "records that are missing are settled when their producer has ended",
-        "missing-records-settled",
-        test="test_a_collector_started_on_a_damaged_log_answers_all_the_rest_and_declares_the_loss",
-    ),
-    Safeguard(
-        "a spool reports which of its blocks are damaged",
-        "damaged-blocks-declared",
-        part=", reason",
-        test="test_whatever_is_damaged_in_a_spool_all_other_blocks_are_sent_and_the_rest_is_said_to_be_gone",
-    ),
-    Safeguard(
-        "after damaged blocks a spool sends the valid ones",
-        "valid-blocks-after-damage",
-        value="self._lost_until(self._synced, DAMAGED)",
-        test="test_whatever_is_damaged_in_a_spool_all_other_blocks_are_sent_and_the_rest_is_said_to_be_gone",
-    ),
-    Safeguard(
-        "an agent declares to the collector which of its blocks can never arrive",
-        "lost-blocks-declared",
-        test="test_an_agent_started_on_a_damaged_spool_sends_all_the_rest_and_the_loss_is_declared",
-    ),
-]
 MUTATIONS = 100  # of one file set in one round
 RECORDS_OVER_A_HEADER = 141585418  # seeds that found something once
 ZEROS_OVER_A_HEADER = 228259739
@@ -273,6 +196,17 @@ def read_all(directory: Path, limit: int, size: int) -> list[Record | CorruptRan
     return items
 
 
+@proves("record-checksum-checked", "a record whose checksum does not hold is not read", condition=False)
+@proves(
+    "misplaced-block-skipped",
+    "a block in the wrong place costs none of the records around it",
+    part="length == wanted and",
+)
+@proves(
+    "misplaced-segment-start-skipped",
+    "misplaced records at a segment's start cost none of the records after them",
+    condition=False,
+)
 @pytest.mark.promise(5)
 @pytest.mark.soak
 def test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out(scratch: Path, rounds: Rounds) -> None:
@@ -308,6 +242,12 @@ def test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out(sc
             written.restore()
 
 
+@proves("damaged-blocks-declared", "a spool reports which of its blocks are damaged", part=", reason")
+@proves(
+    "valid-blocks-after-damage",
+    "after damaged blocks a spool sends the valid ones",
+    value="self._lost_until(self._synced, DAMAGED)",
+)
 @pytest.mark.soak
 def test_whatever_is_damaged_in_a_spool_all_other_blocks_are_sent_and_the_rest_is_said_to_be_gone(
     scratch: Path, rounds: Rounds, monkeypatch: pytest.MonkeyPatch
@@ -364,6 +304,12 @@ def make_journal(directory: Path) -> None:
     journal.close(remove=False)
 
 
+@proves("resync-after-damage", "after damage the reader searches for the next valid record", value="None")
+@proves(
+    "zeroed-header-is-read",
+    "a journal's segment whose header is zeros is read if anything follows them",
+    new="if not any(start):",
+)
 @pytest.mark.promise(5)
 @pytest.mark.soak
 def test_whatever_is_damaged_in_a_journal_all_other_events_are_adopted(scratch: Path, rounds: Rounds) -> None:
@@ -481,6 +427,7 @@ def harm(place: Paths, files: dict[str, bytes], chooser: random.Random) -> str:
     return f"{what}: {name}"
 
 
+@proves("damaged-database-rebuilt", "a damaged DuckDB file is set aside and rebuilt", new="raise")
 @pytest.mark.promise(5)
 @pytest.mark.soak
 def test_whatever_happens_to_duckdbs_files_the_same_rows_are_answered(tmp_path: Path, rounds: Rounds) -> None:
@@ -525,6 +472,7 @@ def test_whatever_happens_to_duckdbs_files_the_same_rows_are_answered(tmp_path: 
         rounds.count("files set aside", len(aside))
 
 
+@proves("unknown-end-skips-numbers", "if the last assigned number is unknown, many numbers are skipped", value="0")
 def test_a_log_that_lost_its_end_and_the_word_of_it_takes_new_events_all_the_same(tmp_path: Path) -> None:
     """The index has seen numbers that the log reuses: it must not mistake the new records for the old ones."""
     place = collector_of(tmp_path / "chiplog")
@@ -553,6 +501,7 @@ def test_a_log_that_lost_its_end_and_the_word_of_it_takes_new_events_all_the_sam
         assert connection.execute("SELECT count(*) FROM metrics WHERE run_id = 'later'").fetchall() == [(1,)]
 
 
+@proves("lost-end-numbers-not-reused", "numbers of a lost end are not reused")
 @pytest.mark.parametrize("what", ["cut in a record", "cut to nothing"])
 def test_a_spool_that_lost_its_end_says_so_and_gives_out_no_number_twice(tmp_path: Path, what: str) -> None:
     spool = Spool(tmp_path / "spool", OWNER)
@@ -618,6 +567,7 @@ def damage_blocks(directory: Path, chooser: random.Random, protect: int) -> int:
     return n_damaged
 
 
+@proves("missing-records-settled", "records that are missing are settled when their producer has ended")
 @pytest.mark.full
 @pytest.mark.soak
 @pytest.mark.timeout(900)
@@ -649,6 +599,7 @@ def test_a_collector_started_on_a_damaged_log_answers_all_the_rest_and_declares_
         assert "index ended with exit status" not in node.output("chiplog_collector"), seed
 
 
+@proves("lost-blocks-declared", "an agent declares to the collector which of its blocks can never arrive")
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.full
@@ -713,6 +664,7 @@ def log_end(place: Paths) -> int:
     return Watermark(place.collector / "synced", writable=False).get()
 
 
+@proves("watermark-checked", "the synced position of the log is checked", new="if number >= 0:")
 def test_a_damaged_word_on_how_far_the_log_is_synced_is_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "synced"
     Watermark(path, writable=True).set(1_000)

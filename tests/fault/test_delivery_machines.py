@@ -13,37 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from tests.support.rounds import SOAK_MINUTES, TIMES
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.simulation.machines import CREDIT, Hops
 
 SHRINKS = os.environ.get("CHIPLOG_SHRINK") != "0"  # takes minutes; not needed to see the failure only
 _TEST = "test_both_hops_under_hypothesis"
 _ENDS, _ANY = st.integers(0, 2), st.integers(0, 7)
-
-SAFEGUARDS = [
-    Safeguard(
-        "acknowledged means synced (both hops, any order of faults)",
-        "acknowledge-only-synced",
-        part="._synced",
-        new=".next_numbers",
-        test="test_both_hops_under_hypothesis",
-        environment={"CHIPLOG_SHRINK": "0"},
-    ),
-    Safeguard(
-        "a jump in DATA is a lost message (both hops, any order of faults)",
-        "data-jump-is-loss",
-        condition=False,
-        test="test_both_hops_under_hypothesis",
-        environment={"CHIPLOG_SHRINK": "0"},
-    ),
-    Safeguard(
-        "no slice is sent beyond the credit (both hops, any order of faults)",
-        "sent-within-credit",
-        value="self.credit if self.state is SenderState.OPEN else 0",
-        test="test_both_hops_under_hypothesis",
-        environment={"CHIPLOG_SHRINK": "0"},
-    ),
-]
 
 
 class BothHops(RuleBasedStateMachine):
@@ -136,6 +111,25 @@ class BothHops(RuleBasedStateMachine):
             self.hops.check()
 
 
+@proves(
+    "acknowledge-only-synced",
+    "acknowledged means synced (both hops, any order of faults)",
+    part="._synced",
+    new=".next_numbers",
+    environment={"CHIPLOG_SHRINK": "0"},
+)
+@proves(
+    "data-jump-is-loss",
+    "a jump in DATA is a lost message (both hops, any order of faults)",
+    condition=False,
+    environment={"CHIPLOG_SHRINK": "0"},
+)
+@proves(
+    "sent-within-credit",
+    "no slice is sent beyond the credit (both hops, any order of faults)",
+    value="self.credit if self.state is SenderState.OPEN else 0",
+    environment={"CHIPLOG_SHRINK": "0"},
+)
 @pytest.mark.timeout(600 + 60 * SOAK_MINUTES)
 def test_both_hops_under_hypothesis() -> None:
     run_state_machine_as_test(

@@ -19,48 +19,13 @@ import chiplog
 from tests.support.hosts import Centre, Host
 from tests.support.node import Node
 from tests.support.ports import free_ports
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
 LIMIT = 1024  # open files of an agent under attack: it needs about 20 itself
 PER_TEN_MS = 10  # how many unknown peers connect: an agent checks every 50 ms
 KNOCKED_S = 3.0
 STARVED_S = WAIT_S / 2  # an agent that shuts its door lets ranks of its host in within 10
-
-SAFEGUARDS = [
-    Safeguard(
-        "strangers cannot keep the ranks of a host out",
-        "strangers-shut-out",
-        condition=True,
-        test="test_strangers_that_hold_all_descriptors_only_delay_what_ranks_log",
-    ),
-    Safeguard(
-        "unknown peers cannot use up a receiver's descriptors",
-        "receiver-descriptors-kept",
-        test="test_strangers_at_a_collector_only_delay_what_its_agents_and_readers_want",
-    ),
-    Safeguard(
-        "unknown peers cannot use up an index's descriptors",
-        "index-descriptors-kept",
-        test="test_strangers_at_a_collector_only_delay_what_its_agents_and_readers_want",
-    ),
-    Safeguard(
-        "what strangers were shut out of is opened again",
-        "shut-sockets-reopen",
-        condition=False,
-        test="test_strangers_that_hold_all_descriptors_only_delay_what_ranks_log",
-    ),
-    Safeguard(
-        "an agent gives back the descriptor of a producer that finished",
-        "finished-producer-frees-descriptor",
-        test="test_many_runs_of_one_process_cost_an_agent_no_descriptors",
-    ),
-    Safeguard(
-        "daemons may open as many files as the hard limit allows",
-        "hard-limit-of-files",
-        test="test_daemons_take_the_hard_limit_of_open_files",
-    ),
-]
 
 
 class Strangers:
@@ -133,6 +98,8 @@ def host(tmp_path: Path) -> Iterator[Host]:
     host.stop()
 
 
+@proves("strangers-shut-out", "strangers cannot keep the ranks of a host out", condition=True)
+@proves("shut-sockets-reopen", "what strangers were shut out of is opened again", condition=False)
 def test_strangers_that_hold_all_descriptors_only_delay_what_ranks_log(host: Host) -> None:
     """They need no key to hold a connection. Ranks come another way, through the agent's Unix socket."""
     host.keys("new", "agent")
@@ -169,6 +136,8 @@ def test_strangers_that_hold_all_descriptors_only_delay_what_ranks_log(host: Hos
     assert host.output().count("descriptors are running out") == 1, "logged once, however long it lasts"
 
 
+@proves("receiver-descriptors-kept", "unknown peers cannot use up a receiver's descriptors")
+@proves("index-descriptors-kept", "unknown peers cannot use up an index's descriptors")
 @pytest.mark.full
 def test_strangers_at_a_collector_only_delay_what_its_agents_and_readers_want(tmp_path: Path) -> None:
     """At both of its ports; agent and readers come another way, through its Unix sockets."""
@@ -215,6 +184,7 @@ def _listens(port: int) -> bool:
         return False
 
 
+@proves("finished-producer-frees-descriptor", "an agent gives back the descriptor of a producer that finished")
 @pytest.mark.full
 def test_many_runs_of_one_process_cost_an_agent_no_descriptors(node: Node) -> None:
     assert node.agent is not None
@@ -240,6 +210,7 @@ def test_many_runs_of_one_process_cost_an_agent_no_descriptors(node: Node) -> No
     wait_until(lambda: n_descriptors(pid) <= first and not n_ranks(), "as few descriptors as after the first run")
 
 
+@proves("hard-limit-of-files", "daemons may open as many files as the hard limit allows")
 def test_daemons_take_the_hard_limit_of_open_files(bare_node: Node) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # This process may have many open files: libzmq aborts where it cannot open one more.

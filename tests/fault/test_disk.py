@@ -64,76 +64,9 @@ from tests.support.disk.faults import (
 from tests.support.marks import everyday
 from tests.support.node import end_process
 from tests.support.oracle import read
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "a tail that could not be truncated is overwritten, or the next truncation would remove acknowledged data",
-        "failed-truncate-overwritten",
-        test="test_a_commit_cuts_back_its_own_bytes_and_never_acknowledged_ones",
-    ),
-    Safeguard(
-        "what a commit could not write waits for the next",
-        "failed-commit-waits",
-        new="self._pending = []\n...",
-        test="test_the_daemons_survive_every_write_that_fails_and_go_on_when_the_disk_does",
-    ),
-    Safeguard(
-        "a disk that refuses the spool does not end the agent",
-        "refused-spool-retried",
-        new="raise",
-        test="test_the_daemons_survive_every_write_that_fails_and_go_on_when_the_disk_does",
-    ),
-    Safeguard(
-        "a commit that the disk refuses is not blamed on a record",
-        "refused-commit-is-no-record",
-        value="False",
-        test="test_the_daemons_survive_every_write_that_fails_and_go_on_when_the_disk_does",
-    ),
-    Safeguard(
-        "blocks are allocated before they are mapped",
-        "blocks-allocated-first",
-        new="os.ftruncate(opened.number, size)",
-        test="test_a_full_disk_costs_what_it_declares_and_nothing_once_there_is_room_again",
-    ),
-    Safeguard(
-        "a journal that cannot be made means memory",
-        "memory-without-journal",
-        value="ZeroDivisionError",
-        test="test_a_rank_whose_writes_fail_trains_on_and_loses_nothing_while_an_agent_listens",
-    ),
-    Safeguard(
-        "the head page counts what is in memory only",
-        "memory-events-counted",
-        condition=False,
-        test="test_a_killed_rank_whose_disk_refused_is_declared_to_its_last_event",
-    ),
-    Safeguard(
-        "a journal that cannot be removed is not delivered again",
-        "adopted-journal-kept-until-removed",
-        new="adopted.lock.release()",
-        test="test_an_adopted_journal_that_cannot_be_removed_is_delivered_once_and_removed_when_the_disk_heals",
-    ),
-    Safeguard(
-        "a socket that cannot be made does not end the agent",
-        "failed-socket-retried",
-        value="ZeroDivisionError",
-        test="test_a_socket_that_cannot_be_made_anew_is_made_when_the_disk_heals",
-    ),
-    Safeguard(
-        "an agent that could not be started is tried again",
-        "failed-agent-start-retried",
-        new="...\nself._may_start_agent = False",
-        test="test_a_rank_that_cannot_start_an_agent_tries_again",
-    ),
-    Safeguard(
-        "a new index is made under another name",
-        "new-index-beside-old",
-        value="place.index",
-        test="test_an_index_that_cannot_be_made_is_made_when_the_disk_heals",
-    ),
-]
 EIO, ENOSPC = errno.EIO, errno.ENOSPC
 MIB = 1 << 20
 
@@ -190,6 +123,7 @@ RANK_SITES = {
 }
 
 
+@proves("memory-without-journal", "a journal that cannot be made means memory", value="ZeroDivisionError")
 @pytest.mark.promise(3)
 @pytest.mark.full
 def test_a_rank_whose_writes_fail_trains_on_and_loses_nothing_while_an_agent_listens(
@@ -240,6 +174,9 @@ DAEMON_SITES = {
 }
 
 
+@proves("failed-commit-waits", "what a commit could not write waits for the next", new="self._pending = []\n...")
+@proves("refused-spool-retried", "a disk that refuses the spool does not end the agent", new="raise")
+@proves("refused-commit-is-no-record", "a commit that the disk refuses is not blamed on a record", value="False")
 @pytest.mark.full
 def test_the_daemons_survive_every_write_that_fails_and_go_on_when_the_disk_does(
     node: FaultyNode, faults: dict[str, Faults], tmp_path: Path, started: list[Rank]
@@ -296,6 +233,10 @@ print([bytes(getattr(item, "payload", b"damage"))[:6] for item in found])
 """
 
 
+@proves(
+    "failed-truncate-overwritten",
+    "a tail that could not be truncated is overwritten, or the next truncation would remove acknowledged data",
+)
 def test_a_commit_cuts_back_its_own_bytes_and_never_acknowledged_ones(library: Path, tmp_path: Path) -> None:
     """The second is torn, cannot be cut back, and succeeds when tried again. Then the sync of the third fails."""
     rules = Faults(library, tmp_path / "rules")
@@ -311,6 +252,9 @@ def test_a_commit_cuts_back_its_own_bytes_and_never_acknowledged_ones(library: P
     assert kept == str([b"firstf", b"second", b"thirdt"])
 
 
+@proves(
+    "blocks-allocated-first", "blocks are allocated before they are mapped", new="os.ftruncate(opened.number, size)"
+)
 @pytest.mark.promise(3)
 def test_a_full_disk_costs_what_it_declares_and_nothing_once_there_is_room_again(
     node: FaultyNode, tmp_path: Path, started: list[Rank]
@@ -350,6 +294,7 @@ def test_a_full_disk_costs_what_it_declares_and_nothing_once_there_is_room_again
             node.stop()
 
 
+@proves("memory-events-counted", "the head page counts what is in memory only", condition=False)
 @pytest.mark.full
 def test_a_killed_rank_whose_disk_refused_is_declared_to_its_last_event(
     node: FaultyNode, library: Path, tmp_path: Path, started: list[Rank]
@@ -387,6 +332,11 @@ def test_a_run_whose_end_was_lost_with_its_memory_is_not_running_for_ever(
     assert (row["state"], row["produced"]) == ("crashed", rank.produced), "its end is lost too, with a reason"
 
 
+@proves(
+    "adopted-journal-kept-until-removed",
+    "a journal that cannot be removed is not delivered again",
+    new="adopted.lock.release()",
+)
 @pytest.mark.full
 def test_an_adopted_journal_that_cannot_be_removed_is_delivered_once_and_removed_when_the_disk_heals(
     node: FaultyNode, faults: dict[str, Faults], tmp_path: Path, started: list[Rank]
@@ -410,6 +360,7 @@ def test_an_adopted_journal_that_cannot_be_removed_is_delivered_once_and_removed
     wait_until(lambda: list(node.place.journals.iterdir()) == [], "a journal that is removed")
 
 
+@proves("failed-socket-retried", "a socket that cannot be made does not end the agent", value="ZeroDivisionError")
 @pytest.mark.full
 def test_a_socket_that_cannot_be_made_anew_is_made_when_the_disk_heals(
     node: FaultyNode, faults: dict[str, Faults], tmp_path: Path, started: list[Rank]
@@ -431,6 +382,7 @@ def test_a_socket_that_cannot_be_made_anew_is_made_when_the_disk_heals(
     assert node.agent.poll() is None
 
 
+@proves("new-index-beside-old", "a new index is made under another name", value="place.index")
 @pytest.mark.full
 def test_an_index_that_cannot_be_made_is_made_when_the_disk_heals(
     node: FaultyNode, faults: dict[str, Faults], tmp_path: Path, started: list[Rank]
@@ -510,6 +462,11 @@ def test_a_daemon_that_cannot_start_says_why_in_one_line_and_starts_when_the_dis
             again.wait()
 
 
+@proves(
+    "failed-agent-start-retried",
+    "an agent that could not be started is tried again",
+    new="...\nself._may_start_agent = False",
+)
 def test_a_rank_that_cannot_start_an_agent_tries_again(library: Path, tmp_path: Path, started: list[Rank]) -> None:
     """Embedded: the disk refuses the directory of the agent's output at first."""
     root = tmp_path / "chiplog"

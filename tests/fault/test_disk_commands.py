@@ -17,27 +17,9 @@ import pytest
 from tests.support.disk.faults import OPEN, RENAME, SYNC, WRITE, Disk, Faults, build_library, small_disk
 from tests.support.node import Node
 from tests.support.oracle import ORACLE, compare
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
-SAFEGUARDS = [
-    Safeguard(
-        "a new database that could not be made does not stay",
-        "failed-database-removed",
-        test="test_a_database_that_cannot_be_rewritten_stays_as_it_was",
-    ),
-    Safeguard(
-        "what DuckDB cannot write is one line",
-        "duckdb-write-error-one-line",
-        value="ZeroDivisionError",
-        test="test_a_database_that_cannot_be_rewritten_stays_as_it_was",
-    ),
-    Safeguard(
-        "half a handed-over journal does not stay",
-        "half-copy-removed",
-        test="test_a_journal_that_cannot_be_handed_over_stays_where_it_is_and_is_delivered_later",
-    ),
-]
 ENOSPC, EIO = errno.ENOSPC, errno.EIO
 MIB = 1 << 20
 EVENTS = 20_000
@@ -83,6 +65,8 @@ def refused(command: str, done: "subprocess.CompletedProcess[str]", remedy: str)
     assert remedy in done.stderr, done.stderr
 
 
+@proves("failed-database-removed", "a new database that could not be made does not stay")
+@proves("duckdb-write-error-one-line", "what DuckDB cannot write is one line", value="ZeroDivisionError")
 @pytest.mark.full
 def test_a_database_that_cannot_be_rewritten_stays_as_it_was(disk: Disk, library: Path, tmp_path: Path) -> None:
     root, file = disk.path / "chiplog", tmp_path / "oracle"
@@ -120,6 +104,7 @@ def test_a_database_that_cannot_be_rewritten_stays_as_it_was(disk: Disk, library
         assert compare(file, ask(root)).ok
 
 
+@proves("half-copy-removed", "half a handed-over journal does not stay")
 def test_a_journal_that_cannot_be_handed_over_stays_where_it_is_and_is_delivered_later(
     disk: Disk, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ from chiplog_agent.ranks.exit_cause import STATE_LOST, VANISHED
 from chiplog_schemas.limits import FINISH_WAIT_S
 from tests.support.node import Node
 from tests.support.oracle import compare
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
 PROMISED_S = 2.0  # by which an end may be later with chiplog than without it
@@ -130,39 +130,6 @@ EVERYDAY = {  # the others are full
     "returns, agent stopped",
 }
 TEST = "test_a_rank_ends_as_it_would_without_chiplog_and_everything_it_logged_is_there"
-
-SAFEGUARDS = [
-    Safeguard(
-        "finish() waits at most a second",
-        "finish-waits-one-second",
-        new="wait_s = 8.0\n...",
-        test="test_a_rank_ends_as_it_would_without_chiplog_and_everything_it_logged_is_there",
-        environment={"CHIPLOG_FAULT_ENDINGS": "returns, agent stopped"},
-    ),
-    Safeguard(
-        "no thread of chiplog keeps a process alive",
-        "sender-thread-is-daemon",
-        part="True",
-        new="False",
-        test="test_a_rank_ends_as_it_would_without_chiplog_and_everything_it_logged_is_there",
-        environment={"CHIPLOG_FAULT_ENDINGS": "exception in a thread"},
-    ),
-    Safeguard(
-        "the exception of a child of multiprocessing is seen",
-        "child-exception-seen",
-        value="_pending_exit",
-        test="test_a_rank_ends_as_it_would_without_chiplog_and_everything_it_logged_is_there",
-        environment={"CHIPLOG_FAULT_ENDINGS": "by fork"},
-    ),
-    Safeguard(
-        "a rank whose state was lost with its memory does not run forever",
-        "unfinished-rank-declared-dead",
-        part="(finished and produced == adopted.next_seq)",
-        new="finished",
-        test="test_a_rank_ends_as_it_would_without_chiplog_and_everything_it_logged_is_there",
-        environment={"CHIPLOG_FAULT_ENDINGS": "disk refuses, agent stopped"},
-    ),
-]
 
 
 @dataclass
@@ -411,6 +378,32 @@ def _play_all(endings: list[Ending], node: Node, stage: Stage, root: Path) -> Pl
     return played
 
 
+@proves(
+    "finish-waits-one-second",
+    "finish() waits at most a second",
+    new="wait_s = 8.0\n...",
+    environment={"CHIPLOG_FAULT_ENDINGS": "returns, agent stopped"},
+)
+@proves(
+    "sender-thread-is-daemon",
+    "no thread of chiplog keeps a process alive",
+    part="True",
+    new="False",
+    environment={"CHIPLOG_FAULT_ENDINGS": "exception in a thread"},
+)
+@proves(
+    "child-exception-seen",
+    "the exception of a child of multiprocessing is seen",
+    value="_pending_exit",
+    environment={"CHIPLOG_FAULT_ENDINGS": "by fork"},
+)
+@proves(
+    "unfinished-rank-declared-dead",
+    "a rank whose state was lost with its memory does not run forever",
+    part="(finished and produced == adopted.next_seq)",
+    new="finished",
+    environment={"CHIPLOG_FAULT_ENDINGS": "disk refuses, agent stopped"},
+)
 @pytest.mark.promise(3)
 @pytest.mark.parametrize(
     "ending",

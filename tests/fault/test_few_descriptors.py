@@ -15,23 +15,9 @@ import pytest
 from chiplog_schemas.storage.journal_dir import list_journals
 from tests.support.node import Node
 from tests.support.oracle import compare
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "no context is created without the descriptors that it needs",
-        "context-needs-descriptors",
-        new="if True:\n    return\n...",
-        test="test_a_rank_with_few_descriptors_trains_to_its_end_and_its_journal_comes_out",
-    ),
-    Safeguard(
-        "a rank that had too few descriptors checks again whether there are more",
-        "descriptors-checked-again",
-        new="self._offline_loop()",
-        test="test_a_rank_whose_descriptors_come_back_delivers_everything_itself",
-    ),
-]
 FREE = range(13)
 EVENTS = 60
 
@@ -104,6 +90,11 @@ def check(node: Node, directory: Path, run_id: str, free: int) -> None:
     assert (verdict.ok, verdict.expected, verdict.extra) == (True, EVENTS, []), (free, verdict)
 
 
+@proves(
+    "context-needs-descriptors",
+    "no context is created without the descriptors that it needs",
+    new="if True:\n    return\n...",
+)
 @pytest.mark.promise(3)
 @pytest.mark.timeout(900)
 def test_a_rank_with_few_descriptors_trains_to_its_end_and_its_journal_comes_out(node: Node, tmp_path: Path) -> None:
@@ -120,6 +111,11 @@ def test_a_rank_with_few_descriptors_trains_to_its_end_and_its_journal_comes_out
     assert "cannot be reached yet" in found[6][1]
 
 
+@proves(
+    "descriptors-checked-again",
+    "a rank that had too few descriptors checks again whether there are more",
+    new="self._offline_loop()",
+)
 @pytest.mark.timeout(900)
 @pytest.mark.full
 def test_a_rank_whose_descriptors_come_back_delivers_everything_itself(node: Node, tmp_path: Path) -> None:

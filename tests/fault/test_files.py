@@ -17,31 +17,12 @@ import pytest
 from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
 SIZE = 64 << 20
 STEP = 8 << 20  # so much arrives between two kills
 
-SAFEGUARDS = [
-    Safeguard(
-        "an agent keeps the copy of a saved file until the collector has it",
-        "file-copy-kept-until-stored",
-        new="os.unlink(self._outbox / name)\n...",
-        test="test_a_saved_file_arrives_whole_and_once_whoever_is_killed",
-    ),
-    Safeguard(
-        "a partially received file is continued",
-        "partial-file-continued",
-        new="if there:",
-        test="test_a_saved_file_arrives_whole_and_once_whoever_is_killed",
-    ),
-    Safeguard(
-        "the digest of a file covers what was there before a restart",
-        "digest-covers-earlier-part",
-        test="test_a_saved_file_arrives_whole_and_once_whoever_is_killed",
-    ),
-]
 
 RANK = """
 import os, signal, chiplog
@@ -73,6 +54,13 @@ def more_than(files: Path, wanted: int) -> int:
     return found[-1]
 
 
+@proves(
+    "file-copy-kept-until-stored",
+    "an agent keeps the copy of a saved file until the collector has it",
+    new="os.unlink(self._outbox / name)\n...",
+)
+@proves("partial-file-continued", "a partially received file is continued", new="if there:")
+@proves("digest-covers-earlier-part", "the digest of a file covers what was there before a restart")
 @pytest.mark.timeout(900)
 def test_a_saved_file_arrives_whole_and_once_whoever_is_killed(bare_node: Node, tmp_path: Path) -> None:
     place = bare_node.place

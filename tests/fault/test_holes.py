@@ -30,89 +30,8 @@ from tests.support.oracle import ORACLE, Verdict, compare
 from tests.support.patched import patch_daemons
 from tests.support.ports import free_ports
 from tests.support.rounds import Rounds
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "an event that the log holds twice is a row once",
-        "stored-once",
-        new="have.add(first, last)\nnew.append((first, last))",
-        test="test_an_agent_that_dies_after_forwarding_and_before_acknowledging_doubles_nothing",
-    ),
-    Safeguard(
-        "what two agents deliver of one producer is stored once",
-        "stored-once",
-        new="have.add(first, last)\nnew.append((first, last))",
-        test="test_a_producer_that_reaches_a_second_agent_is_stored_once_and_whole",
-    ),
-    Safeguard(
-        "a journal that is synced again, here or elsewhere, is stored once",
-        "stored-once",
-        new="have.add(first, last)\nnew.append((first, last))",
-        test="test_a_journal_that_is_synced_twice_and_by_two_nodes_is_stored_once",
-    ),
-    Safeguard(
-        "a spool reports which of its numbers were cut off",
-        "damaged-blocks-declared",
-        part=", reason",
-        test="test_a_spool_with_a_cut_tail_declares_what_it_lost_and_goes_on",
-    ),
-    Safeguard(
-        "a collector declares what it acknowledged and has lost",
-        "rollback-declared",
-        condition=False,
-        test="test_a_log_that_was_rolled_back_declares_what_it_had_acknowledged",
-    ),
-    Safeguard(
-        "an event that cannot be applied costs itself",
-        "bad-event-costs-itself",
-        value="ZeroDivisionError",
-        test="test_records_that_cannot_be_applied_cost_themselves_and_the_index_goes_on",
-    ),
-    Safeguard(
-        "a parked block is applied after the upgrade",
-        "parked-blocks-applied",
-        new="if n_parked := 0:",
-        test="test_a_block_of_a_newer_version_waits_for_the_upgrade",
-    ),
-    Safeguard(
-        "an agent does not leave before the collector has all of it",
-        "leave-after-drain",
-        part=".idle_exit_s\n            and self._spool.is_drained",
-        new=".idle_exit_s",
-        test="test_an_idle_agent_stays_until_a_slow_collector_has_all_of_it",
-    ),
-    Safeguard(
-        "a stale primary's claim changes nothing",
-        "higher-restart-is-primary",
-        value="True",
-        test="test_a_stale_primary_whose_claim_arrives_last_changes_nothing",
-    ),
-    Safeguard(
-        "an agent that is started while another leaves waits for its lock",
-        "successor-waits-for-leaver",
-        part="LEAVER_WAIT_S",
-        new="0.0",
-        test="test_an_agent_that_leaves_while_a_run_begins_loses_nothing",
-    ),
-    Safeguard(
-        "for a rank that has not reported how much it produced, the known events count",
-        "known-events-count",
-        part="p.produced, 0",
-        new="p.produced, s.last_seq + 100",
-        test="test_a_node_that_is_lost_with_its_spool_leaves_nothing_pending_and_holds_up_nobody",
-    ),
-    Safeguard(
-        "a record that was accepted from a node that is lost later is stored to its last event",
-        "record-stored-whole",
-        new=(
-            "hole = message.payload if message.first % 8 else b''\n"
-            "return [DataReceived(sender, message.first, message.last, hole, permit)]"
-        ),
-        test="test_a_node_that_is_lost_with_its_spool_leaves_nothing_pending_and_holds_up_nobody",
-    ),
-]
 
 # It has unbound its socket, and holds its lock until its successor has met it: at most for three seconds.
 LEAVES_SLOWLY = """
@@ -262,6 +181,11 @@ def end(process: "subprocess.Popen[bytes]", number: int) -> None:
 # -- delivered twice --
 
 
+@proves(
+    "stored-once",
+    "an event that the log holds twice is a row once",
+    new="have.add(first, last)\nnew.append((first, last))",
+)
 def test_an_agent_that_dies_after_forwarding_and_before_acknowledging_doubles_nothing(
     cluster: Cluster, monkeypatch, tmp_path: Path
 ) -> None:
@@ -281,6 +205,11 @@ def test_an_agent_that_dies_after_forwarding_and_before_acknowledging_doubles_no
     assert times_in_log(cluster.centre.place, producer) > row["produced"], "else nothing came twice"
 
 
+@proves(
+    "stored-once",
+    "what two agents deliver of one producer is stored once",
+    new="have.add(first, last)\nnew.append((first, last))",
+)
 @pytest.mark.full
 def test_a_producer_that_reaches_a_second_agent_is_stored_once_and_whole(cluster: Cluster) -> None:
     """Its journal is on a disk that two nodes see: the first agent has spooled half of it and is gone for a while."""
@@ -308,6 +237,11 @@ def test_a_producer_that_reaches_a_second_agent_is_stored_once_and_whole(cluster
     assert len(verdict.extra) <= 1
 
 
+@proves(
+    "stored-once",
+    "a journal that is synced again, here or elsewhere, is stored once",
+    new="have.add(first, last)\nnew.append((first, last))",
+)
 @pytest.mark.full
 def test_a_journal_that_is_synced_twice_and_by_two_nodes_is_stored_once(cluster: Cluster) -> None:
     rank = cluster.rank("away", "rank0", events=200, CHIPLOG_MODE="offline")
@@ -329,6 +263,7 @@ def test_a_journal_that_is_synced_twice_and_by_two_nodes_is_stored_once(cluster:
 # -- lost for good --
 
 
+@proves("damaged-blocks-declared", "a spool reports which of its numbers were cut off", part=", reason")
 def test_a_spool_with_a_cut_tail_declares_what_it_lost_and_goes_on(cluster: Cluster) -> None:
     """The tail was acknowledged to a rank that lives on: it cannot come again, and is declared when the rank ends."""
     cluster.centre.stop_collector()
@@ -363,6 +298,18 @@ def test_a_spool_with_a_cut_tail_declares_what_it_lost_and_goes_on(cluster: Clus
     assert any("cut off from it" in gap for gap in gaps), gaps
 
 
+@proves(
+    "known-events-count",
+    "for a rank that has not reported how much it produced, the known events count",
+    part="p.produced, 0",
+    new="p.produced, s.last_seq + 100",
+)
+@proves(
+    "record-stored-whole",
+    "a record that was accepted from a node that is lost later is stored to its last event",
+    new="hole = message.payload if message.first % 8 else b''\n"
+    "return [DataReceived(sender, message.first, message.last, hole, permit)]",
+)
 @pytest.mark.full
 def test_a_node_that_is_lost_with_its_spool_leaves_nothing_pending_and_holds_up_nobody(cluster: Cluster) -> None:
     """Its content is unknown: events that arrived are whole and counted, its label is gone, and the others continue."""
@@ -391,6 +338,7 @@ def test_a_node_that_is_lost_with_its_spool_leaves_nothing_pending_and_holds_up_
     assert verdict.lost == list(range(min(verdict.lost), verdict.expected)), "only its end is missing"
 
 
+@proves("rollback-declared", "a collector declares what it acknowledged and has lost", condition=False)
 @pytest.mark.parametrize("what", [pytest.param("rolled back", marks=pytest.mark.full), "deleted"])
 def test_a_log_that_was_rolled_back_declares_what_it_had_acknowledged(cluster: Cluster, what: str) -> None:
     """A collector's disk is restored from a copy, or new: its agents have trimmed what it acknowledged since."""
@@ -428,6 +376,7 @@ def test_a_log_that_was_rolled_back_declares_what_it_had_acknowledged(cluster: C
 # -- what cannot be applied --
 
 
+@proves("bad-event-costs-itself", "an event that cannot be applied costs itself", value="ZeroDivisionError")
 def test_records_that_cannot_be_applied_cost_themselves_and_the_index_goes_on(cluster: Cluster) -> None:
     wait_until(lambda: cluster.centre.try_sql("SELECT 1"), "a collector that answers")
     children = Path(f"/proc/{cluster.centre.collector.pid}/task/{cluster.centre.collector.pid}/children")
@@ -456,6 +405,7 @@ def test_records_that_cannot_be_applied_cost_themselves_and_the_index_goes_on(cl
     assert children.read_text() == index, cluster.centre.output("chiplog_collector")  # one index process all the time
 
 
+@proves("parked-blocks-applied", "a parked block is applied after the upgrade", new="if n_parked := 0:")
 @pytest.mark.full
 def test_a_block_of_a_newer_version_waits_for_the_upgrade(cluster: Cluster, monkeypatch, tmp_path: Path) -> None:
     newer, older = Rank(1), Rank(2)
@@ -493,6 +443,12 @@ def until_it_leaves(place: Paths, what: str, wait_s: float) -> None:
         time.sleep(0.001)
 
 
+@proves(
+    "successor-waits-for-leaver",
+    "an agent that is started while another leaves waits for its lock",
+    part="LEAVER_WAIT_S",
+    new="0.0",
+)
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.full
@@ -543,6 +499,12 @@ def test_an_agent_that_leaves_while_a_run_begins_loses_nothing(
     assert len(agents) > 1, "none left in between"
 
 
+@proves(
+    "leave-after-drain",
+    "an agent does not leave before the collector has all of it",
+    part=".idle_exit_s\n            and self._spool.is_drained",
+    new=".idle_exit_s",
+)
 def test_an_idle_agent_stays_until_a_slow_collector_has_all_of_it(
     chiplog_dir: Path, monkeypatch, tmp_path: Path
 ) -> None:
@@ -557,6 +519,7 @@ def test_an_idle_agent_stays_until_a_slow_collector_has_all_of_it(
     assert node.until("SELECT label FROM metrics", lambda rows: len(rows) == 1) == [{"label": "only"}]
 
 
+@proves("higher-restart-is-primary", "a stale primary's claim changes nothing", value="True")
 @pytest.mark.full
 def test_a_stale_primary_whose_claim_arrives_last_changes_nothing(cluster: Cluster) -> None:
     """Rank 0 before the restart could not deliver; its journal comes when the one after the restart has finished."""

@@ -21,89 +21,7 @@ from chiplog_schemas.storage.record import encode as frame
 from tests.support.collector_log import START_US, VIEWS, Rank, block_of, contents_of, whole
 from tests.support.index import Index, empty_database
 from tests.support.rounds import Rounds
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "nothing that a key sends for another node is stored",
-        "foreign-node-refused",
-        value="True",
-        test="test_a_producer_of_another_node_is_refused_and_the_true_one_still_arrives",
-    ),
-    Safeguard(
-        "what is refused is not entered in the ledger",
-        "refused-stays-out-of-ledger",
-        new="self._context.producer(uuid)",
-        test="test_own_ranks_of_a_block_are_stored_beside_a_strangers",
-    ),
-    Safeguard(
-        "what was refused is applied once the key covers it",
-        "kept-blocks-applied",
-        test="test_what_was_refused_is_kept_and_applied_once_the_key_covers_its_node",
-    ),
-    Safeguard(
-        "a key is checked against the node of the agent",
-        "key-checked-against-node",
-        value="()",
-        test="test_a_key_is_checked_against_the_node_of_the_agent_whatever_its_ranks_call_their_host",
-    ),
-    Safeguard(
-        "samples are of the node of the agent that took them",
-        "sample-of-agents-node",
-        part="coalesce(p.agent_node, p.node) AS node",
-        new="p.node",
-        test="test_a_rank_on_another_machine_keeps_the_node_that_it_names_and_is_not_the_key_of_it",
-    ),
-    Safeguard(
-        "the sample of a PID belongs to one process",
-        "pid-sample-of-one-process",
-        part="min(p.started_at)",
-        new="max(p.left_at)",
-        test="test_a_pid_that_is_given_out_again_ends_the_claim_of_the_process_before",
-    ),
-    Safeguard(
-        "losses and ends of another node's ranks are not believed",
-        "foreign-loss-not-believed",
-        condition=True,
-        test="test_nobody_declares_losses_or_deaths_of_another_nodes_ranks",
-    ),
-    Safeguard(
-        "an identity is also found in events that an agent could not decode",
-        "opaque-identity-found",
-        part="OPAQUE",
-        new="-1",
-        test="test_an_identity_that_hides_in_an_opaque_event_is_found",
-    ),
-    Safeguard(
-        "a producer without identity is bound to the key that spoke for it first",
-        "unnamed-producer-bound-to-key",
-        test="test_a_producer_without_identity_belongs_to_the_first_that_speaks_for_it",
-    ),
-    Safeguard(
-        "a refusal is one row, however often it is tried",
-        "refusal-is-one-row",
-        condition=False,
-        test="test_a_thousand_tries_are_one_row_also_across_restarts",
-    ),
-    Safeguard(
-        "each record of a commit is judged by its own sender",
-        "records-judged-by-sender",
-        new="if run is None:",
-        test="test_records_of_several_senders_in_one_commit_are_each_judged_by_their_own",
-    ),
-    Safeguard(
-        "a commit that never ended is not applied",
-        "unfinished-commit-not-applied",
-        condition=True,
-        test="test_a_commit_that_never_ended_stores_nothing",
-    ),
-    Safeguard(
-        "a primary that moves to another key's node leaves a row",
-        "foreign-primary-leaves-row",
-        condition=True,
-        test="test_a_primary_that_is_suddenly_on_another_keys_node_leaves_a_row",
-    ),
-]
+from tests.support.safeguard import proves
 
 # What these tests store shows in these views; to plan all of them costs half a second of CPU time.
 DIRECT = ("runs", "labels", "metrics", "texts", "config", "keys", "events", "completeness", "system_samples")
@@ -192,6 +110,7 @@ def numbers(step: int, value: float) -> tuple[EventKind, list[object]]:
 STORED = "SELECT step, value FROM metrics WHERE key = 'value' ORDER BY ALL"
 
 
+@proves("foreign-node-refused", "nothing that a key sends for another node is stored", value="True")
 def test_a_producer_of_another_node_is_refused_and_the_true_one_still_arrives(centre: Centre) -> None:
     rank = rank_of(1, "node-a")
     centre.say(FALSE, B, whole(rank))
@@ -231,6 +150,12 @@ def test_an_identity_cannot_move_ones_own_producer_to_another_node(centre: Centr
     assert [row["node"] for row in centre.refusals()] == ["node-a"]
 
 
+@proves(
+    "opaque-identity-found",
+    "an identity is also found in events that an agent could not decode",
+    part="OPAQUE",
+    new="-1",
+)
 def test_an_identity_that_hides_in_an_opaque_event_is_found(centre: Centre) -> None:
     rank = Rank(1, node="node-a")
     event = bytearray(encode(EventKind.IDENTITY, START_US, rank.identity))
@@ -243,6 +168,7 @@ def test_an_identity_that_hides_in_an_opaque_event_is_found(centre: Centre) -> N
     assert centre.index.sql("SELECT node FROM labels") == [("node-a",)]
 
 
+@proves("foreign-loss-not-believed", "losses and ends of another node's ranks are not believed", condition=True)
 def test_nobody_declares_losses_or_deaths_of_another_nodes_ranks(centre: Centre) -> None:
     rank, own = rank_of(1, "node-a"), rank_of(2, "node-b")
     agent = Rank(9, label="agent", role="agent", node="node-b")
@@ -271,6 +197,7 @@ def agent_of(node: str, *located: tuple[Rank, dict[str, object]], number: int = 
 LABELS = "SELECT label, node, pid, hostname, rank_pid FROM labels WHERE label <> 'agent' ORDER BY label"
 
 
+@proves("key-checked-against-node", "a key is checked against the node of the agent", value="()")
 @pytest.mark.parametrize("before", [pytest.param(False, marks=pytest.mark.full), True])
 def test_a_key_is_checked_against_the_node_of_the_agent_whatever_its_ranks_call_their_host(
     centre: Centre, before: bool
@@ -302,6 +229,12 @@ def test_an_agent_cannot_place_ranks_on_a_node_that_its_key_does_not_cover(centr
     ]
 
 
+@proves(
+    "sample-of-agents-node",
+    "samples are of the node of the agent that took them",
+    part="coalesce(p.agent_node, p.node) AS node",
+    new="p.node",
+)
 @pytest.mark.full
 def test_a_rank_on_another_machine_keeps_the_node_that_it_names_and_is_not_the_key_of_it(centre: Centre) -> None:
     rank = rank_of(1, "node-b", pid=5)
@@ -323,6 +256,12 @@ def test_a_report_of_a_living_process_is_kept(centre: Centre) -> None:
     assert centre.index.sql(LABELS) == [("rank1", "node-a", 4712, "pod-1", 1)]
 
 
+@proves(
+    "pid-sample-of-one-process",
+    "the sample of a PID belongs to one process",
+    part="min(p.started_at)",
+    new="max(p.left_at)",
+)
 def test_a_pid_that_is_given_out_again_ends_the_claim_of_the_process_before(centre: Centre) -> None:
     first, second = rank_of(1, "pod-1"), rank_of(2, "pod-2", started_at=START_US + 500)
     agent = agent_of("node-a", (first, {"pid": 7, "start": 10}), (second, {"pid": 7, "start": 20}))
@@ -338,6 +277,7 @@ def kept(centre: Centre) -> dict[bytes, int]:
     return {sender: refused.events for sender, refused in centre.index.follower.refused.items()}
 
 
+@proves("kept-blocks-applied", "what was refused is applied once the key covers it")
 @pytest.mark.parametrize("reopened", [pytest.param(False, marks=pytest.mark.full), True])
 def test_what_was_refused_is_kept_and_applied_once_the_key_covers_its_node(centre: Centre, reopened: bool) -> None:
     rank = rank_of(1, "node-a")
@@ -378,6 +318,9 @@ def test_what_was_refused_by_two_names_waits_for_both(centre: Centre) -> None:
     assert len(centre.index.sql("SELECT DISTINCT label FROM metrics")) == 4
 
 
+@proves(
+    "refused-stays-out-of-ledger", "what is refused is not entered in the ledger", new="self._context.producer(uuid)"
+)
 def test_own_ranks_of_a_block_are_stored_beside_a_strangers(centre: Centre) -> None:
     own, foreign = rank_of(1, "node-b"), rank_of(2, "node-a")
     centre.say(FALSE, B, whole(own, foreign))
@@ -390,6 +333,7 @@ def test_own_ranks_of_a_block_are_stored_beside_a_strangers(centre: Centre) -> N
     ]
 
 
+@proves("unnamed-producer-bound-to-key", "a producer without identity is bound to the key that spoke for it first")
 def test_a_producer_without_identity_belongs_to_the_first_that_speaks_for_it(centre: Centre) -> None:
     rank = rank_of(1, "node-a")
     centre.say(TRUE, A, block_of((rank, 1, 1)))  # event 0 is damaged, or comes later
@@ -402,6 +346,7 @@ def test_a_producer_without_identity_belongs_to_the_first_that_speaks_for_it(cen
     assert len(centre.refusals()) == 1
 
 
+@proves("refusal-is-one-row", "a refusal is one row, however often it is tried", condition=False)
 @pytest.mark.full
 def test_a_thousand_tries_are_one_row_also_across_restarts(centre: Centre) -> None:
     rank = rank_of(1, "node-a")
@@ -441,6 +386,7 @@ def test_who_is_not_restricted_may_speak_for_all(centre: Centre) -> None:
     assert centre.refusals() == []
 
 
+@proves("records-judged-by-sender", "each record of a commit is judged by its own sender", new="if run is None:")
 @pytest.mark.full
 def test_records_of_several_senders_in_one_commit_are_each_judged_by_their_own(centre: Centre) -> None:
     """A permit that changes between two slices counts from the second on, within one commit too."""
@@ -456,6 +402,7 @@ def test_records_of_several_senders_in_one_commit_are_each_judged_by_their_own(c
     assert sorted(str(row["producer"])[:2] for row in centre.refusals()) == ["02", "03"]
 
 
+@proves("unfinished-commit-not-applied", "a commit that never ended is not applied", condition=True)
 @pytest.mark.full
 def test_a_commit_that_never_ended_stores_nothing(centre: Centre) -> None:
     """Power fails between a slice and its receipt: the sender of the slice is unknown, so it is sent again."""
@@ -499,6 +446,7 @@ def moves(centre: Centre) -> list[tuple[str, str, bool]]:
     return [(body["from"], body["to"], body["had_ended"]) for body in bodies]
 
 
+@proves("foreign-primary-leaves-row", "a primary that moves to another key's node leaves a row", condition=True)
 @pytest.mark.parametrize("label", ["rank0", pytest.param("rank7", marks=pytest.mark.full)])
 @pytest.mark.parametrize("claims", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_primary_that_is_suddenly_on_another_keys_node_leaves_a_row(centre: Centre, label: str, claims: bool) -> None:

@@ -16,7 +16,7 @@ from tests.support.node import Node
 from tests.support.oracle import ORACLE, compare
 from tests.support.patched import patch_daemons
 from tests.support.rounds import Rounds
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
 # Checkpoints every 0.2 s; each leaves a line in a file.
@@ -83,45 +83,6 @@ if "chiplog_collector.index" in " ".join(sys.orig_argv):
 # About half a second each, of real rows.
 LONG = "SELECT count(*) AS n, sum(hash(m.value + r.range)) AS h FROM metrics m, range(400000) r WHERE m.step < 40"
 
-SAFEGUARDS = [
-    Safeguard(
-        "a query that the collector's end cuts off is asked again",
-        "cut-query-asked-again",
-        part='"stopping"',
-        test="test_a_query_that_a_stopping_collector_cuts_off_is_answered_from_the_file",
-    ),
-    Safeguard(
-        "a checkpoint runs while readers are active",
-        "checkpoint-beside-readers",
-        new=('self.connection.execute("UPDATE base.position SET next_number = ?", [next_number])\nreturn'),
-        test="test_checkpoints_cut_no_query_and_no_query_stops_checkpoints",
-    ),
-    Safeguard(
-        "an index that ends by itself does not answer that the collector stops",
-        "crash-is-no-stop",
-        new="service.close()",
-        test="test_a_query_that_ends_the_index_is_refused_the_third_time_and_costs_no_other_its_answer",
-    ),
-    Safeguard(
-        "a query that broke DuckDB is answered by the next index",
-        "invalidated-query-asked-again",
-        condition=False,
-        test="test_a_query_that_ends_the_index_is_refused_the_third_time_and_costs_no_other_its_answer",
-    ),
-    Safeguard(
-        "a query that ended the index twice is refused",
-        "suspect-refused-third-time",
-        condition=False,
-        test="test_a_query_that_ends_the_index_is_refused_the_third_time_and_costs_no_other_its_answer",
-    ),
-    Safeguard(
-        "what ran when an index ended is known to the next one",
-        "running-queries-survive-crash",
-        part="page",
-        test="test_a_query_that_ends_the_index_is_refused_the_third_time_and_costs_no_other_its_answer",
-    ),
-]
-
 
 def index_pid(node: Node) -> int:
     assert node.collector is not None
@@ -157,6 +118,11 @@ class Readers:
             thread.join()
 
 
+@proves(
+    "checkpoint-beside-readers",
+    "a checkpoint runs while readers are active",
+    new='self.connection.execute("UPDATE base.position SET next_number = ?", [next_number])\nreturn',
+)
 @pytest.mark.full
 @pytest.mark.soak(2)
 def test_checkpoints_cut_no_query_and_no_query_stops_checkpoints(
@@ -193,6 +159,12 @@ def test_checkpoints_cut_no_query_and_no_query_stops_checkpoints(
     assert verdict.ok, verdict
 
 
+@proves(
+    "crash-is-no-stop", "an index that ends by itself does not answer that the collector stops", new="service.close()"
+)
+@proves("invalidated-query-asked-again", "a query that broke DuckDB is answered by the next index", condition=False)
+@proves("suspect-refused-third-time", "a query that ended the index twice is refused", condition=False)
+@proves("running-queries-survive-crash", "what ran when an index ended is known to the next one", part="page")
 @pytest.mark.parametrize(
     "word", ["crash_here", *(pytest.param(word, marks=pytest.mark.full) for word in ("break_here", "fault_here"))]
 )
@@ -257,6 +229,7 @@ def test_the_end_that_the_collector_asked_for_is_answered(node: Node) -> None:
     assert (error.kind, error.message) == ("stopping", "the collector is stopping; ask again later")
 
 
+@proves("cut-query-asked-again", "a query that the collector's end cuts off is asked again", part='"stopping"')
 @pytest.mark.full
 def test_a_query_that_a_stopping_collector_cuts_off_is_answered_from_the_file(node: Node) -> None:
     # Half a second on an idle machine: a busy one takes less than the 30 s that a query may last.

@@ -20,44 +20,11 @@ from chiplog_schemas.model.events import EventKind, decode
 from chiplog_schemas.storage.journal_dir import JournalReader, list_journals
 from chiplog_schemas.storage.record import Record
 from tests.support.rounds import Rounds
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
 PATIENCE_S = WAIT_S
 RAISED_IN_A_SOAK = 40_000
-
-SAFEGUARDS = [
-    Safeguard(
-        "an append that was overtaken after it read the tail begins again",
-        "overtaken-append-restarts",
-        condition=True,
-        test="test_finalisers_that_log_lose_nothing",
-        environment={"CHIPLOG_NATIVE": "0"},
-    ),
-    Safeguard(
-        "what a signal handler raises passes through log()",
-        "interrupt-passes-log",
-        condition=False,
-        test="test_what_a_handler_raises_reaches_the_training_and_nothing_that_returned_is_lost",
-        environment={"CHIPLOG_NATIVE": "0"},
-    ),
-    Safeguard(
-        "an exception of a signal handler while a value is read is not an error of the value",
-        "interrupt-is-no-bad-value",
-        condition=False,
-        test="test_what_a_handler_raises_reaches_the_training_and_nothing_that_returned_is_lost",
-    ),
-    Safeguard(
-        "the collector's callback runs no Python code",
-        "gc-callback-without-python",
-        new=(
-            "noted: Any = partial(getattr, _Moments(self._began, self._ended))\n"
-            "self._on_gc: Any = lambda phase, info: noted(phase, info)"
-        ),
-        test="test_what_a_handler_raises_during_a_collection_reaches_the_training",
-        environment={"CHIPLOG_NATIVE": "0"},
-    ),
-]
 
 
 def play(scene: str, folder: Path, seed: int, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -96,6 +63,17 @@ def said(folder: Path, pattern: str) -> set[int]:
     return {int(line) for path in folder.glob(pattern) for line in path.read_text().splitlines()}
 
 
+@proves(
+    "interrupt-passes-log",
+    "what a signal handler raises passes through log()",
+    condition=False,
+    environment={"CHIPLOG_NATIVE": "0"},
+)
+@proves(
+    "interrupt-is-no-bad-value",
+    "an exception of a signal handler while a value is read is not an error of the value",
+    condition=False,
+)
 def test_what_a_handler_raises_reaches_the_training_and_nothing_that_returned_is_lost(tmp_path: Path) -> None:
     check_raises(tmp_path / "raises", 1)
 
@@ -148,6 +126,12 @@ def test_what_many_threads_logged_survives_sigkill(rounds: Rounds, tmp_path: Pat
         rounds.count("events", len(found))
 
 
+@proves(
+    "overtaken-append-restarts",
+    "an append that was overtaken after it read the tail begins again",
+    condition=True,
+    environment={"CHIPLOG_NATIVE": "0"},
+)
 def test_finalisers_that_log_lose_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "finalises"
     assert play("finalises", folder, 1).returncode == -signal.SIGKILL
@@ -184,6 +168,13 @@ print(seen, len(unraisable))
 """
 
 
+@proves(
+    "gc-callback-without-python",
+    "the collector's callback runs no Python code",
+    new="noted: Any = partial(getattr, _Moments(self._began, self._ended))\n"
+    "self._on_gc: Any = lambda phase, info: noted(phase, info)",
+    environment={"CHIPLOG_NATIVE": "0"},
+)
 def test_what_a_handler_raises_during_a_collection_reaches_the_training(tmp_path: Path) -> None:
     """The first Python function that starts afterwards gets the exception: it must not be chiplog's callback."""
     command = [sys.executable, "-c", COLLECTING, str(tmp_path / "chiplog")]

@@ -22,35 +22,11 @@ from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.index_process import index_of
 from tests.support.oracle import ORACLE, compare
 from tests.support.rounds import Rounds
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
 KILLS = 12  # of daemons in one round, in addition to its three ranks …
 LOGGED_BYTES = 4_000  # … one of which is killed together with daemons once it has logged this much
 SETTLE_S = 180.0
-
-SAFEGUARDS = [
-    Safeguard(
-        "what two hops send twice becomes rows once",
-        "events-stored-once",
-        condition=True,
-        test="test_nothing_is_lost_or_doubled_when_any_process_is_killed_at_any_moment",
-    ),
-    Safeguard(
-        "the rank keeps a record until the agent has synced it",
-        "acknowledged-after-sync",
-        new=(
-            "...\n"
-            "self._act(self._receiver.acknowledge(sender, last + 1), now)\n"
-            "self._write_after = now + 0.3 if self._write_after < now - 0.3 else self._write_after"
-        ),
-        test="test_nothing_is_lost_or_doubled_when_any_process_is_killed_at_any_moment",
-    ),
-    Safeguard(
-        "an agent delivers what a dead rank left",
-        "orphan-journal-delivered",
-        test="test_nothing_is_lost_or_doubled_when_any_process_is_killed_at_any_moment",
-    ),
-]
 
 
 @pytest.fixture
@@ -167,6 +143,15 @@ def one_round(place: Paths, directory: Path, seed: int) -> Counter[str]:
     return kills
 
 
+@proves("events-stored-once", "what two hops send twice becomes rows once", condition=True)
+@proves(
+    "acknowledged-after-sync",
+    "the rank keeps a record until the agent has synced it",
+    new="...\n"
+    "self._act(self._receiver.acknowledge(sender, last + 1), now)\n"
+    "self._write_after = now + 0.3 if self._write_after < now - 0.3 else self._write_after",
+)
+@proves("orphan-journal-delivered", "an agent delivers what a dead rank left")
 @pytest.mark.promise(1)
 @pytest.mark.timeout(900)
 @pytest.mark.soak(6)

@@ -13,27 +13,10 @@ import pytest
 
 from tests.support.node import Node, end_process
 from tests.support.oracle import ORACLE
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
 pytestmark = pytest.mark.timeout(900)
-
-SAFEGUARDS = [
-    Safeguard(
-        "a lost node's labels do not run forever",
-        "lost-node-crashes-labels",
-        value="()",
-        test="test_a_lost_nodes_labels_crash_and_those_of_one_out_of_reach_run_on_when_it_is_back",
-        environment={"CHIPLOG_LOST_NODE_WAIT_S": "30"},
-    ),
-    Safeguard(
-        "an agent that reconnects is no longer lost",
-        "reconnected-label-runs",
-        new="producer.reason = None",
-        test="test_a_lost_nodes_labels_crash_and_those_of_one_out_of_reach_run_on_when_it_is_back",
-        environment={"CHIPLOG_LOST_NODE_WAIT_S": "30"},
-    ),
-]
 
 
 def start_rank(node: Node, label: str, file: Path) -> "subprocess.Popen[bytes]":
@@ -51,6 +34,18 @@ def until(centre: Node, query: str, wanted: object) -> float:
     return time.monotonic()
 
 
+@proves(
+    "lost-node-crashes-labels",
+    "a lost node's labels do not run forever",
+    value="()",
+    environment={"CHIPLOG_LOST_NODE_WAIT_S": "30"},
+)
+@proves(
+    "reconnected-label-runs",
+    "an agent that reconnects is no longer lost",
+    new="producer.reason = None",
+    environment={"CHIPLOG_LOST_NODE_WAIT_S": "30"},
+)
 @pytest.mark.promise(6)
 def test_a_lost_nodes_labels_crash_and_those_of_one_out_of_reach_run_on_when_it_is_back(tmp_path: Path) -> None:
     centre, gone, stopped = (Node(tmp_path / name) for name in ("centre", "gone", "stopped"))

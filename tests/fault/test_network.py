@@ -18,7 +18,7 @@ import pytest
 from chiplog_schemas.limits import PEER_SILENT_S
 from tests.support.network import TOOLS, Network
 from tests.support.rounds import SOAK_MINUTES, Rounds
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.site import PAUSE_S, PORT, Drain, Site
 from tests.support.tools import require
 from tests.support.waiting import wait_until
@@ -31,85 +31,6 @@ FAST = 5.0  # a backlog comes so many times as fast as it arose
 TRIES = 3  # for one that nothing disturbs: a machine that is busy may stand still for seconds
 AGAIN_S = 5.0  # of a cut in a further try
 RESETS = 6
-
-SAFEGUARDS = [
-    Safeguard(
-        "a peer that fell silent is given up",
-        "silent-peer-closed",
-        condition=False,
-        test="test_a_connection_that_was_forgotten_on_the_way_is_replaced_and_dropped",
-    ),
-    Safeguard(
-        "a connection on which nothing is acknowledged is closed by the kernel",
-        "unacknowledged-connection-closed",
-        test="test_a_connection_that_was_forgotten_on_the_way_is_replaced_and_dropped",
-    ),
-    Safeguard(
-        "an idle connection is probed by the kernel",
-        "idle-connection-probed",
-        part="1",
-        new="0",
-        test="test_the_connection_of_a_host_that_vanished_is_dropped",
-    ),
-    Safeguard(
-        "what was sent in a session that ended is sent again",
-        "unacknowledged-sent-again",
-        test="test_connections_that_are_reset_are_replaced",
-    ),
-    Safeguard(
-        "what was sent in a session that a cut ended is sent again",
-        "unacknowledged-sent-again",
-        test="test_a_cut_towards_the_collector_only_delays",
-    ),
-    Safeguard(
-        "a peer that was given up is tried again soon",
-        "retry-soon",
-        value="now + 600.0",
-        test="test_a_cut_towards_the_agent_only_delays",
-    ),
-    Safeguard(
-        "what a session that was given up had in flight no longer counts against the credit",
-        "closed-session-frees-credit",
-        value="1 << 40",
-        test="test_a_pulled_cable_only_delays",
-    ),
-    Safeguard(
-        "a backlog is sent in large pieces, many of them before the first is acknowledged",
-        "backlog-in-large-pieces",
-        value="None if self.machine.in_flight_bytes else self._source.read(1)",
-        test="test_a_slow_and_lossy_link_drains_five_times_as_fast_as_events_arrive",
-    ),
-    Safeguard(
-        "a backlog is sent as fast as the collector accepts it",
-        "backlog-in-large-pieces",
-        new=(
-            "if now < getattr(self, '_paced_until', 0.0):\n"
-            "    return\n"
-            "self._paced_until = now + 0.04\n"
-            "piece = self._source.read(1)"
-        ),
-        test="test_a_long_cut_of_one_node_delays_that_node_alone",
-    ),
-    Safeguard(
-        "the spool keeps what the collector has not acknowledged",
-        "spool-kept-until-acknowledged",
-        new="...\nself._source.acknowledged(piece.last + 1)",
-        test="test_a_collector_whose_host_vanished_goes_on_at_another",
-    ),
-    Safeguard(
-        "each new session states where to continue",
-        "session-resumes",
-        value="[Resume(message.next)] if self.sessions == 1 else []",
-        test="test_a_flapping_link_only_delays",
-    ),
-    Safeguard(
-        "whatever ends a session, another is soon attempted",
-        "retry-soon",
-        value="now + 600.0",
-        test="test_a_network_that_fails_at_random_loses_and_doubles_nothing",
-        environment={"CHIPLOG_FAULT_SEED": "561"},
-    ),
-]
 
 
 # -- the faults -------------------------------------------------------------------------------------------------------
@@ -302,32 +223,54 @@ def seen(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
         print(line)
 
 
+@proves("unacknowledged-sent-again", "what was sent in a session that a cut ended is sent again")
 @pytest.mark.promise(6)
 @pytest.mark.full
 def test_a_cut_towards_the_collector_only_delays(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
 
 
+@proves("retry-soon", "a peer that was given up is tried again soon", value="now + 600.0")
 @pytest.mark.full
 def test_a_cut_towards_the_agent_only_delays(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
 
 
+@proves(
+    "backlog-in-large-pieces",
+    "a backlog is sent as fast as the collector accepts it",
+    new="if now < getattr(self, '_paced_until', 0.0):\n"
+    "    return\n"
+    "self._paced_until = now + 0.04\n"
+    "piece = self._source.read(1)",
+)
 @pytest.mark.full
 def test_a_long_cut_of_one_node_delays_that_node_alone(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
 
 
+@proves(
+    "closed-session-frees-credit",
+    "what a session that was given up had in flight no longer counts against the credit",
+    value="1 << 40",
+)
 @pytest.mark.full
 def test_a_pulled_cable_only_delays(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
 
 
+@proves(
+    "spool-kept-until-acknowledged",
+    "the spool keeps what the collector has not acknowledged",
+    new="...\nself._source.acknowledged(piece.last + 1)",
+)
 @pytest.mark.full
 def test_a_collector_whose_host_vanished_goes_on_at_another(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
 
 
+@proves("silent-peer-closed", "a peer that fell silent is given up", condition=False)
+@proves("unacknowledged-connection-closed", "a connection on which nothing is acknowledged is closed by the kernel")
 @pytest.mark.full
 def test_a_connection_that_was_forgotten_on_the_way_is_replaced_and_dropped(
     outcomes: Outcomes, request: pytest.FixtureRequest
@@ -335,16 +278,23 @@ def test_a_connection_that_was_forgotten_on_the_way_is_replaced_and_dropped(
     seen(outcomes, request)
 
 
+@proves("idle-connection-probed", "an idle connection is probed by the kernel", part="1", new="0")
 @pytest.mark.full
 def test_the_connection_of_a_host_that_vanished_is_dropped(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
 
 
+@proves("unacknowledged-sent-again", "what was sent in a session that ended is sent again")
 @pytest.mark.full
 def test_connections_that_are_reset_are_replaced(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
 
 
+@proves(
+    "backlog-in-large-pieces",
+    "a backlog is sent in large pieces, many of them before the first is acknowledged",
+    value="None if self.machine.in_flight_bytes else self._source.read(1)",
+)
 @pytest.mark.full
 def test_a_slow_and_lossy_link_drains_five_times_as_fast_as_events_arrive(
     outcomes: Outcomes, request: pytest.FixtureRequest
@@ -352,6 +302,11 @@ def test_a_slow_and_lossy_link_drains_five_times_as_fast_as_events_arrive(
     seen(outcomes, request)
 
 
+@proves(
+    "session-resumes",
+    "each new session states where to continue",
+    value="[Resume(message.next)] if self.sessions == 1 else []",
+)
 @pytest.mark.full
 def test_a_flapping_link_only_delays(outcomes: Outcomes, request: pytest.FixtureRequest) -> None:
     seen(outcomes, request)
@@ -384,6 +339,12 @@ def fail_at_random(site: Site, chooser: random.Random, longest_s: float) -> str:
     return fault
 
 
+@proves(
+    "retry-soon",
+    "whatever ends a session, another is soon attempted",
+    value="now + 600.0",
+    environment={"CHIPLOG_FAULT_SEED": "561"},
+)
 @pytest.mark.promise(6)
 @pytest.mark.full
 @pytest.mark.soak(2)

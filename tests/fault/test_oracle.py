@@ -7,39 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.oracle import Verdict, compare, read
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
 ORACLE_FILE = "tests/support/oracle.py"
-
-SAFEGUARDS = [
-    Safeguard(
-        "a loss that is declared and is none is seen",
-        "false-loss-is-inexact",
-        part="self.declared == len(self.lost)",
-        new="not self.undeclared",
-        test="test_what_is_declared_and_there_all_the_same_is_not_exact",
-    ),
-    Safeguard(
-        "values are compared to their last bit",
-        "values-equal-to-last-bit",
-        part="values[step] != value",
-        new="abs(values[step] - value) > 1e-9",
-        test="test_a_value_that_differs_in_its_last_bit_is_altered",
-    ),
-    Safeguard(
-        "a row that is there twice is seen",
-        "double-rows-seen",
-        part="count > 1",
-        new="count > 2",
-        test="test_each_trouble_is_found_by_its_step",
-    ),
-    Safeguard(
-        "a line that a kill cut short does not count",
-        "cut-line-ignored",
-        new="if bits:",
-        test="test_a_last_line_that_a_kill_cut_short_does_not_count",
-    ),
-]
 
 
 def line(step: int, value: float) -> str:
@@ -64,6 +34,7 @@ def test_what_came_out_once_and_unaltered_is_ok_honest_and_exact(file: Path) -> 
     assert verdict.ok and verdict.is_honest and verdict.is_exact
 
 
+@proves("double-rows-seen", "a row that is there twice is seen", part="count > 1", new="count > 2")
 def test_each_trouble_is_found_by_its_step(file: Path) -> None:
     found = [*rows(0, 1, 2, 3, 3, 5, 6, 7, 8), {"step": 9, "value": 0.5}, *rows(12)]
     verdict = compare(file, found, lost=0)
@@ -71,6 +42,12 @@ def test_each_trouble_is_found_by_its_step(file: Path) -> None:
     assert not (verdict.ok or verdict.is_honest or verdict.is_exact)
 
 
+@proves(
+    "values-equal-to-last-bit",
+    "values are compared to their last bit",
+    part="values[step] != value",
+    new="abs(values[step] - value) > 1e-9",
+)
 def test_a_value_that_differs_in_its_last_bit_is_altered(file: Path) -> None:
     import math
 
@@ -78,6 +55,12 @@ def test_a_value_that_differs_in_its_last_bit_is_altered(file: Path) -> None:
     assert compare(file, found).altered == [9]
 
 
+@proves(
+    "false-loss-is-inexact",
+    "a loss that is declared and is none is seen",
+    part="self.declared == len(self.lost)",
+    new="not self.undeclared",
+)
 @pytest.mark.parametrize(("declared", "is_honest", "is_exact"), [(1, False, False), (2, True, True), (3, True, False)])
 def test_what_is_declared_and_there_all_the_same_is_not_exact(
     file: Path, declared: int, is_honest: bool, is_exact: bool
@@ -95,6 +78,7 @@ def test_an_exact_count_excuses_nothing_doubled_or_altered(file: Path, extra: di
     assert not (verdict.is_honest or verdict.is_exact)
 
 
+@proves("cut-line-ignored", "a line that a kill cut short does not count", new="if bits:")
 def test_a_last_line_that_a_kill_cut_short_does_not_count(file: Path) -> None:
     file.write_text(file.read_text() + line(10, 1.0)[:-3])
     assert len(read(file)) == 10

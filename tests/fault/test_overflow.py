@@ -28,67 +28,10 @@ from chiplog_schemas.storage.journal_dir import JournalReader, list_journals
 from chiplog_schemas.storage.record import Record
 from tests.support.disk.faults import LONG_MS, FaultyNode, Rank, settled
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
 MIB = 1 << 20
-SAFEGUARDS = [
-    Safeguard(
-        "the journal's quota",
-        "journal-quota",
-        value="1 << 40",
-        test="test_a_full_journal_on_disk_and_one_in_memory_declare_what_they_dropped",
-    ),
-    Safeguard(
-        "what was dropped is declared to its last event",
-        "dropped-range-whole",
-        part="seq - 1",
-        new="layout.drop_first",
-        test="test_a_full_journal_on_disk_and_one_in_memory_declare_what_they_dropped",
-    ),
-    Safeguard(
-        "what was dropped is declared once there is room",
-        "drop-declared-with-room",
-        condition=True,
-        test="test_a_full_journal_on_disk_and_one_in_memory_declare_what_they_dropped",
-    ),
-    Safeguard(
-        "a full spool withholds credit",
-        "full-spool-withholds-credit",
-        part="0 if self._spool.is_full else",
-        test="test_a_collector_that_stands_still_fills_credit_spool_and_journal_in_turn_and_only_the_journal_drops",
-    ),
-    Safeguard(
-        "a call that makes a larger event is split",
-        "large-call-split",
-        new="if len(payload) <= 1 << 22:",
-        test="test_an_event_larger_than_its_bound_is_split_each_time_it_is_logged",
-    ),
-    Safeguard(
-        "an event that is too large is refused and declared",
-        "large-event-declared",
-        test="test_events_and_records_beyond_what_a_peer_may_send_are_declared_lost",
-    ),
-    Safeguard(
-        "lines above the rate are dropped and counted",
-        "line-rate-bounded",
-        new="if not self._has_room():",
-        test="test_names_keys_and_lines_beyond_their_bounds_are_counted_in_events",
-    ),
-    Safeguard(
-        "keys beyond the bound are left out and counted",
-        "keys-bounded",
-        new="if key:",
-        test="test_names_keys_and_lines_beyond_their_bounds_are_counted_in_events",
-    ),
-    Safeguard(
-        "a longer queue of questions answers busy",
-        "waiting-queries-bounded",
-        part="self._bounds.queries_waiting_max",
-        new="1000",
-        test="test_more_questions_than_may_wait_are_answered_busy_and_slow_ones_end_in_time",
-    ),
-]
 
 
 @pytest.fixture
@@ -127,6 +70,11 @@ def check_overflown(node: Node, rank: Rank, n_logged: int) -> None:
     assert node.sql("SELECT * FROM events WHERE kind = 'lost' AND label = ?", [rank.label])
 
 
+@proves("journal-quota", "the journal's quota", value="1 << 40")
+@proves(
+    "dropped-range-whole", "what was dropped is declared to its last event", part="seq - 1", new="layout.drop_first"
+)
+@proves("drop-declared-with-room", "what was dropped is declared once there is room", condition=True)
 @pytest.mark.promise(4)
 def test_a_full_journal_on_disk_and_one_in_memory_declare_what_they_dropped(
     small_node: FaultyNode, tmp_path: Path, started: list[Rank]
@@ -153,6 +101,7 @@ def test_a_full_journal_on_disk_and_one_in_memory_declare_what_they_dropped(
         check_overflown(small_node, rank, 20_010)
 
 
+@proves("full-spool-withholds-credit", "a full spool withholds credit", part="0 if self._spool.is_full else")
 @pytest.mark.promise(4)
 @pytest.mark.full
 def test_a_collector_that_stands_still_fills_credit_spool_and_journal_in_turn_and_only_the_journal_drops(
@@ -200,6 +149,7 @@ def test_a_collector_that_stands_still_fills_credit_spool_and_journal_in_turn_an
     assert "samples" not in small_node.output()
 
 
+@proves("large-call-split", "a call that makes a larger event is split", new="if len(payload) <= 1 << 22:")
 @pytest.mark.parametrize(("bound", "key_chars", "n_keys"), [("4096", 8, 1000), ("", 200, 9000)], ids=["4 KiB", "1 MiB"])
 def test_an_event_larger_than_its_bound_is_split_each_time_it_is_logged(
     chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch, bound: str, key_chars: int, n_keys: int
@@ -227,6 +177,7 @@ def test_an_event_larger_than_its_bound_is_split_each_time_it_is_logged(
     assert notices == ["event_too_large", "bad_values"], "the histogram is too large, and that is a row in `events`"
 
 
+@proves("large-event-declared", "an event that is too large is refused and declared")
 def test_events_and_records_beyond_what_a_peer_may_send_are_declared_lost(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +208,8 @@ def test_events_and_records_beyond_what_a_peer_may_send_are_declared_lost(
     assert [entry["step"] for entry in node.sql("SELECT step FROM texts ORDER BY step")] == [0, 2, 4]
 
 
+@proves("line-rate-bounded", "lines above the rate are dropped and counted", new="if not self._has_room():")
+@proves("keys-bounded", "keys beyond the bound are left out and counted", new="if key:")
 def test_names_keys_and_lines_beyond_their_bounds_are_counted_in_events(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +243,12 @@ def test_names_keys_and_lines_beyond_their_bounds_are_counted_in_events(
     assert shown["n"] + lost["n"] == 500
 
 
+@proves(
+    "waiting-queries-bounded",
+    "a longer queue of questions answers busy",
+    part="self._bounds.queries_waiting_max",
+    new="1000",
+)
 @pytest.mark.full
 def test_more_questions_than_may_wait_are_answered_busy_and_slow_ones_end_in_time(
     small_node: FaultyNode, tmp_path: Path, started: list[Rank]

@@ -30,33 +30,8 @@ from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from chiplog_schemas.storage.segment_log import SegmentLog
 from tests.support.agent_by_hand import SENDER, Agent
 from tests.support.rounds import Rounds
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a commit of spool or log is synced before it counts",
-        "commit-synced",
-        condition=False,
-        test="test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_point",
-    ),
-    Safeguard(
-        "a new segment's name is synced before its records",
-        "segment-name-synced",
-        test="test_what_the_spool_synced_is_there_after_a_power_failure_at_any_point",
-    ),
-    Safeguard(
-        "the names of new directories around a log are synced",
-        "directory-names-synced",
-        test="test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_point",
-    ),
-    Safeguard(
-        "a receipt counts only with the records that it covers",
-        "receipt-needs-whole-commit",
-        part="is_whole",
-        new="True",
-        test="test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_point",
-    ),
-]
 SECTOR_BYTES = 512
 CUTS = 20  # in one round
 
@@ -338,6 +313,11 @@ def record_a_receiver(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple
         return recorder.record
 
 
+@proves("commit-synced", "a commit of spool or log is synced before it counts", condition=False)
+@proves("directory-names-synced", "the names of new directories around a log are synced")
+@proves(
+    "receipt-needs-whole-commit", "a receipt counts only with the records that it covers", part="is_whole", new="True"
+)
 @pytest.mark.promise(2)
 @pytest.mark.soak
 def test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_point(
@@ -366,6 +346,7 @@ def test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_po
             rounds.count("power failures")
 
 
+@proves("segment-name-synced", "a new segment's name is synced before its records")
 @pytest.mark.promise(2)
 @pytest.mark.soak
 def test_what_the_spool_synced_is_there_after_a_power_failure_at_any_point(

@@ -21,34 +21,7 @@ from tests.support.collector_log import VIEWS, Rank, block_of, contents_of, reco
 from tests.support.index import Index, empty_database
 from tests.support.node import Node
 from tests.support.rounds import Rounds
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "within a launch the higher restart count wins",
-        "higher-restart-is-primary",
-        part=">",
-        new=">=",
-        test="test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models",
-    ),
-    Safeguard(
-        "the holder keeps it until it has ended",
-        "primary-kept-until-end",
-        value="True",
-        test="test_a_second_primary_changes_nothing_until_the_first_has_ended",
-    ),
-    Safeguard(
-        "a stale incarnation of the primary changes nothing",
-        "stale-restart-changes-nothing",
-        value="producer.launch, producer.restart",
-        test="test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models",
-    ),
-    Safeguard(
-        "a refused claim is a row",
-        "refused-claim-is-row",
-        test="test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 @dataclass
@@ -146,6 +119,13 @@ def refused(applier: Applier) -> list[str]:
     return [str(labels[row[0]]) for row in applier.batch.rows.get("events", []) if row[3] == "primary_refused"]
 
 
+@proves("higher-restart-is-primary", "within a launch the higher restart count wins", part=">", new=">=")
+@proves(
+    "stale-restart-changes-nothing",
+    "a stale incarnation of the primary changes nothing",
+    value="producer.launch, producer.restart",
+)
+@proves("refused-claim-is-row", "a refused claim is a row")
 @pytest.mark.promise(7)
 @pytest.mark.soak
 def test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models(rounds: Rounds) -> None:
@@ -228,6 +208,7 @@ def start_writer(label: str) -> "subprocess.Popen[str]":
     return process
 
 
+@proves("primary-kept-until-end", "the holder keeps it until it has ended", value="True")
 @pytest.mark.promise(7)
 def test_a_second_primary_changes_nothing_until_the_first_has_ended(node: Node) -> None:
     """Three processes, each a launch of its own, claim the same run, as after two `python train.py` by mistake."""

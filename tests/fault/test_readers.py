@@ -26,7 +26,7 @@ from tests.support.query_client import (
     Asker,
     assert_is_stopped,
 )
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
 STUBBORN = 10_000_000  # letters: some minutes of work in one call, which no interruption ends
@@ -62,63 +62,6 @@ ATTACKS = {  # and the text that proves what stopped it
     "FROM read_csv('{dir}/x.csv')": NO_FILES,
     "SELECT content FROM read_text('{dir}/x.csv')": NO_FILES,
 }
-
-SAFEGUARDS = [
-    Safeguard(
-        "a query is one statement",
-        "one-statement-per-query",
-        condition=False,
-        test="test_no_way_to_write_or_to_read_files_changes_anything",
-    ),
-    Safeguard(
-        "a query is a SELECT",
-        "select-only",
-        new='if kind != "EXPLAIN":',
-        test="test_no_way_to_write_or_to_read_files_changes_anything",
-    ),
-    Safeguard(
-        "the index cannot read or write other files",
-        "external-access-off",
-        part='"SET GLOBAL enable_external_access = false",',
-        test="test_no_way_to_write_or_to_read_files_changes_anything",
-    ),
-    Safeguard(
-        "a query runs in a read-only transaction",
-        "read-only-transaction",
-        part="TRANSACTION READ ONLY",
-        new="TRANSACTION",
-        test="test_no_way_to_write_or_to_read_files_changes_anything",
-    ),
-    Safeguard(
-        "functions that change the database are refused by name",
-        "writing-functions-refused",
-        condition=False,
-        test="test_no_way_to_write_or_to_read_files_changes_anything",
-    ),
-    Safeguard(
-        "a query that takes too long is cancelled",
-        "long-query-cancelled",
-        condition=False,
-        test="test_a_runaway_query_is_cancelled_and_ingest_goes_on",
-    ),
-    Safeguard(
-        "a result has a bound",
-        "result-bounded",
-        condition=False,
-        test="test_no_query_exhausts_the_collector",
-    ),
-    Safeguard(
-        "the index has a bound of memory as a whole",
-        "index-memory-bounded",
-        test="test_no_query_exhausts_the_collector",
-    ),
-    Safeguard(
-        "a query that cannot be cancelled ends with its process",
-        "uncancellable-query-ends-process",
-        value="False",
-        test="test_a_query_that_cannot_be_cancelled_is_answered_in_time_and_ends_with_its_process",
-    ),
-]
 
 
 class Logging:
@@ -178,6 +121,17 @@ def n_stuck(node: Node) -> int:
     return (node.root / "chiplog_collector.log").read_text().count("a query cannot be cancelled")
 
 
+@proves("one-statement-per-query", "a query is one statement", condition=False)
+@proves("select-only", "a query is a SELECT", new='if kind != "EXPLAIN":')
+@proves(
+    "external-access-off",
+    "the index cannot read or write other files",
+    part='"SET GLOBAL enable_external_access = false",',
+)
+@proves(
+    "read-only-transaction", "a query runs in a read-only transaction", part="TRANSACTION READ ONLY", new="TRANSACTION"
+)
+@proves("writing-functions-refused", "functions that change the database are refused by name", condition=False)
 def test_no_way_to_write_or_to_read_files_changes_anything(
     node: Node, reader: Asker, logging_rank: Logging, tmp_path: Path
 ) -> None:
@@ -200,6 +154,8 @@ def test_no_way_to_write_or_to_read_files_changes_anything(
     logging_rank.end()
 
 
+@proves("result-bounded", "a result has a bound", condition=False)
+@proves("index-memory-bounded", "the index has a bound of memory as a whole")
 @pytest.mark.full
 def test_no_query_exhausts_the_collector(node: Node, reader: Asker, logging_rank: Logging) -> None:
     pids = [index_pid(node)]
@@ -220,6 +176,7 @@ def test_no_query_exhausts_the_collector(node: Node, reader: Asker, logging_rank
     logging_rank.end()
 
 
+@proves("long-query-cancelled", "a query that takes too long is cancelled", condition=False)
 @pytest.mark.promise(9)
 def test_a_runaway_query_is_cancelled_and_ingest_goes_on(node: Node, reader: Asker, logging_rank: Logging) -> None:
     begun = time.monotonic()
@@ -233,6 +190,7 @@ def test_a_runaway_query_is_cancelled_and_ingest_goes_on(node: Node, reader: Ask
     logging_rank.end()
 
 
+@proves("uncancellable-query-ends-process", "a query that cannot be cancelled ends with its process", value="False")
 @pytest.mark.full
 def test_a_query_that_cannot_be_cancelled_is_answered_in_time_and_ends_with_its_process(
     node: Node, reader: Asker, logging_rank: Logging

@@ -15,27 +15,9 @@ from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.node import Node
 from tests.support.oracle import ORACLE, compare
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
-SAFEGUARDS = [
-    Safeguard(
-        "the log before a lost end is applied and the loss is declared",
-        "rebuild-declares-lost-tail",
-        test="test_a_rebuild_from_a_log_that_lost_its_end_says_so_and_keeps_the_better_file",
-    ),
-    Safeguard(
-        "a collector declares a lost end at its start",
-        "start-declares-lost-tail",
-        test="test_a_collector_tells_of_a_lost_end_at_its_start",
-    ),
-    Safeguard(
-        "a database that holds more than the log is kept",
-        "fuller-database-kept",
-        condition=False,
-        test="test_a_rebuild_from_a_log_that_lost_its_end_says_so_and_keeps_the_better_file",
-    ),
-]
 EVENTS = 3_000
 VALUES = "SELECT step, value FROM metrics WHERE run_id = 'oracle' AND key = 'value'"
 TOLD = "SELECT message FROM events WHERE kind IN ('gap', 'quarantined')"
@@ -85,6 +67,8 @@ def ask(node: Node, query: str) -> list[dict[str, object]]:
         return client.sql(query).rows()
 
 
+@proves("rebuild-declares-lost-tail", "the log before a lost end is applied and the loss is declared")
+@proves("fuller-database-kept", "a database that holds more than the log is kept", condition=False)
 @pytest.mark.promise(5)
 def test_a_rebuild_from_a_log_that_lost_its_end_says_so_and_keeps_the_better_file(recorded: tuple[Node, Path]) -> None:
     node, file = recorded
@@ -112,6 +96,7 @@ def test_a_rebuild_from_a_whole_log_has_nothing_to_tell(recorded: tuple[Node, Pa
     assert ask(node, TOLD) == []
 
 
+@proves("start-declares-lost-tail", "a collector declares a lost end at its start")
 @pytest.mark.full
 def test_a_collector_tells_of_a_lost_end_at_its_start(recorded: tuple[Node, Path]) -> None:
     """Without an agent that sends anything."""

@@ -19,132 +19,51 @@ from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segment_format import read_segment
 from chiplog_schemas.storage.segment_log import SegmentLog
 from tests.support.rounds import Rounds
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.simulation.machines import live
 from tests.support.simulation.virtual import DiskPath, Killed
 from tests.support.simulation.world import VirtualLink, World, patched
 
-SAFEGUARDS = [
-    Safeguard(
-        "the agent syncs its spool before it acknowledges",
-        "spool-synced-before-acknowledge",
-        test="test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path",
-        environment={"CHIPLOG_FAULT_SEED": "1"},
-    ),
-    Safeguard(
-        "the collector syncs its log before it acknowledges",
-        "log-synced-before-acknowledge",
-        test="test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path",
-        environment={"CHIPLOG_FAULT_SEED": "1"},
-    ),
-    Safeguard(
-        "an acknowledgement covers synced records, not received ones",
-        "acknowledge-only-synced",
-        part="._synced",
-        new=".next_numbers",
-        test="test_both_hops_deliver_everything_whatever_the_network_and_the_processes_do",
-        environment={"CHIPLOG_FAULT_SEED": "1"},
-    ),
-    Safeguard(
-        "a welcome names what the receiver has",
-        "welcome-names-next",
-        value="max(previous, message.first) + 1",
-        test="test_both_hops_deliver_everything_whatever_the_network_and_the_processes_do",
-        environment={"CHIPLOG_FAULT_SEED": "1"},
-    ),
-    Safeguard(
-        "a sender drops what is not of its session",
-        "foreign-session-dropped",
-        new="if self.state is SenderState.CLOSED:",
-        test="test_both_hops_deliver_everything_whatever_the_network_and_the_processes_do",
-        environment={"CHIPLOG_FAULT_SEED": "1"},
-    ),
-    Safeguard(
-        "a receiver forgets a session that was replaced",
-        "replaced-session-forgotten",
-        test="test_both_hops_deliver_everything_whatever_the_network_and_the_processes_do",
-        environment={"CHIPLOG_FAULT_SEED": "1"},
-    ),
-    Safeguard(
-        "a jump in DATA is a lost message",
-        "data-jump-is-loss",
-        condition=False,
-        test="test_both_hops_deliver_everything_whatever_the_network_and_the_processes_do",
-        environment={"CHIPLOG_FAULT_SEED": "1"},
-    ),
-    Safeguard(
-        "a PING beyond the received numbers shows a lost message",
-        "ping-shows-loss",
-        condition=False,
-        test="test_both_hops_deliver_everything_whatever_the_network_and_the_processes_do",
-        environment={"CHIPLOG_FAULT_SEED": "1"},
-    ),
-    Safeguard(
-        "no slice is sent beyond the credit",
-        "sent-within-credit",
-        value="self.credit if self.state is SenderState.OPEN else 0",
-        test="test_both_hops_deliver_everything_whatever_the_network_and_the_processes_do",
-        environment={"CHIPLOG_FAULT_SEED": "1"},
-    ),
-    Safeguard(
-        "what was on its way is sent again in a new session",
-        "unacknowledged-sent-again",
-        test="test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path",
-        environment={"CHIPLOG_FAULT_SEED": "1"},
-    ),
-    Safeguard(
-        "the ledger accepts an event once",
-        "stored-once",
-        value="[(first, last)] if have.add(first, last) or True else []",
-        test="test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path",
-        environment={"CHIPLOG_FAULT_SEED": "1"},
-    ),
-    Safeguard(
-        "what a dead rank produced and did not keep is declared",
-        "lost-end-of-rank-declared",
-        condition=False,
-        test="test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path",
-        environment={"CHIPLOG_FAULT_SEED": "1"},
-    ),
-    Safeguard(
-        "what a log once acknowledged and has no more is declared",
-        "rollback-declared",
-        condition=False,
-        test="test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path",
-        environment={"CHIPLOG_FAULT_SEED": "2000"},
-    ),
-    Safeguard(
-        "a loss is sent in its place: if the connection loses it, the next connection sends it",
-        "loss-keeps-its-place",
-        test="test_a_loss_whose_message_is_lost_is_told_again",
-    ),
-    Safeguard(
-        "what is damaged in a spool is declared",
-        "damaged-blocks-declared",
-        part=", reason",
-        test="test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path",
-        environment={"CHIPLOG_FAULT_SEED": "1"},
-    ),
-    Safeguard(
-        "what a killed writer left unsynced is synced before it counts",
-        "unsynced-tail-synced",
-        test="test_what_a_killed_writer_left_is_synced_by_the_next_one",
-    ),
-    Safeguard(
-        "what waits for a refusing disk counts as there",
-        "waiting-records-count",
-        value="self.next_number",
-        test="test_a_spool_whose_first_write_is_refused_sends_it_when_the_disk_has_room",
-    ),
-    Safeguard(
-        "numbers that the collector may have seen are not reused",
-        "seen-numbers-not-reused",
-        condition=False,
-        test="test_a_spool_whose_only_record_is_damaged_begins_anew_under_another_id",
-    ),
-]
 
-
+@proves(
+    "spool-synced-before-acknowledge",
+    "the agent syncs its spool before it acknowledges",
+    environment={"CHIPLOG_FAULT_SEED": "1"},
+)
+@proves(
+    "log-synced-before-acknowledge",
+    "the collector syncs its log before it acknowledges",
+    environment={"CHIPLOG_FAULT_SEED": "1"},
+)
+@proves(
+    "unacknowledged-sent-again",
+    "what was on its way is sent again in a new session",
+    environment={"CHIPLOG_FAULT_SEED": "1"},
+)
+@proves(
+    "stored-once",
+    "the ledger accepts an event once",
+    value="[(first, last)] if have.add(first, last) or True else []",
+    environment={"CHIPLOG_FAULT_SEED": "1"},
+)
+@proves(
+    "lost-end-of-rank-declared",
+    "what a dead rank produced and did not keep is declared",
+    condition=False,
+    environment={"CHIPLOG_FAULT_SEED": "1"},
+)
+@proves(
+    "rollback-declared",
+    "what a log once acknowledged and has no more is declared",
+    condition=False,
+    environment={"CHIPLOG_FAULT_SEED": "2000"},
+)
+@proves(
+    "damaged-blocks-declared",
+    "what is damaged in a spool is declared",
+    part=", reason",
+    environment={"CHIPLOG_FAULT_SEED": "1"},
+)
 @pytest.mark.promise(1)
 @pytest.mark.soak(4)
 @pytest.mark.timeout(900)
@@ -166,6 +85,45 @@ def test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path(
                 rounds.count(name.replace("_", " "), count)
 
 
+@proves(
+    "acknowledge-only-synced",
+    "an acknowledgement covers synced records, not received ones",
+    part="._synced",
+    new=".next_numbers",
+    environment={"CHIPLOG_FAULT_SEED": "1"},
+)
+@proves(
+    "welcome-names-next",
+    "a welcome names what the receiver has",
+    value="max(previous, message.first) + 1",
+    environment={"CHIPLOG_FAULT_SEED": "1"},
+)
+@proves(
+    "foreign-session-dropped",
+    "a sender drops what is not of its session",
+    new="if self.state is SenderState.CLOSED:",
+    environment={"CHIPLOG_FAULT_SEED": "1"},
+)
+@proves(
+    "replaced-session-forgotten",
+    "a receiver forgets a session that was replaced",
+    environment={"CHIPLOG_FAULT_SEED": "1"},
+)
+@proves(
+    "data-jump-is-loss", "a jump in DATA is a lost message", condition=False, environment={"CHIPLOG_FAULT_SEED": "1"}
+)
+@proves(
+    "ping-shows-loss",
+    "a PING beyond the received numbers shows a lost message",
+    condition=False,
+    environment={"CHIPLOG_FAULT_SEED": "1"},
+)
+@proves(
+    "sent-within-credit",
+    "no slice is sent beyond the credit",
+    value="self.credit if self.state is SenderState.OPEN else 0",
+    environment={"CHIPLOG_FAULT_SEED": "1"},
+)
 @pytest.mark.soak(2)
 @pytest.mark.timeout(900)
 def test_both_hops_deliver_everything_whatever_the_network_and_the_processes_do(rounds: Rounds) -> None:
@@ -201,6 +159,7 @@ def test_the_schedules_reach_every_bound_and_every_kind_of_loss() -> None:
     assert min(declared, losses, excused, full) > 0, (declared, losses, excused, full)
 
 
+@proves("unsynced-tail-synced", "what a killed writer left unsynced is synced before it counts")
 def test_what_a_killed_writer_left_is_synced_by_the_next_one() -> None:
     """Found by a schedule: what counts as had after a start was in the page cache only, and was acknowledged."""
     world = World(0)
@@ -219,6 +178,7 @@ def test_what_a_killed_writer_left_is_synced_by_the_next_one() -> None:
         assert [item.number for _, path in left for item in read_segment(path)] == [0, 1]  # type: ignore[union-attr]
 
 
+@proves("waiting-records-count", "what waits for a refusing disk counts as there", value="self.next_number")
 def test_a_spool_whose_first_write_is_refused_sends_it_when_the_disk_has_room() -> None:
     """Found by a schedule: an empty log treated pending blocks as gone, and declared them lost to the collector."""
     world = World(0)
@@ -237,6 +197,7 @@ def test_a_spool_whose_first_write_is_refused_sends_it_when_the_disk_has_room() 
         assert (piece.first, piece.last, piece.lost) == (0, 0, "")
 
 
+@proves("seen-numbers-not-reused", "numbers that the collector may have seen are not reused", condition=False)
 def test_a_spool_whose_only_record_is_damaged_begins_anew_under_another_id() -> None:
     """Found by a schedule: its numbers were reused under the same ID, and the new records were treated as received."""
     world = World(0)
@@ -250,6 +211,7 @@ def test_a_spool_whose_only_record_is_damaged_begins_anew_under_another_id() -> 
         assert spool.Spool(DiskPath("/t/spool"), b"n" * 16).id == b"n" * 16  # type: ignore[arg-type]
 
 
+@proves("loss-keeps-its-place", "a loss is sent in its place: if the connection loses it, the next connection sends it")
 def test_a_loss_whose_message_is_lost_is_told_again() -> None:
     world = World(0)
     with patched(world):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.disk.faults import SYNC, Faults, FaultyNode, Rank, build_library, settled
 from tests.support.patched import patch_daemons
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import wait_until
 
 QUICK = """
@@ -27,30 +27,6 @@ ReceiverProtocol._hello = noted
 SYNC_MS = 4_000
 N_SYNCS = 2
 
-SAFEGUARDS = [
-    Safeguard(
-        "a collector whose disk is slow sends heartbeats to its agents",
-        "receiver-beats-while-syncing",
-        new="self.log.commit()",
-        test="test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session",
-    ),
-    Safeguard(
-        "an agent whose disk is slow sends heartbeats to its ranks",
-        "agent-beats-to-ranks",
-        test="test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session",
-    ),
-    Safeguard(
-        "an agent whose disk is slow sends heartbeats to its collector",
-        "agent-beats-to-collector",
-        test="test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session",
-    ),
-    Safeguard(
-        "what arrived while the agent's disk was slow is no silence of the collector",
-        "clock-read-after-sync",
-        test="test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session",
-    ),
-]
-
 
 def sessions(node: FaultyNode) -> tuple[int, int]:
     """Return how many sessions began, at the agent and at the collector."""
@@ -58,6 +34,14 @@ def sessions(node: FaultyNode) -> tuple[int, int]:
     return agent, collector
 
 
+@proves(
+    "receiver-beats-while-syncing",
+    "a collector whose disk is slow sends heartbeats to its agents",
+    new="self.log.commit()",
+)
+@proves("agent-beats-to-ranks", "an agent whose disk is slow sends heartbeats to its ranks")
+@proves("agent-beats-to-collector", "an agent whose disk is slow sends heartbeats to its collector")
+@proves("clock-read-after-sync", "what arrived while the agent's disk was slow is no silence of the collector")
 @pytest.mark.parametrize("slow", ["collector", "agent"])
 def test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session(
     tmp_path: Path, chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch, slow: str

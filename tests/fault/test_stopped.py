@@ -26,7 +26,7 @@ from tests.support.marks import everyday
 from tests.support.node import Node, end_daemons
 from tests.support.oracle import compare
 from tests.support.rounds import Rounds
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
 STOPPED_S = PEER_SILENT_S + 2.0
@@ -71,28 +71,6 @@ ticker.join()
 # Also as measured by a thread that only sleeps, which a busy machine delays too.
 print(took_s, min(took_s, 0.02 * ticks))
 """
-
-SAFEGUARDS = [
-    Safeguard(
-        "a stopped daemon keeps its lock, and with it every other one away",
-        "stopped-daemon-keeps-lock",
-        new='return Lock(path.with_name(f"second-{os.getpid()}"), note=note)',
-        test="test_what_is_stopped_for_longer_than_every_timeout_goes_on_where_it_was",
-    ),
-    Safeguard(
-        "log() does not wait for the agent",
-        "log-never-waits",
-        new="while self.next_seq > self.acked + 80:\n    __import__('time').sleep(0.01)\n...",
-        test="test_what_is_stopped_for_longer_than_every_timeout_goes_on_where_it_was",
-        environment={"CHIPLOG_NATIVE": "0"},
-    ),
-    Safeguard(
-        "finish() waits a second for an agent that does not answer",
-        "finish-waits-one-second",
-        new="wait_s = 8.0\n...",
-        test="test_what_is_stopped_for_longer_than_every_timeout_goes_on_where_it_was",
-    ),
-]
 
 
 class Pipeline:
@@ -218,6 +196,18 @@ def stop_and_go_on(root: Path, seed: int, victims: Sequence[str], stopped_s: Cal
             pipeline.close()
 
 
+@proves(
+    "stopped-daemon-keeps-lock",
+    "a stopped daemon keeps its lock, and with it every other one away",
+    new='return Lock(path.with_name(f"second-{os.getpid()}"), note=note)',
+)
+@proves(
+    "log-never-waits",
+    "log() does not wait for the agent",
+    new="while self.next_seq > self.acked + 80:\n    __import__('time').sleep(0.01)\n...",
+    environment={"CHIPLOG_NATIVE": "0"},
+)
+@proves("finish-waits-one-second", "finish() waits a second for an agent that does not answer", new="wait_s = 8.0\n...")
 @pytest.mark.promise(3)
 @pytest.mark.soak
 @pytest.mark.timeout(900)

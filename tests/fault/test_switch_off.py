@@ -10,7 +10,7 @@ import pytest
 
 from tests.fault.switch_off import declared, switch_off, trouble, undeclared
 from tests.support.marks import marks_of
-from tests.support.safeguard import ROOT, Safeguard, changed_file
+from tests.support.safeguard import ROOT, Safeguard, changed_file, proven_in, proves
 
 pytestmark = pytest.mark.xdist_group("switch_off")  # one worker parses all modules
 N_EVERYDAY = 1  # in `make test`
@@ -35,11 +35,21 @@ def test_no_promise_is_declared_twice() -> None:
     assert sorted(set(promises)) == sorted(promises)
 
 
-def test_no_module_has_two_lists_of_which_the_second_hides_the_first() -> None:
+def test_what_proves_a_safeguard_is_a_function_of_its_module() -> None:
+    """The test of a class has another name in pytest, under which nothing would run it."""
     modules = sorted((ROOT / "tests").rglob("test_*.py"))
-    assert [
-        path.name for path in modules if len(re.findall("^SAFEGUARDS\\b", path.read_text(), re.MULTILINE)) > 1
-    ] == []
+    assert [path.name for path in modules if re.search("^ +@proves", path.read_text(), re.MULTILINE)] == []
+
+
+def test_a_module_proves_what_its_decorators_declare() -> None:
+    def test_lines() -> None: ...
+
+    for declare in (proves("each-line", "every line is read", value="()"), proves("used", "a line is used")):
+        assert declare(test_lines) is test_lines
+    assert set(proven_in(__name__)) == {
+        Safeguard("every line is read", "each-line", "test_lines", value="()"),
+        Safeguard("a line is used", "used", "test_lines"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.node import Node
 from tests.support.oracle import ORACLE, compare
 from tests.support.rounds import Rounds
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.tools import needs
 from tests.support.waiting import wait_until
 
@@ -28,20 +28,6 @@ WAIT_S = 25.0  # generous, and shorter than the library hangs
 SOAK = bool(os.environ.get("CHIPLOG_SOAK_MINUTES"))
 TEST = "test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and_comes_back"
 
-SAFEGUARDS = [
-    Safeguard(
-        "no thread waits for the thread of a GPU",
-        "sampler-never-waits-for-gpu",
-        new=("...\nwhile any(worker.event.is_set() for worker in self._gpus._workers):\n    time.sleep(0.01)"),
-        test="test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and_comes_back",
-    ),
-    Safeguard(
-        "a device that does not answer is reported stale",
-        "stale-device-reported",
-        new="late.clear()",
-        test="test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and_comes_back",
-    ),
-]
 
 pytestmark = needs("gcc")  # for the replacement library for NVML
 
@@ -88,6 +74,12 @@ def watched(bare_node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return watched
 
 
+@proves(
+    "sampler-never-waits-for-gpu",
+    "no thread waits for the thread of a GPU",
+    new="...\nwhile any(worker.event.is_set() for worker in self._gpus._workers):\n    time.sleep(0.01)",
+)
+@proves("stale-device-reported", "a device that does not answer is reported stale", new="late.clear()")
 @pytest.mark.promise(9)
 @pytest.mark.soak
 @pytest.mark.timeout(900)

@@ -22,62 +22,12 @@ from chiplog_schemas.storage.record import Kind, Record, scan_records
 from tests.fuzz.decoders import Arrow
 from tests.fuzz.grammar import TOKENS, frame
 from tests.schemas.make_vectors import PRODUCER_A, SESSION, TS
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
 ROOT = Path(__file__).resolve().parents[2]
 
-SAFEGUARDS = [
-    Safeguard(
-        "columns do not lie over each other",
-        "columns-apart",
-        test="test_columns_that_lie_over_each_other_claim_no_memory",
-    ),
-    Safeguard(
-        "buffers of an answer do not lie over each other",
-        "buffers-apart",
-        condition=False,
-        test="test_buffers_of_an_answer_that_lie_over_each_other_claim_no_memory",
-    ),
-    Safeguard(
-        "extension types are refused",
-        "extension-types-refused",
-        part="_refuse",
-        new="lambda code, data: data",
-        test="test_extension_types_are_refused",
-    ),
-    Safeguard(
-        "a damaged length makes no reader allocate",
-        "frame-length-bounded",
-        condition=False,
-        test="test_a_frame_of_four_gigabytes_is_refused_at_its_length",
-    ),
-    Safeguard(
-        "what a resync may cost is bounded, records inside of records included",
-        "resync-bounded",
-        new="if found == MISMATCH:",
-        test="test_records_inside_of_records_are_given_up_in_time",
-    ),
-    Safeguard(
-        "an agent that has much to say makes several blocks of it",
-        "block-size-bounded",
-        condition=False,
-        test="test_a_slice_full_of_holes_makes_no_block_larger_than_a_record",
-    ),
-    Safeguard(
-        "a block's size counts what it will be when written",
-        "float32-growth-counted",
-        value="len(payload)",
-        test="test_short_floats_make_no_block_larger_than_a_record",
-    ),
-    Safeguard(
-        "a first frame is bounded",
-        "first-frame-bounded",
-        new="if not frames or len(frames) > 2:",
-        test="test_a_first_frame_of_megabytes_is_not_even_decoded",
-    ),
-]
 
-
+@proves("extension-types-refused", "extension types are refused", part="_refuse", new="lambda code, data: data")
 @pytest.mark.parametrize("token", [token for token in TOKENS if token[0] in b"\xd4\xd6\xd8\xc7\xc9"])
 def test_extension_types_are_refused(token: bytes) -> None:
     for data in (token, b"\x92\x01" + token, b"\x81\x01" + token):
@@ -92,17 +42,20 @@ def test_depth_is_refused_before_it_ends_the_process() -> None:
                 pack(unpack(opening * depth + b"\xc0"))
 
 
+@proves("first-frame-bounded", "a first frame is bounded", new="if not frames or len(frames) > 2:")
 def test_a_first_frame_of_megabytes_is_not_even_decoded() -> None:
     big = pack([5, SESSION, 1, 2, "reason", b"x" * 100_000])
     with pytest.raises(messages.WireError, match="at most"):
         messages.parse([big])
 
 
+@proves("frame-length-bounded", "a damaged length makes no reader allocate", condition=False)
 def test_a_frame_of_four_gigabytes_is_refused_at_its_length() -> None:
     with pytest.raises(FrameError):
         FrameReader().feed(struct.pack("<I", 0xFFFFFFFF) + b"\x90")
 
 
+@proves("columns-apart", "columns do not lie over each other")
 def test_columns_that_lie_over_each_other_claim_no_memory() -> None:
     n_rows, n_groups = 20_000, 300  # 0.2 MB of columns, named three hundred times
     area = bytes(8 * n_rows) + b"\xdd" + struct.pack(">I", n_rows) + b"\xc0" * n_rows
@@ -132,6 +85,11 @@ def test_ranges_handed_to_other_producers_are_noticed() -> None:
         decode_block(block)
 
 
+@proves(
+    "resync-bounded",
+    "what a resync may cost is bounded, records inside of records included",
+    new="if found == MISMATCH:",
+)
 def test_records_inside_of_records_are_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each header's payload is all that follows it: to check them all takes the square of their number."""
     monkeypatch.setattr(record, "RESYNC_BYTES_MAX", MIB)
@@ -151,6 +109,7 @@ def core() -> EventBatcher:
     return EventBatcher(b"agent-producer!!", "node", 1, "0", TS)
 
 
+@proves("block-size-bounded", "an agent that has much to say makes several blocks of it", condition=False)
 def test_a_slice_full_of_holes_makes_no_block_larger_than_a_record() -> None:
     agent = core()
     holes = b"".join(frame(Kind.EVENT, number, b"") for number in range(0, 160_000, 2))
@@ -161,6 +120,7 @@ def test_a_slice_full_of_holes_makes_no_block_larger_than_a_record() -> None:
     assert EventKind.LOST in kinds
 
 
+@proves("float32-growth-counted", "a block's size counts what it will be when written", value="len(payload)")
 def test_short_floats_make_no_block_larger_than_a_record() -> None:
     agent = core()
     floats = b"\xdd" + struct.pack(">I", 180_000) + b"\xca\x3d\xcc\xcc\xcd" * 180_000
@@ -202,6 +162,7 @@ def test_memory_is_bounded_by_a_multiple_of_the_bytes(data: bytes, tmp_path: Pat
     assert int(done.stdout) < 100 * len(data) + MIB
 
 
+@proves("buffers-apart", "buffers of an answer do not lie over each other", condition=False)
 def test_buffers_of_an_answer_that_lie_over_each_other_claim_no_memory() -> None:
     """44 KB of zeros, packed, as each of a hundred columns were 800 MB once."""
     for data, _, sizes in Arrow()._streams:

@@ -15,43 +15,11 @@ import pytest
 from tests.fuzz.decoders import DECODERS
 from tests.fuzz.machines import MACHINES
 from tests.support.rounds import Rounds
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCH = 1_000  # inputs
 SHARE = 4  # `make test` tries this part of the inputs of each target
-
-SAFEGUARDS = [
-    Safeguard(
-        "lengths beyond the bytes, extension types and depth are refused with one error type",
-        "one-decode-error",
-        value="(msgpack.UnpackException,)",
-        test="test_hostile_bytes_get_the_declared_error_or_a_sound_value",
-    ),
-    Safeguard(
-        "every number of a message is within its bound",
-        "message-numbers-bounded",
-        condition=False,
-        test="test_hostile_bytes_get_the_declared_error_or_a_sound_value",
-    ),
-    Safeguard(
-        "the rows of a block are the seqs that it names",
-        "rows-match-seqs",
-        test="test_hostile_bytes_get_the_declared_error_or_a_sound_value",
-    ),
-    Safeguard(
-        "a peer's map is kept only as far as its types are right",
-        "identity-types-checked",
-        new="if value is not None:",
-        test="test_hostile_bytes_get_the_declared_error_or_a_sound_value",
-    ),
-    Safeguard(
-        "an answer's sizes are looked at before they are allocated",
-        "answer-size-checked",
-        condition=False,
-        test="test_hostile_bytes_get_the_declared_error_or_a_sound_value",
-    ),
-]
 
 
 class Fuzzer:
@@ -97,6 +65,17 @@ def fuzzer() -> Iterator[Fuzzer]:
     fuzzer.close()
 
 
+@proves(
+    "one-decode-error",
+    "lengths beyond the bytes, extension types and depth are refused with one error type",
+    value="(msgpack.UnpackException,)",
+)
+@proves("message-numbers-bounded", "every number of a message is within its bound", condition=False)
+@proves("rows-match-seqs", "the rows of a block are the seqs that it names")
+@proves(
+    "identity-types-checked", "a peer's map is kept only as far as its types are right", new="if value is not None:"
+)
+@proves("answer-size-checked", "an answer's sizes are looked at before they are allocated", condition=False)
 @pytest.mark.promise(8)
 @pytest.mark.soak
 @pytest.mark.parametrize("target", [*DECODERS, *MACHINES])

@@ -19,23 +19,9 @@ from tests.schemas.make_vectors import doubles
 from tests.support.collector_log import START_US, Rank, block_of
 from tests.support.index import Index
 from tests.support.rounds import Rounds
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
 RECORDS = 40  # hostile ones in a round, each followed by a good block
-
-SAFEGUARDS = [
-    Safeguard(
-        "an event that cannot be applied costs itself, and is a row",
-        "bad-event-costs-itself",
-        value="ZeroDivisionError",
-        test="test_a_bad_event_costs_no_other_of_its_block",
-    ),
-    Safeguard(
-        "a block that cannot be decoded is quarantined",
-        "bad-block-quarantined",
-        test="test_a_bad_block_leaves_a_row_that_says_why",
-    ),
-]
 
 
 @pytest.fixture
@@ -77,6 +63,7 @@ def test_hostile_records_are_set_aside_and_the_good_ones_around_them_stored(inde
     assert index.views() == before, f"seed {rounds.last_seed}: a start changes what is stored"
 
 
+@proves("bad-block-quarantined", "a block that cannot be decoded is quarantined")
 def test_a_bad_block_leaves_a_row_that_says_why(index: Index) -> None:
     index.take(b"\x08\0\0\0\x01\0\0\0no block", (99, b"of the future"))
     messages = [row[0] for row in index.sql("SELECT message FROM events WHERE kind = 'quarantined' ORDER BY 1")]
@@ -84,6 +71,9 @@ def test_a_bad_block_leaves_a_row_that_says_why(index: Index) -> None:
     assert "block cannot be decoded" in messages[0] and "kind 99 is unknown" in messages[1]
 
 
+@proves(
+    "bad-event-costs-itself", "an event that cannot be applied costs itself, and is a row", value="ZeroDivisionError"
+)
 def test_a_bad_event_costs_no_other_of_its_block(index: Index) -> None:
     rank = Rank(0)
     rank.log(1, loss=0.5)

@@ -30,7 +30,7 @@ from tests.support import oracle
 from tests.support.node import Node
 from tests.support.oracle import ORACLE
 from tests.support.rounds import Rounds
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_MS, WAIT_S, wait_until
 
 RSS_GROWTH_BYTES = 64 * MIB
@@ -38,26 +38,6 @@ DESCRIPTORS_MORE = 64
 SESSIONS = 2_200  # with as much about themselves as may be said: more than RSS_GROWTH_BYTES together
 GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x00NULL" + bytes(16) + b"\0" + bytes(31)  # ZMTP 3.0, no security, client
 READY = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
-
-SAFEGUARDS = [
-    Safeguard(
-        "malformed messages are counted and ignored",
-        "malformed-messages-counted",
-        value="ZeroDivisionError",
-        test="test_garbage_at_every_socket_costs_the_ranks_nothing",
-    ),
-    Safeguard(
-        "frames above MAXMSGSIZE are not taken",
-        "frame-size-bounded",
-        test="test_a_frame_longer_than_a_record_ends_its_connection",
-    ),
-    Safeguard(
-        "of what a peer says of itself an agent keeps what it uses",
-        "peer-fields-kept",
-        value="IDENTITY_FIELDS",
-        test="test_connections_opened_and_dropped_leave_nothing",
-    ),
-]
 
 
 class Watched:
@@ -214,6 +194,7 @@ def greet_at_length(path: str, chooser: random.Random, count: int, before: int) 
     return answered
 
 
+@proves("frame-size-bounded", "frames above MAXMSGSIZE are not taken")
 def test_a_frame_longer_than_a_record_ends_its_connection(tmp_path: Path) -> None:
     with zmq.Context() as context:
         router = bind_router(context, [f"ipc://{tmp_path}/s"])
@@ -243,6 +224,7 @@ def lorises(bare_node: Node) -> Iterator[list[socket.socket]]:
         peer.close()
 
 
+@proves("malformed-messages-counted", "malformed messages are counted and ignored", value="ZeroDivisionError")
 @pytest.mark.promise(8)
 @pytest.mark.soak(4)
 def test_garbage_at_every_socket_costs_the_ranks_nothing(
@@ -285,6 +267,7 @@ def test_garbage_at_every_socket_costs_the_ranks_nothing(
     assert quarantined[0]["n"] > 0, "hostile records left no row"
 
 
+@proves("peer-fields-kept", "of what a peer says of itself an agent keeps what it uses", value="IDENTITY_FIELDS")
 @pytest.mark.full
 @pytest.mark.soak
 def test_connections_opened_and_dropped_leave_nothing(node: Node, rounds: Rounds, tmp_path: Path) -> None:

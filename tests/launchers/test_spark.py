@@ -10,21 +10,12 @@ import pytest
 from tests.launchers.scripts import RANKS
 from tests.launchers.training import Training, finished
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.tools import needs
 from tests.support.waiting import wait_until
 
 pytestmark = [needs("java"), pytest.mark.xdist_group("spark")]
 
-SAFEGUARDS = [
-    Safeguard(
-        "ranks name the process with an open run that started their launcher",
-        "ranks-name-their-parent",
-        part="joins",
-        new="False",
-        test="test_a_driver_with_an_open_run_and_its_ranks_both_write_the_run",
-    ),
-]
 Launched = Callable[[str], Training]
 
 # spark.executorEnv has all variables of chiplog for the tasks: the driver has none of them, as on a cluster.
@@ -105,6 +96,12 @@ dist.destroy_process_group()
 """
 
 
+@proves(
+    "ranks-name-their-parent",
+    "ranks name the process with an open run that started their launcher",
+    part="joins",
+    new="False",
+)
 def test_a_driver_with_an_open_run_and_its_ranks_both_write_the_run(
     launched: Launched, shared_node: Node, tmp_path: Path
 ) -> None:

@@ -17,46 +17,9 @@ from chiplog_schemas.transport.collector_memory import remembered_collector
 from tests.support.exported_run import export_of_whole
 from tests.support.hosts import Centre, Host
 from tests.support.node import end_daemons
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "an agent in place of a configured one delivers to the same collector",
-        "configured-collector-kept",
-        condition=False,
-        test="test_all_values_of_a_rank_whose_agent_is_killed_are_at_the_configured_collector",
-    ),
-    Safeguard(
-        "a configured agent replaces one that stood in for it",
-        "embedded-daemon-leaves-for-configured",
-        test="test_all_values_of_a_rank_whose_agent_is_killed_are_at_the_configured_collector",
-    ),
-    Safeguard(
-        "`chiplog up` starts no collector where another one is configured",
-        "up-keeps-configured-collector",
-        condition=False,
-        test="test_no_command_starts_a_collector_where_another_one_is_configured",
-    ),
-    Safeguard(
-        "a reader does not wait for a collector where another one is configured",
-        "collector-elsewhere-not-awaited",
-        part=" and not daemons.goes_elsewhere(where)",
-        test="test_no_command_starts_a_collector_where_another_one_is_configured",
-    ),
-    Safeguard(
-        "a change starts no collector where another one is configured",
-        "change-starts-no-second-collector",
-        condition=False,
-        test="test_no_command_starts_a_collector_where_another_one_is_configured",
-    ),
-    Safeguard(
-        "an import names the configured collector",
-        "import-keeps-configured-collector",
-        condition=False,
-        test="test_no_command_starts_a_collector_where_another_one_is_configured",
-    ),
-]
 RANK = """
 import sys, chiplog
 run = chiplog.init(run_id="r", capture_console=False)
@@ -112,6 +75,10 @@ def numbers(count: int) -> list[float]:
     return [float(step) for step in range(count)]
 
 
+@proves(
+    "configured-collector-kept", "an agent in place of a configured one delivers to the same collector", condition=False
+)
+@proves("embedded-daemon-leaves-for-configured", "a configured agent replaces one that stood in for it")
 def test_all_values_of_a_rank_whose_agent_is_killed_are_at_the_configured_collector(centre: Centre, site: Site) -> None:
     site.start_service(centre.address)
     rank = site.start_rank()
@@ -143,6 +110,18 @@ def test_a_collector_of_an_operator_replaces_an_embedded_one(centre: Centre) -> 
     embedded.wait(120)
 
 
+@proves(
+    "up-keeps-configured-collector", "`chiplog up` starts no collector where another one is configured", condition=False
+)
+@proves(
+    "collector-elsewhere-not-awaited",
+    "a reader does not wait for a collector where another one is configured",
+    part=" and not daemons.goes_elsewhere(where)",
+)
+@proves(
+    "change-starts-no-second-collector", "a change starts no collector where another one is configured", condition=False
+)
+@proves("import-keeps-configured-collector", "an import names the configured collector", condition=False)
 def test_no_command_starts_a_collector_where_another_one_is_configured(
     centre: Centre, site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

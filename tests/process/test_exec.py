@@ -4,16 +4,7 @@ import subprocess
 import sys
 
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a process that lives and maps its journal no more has become another program",
-        "exec-ends-attempt",
-        condition=True,
-        test="test_after_an_exec_both_attempts_are_whole_and_finished",
-    ),
-]
+from tests.support.safeguard import proves
 
 TRAINING = """
 import os, sys
@@ -30,6 +21,9 @@ run.finish()
 """
 
 
+@proves(
+    "exec-ends-attempt", "a process that lives and maps its journal no more has become another program", condition=True
+)
 def test_after_an_exec_both_attempts_are_whole_and_finished(node: Node, tmp_path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINING)

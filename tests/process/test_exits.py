@@ -12,30 +12,8 @@ import pytest
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT
 from tests.support.marks import everyday
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "an end that no hook saw is not taken for a normal one",
-        "unseen-exit-is-not-normal",
-        condition=False,
-        test="test_an_exit_that_no_hook_sees_has_the_code_of_the_kernel",
-    ),
-    Safeguard(
-        "the lock of a run whose exit status decides is held until the process is gone",
-        "lock-held-until-exit",
-        part="keep_lock=is_open",
-        new="keep_lock=False",
-        test="test_an_exit_that_no_hook_sees_has_the_code_of_the_kernel",
-    ),
-    Safeguard(
-        "an unknown exit code does not become 0",
-        "unseen-exit-is-not-normal",
-        condition=False,
-        test="test_an_exit_code_that_the_kernel_has_forgotten_is_null_and_never_finished",
-    ),
-]
 
 pytestmark = pytest.mark.xdist_group("exits")  # one worker: the cases share a node
 
@@ -75,6 +53,13 @@ def ended(node: Node, tmp_path: Path, end: str, *prefix: str) -> tuple[int, dict
     return done.returncode, row
 
 
+@proves("unseen-exit-is-not-normal", "an end that no hook saw is not taken for a normal one", condition=False)
+@proves(
+    "lock-held-until-exit",
+    "the lock of a run whose exit status decides is held until the process is gone",
+    part="keep_lock=is_open",
+    new="keep_lock=False",
+)
 @pytest.mark.parametrize(
     ("end", "state", "code", "reason"),
     everyday(
@@ -127,6 +112,7 @@ def old_kernel(node: Node) -> list[str]:
     return prefix
 
 
+@proves("unseen-exit-is-not-normal", "an unknown exit code does not become 0", condition=False)
 @pytest.mark.parametrize(
     ("end", "known"),
     [

@@ -19,29 +19,9 @@ from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.query import result_sink
 from chiplog_schemas.query.result_file import ResultSpace
 from tests.support.recorded import create_database
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
-SAFEGUARDS = [
-    Safeguard(
-        "a result of the parent ends with an error in a forked child",
-        "inherited-result-expired",
-        condition=False,
-        test="test_a_stream_of_the_parent_is_an_error_in_the_child_and_stays_whole",
-    ),
-    Safeguard(
-        "a thread that asks during a fork does not block the child",
-        "fork-renews-client-lock",
-        condition=False,
-        test="test_a_child_does_not_wait_for_a_query_of_its_parent",
-    ),
-    Safeguard(
-        "a process that was forked while its parent read the database does not wait for DuckDB's threads",
-        "fork-during-query-is-an-error",
-        condition=False,
-        test="test_a_child_of_a_process_that_reads_the_file_gets_an_error",
-    ),
-]
 MANY = "SELECT range AS n, hash(range) AS h FROM range(300000)"
 
 
@@ -91,6 +71,7 @@ def test_a_client_answers_in_parent_and_child(address: str) -> None:
         assert ask(client) == [{"a": 1}]
 
 
+@proves("fork-renews-client-lock", "a thread that asks during a fork does not block the child", condition=False)
 def test_a_child_does_not_wait_for_a_query_of_its_parent(address: str) -> None:
     with chiplog.connect(address) as client:
         entered, leave = threading.Event(), threading.Event()
@@ -110,6 +91,11 @@ def test_a_child_does_not_wait_for_a_query_of_its_parent(address: str) -> None:
             thread.join()
 
 
+@proves(
+    "fork-during-query-is-an-error",
+    "a process that was forked while its parent read the database does not wait for DuckDB's threads",
+    condition=False,
+)
 def test_a_child_of_a_process_that_reads_the_file_gets_an_error(tmp_path: Path) -> None:
     """DuckDB shares an open file within a process, and its threads are not in the child."""
     place, database = create_database(tmp_path, "2026-01-02")
@@ -142,6 +128,7 @@ def test_an_async_client_answers_in_parent_and_child(address: str) -> None:
     asyncio.run(client.close())
 
 
+@proves("inherited-result-expired", "a result of the parent ends with an error in a forked child", condition=False)
 def test_a_stream_of_the_parent_is_an_error_in_the_child_and_stays_whole(address: str) -> None:
     with chiplog.connect(address) as client, client.stream(MANY) as stream:
         n_rows = next(stream).num_rows

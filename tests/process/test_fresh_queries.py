@@ -18,36 +18,9 @@ from chiplog_schemas.transport.collector_memory import RememberedCollector, reme
 from tests.support.exported_run import make_place
 from tests.support.marks import everyday
 from tests.support.node import Node, end_daemons
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.served_database import served_database
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "a process that has just called `init()` counts as data",
-        "live-journals-count",
-        condition=False,
-        test="test_a_query_within_a_second_of_init_waits_for_the_collector",
-    ),
-    Safeguard(
-        "a query waits for the end of a run on its way to the collector of this directory",
-        "finished-run-awaited",
-        condition=False,
-        test="test_a_query_waits_for_a_finished_run_and_names_what_is_missing",
-    ),
-    Safeguard(
-        "a query waits until the database has a finished run that the collector has",
-        "finished-run-applied",
-        condition=False,
-        test="test_a_query_waits_until_the_index_has_what_the_collector_has",
-    ),
-    Safeguard(
-        "no query waits for a run on its way to a collector elsewhere",
-        "run-of-elsewhere-not-awaited",
-        condition=False,
-        test="test_a_query_waits_for_no_run_on_its_way_to_a_collector_elsewhere",
-    ),
-]
 
 
 def run(root: Path, program: str, *arguments: int) -> list[str]:
@@ -64,6 +37,7 @@ def run(root: Path, program: str, *arguments: int) -> list[str]:
     return done.stdout.splitlines()
 
 
+@proves("live-journals-count", "a process that has just called `init()` counts as data", condition=False)
 def test_a_query_within_a_second_of_init_waits_for_the_collector(tmp_path: Path) -> None:
     root = tmp_path / "chiplog"
     program = """
@@ -122,6 +96,11 @@ def n_values(node: Node) -> int:
         return int(client.sql("SELECT count(*) AS n FROM metrics").rows()[0]["n"])
 
 
+@proves(
+    "finished-run-awaited",
+    "a query waits for the end of a run on its way to the collector of this directory",
+    condition=False,
+)
 def test_a_query_waits_for_a_finished_run_and_names_what_is_missing(
     stopped: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +115,7 @@ def test_a_query_waits_for_a_finished_run_and_names_what_is_missing(
     assert capsys.readouterr().err == ""
 
 
+@proves("run-of-elsewhere-not-awaited", "no query waits for a run on its way to a collector elsewhere", condition=False)
 def test_a_query_waits_for_no_run_on_its_way_to_a_collector_elsewhere(
     stopped: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,6 +126,11 @@ def test_a_query_waits_for_no_run_on_its_way_to_a_collector_elsewhere(
     assert "waits" not in capsys.readouterr().err
 
 
+@proves(
+    "finished-run-applied",
+    "a query waits until the database has a finished run that the collector has",
+    condition=False,
+)
 def test_a_query_waits_until_the_index_has_what_the_collector_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,28 +14,8 @@ from chiplog_cli.root import main
 from chiplog_client import daemons
 from chiplog_schemas.transport.link_status import LinkState
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "a daemon whose terminal closes ends in good order",
-        "hangup-ends-in-order",
-        test="test_a_daemon_whose_terminal_closes_ends_in_good_order",
-    ),
-    Safeguard(
-        "a daemon under nohup outlives its terminal",
-        "nohup-survives-hangup",
-        condition=True,
-        test="test_a_daemon_under_nohup_outlives_its_terminal",
-    ),
-    Safeguard(
-        "a report about the link counts only while its agent lives",
-        "link-report-of-live-agent",
-        value="status",
-        test="test_no_report_about_the_link_outlives_its_agent",
-    ),
-]
 
 
 def on_terminal(node: Node, module: str, *, ignores_hangup: bool = False) -> tuple["subprocess.Popen[bytes]", int]:
@@ -60,6 +40,7 @@ def on_terminal(node: Node, module: str, *, ignores_hangup: bool = False) -> tup
     return process, master
 
 
+@proves("hangup-ends-in-order", "a daemon whose terminal closes ends in good order")
 @pytest.mark.parametrize(("module", "word"), [("chiplog_agent", "agent"), ("chiplog_collector", "receiver")])
 def test_a_daemon_whose_terminal_closes_ends_in_good_order(bare_node: Node, module: str, word: str) -> None:
     process, terminal = on_terminal(bare_node, module)
@@ -68,6 +49,7 @@ def test_a_daemon_whose_terminal_closes_ends_in_good_order(bare_node: Node, modu
     assert f"{word} stopped" in bare_node.output(module)
 
 
+@proves("nohup-survives-hangup", "a daemon under nohup outlives its terminal", condition=True)
 def test_a_daemon_under_nohup_outlives_its_terminal(bare_node: Node) -> None:
     process, terminal = on_terminal(bare_node, "chiplog_agent", ignores_hangup=True)
     os.close(terminal)
@@ -78,6 +60,7 @@ def test_a_daemon_under_nohup_outlives_its_terminal(bare_node: Node) -> None:
     assert process.wait(WAIT_S) == 0
 
 
+@proves("link-report-of-live-agent", "a report about the link counts only while its agent lives", value="status")
 def test_no_report_about_the_link_outlives_its_agent(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     def status() -> str:
         assert main(["status", "--dir", str(node.root), "--no-canary"]) == 0

@@ -16,7 +16,7 @@ from chiplog_schemas.storage.journal_dir import list_journals
 from tests.support.hosts import Centre, Host
 from tests.support.node import Node
 from tests.support.ports import free_ports
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.tools import NAMESPACES, needs
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -25,27 +25,6 @@ pytestmark = [
     needs("unshare", NAMESPACES),
 ]
 
-SAFEGUARDS = [
-    Safeguard(
-        "an agent reports its own node of what it delivers",
-        "agent-reports-own-node",
-        part='{"node": self.node} |',
-        test="test_a_container_with_another_hostname_delivers_all_with_its_agents_key",
-    ),
-    Safeguard(
-        "the processes that are sampled are those that the kernel names",
-        "sampled-pid-from-kernel",
-        part=".origin.pid",
-        new='.identity["pid"]',
-        test="test_each_rank_of_a_pid_namespace_has_its_own_statistics",
-    ),
-    Safeguard(
-        "a rank whose journal is elsewhere is known by its socket",
-        "pid-from-socket",
-        part="or peer_pid",
-        test="test_each_rank_of_a_pid_namespace_has_its_own_statistics",
-    ),
-]
 
 RANK = """
 import sys, time
@@ -86,6 +65,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     host.stop()
 
 
+@proves("agent-reports-own-node", "an agent reports its own node of what it delivers", part='{"node": self.node} |')
 @pytest.mark.full
 def test_a_container_with_another_hostname_delivers_all_with_its_agents_key(
     centre: Centre, host: Host, tmp_path: Path
@@ -105,6 +85,13 @@ def test_a_container_with_another_hostname_delivers_all_with_its_agents_key(
     assert centre.sql("SELECT * FROM events WHERE kind = 'refused_node'") == []
 
 
+@proves(
+    "sampled-pid-from-kernel",
+    "the processes that are sampled are those that the kernel names",
+    part=".origin.pid",
+    new='.identity["pid"]',
+)
+@proves("pid-from-socket", "a rank whose journal is elsewhere is known by its socket", part="or peer_pid")
 @pytest.mark.full
 def test_each_rank_of_a_pid_namespace_has_its_own_statistics(bare_node: Node, tmp_path: Path) -> None:
     bare_node.start_collector()

@@ -12,31 +12,8 @@ from chiplog_schemas.security.key_files import host_key_name
 from tests.support.marks import everyday
 from tests.support.node import Node
 from tests.support.ports import free_ports
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "an IPv6 address can be bound",
-        "bind-ipv6",
-        test="test_events_and_answers_go_over_ipv6",
-    ),
-    Safeguard(
-        "a rank and an agent connect to an IPv6 address",
-        "dealer-connects-ipv6",
-        test="test_events_and_answers_go_over_ipv6",
-    ),
-    Safeguard(
-        "a reader connects to an IPv6 address",
-        "reader-connects-ipv6",
-        test="test_events_and_answers_go_over_ipv6",
-    ),
-    Safeguard(
-        "files go over IPv6",
-        "files-over-ipv6",
-        test="test_events_and_answers_go_over_ipv6",
-    ),
-]
 
 
 @pytest.fixture
@@ -58,6 +35,10 @@ def nodes(tmp_path: Path, ipv6: None) -> Iterator[tuple[Node, Node]]:
     centre.stop()
 
 
+@proves("bind-ipv6", "an IPv6 address can be bound")
+@proves("dealer-connects-ipv6", "a rank and an agent connect to an IPv6 address")
+@proves("reader-connects-ipv6", "a reader connects to an IPv6 address")
+@proves("files-over-ipv6", "files go over IPv6")
 @pytest.mark.parametrize("keyed", everyday(1, [True, False]), ids=["keys", "plain"])
 def test_events_and_answers_go_over_ipv6(nodes, keyed, monkeypatch, tmp_path) -> None:
     centre, host = nodes

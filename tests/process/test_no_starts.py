@@ -18,36 +18,9 @@ from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import paths_for_root
 from tests.support.journals import Event, read_events
 from tests.support.node import end_daemons
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sdk_events import values
 from tests.support.waiting import wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "without a thread that watches over it, no helper reads the console",
-        "helper-needs-supervisor",
-        condition=False,
-        test="test_without_a_thread_the_console_has_no_pipe_that_could_fill_up",
-    ),
-    Safeguard(
-        "libzmq does not end a process that can start no thread",
-        "context-needs-threads",
-        new="pass",
-        test="test_a_client_with_keys_survives_where_no_thread_can_be_started",
-    ),
-    Safeguard(
-        "a journal needs no thread",
-        "journal-needs-no-thread",
-        value="ValueError",
-        test="test_each_start_that_fails_costs_no_value",
-    ),
-    Safeguard(
-        "a journal is tried again where the system lacked something at one moment",
-        "journal-tried-twice",
-        new="raise",
-        test="test_each_start_that_fails_costs_no_value",
-    ),
-]
 
 # Another user, who may read the interpreter wherever it is.
 _ANOTHER = ["setpriv", "--reuid=54003", "--regid=54003", "--clear-groups"]
@@ -164,6 +137,8 @@ print(json.dumps([n_starts, in_memory]), file=sys.stderr)
 """
 
 
+@proves("journal-needs-no-thread", "a journal needs no thread", value="ValueError")
+@proves("journal-tried-twice", "a journal is tried again where the system lacked something at one moment", new="raise")
 def test_each_start_that_fails_costs_no_value(chiplog_dir: Path) -> None:
     done = subprocess.run([sys.executable, "-c", MATRIX], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -198,6 +173,9 @@ run.finish()
 """
 
 
+@proves(
+    "helper-needs-supervisor", "without a thread that watches over it, no helper reads the console", condition=False
+)
 def test_without_a_thread_the_console_has_no_pipe_that_could_fill_up(chiplog_dir: Path) -> None:
     done = subprocess.run([sys.executable, "-c", CONSOLE], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
@@ -223,6 +201,7 @@ print(changes, flush=True)
 """
 
 
+@proves("context-needs-threads", "libzmq does not end a process that can start no thread", new="pass")
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="another uid needs root and setpriv")
 def test_a_client_with_keys_survives_where_no_thread_can_be_started() -> None:
     done = subprocess.run([*_ANOTHER, sys.executable, "-c", CLIENT], capture_output=True, text=True, timeout=180)

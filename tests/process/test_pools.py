@@ -10,16 +10,8 @@ import pytest
 from chiplog_agent.ranks.exit_cause import DISMISSED, VANISHED
 from tests.support.marks import everyday
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "a worker that its pool terminated is finished when the owner ended well",
-        "pool-worker-ends-well",
-        test="test_workers_of_a_pool_that_was_terminated_end_as_their_owner_did",
-    ),
-]
 
 POOL = """
 import glob, multiprocessing as mp, time
@@ -53,6 +45,7 @@ MAINS = {
 }
 
 
+@proves("pool-worker-ends-well", "a worker that its pool terminated is finished when the owner ended well")
 @pytest.mark.parametrize("main", everyday(1, MAINS))
 def test_workers_of_a_pool_that_was_terminated_end_as_their_owner_did(
     chiplog_dir: Path, tmp_path: Path, main: str

@@ -6,18 +6,9 @@ import sys
 from pathlib import Path
 
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
-SAFEGUARDS = [
-    Safeguard(
-        "what DuckDB and the daemons make is for their user alone",
-        "private-umask",
-        part="0o077",
-        new="os.umask(0o077)",
-        test="test_nobody_else_can_read_or_write_what_chiplog_makes_under_umask_000",
-    ),
-]
 TRAINING = """
 import sys, chiplog
 for run_id, mode in (("online", "online"), ("offline", "offline")):
@@ -35,6 +26,9 @@ def open_to_others(root: Path) -> list[str]:
     return [f"{path.lstat().st_mode:o} {path}" for path in found if path.lstat().st_mode & 0o077]
 
 
+@proves(
+    "private-umask", "what DuckDB and the daemons make is for their user alone", part="0o077", new="os.umask(0o077)"
+)
 def test_nobody_else_can_read_or_write_what_chiplog_makes_under_umask_000(chiplog_dir, tmp_path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINING)

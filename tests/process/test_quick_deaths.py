@@ -23,70 +23,9 @@ from chiplog_schemas.storage.segment_format import segment_name
 from tests.support.findings import findings
 from tests.support.marks import everyday
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.tools import ROOT, needs
 from tests.support.waiting import WAIT_S, wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "an agent is started by the call that makes the journal",
-        "agent-started-with-journal",
-        condition=False,
-        test="test_a_worker_that_ends_at_once_is_collected_without_anybody_asking",
-    ),
-    Safeguard(
-        "the console's helper knows how its rank ended from the start",
-        "helper-knows-exit",
-        test="test_a_signal_that_ends_a_rank_before_an_agent_is_up_is_known",
-    ),
-    Safeguard(
-        "waiting journals are delivered when a client connects",
-        "waiting-journals-delivered",
-        value="[]",
-        test="test_looking_starts_the_daemons_when_journals_wait_and_says_so",
-    ),
-    Safeguard(
-        "events of ranks in the spool of a killed agent are delivered when a client connects",
-        "undelivered-spool-delivered",
-        part=" or has_spool",
-        test="test_a_reader_delivers_what_a_killed_agent_left_in_its_spool",
-    ),
-    Safeguard(
-        "a spool shows that the collector lacks events of ranks",
-        "undelivered-spool-noted",
-        test="test_a_reader_delivers_what_a_killed_agent_left_in_its_spool",
-    ),
-    Safeguard(
-        "a spool for a named collector is not delivered to another one",
-        "foreign-spool-waits",
-        part=" and self._delivers_here",
-        test="test_a_spool_for_a_named_collector_waits_for_that_one",
-    ),
-    Safeguard(
-        "doctor finds events that no agent delivers",
-        "undelivered-spool-found",
-        condition=False,
-        test="test_a_reader_delivers_what_a_killed_agent_left_in_its_spool",
-    ),
-    Safeguard(
-        "connect() waits for a collector that is to come",
-        "connect-waits-for-collector",
-        condition=False,
-        test="test_connect_right_after_finish_waits_for_the_index",
-    ),
-    Safeguard(
-        "a reader starts no daemons for journals that no agent can adopt",
-        "unadoptable-starts-nothing",
-        part="and is_adoptable(path)",
-        test="test_a_directory_that_no_agent_can_adopt_starts_nothing",
-    ),
-    Safeguard(
-        "a reader stops waiting once no more journals are delivered",
-        "stalled-delivery-ends-wait",
-        value="False",
-        test="test_a_reader_stops_waiting_for_a_journal_that_is_not_delivered",
-    ),
-]
 
 LABELS = "SELECT label, state, exit_code, exit_signal, reason FROM labels ORDER BY label"
 CLI = [sys.executable, "-m", "chiplog_cli"]
@@ -134,6 +73,7 @@ def run_script(tmp_path: Path, script: str, **variables: str) -> "subprocess.Com
     )
 
 
+@proves("agent-started-with-journal", "an agent is started by the call that makes the journal", condition=False)
 def test_a_worker_that_ends_at_once_is_collected_without_anybody_asking(chiplog_dir: Path, tmp_path: Path) -> None:
     done = run_script(tmp_path, WORKERS)
     assert done.returncode == 0, done.stderr
@@ -141,6 +81,7 @@ def test_a_worker_that_ends_at_once_is_collected_without_anybody_asking(chiplog_
     assert rows == [{"label": f"worker{n}", "value": float(n)} for n in range(4)]
 
 
+@proves("helper-knows-exit", "the console's helper knows how its rank ended from the start")
 @pytest.mark.parametrize(
     ("end", "wanted"),
     everyday(
@@ -161,6 +102,7 @@ def test_a_signal_that_ends_a_rank_before_an_agent_is_up_is_known(
     assert tuple(row.values())[1:] == wanted
 
 
+@proves("waiting-journals-delivered", "waiting journals are delivered when a client connects", value="[]")
 def test_looking_starts_the_daemons_when_journals_wait_and_says_so(chiplog_dir: Path, tmp_path: Path) -> None:
     assert run_script(tmp_path, WAITS).returncode == 3
     where = paths_for_root(chiplog_dir)
@@ -203,6 +145,13 @@ def test_journals_of_another_user_start_nothing(chiplog_dir: Path, tmp_path: Pat
     assert daemons.waiting_journals(where) == []
 
 
+@proves(
+    "undelivered-spool-delivered",
+    "events of ranks in the spool of a killed agent are delivered when a client connects",
+    part=" or has_spool",
+)
+@proves("undelivered-spool-noted", "a spool shows that the collector lacks events of ranks")
+@proves("undelivered-spool-found", "doctor finds events that no agent delivers", condition=False)
 def test_a_reader_delivers_what_a_killed_agent_left_in_its_spool(chiplog_dir: Path, tmp_path: Path, capsys) -> None:
     where = paths_for_root(chiplog_dir)
     obstacle = output_path(where, daemons.COLLECTOR)
@@ -229,6 +178,11 @@ def test_a_reader_delivers_what_a_killed_agent_left_in_its_spool(chiplog_dir: Pa
     assert not daemons.has_undelivered_spool(where)
 
 
+@proves(
+    "foreign-spool-waits",
+    "a spool for a named collector is not delivered to another one",
+    part=" and self._delivers_here",
+)
 def test_a_spool_for_a_named_collector_waits_for_that_one(chiplog_dir: Path, tmp_path: Path) -> None:
     node = Node(chiplog_dir)
     node.start_agent("--collector", f"ipc://{tmp_path}/nobody.sock")
@@ -241,6 +195,11 @@ def test_a_spool_for_a_named_collector_waits_for_that_one(chiplog_dir: Path, tmp
     assert not daemons.has_undelivered_spool(node.place)
 
 
+@proves(
+    "unadoptable-starts-nothing",
+    "a reader starts no daemons for journals that no agent can adopt",
+    part="and is_adoptable(path)",
+)
 def test_a_directory_that_no_agent_can_adopt_starts_nothing(chiplog_dir: Path) -> None:
     where = paths_for_root(chiplog_dir)
     (where.journals / ("00" * 16)).mkdir(parents=True)
@@ -256,6 +215,7 @@ def test_a_directory_that_no_agent_can_adopt_starts_nothing(chiplog_dir: Path) -
     assert lock_holder_pid(where.agent / "lock") == 0
 
 
+@proves("stalled-delivery-ends-wait", "a reader stops waiting once no more journals are delivered", value="False")
 @pytest.mark.full
 def test_a_reader_stops_waiting_for_a_journal_that_is_not_delivered(
     chiplog_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -274,6 +234,7 @@ def test_a_reader_stops_waiting_for_a_journal_that_is_not_delivered(
     assert stuck.exists()
 
 
+@proves("connect-waits-for-collector", "connect() waits for a collector that is to come", condition=False)
 def test_connect_right_after_finish_waits_for_the_index(chiplog_dir: Path, tmp_path: Path) -> None:
     done = run_script(tmp_path, FINISHES)
     assert done.returncode == 0, done.stderr

@@ -17,68 +17,9 @@ from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, list_journals
 from tests.support.marks import everyday
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "a receiver's or agent's socket that was removed is made again",
-        "removed-socket-made-again",
-        condition=False,
-        test="test_sockets_that_were_removed_come_back",
-    ),
-    Safeguard(
-        "the socket for SQL that was removed is made again",
-        "removed-sql-socket-made-again",
-        condition=True,
-        test="test_sockets_that_were_removed_come_back",
-    ),
-    Safeguard(
-        "a daemon's lock that was removed is made again",
-        "removed-lock-made-again",
-        test="test_locks_of_daemons_that_were_removed_come_back_and_down_finds_both",
-    ),
-    Safeguard(
-        "a daemon whose directory is gone ends",
-        "daemon-ends-without-directory",
-        condition=False,
-        test="test_daemons_end_when_their_directory_is_gone",
-    ),
-    Safeguard(
-        "down waits for a daemon whose lock is just being made again",
-        "down-waits-for-lock",
-        condition=False,
-        test="test_locks_of_daemons_that_were_removed_come_back_and_down_finds_both",
-    ),
-    Safeguard(
-        "a live rank makes its lock again",
-        "rank-makes-lock-again",
-        test="test_a_rank_whose_lock_was_removed_is_adopted_when_it_dies",
-    ),
-    Safeguard(
-        "a dead rank without a lock's file is adopted",
-        "dead-rank-without-lock-adopted",
-        new="return False",
-        test="test_a_rank_that_dies_before_it_could_make_its_lock_again_is_adopted",
-    ),
-    Safeguard(
-        "a live rank without a lock's file is not adopted",
-        "live-rank-without-lock-kept",
-        value="not self._endings.is_alive(producer)",
-        test="test_a_stopped_rank_without_a_locks_file_is_not_adopted",
-    ),
-    Safeguard(
-        "what a removed file of a journal held is written again",
-        "removed-segment-restored",
-        test="test_journals_that_are_removed_under_a_live_rank_lose_nothing",
-    ),
-    Safeguard(
-        "what cannot be written again is declared lost",
-        "removed-segment-declared-lost",
-        new="return None",
-        test="test_full_segments_that_are_removed_are_declared_lost",
-    ),
-]
 TRAINING = """
 import sys, chiplog
 run = chiplog.init(run_id="r", label="rank0", capture_console=False)
@@ -108,6 +49,8 @@ def log_one(node: Node, value: float) -> None:
     node.until(f"SELECT 1 FROM metrics WHERE value = {value}")
 
 
+@proves("removed-socket-made-again", "a receiver's or agent's socket that was removed is made again", condition=False)
+@proves("removed-sql-socket-made-again", "the socket for SQL that was removed is made again", condition=True)
 @pytest.mark.parametrize("removed", everyday(1, ["run", "collector.sock", "agent.sock", "query.sock"]))
 def test_sockets_that_were_removed_come_back(node: Node, removed: str) -> None:
     log_one(node, 1.0)
@@ -125,6 +68,8 @@ def test_sockets_that_were_removed_come_back(node: Node, removed: str) -> None:
     assert holders(node) == pids(node)
 
 
+@proves("removed-lock-made-again", "a daemon's lock that was removed is made again")
+@proves("down-waits-for-lock", "down waits for a daemon whose lock is just being made again", condition=False)
 def test_locks_of_daemons_that_were_removed_come_back_and_down_finds_both(
     node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +87,7 @@ def test_locks_of_daemons_that_were_removed_come_back_and_down_finds_both(
     assert all(f"stopped (process {pid})" in said for pid in pids(node)), said
 
 
+@proves("daemon-ends-without-directory", "a daemon whose directory is gone ends", condition=False)
 @pytest.mark.parametrize("how", everyday(1, ["removed", "renamed", "replaced"]))
 def test_daemons_end_when_their_directory_is_gone(node: Node, how: str, tmp_path: Path) -> None:
     log_one(node, 1.0)
@@ -222,6 +168,7 @@ def stored(node: Node, count: int) -> None:
     assert (row["lost"], row["produced"]) == (0, row["stored"])
 
 
+@proves("rank-makes-lock-again", "a live rank makes its lock again")
 def test_a_rank_whose_lock_was_removed_is_adopted_when_it_dies(bare_node: Node, training: Training) -> None:
     training.do("log 100")
     (journal_of(bare_node) / LOCK_NAME).unlink()
@@ -232,6 +179,7 @@ def test_a_rank_whose_lock_was_removed_is_adopted_when_it_dies(bare_node: Node, 
     stored(bare_node, 200)
 
 
+@proves("dead-rank-without-lock-adopted", "a dead rank without a lock's file is adopted", new="return False")
 def test_a_rank_that_dies_before_it_could_make_its_lock_again_is_adopted(bare_node: Node, training: Training) -> None:
     training.do("log 100")
     bare_node.start()
@@ -242,6 +190,11 @@ def test_a_rank_that_dies_before_it_could_make_its_lock_again_is_adopted(bare_no
     stored(bare_node, 100)
 
 
+@proves(
+    "live-rank-without-lock-kept",
+    "a live rank without a lock's file is not adopted",
+    value="not self._endings.is_alive(producer)",
+)
 def test_a_stopped_rank_without_a_locks_file_is_not_adopted(
     bare_node: Node, training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +216,7 @@ def test_a_stopped_rank_without_a_locks_file_is_not_adopted(
     wait_until(lambda: len(adoption.scan({})) == 1, "the adoption of the journal")
 
 
+@proves("removed-segment-restored", "what a removed file of a journal held is written again")
 @pytest.mark.parametrize("removed", everyday(1, ["journals", HEAD_NAME, "journal", "segments", "CHIPLOG_DIR"]))
 def test_journals_that_are_removed_under_a_live_rank_lose_nothing(
     bare_node: Node, training: Training, removed: str, tmp_path: Path
@@ -290,6 +244,7 @@ def test_journals_that_are_removed_under_a_live_rank_lose_nothing(
     stored(bare_node, 200)
 
 
+@proves("removed-segment-declared-lost", "what cannot be written again is declared lost", new="return None")
 def test_full_segments_that_are_removed_are_declared_lost(bare_node: Node, training: Training, tmp_path: Path) -> None:
     training.do("pad 5000")  # more than two segments
     remove(bare_node.place.journals, tmp_path)

@@ -21,7 +21,7 @@ from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.hosts import Centre
 from tests.support.node import end_process
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.tools import ROOT, needs
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -33,25 +33,6 @@ pytestmark = [
 ALICE, BOB = 54_001, 54_002
 PACKAGES = ("chiplog", "chiplog_agent", "chiplog_collector", "chiplog_schemas")
 
-SAFEGUARDS = [
-    Safeguard(
-        "a directory of another user is not used",
-        "foreign-directory-unused",
-        condition=True,
-        test="test_a_second_user_with_the_first_ones_environment_loses_nothing",
-    ),
-    Safeguard(
-        "an agent that was named and cannot be reached is reported",
-        "unreachable-agent-reported",
-        condition=False,
-        test="test_a_named_agent_that_does_not_listen_is_reported_while_the_run_goes_on",
-    ),
-    Safeguard(
-        "where another user's agent is named, one's own delivers",
-        "own-agent-delivers",
-        test="test_a_second_user_with_the_first_ones_environment_loses_nothing",
-    ),
-]
 
 RANK = """
 import sys, time
@@ -148,6 +129,8 @@ def centre(tmp_path: Path) -> Iterator[Centre]:
     centre.stop()
 
 
+@proves("foreign-directory-unused", "a directory of another user is not used", condition=True)
+@proves("own-agent-delivers", "where another user's agent is named, one's own delivers")
 @pytest.mark.full
 def test_a_second_user_with_the_first_ones_environment_loses_nothing(centre: Centre, homes: Path) -> None:
     address = f"ipc://{homes}/alice/agent.sock"
@@ -191,6 +174,7 @@ def test_a_second_user_with_the_first_ones_environment_loses_nothing(centre: Cen
         agent.wait(WAIT_S)
 
 
+@proves("unreachable-agent-reported", "an agent that was named and cannot be reached is reported", condition=False)
 def test_a_named_agent_that_does_not_listen_is_reported_while_the_run_goes_on(centre: Centre, homes: Path) -> None:
     address = f"ipc://{homes}/bob/agent.sock"
     bob = User(BOB, homes / "bob", CHIPLOG_AGENT=address, CHIPLOG_COLLECTOR=centre.address)

@@ -22,165 +22,13 @@ from chiplog_client.client import QueryError
 from chiplog_schemas.security.key_files import host_key_name
 from tests.support.hosts import Centre, Host, give
 from tests.support.ports import free_ports
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_MS, WAIT_S, wait_until
 
 pytestmark = pytest.mark.xdist_group("security")  # one worker: the fixture is expensive
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = host_key_name()
-
-SAFEGUARDS = [
-    Safeguard(
-        "a revocation counts without a restart",
-        "revocation-read-at-once",
-        new="if self._seen:",
-        test="test_a_key_that_is_revoked_during_a_connection_stores_nothing_more_until_it_is_allowed_again",
-    ),
-    Safeguard(
-        "an agent's key is bound to its node's name",
-        "agent-key-bound-to-node",
-        condition=False,
-        test="test_an_agent_that_calls_itself_otherwise_stores_nothing",
-    ),
-    Safeguard(
-        "no key reaches another's numbers, after a restart of the collector neither",
-        "numbers-scoped-by-key",
-        test="test_a_copied_spool_with_another_key_leaves_the_numbers_of_the_first_alone",
-    ),
-    Safeguard(
-        "nothing is bound beyond loopback without keys",
-        "no-foreign-bind-without-keys",
-        condition=False,
-        test="test_daemons_refuse_other_hosts_without_keys_in_one_line",
-    ),
-    Safeguard(
-        "a directory that others can write is refused",
-        "writable-directory-refused",
-        condition=False,
-        test="test_a_directory_that_others_can_write_stops_a_daemon_with_one_line",
-    ),
-    Safeguard(
-        "answers to a reader that was revoked in the meantime are not sent",
-        "revoked-reader-gets-no-answer",
-        value="True",
-        test="test_a_reader_that_is_revoked_while_its_query_runs_gets_no_answer",
-    ),
-    Safeguard(
-        "an agent's message is known by the key that its handshake showed",
-        "permit-from-handshake",
-        part="public.encode()",
-        new='b""',
-        test="test_an_allowed_agent_delivers_and_an_allowed_reader_reads",
-    ),
-    Safeguard(
-        "a TCP address is bound with keys, and says so to who comes without",
-        "tcp-bound-with-keys",
-        test="test_an_agent_without_keys_is_told_that_it_needs_them",
-    ),
-    Safeguard(
-        "a key that is not allowed fails in the handshake",
-        "handshake-checks-key",
-        new="if public:",
-        test="test_an_agent_with_a_key_that_nobody_allowed_is_told_what_to_run",
-    ),
-    Safeguard(
-        "a change of state is reported once, however many retries follow",
-        "state-change-reported-once",
-        condition=True,
-        test="test_an_agent_with_a_key_that_nobody_allowed_is_told_what_to_run",
-    ),
-    Safeguard(
-        "a reader's key delivers nothing",
-        "domain-needs-role",
-        part="in permit.roles",
-        test="test_an_agent_with_a_readers_key_is_refused",
-    ),
-    Safeguard(
-        "an agent reports that another collector answers than the one whose key it has",
-        "other-collector-named",
-        value='"it is another"',
-        test="test_an_agent_that_expects_another_collector_says_so",
-    ),
-    Safeguard(
-        "an agent that has keys for its collector uses them or sends nothing",
-        "keys-used-or-nothing-sent",
-        test="test_an_agent_with_keys_sends_nothing_to_a_collector_without",
-    ),
-    Safeguard(
-        "a reader that is not allowed fails in the handshake",
-        "handshake-checks-key",
-        new="if public:",
-        test="test_a_reader_that_is_not_allowed_is_told_so_at_once",
-    ),
-    Safeguard(
-        "each question is checked against the list",
-        "each-query-checked",
-        condition=False,
-        test="test_a_reader_that_is_revoked_can_ask_no_more_and_one_that_is_allowed_again_can",
-    ),
-    Safeguard(
-        "an agent's TCP address is for the keys of ranks",
-        "ranks-domain",
-        part='"ranks"',
-        new='"ingest"',
-        test="test_a_rank_reaches_an_agent_over_tcp_with_its_key_alone",
-    ),
-    Safeguard(
-        "no rank reaches for another host without keys",
-        "no-foreign-connect-without-keys",
-        condition=True,
-        test="test_a_rank_without_keys_for_another_host_says_so_once_and_trains_on",
-    ),
-    Safeguard(
-        "no client reaches for another host without keys",
-        "no-foreign-connect-without-keys",
-        condition=True,
-        test="test_a_client_refuses_another_host_without_keys",
-    ),
-    Safeguard(
-        "keys are what lets a collector listen beyond loopback",
-        "no-foreign-bind-without-keys",
-        part="keyed and not",
-        test="test_with_keys_a_collector_listens_beyond_loopback",
-    ),
-    Safeguard(
-        "a rank writes nothing where others can write",
-        "writable-directory-refused",
-        condition=False,
-        test="test_a_rank_whose_directory_others_can_write_keeps_its_events_in_memory",
-    ),
-    Safeguard(
-        "a socket is of its user alone",
-        "private-socket",
-        test="test_sockets_and_secrets_are_of_their_user_alone",
-    ),
-    Safeguard(
-        "a ZAP handler that fails accepts no peer",
-        "failed-zap-admits-none",
-        new=(
-            "request = socket.recv_multipart()\n"
-            "try:\n"
-            "    socket.send_multipart(self._answer(request))\n"
-            "except MemoryError:\n"
-            '    answer = [*request[:2], b"200", b"", z85.encode(request[6]), b""]\n'
-            "    socket.send_multipart(answer)"
-        ),
-        test="test_a_collector_whose_zap_handler_dies_lets_nobody_in_and_heals",
-    ),
-    Safeguard(
-        "a ZAP handler that died is started again",
-        "zap-handler-restarts",
-        new="return",
-        test="test_a_collector_whose_zap_handler_dies_lets_nobody_in_and_heals",
-    ),
-    Safeguard(
-        "an agent's key that was allowed as the page says speaks for its node",
-        "agent-key-names-node",
-        condition=False,
-        test="test_the_commands_of_the_deployment_page_connect_two_hosts",
-    ),
-]
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +68,12 @@ def refused(centre: Centre, host: Host, before: bytes, *words: str, answers: int
 # -- accepted peers --
 
 
+@proves(
+    "permit-from-handshake",
+    "an agent's message is known by the key that its handshake showed",
+    part="public.encode()",
+    new='b""',
+)
 def test_an_allowed_agent_delivers_and_an_allowed_reader_reads(
     centre: Centre, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,12 +87,15 @@ def test_an_allowed_agent_delivers_and_an_allowed_reader_reads(
     wait_until(lambda: "answers" in host.place.agent_link.read_text(), "what status shows")
 
 
+@proves("tcp-bound-with-keys", "a TCP address is bound with keys, and says so to who comes without")
 def test_an_agent_without_keys_is_told_that_it_needs_them(centre: Centre, host: Host) -> None:
     before = centre.log_bytes()
     host.start_at(centre.address, "--node", host.root.name)
     refused(centre, host, before, "requires keys")
 
 
+@proves("handshake-checks-key", "a key that is not allowed fails in the handshake", new="if public:")
+@proves("state-change-reported-once", "a change of state is reported once, however many retries follow", condition=True)
 @pytest.mark.promise(8)
 def test_an_agent_with_a_key_that_nobody_allowed_is_told_what_to_run(centre: Centre, host: Host) -> None:
     host.keys("new", "agent", "--name", host.root.name)
@@ -253,6 +110,7 @@ def test_an_agent_with_a_key_that_nobody_allowed_is_told_what_to_run(centre: Cen
     assert len(host.output().splitlines()) == attempts, "one line, however often it tries"
 
 
+@proves("domain-needs-role", "a reader's key delivers nothing", part="in permit.roles")
 def test_an_agent_with_a_readers_key_is_refused(centre: Centre, host: Host) -> None:
     centre.admit(host, "agent", "--role", "reader")
     before = centre.log_bytes()
@@ -260,6 +118,11 @@ def test_an_agent_with_a_readers_key_is_refused(centre: Centre, host: Host) -> N
     refused(centre, host, before, "chiplog keys allow")
 
 
+@proves(
+    "other-collector-named",
+    "an agent reports that another collector answers than the one whose key it has",
+    value='"it is another"',
+)
 def test_an_agent_that_expects_another_collector_says_so(centre: Centre, host: Host, tmp_path: Path) -> None:
     other = Host(tmp_path / "other")
     other.keys("new", "collector")
@@ -270,6 +133,7 @@ def test_an_agent_that_expects_another_collector_says_so(centre: Centre, host: H
     refused(centre, host, before, "collector.pub")
 
 
+@proves("agent-key-bound-to-node", "an agent's key is bound to its node's name", condition=False)
 def test_an_agent_that_calls_itself_otherwise_stores_nothing(centre: Centre, host: Host) -> None:
     centre.admit(host, "agent", "--node", "another")
     before = centre.log_bytes()
@@ -278,6 +142,7 @@ def test_an_agent_that_calls_itself_otherwise_stores_nothing(centre: Centre, hos
     assert repr(host.root.name) in line
 
 
+@proves("keys-used-or-nothing-sent", "an agent that has keys for its collector uses them or sends nothing")
 def test_an_agent_with_keys_sends_nothing_to_a_collector_without(host: Host, tmp_path: Path) -> None:
     plain = Centre(tmp_path / "plain")
     plain.start_collector()
@@ -296,6 +161,7 @@ def test_an_agent_with_keys_sends_nothing_to_a_collector_without(host: Host, tmp
 # -- revocation --
 
 
+@proves("revocation-read-at-once", "a revocation counts without a restart", new="if self._seen:")
 def test_a_key_that_is_revoked_during_a_connection_stores_nothing_more_until_it_is_allowed_again(
     centre: Centre, host: Host
 ) -> None:
@@ -314,6 +180,7 @@ def test_a_key_that_is_revoked_during_a_connection_stores_nothing_more_until_it_
     assert [value for value in centre.stored() if 100 < value < 200] == [101.0, 102.0]
 
 
+@proves("numbers-scoped-by-key", "no key reaches another's numbers, after a restart of the collector neither")
 def test_a_copied_spool_with_another_key_leaves_the_numbers_of_the_first_alone(centre: Centre, host: Host) -> None:
     """An agent that sends under another's ID, and far ahead of it, must not make the collector think it has it all."""
     from chiplog_schemas.protocol import messages
@@ -351,6 +218,7 @@ def asked(centre: Centre, keys: Path, monkeypatch: pytest.MonkeyPatch, query: st
         return client.sql(query).rows()
 
 
+@proves("handshake-checks-key", "a reader that is not allowed fails in the handshake", new="if public:")
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("case", ["no key", "not allowed", "an agent's"])
 def test_a_reader_that_is_not_allowed_is_told_so_at_once(
@@ -367,6 +235,7 @@ def test_a_reader_that_is_not_allowed_is_told_so_at_once(
     assert "chiplog keys" in caught.value.message and "\n" not in caught.value.message
 
 
+@proves("each-query-checked", "each question is checked against the list", condition=False)
 def test_a_reader_that_is_revoked_can_ask_no_more_and_one_that_is_allowed_again_can(
     centre: Centre, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +259,9 @@ def test_a_reader_that_is_revoked_can_ask_no_more_and_one_that_is_allowed_again_
         wait_until(lambda: refusal() is None, "an answer")
 
 
+@proves(
+    "revoked-reader-gets-no-answer", "answers to a reader that was revoked in the meantime are not sent", value="True"
+)
 @pytest.mark.full
 def test_a_reader_that_is_revoked_while_its_query_runs_gets_no_answer(
     centre: Centre, host: Host, monkeypatch: pytest.MonkeyPatch
@@ -447,6 +319,7 @@ def test_a_saved_file_goes_over_tcp_by_its_agents_key_and_a_revoked_one_delivers
 # -- ranks over TCP --
 
 
+@proves("ranks-domain", "an agent's TCP address is for the keys of ranks", part='"ranks"', new='"ingest"')
 def test_a_rank_reaches_an_agent_over_tcp_with_its_key_alone(
     centre: Centre, host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -469,6 +342,7 @@ def test_a_rank_reaches_an_agent_over_tcp_with_its_key_alone(
     log(302.0, lambda: 302.0 in centre.stored(), "the rows of a rank with an allowed key")
 
 
+@proves("no-foreign-connect-without-keys", "no rank reaches for another host without keys", condition=True)
 def test_a_rank_without_keys_for_another_host_says_so_once_and_trains_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -498,6 +372,7 @@ def refused_start(module: str, root: Path, *flags: str) -> tuple[int, str]:
         process.wait(WAIT_S)
 
 
+@proves("no-foreign-bind-without-keys", "nothing is bound beyond loopback without keys", condition=False)
 @pytest.mark.parametrize(
     ("module", "flags", "remedy"),
     [
@@ -516,12 +391,14 @@ def test_daemons_refuse_other_hosts_without_keys_in_one_line(
     assert flags[-1] in said
 
 
+@proves("no-foreign-connect-without-keys", "no client reaches for another host without keys", condition=True)
 def test_a_client_refuses_another_host_without_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHIPLOG_KEYS", str(tmp_path))
     with pytest.raises(ValueError, match="chiplog keys new reader"):
         chiplog.connect("tcp://192.0.2.1:4100")
 
 
+@proves("no-foreign-bind-without-keys", "keys are what lets a collector listen beyond loopback", part="keyed and not")
 def test_with_keys_a_collector_listens_beyond_loopback(tmp_path: Path) -> None:
     centre = Centre(tmp_path / "wide")
     centre.keys("new", "collector")
@@ -536,6 +413,7 @@ def test_with_keys_a_collector_listens_beyond_loopback(tmp_path: Path) -> None:
         centre.stop()
 
 
+@proves("writable-directory-refused", "a directory that others can write is refused", condition=False)
 @pytest.mark.parametrize(
     ("module", "part"), [("chiplog_agent", "agent"), ("chiplog_collector", "collector"), ("chiplog_agent", "")]
 )
@@ -550,6 +428,7 @@ def test_a_directory_that_others_can_write_stops_a_daemon_with_one_line(tmp_path
     assert len(said.splitlines()) == 1
 
 
+@proves("writable-directory-refused", "a rank writes nothing where others can write", condition=False)
 def test_a_rank_whose_directory_others_can_write_keeps_its_events_in_memory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -562,6 +441,7 @@ def test_a_rank_whose_directory_others_can_write_keeps_its_events_in_memory(
     assert list(root.iterdir()) == []
 
 
+@proves("private-socket", "a socket is of its user alone")
 def test_sockets_and_secrets_are_of_their_user_alone(centre: Centre) -> None:
     for path in (*centre.place.run.glob("*.sock"), centre.key_directory / "collector.key"):
         assert path.stat().st_mode & 0o777 == 0o600, path
@@ -588,6 +468,17 @@ runpy.run_module("chiplog_collector", run_name="__main__", alter_sys=True)
 """
 
 
+@proves(
+    "failed-zap-admits-none",
+    "a ZAP handler that fails accepts no peer",
+    new="request = socket.recv_multipart()\n"
+    "try:\n"
+    "    socket.send_multipart(self._answer(request))\n"
+    "except MemoryError:\n"
+    '    answer = [*request[:2], b"200", b"", z85.encode(request[6]), b""]\n'
+    "    socket.send_multipart(answer)",
+)
+@proves("zap-handler-restarts", "a ZAP handler that died is started again", new="return")
 @pytest.mark.full
 def test_a_collector_whose_zap_handler_dies_lets_nobody_in_and_heals(host: Host, tmp_path: Path) -> None:
     centre = Centre(tmp_path / "centre")
@@ -621,6 +512,7 @@ def test_a_collector_whose_zap_handler_dies_lets_nobody_in_and_heals(host: Host,
 # -- the documentation --
 
 
+@proves("agent-key-names-node", "an agent's key that was allowed as the page says speaks for its node", condition=False)
 def test_the_commands_of_the_deployment_page_connect_two_hosts(
     tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,16 +10,7 @@ import pytest
 
 from chiplog_schemas import file_systems
 from chiplog_schemas.file_systems import LOCAL_FILE_SYSTEMS, VOLATILE_FILE_SYSTEMS, file_system_type
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a process without descriptors keeps its journals where the agent looks for them",
-        "local-without-descriptors",
-        part=" or _mounts_at_import",
-        test="test_without_descriptors_the_file_systems_are_those_at_the_start",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 def test_what_can_be_shared_is_not_local() -> None:
@@ -49,6 +40,11 @@ node1:/c /new\012line\043 nfs4 rw 0 0
     assert file_system_type(Path("/back")) == "ext4"
 
 
+@proves(
+    "local-without-descriptors",
+    "a process without descriptors keeps its journals where the agent looks for them",
+    part=" or _mounts_at_import",
+)
 @pytest.mark.skipif(not Path("/proc/self/mounts").exists(), reason="no list of mounts")
 def test_without_descriptors_the_file_systems_are_those_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

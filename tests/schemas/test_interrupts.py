@@ -15,30 +15,9 @@ from chiplog.integrations import wandb
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.values.metrics import Histogram, flatten
 from chiplog_schemas.interrupts import handlers_held, is_interrupt, raise_interrupt
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
 N_INITS = 40
-
-SAFEGUARDS = [
-    Safeguard(
-        "what a signal handler raises passes through init()",
-        "interrupt-passes-init",
-        new="return _init(environ, given)",
-        test="test_what_a_handler_raises_during_init_reaches_the_training_behind_a_run_that_is_whole",
-    ),
-    Safeguard(
-        "what a signal handler raises passes through wandb.init()",
-        "interrupt-passes-wandb-init",
-        new="return _init_leniently(given)",
-        test="test_what_a_handler_raises_during_init_reaches_the_training_behind_a_run_that_is_whole",
-    ),
-    Safeguard(
-        "what a signal handler raises while handlers are deferred or restored is not dropped",
-        "handlers-held-without-except",
-        new="import signal",
-        test="test_what_a_handler_raises_at_any_point_of_the_block_reaches_the_training",
-    ),
-]
 
 
 def plain(signum: int, frame: object) -> None:
@@ -199,6 +178,11 @@ def test_handlers_are_called_behind_the_block_each_of_them(calls) -> None:
     assert signal.getsignal(signal.SIGALRM) is before
 
 
+@proves(
+    "handlers-held-without-except",
+    "what a signal handler raises while handlers are deferred or restored is not dropped",
+    new="import signal",
+)
 def test_what_a_handler_raises_at_any_point_of_the_block_reaches_the_training() -> None:
     """A signal arrives at each operation of the interpreter in turn, in chiplog and in the library that it uses."""
     n_points = 0
@@ -323,6 +307,14 @@ def test_another_thread_leaves_handlers_alone(calls) -> None:
     assert found == [signal.getsignal(signal.SIGUSR1)]
 
 
+@proves(
+    "interrupt-passes-init", "what a signal handler raises passes through init()", new="return _init(environ, given)"
+)
+@proves(
+    "interrupt-passes-wandb-init",
+    "what a signal handler raises passes through wandb.init()",
+    new="return _init_leniently(given)",
+)
 @pytest.mark.parametrize(
     "init",
     [

@@ -15,17 +15,8 @@ from chiplog_schemas.paths import (
     paths_for_root,
     resolve_root,
 )
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.tools import ROOT, needs
-
-SAFEGUARDS = [
-    Safeguard(
-        "a file system that several nodes may share has no journals",
-        "unknown-file-system-not-local",
-        value="False",
-        test="test_a_file_system_that_is_not_known_to_be_local_keeps_the_collector_alone",
-    ),
-]
 
 
 def test_everything_lies_under_a_short_chiplog_dir(tmp_path: Path) -> None:
@@ -61,6 +52,7 @@ def on(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "file_system_type", lambda path: kind)
 
 
+@proves("unknown-file-system-not-local", "a file system that several nodes may share has no journals", value="False")
 @pytest.mark.parametrize("kind", ["nfs4", "fuse", "fuse.juicefs", "wekafs", "9p", "virtiofs", "fuseblk", ""])
 def test_a_file_system_that_is_not_known_to_be_local_keeps_the_collector_alone(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

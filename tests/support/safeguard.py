@@ -2,6 +2,7 @@
 
 The comment `# safeguard: NAME` (`-- safeguard: NAME` in SQL) marks the statement that begins on its line or, on a line
 of its own, the statement below it. A comment may have several names, separated by commas. Each name is in one comment.
+`@proves("NAME", "the promise")` above a test says that this test fails without the statement.
 """
 
 import ast
@@ -9,10 +10,13 @@ import contextlib
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
+
+Test = TypeVar("Test", bound=Callable[..., object])
 
 ROOT = Path(__file__).resolve().parents[2]
 _FOLDERS = ("sdk", "agent", "collector", "schemas", "tests/support")
@@ -38,12 +42,36 @@ class Safeguard:
 
     promise: str
     anchor: str  # the name in the statement's comment
-    test: str  # name of a test function in the module that declares this
+    test: str  # the name of the test function
     condition: bool | None = None
     value: str | None = None
     part: str | None = None
     new: str | None = None
     environment: dict[str, str] = field(default_factory=dict, hash=False)  # a seed that finds it, a larger count
+
+
+_PROVEN: dict[str, dict[Safeguard, None]] = {}  # by module; one that is imported twice declares the same again
+
+
+def proves(anchor: str, promise: str, **switch: Any) -> Callable[[Test], Test]:
+    """Declare that the decorated test fails when a safeguard is switched off.
+
+    Args:
+        anchor: The name in the comment of the statement.
+        promise: What the statement keeps.
+        switch: How to switch it off, if not by removing it, and the environment of the test; see Safeguard.
+    """
+
+    def declare(test: Test) -> Test:
+        _PROVEN.setdefault(test.__module__, {})[Safeguard(promise, anchor, test.__name__, **switch)] = None
+        return test
+
+    return declare
+
+
+def proven_in(module: str) -> list[Safeguard]:
+    """Return the safeguards that the tests of an imported module prove."""
+    return list(_PROVEN.get(module, ()))
 
 
 @cache

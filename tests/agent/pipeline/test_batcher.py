@@ -14,15 +14,8 @@ from chiplog_schemas.model.events import EventKind, decode, encode
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as frame
 from tests.support.blocks import block_to_rows
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "the end of a rank is acknowledged at once",
-        "end-of-rank-flushed-at-once",
-        test="test_the_end_of_a_producer_makes_a_block_due",
-    ),
-]
 AGENT, RANK, OTHER = b"A" * 16, b"R" * 16, b"O" * 16
 
 
@@ -84,6 +77,7 @@ def test_a_block_is_due_after_the_interval_or_when_it_is_full(core) -> None:
     assert not core.has_capacity
 
 
+@proves("end-of-rank-flushed-at-once", "the end of a rank is acknowledged at once")
 def test_the_end_of_a_producer_makes_a_block_due(core) -> None:
     """An older SDK waits for its acknowledgement without requesting it."""
     core.add_slice(RANK, 0, 0, records(0, encode(EventKind.STATE, 1, {"state": "finished"})), 10.0, 5)

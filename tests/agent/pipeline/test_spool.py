@@ -16,34 +16,8 @@ from chiplog_schemas.storage.segment_format import list_segments
 from chiplog_schemas.storage.segment_log import END_NAME, OWED_NAME
 from chiplog_schemas.storage.watermark import Watermark
 from tests.support.rounds import Rounds
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a spool that was set back sends under numbers that the collector has not seen",
-        "rewound-spool-raises-numbers",
-        part="or not self._offset_is_known",
-        new="and not self.waiting_bytes",
-        test="test_a_block_that_waits_for_a_full_disk_is_sent_by_a_spool_that_was_set_back",
-    ),
-    Safeguard(
-        "a spool remembers through a restart by how much its numbers are raised",
-        "raised-numbers-survive-restart",
-        new="self._offset_is_known = file.is_valid",
-        test="test_a_spool_that_was_set_back_sends_what_waits_under_higher_numbers",
-    ),
-    Safeguard(
-        "a spool that cannot read the offset of its numbers sends everything again",
-        "unreadable-offset-resends-all",
-        new="self._raised = found",
-        test="test_a_spool_that_forgot_by_how_much_its_numbers_are_raised_sends_all_of_it_again",
-    ),
-    Safeguard(
-        "a spool is known to be delivered",
-        "delivered-spool-noted",
-        test="test_a_spool_notes_whether_the_collector_lacks_events_of_ranks",
-    ),
-]
 ID = b"spool-id" * 2
 
 
@@ -307,6 +281,11 @@ def set_back_to_five(opened, tmp_path) -> tuple[Spool, Collector]:
     return opened(), collector
 
 
+@proves(
+    "raised-numbers-survive-restart",
+    "a spool remembers through a restart by how much its numbers are raised",
+    new="self._offset_is_known = file.is_valid",
+)
 def test_a_spool_that_was_set_back_sends_what_waits_under_higher_numbers(opened, tmp_path) -> None:
     spool, collector = set_back_to_five(opened, tmp_path)
     for block in (b"new 5", b"new 6"):
@@ -326,6 +305,12 @@ def test_a_spool_that_was_set_back_sends_what_waits_under_higher_numbers(opened,
     assert collector.n_lost == 0
 
 
+@proves(
+    "rewound-spool-raises-numbers",
+    "a spool that was set back sends under numbers that the collector has not seen",
+    part="or not self._offset_is_known",
+    new="and not self.waiting_bytes",
+)
 def test_a_block_that_waits_for_a_full_disk_is_sent_by_a_spool_that_was_set_back(opened, tmp_path, monkeypatch) -> None:
     spool, collector = set_back_to_five(opened, tmp_path)
 
@@ -365,6 +350,11 @@ def test_a_disk_that_refuses_to_raise_the_numbers_changes_nothing(opened, tmp_pa
     assert b"new 5" in collector.blocks
 
 
+@proves(
+    "unreadable-offset-resends-all",
+    "a spool that cannot read the offset of its numbers sends everything again",
+    new="self._raised = found",
+)
 @pytest.mark.parametrize("what", ["damaged", "not to be opened"])
 def test_a_spool_that_forgot_by_how_much_its_numbers_are_raised_sends_all_of_it_again(
     opened, tmp_path, monkeypatch, what
@@ -483,6 +473,7 @@ def test_whatever_fails_while_a_spool_that_was_set_back_is_sent_nothing_of_it_is
         shutil.rmtree(tmp_path / "spool")
 
 
+@proves("delivered-spool-noted", "a spool is known to be delivered")
 def test_a_spool_notes_whether_the_collector_lacks_events_of_ranks(opened, tmp_path: Path) -> None:
     def owed() -> int:
         return Watermark(tmp_path / "spool" / OWED_NAME, writable=False).get()

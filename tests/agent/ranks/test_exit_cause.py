@@ -17,24 +17,9 @@ from chiplog_agent.ranks.exit_cause import STATE_LOST, VANISHED, ExitCauseResolv
 from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector
 from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.process.file_lock import kernel_lock_holder_pid
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.tools import PID_NAMESPACE, require
 from tests.support.waiting import WAIT_S, wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "the exception that a rank reported is its reason",
-        "reported-exception-is-reason",
-        condition=False,
-        test="test_the_exception_that_a_rank_reported_is_its_reason_however_it_ended",
-    ),
-    Safeguard(
-        "a rank that is ending is waited for, so that its status is known",
-        "wait-for-exit-status",
-        condition=False,
-        test="test_a_rank_without_its_lock_that_is_not_dead_yet_is_waited_for_until_its_status_is_there",
-    ),
-]
 
 PRODUCER = b"P" * 16
 STARTED_US = 1_000_000
@@ -101,6 +86,7 @@ def test_a_rank_that_nobody_saw_end_may_have_ended_any_time_since_it_started(end
     assert (ts_us, state) == (99, {"state": "crashed", "reason": VANISHED, "cause": "unseen", "late_us": 39})
 
 
+@proves("reported-exception-is-reason", "the exception that a rank reported is its reason", condition=False)
 @pytest.mark.parametrize(
     ("how", "said"),
     [
@@ -293,6 +279,7 @@ def leaving(tmp_path: Path) -> Iterator[tuple[int, Callable[[], None]]]:
                 os.kill(other.pid, signal.SIGCONT)
 
 
+@proves("wait-for-exit-status", "a rank that is ending is waited for, so that its status is known", condition=False)
 def test_a_rank_without_its_lock_that_is_not_dead_yet_is_waited_for_until_its_status_is_there(
     endings: ExitCauseResolver, tmp_path: Path, leaving: tuple[int, Callable[[], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

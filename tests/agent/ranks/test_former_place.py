@@ -17,29 +17,9 @@ from chiplog_schemas.storage.former_places import find_leftovers
 from chiplog_schemas.storage.journal_dir import list_journals
 from chiplog_schemas.transport.collector_memory import RememberedCollector, remember_collector
 from tests.support.lock_holder import lock_holder
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "a journal that a process on another node may still write stays",
-        "shared-journal-of-other-node-stays",
-        condition=False,
-        test="test_a_journal_on_a_shared_place_is_moved_once_its_process_has_ended",
-    ),
-    Safeguard(
-        "what waits for a configured collector goes to no other one after a change of its place",
-        "former-spool-keeps-its-collector",
-        condition=False,
-        test="test_what_waits_for_another_collector_stays_until_an_agent_delivers_to_that_one",
-    ),
-    Safeguard(
-        "a former spool is removed once its blocks are on stable storage",
-        "former-spool-removed-after-sync",
-        condition=False,
-        test="test_the_blocks_of_a_spool_are_passed_on_and_removed_after_the_sync",
-    ),
-]
 OLD_S = 3 * 3600.0
 
 
@@ -103,6 +83,11 @@ def test_a_journal_is_moved_with_its_content(places: Paths) -> None:
     assert os.listdir(places.root / "journals") == []
 
 
+@proves(
+    "shared-journal-of-other-node-stays",
+    "a journal that a process on another node may still write stays",
+    condition=False,
+)
 def test_a_journal_on_a_shared_place_is_moved_once_its_process_has_ended(
     places: Paths, shared: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +139,11 @@ def leave_spool(places: Paths) -> None:
     (places.root / "outbox" / ("a" * 64)).write_bytes(b"content")
 
 
+@proves(
+    "former-spool-keeps-its-collector",
+    "what waits for a configured collector goes to no other one after a change of its place",
+    condition=False,
+)
 def test_what_waits_for_another_collector_stays_until_an_agent_delivers_to_that_one(places: Paths) -> None:
     journal = record(places)
     leave_spool(places)
@@ -167,6 +157,11 @@ def test_what_waits_for_another_collector_stays_until_an_agent_delivers_to_that_
     assert (moved(places), len(taken)) == ([journal.name], 20)
 
 
+@proves(
+    "former-spool-removed-after-sync",
+    "a former spool is removed once its blocks are on stable storage",
+    condition=False,
+)
 def test_the_blocks_of_a_spool_are_passed_on_and_removed_after_the_sync(places: Paths) -> None:
     leave_spool(places)
     taken: list[bytes] = []

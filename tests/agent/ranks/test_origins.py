@@ -9,28 +9,7 @@ import pytest
 from chiplog_agent.pipeline.batcher import Origin
 from chiplog_agent.ranks.origins import origin_of_dead, origin_of_living
 from chiplog_schemas.process.procfs import boot_id, pid_namespace, start_ticks, uptime_us
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a reused PID is not its producer's",
-        "reused-pid-is-another",
-        condition=False,
-        test="test_a_process_that_is_younger_than_its_producer_is_another",
-    ),
-    Safeguard(
-        "a producer that comes over TCP is not sampled",
-        "no-samples-over-tcp",
-        condition=False,
-        test="test_a_producer_that_comes_over_tcp_has_no_pid_here",
-    ),
-    Safeguard(
-        "a PID of another namespace does not count in this one",
-        "pid-of-own-namespace",
-        new='if pid <= 0 and identity.get("pid"):',
-        test="test_of_a_dead_producer_only_a_pid_of_this_namespace_counts",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 def test_a_local_producer_has_the_kernels_pid_and_start_whatever_it_reports() -> None:
@@ -39,6 +18,7 @@ def test_a_local_producer_has_the_kernels_pid_and_start_whatever_it_reports() ->
     assert origin.can_sample
 
 
+@proves("no-samples-over-tcp", "a producer that comes over TCP is not sampled", condition=False)
 def test_a_producer_that_comes_over_tcp_has_no_pid_here() -> None:
     identity = {"pid": os.getpid(), "boot": "of another machine"}
     assert origin_of_living(os.getpid(), identity, is_local=False) == Origin(is_remote=True)
@@ -47,6 +27,7 @@ def test_a_producer_that_comes_over_tcp_has_no_pid_here() -> None:
     assert not here.can_sample
 
 
+@proves("reused-pid-is-another", "a reused PID is not its producer's", condition=False)
 def test_a_process_that_is_younger_than_its_producer_is_another() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         old = uptime_us() - 60_000_000
@@ -60,6 +41,11 @@ def test_a_process_that_cannot_be_seen_is_not_sampled(pid: int) -> None:
     assert not origin.can_sample
 
 
+@proves(
+    "pid-of-own-namespace",
+    "a PID of another namespace does not count in this one",
+    new='if pid <= 0 and identity.get("pid"):',
+)
 def test_of_a_dead_producer_only_a_pid_of_this_namespace_counts() -> None:
     own = {"pid": 4242, "boot": boot_id(), "pid_namespace": pid_namespace()}
     assert origin_of_dead(0, own) == Origin(4242)

@@ -19,42 +19,9 @@ from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, list_journ
 from chiplog_schemas.storage.record import MAGIC_BYTES
 from tests.support.blocks import block_to_rows
 from tests.support.descriptors import no_descriptors
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
-SAFEGUARDS = [
-    Safeguard(
-        "a journal waits for a descriptor",
-        "journal-waits-for-descriptor",
-        condition=False,
-        test="test_a_journal_is_not_set_aside_because_descriptors_are_short",
-    ),
-    Safeguard(
-        "dead journals leave descriptors for others",
-        "adopted-journals-bounded",
-        condition=False,
-        test="test_of_many_dead_journals_only_some_are_held_at_once",
-    ),
-    Safeguard(
-        "the lock file of an adopted journal is not opened",
-        "adopted-lock-not-opened",
-        condition=True,
-        test="test_a_late_word_of_a_dead_rank_does_not_cost_the_lock_of_its_journal",
-    ),
-    Safeguard(
-        "a journal without a holder stays while its process lives and may take the lock again",
-        "live-process-keeps-journal",
-        condition=False,
-        test="test_a_living_rank_that_closes_all_descriptors_keeps_its_journal",
-    ),
-    Safeguard(
-        "a process whose end cannot be observed does not count as alive",
-        "unwatched-end-is-not-alive",
-        part="self._deaths.is_alive(producer)",
-        new="producer in self._pids",
-        test="test_a_journal_without_a_lock_is_adopted_although_its_process_was_gone_before_it_was_watched",
-    ),
-]
 LOCKS = """
 import pathlib, sys
 from chiplog_schemas.process.file_lock import Lock, LockHeldError
@@ -188,6 +155,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 )
 
 
+@proves(
+    "live-process-keeps-journal",
+    "a journal without a holder stays while its process lives and may take the lock again",
+    condition=False,
+)
 def test_a_living_rank_that_closes_all_descriptors_keeps_its_journal(journals) -> None:
     rank = subprocess.Popen(
         [sys.executable, "-c", CLOSES, str(journals), "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -385,6 +357,7 @@ def test_journals_that_died_while_they_were_made_are_removed_and_those_of_the_li
     remove_stale_staging(journals / "nowhere", 0.0)
 
 
+@proves("journal-waits-for-descriptor", "a journal waits for a descriptor", condition=False)
 def test_a_journal_is_not_set_aside_because_descriptors_are_short(journals: Path) -> None:
     rank_that(journals, "\nfor n in range(1, 5): say(n)" + KILL)
     agent = Agent(journals)
@@ -402,6 +375,7 @@ def test_a_journal_is_not_set_aside_because_descriptors_are_short(journals: Path
     assert list_journals(journals) == []
 
 
+@proves("adopted-journals-bounded", "dead journals leave descriptors for others", condition=False)
 def test_of_many_dead_journals_only_some_are_held_at_once(journals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 6):
         rank_that(journals, KILL, number)
@@ -416,6 +390,12 @@ def test_of_many_dead_journals_only_some_are_held_at_once(journals: Path, monkey
     assert sorted(p for p, _, _ in agent.rows if p != AGENT) == [bytes([number]) * 16 for number in range(1, 6)]
 
 
+@proves(
+    "unwatched-end-is-not-alive",
+    "a process whose end cannot be observed does not count as alive",
+    part="self._deaths.is_alive(producer)",
+    new="producer in self._pids",
+)
 def test_a_journal_without_a_lock_is_adopted_although_its_process_was_gone_before_it_was_watched(
     journals: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,6 +411,7 @@ def test_a_journal_without_a_lock_is_adopted_although_its_process_was_gone_befor
     assert agent.seqs() == [0]
 
 
+@proves("adopted-lock-not-opened", "the lock file of an adopted journal is not opened", condition=True)
 def test_a_late_word_of_a_dead_rank_does_not_cost_the_lock_of_its_journal(journals) -> None:
     journal = rank_that(journals, "say(1)" + KILL)
     agent = Agent(journals)

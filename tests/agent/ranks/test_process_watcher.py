@@ -9,17 +9,8 @@ import sys
 import pytest
 
 from chiplog_agent.ranks.process_watcher import ProcessExit, ProcessWatcher
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "a process costs an agent one descriptor",
-        "one-descriptor-per-process",
-        value="None",
-        test="test_a_process_costs_one_descriptor_however_many_producers_it_has",
-    ),
-]
 
 
 def test_the_end_of_a_killed_process_gets_a_time() -> None:
@@ -76,6 +67,7 @@ def test_what_is_no_pid_of_a_living_process_is_left_to_the_lock() -> None:
     assert not deaths.look(1)
 
 
+@proves("one-descriptor-per-process", "a process costs an agent one descriptor", value="None")
 def test_a_process_costs_one_descriptor_however_many_producers_it_has() -> None:
     def n_descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))

@@ -6,35 +6,9 @@ import pytest
 
 from chiplog_agent.stats.claims import Claims, bounded_claim, resolve, visible_gpus
 from chiplog_agent.stats.frames import Gpu, MigDevice
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
 TABLE = "test_each_rank_gets_the_gpus_that_cuda_gives_it"
-SAFEGUARDS = [
-    Safeguard(
-        "of several visible GPUs a rank of a launcher owns that of its local rank",
-        "local-rank-owns-gpu",
-        condition=False,
-        test="test_each_rank_gets_the_gpus_that_cuda_gives_it",
-    ),
-    Safeguard(
-        "indices count as CUDA does, the fastest first",
-        "cuda-order-fastest-first",
-        condition=False,
-        test="test_each_rank_gets_the_gpus_that_cuda_gives_it",
-    ),
-    Safeguard(
-        "the device that torch uses counts before the local rank",
-        "torch-device-first",
-        condition=False,
-        test="test_each_rank_gets_the_gpus_that_cuda_gives_it",
-    ),
-    Safeguard(
-        "NVML's process list corrects a claim",
-        "nvml-corrects-claims",
-        value="own",
-        test="test_nvmls_process_list_corrects_a_claim_and_stays_when_the_rank_frees_its_memory",
-    ),
-]
 
 # As `nvidia-smi -L` prints them: UUIDs in the order of PCI addresses. GPU 2 is the fastest.
 A = "GPU-3b53f6a1-9d0e-4c5f-8f5e-1c6f5a0d7e10"
@@ -50,6 +24,11 @@ def under_torchrun(n: int, **claim: Any) -> list[dict[str, Any]]:
     return [claim | {"local": local} for local in range(n)]
 
 
+@proves(
+    "local-rank-owns-gpu", "of several visible GPUs a rank of a launcher owns that of its local rank", condition=False
+)
+@proves("cuda-order-fastest-first", "indices count as CUDA does, the fastest first", condition=False)
+@proves("torch-device-first", "the device that torch uses counts before the local rank", condition=False)
 @pytest.mark.parametrize(
     ("gpus", "claims", "expected"),
     [
@@ -153,6 +132,7 @@ def test_nothing_is_said_before_nvml_has_counted_and_each_result_once() -> None:
     assert claims.take_changes() == []
 
 
+@proves("nvml-corrects-claims", "NVML's process list corrects a claim", value="own")
 def test_nvmls_process_list_corrects_a_claim_and_stays_when_the_rank_frees_its_memory() -> None:
     claims = Claims()
     claims.set_gpus(EQUAL)

@@ -14,25 +14,9 @@ from chiplog_agent.stats.sampler_process import (
     Holders,
 )
 from tests.support.gpu_sampler import GPU0, GPU1, GpuSampler, lines, of, tables
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
 MIG = [f"MIG-00000001-0000-0000-0000-00000000000{number}" for number in range(2)]
-
-SAFEGUARDS = [
-    Safeguard(
-        "a bare context on another GPU makes it not a rank's",
-        "bare-context-is-incidental",
-        part="_INCIDENTAL_SHARE",
-        new="0",
-        test="test_the_gpus_that_a_ranks_processes_use_are_told_when_they_change",
-    ),
-    Safeguard(
-        "where the kernel has a driver the agent does not load its library",
-        "library-stays-out-of-agent",
-        part="os.path.exists(_KERNEL_DRIVER) or ",
-        test="test_a_driver_is_found_without_its_library_where_the_kernel_has_it",
-    ),
-]
 
 
 def test_every_metric_comes_in_its_unit(node: GpuSampler) -> None:
@@ -106,6 +90,12 @@ def test_mig_instances_are_devices_of_their_own(node: GpuSampler) -> None:
     assert table.gpus[1].instances == (MigDevice(MIG[0], 3, 0), MigDevice(MIG[1], 4, 0))
 
 
+@proves(
+    "bare-context-is-incidental",
+    "a bare context on another GPU makes it not a rank's",
+    part="_INCIDENTAL_SHARE",
+    new="0",
+)
 def test_the_gpus_that_a_ranks_processes_use_are_told_when_they_change(node: GpuSampler) -> None:
     """Its child trains on GPU 1; the first GPU holds a bare context by mistake. A stranger is on both."""
     code = "import subprocess, sys; c = subprocess.Popen(['sleep', '600']); print(c.pid, flush=True); input()"
@@ -127,6 +117,11 @@ def test_the_gpus_that_a_ranks_processes_use_are_told_when_they_change(node: Gpu
             rank.kill()
 
 
+@proves(
+    "library-stays-out-of-agent",
+    "where the kernel has a driver the agent does not load its library",
+    part="os.path.exists(_KERNEL_DRIVER) or ",
+)
 def test_a_driver_is_found_without_its_library_where_the_kernel_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

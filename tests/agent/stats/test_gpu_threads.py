@@ -12,42 +12,12 @@ from chiplog_agent.stats.sampler_process import (
     Message,
 )
 from tests.support.gpu_sampler import GPU0, GPU1, GPU2, GpuSampler, events, lines, of, tables
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "NVML is initialised again while GPUs are lost",
-        "nvml-retried-while-lost",
-        new="if self._stats is None:",
-        test="test_lost_gpus_are_errors_said_once_and_are_back_after_their_return",
-    ),
-    Safeguard(
-        "handles are dead until NVML was shut down",
-        "nvml-closed-before-retry",
-        test="test_lost_gpus_are_errors_said_once_and_are_back_after_their_return",
-    ),
-    Safeguard(
-        "a changed number of GPUs is noticed",
-        "gpu-count-change-noticed",
-        value="False",
-        test="test_a_gpu_that_comes_later_is_seen_and_one_that_goes_is_lost",
-    ),
-    Safeguard(
-        "NVML is not shut down under a call that hangs",
-        "nvml-open-under-hung-call",
-        value="True",
-        test="test_a_gpu_that_hangs_keeps_no_other_from_being_sampled_while_one_is_lost",
-    ),
-    Safeguard(
-        "a lost GPU is an error",
-        "lost-gpu-is-error",
-        part='"error"',
-        new='"info"',
-        test="test_lost_gpus_are_errors_said_once_and_are_back_after_their_return",
-    ),
-]
+from tests.support.safeguard import proves
 
 
+@proves("nvml-retried-while-lost", "NVML is initialised again while GPUs are lost", new="if self._stats is None:")
+@proves("nvml-closed-before-retry", "handles are dead until NVML was shut down")
+@proves("lost-gpu-is-error", "a lost GPU is an error", part='"error"', new='"info"')
 @pytest.mark.parametrize(
     ("word", "devices", "reason"),
     [
@@ -83,6 +53,7 @@ def test_a_device_is_back_within_5_s_of_its_return() -> None:
     assert CHECK_INTERVAL_S + RETRY_MAX_S < 5.0
 
 
+@proves("gpu-count-change-noticed", "a changed number of GPUs is noticed", value="False")
 def test_a_gpu_that_comes_later_is_seen_and_one_that_goes_is_lost(node: GpuSampler) -> None:
     node.feed.start()
     node.run(lambda messages: bool(of(messages, GPU1)))
@@ -99,6 +70,7 @@ def test_a_gpu_that_comes_later_is_seen_and_one_that_goes_is_lost(node: GpuSampl
     assert not events(messages, "gpu.back", GPU0)
 
 
+@proves("nvml-open-under-hung-call", "NVML is not shut down under a call that hangs", value="True")
 def test_a_gpu_that_hangs_keeps_no_other_from_being_sampled_while_one_is_lost(node: GpuSampler) -> None:
     """NVML cannot be initialised again while a call hangs; the devices that work continue."""
     node.tell("gpus=3")

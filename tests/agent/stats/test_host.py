@@ -16,18 +16,8 @@ import pytest
 from chiplog_agent.stats.cgroup import MemoryGroup
 from chiplog_agent.stats.host import HostStats
 from chiplog_agent.stats.process_tree import ProcessStats
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "each rank shows the memory of its own control group",
-        "own-memory-group",
-        part="rank.pid",
-        new="min(self._ranks)",
-        test="test_the_agents_host_and_each_ranks_group_are_told_apart",
-    ),
-]
 
 GIB = 1 << 30
 EVERYWHERE = {
@@ -212,6 +202,9 @@ def test_the_root_group_of_cgroup_v2_accounts_for_nothing(tmp_path: Path) -> Non
     assert tree(tmp_path, "0::/\n", V2, {"cgroup.procs": ""}).read(GIB) is None
 
 
+@proves(
+    "own-memory-group", "each rank shows the memory of its own control group", part="rank.pid", new="min(self._ranks)"
+)
 def test_the_agents_host_and_each_ranks_group_are_told_apart(tmp_path: Path) -> None:
     """Two ranks in jobs with limits of their own; `proc` holds their files, the processes are real."""
     ranks = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2)]

@@ -15,24 +15,8 @@ from chiplog_agent.stats.lease import SamplerLease
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.hosts import Centre
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "one agent of a node samples the host",
-        "one-agent-samples-host",
-        condition=False,
-        test="test_a_second_agent_of_a_collector_leaves_the_host_to_the_first_until_that_is_killed",
-    ),
-    Safeguard(
-        "agents of different collectors each sample",
-        "lease-per-collector",
-        part="node, _canonical(collector)",
-        new="node",
-        test="test_a_lease_is_of_one_boot_node_and_collector",
-    ),
-]
 
 
 @pytest.fixture
@@ -54,6 +38,9 @@ def test_a_lease_has_one_holder_and_is_free_once_that_closes_it(boot: str) -> No
     second.close()
 
 
+@proves(
+    "lease-per-collector", "agents of different collectors each sample", part="node, _canonical(collector)", new="node"
+)
 def test_a_lease_is_of_one_boot_node_and_collector(boot: str) -> None:
     cases = [
         (boot, "node-a", "tcp://head:4100"),
@@ -113,6 +100,7 @@ def agents(tmp_path: Path) -> Iterator[tuple[Centre, Second, Second]]:
         node.stop()
 
 
+@proves("one-agent-samples-host", "one agent of a node samples the host", condition=False)
 def test_a_second_agent_of_a_collector_leaves_the_host_to_the_first_until_that_is_killed(
     agents: tuple[Centre, Second, Second],
 ) -> None:

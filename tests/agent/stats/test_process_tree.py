@@ -19,29 +19,9 @@ from chiplog_agent.stats.process_tree import (
     _Tree,
     read_stat,
 )
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
-SAFEGUARDS = [
-    Safeguard(
-        "the CPU time of children that live shorter than a period counts",
-        "short-children-cpu-counts",
-        value="max(own, 0)",
-        test="test_children_that_live_50_ms_count_with_all_their_cpu_time",
-    ),
-    Safeguard(
-        "a child's CPU time counts once, when it runs and not again when it is waited for",
-        "child-cpu-counts-once",
-        value="-waited_for",
-        test="test_a_child_that_was_sampled_counts_once_also_after_its_parent_waited_for_it",
-    ),
-    Safeguard(
-        "a rank's CPU time is not its parent's, too, once the parent has waited for it",
-        "waited-rank-cpu-apart",
-        part="+ _ended(rank.tree.apart, tree.apart)",
-        test="test_a_rank_that_its_parent_waits_for_is_no_cpu_time_of_the_parent",
-    ),
-]
 CHILD = "import sys; print('up', flush=True); sys.stdin.read()"
 PRELUDE = f"""
 import os, subprocess, sys, threading, time
@@ -208,6 +188,9 @@ def used(rank: "subprocess.Popen[str]") -> float:
     return float(line(rank))
 
 
+@proves(
+    "short-children-cpu-counts", "the CPU time of children that live shorter than a period counts", value="max(own, 0)"
+)
 def test_children_that_live_50_ms_count_with_all_their_cpu_time(start: Start) -> None:
     """Ten children after each other use 0.05 s each, nearly all of what the rank uses."""
     rank = start("""
@@ -239,6 +222,11 @@ def test_a_child_that_starts_in_the_tick_of_a_sample_counts() -> None:
     assert _spent_ticks(rank, _Tree({1: root, 2: child}, {})) == 4
 
 
+@proves(
+    "child-cpu-counts-once",
+    "a child's CPU time counts once, when it runs and not again when it is waited for",
+    value="-waited_for",
+)
 @pytest.mark.full
 def test_a_child_that_was_sampled_counts_once_also_after_its_parent_waited_for_it(start: Start) -> None:
     rank = start("""
@@ -304,6 +292,11 @@ burn(0.6); burn(1.2)""")
         say(rank)
 
 
+@proves(
+    "waited-rank-cpu-apart",
+    "a rank's CPU time is not its parent's, too, once the parent has waited for it",
+    part="+ _ended(rank.tree.apart, tree.apart)",
+)
 @pytest.mark.full
 def test_a_rank_that_its_parent_waits_for_is_no_cpu_time_of_the_parent(start: Start) -> None:
     parent = start("""

@@ -14,29 +14,9 @@ from chiplog_agent.stats import sampler as sampler_module
 from chiplog_agent.stats import sampler_process as sampler_process_module
 from chiplog_agent.stats.host import HostStats
 from chiplog_agent.stats.sampler_process import Message, Sample, SamplerLog, SamplerProcess
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import TIMES, wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "a GPU driver, which can hang, is never used in the agent's process",
-        "driver-never-in-agent",
-        part="and not has_driver()",
-        test="test_with_a_driver_the_sampler_is_a_process",
-    ),
-    Safeguard(
-        "threads that hang do not accumulate in the agent",
-        "hung-thread-gets-process",
-        part="not self._killed",
-        new="True",
-        test="test_a_thread_that_hangs_is_replaced_by_a_process",
-    ),
-    Safeguard(
-        "a driver that is installed later is sampled by a process",
-        "new-driver-ends-thread",
-        test="test_a_driver_that_appears_ends_the_thread",
-    ),
-]
 WAIT_S = (
     40.0 * TIMES
 )  # as of tests.support.gpu_sampler: generous, and a safeguard that is switched off is seen within it
@@ -99,6 +79,11 @@ def test_the_same_samples_come_from_a_thread(feed: SamplerProcess) -> None:
     assert set(samples(messages)[-1].names) >= set(other.names)
 
 
+@proves(
+    "driver-never-in-agent",
+    "a GPU driver, which can hang, is never used in the agent's process",
+    part="and not has_driver()",
+)
 def test_with_a_driver_the_sampler_is_a_process(feed: SamplerProcess, driver: list[str]) -> None:
     driver.clear()
     feed.start()
@@ -106,6 +91,7 @@ def test_with_a_driver_the_sampler_is_a_process(feed: SamplerProcess, driver: li
     assert not threads()
 
 
+@proves("new-driver-ends-thread", "a driver that is installed later is sampled by a process")
 def test_a_driver_that_appears_ends_the_thread(
     feed: SamplerProcess, driver: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +104,9 @@ def test_a_driver_that_appears_ends_the_thread(
     wait_until(lambda: not threads(), "the end of the thread")
 
 
+@proves(
+    "hung-thread-gets-process", "threads that hang do not accumulate in the agent", part="not self._killed", new="True"
+)
 def test_a_thread_that_hangs_is_replaced_by_a_process(feed: SamplerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler_process_module, "SILENT_MIN_S", 0.5)
     released = threading.Event()

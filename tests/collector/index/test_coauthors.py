@@ -8,35 +8,8 @@ import pytest
 from chiplog_schemas.model.events import EventKind
 from tests.support.collector_log import START_US, Rank, block_of, whole
 from tests.support.index import Index
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "rank 0 of ranks that the primary started becomes the primary",
-        "child-rank-becomes-primary",
-        value="False",
-        test="test_rank_0_is_primary_and_its_driver_writes_beside_it_whichever_came_first",
-    ),
-    Safeguard(
-        "a driver whose events arrive after its ranks' is not refused",
-        "late-driver-not-refused",
-        condition=False,
-        test="test_rank_0_is_primary_and_its_driver_writes_beside_it_whichever_came_first",
-    ),
-    Safeguard(
-        "what a driver wrote stays when its ranks come",
-        "coauthor-rows-stay",
-        part="i.is_primary OR i.is_coauthor",
-        new="i.is_primary",
-        test="test_rank_0_is_primary_and_its_driver_writes_beside_it_whichever_came_first",
-    ),
-    Safeguard(
-        "a launcher that arrives after its training has ended does not take the run from it",
-        "late-launcher-not-primary",
-        condition=False,
-        test="test_a_training_is_primary_of_its_launchers_run_on_any_node_whichever_came_first",
-    ),
-]
 REFUSALS = "SELECT kind FROM events WHERE kind LIKE '%refused' OR kind = 'config_drift' OR kind = 'quarantined'"
 CONFIG = "SELECT key, value->>'$', label FROM config ORDER BY ALL"
 
@@ -70,6 +43,14 @@ def rank0(number: int = 1, launch: str = "spark-1", **more: object) -> Rank:
     return Rank(number, **({"label": "rank0", "sets_run": True} | said | more))
 
 
+@proves("child-rank-becomes-primary", "rank 0 of ranks that the primary started becomes the primary", value="False")
+@proves("late-driver-not-refused", "a driver whose events arrive after its ranks' is not refused", condition=False)
+@proves(
+    "coauthor-rows-stay",
+    "what a driver wrote stays when its ranks come",
+    part="i.is_primary OR i.is_coauthor",
+    new="i.is_primary",
+)
 @pytest.mark.parametrize("is_driver_first", [True, False])
 def test_rank_0_is_primary_and_its_driver_writes_beside_it_whichever_came_first(
     index: Index, is_driver_first: bool
@@ -107,6 +88,11 @@ def test_a_second_training_and_a_notebook_that_is_started_again_keep_what_was_wr
     assert index.sql("SELECT count(*) FROM files") == [(3,)]
 
 
+@proves(
+    "late-launcher-not-primary",
+    "a launcher that arrives after its training has ended does not take the run from it",
+    condition=False,
+)
 @pytest.mark.parametrize("is_launcher_first", [True, False])
 @pytest.mark.parametrize("trains", [{"rank": 0}, {"rank": 0, "node": "node-b"}, {"rank": None, "fallback": True}])
 def test_a_training_is_primary_of_its_launchers_run_on_any_node_whichever_came_first(

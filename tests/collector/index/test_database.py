@@ -22,7 +22,7 @@ from chiplog_schemas.storage.segment_format import list_segments
 from tests.support.collector_log import LOG_ID, START_US, VIEWS, Rank, block_of, whole
 from tests.support.index import Index, copy_of
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sample_log import everything, place_of
 from tests.support.waiting import WAIT_S
 
@@ -33,15 +33,6 @@ TABLES = {
     12: "9446fcda4e4e6d54",
 }  # migration -> digest of the columns of its tables
 ROLLUP_TEXTS = {1: "d0e69d80340b2c11"}  # number -> digest of the words of their statements
-SAFEGUARDS = [
-    Safeguard(
-        "a quarantine without lost events does not count as damage after a restart",
-        "lossless-quarantine-is-no-damage",
-        part="loses_events",
-        new="kind IN (-1, 2, 5)",
-        test="test_whether_events_were_lost_with_what_is_set_aside_is_the_same_after_a_restart",
-    ),
-]
 
 
 def test_what_was_written_is_loaded_again(index: Index) -> None:
@@ -158,6 +149,12 @@ def newer_block() -> bytes:
     return bytes(block)
 
 
+@proves(
+    "lossless-quarantine-is-no-damage",
+    "a quarantine without lost events does not count as damage after a restart",
+    part="loses_events",
+    new="kind IN (-1, 2, 5)",
+)
 @pytest.mark.parametrize(
     ("payload", "code", "loses_events"),
     [

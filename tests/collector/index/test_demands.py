@@ -7,21 +7,8 @@ import pytest
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from tests.support.collector_log import Rank, whole
 from tests.support.index import Index
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "all ranks of a launch are in the run that was decided for it",
-        "launch-in-one-run",
-        value="None",
-        test="test_a_run_that_must_be_new_and_is_not_is_kept_under_another_name_for_all_of_its_launch",
-    ),
-    Safeguard(
-        "what was decided of a launch is kept over a restart of the index",
-        "demands-survive-restart",
-        test="test_a_run_that_must_be_new_and_is_not_is_kept_under_another_name_for_all_of_its_launch",
-    ),
-]
 RUNS = "SELECT run_id, count(DISTINCT label) FROM labels GROUP BY ALL ORDER BY ALL"
 REFUSED = (
     "SELECT run_id, label, level, body->>'asked', body->>'used' FROM events WHERE kind = 'resume_refused' ORDER BY ALL"
@@ -35,6 +22,8 @@ def of(launch: str, number: int, rank: int, demand: str | None, **more: object) 
     return made
 
 
+@proves("launch-in-one-run", "all ranks of a launch are in the run that was decided for it", value="None")
+@proves("demands-survive-restart", "what was decided of a launch is kept over a restart of the index")
 def test_a_run_that_must_be_new_and_is_not_is_kept_under_another_name_for_all_of_its_launch(index: Index) -> None:
     index.take(whole(of("first", 0, 0, None)))
     index.take(whole(of("second", 1, 0, "never")))

@@ -15,36 +15,9 @@ from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.sql import rollups_sql
 from tests.support.collector_log import LOG_ID, START_US, Rank, block_of, whole
 from tests.support.index import Index
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sample_log import everything
 
-SAFEGUARDS = [
-    Safeguard(
-        "rollups of another version are computed again without the log",
-        "rollups-need-no-rebuild",
-        condition=False,
-        test="test_rollups_of_another_version_are_computed_again_from_the_tables",
-    ),
-    Safeguard(
-        "a lack of space to sort facts stops nothing",
-        "sorting-stops-nothing",
-        condition=True,
-        test="test_what_cannot_be_sorted_for_lack_of_space_stays_and_is_tried_later",
-    ),
-    Safeguard(
-        "a lack of space to merge rollups stops nothing",
-        "merging-stops-nothing",
-        condition=True,
-        test="test_what_cannot_be_merged_for_lack_of_space_is_tried_later",
-    ),
-    Safeguard(
-        "a console's lines follow the label of its owner",
-        "console-follows-owner",
-        part=".union(*(state.consoles.get(n, ()) for n in changed))",
-        new="",
-        test="test_the_rollups_are_those_of_the_plain_query_after_any_history",
-    ),
-]
 SERIES = ("metric_series", "phase_series")
 VALUES = (0.0, -1.5, 3.0, 1e6, -1e6, math.nan, math.inf, -math.inf, 0.1)  # sums are exact enough in any order
 
@@ -111,6 +84,12 @@ def history(chooser: random.Random) -> list[Any]:
     return blocks
 
 
+@proves(
+    "console-follows-owner",
+    "a console's lines follow the label of its owner",
+    part=".union(*(state.consoles.get(n, ()) for n in changed))",
+    new="",
+)
 def test_the_rollups_are_those_of_the_plain_query_after_any_history(small_pieces: None, index: Index, rounds) -> None:
     for seed in rounds(2):
         chooser = random.Random(seed)
@@ -153,6 +132,7 @@ def test_a_piece_is_sorted_by_run_key_producer_and_step(index: Index, monkeypatc
     assert rows == sorted(rows)
 
 
+@proves("sorting-stops-nothing", "a lack of space to sort facts stops nothing", condition=True)
 def test_what_cannot_be_sorted_for_lack_of_space_stays_and_is_tried_later(
     small_pieces: None, index: Index, monkeypatch, caplog
 ) -> None:
@@ -174,6 +154,7 @@ def test_what_cannot_be_sorted_for_lack_of_space_stays_and_is_tried_later(
     assert index.sql("SELECT (SELECT count(*) FROM base.metrics), count(*) FROM metrics") == [(20, 29)]
 
 
+@proves("rollups-need-no-rebuild", "rollups of another version are computed again without the log", condition=False)
 def test_rollups_of_another_version_are_computed_again_from_the_tables(index: Index) -> None:
     index.take(*everything())
     before = index.views()
@@ -208,6 +189,7 @@ def test_rows_that_were_not_merged_before_a_start_are_merged_after_it(index: Ind
     assert index.sql("SELECT count(*), max(last_step) FROM base.metric_series") == [(1, 29)]
 
 
+@proves("merging-stops-nothing", "a lack of space to merge rollups stops nothing", condition=True)
 def test_what_cannot_be_merged_for_lack_of_space_is_tried_later(
     small_pieces: None, index: Index, monkeypatch, caplog
 ) -> None:

@@ -37,52 +37,10 @@ from tests.support.collector_log import VIEWS, Rank, contents_of, receipt, whole
 from tests.support.index import Index
 from tests.support.lock_holder import lock_holder
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sample_log import everything, place_of
 from tests.support.waiting import WAIT_S
 
-SAFEGUARDS = [
-    Safeguard(
-        "nothing is removed while the database lacks something of the log",
-        "chores-only-when-caught-up",
-        new="after_step(behind)",
-        test="test_while_the_writer_is_held_the_database_counts_as_behind",
-    ),
-    Safeguard(
-        "a disk that refuses to show what is old costs no query",
-        "failing-chores-wait",
-        value="()",
-        test="test_a_disk_that_refuses_to_show_what_is_old_costs_nothing_else",
-    ),
-    Safeguard(
-        "a query flushes what was synced before it",
-        "query-flushes",
-        test="test_a_query_sees_all_that_was_synced",
-    ),
-    Safeguard(
-        "a query does not wait for an index that cannot write",
-        "unwritable-index-answers",
-        test="test_a_query_does_not_wait_for_an_index_that_cannot_write",
-    ),
-    Safeguard(
-        "one index at a time writes the file of a directory",
-        "one-index-per-directory",
-        new="from chiplog_schemas.process.file_lock import Lock\nlock = Lock(place.collector / 'other.lock')",
-        test="test_an_index_waits_for_the_end_of_another",
-    ),
-    Safeguard(
-        "an index that another one kept waiting is no crash: the next one's first query waits for the whole log",
-        "held-index-is-no-crash",
-        condition=True,
-        test="test_an_index_after_one_that_waited_too_long_still_lets_the_first_query_wait",
-    ),
-    Safeguard(
-        "the first query does not wait for a new interpreter that imports DuckDB",
-        "first-parser-forked",
-        value="[]",
-        test="test_the_first_query_is_parsed_by_a_fork_of_the_index",
-    ),
-]
 PAGE_BYTES = 4096
 
 
@@ -177,6 +135,11 @@ def test_waiting_for_the_file_ends_with_standard_input(index: Index) -> None:
     assert not set_aside_files(place)
 
 
+@proves(
+    "one-index-per-directory",
+    "one index at a time writes the file of a directory",
+    new="from chiplog_schemas.process.file_lock import Lock\nlock = Lock(place.collector / 'other.lock')",
+)
 def test_an_index_waits_for_the_end_of_another(index: Index) -> None:
     index.take(*everything(n_steps=5))
     place = put(index)
@@ -200,6 +163,11 @@ def test_an_index_waits_for_the_end_of_another(index: Index) -> None:
         assert connection.execute("SELECT count(*) > 0 FROM metrics").fetchone() == (True,)
 
 
+@proves(
+    "held-index-is-no-crash",
+    "an index that another one kept waiting is no crash: the next one's first query waits for the whole log",
+    condition=True,
+)
 def test_an_index_after_one_that_waited_too_long_still_lets_the_first_query_wait(tmp_path, monkeypatch) -> None:
     place = paths_for_root(tmp_path)
     waits: list[float] = []
@@ -215,6 +183,11 @@ def test_an_index_after_one_that_waited_too_long_still_lets_the_first_query_wait
 # -- between two transactions --
 
 
+@proves(
+    "chores-only-when-caught-up",
+    "nothing is removed while the database lacks something of the log",
+    new="after_step(behind)",
+)
 def test_while_the_writer_is_held_the_database_counts_as_behind(index: Index, monkeypatch) -> None:
     monkeypatch.setattr(index_module, "_input_ended", lambda wait_s, demand=None: False)
     index.take(*everything(n_steps=5))
@@ -233,6 +206,7 @@ def test_while_the_writer_is_held_the_database_counts_as_behind(index: Index, mo
     assert told == [True, True]
 
 
+@proves("failing-chores-wait", "a disk that refuses to show what is old costs no query", value="()")
 def test_a_disk_that_refuses_to_show_what_is_old_costs_nothing_else(index: Index, caplog) -> None:
     index.take(*everything(n_steps=5))
     place = put(index)
@@ -461,6 +435,7 @@ def log_step(index: Index, synced: Watermark, number: int) -> None:
     synced.set(index.log.next_number)
 
 
+@proves("query-flushes", "a query flushes what was synced before it")
 @pytest.mark.parametrize("quiet_s", [0.0, 0.2])
 def test_a_query_sees_all_that_was_synced(index: Index, writer: Writer, monkeypatch, quiet_s: float) -> None:
     monkeypatch.setattr(demand_module, "INDEX_FLUSH_INTERVAL_S", 3600.0)
@@ -490,6 +465,7 @@ def test_while_clients_ask_the_index_flushes_often(index: Index, writer: Writer,
         writer.demand.ask()  # demands no flush
 
 
+@proves("unwritable-index-answers", "a query does not wait for an index that cannot write")
 def test_a_query_does_not_wait_for_an_index_that_cannot_write(index: Index, writer: Writer, monkeypatch) -> None:
     refused = threading.Event()
 
@@ -512,6 +488,7 @@ def test_a_query_does_not_wait_for_an_index_that_cannot_write(index: Index, writ
 # -- how it ends --
 
 
+@proves("first-parser-forked", "the first query does not wait for a new interpreter that imports DuckDB", value="[]")
 def test_the_first_query_is_parsed_by_a_fork_of_the_index(index: Index) -> None:
     place = put(index)
     ensure_private_dir(place.run)

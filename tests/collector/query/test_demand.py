@@ -12,28 +12,8 @@ from chiplog_collector.query import demand as demand_module
 from chiplog_collector.query.demand import FLUSH_SHARED_S, QueryDemand, is_queried
 from chiplog_collector.query.running import PAGE_BYTES, QUERIED_AT, RunningQueries, digest_of
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_INTERVAL_SLOW_S, QUERIED_FOR_S
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "a query that shares a flush waits until it is done",
-        "shared-flush-awaited",
-        test="test_a_query_that_shares_a_flush_waits_until_it_is_done",
-    ),
-    Safeguard(
-        "only one query waits for an index that is behind",
-        "one-query-waits-for-late-index",
-        value="self._n_demanded",
-        test="test_one_query_waits_for_an_index_that_is_behind_and_later_ones_do_not",
-    ),
-    Safeguard(
-        "a query waits for a flush, but not forever",
-        "flush-wait-bounded",
-        part=", max(0.0, wait_s)",
-        test="test_a_query_waits_a_bounded_time",
-    ),
-]
 
 
 class Clock:
@@ -84,6 +64,7 @@ def test_a_query_wakes_the_writer_and_those_that_come_soon_after_it_share_its_fl
     demand.close()
 
 
+@proves("shared-flush-awaited", "a query that shares a flush waits until it is done")
 def test_a_query_that_shares_a_flush_waits_until_it_is_done() -> None:
     demand = QueryDemand(clock=Clock())
     demand.ask()
@@ -99,6 +80,7 @@ def test_a_query_that_shares_a_flush_waits_until_it_is_done() -> None:
     demand.close()
 
 
+@proves("one-query-waits-for-late-index", "only one query waits for an index that is behind", value="self._n_demanded")
 def test_one_query_waits_for_an_index_that_is_behind_and_later_ones_do_not(monkeypatch) -> None:
     monkeypatch.setattr(demand_module, "FLUSH_WAIT_S", 0.01)
     clock = Clock()
@@ -114,6 +96,7 @@ def test_one_query_waits_for_an_index_that_is_behind_and_later_ones_do_not(monke
     demand.close()
 
 
+@proves("flush-wait-bounded", "a query waits for a flush, but not forever", part=", max(0.0, wait_s)")
 def test_a_query_waits_a_bounded_time(monkeypatch) -> None:
     monkeypatch.setattr(demand_module, "FLUSH_WAIT_S", 0.05)
     demand = QueryDemand()

@@ -11,22 +11,8 @@ from chiplog_schemas.limits import RESULT_IDLE_S
 from chiplog_schemas.query.query_messages import QueryMessage, QueryMessageKind, parse
 from chiplog_schemas.query.result_file import ResultFile, ResultSpace
 from chiplog_schemas.security.zap import PeerConnection
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "only so many results are kept at a time",
-        "kept-results-bounded",
-        condition=False,
-        test="test_only_so_many_results_are_kept",
-    ),
-    Safeguard(
-        "a result that no client reads is dropped",
-        "idle-result-dropped",
-        condition=False,
-        test="test_a_result_is_dropped_when_it_is_idle_or_its_connection_is_closed",
-    ),
-]
 KEY, OTHER = (b"peer", b"12345678"), (b"other", b"12345678")
 
 
@@ -62,6 +48,7 @@ def test_a_result_is_read_in_parts_by_its_connection_only(space: ResultSpace) ->
     assert space.n_bytes == 0
 
 
+@proves("kept-results-bounded", "only so many results are kept at a time", condition=False)
 def test_only_so_many_results_are_kept(space: ResultSpace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_results, "RESULTS_KEPT_MAX", 2)
     kept = KeptResults()
@@ -72,6 +59,7 @@ def test_only_so_many_results_are_kept(space: ResultSpace, monkeypatch: pytest.M
     assert (len(kept), space.n_bytes) == (0, 0)
 
 
+@proves("idle-result-dropped", "a result that no client reads is dropped", condition=False)
 def test_a_result_is_dropped_when_it_is_idle_or_its_connection_is_closed(space: ResultSpace) -> None:
     kept = KeptResults()
     ours, theirs = os.pipe()

@@ -12,27 +12,8 @@ from chiplog_collector.query.running import (
     RunningQueries,
     digest_of,
 )
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a suspect runs alone",
-        "suspect-runs-alone",
-        new="if self._alone is not None:",
-        test="test_a_suspect_gets_its_turn_and_one_that_gives_up_holds_nobody",
-    ),
-    Safeguard(
-        "a suspect that ends normally is none any more",
-        "cleared-suspect-forgotten",
-        test="test_a_suspect_gets_its_turn_and_one_that_gives_up_holds_nobody",
-    ),
-    Safeguard(
-        "a suspect gets its turn in a stream of other queries",
-        "suspect-gets-its-turn",
-        condition=False,
-        test="test_a_suspect_gets_its_turn_and_one_that_gives_up_holds_nobody",
-    ),
-]
 BAD, GOOD, OTHER = (digest_of(sql, None) for sql in ("bad", "good", "other"))
 
 
@@ -86,6 +67,9 @@ def test_a_query_that_runs_several_times_at_once_is_blamed_once_for_one_end() ->
     assert not after.is_refused(GOOD)
 
 
+@proves("suspect-runs-alone", "a suspect runs alone", new="if self._alone is not None:")
+@proves("cleared-suspect-forgotten", "a suspect that ends normally is none any more")
+@proves("suspect-gets-its-turn", "a suspect gets its turn in a stream of other queries", condition=False)
 def test_a_suspect_gets_its_turn_and_one_that_gives_up_holds_nobody() -> None:
     page, clock = bytearray(PAGE_BYTES), Clock()
     RunningQueries(page, clock).begin(BAD)

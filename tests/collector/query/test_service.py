@@ -39,65 +39,8 @@ from tests.support.query_client import (
     Asker,
     assert_is_stopped,
 )
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "pings are answered while a disk hangs",
-        "slow-file-answers-pings",
-        new="self._request_answered(request, self._file_reader._read(question))",
-        test="test_a_disk_that_hangs_does_not_keep_the_service_from_answering",
-    ),
-    Safeguard(
-        "the first query after a quiet time waits for its flush",
-        "query-waits-for-flush",
-        test="test_the_first_query_after_a_quiet_time_waits_until_its_flush_is_done",
-    ),
-    Safeguard(
-        "a query asked in a time zone runs in it, and the next one does not",
-        "query-time-zone",
-        condition=False,
-        test="test_a_query_runs_in_the_time_zone_that_it_names",
-    ),
-    Safeguard(
-        "queries of clients that left are not run",
-        "queries-of-gone-clients-skipped",
-        value="False",
-        test="test_queries_of_clients_that_left_are_not_run_and_make_room",
-    ),
-    Safeguard(
-        "the result of a client that left does not keep its space on disk",
-        "result-of-gone-client-dropped",
-        test="test_the_result_of_a_client_that_leaves_is_dropped",
-    ),
-    Safeguard(
-        "a client cancels no query of another one",
-        "cancel-of-own-query-only",
-        part="(job.peer, job.id) == (peer, id)",
-        new="job.id == id",
-        test="test_a_client_cancels_its_queries_waiting_or_running_and_no_others",
-    ),
-    Safeguard(
-        "queries that wait for texts which hang the parser are not stuck",
-        "waiting-for-parser-not-stuck",
-        value="now >= worker.job.deadline + STUCK_AFTER_S",
-        test="test_texts_that_hang_the_parser_are_not_taken_for_queries_that_are_stuck",
-    ),
-    Safeguard(
-        "a query waits for the parser no longer than it may take",
-        "parser-wait-bounded",
-        part=".sql, job.deadline",
-        new=".sql",
-        test="test_texts_that_hang_the_parser_are_not_taken_for_queries_that_are_stuck",
-    ),
-    Safeguard(
-        "a parser that does not even die ends with the process",
-        "stuck-parser-ends-process",
-        part="or self._examiner.must_restart(now)",
-        test="test_a_parser_that_takes_no_text_for_ever_is_noticed",
-    ),
-]
 
 
 def open_index(tmp_path: Path, memory_bytes: int = QUERY_MEMORY_BYTES) -> duckdb.DuckDBPyConnection:
@@ -206,6 +149,11 @@ def test_a_client_that_reads_no_parts_gets_only_so_many(index, address, tmp_path
         service.close()
 
 
+@proves(
+    "slow-file-answers-pings",
+    "pings are answered while a disk hangs",
+    new="self._request_answered(request, self._file_reader._read(question))",
+)
 def test_a_disk_that_hangs_does_not_keep_the_service_from_answering(index, address, tmp_path, monkeypatch):
     goes_on = threading.Event()
 
@@ -241,6 +189,7 @@ def ask_for_part(asker: Asker, digest: bytes, offset: int, n_bytes: int) -> quer
 # -- the writer -------------------------------------------------------------------------------------------------------
 
 
+@proves("query-waits-for-flush", "the first query after a quiet time waits for its flush")
 def test_the_first_query_after_a_quiet_time_waits_until_its_flush_is_done(index, address):
     demand = QueryDemand()
     service = QueryService(index, address, demand=demand)
@@ -270,6 +219,7 @@ def test_the_parser_s_complaint_names_the_place(shared_asker):
     )
 
 
+@proves("query-time-zone", "a query asked in a time zone runs in it, and the next one does not", condition=False)
 def test_a_query_runs_in_the_time_zone_that_it_names(shared_asker):
     query = "SELECT strftime(TIMESTAMPTZ '2026-07-01 12:00:00+00', '%H') AS hour"
     for time_zone, hour in (("Europe/Berlin", "14"), ("", "12"), ("Asia/Tokyo", "21"), ("", "12"), ("", "12")):
@@ -300,6 +250,17 @@ def test_a_text_that_keeps_the_parser_busy_for_ever_costs_a_child_and_is_refused
     assert service._examiner.n_replaced == 1
 
 
+@proves(
+    "waiting-for-parser-not-stuck",
+    "queries that wait for texts which hang the parser are not stuck",
+    value="now >= worker.job.deadline + STUCK_AFTER_S",
+)
+@proves(
+    "parser-wait-bounded",
+    "a query waits for the parser no longer than it may take",
+    part=".sql, job.deadline",
+    new=".sql",
+)
 @pytest.mark.full
 def test_texts_that_hang_the_parser_are_not_taken_for_queries_that_are_stuck(index, address, monkeypatch):
     """Many workers wait for one parser: what is overdue there was not run yet, so that nothing has to be cancelled."""
@@ -318,6 +279,11 @@ def test_texts_that_hang_the_parser_are_not_taken_for_queries_that_are_stuck(ind
     service.close()
 
 
+@proves(
+    "stuck-parser-ends-process",
+    "a parser that does not even die ends with the process",
+    part="or self._examiner.must_restart(now)",
+)
 def test_a_parser_that_takes_no_text_for_ever_is_noticed(service, asker, monkeypatch):
     asker.rows("SELECT 1 AS a")
     assert not service.must_restart
@@ -448,6 +414,7 @@ def test_no_transaction_is_open_while_a_large_result_is_read(streaming):
     asker.close()
 
 
+@proves("result-of-gone-client-dropped", "the result of a client that left does not keep its space on disk")
 def test_the_result_of_a_client_that_leaves_is_dropped(streaming):
     asker = Asker(streaming.address)
     ask_for_parts(asker)
@@ -634,6 +601,7 @@ def test_a_client_that_leaves_without_its_answer_is_counted(service, asker):
     raise AssertionError("its answer was never in vain")
 
 
+@proves("queries-of-gone-clients-skipped", "queries of clients that left are not run", value="False")
 def test_queries_of_clients_that_left_are_not_run_and_make_room(service, asker, monkeypatch):
     run: list[str] = []
     check = service._examiner.check
@@ -668,6 +636,12 @@ def test_a_query_whose_client_leaves_while_it_runs_is_interrupted(service, asker
     assert time.monotonic() < max(deadlines), "it did not wait for their time-outs"
 
 
+@proves(
+    "cancel-of-own-query-only",
+    "a client cancels no query of another one",
+    part="(job.peer, job.id) == (peer, id)",
+    new="job.id == id",
+)
 def test_a_client_cancels_its_queries_waiting_or_running_and_no_others(service, asker):
     other = Asker(service.address)
     running = [asker.send(FOR_EVER) for _ in service._workers]

@@ -13,35 +13,8 @@ from chiplog_collector.query import sql_guard
 from chiplog_collector.query.sql_guard import FUNCTIONS_REFUSED, QueryRejected, SqlGuardProcess, check_query, lock_down
 from chiplog_schemas.limits import QUERY_CHARS_MAX
 from tests.support.query_client import NOT_A_SELECT
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "functions that parse a text which only they see are refused",
-        "text-parsing-functions-refused",
-        part='*("json_serialize_sql", "json_serialize_plan", "json_deserialize_sql"),',
-        test="test_everything_else_is_refused_in_one_line",
-    ),
-    Safeguard(
-        "a function of DuckDB that was not reviewed is detected",
-        "functions-reviewed",
-        part='"checkpoint", "force_checkpoint"',
-        new='"force_checkpoint"',
-        test="test_every_function_that_may_touch_more_than_the_database_is_known",
-    ),
-    Safeguard(
-        "a forked parser has no file of the index",
-        "parser-inherits-no-files",
-        condition=False,
-        test="test_a_forked_parser_has_nothing_of_its_process_and_ends_with_it",
-    ),
-    Safeguard(
-        "the memory of a forked parser is limited",
-        "parser-memory-bounded",
-        test="test_a_forked_parser_has_nothing_of_its_process_and_ends_with_it",
-    ),
-]
 
 # Functions that a SELECT can call, by what makes them harmless. A function of a newer DuckDB is in none of these until
 # it has been reviewed.
@@ -129,6 +102,11 @@ def test_one_statement_that_reads_is_admitted_as_it_is(sql, parser):
     assert check_query(sql, parser) == sql
 
 
+@proves(
+    "text-parsing-functions-refused",
+    "functions that parse a text which only they see are refused",
+    part='*("json_serialize_sql", "json_serialize_plan", "json_deserialize_sql"),',
+)
 @pytest.mark.parametrize("sql", NOT_A_SELECT)
 def test_everything_else_is_refused_in_one_line(sql, parser):
     with pytest.raises(QueryRejected) as refusal:
@@ -141,6 +119,12 @@ def test_every_function_that_is_refused_exists(parser):
     assert found >= FUNCTIONS_REFUSED
 
 
+@proves(
+    "functions-reviewed",
+    "a function of DuckDB that was not reviewed is detected",
+    part='"checkpoint", "force_checkpoint"',
+    new='"force_checkpoint"',
+)
 def test_every_function_that_may_touch_more_than_the_database_is_known(parser):
     query = (
         "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type IN ('table', 'table_macro') "
@@ -269,6 +253,8 @@ os._exit(0)  # the parser of a killed process ends, and with it this pipe
 """
 
 
+@proves("parser-inherits-no-files", "a forked parser has no file of the index", condition=False)
+@proves("parser-memory-bounded", "the memory of a forked parser is limited")
 def test_a_forked_parser_has_nothing_of_its_process_and_ends_with_it(tmp_path):
     (tmp_path / "of the index").touch()
     command = [sys.executable, "-P", "-c", FORK, str(tmp_path / "of the index")]

@@ -7,18 +7,9 @@ from chiplog_collector.receiver.agent_liveness import (
     AgentLiveness,
 )
 from chiplog_schemas.limits import PEER_SILENT_S, SENDERS_MAX
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
 A = b"A" * 16
-
-SAFEGUARDS = [
-    Safeguard(
-        "no agent is lost while the receiver did not listen",
-        "no-loss-while-deaf",
-        condition=False,
-        test="test_time_in_which_the_receiver_did_not_listen_is_nobodys_silence",
-    ),
-]
 
 
 def pass_time(
@@ -87,6 +78,7 @@ def test_whom_the_log_calls_lost_already_is_not_called_lost_again_and_said_to_be
     assert word is not None and word.is_here
 
 
+@proves("no-loss-while-deaf", "no agent is lost while the receiver did not listen", condition=False)
 def test_time_in_which_the_receiver_did_not_listen_is_nobodys_silence() -> None:
     presence = AgentLiveness({A: 1}, 0.0)
     assert pass_time(presence, 0.0, 5.0) == []

@@ -9,16 +9,8 @@ from chiplog_schemas.model.receipt import RestrictedSender, decode_receipt
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record, scan_records
 from chiplog_schemas.storage.record import encode as frame
 from tests.support.collector_log import START_US, Rank, block_of
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a SENDERS record fits",
-        "senders-record-fits",
-        condition=False,
-        test="test_a_senders_record_fits_however_many_senders_there_were",
-    ),
-]
 ONE, TWO = b"1" * 16, b"2" * 16
 
 
@@ -75,6 +67,7 @@ def test_each_record_is_its_senders_however_slices_gaps_and_permits_interleave()
         assert {sender: found[sender] for sender in done} == done, seed
 
 
+@proves("senders-record-fits", "a SENDERS record fits", condition=False)
 def test_a_senders_record_fits_however_many_senders_there_were() -> None:
     """Every agent that begins with an empty spool is a new one."""
     intake = CommitBuilder({})

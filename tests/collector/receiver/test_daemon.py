@@ -33,80 +33,8 @@ from tests.support.agent_by_hand import SENDER, Agent
 from tests.support.collector_log import Rank, whole
 from tests.support.marks import everyday
 from tests.support.ports import free_ports
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "a database that a reader's index creates is for its user only",
-        "applied-log-private",
-        part="umask=0o077,",
-        test="test_a_reader_applies_a_log_that_a_killed_collector_left",
-    ),
-    Safeguard(
-        "agents learn that clients ask",
-        "agents-told-of-queries",
-        value="False",
-        test="test_an_acknowledgement_reports_whether_a_client_has_asked",
-    ),
-    Safeguard(
-        "a system that starts no process for a while costs the index that while, and not the receiver",
-        "failed-spawn-retried",
-        value="ZeroDivisionError",
-        test="test_the_receiver_goes_on_while_the_index_cannot_be_started",
-    ),
-    Safeguard(
-        "a flood of small messages delays no commit and no signal",
-        "turn-bounded",
-        new="while True:",
-        test="test_a_turn_ends_however_many_messages_come",
-    ),
-    Safeguard(
-        "an agent that fell silent is missed since its last message",
-        "silent-since-last-message",
-        value="0.0",
-        test="test_how_long_an_agent_is_waited_for_depends_on_the_cause_of_its_sessions_end",
-    ),
-    Safeguard(
-        "an embedded collector does not exit while a client reads a large result",
-        "read-result-keeps-collector",
-        value="0.0",
-        test="test_an_embedded_collector_stays_while_a_client_reads_a_large_result",
-    ),
-    Safeguard(
-        "the first query starts the index of an embedded collector",
-        "query-starts-index",
-        value="False",
-        test="test_the_index_of_an_embedded_collector_starts_at_the_first_query",
-    ),
-    Safeguard(
-        "an embedded collector that ends leaves a database with everything",
-        "end-applies-log",
-        test="test_an_embedded_collector_that_ends_without_a_query_leaves_everything_in_the_database",
-    ),
-    Safeguard(
-        "a reader applies records of a killed collector that the database lacks",
-        "reader-applies-log",
-        test="test_a_reader_applies_records_that_a_database_lacks",
-    ),
-    Safeguard(
-        "a reader leaves the log of a service to its operator",
-        "log-of-other-host-left-alone",
-        value="has_log(where)",
-        test="test_a_reader_applies_a_log_that_a_killed_collector_left",
-    ),
-    Safeguard(
-        "a reader keeps no collector from its start",
-        "reader-applies-log",
-        new='daemons.start(where, daemons.COLLECTOR, ["--embedded"])',
-        test="test_a_collector_starts_after_a_reader_found_records_that_the_database_lacks",
-    ),
-    Safeguard(
-        "the index that a query starts applies the whole log before it answers",
-        "first-query-sees-log",
-        test="test_the_index_of_an_embedded_collector_starts_at_the_first_query",
-    ),
-]
 
 
 @pytest.fixture
@@ -146,6 +74,7 @@ def test_acknowledged_means_in_the_log_also_when_the_receiver_is_killed_at_once(
     assert kinds[-1] == Kind.RECEIPT
 
 
+@proves("agents-told-of-queries", "agents learn that clients ask", value="False")
 def test_an_acknowledgement_reports_whether_a_client_has_asked(bare_node, agent) -> None:
     agent.hello()
     agent.send(0, rank_of(0, 3))
@@ -279,6 +208,11 @@ def test_the_index_is_started_again_when_it_dies(bare_node, agent) -> None:
     assert bare_node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"]) == [{"n": 7}]
 
 
+@proves(
+    "failed-spawn-retried",
+    "a system that starts no process for a while costs the index that while, and not the receiver",
+    value="ZeroDivisionError",
+)
 @pytest.mark.full
 def test_the_receiver_goes_on_while_the_index_cannot_be_started(bare_node, agent) -> None:
     agent.hello()
@@ -326,6 +260,8 @@ def embedded(bare_node):
     agent.close()
 
 
+@proves("query-starts-index", "the first query starts the index of an embedded collector", value="False")
+@proves("first-query-sees-log", "the index that a query starts applies the whole log before it answers")
 def test_the_index_of_an_embedded_collector_starts_at_the_first_query(bare_node, embedded) -> None:
     assert not index_of(embedded), "no client needs it"
     assert not bare_node.place.index.exists()
@@ -334,12 +270,15 @@ def test_the_index_of_an_embedded_collector_starts_at_the_first_query(bare_node,
     assert "--first-wait" in command
 
 
+@proves("end-applies-log", "an embedded collector that ends leaves a database with everything")
 def test_an_embedded_collector_that_ends_without_a_query_leaves_everything_in_the_database(bare_node, embedded) -> None:
     bare_node.stop_collector()
     assert bare_node.place.index.exists()
     assert bare_node.sql("SELECT count(*) AS n FROM metrics") == [{"n": 3}]
 
 
+@proves("applied-log-private", "a database that a reader's index creates is for its user only", part="umask=0o077,")
+@proves("log-of-other-host-left-alone", "a reader leaves the log of a service to its operator", value="has_log(where)")
 def test_a_reader_applies_a_log_that_a_killed_collector_left(bare_node, embedded, capsys) -> None:
     embedded.kill()
     embedded.wait()
@@ -361,6 +300,7 @@ def test_a_reader_applies_a_log_that_a_killed_collector_left(bare_node, embedded
     assert bare_node.place.index.stat().st_mode & 0o777 == 0o600
 
 
+@proves("reader-applies-log", "a reader applies records of a killed collector that the database lacks")
 @pytest.mark.full
 def test_a_reader_applies_records_that_a_database_lacks(bare_node, embedded, capsys) -> None:
     bare_node.stop_collector()
@@ -413,6 +353,11 @@ def leave_unapplied_log(node, *, embedded: bool) -> None:
         os.kill(index, signal.SIGKILL)
 
 
+@proves(
+    "reader-applies-log",
+    "a reader keeps no collector from its start",
+    new='daemons.start(where, daemons.COLLECTOR, ["--embedded"])',
+)
 @pytest.mark.parametrize("embedded", everyday(1, [True, False]))
 @pytest.mark.full
 def test_a_collector_starts_after_a_reader_found_records_that_the_database_lacks(bare_node, embedded) -> None:
@@ -431,6 +376,11 @@ def test_a_collector_starts_after_a_reader_found_records_that_the_database_lacks
     assert n_applied == (3 if embedded else 0), "a reader leaves the log of an operator's collector alone"
 
 
+@proves(
+    "read-result-keeps-collector",
+    "an embedded collector does not exit while a client reads a large result",
+    value="0.0",
+)
 def test_an_embedded_collector_stays_while_a_client_reads_a_large_result(chiplog_dir) -> None:
     place = paths_for_root(chiplog_dir)
     ensure_private_dir(place.run)
@@ -515,6 +465,7 @@ def test_a_lost_agent_is_called_lost_once_however_often_the_receiver_starts(daem
     assert [unpack(record.payload)[:2] for record in said] == [[agent.sender, False]]
 
 
+@proves("silent-since-last-message", "an agent that fell silent is missed since its last message", value="0.0")
 @pytest.mark.parametrize("cause", LeaveCause)
 def test_how_long_an_agent_is_waited_for_depends_on_the_cause_of_its_sessions_end(daemons, cause) -> None:
     daemon = daemons()
@@ -639,6 +590,7 @@ def test_while_the_disk_refuses_nothing_is_taken_behind_the_receipt_that_waits(
         agent.close()
 
 
+@proves("turn-bounded", "a flood of small messages delays no commit and no signal", new="while True:")
 def test_a_turn_ends_however_many_messages_come(daemons, chiplog_dir) -> None:
     """A flood is faster than the receiver: each message is followed by another, and a slice waits for its commit."""
     daemon = daemons()

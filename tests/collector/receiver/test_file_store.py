@@ -33,28 +33,8 @@ from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.collector_log import START_US, Rank, apply, whole
 from tests.support.index import Index
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "a file gets its name only if its digest is right",
-        "file-digest-checked",
-        new="if part.offset != part.n_bytes:",
-        test="test_bytes_of_another_content_are_dropped",
-    ),
-    Safeguard(
-        "a content that is wanted again counts as young, because the row that names it comes later",
-        "wanted-content-is-young",
-        test="test_a_content_is_kept_under_its_digest_and_only_once",
-    ),
-    Safeguard(
-        "an agent gets STORED once the log has the record of the file",
-        "stored-after-log",
-        new="replies += self._act(self._machine.stored(token))",
-        test="test_a_file_is_stored_before_its_agent_is_told_and_the_log_says_so_first",
-    ),
-]
 
 ONE, TWO = bytes(range(32)), bytes(range(32, 64))
 DATA = b"weights" * 100_000
@@ -172,6 +152,10 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench.store.close()
 
 
+@proves(
+    "wanted-content-is-young",
+    "a content that is wanted again counts as young, because the row that names it comes later",
+)
 def test_a_content_is_kept_under_its_digest_and_only_once(bench: Bench) -> None:
     half = len(DATA) // 2
     open_ = Open(1, DIGEST, len(DATA))
@@ -192,6 +176,9 @@ def test_a_content_is_kept_under_its_digest_and_only_once(bench: Bench) -> None:
     assert bench.names() == [f"{NAME[:2]}/{NAME}"]
 
 
+@proves(
+    "file-digest-checked", "a file gets its name only if its digest is right", new="if part.offset != part.n_bytes:"
+)
 def test_bytes_of_another_content_are_dropped(bench: Bench) -> None:
     answers = bench.do(Open(1, DIGEST, 5), Write(1, b"wrong"), Finish(1))
     assert answers[-1] == ContentMismatch(1)
@@ -318,6 +305,11 @@ def logged(receiver: ReceiverDaemon) -> list[list[Any]]:
     return [unpack(item.payload) for item in items if isinstance(item, Record) and item.kind == Kind.STORED]
 
 
+@proves(
+    "stored-after-log",
+    "an agent gets STORED once the log has the record of the file",
+    new="replies += self._act(self._machine.stored(token))",
+)
 def test_a_file_is_stored_before_its_agent_is_told_and_the_log_says_so_first(
     receiver: ReceiverDaemon, agent: Agent
 ) -> None:

@@ -11,16 +11,8 @@ from chiplog_collector.receiver.index_process import _LAG_BYTES, IndexProcess
 from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.limits import FILES_LOOK_S
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a log that grows starts the index of an embedded collector",
-        "lag-starts-index",
-        value="False",
-        test="test_the_index_of_an_embedded_collector_starts_when_the_log_has_grown",
-    ),
-]
 LOG_BYTES = 100
 
 
@@ -53,6 +45,7 @@ def index_of(place: Paths, queries: Sequence[str], monkeypatch: pytest.MonkeyPat
     return found
 
 
+@proves("lag-starts-index", "a log that grows starts the index of an embedded collector", value="False")
 def test_the_index_of_an_embedded_collector_starts_when_the_log_has_grown(noted: Noted, place: Paths) -> None:
     noted.index.mind(1.0, LOG_BYTES + _LAG_BYTES - 1)
     assert not noted.started

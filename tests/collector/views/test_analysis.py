@@ -7,17 +7,8 @@ from tests.support.collector_log import Rank, whole
 from tests.support.index import Index
 from tests.support.marks import everyday
 from tests.support.random_facts import SEEDS, fill_randomly, rows_of
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a label that logged a step twice counts once in step_skew",
-        "label-counts-once",
-        part="bit_count(bit_or(p.bit))",
-        new="count(*)",
-        test="test_a_label_that_logged_a_step_in_two_attempts_counts_once",
-    ),
-]
 PLAIN_STEP_SKEW = """
 SELECT run_id, key, step, count(DISTINCT label) AS n_labels, min(value) AS min, median(value) AS median,
        max(value) AS max, first(label ORDER BY isnan(value), value DESC, label) AS max_label, max_label AS slowest_label
@@ -35,6 +26,12 @@ def test_step_skew_is_that_of_the_plain_query(database: duckdb.DuckDBPyConnectio
     ]
 
 
+@proves(
+    "label-counts-once",
+    "a label that logged a step twice counts once in step_skew",
+    part="bit_count(bit_or(p.bit))",
+    new="count(*)",
+)
 def test_a_label_that_logged_a_step_in_two_attempts_counts_once(index: Index) -> None:
     first, again, other = Rank(0), Rank(1, rank=0, label="rank0", restart=1), Rank(2, rank=1, label="rank1")
     for rank, value in ((first, 5.0), (again, 1.0), (other, 2.0)):

@@ -7,16 +7,8 @@ from chiplog_schemas.model.events import EventKind
 from tests.support.changes import deletion
 from tests.support.collector_log import Rank, apply, quarantined, whole
 from tests.support.index import Index
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a rebuild from a cleaned log gives no version another number",
-        "version-numbers-stay",
-        condition=False,
-        test="test_numbers_stay_when_a_maker_is_deleted_and_the_index_is_built_again_from_a_cleaned_log",
-    ),
-]
 VERSIONS = "SELECT version, digest[:2], aliases, made_by, used_by FROM artifacts ORDER BY project, name, version"
 
 
@@ -90,6 +82,7 @@ def test_a_version_goes_with_its_only_maker_and_latest_is_the_newest_that_is_lef
     assert index.sql(VERSIONS) == [expected[0], (1, "bb", [], ["run-1"], []), (3, "dd", ["latest"], ["run-3"], [])]
 
 
+@proves("version-numbers-stay", "a rebuild from a cleaned log gives no version another number", condition=False)
 def test_numbers_stay_when_a_maker_is_deleted_and_the_index_is_built_again_from_a_cleaned_log(
     index: Index, tmp_path: Path
 ) -> None:

@@ -11,24 +11,8 @@ from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import START_US, Rank
 from tests.support.index import Index
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a lost peer is known by the cause that a rank names",
-        "lost-peer-by-cause",
-        part="coalesce(s.cause, p.cause, '')",
-        new="CASE WHEN s.message LIKE '%NCCL%' THEN 'peer_lost' ELSE '' END",
-        test="test_the_cause_that_a_rank_names_counts_and_not_the_words_of_its_exception",
-    ),
-    Safeguard(
-        "an end that was not observed is known by its cause",
-        "unobserved-end-by-cause",
-        part="AND cause = 'unseen' AS",
-        new="AS",
-        test="test_whether_an_end_was_seen_is_what_its_agent_names",
-    ),
-]
 SENDER = b"S" * 16
 FIRST = """
 SELECT label, is_cause, uncertainty_s, is_certain, [o.label || ' ' || o.is_echo FOR o IN others] FROM first_failure
@@ -219,6 +203,12 @@ def test_of_lost_peers_alone_the_first_is_the_cause_and_what_was_ended_for_it_is
     assert index.sql(FIRST) == [("rank0", True, 0.0, True, ["rank1 true", "rank2 true"])]
 
 
+@proves(
+    "lost-peer-by-cause",
+    "a lost peer is known by the cause that a rank names",
+    part="coalesce(s.cause, p.cause, '')",
+    new="CASE WHEN s.message LIKE '%NCCL%' THEN 'peer_lost' ELSE '' END",
+)
 @pytest.mark.parametrize(
     ("reason", "cause", "is_echo"),
     [
@@ -241,6 +231,12 @@ def test_the_cause_that_a_rank_names_counts_and_not_the_words_of_its_exception(
     assert index.sql("SELECT label FROM first_failure") == [("rank1" if is_echo else "rank0",)]
 
 
+@proves(
+    "unobserved-end-by-cause",
+    "an end that was not observed is known by its cause",
+    part="AND cause = 'unseen' AS",
+    new="AS",
+)
 @pytest.mark.parametrize(("cause", "is_certain"), [("exit_status", True), ("exception", True), ("unseen", False)])
 def test_whether_an_end_was_seen_is_what_its_agent_names(index: Index, cause: str, is_certain: bool) -> None:
     ranks, agent = [Rank(0), Rank(1)], agent_of(8, "node-a")

@@ -14,37 +14,9 @@ from chiplog_schemas.query.execute import tables_found
 from tests.support.collector_log import START_US, Rank, whole
 from tests.support.index import Index
 from tests.support.query_client import Asker
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.stored_media import log_table, store_content
 
-SAFEGUARDS = [
-    Safeguard(
-        "an average that decays includes the block of steps before",
-        "average-beyond-its-block",
-        part=" + coalesce(pow(s.keep, s.j + 1) * b.own, 0)",
-        test="test_an_average_that_decays_is_that_of_the_recursion",
-    ),
-    Safeguard(
-        "of a step that was done again the newest attempt counts in a macro",
-        "newest-value-of-step",
-        part="arg_max(f.value, ",
-        new="arg_min(f.value, ",
-        test="test_of_a_step_that_was_done_again_the_newest_value_counts",
-    ),
-    Safeguard(
-        "of a table that was logged again the newest attempt counts",
-        "newest-table-of-step",
-        part="i.attempt = max(i.attempt) OVER (PARTITION BY i.run_id, n.name, f.step, i.label)",
-        new="true",
-        test="test_a_logged_table_has_the_rows_of_all_labels_at_a_step",
-    ),
-    Safeguard(
-        "macros are replaced when a database is opened",
-        "macros-replaced-at-start",
-        part=', "macros.sql"',
-        test="test_macros_of_another_version_are_replaced_when_the_database_is_opened",
-    ),
-]
 _SUMMED = "label attempt rank n_steps wait_s median_wait_s max_wait_s max_wait_step step_s share"
 _RUN = "run_id project name run_group job_type tags state created_at ended_at"
 COLUMNS = {
@@ -130,6 +102,7 @@ def test_macros_are_exactly_these(index: Index) -> None:
     assert {name for (name,) in index.sql(query)} == {call.partition("(")[0] for call in COLUMNS}
 
 
+@proves("macros-replaced-at-start", "macros are replaced when a database is opened", part=', "macros.sql"')
 def test_macros_of_another_version_are_replaced_when_the_database_is_opened(index: Index) -> None:
     index.sql("CREATE OR REPLACE MACRO history(run, key) AS TABLE SELECT 'old' AS version")
     index.reopen(has_views=False)
@@ -148,6 +121,12 @@ def test_the_history_of_a_metric_has_all_attempts_in_order(index: Index) -> None
     ]
 
 
+@proves(
+    "newest-value-of-step",
+    "of a step that was done again the newest attempt counts in a macro",
+    part="arg_max(f.value, ",
+    new="arg_min(f.value, ",
+)
 def test_of_a_step_that_was_done_again_the_newest_value_counts(index: Index) -> None:
     rows = two_runs(index).sql("SELECT label, step, metrics FROM pivot_steps('r', ['loss', 'lr', 'unknown'])")
     assert rows == [
@@ -184,6 +163,11 @@ def test_an_average_is_refused_for_an_alpha_that_is_none(asker: Asker, alpha: st
     assert len(asker.rows("SELECT * FROM ema('r', 'loss', $alpha)", {"alpha": 1})) == 5
 
 
+@proves(
+    "average-beyond-its-block",
+    "an average that decays includes the block of steps before",
+    part=" + coalesce(pow(s.keep, s.j + 1) * b.own, 0)",
+)
 @pytest.mark.parametrize("alpha", [1e-6, 0.01, 0.3, 0.9, 0.999, 1.0])
 def test_an_average_that_decays_is_that_of_the_recursion(index: Index, alpha: float) -> None:
     """Invariant: y(0) = x(0), y(t) = alpha x(t) + (1 - alpha) y(t - 1); NaN and infinite values change nothing."""
@@ -235,6 +219,12 @@ def test_runs_are_rows_with_the_chosen_config_and_summary(index: Index) -> None:
     assert index.sql(best) == [("r",)]
 
 
+@proves(
+    "newest-table-of-step",
+    "of a table that was logged again the newest attempt counts",
+    part="i.attempt = max(i.attempt) OVER (PARTITION BY i.run_id, n.name, f.step, i.label)",
+    new="true",
+)
 def test_a_logged_table_has_the_rows_of_all_labels_at_a_step(index: Index) -> None:
     """Of the newest attempt, and there the last table; missing columns are NULL."""
     query = "SELECT * FROM media_table('r', 'samples', 1)"

@@ -15,22 +15,8 @@ from chiplog_collector.index.database import Database
 from chiplog_collector.index.process import LogFollower
 from chiplog_schemas.storage.record import Record
 from chiplog_schemas.storage.segment_format import log_owner, read_segment
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "the cause of an end that an older agent reported is found in its reason",
-        "old-exit-cause-from-reason",
-        value='end_cause(said.get("cause")) or end_cause("exit_status")',
-        test="test_the_views_give_the_rows_that_they_gave_then",
-    ),
-    Safeguard(
-        "the cause of an exception that an older rank reported is found in its message",
-        "old-exception-cause-from-message",
-        value="named or EndCause.EXCEPTION",
-        test="test_the_views_give_the_rows_that_they_gave_then",
-    ),
-]
 OLD = Path(__file__).parent / "written_before_codes"
 SAID = json.loads((OLD / "views.json").read_text(encoding="utf-8"))
 
@@ -52,6 +38,16 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     database.close()
 
 
+@proves(
+    "old-exit-cause-from-reason",
+    "the cause of an end that an older agent reported is found in its reason",
+    value='end_cause(said.get("cause")) or end_cause("exit_status")',
+)
+@proves(
+    "old-exception-cause-from-message",
+    "the cause of an exception that an older rank reported is found in its message",
+    value="named or EndCause.EXCEPTION",
+)
 @pytest.mark.parametrize("view", SAID)
 def test_the_views_give_the_rows_that_they_gave_then(database: Database, view: str) -> None:
     rows = database.connection.execute(SAID[view]["query"]).fetchall()

@@ -8,17 +8,8 @@ import duckdb
 import pytest
 
 from tests.support.random_facts import SEEDS, fill_randomly, insert
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a label is compared with those that have the same step before",
-        "same-step-before",
-        part="lag(step) OVER of_label",
-        new="0",
-        test="test_a_label_that_logs_every_tenth_step_is_not_compared_with_those_that_log_each",
-    ),
-]
 BEGUN = datetime(2026, 1, 1)
 ALL = "base.outside(-9223372036854775808, 9223372036854775807)"
 ROLES = (
@@ -135,6 +126,12 @@ def test_a_wait_outside_of_phases_is_no_fault_if_another_rank_works_longer(datab
     ]
 
 
+@proves(
+    "same-step-before",
+    "a label is compared with those that have the same step before",
+    part="lag(step) OVER of_label",
+    new="0",
+)
 def test_a_label_that_logs_every_tenth_step_is_not_compared_with_those_that_log_each(
     database: duckdb.DuckDBPyConnection,
 ) -> None:

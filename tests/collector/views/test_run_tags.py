@@ -4,24 +4,8 @@ from chiplog_schemas.model.events import EventKind
 from tests.support.changes import deletion
 from tests.support.collector_log import START_US, Rank, whole
 from tests.support.index import Index
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "of several values of a tag the last one counts",
-        "last-tag-counts",
-        part="t.ts DESC, t.seq DESC",
-        new="t.ts, t.seq",
-        test="test_the_last_value_of_all_labels_counts_by_time_and_then_by_seq",
-    ),
-    Safeguard(
-        "of several values of a param the first one counts",
-        "first-param-counts",
-        part="ORDER BY t.ts, t.seq, i.label, i.attempt",
-        new="ORDER BY t.ts DESC, t.seq, i.label, i.attempt",
-        test="test_params_are_config_of_any_label_and_the_first_value_counts",
-    ),
-]
 TAGS = f"SELECT run_id, key, value, label, epoch_us(ts) - {START_US} FROM run_tags ORDER BY ALL"
 
 
@@ -29,6 +13,9 @@ def tag(rank: Rank, key: object, value: object, at_us: int) -> None:
     rank.say(EventKind.TAG, key, value, ts=START_US + at_us)
 
 
+@proves(
+    "last-tag-counts", "of several values of a tag the last one counts", part="t.ts DESC, t.seq DESC", new="t.ts, t.seq"
+)
 def test_the_last_value_of_all_labels_counts_by_time_and_then_by_seq(index: Index) -> None:
     first, second, other = Rank(0, primary=True), Rank(1), Rank(2, run_id="other")
     tag(first, "stage", "draft", 1)
@@ -77,6 +64,12 @@ def test_a_tag_of_wrong_types_costs_itself(index: Index) -> None:
     assert index.sql("SELECT count(*) FROM base.quarantine") == [(3,)]
 
 
+@proves(
+    "first-param-counts",
+    "of several values of a param the first one counts",
+    part="ORDER BY t.ts, t.seq, i.label, i.attempt",
+    new="ORDER BY t.ts DESC, t.seq, i.label, i.attempt",
+)
 def test_params_are_config_of_any_label_and_the_first_value_counts(index: Index) -> None:
     first, second = Rank(0, primary=True), Rank(1)
     first.say(EventKind.CONFIG, {"own": "1"}, ts=START_US)

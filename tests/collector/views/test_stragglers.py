@@ -12,30 +12,8 @@ import pytest
 
 from tests.support.marks import everyday, only_if
 from tests.support.random_facts import SEEDS, fill_randomly, insert, rows_of
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "the parts of a step are added before labels are compared",
-        "parts-of-step-added",
-        part="n_rows = n_labels AND ",
-        test="test_stragglers_are_those_of_the_plain_query",
-    ),
-    Safeguard(
-        "a rank that waits in a collective for another one is no culprit",
-        "waiting-is-no-fault",
-        part="max(work_s) OVER of_span - work_s >= 0.5 * excess_s",
-        new="false",
-        test="test_a_rank_that_waits_in_a_collective_is_a_victim_also_where_most_ranks_are_slow",
-    ),
-    Safeguard(
-        "windows show a rank that is slow for a short time",
-        "windows-of-steps",
-        part="hundredth // 10 + 1",
-        new="1",
-        test="test_a_rank_that_is_slow_for_a_short_time_is_the_first_one_of_its_window",
-    ),
-]
 TRACE = os.environ.get("CHIPLOG_TEST_TRACE", "")  # a file of columns worker, time, batch_time_norm
 PLAIN = """
 WITH spent AS (
@@ -84,6 +62,9 @@ FROM straggler_windows WHERE phase <> 'outside'
 """
 
 
+@proves(
+    "parts-of-step-added", "the parts of a step are added before labels are compared", part="n_rows = n_labels AND "
+)
 @pytest.mark.parametrize("seed", everyday(2, SEEDS))
 def test_stragglers_are_those_of_the_plain_query(database: duckdb.DuckDBPyConnection, seed: int) -> None:
     fill_randomly(database, seed)
@@ -182,6 +163,7 @@ def spend(database: duckdb.DuckDBPyConnection, seconds: dict[str, list[list[floa
     insert(database, "phases", rows)
 
 
+@proves("windows-of-steps", "windows show a rank that is slow for a short time", part="hundredth // 10 + 1", new="1")
 def test_a_rank_that_is_slow_for_a_short_time_is_the_first_one_of_its_window(
     database: duckdb.DuckDBPyConnection,
 ) -> None:
@@ -213,6 +195,12 @@ ROLES = (
 )
 
 
+@proves(
+    "waiting-is-no-fault",
+    "a rank that waits in a collective for another one is no culprit",
+    part="max(work_s) OVER of_span - work_s >= 0.5 * excess_s",
+    new="false",
+)
 @pytest.mark.parametrize(
     ("n_slow", "culprits", "victims"),
     [

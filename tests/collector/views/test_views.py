@@ -12,49 +12,8 @@ from chiplog_schemas.sql import rollups_sql
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import START_US, VIEWS, Rank, block_of, whole
 from tests.support.index import Index
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "an event that was rejected is lost, with a reason",
-        "rejected-events-lost",
-        part="coalesce(r.n, 0)",
-        new="0",
-        test="test_a_rejected_event_is_lost_and_has_a_reason",
-    ),
-    Safeguard(
-        "how much a lost node had not sent is unknown",
-        "lost-node-pending-unknown",
-        part="coalesce(o.is_presumed, false)",
-        new="false",
-        test="test_what_a_lost_node_had_not_sent_is_unknown_until_it_is_back",
-    ),
-    Safeguard(
-        "a GPU that no label claims belongs to no run",
-        "unclaimed-gpu-has-no-run",
-        part="|GPU-|MIG-",
-        test="test_a_sample_belongs_to_the_labels_that_claim_its_device_and_the_hosts_to_its_keeper",
-    ),
-    Safeguard(
-        "n_sharers counts the labels at the time of the sample",
-        "sharers-at-sample-time",
-        part="(sum(n) OVER changes)::BIGINT",
-        new="1",
-        test="test_each_row_of_system_has_how_many_labels_the_sample_belongs_to_at_its_time",
-    ),
-    Safeguard(
-        "a console writes lines only for a label of its own node",
-        "console-of-own-node",
-        value="owner is not None",
-        test="test_a_console_of_nobody_on_its_node_puts_no_line_into_a_label",
-    ),
-    Safeguard(
-        "a later identity does not undo what the agent resolved",
-        "resolved-gpus-stay",
-        condition=True,
-        test="test_what_an_agent_says_of_a_ranks_gpus_counts_over_what_the_rank_says_before_and_later",
-    ),
-]
 FACT = ["run_id", "label", "attempt", "rank", "key", "step", "seq", "ts"]
 COLUMNS = {
     "runs": "run_id project name run_group job_type tags notes state exit_code created_at ended_at primary_label "
@@ -130,6 +89,7 @@ def system(index: Index) -> list[tuple[Any, ...]]:
     return index.sql("SELECT label, node, device, value FROM system ORDER BY ALL")
 
 
+@proves("unclaimed-gpu-has-no-run", "a GPU that no label claims belongs to no run", part="|GPU-|MIG-")
 def test_a_sample_belongs_to_the_labels_that_claim_its_device_and_the_hosts_to_its_keeper(index: Index) -> None:
     """Two labels on node-a, the primary among them; node-b has one rank and no primary. Nothing claims GPU-2 and -9."""
     zero = Rank(0, gpus=["GPU-0"], pid=100)
@@ -155,6 +115,12 @@ def shares(index: Index) -> list[tuple[Any, ...]]:
     return index.sql("SELECT label, device, value, n_sharers FROM system ORDER BY ALL")
 
 
+@proves(
+    "sharers-at-sample-time",
+    "n_sharers counts the labels at the time of the sample",
+    part="(sum(n) OVER changes)::BIGINT",
+    new="1",
+)
 def test_each_row_of_system_has_how_many_labels_the_sample_belongs_to_at_its_time(index: Index) -> None:
     """rank0 and rank1 share GPU-0 until rank1 ends at 2 s; a label of another run claims it from 3 s on."""
     zero, one = Rank(0, gpus=["GPU-0"], pid=100), Rank(1, gpus=["GPU-0", "GPU-1"], pid=101)
@@ -185,6 +151,7 @@ def test_each_row_of_system_has_how_many_labels_the_sample_belongs_to_at_its_tim
     assert index.sql("SELECT sum(value / n_sharers) FROM system WHERE device = 'GPU-0'") == [(8.5,)]
 
 
+@proves("resolved-gpus-stay", "a later identity does not undo what the agent resolved", condition=True)
 def test_what_an_agent_says_of_a_ranks_gpus_counts_over_what_the_rank_says_before_and_later(index: Index) -> None:
     rank, agent = Rank(0, gpus=["GPU-0", "GPU-1"], pid=100), agent_of(9, "node-a")
     for device in ("GPU-0", "GPU-1"):
@@ -270,6 +237,7 @@ def test_completeness_adds_up_for_every_label_and_attempt(index: Index) -> None:
     assert index.sql("SELECT count(*) FROM completeness WHERE produced <> stored + lost + pending") == [(0,)]
 
 
+@proves("rejected-events-lost", "an event that was rejected is lost, with a reason", part="coalesce(r.n, 0)", new="0")
 def test_a_rejected_event_is_lost_and_has_a_reason(index: Index) -> None:
     rank, console = Rank(0), Rank(1, role="console", of=Rank(0).uuid.hex(), run_id=None, label=None, primary=False)
     rank.log(1, a=1.0)
@@ -284,6 +252,12 @@ def test_a_rejected_event_is_lost_and_has_a_reason(index: Index) -> None:
     assert index.sql(query) == [(27, 4, 7, 16, reasons)], "once, however often it arrives"
 
 
+@proves(
+    "lost-node-pending-unknown",
+    "how much a lost node had not sent is unknown",
+    part="coalesce(o.is_presumed, false)",
+    new="false",
+)
 def test_what_a_lost_node_had_not_sent_is_unknown_until_it_is_back(index: Index) -> None:
     zero, one, agent = Rank(0), Rank(1), agent_of(9, "node-a")
     for step in range(3):
@@ -461,6 +435,7 @@ def test_a_console_is_neither_a_label_nor_an_attempt_and_its_end_is_nobodys(inde
     assert index.sql("SELECT * FROM completeness") == [("r", "rank0", 0, 9, 6, 2, 1, "gone")]
 
 
+@proves("console-of-own-node", "a console writes lines only for a label of its own node", value="owner is not None")
 @pytest.mark.parametrize(
     "said",
     [

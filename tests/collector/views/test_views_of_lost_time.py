@@ -11,28 +11,8 @@ from tests.support.collector_log import START_US, Rank, block_of, whole
 from tests.support.index import Index
 from tests.support.marks import everyday
 from tests.support.random_facts import SEEDS, fill_randomly, make_database
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "steps that were done again are not productive",
-        "repeated-steps-not-productive",
-        part=" FILTER (a.attempt IS NULL)",
-        test="test_the_goodput_of_a_run_that_was_restarted",
-    ),
-    Safeguard(
-        "an idle GPU and chosen clocks are no throttling",
-        "idle-is-not-throttled",
-        part=" & 252",
-        test="test_an_idle_gpu_and_chosen_clocks_are_no_throttling",
-    ),
-    Safeguard(
-        "a GPU that is lost belongs to the label whose process it ended",
-        "lost-gpu-of-ended-label",
-        part=" - INTERVAL 60 SECOND",
-        test="test_an_event_of_a_gpu_names_the_label_that_used_it_also_when_its_end_came_first",
-    ),
-]
 GOODPUT = "SELECT * EXCLUDE (run_id) FROM goodput"
 
 
@@ -57,6 +37,9 @@ def agent_of(node: str) -> Rank:
     return Rank(9, label="agent", role="agent", node=node, run_id="", rank=None)
 
 
+@proves(
+    "repeated-steps-not-productive", "steps that were done again are not productive", part=" FILTER (a.attempt IS NULL)"
+)
 def test_the_goodput_of_a_run_that_was_restarted(index: Index) -> None:
     """The example worked by hand: 125 s, in which steps 0 to 5 of 10 s each were done, two of them twice."""
     first = Rank(0, launch="a")
@@ -144,6 +127,7 @@ def test_throttling_costs_what_its_steps_take_longer_than_others(index: Index) -
     assert (n_steps, step_s, free_step_s, round(cost_s, 9)) == (4, 0.8, 0.5, 1.3)  # 0.3 three times and 0.4
 
 
+@proves("idle-is-not-throttled", "an idle GPU and chosen clocks are no throttling", part=" & 252")
 def test_an_idle_gpu_and_chosen_clocks_are_no_throttling(index: Index) -> None:
     rank, agent = Rank(0, gpus=["GPU-0"]), agent_of("node-a")
     for second, reasons in enumerate((1, 2, 3, 256)):
@@ -207,6 +191,11 @@ def test_a_gpu_is_counted_once_also_if_its_label_got_another_rank(index: Index) 
     assert index.sql("SELECT rank, node FROM throttle_cost") == [(3, "node-a")]
 
 
+@proves(
+    "lost-gpu-of-ended-label",
+    "a GPU that is lost belongs to the label whose process it ended",
+    part=" - INTERVAL 60 SECOND",
+)
 def test_an_event_of_a_gpu_names_the_label_that_used_it_also_when_its_end_came_first(index: Index) -> None:
     zero, one = Rank(0, gpus=["GPU-0"]), Rank(1, gpus=["GPU-1"])
     end(zero, 10, "crashed")

@@ -9,24 +9,8 @@ from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from tests.support.collector_log import START_US, Rank, whole
 from tests.support.index import Index
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a row of phases has the time at which it was recorded",
-        "phase-has-time",
-        part="f.ts",
-        new="NULL::TIMESTAMP AS ts",
-        test="test_phases_of_the_last_hour_can_be_asked_for",
-    ),
-    Safeguard(
-        "a metric that counts on by itself does not hide where the training resumed",
-        "resume-point-by-step-back",
-        part="CASE WHEN b.last_step >= r.step THEN b.n ELSE 0 END DESC, "
-        "b.last_step::HUGEINT - r.step DESC NULLS LAST, ",
-        test="test_a_restart_is_measured_by_the_metric_that_goes_back_beside_one_that_only_counts_on",
-    ),
-]
 START = datetime(1970, 1, 1) + timedelta(microseconds=START_US)
 
 
@@ -57,6 +41,9 @@ def test_waiting_for_data_is_summed_up_and_shared_by_the_steps_whose_length_is_k
     assert index.sql("SELECT * FROM data_wait") == [("r", "rank0", 0, 0, 4, 4.0, 0.75, 2.0, 2, 8.0, 0.375)]
 
 
+@proves(
+    "phase-has-time", "a row of phases has the time at which it was recorded", part="f.ts", new="NULL::TIMESTAMP AS ts"
+)
 def test_phases_of_the_last_hour_can_be_asked_for(index: Index) -> None:
     rank = Rank(0)
     for step, at_s in enumerate((0.0, 1800.0, 5400.0)):
@@ -164,6 +151,11 @@ def test_a_restart_costs_the_time_without_a_step_and_the_work_that_is_done_again
     ]
 
 
+@proves(
+    "resume-point-by-step-back",
+    "a metric that counts on by itself does not hide where the training resumed",
+    part="CASE WHEN b.last_step >= r.step THEN b.n ELSE 0 END DESC, b.last_step::HUGEINT - r.step DESC NULLS LAST, ",
+)
 def test_a_restart_is_measured_by_the_metric_that_goes_back_beside_one_that_only_counts_on(index: Index) -> None:
     """Losses have steps, evaluations have none: these count on from the largest step of the label."""
     attempts = [Rank(n, label="rank0", rank=0, restart=n, launch="l") for n in range(3)]

@@ -11,7 +11,7 @@ import pytest
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.daemon import output_path, start_daemon, start_daemon_once
 from chiplog_schemas.process.file_lock import Lock
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
 MODULE = "this"  # prints a text of some lines, and ends
@@ -57,14 +57,6 @@ for worker in workers:
     os.kill(worker, signal.SIGKILL)
 os._exit(0)
 """
-SAFEGUARDS = [
-    Safeguard(
-        "the start of a daemon does not wait for a worker that is forked at the same time",
-        "start-ignores-forked-workers",
-        value='__import__("subprocess").Popen(shell, executable="/bin/sh", env=environment).pid',
-        test="test_workers_that_are_forked_meanwhile_do_not_hold_up_a_start",
-    ),
-]
 
 
 @pytest.fixture
@@ -91,6 +83,11 @@ def test_one_of_many_that_miss_a_daemon_starts_it(place: Paths) -> None:
     wait_until(lambda: starts(place) == 1, "what the one prints")
 
 
+@proves(
+    "start-ignores-forked-workers",
+    "the start of a daemon does not wait for a worker that is forked at the same time",
+    value='__import__("subprocess").Popen(shell, executable="/bin/sh", env=environment).pid',
+)
 def test_workers_that_are_forked_meanwhile_do_not_hold_up_a_start(place: Paths) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORKING, str(place.root)], capture_output=True, text=True, timeout=WAIT_S

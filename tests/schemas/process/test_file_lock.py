@@ -12,23 +12,9 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.process.file_lock import Lock, LockHeldError, kernel_lock_holder_pid, lock_holder_pid
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
-SAFEGUARDS = [
-    Safeguard(
-        "the holder of a lock is named from the first moment, never an earlier one",
-        "kernel-names-lock-holder",
-        new="return read_pid(descriptor)",
-        test="test_a_holder_is_named_before_it_has_written_its_pid",
-    ),
-    Safeguard(
-        "a file that has the inode of an earlier lock is not held",
-        "closed-lock-is-not-held",
-        part=" and id_of(os.fstat(descriptor)) == file",
-        test="test_a_lock_that_other_code_closed_is_not_held_whichever_file_gets_its_inode",
-    ),
-]
 HOLD = """
 import sys
 from pathlib import Path
@@ -63,6 +49,11 @@ def test_a_lock_that_another_process_holds_is_refused_and_names_it(
     assert lock_holder_pid(tmp_path / "lock") == holder.pid
 
 
+@proves(
+    "kernel-names-lock-holder",
+    "the holder of a lock is named from the first moment, never an earlier one",
+    new="return read_pid(descriptor)",
+)
 @pytest.mark.parametrize("text", ["", "1\n\n", "4194304\n\n"])
 def test_a_holder_is_named_before_it_has_written_its_pid(tmp_path: Path, text: str) -> None:
     """The file is empty, or has the PID of a process that is dead or that held the lock earlier."""
@@ -170,6 +161,11 @@ def test_a_file_system_without_locks_is_an_error_of_its_own(tmp_path: Path, monk
     assert not isinstance(caught.value, LockHeldError)
 
 
+@proves(
+    "closed-lock-is-not-held",
+    "a file that has the inode of an earlier lock is not held",
+    part=" and id_of(os.fstat(descriptor)) == file",
+)
 @pytest.mark.parametrize("is_released", [True, False], ids=["released", "not released"])
 def test_a_lock_that_other_code_closed_is_not_held_whichever_file_gets_its_inode(
     tmp_path: Path, is_released: bool

@@ -20,41 +20,8 @@ from chiplog_schemas.process.log_owner import (
     read_owner,
     served_elsewhere,
 )
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "the name of a host does not count on a local disk",
-        "host-name-irrelevant-on-local-disk",
-        test="test_on_a_local_disk_a_new_host_name_or_machine_changes_nothing",
-    ),
-    Safeguard(
-        "no machine takes over the log of another one by itself",
-        "log-of-another-machine-left-alone",
-        new="pass",
-        test="test_another_machine_does_not_take_over_by_itself",
-    ),
-    Safeguard(
-        "a record that is renewed is not taken over",
-        "renewed-record-not-taken-over",
-        condition=False,
-        test="test_a_living_owner_is_not_replaced_even_on_demand",
-    ),
-    Safeguard(
-        "of two claims at the same time one succeeds",
-        "one-claim-of-two-succeeds",
-        part="replaces=False",
-        new="replaces=True",
-        test="test_of_two_claims_at_the_same_time_one_succeeds",
-    ),
-    Safeguard(
-        "an owner that stood still checks its record before it writes",
-        "stalled-owner-checks-record",
-        condition=False,
-        test="test_an_owner_that_stood_still_notices_its_successor_before_it_writes",
-    ),
-]
 
 
 @pytest.fixture
@@ -98,6 +65,7 @@ def node2(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch, "node2")
 
 
+@proves("host-name-irrelevant-on-local-disk", "the name of a host does not count on a local disk")
 def test_on_a_local_disk_a_new_host_name_or_machine_changes_nothing(
     local: Paths, node1: Machine, node2: Machine
 ) -> None:
@@ -110,6 +78,7 @@ def test_on_a_local_disk_a_new_host_name_or_machine_changes_nothing(
     assert [path.name for path in local.collector.glob("owner-*")] == ["owner-000002"]
 
 
+@proves("log-of-another-machine-left-alone", "no machine takes over the log of another one by itself", new="pass")
 def test_another_machine_does_not_take_over_by_itself(shared: Paths, node1: Machine, node2: Machine) -> None:
     node1()
     LogOwnership(shared).release()
@@ -131,6 +100,7 @@ def test_another_machine_does_not_take_over_by_itself(shared: Paths, node1: Mach
     assert "belongs to the collector of host node2" in served_elsewhere(shared)
 
 
+@proves("renewed-record-not-taken-over", "a record that is renewed is not taken over", condition=False)
 def test_a_living_owner_is_not_replaced_even_on_demand(shared: Paths, node1: Machine, node2: Machine) -> None:
     node1()
     alive = LogOwnership(shared)
@@ -211,6 +181,12 @@ def test_a_killed_owner_of_this_boot_is_followed_at_once(
     LogOwnership(shared)
 
 
+@proves(
+    "one-claim-of-two-succeeds",
+    "of two claims at the same time one succeeds",
+    part="replaces=False",
+    new="replaces=True",
+)
 def test_of_two_claims_at_the_same_time_one_succeeds(
     shared: Paths, node1: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +225,7 @@ def test_of_two_claims_at_the_same_time_one_succeeds(
     assert len(won) == 1
 
 
+@proves("stalled-owner-checks-record", "an owner that stood still checks its record before it writes", condition=False)
 def test_an_owner_that_stood_still_notices_its_successor_before_it_writes(
     shared: Paths, node1: Machine, node2: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,27 +9,7 @@ from chiplog_schemas.protocol.actions import DataReceived, LeaveCause, NumbersLo
 from chiplog_schemas.protocol.receiver import ReceiverProtocol
 from chiplog_schemas.protocol.sender import SenderState
 from tests.support.delivery import CREDIT, NAMES, kinds, open_pair
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a sender that waits for an acknowledgement is noticed",
-        "waiting-sender-noticed",
-        test="test_a_ping_right_after_data_requests_an_acknowledgement_and_a_heartbeat_does_not",
-    ),
-    Safeguard(
-        "a receiver's sessions are bounded",
-        "sessions-bounded",
-        condition=False,
-        test="test_a_receiver_opens_no_more_sessions_than_may_be",
-    ),
-    Safeguard(
-        "the senders whose numbers are kept are bounded",
-        "sender-numbers-bounded",
-        condition=False,
-        test="test_a_receiver_forgets_first_who_was_silent_for_longest",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 def test_a_receiver_answers_frames_of_a_replaced_session_by_reset() -> None:
@@ -71,6 +51,7 @@ def test_a_ping_is_acknowledged_with_what_is_synced_not_with_what_was_taken() ->
     assert receiver.acknowledge(NAMES[0], 5) == [Reply(b"r", messages.ack(session, 5, CREDIT))]
 
 
+@proves("waiting-sender-noticed", "a sender that waits for an acknowledgement is noticed")
 def test_a_ping_right_after_data_requests_an_acknowledgement_and_a_heartbeat_does_not() -> None:
     receiver = ReceiverProtocol(credit=CREDIT)
     _, session = open_pair(receiver)
@@ -168,6 +149,7 @@ def test_a_forgotten_sender_begins_anew() -> None:
     assert receiver.next_numbers == {NAMES[0]: 0}
 
 
+@proves("sessions-bounded", "a receiver's sessions are bounded", condition=False)
 def test_a_receiver_opens_no_more_sessions_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver_module, "SESSIONS_MAX", 3)
     receiver = ReceiverProtocol(credit=CREDIT)
@@ -184,6 +166,7 @@ def test_a_receiver_opens_no_more_sessions_than_may_be(monkeypatch: pytest.Monke
     assert greet(3, PEER_SILENT_S + 0.5) == [messages.MessageKind.WELCOME]
 
 
+@proves("sender-numbers-bounded", "the senders whose numbers are kept are bounded", condition=False)
 def test_a_receiver_forgets_first_who_was_silent_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver_module, "SENDERS_MAX", 3)
     receiver = ReceiverProtocol({bytes([n]) * 16: 5 for n in range(3)}, CREDIT)

@@ -10,15 +10,7 @@ from chiplog_schemas.protocol.actions import Disconnect, LeaveCause, SessionClos
 from chiplog_schemas.protocol.receiver import ReceiverProtocol
 from chiplog_schemas.protocol.sender import SenderProtocol, SenderState
 from tests.support.delivery import CREDIT, NAMES, Nonces, kinds, open_pair
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a session that ended leaves no short intervals behind",
-        "closed-session-is-not-queried",
-        test="test_a_sender_knows_whether_clients_ask_only_from_this_session",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 @pytest.mark.promise(6)
@@ -64,6 +56,7 @@ def test_each_session_has_a_nonce_of_its_own_and_frames_of_an_old_one_change_not
     assert machine.state is SenderState.GREETING
 
 
+@proves("closed-session-is-not-queried", "a session that ended leaves no short intervals behind")
 def test_a_sender_knows_whether_clients_ask_only_from_this_session() -> None:
     machine, session = open_pair(ReceiverProtocol(credit=CREDIT))
     assert not machine.is_queried

@@ -15,19 +15,12 @@ from chiplog_schemas.query.duckdb_errors import (
     is_stream_error,
     remedy_of_query,
 )
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a query's own message does not count as a lack of memory",
-        "lack-of-memory-by-prefix",
-        part=".match",
-        new=".search",
-        test="test_what_a_query_says_itself_is_neither_damage_nor_a_lack_of_memory",
-    ),
-]
+from tests.support.safeguard import proves
 
 
+@proves(
+    "lack-of-memory-by-prefix", "a query's own message does not count as a lack of memory", part=".match", new=".search"
+)
 @pytest.mark.parametrize(
     "said", ["Out of Memory Error: x", "Data Corruption Error: Corrupt database file: x", "Failed to commit: Could not"]
 )

@@ -7,22 +7,7 @@ import pytest
 
 from chiplog_schemas.query import result_file
 from chiplog_schemas.query.result_file import NoRoomError, ResultSpace
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "large results take no more of the disk together than the limit",
-        "results-on-disk-bounded",
-        condition=False,
-        test="test_all_files_together_are_bounded_and_a_closed_one_frees_its_space",
-    ),
-    Safeguard(
-        "large results leave the room for events on the disk",
-        "results-leave-room-for-events",
-        condition=False,
-        test="test_the_room_for_events_is_not_used",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 def test_a_file_has_no_name_and_is_read_by_offset(tmp_path: Path) -> None:
@@ -35,6 +20,7 @@ def test_a_file_has_no_name_and_is_read_by_offset(tmp_path: Path) -> None:
     file.close()
 
 
+@proves("results-on-disk-bounded", "large results take no more of the disk together than the limit", condition=False)
 def test_all_files_together_are_bounded_and_a_closed_one_frees_its_space(tmp_path: Path) -> None:
     space = ResultSpace(tmp_path, bytes_max=10)
     first, second = space.create(), space.create()
@@ -52,6 +38,7 @@ def test_all_files_together_are_bounded_and_a_closed_one_frees_its_space(tmp_pat
     assert space.n_bytes == 0
 
 
+@proves("results-leave-room-for-events", "large results leave the room for events on the disk", condition=False)
 def test_the_room_for_events_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def reason(directory: Path, n_bytes: int) -> str:
         assert (directory, n_bytes) == (tmp_path, result_file._CHECK_BYTES)

@@ -28,18 +28,9 @@ from chiplog_schemas.security.key_files import (
 )
 from chiplog_schemas.security.permissions import Permission, Role, scoped_sender_id
 from tests.support.keys import new_pair
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.tools import ROOT, needs
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "a revoked key is rejected, whichever two threads read the list at the same time",
-        "key-list-read-under-lock",
-        new="if True:",
-        test="test_a_key_that_is_revoked_while_another_thread_looks_does_not_stay",
-    ),
-]
 
 
 def permit_of(pair: KeyPair, *nodes: str, roles: tuple[str, ...] = ("agent",)) -> Permission:
@@ -239,6 +230,11 @@ class Interrupted(AllowList):
         super().__setattr__(name, value)
 
 
+@proves(
+    "key-list-read-under-lock",
+    "a revoked key is rejected, whichever two threads read the list at the same time",
+    new="if True:",
+)
 def test_a_key_that_is_revoked_while_another_thread_looks_does_not_stay(keys: Keys) -> None:
     revoked, other = new_pair(), new_pair(name="node2")
     path = write_permit(keys.allowed, permit_of(revoked, "node1"))

@@ -23,7 +23,7 @@ from chiplog_schemas.security.zap import ZapAuthenticator, open_gate, receive
 from chiplog_schemas.transport.router import RouterSocket
 from tests.support.ports import free_ports
 from tests.support.rounds import SOAK_MINUTES, Rounds
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_MS, WAIT_S, wait_until
 
 HELLO = messages.hello(b"12345678", bytes(16), 0, {"node": "node1"})
@@ -31,78 +31,6 @@ _LATE_S = 0.6  # an answer that must not come is waited for so long; one that mu
 _MEMORY_BYTES = 32 << 20 if SOAK_MINUTES else 3 << 20  # so much may be left; one kept session is over 8 KiB
 _FILES = 24
 _EVENT = struct.Struct("=Hi")
-
-SAFEGUARDS = [
-    Safeguard(
-        "without a handler no client is admitted",
-        "no-admission-without-handler",
-        part="1",
-        new="0",
-        test="test_without_a_handler_nobody_is_let_in",
-    ),
-    Safeguard(
-        "the handshake asks the list of allowed keys",
-        "handshake-checks-key",
-        new="if public:",
-        test="test_a_stranger_fails_in_the_handshake",
-    ),
-    Safeguard(
-        "a key is let in for its role alone",
-        "domain-needs-role",
-        part="in permit.roles",
-        test="test_a_stranger_fails_in_the_handshake",
-    ),
-    Safeguard(
-        "every message is checked against the list",
-        "each-message-checked",
-        condition=True,
-        test="test_a_key_that_is_revoked_while_connected_is_told_so_and_counts_no_more",
-    ),
-    Safeguard(
-        "what is meant for a revoked key is not sent",
-        "revoked-key-gets-nothing",
-        condition=True,
-        test="test_a_key_that_is_revoked_while_connected_gets_no_answer_that_was_under_way",
-    ),
-    Safeguard(
-        "a peer that came through TCP without a key is never local",
-        "tcp-peer-never-local",
-        value="True",
-        test="test_a_message_without_a_key_counts_only_from_a_unix_socket",
-    ),
-    Safeguard(
-        "the Unix sockets are bound before the keys are set",
-        "unix-bound-before-keys",
-        value="addresses",
-        test="test_unix_sockets_go_without_keys_beside_tcp_that_does_not",
-    ),
-    Safeguard(
-        "a message is known by the key that its handshake showed",
-        "permit-from-handshake",
-        part="public.encode()",
-        new='b""',
-        test="test_an_allowed_key_is_let_in_and_known_by_its_permit",
-    ),
-    Safeguard(
-        "a handler that died is started again",
-        "zap-handler-restarts",
-        new="return",
-        test="test_a_handler_that_dies_lets_nobody_in_and_is_started_again",
-    ),
-    Safeguard(
-        "an unfinished handshake is aborted",
-        "handshake-bounded",
-        part="HANDSHAKE_MS",
-        new="0",
-        test="test_garbage_in_place_of_a_handshake_leaves_the_gate_standing",
-    ),
-    Safeguard(
-        "nothing is kept of a stranger's handshake",
-        "handshake-leaves-nothing",
-        new="...\nself._kept = [*getattr(self, '_kept', []), b'x' * 131072]",
-        test="test_ten_thousand_handshakes_leave_nothing_behind",
-    ),
-]
 
 
 class Site:
@@ -215,6 +143,7 @@ def is_answered(site: Site, client: Client, wait_s: float = 60.0) -> bool:
     return False
 
 
+@proves("unix-bound-before-keys", "the Unix sockets are bound before the keys are set", value="addresses")
 def test_unix_sockets_go_without_keys_beside_tcp_that_does_not(site: Site) -> None:
     local = site.knock(site.ipc)
     local.socket.send_multipart(HELLO)
@@ -226,6 +155,12 @@ def test_unix_sockets_go_without_keys_beside_tcp_that_does_not(site: Site) -> No
     assert not is_answered(site, plain, _LATE_S)
 
 
+@proves(
+    "permit-from-handshake",
+    "a message is known by the key that its handshake showed",
+    part="public.encode()",
+    new='b""',
+)
 def test_an_allowed_key_is_let_in_and_known_by_its_permit(site: Site) -> None:
     pair = site.pair("node1")
     permit = site.allow(pair)
@@ -236,6 +171,8 @@ def test_an_allowed_key_is_let_in_and_known_by_its_permit(site: Site) -> None:
     assert client.socket.poll(WAIT_MS)
 
 
+@proves("handshake-checks-key", "the handshake asks the list of allowed keys", new="if public:")
+@proves("domain-needs-role", "a key is let in for its role alone", part="in permit.roles")
 @pytest.mark.parametrize("roles", [(), ("reader",), ("rank", "reader")])
 def test_a_stranger_fails_in_the_handshake(site: Site, roles: tuple[str, ...]) -> None:
     pair = site.pair("mallory")
@@ -268,6 +205,7 @@ def test_a_client_with_keys_sends_nothing_to_a_plain_server(site: Site) -> None:
     plain.close(0)
 
 
+@proves("tcp-peer-never-local", "a peer that came through TCP without a key is never local", value="True")
 def test_a_message_without_a_key_counts_only_from_a_unix_socket(site: Site) -> None:
     plain: zmq.Socket[bytes] = site.context.socket(zmq.ROUTER)
     port = plain.bind_to_random_port("tcp://127.0.0.1")
@@ -278,6 +216,7 @@ def test_a_message_without_a_key_counts_only_from_a_unix_socket(site: Site) -> N
         assert receive(plain, site.gate, "ingest", time.monotonic()).visitor.is_refused
 
 
+@proves("each-message-checked", "every message is checked against the list", condition=True)
 def test_a_key_that_is_revoked_while_connected_is_told_so_and_counts_no_more(site: Site) -> None:
     pair = site.pair("node1")
     site.allow(pair)
@@ -306,6 +245,7 @@ def test_a_key_that_is_revoked_while_connected_is_told_so_and_counts_no_more(sit
     wait_until(lambda: is_answered(site, client, 0.1), "the key that is allowed again, on the same connection")
 
 
+@proves("revoked-key-gets-nothing", "what is meant for a revoked key is not sent", condition=True)
 def test_a_key_that_is_revoked_while_connected_gets_no_answer_that_was_under_way(site: Site) -> None:
     pair = site.pair("node1")
     permit = site.allow(pair)
@@ -324,6 +264,7 @@ def test_a_key_that_is_revoked_while_connected_gets_no_answer_that_was_under_way
     assert not client.socket.poll(int(_LATE_S * 1000))
 
 
+@proves("no-admission-without-handler", "without a handler no client is admitted", part="1", new="0")
 def test_without_a_handler_nobody_is_let_in(site: Site) -> None:
     pair = site.pair("node1")
     site.allow(pair)
@@ -336,6 +277,7 @@ def test_without_a_handler_nobody_is_let_in(site: Site) -> None:
     assert is_answered(site, standing), "a connection that stands is checked message by message, without the handler"
 
 
+@proves("zap-handler-restarts", "a handler that died is started again", new="return")
 def test_a_handler_that_dies_lets_nobody_in_and_is_started_again(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -361,6 +303,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chiplog_schemas.security.zap.HANDSHAKE_MS", 500)
 
 
+@proves("handshake-bounded", "an unfinished handshake is aborted", part="HANDSHAKE_MS", new="0")
 def test_garbage_in_place_of_a_handshake_leaves_the_gate_standing(hasty: None, site: Site) -> None:
     """Some of it is dropped by its sender, some left as it is, to be broken off by the gate."""
     chooser = random.Random(7)
@@ -397,6 +340,11 @@ def is_broken_off(peer: socket.socket) -> bool:
     return True
 
 
+@proves(
+    "handshake-leaves-nothing",
+    "nothing is kept of a stranger's handshake",
+    new="...\nself._kept = [*getattr(self, '_kept', []), b'x' * 131072]",
+)
 @pytest.mark.full
 @pytest.mark.soak
 def test_ten_thousand_handshakes_leave_nothing_behind(site: Site, rounds: Rounds) -> None:

@@ -13,17 +13,8 @@ from chiplog_schemas.limits import BACKOFF_MAX_S
 from chiplog_schemas.protocol.sender import SenderState
 from chiplog_schemas.transport.dealer import require_free_fds
 from tests.support.hop import Hop
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "a disk that refuses to read the log costs a session, not the daemon",
-        "unreadable-log-costs-session",
-        value="ZeroDivisionError",
-        test="test_a_log_that_cannot_be_read_for_a_while_is_sent_whole_afterwards",
-    ),
-]
 
 
 @pytest.fixture
@@ -33,6 +24,11 @@ def hop(tmp_path: Path) -> Iterator[Hop]:
     made.close()
 
 
+@proves(
+    "unreadable-log-costs-session",
+    "a disk that refuses to read the log costs a session, not the daemon",
+    value="ZeroDivisionError",
+)
 @pytest.mark.parametrize("what", ["seek", "read", "acknowledged"])
 def test_a_log_that_cannot_be_read_for_a_while_is_sent_whole_afterwards(hop: Hop, what: str) -> None:
     hop.log.refused = {what}

@@ -11,23 +11,8 @@ import zmq
 
 from chiplog_schemas.transport.zmtp import FRAME_BYTES_MAX, Dealer
 from tests.support.ports import free_ports
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_MS, wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "no message is sent before the peer is ready",
-        "send-after-handshake",
-        part="and self._is_ready and",
-        new="and",
-        test="test_messages_of_any_size_pass_in_both_directions_once_the_peer_listens",
-    ),
-    Safeguard(
-        "a number that was given to another file is not used",
-        "reused-descriptor-unused",
-        test="test_a_descriptor_that_other_code_closed_costs_the_connection_and_no_file",
-    ),
-]
 
 
 @pytest.fixture
@@ -58,6 +43,7 @@ def receive(dealer: Dealer) -> list[bytes]:
     return found[0]
 
 
+@proves("send-after-handshake", "no message is sent before the peer is ready", part="and self._is_ready and", new="and")
 @pytest.mark.parametrize("scheme", ["ipc", "tcp"])
 def test_messages_of_any_size_pass_in_both_directions_once_the_peer_listens(address: str, scheme: str) -> None:
     if scheme == "tcp":
@@ -138,6 +124,7 @@ def test_a_peer_that_says_something_else_is_refused(address: str, said: bytes) -
                     time.sleep(0.01)
 
 
+@proves("reused-descriptor-unused", "a number that was given to another file is not used")
 def test_a_descriptor_that_other_code_closed_costs_the_connection_and_no_file(
     address: str, router: zmq.Socket, tmp_path: Path
 ) -> None:

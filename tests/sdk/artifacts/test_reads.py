@@ -9,24 +9,9 @@ import pytest
 from chiplog.artifacts import reads
 from chiplog.values.artifact_value import ArtifactError, ArtifactPlace, ManifestFile
 from chiplog_schemas.paths import paths_for_root
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.stored_artifacts import FILES, NEWER, fill, store
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "a manifest that is not what was logged is refused",
-        "artifact-manifest-verified",
-        condition=False,
-        test="test_a_manifest_that_lacks_an_entry_is_refused",
-    ),
-    Safeguard(
-        "a file of an artifact never leads out of the directory that was named",
-        "artifact-stays-below-root",
-        condition=False,
-        test="test_a_path_that_leads_elsewhere_is_not_written",
-    ),
-]
 
 
 @pytest.fixture
@@ -132,12 +117,18 @@ def test_a_line_about_files_without_bytes_names_a_few(root: Path) -> None:
     assert text == "artifact team/gpt/partial:v0 has no bytes of '0', '1', '2', '3', '4' and 2 more: full"
 
 
+@proves(
+    "artifact-stays-below-root",
+    "a file of an artifact never leads out of the directory that was named",
+    condition=False,
+)
 def test_a_path_that_leads_elsewhere_is_not_written(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="it must be relative"):
         reads.download(place_of(root), find(root, "latest", "evil"), tmp_path / "a" / "b", 0.0)
     assert not (tmp_path / "escape").exists()
 
 
+@proves("artifact-manifest-verified", "a manifest that is not what was logged is refused", condition=False)
 def test_a_manifest_that_lacks_an_entry_is_refused(root: Path) -> None:
     with duckdb.connect(str(paths_for_root(root).index)) as database:
         database.execute("DELETE FROM base.artifact_files WHERE path = 'sub/config.json'")

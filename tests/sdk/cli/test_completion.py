@@ -13,22 +13,9 @@ from chiplog_schemas.limits import QUERY_TIMEOUT_S
 from tests.support.command_line import ON_ONE_WORKER, environment, on_pipes, one_line
 from tests.support.hand_written import hand_written
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
-SAFEGUARDS = [
-    Safeguard(
-        "a shell gets no message in place of a completion",
-        "completion-is-silent",
-        value="KeyError",
-        test="test_nothing_is_printed_if_there_is_nothing_to_ask",
-    ),
-    Safeguard(
-        "a completion ends in time whatever the collector does",
-        "completion-is-bounded",
-        test="test_a_collector_that_does_not_answer_costs_a_second",
-    ),
-]
 pytestmark = ON_ONE_WORKER
 
 
@@ -93,11 +80,13 @@ def test_a_metric_without_a_summary_is_offered_too(complete, tmp_path):
     assert complete(tmp_path, "plot", "r", "hi") == ["hidden"]
 
 
+@proves("completion-is-silent", "a shell gets no message in place of a completion", value="KeyError")
 def test_nothing_is_printed_if_there_is_nothing_to_ask(complete, tmp_path):
     assert complete(tmp_path / "nowhere", "show", "gpt") == []
     assert complete(tmp_path, "logs", "x", "--label", "", CHIPLOG_COLLECTOR="nonsense") == []
 
 
+@proves("completion-is-bounded", "a completion ends in time whatever the collector does")
 def test_a_collector_that_does_not_answer_costs_a_second(tmp_path):
     code = (
         "import chiplog_client.client as client; from chiplog_cli import main; "

@@ -24,24 +24,9 @@ from chiplog_schemas.transport.link_status import LinkState, write_link_status
 from tests.support.findings import findings
 from tests.support.lock_holder import lock_holder
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.tools import ROOT, needs
 from tests.support.waiting import wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "doctor finds a log that no database has",
-        "unapplied-log-found",
-        condition=False,
-        test="test_a_log_without_a_database_is_a_warning",
-    ),
-    Safeguard(
-        "a file system without a fixed number of inodes has enough of them",
-        "unlimited-inodes-are-fine",
-        condition=False,
-        test="test_a_file_system_without_free_inodes_is_bad_and_one_that_counts_none_is_fine",
-    ),
-]
 
 
 @pytest.fixture
@@ -85,6 +70,9 @@ def test_a_check_that_fails_is_a_finding_and_the_others_go_on(tmp_path: Path) ->
     assert failed.verdict == ERROR and "File name too long" in failed.found
 
 
+@proves(
+    "unlimited-inodes-are-fine", "a file system without a fixed number of inodes has enough of them", condition=False
+)
 @pytest.mark.parametrize(
     ("n_files", "n_free", "verdict", "words"),
     [
@@ -205,6 +193,7 @@ def test_a_minor_version_of_duckdb_that_was_not_tested_is_named(
     assert found.remedy == f"if a query or the collector fails: pip install 'duckdb=={health_checks.TESTED_DUCKDB}.*'"
 
 
+@proves("unapplied-log-found", "doctor finds a log that no database has", condition=False)
 def test_a_log_without_a_database_is_a_warning(where: Paths) -> None:
     assert findings(where.root)["collector"].verdict == OK
     (where.collector / "log").mkdir()

@@ -3,18 +3,14 @@
 import pytest
 
 from chiplog_cli.progress import progress_bar
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a run or a file whose name looks like markup ends no command",
-        "progress-shows-no-markup",
-        new="return Text.from_markup(task.description)",
-        test="test_a_name_is_not_markup_and_controls_no_terminal",
-    ),
-]
+from tests.support.safeguard import proves
 
 
+@proves(
+    "progress-shows-no-markup",
+    "a run or a file whose name looks like markup ends no command",
+    new="return Text.from_markup(task.description)",
+)
 def test_a_name_is_not_markup_and_controls_no_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

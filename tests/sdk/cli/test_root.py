@@ -9,17 +9,9 @@ import pytest
 
 from chiplog_cli.root import COMMANDS
 from tests.support.command_line import CLI, ON_ONE_WORKER, environment, one_line
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
-SAFEGUARDS = [
-    Safeguard(
-        "the command line loads nothing that only a training needs",
-        "command-loads-no-sdk",
-        value="False",
-        test="test_the_command_does_not_load_what_records",
-    ),
-]
 pytestmark = ON_ONE_WORKER
 
 
@@ -60,6 +52,7 @@ def in_the_command(root: Path, code: str) -> str:
     return done.stdout
 
 
+@proves("command-loads-no-sdk", "the command line loads nothing that only a training needs", value="False")
 def test_the_command_does_not_load_what_records(recorded):
     code = (
         "from chiplog_cli import main; assert main() == 0; "

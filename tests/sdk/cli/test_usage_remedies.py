@@ -5,16 +5,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_cli.root import main
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "the directory that an export was written below is no unknown export",
-        "exports-within-are-named",
-        condition=False,
-        test="test_a_directory_of_exports_is_named_with_them",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 @pytest.mark.parametrize(
@@ -117,6 +108,9 @@ def test_a_mistake_is_one_line_with_a_remedy(capsys: pytest.CaptureFixture[str],
     assert remedy in line
 
 
+@proves(
+    "exports-within-are-named", "the directory that an export was written below is no unknown export", condition=False
+)
 def test_a_directory_of_exports_is_named_with_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("gpt-1", "gpt-2"):
         (tmp_path / name).mkdir()

@@ -16,16 +16,9 @@ from chiplog_schemas.query.result_file import ResultSpace
 from tests.support.marks import everyday
 from tests.support.query_client import FOR_EVER
 from tests.support.recorded import create_database
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "a task that is cancelled ends its query at the collector",
-        "cancelled-task-cancels-query",
-        test="test_a_cancelled_task_ends_its_query_and_the_client_answers_the_next_one",
-    ),
-]
 MANY = "SELECT range AS n, hash(range) AS h FROM range(300000)"
 
 
@@ -82,6 +75,7 @@ def test_queries_and_streams_return_what_those_of_the_client_do(source: dict[str
     asyncio.run(ask())
 
 
+@proves("cancelled-task-cancels-query", "a task that is cancelled ends its query at the collector")
 def test_a_cancelled_task_ends_its_query_and_the_client_answers_the_next_one(
     service: QueryService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

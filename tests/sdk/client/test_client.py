@@ -34,56 +34,9 @@ from chiplog_schemas.query import result_sink as sink_module
 from tests.support.marks import everyday
 from tests.support.ports import free_ports
 from tests.support.recorded import create_database
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.stored_media import store_content
 from tests.support.waiting import WAIT_S, wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "a second thread that opens the same file does not set what the first one has locked",
-        "shared-database-configured-once",
-        condition=True,
-        test="test_threads_may_read_the_file_at_the_same_time",
-    ),
-    Safeguard(
-        "what a signal handler raises while the file is queried passes through Client.sql()",
-        "interrupt-passes-sql",
-        new="try:\n    ...\nexcept Exception:\n    pass",
-        test="test_what_a_handler_raises_while_a_query_runs_reaches_the_training",
-    ),
-    Safeguard(
-        "a stream whose collector was restarted ends with an error",
-        "lost-result-is-expired",
-        part='"expired"',
-        new='"unreachable"',
-        test="test_a_stream_ends_with_one_clear_error_when_its_collector_ends",
-    ),
-    Safeguard(
-        "a forked child does not wait for a thread of its parent",
-        "fork-renews-configuring-lock",
-        test="test_a_forked_child_opens_the_file_that_a_thread_of_its_parent_was_opening",
-    ),
-    Safeguard(
-        "a query that a signal handler interrupts at its start does not continue",
-        "starting-query-interrupted",
-        new="if True:",
-        test="test_what_a_handler_raises_while_a_query_starts_ends_the_query",
-    ),
-    Safeguard(
-        "what a signal handler raises while an answer is read passes through Client.sql()",
-        "interrupt-passes-answer",
-        test="test_what_a_handler_raises_while_an_answer_is_read_is_no_query_error",
-    ),
-    *(
-        Safeguard(
-            f"what a signal handler raises while rows are converted passes through Result.{method}()",
-            f"interrupt-passes-{method}",
-            new="if True:",
-            test="test_what_a_handler_raises_while_the_garbage_collector_runs_reaches_the_training",
-        )
-        for method in ("rows", "tuples")
-    ),
-]
 
 FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * 7 + b.range) % 13 = 3"
 
@@ -418,6 +371,12 @@ def test_a_stream_ends_with_one_clear_error_when_its_collector_is_replaced(where
     second.stop()
 
 
+@proves(
+    "lost-result-is-expired",
+    "a stream whose collector was restarted ends with an error",
+    part='"expired"',
+    new='"unreachable"',
+)
 @pytest.mark.usefixtures("in_parts")
 def test_a_stream_ends_with_one_clear_error_when_its_collector_ends(where, collector, monkeypatch):
     monkeypatch.setattr(remote_module, "HEARTBEAT_INTERVAL_S", 0.1)
@@ -446,6 +405,11 @@ def raising_handler() -> Iterator[None]:
     signal.signal(signal.SIGALRM, previous)
 
 
+@proves(
+    "interrupt-passes-sql",
+    "what a signal handler raises while the file is queried passes through Client.sql()",
+    new="try:\n    ...\nexcept Exception:\n    pass",
+)
 @pytest.mark.parametrize("live", everyday(1, [True, False]))
 def test_what_a_handler_raises_while_a_query_runs_reaches_the_training(where, live, raising_handler):
     running = Collector(where) if live else None
@@ -459,6 +423,11 @@ def test_what_a_handler_raises_while_a_query_runs_reaches_the_training(where, li
         running.stop()
 
 
+@proves(
+    "starting-query-interrupted",
+    "a query that a signal handler interrupts at its start does not continue",
+    new="if True:",
+)
 def test_what_a_handler_raises_while_a_query_starts_ends_the_query(where, raising_handler, monkeypatch):
     read_file = client_module._read_file
     ended: list[bool] = []
@@ -494,6 +463,7 @@ def test_a_query_without_a_thread_is_an_error_at_once(where, monkeypatch):
         assert client.sql("SELECT 1 AS a").rows() == [{"a": 1}]
 
 
+@proves("interrupt-passes-answer", "what a signal handler raises while an answer is read passes through Client.sql()")
 def test_what_a_handler_raises_while_an_answer_is_read_is_no_query_error(where, raising_handler, monkeypatch):
     with connect(dir=where.root) as client:
         validate = result_module.validate_ipc_stream
@@ -530,6 +500,16 @@ def test_what_a_handler_raises_while_rows_are_converted_reaches_the_training(whe
                 result.tuples()
 
 
+@proves(
+    "interrupt-passes-rows",
+    "what a signal handler raises while rows are converted passes through Result.rows()",
+    new="if True:",
+)
+@proves(
+    "interrupt-passes-tuples",
+    "what a signal handler raises while rows are converted passes through Result.tuples()",
+    new="if True:",
+)
 @pytest.mark.parametrize("method", everyday(1, ["rows", "tuples"]))
 def test_what_a_handler_raises_while_the_garbage_collector_runs_reaches_the_training(where, raising_handler, method):
     """CPython ignores what a callback of the garbage collector raises, and a handler may run in it."""
@@ -547,6 +527,11 @@ def test_what_a_handler_raises_while_the_garbage_collector_runs_reaches_the_trai
         getattr(result, method)()
 
 
+@proves(
+    "shared-database-configured-once",
+    "a second thread that opens the same file does not set what the first one has locked",
+    condition=True,
+)
 def test_threads_may_read_the_file_at_the_same_time(where):
     def ask(number: int) -> int:
         with connect(dir=where.root) as client:
@@ -577,6 +562,7 @@ os._exit(0)
 """
 
 
+@proves("fork-renews-configuring-lock", "a forked child does not wait for a thread of its parent")
 def test_a_forked_child_opens_the_file_that_a_thread_of_its_parent_was_opening(where):
     command = [sys.executable, "-P", "-c", FORKS, str(where.root)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)

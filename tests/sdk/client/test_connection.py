@@ -13,16 +13,8 @@ from chiplog_client import connection as remote_module
 from chiplog_client.client import connect
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.query_messages import QueryMessage, QueryMessageKind
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "Ctrl-C ends the query at the collector, not only the wait for it",
-        "interrupted-query-cancelled",
-        test="test_ctrl_c_cancels_the_query_before_it_is_raised",
-    ),
-]
 
 
 class FakeCollector:
@@ -100,6 +92,7 @@ def test_pings_that_piled_up_while_there_was_no_collector_cost_one_repetition(co
             assert asked.result().rows() == [{"a": 1}]
 
 
+@proves("interrupted-query-cancelled", "Ctrl-C ends the query at the collector, not only the wait for it")
 def test_ctrl_c_cancels_the_query_before_it_is_raised(collector, interrupts):
     """The collector here is an older one, which refuses CANCEL: that must be harmless."""
 

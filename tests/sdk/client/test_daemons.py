@@ -20,29 +20,9 @@ from chiplog_schemas.transport.collector_memory import RememberedCollector, reme
 from chiplog_schemas.transport.link_status import LinkState, write_link_status
 from tests.support.lock_holder import lock_holder
 from tests.support.node import end_daemons
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "a reader waits while an embedded collector starts its index",
-        "index-start-waited-for",
-        value="0.0",
-        test="test_an_embedded_collector_may_need_time_to_start_its_index",
-    ),
-    Safeguard(
-        "a query waits for a journal that the agent has begun to read",
-        "adopted-journal-awaited",
-        value="ended",
-        test="test_a_journal_is_on_its_way_before_and_while_the_agent_reads_it",
-    ),
-    Safeguard(
-        "an agent that reaches the collector of its directory by a TCP address does not deliver elsewhere",
-        "own-service-is-here",
-        condition=False,
-        test="test_a_collector_of_this_directory_with_a_tcp_address_is_not_elsewhere",
-    ),
-]
 AGENT, COLLECTOR, INDEX = daemons.AGENT, daemons.COLLECTOR, daemons.INDEX
 
 
@@ -168,6 +148,7 @@ def test_a_daemon_is_coming_up_while_it_is_young(where: Paths, monkeypatch: pyte
         assert not daemons.is_coming_up(where, AGENT)
 
 
+@proves("index-start-waited-for", "a reader waits while an embedded collector starts its index", value="0.0")
 def test_an_embedded_collector_may_need_time_to_start_its_index(where: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     assert daemons.start_wait_s(where) == 0.0
     with lock_holder(lock(where, INDEX)):
@@ -225,6 +206,11 @@ def test_the_link_is_as_the_running_agent_reports_it(where: Paths) -> None:
         assert daemons.collector_link_status(where) is None, "the report is an earlier agent's"
 
 
+@proves(
+    "own-service-is-here",
+    "an agent that reaches the collector of its directory by a TCP address does not deliver elsewhere",
+    condition=False,
+)
 def test_a_collector_of_this_directory_with_a_tcp_address_is_not_elsewhere(where: Paths) -> None:
     where.agent.mkdir(parents=True)
     where.collector.mkdir(parents=True)
@@ -276,6 +262,7 @@ def test_journals_wait_when_their_process_has_ended_and_no_agent_runs(where: Pat
         held.release()
 
 
+@proves("adopted-journal-awaited", "a query waits for a journal that the agent has begun to read", value="ended")
 def test_a_journal_is_on_its_way_before_and_while_the_agent_reads_it(where: Paths) -> None:
     producer = b"j" * 16
     journal = where.journals / producer.hex()

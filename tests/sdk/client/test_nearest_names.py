@@ -3,16 +3,7 @@
 import pytest
 
 from chiplog_client.nearest_names import nearest, unknown_name
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "an unknown name is answered with the nearest known ones",
-        "nearest-name-suggested",
-        value="[]",
-        test="test_an_unknown_name_is_one_line_with_the_nearest_or_the_remedy",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 @pytest.mark.parametrize(
@@ -36,6 +27,7 @@ def test_the_most_similar_names_are_suggested_and_only_those(name, known, near):
     assert nearest(name, known) == near
 
 
+@proves("nearest-name-suggested", "an unknown name is answered with the nearest known ones", value="[]")
 def test_an_unknown_name_is_one_line_with_the_nearest_or_the_remedy():
     known = ["gpt-a1", "gpt-a2", "bert"]
     assert unknown_name("run", "gtp-a1", known, "see all") == "run 'gtp-a1' is unknown; did you mean 'gpt-a1'?"

@@ -11,15 +11,8 @@ from chiplog_client.results.result import QueryError
 from chiplog_schemas.limits import RESULT_PART_BYTES
 from chiplog_schemas.query.query_messages import QueryMessage, QueryMessageKind
 from chiplog_schemas.query.result_file import ResultSpace
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a collector drops a result at once when its reader is done",
-        "result-dropped-when-closed",
-        test="test_a_remote_result_is_requested_ahead_and_dropped_at_its_end",
-    ),
-]
 ID = b"12345678"
 DATA = bytes(range(256)) * (10 * RESULT_PART_BYTES // 256) + b"end"
 
@@ -82,6 +75,7 @@ def test_a_result_in_a_file_is_read_in_parts(tmp_path: Path) -> None:
     assert space.n_bytes == 0
 
 
+@proves("result-dropped-when-closed", "a collector drops a result at once when its reader is done")
 @pytest.mark.parametrize("busy", [set(), {RESULT_PART_BYTES, 3 * RESULT_PART_BYTES}])
 def test_a_remote_result_is_requested_ahead_and_dropped_at_its_end(busy: set[int]) -> None:
     connection = Connection(set(busy))

@@ -12,18 +12,9 @@ from chiplog.console.python_streams import STDERR, STDOUT
 from chiplog_schemas.model.events import EventKind
 from tests.support.console import recorded, run_script, script, timed_lines
 from tests.support.journals import read_events
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.tools import NAMESPACES, needs
 from tests.support.waiting import WAIT_S, wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "PID 1 of a container prints without a helper that would be killed with it",
-        "pid-1-without-helper",
-        condition=False,
-        test="test_a_training_that_is_pid_1_shows_and_records_its_last_words",
-    ),
-]
 
 
 def test_python_c_and_subprocesses_are_recorded_and_shown(chiplog_dir, tmp_path) -> None:
@@ -73,6 +64,9 @@ def test_without_a_shell_python_is_recorded_and_it_is_said_once(chiplog_dir, tmp
     assert sorted(lines) == ["python 0", "python 1"]
 
 
+@proves(
+    "pid-1-without-helper", "PID 1 of a container prints without a helper that would be killed with it", condition=False
+)
 @needs("unshare", NAMESPACES)
 @pytest.mark.parametrize("end", ["os._exit(3)", "sys.exit(3)"])
 def test_a_training_that_is_pid_1_shows_and_records_its_last_words(chiplog_dir, tmp_path, end) -> None:

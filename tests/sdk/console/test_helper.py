@@ -17,17 +17,8 @@ from chiplog.console.relay import SpliceRelay
 from chiplog.console.shared_counters import SharedCounters
 from chiplog.console.stream_fds import StreamFds
 from tests.support.console import notices, recorded, run_script, script
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "what was written first to one of two streams is shown first, also by a helper that waited for a core",
-        "streams-in-written-order",
-        value="select.EPOLLIN",
-        test="test_what_was_written_first_is_moved_first_however_late_the_helper_is",
-    ),
-]
 
 
 def test_streams_keep_their_order_and_their_names(chiplog_dir, tmp_path) -> None:
@@ -79,6 +70,11 @@ def test_a_stream_that_is_printed_to_all_the_time_keeps_its_order_with_the_other
     assert lines == expected
 
 
+@proves(
+    "streams-in-written-order",
+    "what was written first to one of two streams is shown first, also by a helper that waited for a core",
+    value="select.EPOLLIN",
+)
 def test_what_was_written_first_is_moved_first_however_late_the_helper_is(tmp_path) -> None:
     """The helper's own loop, turn by turn: between two of them it waits for a core as long as it likes."""
     control, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -18,20 +18,16 @@ from chiplog_schemas.bounds import Limits
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.process.exit_status import STATUS_NAME
 from tests.support.console import recorded, run_script
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "native code that prints while it holds the GIL does not wait for the rank's own threads",
-        "helper-reads-under-gil",
-        part="helper",
-        new='["sleep", "30"]',
-        test="test_native_code_that_prints_a_megabyte_while_it_holds_the_gil_goes_on",
-    ),
-]
 
-
+@proves(
+    "helper-reads-under-gil",
+    "native code that prints while it holds the GIL does not wait for the rank's own threads",
+    part="helper",
+    new='["sleep", "30"]',
+)
 def test_native_code_that_prints_a_megabyte_while_it_holds_the_gil_goes_on(chiplog_dir, tmp_path) -> None:
     done = run_script(
         tmp_path,

@@ -12,45 +12,8 @@ from chiplog_schemas.model.events import EventKind
 from tests.support.console import notices, on_terminal, recorded, run_script, script, timed_lines
 from tests.support.journals import read_events
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "a helper that is killed is replaced",
-        "killed-helper-replaced",
-        test="test_a_helper_that_is_killed_costs_the_terminal_nothing",
-    ),
-    Safeguard(
-        "a helper that is stopped is ended",
-        "stopped-helper-ended",
-        test="test_a_helper_that_is_stopped_does_not_stop_the_training",
-    ),
-    Safeguard(
-        "a training whose reader has gone meets EPIPE",
-        "training-meets-epipe",
-        test="test_a_reader_that_leaves_ends_the_training_as_it_would_without_us",
-    ),
-    Safeguard(
-        "what a short process printed is shown and recorded though its helper is late",
-        "late-helper-loses-no-line",
-        part=" or self._tally.lock()",
-        test="test_a_helper_that_is_late_for_finish_costs_no_line_and_shows_none_twice",
-    ),
-    Safeguard(
-        "a rank that prints much before its helper is ready continues",
-        "printing-waits-for-no-helper",
-        condition=False,
-        test="test_a_rank_that_prints_much_before_its_helper_is_there_goes_on_and_every_line_is_told_once",
-    ),
-    Safeguard(
-        "a line that the rank began to record is one row, also if the helper records its end",
-        "begun-line-handed-over",
-        new="pass",
-        test="test_a_rank_that_prints_much_before_its_helper_is_there_goes_on_and_every_line_is_told_once",
-    ),
-]
-
 
 KILLED = """
 from contextlib import suppress
@@ -68,6 +31,7 @@ print("done")
 """
 
 
+@proves("killed-helper-replaced", "a helper that is killed is replaced")
 @pytest.mark.parametrize("waits", everyday(1, [True, False]), ids=["one after the other", "while bytes wait"])
 def test_a_helper_that_is_killed_costs_the_terminal_nothing(chiplog_dir, tmp_path, waits) -> None:
     done = run_script(tmp_path, KILLED.format(signal="SIGKILL", waits=waits))
@@ -82,6 +46,7 @@ def test_a_helper_that_is_killed_costs_the_terminal_nothing(chiplog_dir, tmp_pat
         wait_until(lambda: notices(chiplog_dir, "console_lost"), "what was passed on and not recorded is declared")
 
 
+@proves("stopped-helper-ended", "a helper that is stopped is ended")
 def test_a_helper_that_is_stopped_does_not_stop_the_training(chiplog_dir, tmp_path) -> None:
     body = """
     import chiplog.console.redirect
@@ -138,6 +103,11 @@ def test_helpers_that_all_die_are_given_up_and_python_goes_on_being_recorded(chi
     assert done.returncode == 0
 
 
+@proves(
+    "late-helper-loses-no-line",
+    "what a short process printed is shown and recorded though its helper is late",
+    part=" or self._tally.lock()",
+)
 @pytest.mark.parametrize("comes", ["exec sleep 2", 'sleep 1; exec "$PYTHON" "$@"'], ids=["never", "after finish()"])
 def test_a_helper_that_is_late_for_finish_costs_no_line_and_shows_none_twice(chiplog_dir, tmp_path, comes) -> None:
     late = tmp_path / "late.sh"
@@ -162,6 +132,12 @@ def test_a_helper_that_is_late_for_finish_costs_no_line_and_shows_none_twice(chi
     assert notices(chiplog_dir, "console_lost") == []
 
 
+@proves("printing-waits-for-no-helper", "a rank that prints much before its helper is ready continues", condition=False)
+@proves(
+    "begun-line-handed-over",
+    "a line that the rank began to record is one row, also if the helper records its end",
+    new="pass",
+)
 @pytest.mark.parametrize("target", everyday(2, ["file", "pipe", "terminal"]))
 def test_a_rank_that_prints_much_before_its_helper_is_there_goes_on_and_every_line_is_told_once(
     chiplog_dir, tmp_path, target
@@ -205,6 +181,7 @@ def test_a_rank_that_prints_much_before_its_helper_is_there_goes_on_and_every_li
     assert [line for stream, line in found if stream == 2] == err
 
 
+@proves("training-meets-epipe", "a training whose reader has gone meets EPIPE")
 def test_a_reader_that_leaves_ends_the_training_as_it_would_without_us(chiplog_dir, tmp_path) -> None:
     body = """
     run = init()

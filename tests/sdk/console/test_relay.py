@@ -18,19 +18,11 @@ from chiplog.console.relay import SpliceRelay, bytes_available, drain_lines, is_
 from chiplog.console.shared_counters import SharedCounters
 from chiplog.console.stream_fds import StreamFds, open_stream_fds
 from tests.support.console import script
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "what a killed helper had not passed on is still in the pipe",
-        "killed-helper-leaves-bytes",
-        value="-1",
-        test="test_a_helper_that_is_killed_while_the_reader_is_slow_costs_the_terminal_nothing",
-    ),
-]
 
-
+@proves("killed-helper-leaves-bytes", "what a killed helper had not passed on is still in the pipe", value="-1")
 def test_a_helper_that_is_killed_while_the_reader_is_slow_costs_the_terminal_nothing(chiplog_dir, tmp_path) -> None:
     flag = tmp_path / "killed"
     body = f"""

@@ -20,41 +20,9 @@ import pytest
 
 from chiplog_schemas.model.events import EventKind
 from tests.support.journals import read_events
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.tools import require
 from tests.support.waiting import WAIT_S, wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "keys reach a pager that opens the terminal of its stderr by name",
-        "pager-gets-keys",
-        test="test_a_pager_gets_its_keys_and_leaves_the_terminal_as_it_was",
-    ),
-    Safeguard(
-        "the terminal has the modes that a child has set at the pseudo-terminal",
-        "terminal-follows-child-modes",
-        condition=False,
-        test="test_modes_that_a_child_sets_are_those_of_the_terminal_until_it_restores_them",
-    ),
-    Safeguard(
-        "keys that a child reads from its stdin are left to it",
-        "keys-left-to-reading-child",
-        new="return True\nfor number in ():",
-        test="test_modes_that_a_child_sets_are_those_of_the_terminal_until_it_restores_them",
-    ),
-    Safeguard(
-        "a run in the background leaves the terminal's modes and keys alone",
-        "background-leaves-terminal",
-        part="foreground_of",
-        new="os.getpgid",
-        test="test_a_run_in_the_background_leaves_the_terminal_alone",
-    ),
-    Safeguard(
-        "a foreground program gets SIGWINCH once its terminal has the new size",
-        "winch-after-resize",
-        test="test_a_pager_follows_the_size_of_the_terminal",
-    ),
-]
 
 HEAD = """
 import fcntl, os, signal, subprocess, sys, termios, time
@@ -170,6 +138,7 @@ PAGERS = {
 }
 
 
+@proves("pager-gets-keys", "keys reach a pager that opens the terminal of its stderr by name")
 @pytest.mark.parametrize("name", PAGERS)
 def test_a_pager_gets_its_keys_and_leaves_the_terminal_as_it_was(run, name: str, tmp_path: Path, monkeypatch) -> None:
     program, call = PAGERS[name]
@@ -288,6 +257,16 @@ termios.tcsetattr(2, termios.TCSANOW, before)
 """
 
 
+@proves(
+    "terminal-follows-child-modes",
+    "the terminal has the modes that a child has set at the pseudo-terminal",
+    condition=False,
+)
+@proves(
+    "keys-left-to-reading-child",
+    "keys that a child reads from its stdin are left to it",
+    new="return True\nfor number in ():",
+)
 def test_modes_that_a_child_sets_are_those_of_the_terminal_until_it_restores_them(run, tmp_path: Path) -> None:
     child = tmp_path / "child.py"
     child.write_text(READS_STDIN)
@@ -313,6 +292,12 @@ def test_modes_that_a_child_sets_are_those_of_the_terminal_until_it_restores_the
     assert terminal.modes == before
 
 
+@proves(
+    "background-leaves-terminal",
+    "a run in the background leaves the terminal's modes and keys alone",
+    part="foreground_of",
+    new="os.getpgid",
+)
 def test_a_run_in_the_background_leaves_the_terminal_alone(run, tmp_path: Path) -> None:
     training = tmp_path / "background.py"
     reads_stderr = READS_STDIN.replace("sys.stdin.read(3)", "os.read(2, 3)").replace("import", "import os,")
@@ -340,6 +325,7 @@ def test_a_run_in_the_background_leaves_the_terminal_alone(run, tmp_path: Path) 
     assert terminal.modes == before
 
 
+@proves("winch-after-resize", "a foreground program gets SIGWINCH once its terminal has the new size")
 def test_a_pager_follows_the_size_of_the_terminal(run) -> None:
     require("less")
     terminal = run("os.system('seq 1000 | less')\n")

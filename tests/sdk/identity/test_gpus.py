@@ -14,23 +14,9 @@ from chiplog.identity.identity import Identity
 from chiplog.recording.run import run as run_module
 from chiplog.torch.current_device import CurrentDevice, current_device
 from chiplog_schemas.model.events import EventKind
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "torch is asked for its device only once CUDA is initialised",
-        "torch-asked-when-initialised",
-        new="if cuda is None:",
-        test="test_cuda_that_is_not_initialised_is_not_asked",
-    ),
-    Safeguard(
-        "the GPU that torch uses is recorded once it is known",
-        "device-recorded-once-known",
-        condition=False,
-        test="test_the_device_that_torch_uses_becomes_part_of_the_identity",
-    ),
-]
 A, B = "GPU-3b53f6a1-9d0e-4c5f-8f5e-1c6f5a0d7e10", "GPU-3b9c1f22-0f4b-4d9a-9a77-5e2f6b8c4d21"
 RANK1 = Identity("r", "rank1", "launch", rank=1, local_rank=1, world_size=2)
 ALONE = Identity("r", "host-word", "launch")
@@ -95,6 +81,11 @@ def refuse() -> None:
     raise AssertionError("CUDA would be initialised")
 
 
+@proves(
+    "torch-asked-when-initialised",
+    "torch is asked for its device only once CUDA is initialised",
+    new="if cuda is None:",
+)
 def test_cuda_that_is_not_initialised_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.cuda", SimpleNamespace(is_initialized=lambda: False, current_device=refuse))
     assert current_device() is None
@@ -117,6 +108,7 @@ def claims(events: Any) -> list[dict[str, Any]]:
     return [event.fields["identity"]["gpu_claim"] for event in events(EventKind.IDENTITY)]
 
 
+@proves("device-recorded-once-known", "the GPU that torch uses is recorded once it is known", condition=False)
 def test_the_device_that_torch_uses_becomes_part_of_the_identity(chiplog_dir, offline, monkeypatch) -> None:
     """Only in the main thread: in CUDA each thread has its own device, by default the first one."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")

@@ -12,22 +12,7 @@ import chiplog
 from chiplog.identity.identity import Identity
 from chiplog.identity.inherited_env import export_run, restore_environ
 from chiplog_schemas.process.inherited_run import PARENT_RUN, decode_inherited
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a child records where its parent does, although both changed their directory",
-        "places-travel-to-children",
-        value="environ",
-        test="test_where_and_whether_a_process_records_travels_to_its_children",
-    ),
-    Safeguard(
-        "a child that only reads does so where its parent records",
-        "reader-follows-its-parent",
-        value="os.environ",
-        test="test_a_child_that_only_reads_does_so_where_its_parent_records",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 def test_a_run_is_named_to_child_processes_only_while_it_is_open(chiplog_dir) -> None:
@@ -120,6 +105,11 @@ def run_parent(tmp_path: Path, way: str, **arguments: str) -> list[str]:
     return found
 
 
+@proves(
+    "places-travel-to-children",
+    "a child records where its parent does, although both changed their directory",
+    value="environ",
+)
 @pytest.mark.parametrize("way", ["spawn", "forkserver", "subprocess", "rank"])
 def test_where_and_whether_a_process_records_travels_to_its_children(tmp_path: Path, way: str) -> None:
     assert run_parent(tmp_path, way) == [str(tmp_path / "data"), "offline", "gpt", "r"]
@@ -145,6 +135,7 @@ print(json.dumps([said, subprocess.run(command, stderr=subprocess.PIPE, text=Tru
 """
 
 
+@proves("reader-follows-its-parent", "a child that only reads does so where its parent records", value="os.environ")
 def test_a_child_that_only_reads_does_so_where_its_parent_records(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "CHILD", READER)
     for said in run_parent(tmp_path, "subprocess"):

@@ -5,23 +5,8 @@ import logging
 import pytest
 
 import chiplog
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "an unknown mode is offline",
-        "unknown-mode-is-offline",
-        part='"offline"',
-        new='"online"',
-        test="test_an_unknown_mode_is_offline_and_an_error_that_names_the_remedy",
-    ),
-    Safeguard(
-        "modes are compared without their case",
-        "mode-without-case",
-        part=".lower()",
-        test="test_a_mode_is_known_in_any_case_and_by_the_names_of_wandb",
-    ),
-]
 KNOWN = [
     ("OFFLINE", "offline"),
     ("Offline ", "offline"),
@@ -41,6 +26,7 @@ def nowhere(chiplog_dir, monkeypatch):
     monkeypatch.setenv("CHIPLOG_AGENT", f"ipc://{chiplog_dir}/nowhere.sock")
 
 
+@proves("mode-without-case", "modes are compared without their case", part=".lower()")
 @pytest.mark.parametrize(("word", "mode"), KNOWN)
 @pytest.mark.parametrize("by", ["argument", "variable"])
 def test_a_mode_is_known_in_any_case_and_by_the_names_of_wandb(nowhere, monkeypatch, caplog, word, mode, by) -> None:
@@ -51,6 +37,7 @@ def test_a_mode_is_known_in_any_case_and_by_the_names_of_wandb(nowhere, monkeypa
     assert not [record for record in caplog.records if "cannot be reached" not in record.getMessage()]
 
 
+@proves("unknown-mode-is-offline", "an unknown mode is offline", part='"offline"', new='"online"')
 @pytest.mark.parametrize(
     ("argument", "variable", "named"), [("offlin", "", "offlin"), (None, "onlin", "onlin"), ("rank0", "of", "of")]
 )

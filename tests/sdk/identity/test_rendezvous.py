@@ -6,32 +6,11 @@ import sys
 import pytest
 
 from tests.support.ports import free_ports
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 
-SAFEGUARDS = [
-    Safeguard(
-        "a word that a launch had before a restart replaces one that was made up",
-        "firm-run-id-wins",
-        condition=False,
-        test="test_the_first_word_is_everybodys_until_a_firm_one_comes",
-    ),
-    Safeguard(
-        "a thread of its own waits for the group's store",
-        "agreement-in-own-thread",
-        new="self._exchange_in_thread(*found, candidate)\nis_asked = True",
-        test="test_a_store_whose_host_stands_still_holds_nobody_up",
-    ),
-    Safeguard(
-        "a group that may come is looked for often, because RPC between two workers may last a tenth of a second",
-        "expected-group-polled-often",
-        part="self._question.expects_group",
-        new="False",
-        test="test_a_group_that_may_come_keeps_the_ticks_of_the_sender_thread_frequent_for_a_minute",
-    ),
-]
 
 # One process plays all ranks: only their exchange with the store matters.
 WORDS = """
@@ -122,15 +101,27 @@ def output_of(script: str) -> str:
     return done.stdout
 
 
+@proves("firm-run-id-wins", "a word that a launch had before a restart replaces one that was made up", condition=False)
 def test_the_first_word_is_everybodys_until_a_firm_one_comes() -> None:
     output_of(WORDS)
 
 
+@proves(
+    "agreement-in-own-thread",
+    "a thread of its own waits for the group's store",
+    new="self._exchange_in_thread(*found, candidate)\nis_asked = True",
+)
 @pytest.mark.full
 def test_a_store_whose_host_stands_still_holds_nobody_up() -> None:
     assert output_of(STANDS_STILL).startswith("finished in")
 
 
+@proves(
+    "expected-group-polled-often",
+    "a group that may come is looked for often, because RPC between two workers may last a tenth of a second",
+    part="self._question.expects_group",
+    new="False",
+)
 @pytest.mark.full
 def test_a_group_that_may_come_keeps_the_ticks_of_the_sender_thread_frequent_for_a_minute() -> None:
     output_of(EXPECTED)

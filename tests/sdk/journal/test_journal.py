@@ -25,52 +25,11 @@ from chiplog_schemas.storage.journal_dir import HEAD_NAME, JournalReader, decode
 from chiplog_schemas.storage.record import Record, scan_records
 from chiplog_schemas.transport.dealer import LogSlice
 from tests.support.marks import only_if
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
 PRODUCER = bytes(range(16))
 IDENTITY = pack({"role": "rank", "label": "rank0", "run_id": "r"})
-
-
-SAFEGUARDS = [
-    Safeguard(
-        "a segment that is being made counts towards the quota",
-        "new-segment-counts",
-        condition=False,
-        test="test_a_segment_that_is_being_made_counts_towards_the_quota",
-    ),
-    Safeguard(
-        "a sealed journal takes no further segment",
-        "sealed-journal-stays-sealed",
-        part="layout.refuse is not None or",
-        test="test_a_segment_that_is_being_made_when_the_journal_is_sealed_does_not_stay",
-    ),
-    Safeguard(
-        "an append that was overtaken since it read the tail begins again",
-        "overtaken-append-restarts",
-        condition=True,
-        test="test_an_append_within_an_append_is_in_the_file_at_once_and_comes_first",
-        environment={"CHIPLOG_NATIVE": "0"},
-    ),
-    Safeguard(
-        "an append on the long way that was overtaken begins again",
-        "overtaken-long-append-restarts",
-        condition=True,
-        test="test_an_append_within_the_making_of_a_segment_is_in_the_file_at_once_and_comes_first",
-        environment={"CHIPLOG_NATIVE": "0"},
-    ),
-    Safeguard(
-        "a writer in need waits for a segment that the sender thread is making",
-        "writer-waits-for-segment",
-        test="test_a_writer_in_need_waits_for_the_segment_that_is_being_made_rather_than_drop",
-    ),
-    Safeguard(
-        "a time-out is no disk that refuses",
-        "timeout-is-no-disk-error",
-        condition=False,
-        test="test_what_a_handler_raises_while_a_segment_is_made_passes_and_leaves_the_journal_as_it_was",
-    ),
-]
 
 
 @pytest.fixture
@@ -330,6 +289,12 @@ in_python = only_if(hot_path is None)  # nothing runs within an append in C; tes
 
 
 @in_python
+@proves(
+    "overtaken-append-restarts",
+    "an append that was overtaken since it read the tail begins again",
+    condition=True,
+    environment={"CHIPLOG_NATIVE": "0"},
+)
 @pytest.mark.parametrize("where", ["crc32", "pack_back", "pack_front", "slice"])
 def test_an_append_within_an_append_is_in_the_file_at_once_and_comes_first(make, monkeypatch, where) -> None:
     journal = make()
@@ -348,6 +313,12 @@ def test_an_append_within_an_append_is_in_the_file_at_once_and_comes_first(make,
     assert [decode(record.payload)[1] for record in on_disk(journal)] == [1, 2]
 
 
+@proves(
+    "overtaken-long-append-restarts",
+    "an append on the long way that was overtaken begins again",
+    condition=True,
+    environment={"CHIPLOG_NATIVE": "0"},
+)
 @pytest.mark.parametrize("where", ["Segment", "encode_header", "replace", "frame"])
 def test_an_append_within_the_making_of_a_segment_is_in_the_file_at_once_and_comes_first(
     make, monkeypatch, where
@@ -376,6 +347,7 @@ def test_an_append_within_the_making_of_a_segment_is_in_the_file_at_once_and_com
     assert [ts for ts in times if ts >= 0] == list(range(number))
 
 
+@proves("timeout-is-no-disk-error", "a time-out is no disk that refuses", condition=False)
 def test_what_a_handler_raises_while_a_segment_is_made_passes_and_leaves_the_journal_as_it_was(
     make, monkeypatch
 ) -> None:
@@ -430,6 +402,7 @@ def test_a_segment_that_another_thread_makes_is_waited_for_only_as_long_as_that_
     assert numbers_of(read_all(journal)) == list(range(journal.next_seq))
 
 
+@proves("writer-waits-for-segment", "a writer in need waits for a segment that the sender thread is making")
 def test_a_writer_in_need_waits_for_the_segment_that_is_being_made_rather_than_drop(make, monkeypatch) -> None:
     monkeypatch.setattr(journal_module, "_MAKING_S", 60.0)  # however busy the machine is
     journal = make(bytes_max=2 * MIB)
@@ -655,6 +628,7 @@ class DuringAllocation:
         return self._make(*given)
 
 
+@proves("new-segment-counts", "a segment that is being made counts towards the quota", condition=False)
 def test_a_segment_that_is_being_made_counts_towards_the_quota(make) -> None:
     journal = make(bytes_max=MIB)
     for number in range(100):
@@ -670,6 +644,7 @@ def test_a_segment_that_is_being_made_counts_towards_the_quota(make) -> None:
     assert sum(path.stat().st_size for path in journal.directory.glob("*.seg")) <= MIB
 
 
+@proves("sealed-journal-stays-sealed", "a sealed journal takes no further segment", part="layout.refuse is not None or")
 def test_a_segment_that_is_being_made_when_the_journal_is_sealed_does_not_stay(make) -> None:
     journal = make()
     for number in range(100):

@@ -12,18 +12,10 @@ from chiplog.journal import segment as segment_module
 from chiplog.journal.segment import HeadPage, Segment
 from chiplog_schemas.codec import pack
 from chiplog_schemas.storage.journal_dir import decode_head
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
 SIZE = 1 << 16
 PRODUCER = bytes(range(16))
-SAFEGUARDS = [
-    Safeguard(
-        "sys.exit() passes that a signal handler calls after finish() while a segment is made",
-        "exit-passes-removed-segment",
-        new="os.unlink(path)",
-        test="test_the_exit_of_a_handler_passes_that_removed_the_directory_while_a_segment_is_made",
-    )
-]
 
 
 @pytest.fixture
@@ -76,6 +68,11 @@ def test_a_segment_never_takes_a_file_that_exists_and_leaves_none_where_there_is
     assert os.listdir(tmp_path) == ["segment"]
 
 
+@proves(
+    "exit-passes-removed-segment",
+    "sys.exit() passes that a signal handler calls after finish() while a segment is made",
+    new="os.unlink(path)",
+)
 def test_the_exit_of_a_handler_passes_that_removed_the_directory_while_a_segment_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,52 +20,8 @@ from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.messages import MessageKind
 from chiplog_schemas.transport.collector_memory import RememberedCollector, remember_collector
 from tests.support.lock_holder import lock_holder
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "a journal that fills fast is sent at short intervals",
-        "busy-journal-sent-often",
-        value="False",
-        test="test_a_rank_that_has_much_in_flight_sends_often",
-    ),
-    Safeguard(
-        "a rank sends at short intervals while clients ask",
-        "queried-rank-sends-often",
-        value="False",
-        test="test_a_rank_sends_often_while_clients_ask",
-    ),
-    Safeguard(
-        "a run that ends does not wait for the agent's interval",
-        "finish-requests-acknowledgement",
-        test="test_a_run_that_ends_requests_its_acknowledgement",
-    ),
-    Safeguard(
-        "keys that the system does not let us read do not end the care for the journal",
-        "unreadable-keys-end-nothing",
-        value="ZeroDivisionError",
-        test="test_keys_that_cannot_be_read_for_a_while_only_delay",
-    ),
-    Safeguard(
-        "a rank names the keys that an agent in place of a configured one lacks",
-        "keys-of-stand-in-checked",
-        condition=False,
-        test="test_a_rank_names_the_keys_that_an_agent_in_place_of_a_configured_one_lacks",
-    ),
-    Safeguard(
-        "a rank starts no other agent beside one that is slow to answer",
-        "slow-agent-awaited",
-        value="False",
-        test="test_another_agent_is_started_only_if_the_one_that_runs_cannot_answer",
-    ),
-    Safeguard(
-        "a rank reports that it delivers to the collector that an earlier run named",
-        "rank-reports-former-collector",
-        condition=False,
-        test="test_a_rank_reports_the_collector_that_only_an_earlier_run_named",
-    ),
-]
 
 
 class Ran:
@@ -179,6 +135,11 @@ def refuse(error: Exception) -> Callable[..., Any]:
     return refusing
 
 
+@proves(
+    "unreadable-keys-end-nothing",
+    "keys that the system does not let us read do not end the care for the journal",
+    value="ZeroDivisionError",
+)
 @pytest.mark.parametrize(
     ("name", "error"),
     [
@@ -210,6 +171,11 @@ def test_keys_that_are_no_keys_leave_the_journal_to_an_agent_and_it_is_looked_af
     assert not ran.thread.stop()
 
 
+@proves(
+    "keys-of-stand-in-checked",
+    "a rank names the keys that an agent in place of a configured one lacks",
+    condition=False,
+)
 def test_a_rank_names_the_keys_that_an_agent_in_place_of_a_configured_one_lacks(begin, tmp_path: Path) -> None:
     place = paths_for_root(tmp_path / "chiplog")
     ensure_private_dir(place.agent)
@@ -219,6 +185,11 @@ def test_a_rank_names_the_keys_that_an_agent_in_place_of_a_configured_one_lacks(
     assert ran.said[0].startswith("no agent could be started: ") and f"{tmp_path}/keys" in ran.said[0]
 
 
+@proves(
+    "rank-reports-former-collector",
+    "a rank reports that it delivers to the collector that an earlier run named",
+    condition=False,
+)
 @pytest.mark.parametrize("is_configured", [False, True])
 def test_a_rank_reports_the_collector_that_only_an_earlier_run_named(
     begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_configured: bool
@@ -255,6 +226,7 @@ def test_a_rank_sends_seldom_while_no_client_asks_and_at_once_when_it_ends(begin
     assert ran.journal.acked == 2
 
 
+@proves("queried-rank-sends-often", "a rank sends at short intervals while clients ask", value="False")
 @pytest.mark.usefixtures("hourly", "queried_agent")
 def test_a_rank_sends_often_while_clients_ask(begin) -> None:
     ran = begin()
@@ -263,6 +235,7 @@ def test_a_rank_sends_often_while_clients_ask(begin) -> None:
     ran.until_ticked()
 
 
+@proves("busy-journal-sent-often", "a journal that fills fast is sent at short intervals", value="False")
 @pytest.mark.usefixtures("hourly", "slow_agent")
 def test_a_rank_that_has_much_in_flight_sends_often(begin) -> None:
     ran = begin()
@@ -279,6 +252,7 @@ def test_a_rank_with_values_on_a_device_ticks_often(begin) -> None:
     ran.until_ticked()
 
 
+@proves("finish-requests-acknowledgement", "a run that ends does not wait for the agent's interval")
 def test_a_run_that_ends_requests_its_acknowledgement(begin, slow_agent) -> None:
     ran = begin()
     wait_until(lambda: slow_agent() == 1, "the first event arrives")
@@ -311,6 +285,7 @@ def test_a_run_that_ends_before_its_thread_has_begun_is_delivered(begin, agent, 
     assert agent() == 1
 
 
+@proves("slow-agent-awaited", "a rank starts no other agent beside one that is slow to answer", value="False")
 @pytest.mark.parametrize("listens", [True, False])
 def test_another_agent_is_started_only_if_the_one_that_runs_cannot_answer(
     begin, monkeypatch, tmp_path, listens

@@ -8,17 +8,9 @@ import pytest
 
 import chiplog
 from chiplog_schemas.model.events import EventKind
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "no run ID or label is the name of a directory",
-        "run-id-is-no-directory",
-        condition=False,
-        test="test_a_run_id_or_label_that_cannot_be_kept_is_changed_and_said_once",
-    ),
-]
 QUIET = {"mode": "offline", "capture_console": False}
 
 
@@ -30,6 +22,7 @@ def identity_of(offline) -> dict[str, object]:
     return offline(EventKind.IDENTITY)[0].fields["identity"]
 
 
+@proves("run-id-is-no-directory", "no run ID or label is the name of a directory", condition=False)
 @pytest.mark.parametrize(
     ("given", "used"),
     [

@@ -11,36 +11,10 @@ import chiplog
 from chiplog_schemas.model.events import EventKind
 from tests.support.forks import FORKS
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.scripts import run_script
 from tests.support.sdk_events import by_label, numbers, values
 from tests.support.waiting import WAIT_S, wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "a child of multiprocessing that inherits the run finishes it",
-        "fork-detaches-journal",
-        test="test_children_of_multiprocessing_that_inherit_the_run_log_and_finish",
-    ),
-    Safeguard(
-        "a forked child writes nothing to the journal of its parent, whichever way it was forked",
-        "child-leaves-parents-journal",
-        part=" or not self.is_own",
-        test="test_no_byte_of_a_child_is_in_its_parents_journal",
-    ),
-    Safeguard(
-        "a forked child that logs before Python's own hooks starts no thread: a lock of threading may be held",
-        "early-child-starts-no-thread",
-        condition=True,
-        test="test_a_child_that_logs_while_a_lock_of_threading_is_held_does_not_wait",
-    ),
-    Safeguard(
-        "a forked child removes no segment of its parent",
-        "child-keeps-parents-segments",
-        condition=False,
-        test="test_no_byte_of_a_child_is_in_its_parents_journal",
-    ),
-]
 
 
 def test_a_forked_child_logs_into_the_same_run_under_a_label_of_its_own(chiplog_dir, offline) -> None:
@@ -87,6 +61,7 @@ run.finish()
     assert shown.splitlines() == ["{} {'loss': 4.0, 'lr': 0.5}", "{'loss': 2.0, 'lr': 0.5}"]
 
 
+@proves("fork-detaches-journal", "a child of multiprocessing that inherits the run finishes it")
 def test_children_of_multiprocessing_that_inherit_the_run_log_and_finish(chiplog_dir, offline) -> None:
     run_script("""
 run = chiplog.init(mode="offline", run_id="r", label="main")
@@ -429,6 +404,12 @@ print(next(steps))
 """
 
 
+@proves(
+    "child-leaves-parents-journal",
+    "a forked child writes nothing to the journal of its parent, whichever way it was forked",
+    part=" or not self.is_own",
+)
+@proves("child-keeps-parents-segments", "a forked child removes no segment of its parent", condition=False)
 @pytest.mark.parametrize("native", ["1", "0"])
 def test_no_byte_of_a_child_is_in_its_parents_journal(chiplog_dir, offline, native) -> None:
     out = run_alone(EARLY + WAYS, CHIPLOG_NATIVE=native)
@@ -489,6 +470,11 @@ thread.join()
 """
 
 
+@proves(
+    "early-child-starts-no-thread",
+    "a forked child that logs before Python's own hooks starts no thread: a lock of threading may be held",
+    condition=True,
+)
 def test_a_child_that_logs_while_a_lock_of_threading_is_held_does_not_wait(chiplog_dir, offline) -> None:
     run_alone(EARLY + LOCKED)
     labels = by_label(offline())

@@ -9,19 +9,10 @@ import pytest
 import chiplog
 from chiplog.recording.run import current_run
 from chiplog_schemas.model.events import EventKind
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.scripts import run_script
 from tests.support.sdk_events import values
 
-SAFEGUARDS = [
-    Safeguard(
-        "the second run of a rank is not its first one again",
-        "second-run-is-another",
-        part="current_run.opened_ids",
-        new="set()",
-        test="test_runs_of_a_sweep_are_runs_of_their_own_with_steps_and_labels_of_their_own",
-    ),
-]
 POOL = """
 def trial(number):
     run = chiplog.init(mode="offline", run_id=f"trial-{number}", config={"number": number}, label="trial")
@@ -104,6 +95,12 @@ def test_a_finished_run_holds_no_descriptor_until_the_garbage_collector_comes(ch
     assert [run._journal.next_seq for run in runs] == [len(events[run.id]) for run in runs]
 
 
+@proves(
+    "second-run-is-another",
+    "the second run of a rank is not its first one again",
+    part="current_run.opened_ids",
+    new="set()",
+)
 def test_runs_of_a_sweep_are_runs_of_their_own_with_steps_and_labels_of_their_own(
     chiplog_dir, offline, monkeypatch
 ) -> None:

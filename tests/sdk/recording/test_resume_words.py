@@ -10,43 +10,10 @@ import pytest
 
 import chiplog
 from chiplog_schemas.model.events import EventKind
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sdk_events import numbers
 from tests.support.waiting import WAIT_S, wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "a run that resume='auto' has chosen is named",
-        "chosen-run-is-named",
-        value="[]",
-        test="test_auto_names_the_run_and_why_in_one_line_of_the_primary",
-    ),
-    Safeguard(
-        "a word of W&B is no run ID",
-        "resume-word-is-no-run",
-        new='if word in ("",):',
-        test="test_no_word_becomes_a_run",
-    ),
-    Safeguard(
-        "auto resumes a run that did not finish, and no other",
-        "finished-run-not-resumed",
-        condition=False,
-        test="test_auto_goes_on_with_the_last_run_of_the_project_that_did_not_finish",
-    ),
-    Safeguard(
-        "a refused run leaves the files of the run that exists alone",
-        "refused-run-writes-no-count",
-        new="self.is_refused = False\n...",
-        test="test_a_run_that_had_to_be_new_leaves_count_and_mark_of_the_one_that_exists_alone",
-    ),
-    Safeguard(
-        "auto leaves alone what still runs",
-        "running-run-not-resumed",
-        part='not lock_holder_pid(Path(run["journal"]) / "lock")',
-        new="True",
-        test="test_auto_leaves_a_run_alone_that_still_runs",
-    ),
-]
 WORDS = ["allow", "must", "never", "auto", "Allow", "MUST", True]
 TRAINS = """
 import os, signal, subprocess, sys
@@ -87,6 +54,7 @@ def train(root: Path, project: str, resume: str = "auto", end: str = "end", **op
     return said.split()
 
 
+@proves("resume-word-is-no-run", "a word of W&B is no run ID", new='if word in ("",):')
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("named", ["run_id", "id", "variable", ""])
 def test_no_word_becomes_a_run(chiplog_dir, offline, monkeypatch, word, named) -> None:
@@ -134,6 +102,11 @@ def test_allow_goes_on_with_label_and_steps_and_never_begins_at_0(chiplog_dir, o
     assert sorted(step for key, step, _ in numbers(offline()) if key == "y") == [0, 7]
 
 
+@proves(
+    "refused-run-writes-no-count",
+    "a refused run leaves the files of the run that exists alone",
+    new="self.is_refused = False\n...",
+)
 def test_a_run_that_had_to_be_new_leaves_count_and_mark_of_the_one_that_exists_alone(chiplog_dir, offline) -> None:
     def log(n: int, resume: str) -> list[int]:
         run = chiplog.init(run_id="x", resume=resume, label="l", mode="offline", capture_console=False)
@@ -151,6 +124,7 @@ def test_a_run_that_had_to_be_new_leaves_count_and_mark_of_the_one_that_exists_a
     assert train(chiplog_dir, "p") == killed, "it is still the last one that did not finish, with its label"
 
 
+@proves("finished-run-not-resumed", "auto resumes a run that did not finish, and no other", condition=False)
 def test_auto_goes_on_with_the_last_run_of_the_project_that_did_not_finish(chiplog_dir, tmp_path) -> None:
     killed = train(chiplog_dir, "p", end="kill")
     assert train(chiplog_dir, "p", resume="None")[0] != killed[0], "without resume a run is new"
@@ -164,6 +138,7 @@ def test_auto_goes_on_with_the_last_run_of_the_project_that_did_not_finish(chipl
     assert train(chiplog_dir, "p")[0] != killed[0], "it has finished"
 
 
+@proves("chosen-run-is-named", "a run that resume='auto' has chosen is named", value="[]")
 def test_auto_names_the_run_and_why_in_one_line_of_the_primary(chiplog_dir, tmp_path, caplog) -> None:
     quiet = {"mode": "offline", "capture_console": False}
     first = chiplog.init("p", resume="auto", **quiet)
@@ -178,6 +153,12 @@ def test_auto_names_the_run_and_why_in_one_line_of_the_primary(chiplog_dir, tmp_
     assert len([record for record in caplog.records if "continues" in record.getMessage()]) == 1, "of the primary only"
 
 
+@proves(
+    "running-run-not-resumed",
+    "auto leaves alone what still runs",
+    part='not lock_holder_pid(Path(run["journal"]) / "lock")',
+    new="True",
+)
 def test_auto_leaves_a_run_alone_that_still_runs(chiplog_dir) -> None:
     runs = start(chiplog_dir, "p", "auto", "wait")
     assert runs.stdout is not None

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from chiplog.safety.redaction import REDACTED, is_secret_name, redact_command, redact_text
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
 SECRET = "hunter2"
@@ -149,62 +149,23 @@ HARMLESS = [
     "python -u train.py -n 4 --user alice --tags a,b:c",
 ]
 
-SAFEGUARDS = [
-    Safeguard(
-        "the value behind a name that sounds secret is hidden, however it is written",
-        "named-secret-hidden",
-        test="test_a_secret_is_hidden",
-    ),
-    Safeguard(
-        "a vendor's token is hidden wherever it stands",
-        "vendor-token-hidden",
-        test="test_a_secret_is_hidden",
-    ),
-    Safeguard(
-        "text that only a random generator writes is hidden",
-        "random-text-hidden",
-        test="test_a_secret_is_hidden",
-    ),
-    Safeguard(
-        "the value after an option that sounds secret is hidden",
-        "secret-option-hidden",
-        value="None",
-        test="test_a_secret_is_hidden",
-    ),
-    Safeguard(
-        "a bare text of 40 hexadecimal digits is hidden unless something names it a commit",
-        "bare-40-digits-hidden",
-        part="and not _is_key(run)",
-        test="test_a_secret_is_hidden",
-    ),
-    Safeguard(
-        "a value that begins with a dash is hidden after a secret name",
-        "dashed-secret-hidden",
-        part='argument.startswith("--")',
-        new="_is_option(argument)",
-        test="test_a_secret_is_hidden",
-    ),
-    Safeguard(
-        "a login in an option's own argument is hidden",
-        "login-hidden",
-        test="test_a_secret_is_hidden",
-    ),
-    Safeguard(
-        "what is no secret stays readable",
-        "plain-text-readable",
-        value="False",
-        test="test_what_is_no_secret_stays_readable",
-    ),
-    Safeguard(
-        "a secret is hidden before the journal",
-        "secret-hidden-before-journal",
-        part="redact_command(launched or command_line())",
-        new="(launched or command_line())",
-        test="test_no_secret_of_a_command_line_reaches_a_file",
-    ),
-]
 
-
+@proves("named-secret-hidden", "the value behind a name that sounds secret is hidden, however it is written")
+@proves("vendor-token-hidden", "a vendor's token is hidden wherever it stands")
+@proves("random-text-hidden", "text that only a random generator writes is hidden")
+@proves("secret-option-hidden", "the value after an option that sounds secret is hidden", value="None")
+@proves(
+    "bare-40-digits-hidden",
+    "a bare text of 40 hexadecimal digits is hidden unless something names it a commit",
+    part="and not _is_key(run)",
+)
+@proves(
+    "dashed-secret-hidden",
+    "a value that begins with a dash is hidden after a secret name",
+    part='argument.startswith("--")',
+    new="_is_option(argument)",
+)
+@proves("login-hidden", "a login in an option's own argument is hidden")
 @pytest.mark.parametrize("arguments", SECRETS, ids=" ".join)
 def test_a_secret_is_hidden(arguments: list[str]) -> None:
     shown = " ".join(redact_command(arguments))
@@ -212,6 +173,7 @@ def test_a_secret_is_hidden(arguments: list[str]) -> None:
     assert not [word for word in MUST_NOT_BE_SEEN if word in shown], shown
 
 
+@proves("plain-text-readable", "what is no secret stays readable", value="False")
 @pytest.mark.parametrize("line", HARMLESS)
 def test_what_is_no_secret_stays_readable(line: str) -> None:
     assert redact_command(line.split(" ")) == line.split(" ")
@@ -246,6 +208,12 @@ def test_a_text_of_any_shape_takes_a_bounded_time() -> None:
         redact_command([piece * (1_000_000 // len(piece))] * 3)
 
 
+@proves(
+    "secret-hidden-before-journal",
+    "a secret is hidden before the journal",
+    part="redact_command(launched or command_line())",
+    new="(launched or command_line())",
+)
 def test_no_secret_of_a_command_line_reaches_a_file(chiplog_dir, tmp_path) -> None:
     """Whatever is written on the way, in journals or elsewhere, holds no secret. Of three variables, none either."""
     script = tmp_path / "train.py"

@@ -12,23 +12,9 @@ import chiplog
 from chiplog.native.loader import hot_path
 from chiplog.timing.phases import Timing
 from chiplog_schemas.model.events import EventKind
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sdk_events import numbers, phases
 from tests.support.waiting import wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "what ended in a long step survives a kill in it",
-        "long-step-survives-kill",
-        test="test_what_ended_in_a_step_that_goes_on_is_on_disk_before_its_end_and_counts_once",
-    ),
-    Safeguard(
-        "what was said of a long step is not said again at its end",
-        "partial-phase-counts-once",
-        value="totals",
-        test="test_what_ended_in_a_step_that_goes_on_is_on_disk_before_its_end_and_counts_once",
-    ),
-]
 
 
 @pytest.fixture
@@ -183,6 +169,8 @@ def test_a_step_after_the_end_is_counted_as_bad_and_not_recorded(run, offline, c
     assert not callbacks_of_chiplog()
 
 
+@proves("long-step-survives-kill", "what ended in a long step survives a kill in it")
+@proves("partial-phase-counts-once", "what was said of a long step is not said again at its end", value="totals")
 def test_what_ended_in_a_step_that_goes_on_is_on_disk_before_its_end_and_counts_once(run, offline) -> None:
     with run.phase("forward"):
         pass

@@ -28,44 +28,10 @@ from chiplog.torch.device_values import DeviceRing, DeviceValues
 from chiplog_schemas.model.events import EventKind, decode, encode
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
 from chiplog_schemas.storage.record import Record, scan_records
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sdk_events import counted, losses, notices, numbers
 from tests.support.stand_in_device import Mark, StandIn, install, resolve, uninstall
 from tests.support.waiting import wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "values are read once their event has happened, not before",
-        "read-after-device-event",
-        value="self.error is not None or self.launched",
-        test="test_a_value_on_a_device_arrives_when_its_copy_is_complete_with_the_step_and_time_of_its_call",
-    ),
-    Safeguard(
-        "a place in the ring is used again only after its copy is complete",
-        "ring-place-free-after-copy",
-        part="begin + size - self._tail > self._size",
-        new="False",
-        test="test_whatever_the_device_does_every_call_is_stored_once_or_declared_lost",
-    ),
-    Safeguard(
-        "the number of pending events is on the journal's head page",
-        "pending-count-on-head-page",
-        test="test_what_was_still_on_a_device_when_its_process_was_killed_is_declared_lost",
-    ),
-    Safeguard(
-        "the agent declares what the head page promises",
-        "promised-loss-declared",
-        condition=False,
-        test="test_what_was_still_on_a_device_when_its_process_was_killed_is_declared_lost",
-    ),
-    Safeguard(
-        "the ring of a device is emptied often",
-        "device-values-polled-often",
-        part="self._later.is_used",
-        new="False",
-        test="test_values_on_a_device_keep_the_ticks_of_the_sender_thread_frequent",
-    ),
-]
 
 
 @pytest.fixture
@@ -83,6 +49,11 @@ def run(chiplog_dir, device):
         device.advance()
 
 
+@proves(
+    "read-after-device-event",
+    "values are read once their event has happened, not before",
+    value="self.error is not None or self.launched",
+)
 def test_a_value_on_a_device_arrives_when_its_copy_is_complete_with_the_step_and_time_of_its_call(
     run, device, offline
 ) -> None:
@@ -112,6 +83,7 @@ def test_a_reader_of_the_summary_waits_for_values_on_a_device(run, device) -> No
     assert disabled.summary["loss"] == 0.25
 
 
+@proves("device-values-polled-often", "the ring of a device is emptied often", part="self._later.is_used", new="False")
 def test_values_on_a_device_keep_the_ticks_of_the_sender_thread_frequent(run, device) -> None:
     run._question._expected_until = 0.0  # a group that may come has the same effect during the first minute
     run.log({"lr": 0.1})
@@ -380,6 +352,8 @@ time.sleep(60)
 """
 
 
+@proves("pending-count-on-head-page", "the number of pending events is on the journal's head page")
+@proves("promised-loss-declared", "the agent declares what the head page promises", condition=False)
 @pytest.mark.full
 def test_what_was_still_on_a_device_when_its_process_was_killed_is_declared_lost(node) -> None:
     process = subprocess.Popen([sys.executable, "-P", "-c", KILLED, ROOT], stdout=subprocess.PIPE, text=True)
@@ -411,6 +385,12 @@ OPERATIONS = st.lists(
 )
 
 
+@proves(
+    "ring-place-free-after-copy",
+    "a place in the ring is used again only after its copy is complete",
+    part="begin + size - self._tail > self._size",
+    new="False",
+)
 @settings(max_examples=150, deadline=None)
 @given(OPERATIONS, st.integers(8, 200), st.integers(1, 6))
 def test_whatever_the_device_does_every_call_is_stored_once_or_declared_lost(operations, n_bytes, slots_max) -> None:

@@ -4,17 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        promise="a forked child destroys no event of its parent's device, neither at the fork nor at its end",
-        anchor="fork-destroys-no-marks",
-        new="self._timing.forget()",
-        test="test_a_forked_child_destroys_no_mark_of_its_parent",
-    ),
-]
 
 TRAINING = """
 import os, sys
@@ -50,6 +41,11 @@ with run.phase("open"):
 """
 
 
+@proves(
+    "fork-destroys-no-marks",
+    "a forked child destroys no event of its parent's device, neither at the fork nor at its end",
+    new="self._timing.forget()",
+)
 def test_a_forked_child_destroys_no_mark_of_its_parent(chiplog_dir: Path) -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", TRAINING]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)

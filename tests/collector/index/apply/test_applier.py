@@ -11,28 +11,7 @@ from chiplog_schemas.storage.record import CorruptRange, Kind
 from tests.support.collector_log import START_US, Rank, apply, block_of, quarantined, receipt, records, whole
 from tests.support.index import Index
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "only an end that was reported before its label was known is worded again",
-        "early-end-by-outcome",
-        part="e.outcome IS NOT NULL",
-        new="e.message LIKE 'a producer %'",
-        test="test_what_a_producer_words_like_an_early_end_stays_as_it_is",
-    ),
-    Safeguard(
-        "what the index keeps of one identity is bounded",
-        "identity-bounded",
-        value="text",
-        test="test_what_the_index_keeps_of_one_identity_is_bounded",
-    ),
-    Safeguard(
-        "a metric's name is bounded where it is kept",
-        "metric-name-bounded",
-        test="test_what_the_index_keeps_of_one_identity_is_bounded",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 def test_nothing_is_applied_before_its_receipt() -> None:
@@ -112,6 +91,8 @@ def test_an_identity_of_odd_values_is_taken_as_far_as_it_makes_sense(index: Inde
     assert index.views() == before
 
 
+@proves("identity-bounded", "what the index keeps of one identity is bounded", value="text")
+@proves("metric-name-bounded", "a metric's name is bounded where it is kept")
 def test_what_the_index_keeps_of_one_identity_is_bounded(index: Index) -> None:
     """All of it stays in memory forever: an agent that may deliver must not be able to fill the memory."""
     long = "x" * 100_000
@@ -194,6 +175,12 @@ def test_an_end_that_is_told_before_the_identity_names_its_label_once_that_is_kn
     ]
 
 
+@proves(
+    "early-end-by-outcome",
+    "only an end that was reported before its label was known is worded again",
+    part="e.outcome IS NOT NULL",
+    new="e.message LIKE 'a producer %'",
+)
 def test_what_a_producer_words_like_an_early_end_stays_as_it_is(index: Index) -> None:
     rank = Rank(0)
     rank.say(EventKind.NOTICE, "failed", "error", "a producer failed: of hydrogen", {})

@@ -10,16 +10,7 @@ from chiplog_collector.index.apply.apply_context import ApplyContext
 from chiplog_collector.index.apply.authorization import NodeAuthorization
 from chiplog_collector.index.apply.state import State
 from chiplog_schemas.model.receipt import RestrictedSender
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "names of nodes need little memory, however long",
-        "node-name-bounded",
-        value="_matches_node(nodes, node)",
-        test="test_long_names_of_nodes_are_not_kept",
-    ),
-]
+from tests.support.safeguard import proves
 
 A = RestrictedSender(b"a" * 16, ("node-a",))
 B = RestrictedSender(b"b" * 16, ("node-b",))
@@ -74,6 +65,7 @@ def test_a_refusal_is_one_row_for_each_sender_that_names_both_nodes(
     assert (first["record"], first["nodes"], first["node"]) == (0, ["node-b"], "node-a")
 
 
+@proves("node-name-bounded", "names of nodes need little memory, however long", value="_matches_node(nodes, node)")
 def test_long_names_of_nodes_are_not_kept() -> None:
     tracemalloc.start()
     try:

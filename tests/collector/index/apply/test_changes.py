@@ -11,51 +11,9 @@ from chiplog_schemas.storage.record import Kind
 from tests.support.changes import at_once_and_one_by_one, change, deletion, logged
 from tests.support.collector_log import Rank, block_of, whole
 from tests.support.index import Index
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sample_log import everything
 
-SAFEGUARDS = [
-    Safeguard(
-        "what arrives of a deleted producer is ignored, also after a restart",
-        "deleted-stays-deleted",
-        condition=False,
-        test="test_what_still_arrives_of_a_deleted_run_is_ignored_also_after_a_restart",
-    ),
-    Safeguard(
-        "a report about a deleted producer does not bring it back",
-        "report-about-deleted-ignored",
-        value="False",
-        test="test_a_report_about_a_deleted_producer_does_not_bring_it_back",
-    ),
-    Safeguard(
-        "the console of a deleted label is deleted with it",
-        "console-deleted-with-owner",
-        test="test_the_console_of_a_deleted_label_goes_with_it_whenever_it_comes",
-    ),
-    Safeguard(
-        "a label that says that it is a deleted one's console is not deleted",
-        "label-not-deleted-as-console",
-        value="True",
-        test="test_a_label_is_not_deleted_as_the_console_of_a_deleted_one",
-    ),
-    Safeguard(
-        "numbers of deleted runs and producers are not given to others",
-        "numbers-not-given-again",
-        test="test_numbers_of_deleted_producers_are_not_given_to_others_after_a_restart",
-    ),
-    Safeguard(
-        "an edited field stays when a rank reports another value",
-        "edited-field-stays",
-        part=" and column not in run.edited",
-        test="test_an_edited_field_stays_when_a_rank_reports_another_value",
-    ),
-    Safeguard(
-        "a change that cannot be read costs itself only",
-        "bad-change-costs-itself",
-        value="()",
-        test="test_a_change_that_cannot_be_read_is_set_aside",
-    ),
-]
 DELETED = "SELECT message, body->'runs' FROM events WHERE kind = 'run_deleted'"
 
 
@@ -88,6 +46,7 @@ def test_a_deleted_run_leaves_no_row_and_others_stay_as_they_are(index: Index) -
     assert index.views() == after
 
 
+@proves("deleted-stays-deleted", "what arrives of a deleted producer is ignored, also after a restart", condition=False)
 def test_what_still_arrives_of_a_deleted_run_is_ignored_also_after_a_restart(index: Index) -> None:
     rank, mate = logged(0, 6), logged(1, run_id="kept", primary=True)
     index.take(block_of((rank, 0, 3)), deletion(rank))
@@ -104,6 +63,7 @@ def test_a_run_of_the_same_name_begins_anew_after_a_deletion(index: Index) -> No
     assert index.sql("SELECT run_id, name, primary_label, n_attempts FROM runs") == [("r", "second", "rank0", 1)]
 
 
+@proves("report-about-deleted-ignored", "a report about a deleted producer does not bring it back", value="False")
 def test_a_report_about_a_deleted_producer_does_not_bring_it_back(index: Index) -> None:
     rank, agent = logged(0), Rank(9, label="agent", role="agent")
     agent.say(EventKind.PEER, rank.uuid, {"state": "crashed", "reason": "gone", "produced": 500, "node": "n"})
@@ -114,6 +74,7 @@ def test_a_report_about_a_deleted_producer_does_not_bring_it_back(index: Index) 
     assert index.sql("SELECT count(*) FROM base.quarantine") == [(0,)]
 
 
+@proves("console-deleted-with-owner", "the console of a deleted label is deleted with it")
 @pytest.mark.parametrize("is_late", [False, True])
 def test_the_console_of_a_deleted_label_goes_with_it_whenever_it_comes(index: Index, is_late: bool) -> None:
     rank, console = logged(0), Rank(5)
@@ -127,6 +88,9 @@ def test_the_console_of_a_deleted_label_goes_with_it_whenever_it_comes(index: In
     assert index.sql("SELECT count(*) FROM base.deleted") == [(2,)]
 
 
+@proves(
+    "label-not-deleted-as-console", "a label that says that it is a deleted one's console is not deleted", value="True"
+)
 def test_a_label_is_not_deleted_as_the_console_of_a_deleted_one(index: Index) -> None:
     gone, label = logged(0), logged(1)
     index.take(whole(gone, label), deletion(gone))
@@ -154,6 +118,7 @@ def test_other_names_of_a_deleted_run_go_with_it(index: Index) -> None:
     assert index.sql("SELECT run_id FROM runs") == [("provisional",)]
 
 
+@proves("numbers-not-given-again", "numbers of deleted runs and producers are not given to others")
 def test_numbers_of_deleted_producers_are_not_given_to_others_after_a_restart(index: Index) -> None:
     rank = logged(0)
     index.take(whole(rank), deletion(rank))
@@ -172,6 +137,11 @@ def test_what_was_restored_is_taken_again(index: Index) -> None:
     assert index.sql("SELECT count(*) FROM runs") == [(0,)]
 
 
+@proves(
+    "edited-field-stays",
+    "an edited field stays when a rank reports another value",
+    part=" and column not in run.edited",
+)
 def test_an_edited_field_stays_when_a_rank_reports_another_value(index: Index) -> None:
     rank = logged(0, name="old", tags=["a"], notes="n", project="p")
     index.take(whole(rank))
@@ -194,6 +164,7 @@ def test_a_view_is_kept_replaced_and_removed(index: Index) -> None:
     assert index.sql("SELECT name, view FROM saved_views") == [("mine", '{"a": 2}')]
 
 
+@proves("bad-change-costs-itself", "a change that cannot be read costs itself only", value="()")
 @pytest.mark.parametrize(
     "payload",
     [

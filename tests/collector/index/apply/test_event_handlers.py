@@ -8,17 +8,7 @@ from chiplog_schemas.model.events import EventKind
 from tests.schemas.make_vectors import EVENTS
 from tests.support.collector_log import START_US, Rank, apply, quarantined, whole
 from tests.support.index import Index
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "keys at hand are bounded",
-        "key-cache-bounded",
-        condition=False,
-        test="test_keys_at_hand_are_bounded_and_keep_their_integers",
-    ),
-]
-
+from tests.support.safeguard import proves
 
 HOSTILE_EVENTS = [
     (EventKind.SUMMARY, ("no map",)),
@@ -64,6 +54,7 @@ def test_an_event_with_the_wrong_types_costs_itself_and_is_a_row(index: Index, k
     index.views()
 
 
+@proves("key-cache-bounded", "keys at hand are bounded", condition=False)
 def test_keys_at_hand_are_bounded_and_keep_their_integers(monkeypatch) -> None:
     monkeypatch.setattr(event_handlers, "_KEY_IDS_BYTES_MAX", 100)
     rank = Rank(0)

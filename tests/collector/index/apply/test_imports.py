@@ -12,40 +12,7 @@ from chiplog_schemas.storage.record import Kind
 from tests.schemas.make_vectors import EVENTS
 from tests.support.collector_log import START_US, Rank, whole
 from tests.support.index import Index
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "an import changes no identity that is known, and adds none of its rows",
-        "known-producer-keeps-identity",
-        condition=False,
-        test="test_what_its_agent_delivered_has_priority",
-    ),
-    Safeguard(
-        "an import is refused for nodes that its key does not cover",
-        "import-of-foreign-node-refused",
-        value="None",
-        test="test_a_key_admits_only_producers_of_its_nodes",
-    ),
-    Safeguard(
-        "an import adds no label to a run of nodes that its key does not cover",
-        "import-joins-no-foreign-run",
-        condition=False,
-        test="test_a_restricted_import_joins_no_run_of_other_nodes",
-    ),
-    Safeguard(
-        "the age of imported data says nothing about its node's clock",
-        "import-shows-no-clock",
-        part="not block.is_imported and ",
-        test="test_an_import_shows_no_clock_no_time_of_arrival_and_no_agent",
-    ),
-    Safeguard(
-        "a label is not presumed dead because its importer has left",
-        "import-is-no-agent",
-        part="not block.is_imported and ",
-        test="test_an_import_shows_no_clock_no_time_of_arrival_and_no_agent",
-    ),
-]
+from tests.support.safeguard import proves
 
 PRODUCER = b"imported-process"
 
@@ -118,6 +85,11 @@ def test_the_same_import_twice_changes_nothing(index: Index) -> None:
     assert index.take(payload).views() == before
 
 
+@proves(
+    "known-producer-keeps-identity",
+    "an import changes no identity that is known, and adds none of its rows",
+    condition=False,
+)
 def test_what_its_agent_delivered_has_priority(index: Index) -> None:
     rank = Rank(0, state="x")
     before = index.take(whole(rank)).views()
@@ -129,6 +101,16 @@ def test_what_its_agent_delivered_has_priority(index: Index) -> None:
     ], "only the event itself is new"
 
 
+@proves(
+    "import-shows-no-clock",
+    "the age of imported data says nothing about its node's clock",
+    part="not block.is_imported and ",
+)
+@proves(
+    "import-is-no-agent",
+    "a label is not presumed dead because its importer has left",
+    part="not block.is_imported and ",
+)
 def test_an_import_shows_no_clock_no_time_of_arrival_and_no_agent(index: Index) -> None:
     rank = Rank(5)
     rank.log(1, loss=0.5)
@@ -167,6 +149,7 @@ def test_a_console_follows_its_owner(index: Index) -> None:
     assert index.sql("SELECT run_id, label, line FROM console") == [("r", "rank0", "hello")]
 
 
+@proves("import-of-foreign-node-refused", "an import is refused for nodes that its key does not cover", value="None")
 def test_a_key_admits_only_producers_of_its_nodes(index: Index) -> None:
     index.take_from("node-b", block(head()))
     assert index.sql("FROM labels") == []
@@ -175,6 +158,11 @@ def test_a_key_admits_only_producers_of_its_nodes(index: Index) -> None:
     assert index.sql("SELECT label FROM labels") == [("rank0",)]
 
 
+@proves(
+    "import-joins-no-foreign-run",
+    "an import adds no label to a run of nodes that its key does not cover",
+    condition=False,
+)
 def test_a_restricted_import_joins_no_run_of_other_nodes(index: Index) -> None:
     index.take(whole(Rank(0, run_id="r", node="node-a")))
     index.take_from("node-b", block(head(label="intruder", node="node-b")))

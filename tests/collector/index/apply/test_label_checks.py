@@ -13,38 +13,7 @@ from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import START_US, Rank, block_of, whole
 from tests.support.index import Index
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "ranks that agreed late are one run, with all that is theirs",
-        "late-agreement-merges-runs",
-        test="test_a_provisional_run_is_merged_with_all_that_is_in_it_and_all_that_names_it_later",
-    ),
-    Safeguard(
-        "a key for other nodes cannot take over a run",
-        "foreign-nodes-merge-nothing",
-        condition=True,
-        test="test_a_key_for_other_nodes_merges_nobody_elses_run_away",
-    ),
-    Safeguard(
-        "an alias that a key made of a run does not bind later producers on other nodes",
-        "alias-binds-own-nodes",
-        new="while run.alias_of is not None and run.run not in passed:",
-        test="test_another_name_that_a_key_made_of_a_run_binds_only_those_whom_it_speaks_for",
-    ),
-    Safeguard(
-        "a second key cannot change an alias",
-        "alias-decided-once",
-        condition=False,
-        test="test_another_name_of_a_run_is_not_taken_away_by_a_key_that_does_not_speak_for_those_who_bear_it",
-    ),
-    Safeguard(
-        "a label that two live processes use is reported",
-        "shared-label-reported",
-        test="test_a_label_that_two_processes_use_at_a_time_is_told_once_and_nothing_of_either_is_dropped",
-    ),
-]
+from tests.support.safeguard import proves
 
 LABELS = "SELECT run_id, label, attempt, is_primary, rank FROM labels ORDER BY ALL"
 SECOND = 1_000_000
@@ -68,6 +37,7 @@ def agreed(rank: Rank, number: int) -> int:
     return rank.become(run_id="own0", label=f"rank{number}", rank=number, primary=number == 0, **more)
 
 
+@proves("late-agreement-merges-runs", "ranks that agreed late are one run, with all that is theirs")
 def test_a_provisional_run_is_merged_with_all_that_is_in_it_and_all_that_names_it_later(index: Index) -> None:
     zero, one = provisional(0), provisional(1)
     child = Rank(2, "host-1.77", run_id="own1", primary=False, rank=None)
@@ -147,6 +117,7 @@ def test_of_siblings_that_claim_for_want_of_a_better_one_is_primary_and_nobody_i
     assert kinds(index) == []
 
 
+@proves("shared-label-reported", "a label that two live processes use is reported")
 def test_a_label_that_two_processes_use_at_a_time_is_told_once_and_nothing_of_either_is_dropped(index: Index) -> None:
     first = Rank(1, "eval", pid=11)
     second = Rank(2, "eval", pid=22, launch="other", started_at=START_US + 5 * SECOND)
@@ -175,6 +146,7 @@ def test_a_restart_is_no_second_use_of_a_label_also_when_it_is_told_late_or_a_cl
     assert kinds(index) == []
 
 
+@proves("foreign-nodes-merge-nothing", "a key for other nodes cannot take over a run", condition=True)
 def test_a_key_for_other_nodes_merges_nobody_elses_run_away(index: Index) -> None:
     victims = [Rank(number, run_id="victim", node=f"node-{number}") for number in (0, 1)]
     for victim in victims:
@@ -202,6 +174,11 @@ def test_a_key_for_other_nodes_merges_nobody_elses_run_away(index: Index) -> Non
     assert json.loads(body) == {"from": "victim", "to": "attackers", "stay": 2, "nodes": ["evil"]}
 
 
+@proves(
+    "alias-binds-own-nodes",
+    "an alias that a key made of a run does not bind later producers on other nodes",
+    new="while run.alias_of is not None and run.run not in passed:",
+)
 def test_another_name_that_a_key_made_of_a_run_binds_only_those_whom_it_speaks_for(index: Index) -> None:
     """A process that guesses a run ID may name it first; its rightful producers are in that run all the same."""
     evil = Rank(9, "x", run_id="victim", primary=True, node="evil", project="theirs", tags=["theirs"])
@@ -226,6 +203,7 @@ def test_another_name_that_a_key_made_of_a_run_binds_only_those_whom_it_speaks_f
     ]
 
 
+@proves("alias-decided-once", "a second key cannot change an alias", condition=False)
 def test_another_name_of_a_run_is_not_taken_away_by_a_key_that_does_not_speak_for_those_who_bear_it(
     index: Index,
 ) -> None:

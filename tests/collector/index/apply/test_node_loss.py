@@ -9,18 +9,9 @@ from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import Rank, apply, block_of, whole
 from tests.support.index import Index
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
 SENDER = b"S" * 16
-
-SAFEGUARDS = [
-    Safeguard(
-        "a label whose events another agent delivers is running again",
-        "redelivered-label-runs-again",
-        condition=False,
-        test="test_a_label_whose_events_another_agent_brings_runs_on",
-    ),
-]
 
 
 def lost(silent_s: float = 12.0, sender: bytes = SENDER) -> tuple[int, bytes]:
@@ -124,6 +115,7 @@ def test_what_is_said_of_a_lost_node_is_the_same_after_a_restart_of_the_index(tm
     assert any("rank1, eval may have ended" in row for row in said[0]["events"])
 
 
+@proves("redelivered-label-runs-again", "a label whose events another agent delivers is running again", condition=False)
 def test_a_label_whose_events_another_agent_brings_runs_on(index: Index) -> None:
     """Invariant: an agent with a new spool is another sender, and its node's ranks never stopped."""
     rank, still = Rank(0), Rank(1)

@@ -27,28 +27,7 @@ from tests.support.index import Index
 from tests.support.keys import new_pair
 from tests.support.ports import free_ports
 from tests.support.query_client import Asker
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "what a deletion concerns is decided when the whole log is applied",
-        "request-planned-on-whole-log",
-        condition=False,
-        test="test_no_request_is_planned_before_the_whole_log_is_applied",
-    ),
-    Safeguard(
-        "a request that cannot be planned is answered, and the index continues",
-        "bad-request-costs-itself",
-        new="raise",
-        test="test_a_request_that_breaks_the_plan_costs_itself",
-    ),
-    Safeguard(
-        "only a client at the Unix socket, or with an administrator's key, changes what was recorded",
-        "changes-need-admin",
-        condition=False,
-        test="test_over_tcp_only_an_administrators_key_may_change_anything",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 class World:
@@ -144,6 +123,9 @@ def test_a_receiver_that_takes_nothing_is_asked_again_and_reported_in_the_end(wo
     assert [(a.error_kind, "ask again later" in a.message) for a in world.answers] == [("busy", True)]
 
 
+@proves(
+    "request-planned-on-whole-log", "what a deletion concerns is decided when the whole log is applied", condition=False
+)
 def test_no_request_is_planned_before_the_whole_log_is_applied(world: World) -> None:
     world.edit(1, "one")
     world.desk.turn(world.index.follower.state, 0, 1.0, is_behind=True)
@@ -156,6 +138,9 @@ def test_no_request_is_planned_before_the_whole_log_is_applied(world: World) -> 
     assert [answer.error_kind for answer in world.answers] == ["", "busy"]
 
 
+@proves(
+    "bad-request-costs-itself", "a request that cannot be planned is answered, and the index continues", new="raise"
+)
 def test_a_request_that_breaks_the_plan_costs_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def plan(*_: object) -> None:
         raise RecursionError("too deep")
@@ -241,6 +226,11 @@ def test_a_client_at_the_unix_socket_changes_a_run_and_waits_for_it(world: World
         service.close()
 
 
+@proves(
+    "changes-need-admin",
+    "only a client at the Unix socket, or with an administrator's key, changes what was recorded",
+    condition=False,
+)
 @pytest.mark.parametrize("roles", [None, {Role.READER}, {Role.READER, Role.ADMIN}])
 def test_over_tcp_only_an_administrators_key_may_change_anything(
     world: World, tmp_path: Path, roles: set[Role] | None

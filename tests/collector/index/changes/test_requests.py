@@ -9,29 +9,9 @@ from chiplog_collector.index.changes.requests import RequestRefused, _part_id, p
 from chiplog_schemas.model.changes import CHANGE_BYTES_MAX, Action, encode_change
 from chiplog_schemas.model.events import EventKind
 from tests.support.collector_log import Rank, apply, whole
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
 pytestmark = pytest.mark.pure
-SAFEGUARDS = [
-    Safeguard(
-        "a run with a label that is not over is not deleted unless it is forced",
-        "running-run-kept",
-        new="pass",
-        test="test_a_run_with_a_label_that_is_not_over_is_refused_unless_forced",
-    ),
-    Safeguard(
-        "a large deletion continues after a restart, although its first runs are deleted",
-        "large-deletion-continues",
-        value="False",
-        test="test_a_large_deletion_that_was_interrupted_goes_on_with_what_is_left",
-    ),
-    Safeguard(
-        "a request that was carried out is not planned again",
-        "change-carried-out-once",
-        condition=False,
-        test="test_a_request_that_was_carried_out_leaves_nothing_to_do",
-    ),
-]
 ID = b"8 bytes!"
 
 
@@ -75,6 +55,11 @@ def test_a_large_deletion_is_several_records_of_bounded_size_the_last_with_the_r
     assert sorted(named) == sorted(state.producers)
 
 
+@proves(
+    "large-deletion-continues",
+    "a large deletion continues after a restart, although its first runs are deleted",
+    value="False",
+)
 def test_a_large_deletion_that_was_interrupted_goes_on_with_what_is_left() -> None:
     state = state_of(*(ended(number, run_id=f"run-{number}") for number in range(3)))
     names = {"runs": ["run-0", "run-1", "run-gone"]}
@@ -86,6 +71,7 @@ def test_a_large_deletion_that_was_interrupted_goes_on_with_what_is_left() -> No
     assert plan_request(state, ID, "delete", {"runs": ["run-gone"]}).changes[-1].id == ID
 
 
+@proves("running-run-kept", "a run with a label that is not over is not deleted unless it is forced", new="pass")
 def test_a_run_with_a_label_that_is_not_over_is_refused_unless_forced() -> None:
     state = state_of(ended(0), Rank(1), Rank(2))
     with pytest.raises(RequestRefused, match=re.escape("run r is running: rank1 and 1 more are not over")):
@@ -108,6 +94,7 @@ def test_another_name_of_a_run_means_that_run() -> None:
     assert change.body == {"run": "agreed", "fields": {"name": "n"}}
 
 
+@proves("change-carried-out-once", "a request that was carried out is not planned again", condition=False)
 def test_a_request_that_was_carried_out_leaves_nothing_to_do() -> None:
     state = state_of(ended(0))
     state.managed.add(ID)

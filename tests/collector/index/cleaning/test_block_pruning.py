@@ -9,18 +9,10 @@ from chiplog_schemas.model.block_decoder import Block, decode_block
 from chiplog_schemas.model.block_format import OPAQUE
 from chiplog_schemas.model.events import EventKind, decode
 from tests.support.collector_log import START_US, Rank, block_of, whole
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sample_log import everything
 
 pytestmark = pytest.mark.pure
-SAFEGUARDS = [
-    Safeguard(
-        "a rebuild decides by imported identities of deleted runs, too",
-        "imported-identity-stays",
-        condition=False,
-        test="test_what_an_import_says_about_identities_stays_and_its_rows_go",
-    ),
-]
 
 
 def rows(block: Block) -> set[tuple[int, bytes, int]]:
@@ -51,6 +43,7 @@ def test_rows_of_deleted_producers_go_except_what_decides_about_others() -> None
     assert block.created_ts == START_US
 
 
+@proves("imported-identity-stays", "a rebuild decides by imported identities of deleted runs, too", condition=False)
 def test_what_an_import_says_about_identities_stays_and_its_rows_go() -> None:
     gone = Rank(1)
     gone.events.clear()

@@ -17,29 +17,7 @@ from chiplog_collector.index.cleaning.checkpoints import (
     Checkpoints,
 )
 from chiplog_collector.index.database import Database
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "deleted rows are freed although queries run all the time",
-        "deleted-rows-freed",
-        part="(is_cleaning or is_due)",
-        new="is_due",
-        test="test_deleted_rows_are_freed_at_the_first_clean_moment",
-    ),
-    Safeguard(
-        "the writer pauses for a clean moment when none comes by chance",
-        "writer-pauses-for-checkpoint",
-        part="now - self._unclean_since >= CLEAN_WAIT_S or",
-        test="test_without_a_clean_moment_the_writer_pauses_until_the_readers_have_ended",
-    ),
-    Safeguard(
-        "the write-ahead log is bounded while checkpoints are refused",
-        "wal-bounded",
-        value="now - self._unclean_since >= CLEAN_WAIT_S",
-        test="test_a_refused_checkpoint_is_counted_and_repeated_and_the_write_ahead_log_bounded",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 class World:
@@ -120,6 +98,12 @@ def test_a_checkpoint_runs_on_a_timer_and_only_after_a_commit(world: World) -> N
     assert world.n_runs == world.checkpoints.n_clean == 2
 
 
+@proves(
+    "deleted-rows-freed",
+    "deleted rows are freed although queries run all the time",
+    part="(is_cleaning or is_due)",
+    new="is_due",
+)
 def test_deleted_rows_are_freed_at_the_first_clean_moment(world: World) -> None:
     reader = world.open_reader()
     for _ in range(5):
@@ -138,6 +122,11 @@ def test_deleted_rows_are_freed_at_the_first_clean_moment(world: World) -> None:
     assert world.n_runs == 6
 
 
+@proves(
+    "writer-pauses-for-checkpoint",
+    "the writer pauses for a clean moment when none comes by chance",
+    part="now - self._unclean_since >= CLEAN_WAIT_S or",
+)
 @pytest.mark.full
 def test_without_a_clean_moment_the_writer_pauses_until_the_readers_have_ended(world: World) -> None:
     n_held = n_row_groups = 0
@@ -161,6 +150,11 @@ def test_without_a_clean_moment_the_writer_pauses_until_the_readers_have_ended(w
     world.close_reader(reader)
 
 
+@proves(
+    "wal-bounded",
+    "the write-ahead log is bounded while checkpoints are refused",
+    value="now - self._unclean_since >= CLEAN_WAIT_S",
+)
 def test_a_refused_checkpoint_is_counted_and_repeated_and_the_write_ahead_log_bounded(world: World, caplog) -> None:
     reader = world.open_reader()
     world.database.connection.execute("UPDATE base.position SET next_number = 5")  # what the writer does not do

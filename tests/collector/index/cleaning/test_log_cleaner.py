@@ -35,58 +35,8 @@ from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.changes import at_once_and_one_by_one, change, deletion, logged
 from tests.support.collector_log import LOG_ID, START_US, Rank, whole
 from tests.support.index import Index, copy_of, empty_database
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sample_log import everything
-
-SAFEGUARDS = [
-    Safeguard(
-        "a segment with damage is not rewritten: a rebuild reports the damage",
-        "damaged-segment-stays",
-        new="continue",
-        test="test_a_segment_with_damage_stays_as_it_is",
-    ),
-    Safeguard(
-        "an emptied record keeps its place, so that receipts cover what they covered",
-        "receipts-keep-counts",
-        value="Kind.BLOCK",
-        test="test_a_rebuild_from_a_cleaned_log_is_the_database_that_there_was",
-    ),
-    Safeguard(
-        "what is removed of samples does not depend on where a flush ends",
-        "thinning-ends-flush",
-        condition=False,
-        test="test_late_samples_and_those_of_one_flush_are_trimmed_the_same_way_however_flushes_fall",
-    ),
-    Safeguard(
-        "a content that some row names is not removed",
-        "only-orphans-removed",
-        new='return [digest for (digest,) in self.connection.execute("SELECT sha256 FROM base.orphans").fetchall()]',
-        test="test_only_contents_that_no_row_names_are_orphans",
-    ),
-    Safeguard(
-        "a content that has just come is not removed",
-        "young-content-stays",
-        new="n_bytes += path.stat().st_size\npath.unlink()",
-        test="test_only_old_contents_that_no_row_names_are_removed",
-    ),
-    Safeguard(
-        "a content that counts as stored is not removed at the same moment",
-        "claimed-content-put-back",
-        new="aside.unlink()",
-        test="test_a_content_that_is_saved_while_the_cleaner_removes_it_is_not_lost",
-    ),
-    Safeguard(
-        "a content that a killed process had set aside is not lost",
-        "set-aside-content-restored",
-        test="test_a_content_that_a_killed_cleaner_had_set_aside_comes_back",
-    ),
-    Safeguard(
-        "a content whose row is set aside is not removed",
-        "deferred-rows-keep-contents",
-        condition=True,
-        test="test_contents_stay_while_blocks_are_set_aside_that_may_name_them",
-    ),
-]
 
 
 def take_each(index: Index, *payloads: Any) -> None:
@@ -117,6 +67,11 @@ def rebuilt(index: Index) -> dict[str, list[str]]:
     return copy_of(index, path.name)
 
 
+@proves(
+    "receipts-keep-counts",
+    "an emptied record keeps its place, so that receipts cover what they covered",
+    value="Kind.BLOCK",
+)
 def test_a_rebuild_from_a_cleaned_log_is_the_database_that_there_was(index: Index) -> None:
     agent = Rank(40, label="agent", role="agent", node="node-z")
     for second in range(300):
@@ -149,6 +104,7 @@ def test_a_name_that_a_deleted_run_had_is_decided_the_same_in_a_rebuild(index: I
     assert rebuilt(index) == before
 
 
+@proves("thinning-ends-flush", "what is removed of samples does not depend on where a flush ends", condition=False)
 def test_late_samples_and_those_of_one_flush_are_trimmed_the_same_way_however_flushes_fall(tmp_path: Path) -> None:
     early, late = (Rank(n, label="agent", role="agent", node=f"node-{n}") for n in (40, 41))
     for agent in (early, late):
@@ -160,6 +116,7 @@ def test_late_samples_and_those_of_one_flush_are_trimmed_the_same_way_however_fl
     assert found == [[("node-40", 2), ("node-41", 4)]] * 2
 
 
+@proves("damaged-segment-stays", "a segment with damage is not rewritten: a rebuild reports the damage", new="continue")
 def test_a_segment_with_damage_stays_as_it_is(index: Index) -> None:
     rank = logged(0, 300)
     take_each(index, *(whole(logged(n, 100, run_id="r")) for n in range(1, 6)), whole(rank), deletion(rank))
@@ -216,6 +173,11 @@ def name_content(rank: Rank, kind: EventKind, name: str) -> None:
 KINDS = pytest.mark.parametrize("kind", [EventKind.FILE, EventKind.MEDIA])
 
 
+@proves(
+    "only-orphans-removed",
+    "a content that some row names is not removed",
+    new='return [digest for (digest,) in self.connection.execute("SELECT sha256 FROM base.orphans").fetchall()]',
+)
 @KINDS
 def test_only_contents_that_no_row_names_are_orphans(index: Index, kind: EventKind) -> None:
     gone, kept = Rank(1, run_id="gone"), Rank(2, run_id="kept")
@@ -247,6 +209,7 @@ def test_a_database_rebuilt_from_a_cleaned_log_knows_the_orphans(index: Index, k
         database.close()
 
 
+@proves("deferred-rows-keep-contents", "a content whose row is set aside is not removed", condition=True)
 def test_contents_stay_while_blocks_are_set_aside_that_may_name_them(index: Index) -> None:
     index.take((Kind.STORED, pack([b"S" * 16, b"a" * 32, 5])))
     assert index.database.orphaned_contents() == [b"a".hex() * 32]
@@ -290,6 +253,11 @@ def at_line(function: Callable[..., Any], number: int, act: Callable[[], Any], r
     return has_acted
 
 
+@proves(
+    "claimed-content-put-back",
+    "a content that counts as stored is not removed at the same moment",
+    new="aside.unlink()",
+)
 def test_a_content_that_is_saved_while_the_cleaner_removes_it_is_not_lost(store: FileStore, tmp_path: Path) -> None:
     """Each saves between any two lines of the other: a content that counts as stored is there."""
     data = b"12345"
@@ -328,6 +296,7 @@ def test_a_content_that_is_saved_while_the_cleaner_removes_it_is_not_lost(store:
     assert n_stored > 5
 
 
+@proves("set-aside-content-restored", "a content that a killed process had set aside is not lost")
 @pytest.mark.parametrize("has_links", [True, False])
 def test_a_content_that_a_killed_cleaner_had_set_aside_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
@@ -345,6 +314,11 @@ def test_a_content_that_a_killed_cleaner_had_set_aside_comes_back(
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
+@proves(
+    "young-content-stays",
+    "a content that has just come is not removed",
+    new="n_bytes += path.stat().st_size\npath.unlink()",
+)
 def test_only_old_contents_that_no_row_names_are_removed(tmp_path: Path) -> None:
     digests = {name: bytes([number]) * 32 for number, name in enumerate(("other", "old", "young", "part"))}
     for name, digest in digests.items():

@@ -17,16 +17,7 @@ from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import START_US, Rank, whole
 from tests.support.index import Index
 from tests.support.kept_log import finished
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a step of the retention that fails is tried again after an interval",
-        "failing-retention-waits",
-        new="self._due_at = 0.0",
-        test="test_a_request_that_waits_is_not_repeated",
-    ),
-]
+from tests.support.safeguard import proves
 
 DAY_US = 86_400 * 10**6
 HOUR_US = 3_600 * 10**6
@@ -135,6 +126,11 @@ def test_with_zeros_everything_is_kept_as_it_came(desk: Desk) -> None:
     assert desk.asked == []
 
 
+@proves(
+    "failing-retention-waits",
+    "a step of the retention that fails is tried again after an interval",
+    new="self._due_at = 0.0",
+)
 def test_a_request_that_waits_is_not_repeated(desk: Desk) -> None:
     asked: list[PendingRequest] = []
     retention = Retention(desk.index.database.connection, limits(retention_days=90), asked.append)

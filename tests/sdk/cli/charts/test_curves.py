@@ -10,17 +10,7 @@ from chiplog_cli.charts.curves import Panel, PlotRequest, read_panels, smoothed
 from chiplog_client.client import Client
 from tests.support.hand_written import filled
 from tests.support.plotted_runs import SPIKE, SPIKE_STEP, STEPS, fill_plotted_runs
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a spike of one step stays in a plot",
-        "spikes-stay",
-        part="max(y) AS high",
-        new="avg(y) AS high",
-        test="test_a_spike_of_one_step_stays_at_its_place",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +32,7 @@ def test_each_label_has_a_curve_with_its_last_value(client: Client) -> None:
     assert all(curve.x == sorted(curve.x) and len(curve.x) <= 200 for curve in panel.curves)
 
 
+@proves("spikes-stay", "a spike of one step stays in a plot", part="max(y) AS high", new="avg(y) AS high")
 def test_a_spike_of_one_step_stays_at_its_place(client: Client) -> None:
     [panel] = panels(client, "gpt-a", "grad_norm", n_buckets=10)
     curve = panel.curves[2]

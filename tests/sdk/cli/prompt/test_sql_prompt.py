@@ -9,29 +9,9 @@ import pytest
 
 from chiplog_cli.prompt.sql_prompt import HISTORY_BYTES_MAX, HISTORY_NAME, _ends_input, _Loop
 from tests.support.command_line import ON_ONE_WORKER
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.terminal import Terminal
 
-SAFEGUARDS = [
-    Safeguard(
-        "Ctrl-C ends the query and not the prompt",
-        "interrupt-ends-query-only",
-        new="raise",
-        test="test_an_interrupt_ends_the_query_that_runs_and_not_the_prompt",
-    ),
-    Safeguard(
-        "rows that the prompt does not show are counted",
-        "cut-rows-counted",
-        condition=False,
-        test="test_a_result_is_cut_at_a_limit_that_is_named_and_can_be_changed",
-    ),
-    Safeguard(
-        "the word help in the prompt is no query",
-        "help-is-no-query",
-        condition=False,
-        test="test_help_is_a_word_and_a_command",
-    ),
-]
 pytestmark = ON_ONE_WORKER
 READY = "chiplog>"
 AGAIN = r"[^$]*1 row, [^$]*chiplog>"  # a key is for the prompt from then on
@@ -61,6 +41,7 @@ def test_a_query_has_several_lines_and_ends_with_a_semicolon_or_an_empty_line(ro
         assert terminal.modes_are_restored()
 
 
+@proves("help-is-no-query", "the word help in the prompt is no query", condition=False)
 @pytest.mark.parametrize("typed", ["help", "HELP;", "?", r"\?"])
 def test_help_is_a_word_and_a_command(typed, capsys):
     def ask(query):
@@ -87,6 +68,7 @@ def test_tab_completes_views_columns_runs_and_keys(root):
         assert terminal.end() == 0
 
 
+@proves("cut-rows-counted", "rows that the prompt does not show are counted", condition=False)
 @pytest.mark.full
 def test_a_result_is_cut_at_a_limit_that_is_named_and_can_be_changed(root):
     with Terminal(root, "sql") as terminal:
@@ -101,6 +83,7 @@ def test_a_result_is_cut_at_a_limit_that_is_named_and_can_be_changed(root):
         terminal.wait_for("'many' is not a number")
 
 
+@proves("interrupt-ends-query-only", "Ctrl-C ends the query and not the prompt", new="raise")
 def test_an_interrupt_ends_the_query_that_runs_and_not_the_prompt(root):
     with Terminal(root, "sql") as terminal:
         terminal.wait_for(READY)

@@ -6,15 +6,7 @@ import pytest
 from rich.console import Console
 
 from chiplog_cli.tables.fitted_table import Cell, Column, Sheet, fold
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a long name pads no other row on a terminal",
-        "long-name-costs-its-row",
-        test="test_a_long_name_pads_no_other_row",
-    ),
-]
+from tests.support.safeguard import proves
 
 COLUMNS = [
     Column("run", is_name=True),
@@ -91,6 +83,7 @@ def test_a_caption_is_below_and_markup_is_text() -> None:
     assert (title, row, caption) == ("A title", "[bold]no markup[/bold]", "and 3 more")
 
 
+@proves("long-name-costs-its-row", "a long name pads no other row on a terminal")
 def test_a_long_name_pads_no_other_row() -> None:
     sheet = Sheet([Column("key", is_name=True, width_max=64), Column("points", is_number=True)])
     sheet.add("loss", "7")

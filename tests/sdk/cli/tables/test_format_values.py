@@ -19,22 +19,8 @@ from chiplog_cli.tables.format_values import (
     printable,
     seconds_text,
 )
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "an empty text in csv is no missing value",
-        "empty-text-is-quoted",
-        part='(text == "" and value is not None) or ',
-        test="test_a_field_of_csv_is_quoted_where_it_must_be_and_where_it_is_empty_but_not_missing",
-    ),
-    Safeguard(
-        "a decimal loses no digit",
-        "decimal-stays-exact",
-        value="number",
-        test="test_values_for_json_and_csv",
-    ),
-]
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 600_000)
 
 
@@ -63,6 +49,7 @@ def test_text_of_others_cannot_steer_the_terminal():
     assert console_text("a\x1b[31mc\x1b[H", False) == "ac"
 
 
+@proves("decimal-stays-exact", "a decimal loses no digit", value="number")
 @pytest.mark.parametrize(
     ("value", "plain", "csv"),
     [
@@ -89,6 +76,9 @@ def test_values_for_json_and_csv(value, plain, csv):
     assert csv_value(value) == csv
 
 
+@proves(
+    "empty-text-is-quoted", "an empty text in csv is no missing value", part='(text == "" and value is not None) or '
+)
 @pytest.mark.parametrize(
     ("value", "field"),
     [

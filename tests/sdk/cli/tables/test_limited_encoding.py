@@ -12,22 +12,9 @@ from chiplog_cli.tables.limited_encoding import is_unicode, likeness
 from tests.support.command_line import ON_ONE_WORKER
 from tests.support.hand_written import hand_written
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
 pytestmark = ON_ONE_WORKER
-SAFEGUARDS = [
-    Safeguard(
-        "no encoding of standard output ends a command",
-        "missing-character-replaced",
-        test="test_no_command_fails_on_a_stream_without_its_characters",
-    ),
-    Safeguard(
-        "JSON on a stream without a character has its escape",
-        "json-stays-exact",
-        value="_ENCODERS[True]",
-        test="test_json_means_the_same_in_every_encoding",
-    ),
-]
 NAME = "größer → 模型 🚢 ─"
 COMMANDS = [
     ["runs"],
@@ -89,6 +76,7 @@ def output_of(monkeypatch: pytest.MonkeyPatch, root: Path, command: list[str], e
         return code, streams[0].buffer.getvalue().decode(encoding, "replace")  # type: ignore[attr-defined]
 
 
+@proves("missing-character-replaced", "no encoding of standard output ends a command")
 @pytest.mark.parametrize(
     ("encoding", "commands"),
     everyday(2, [("ascii", EVERYDAY), ("latin-1", COMMANDS[:1]), ("ascii", COMMANDS)]),
@@ -105,6 +93,7 @@ def test_no_command_fails_on_a_stream_without_its_characters(
     assert ("größe" in text) is (encoding == "latin-1")
 
 
+@proves("json-stays-exact", "JSON on a stream without a character has its escape", value="_ENCODERS[True]")
 @pytest.mark.parametrize("encoding", everyday(1, ["ascii", "latin-1", "utf-8"]))
 def test_json_means_the_same_in_every_encoding(monkeypatch: pytest.MonkeyPatch, root: Path, encoding: str) -> None:
     for command in (["show", "r", "--format", "json"], ["sql", "SELECT name FROM runs", "--format", "jsonl"]):

@@ -3,16 +3,7 @@
 import pytest
 
 from chiplog_cli.tables.plain_table import Column, markdown_lines, plain_lines
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a long name pads no other row in a pipe",
-        "long-name-pads-none",
-        value="widest",
-        test="test_a_long_name_pads_no_other_row",
-    ),
-]
+from tests.support.safeguard import proves
 
 COLUMNS = [Column("name"), Column("n", is_number=True), Column("last")]
 
@@ -48,6 +39,7 @@ def test_a_text_in_markdown_is_no_markup(text, escaped):
     assert len(heading) == len(rule) == len(row) and rule.endswith("--: |")
 
 
+@proves("long-name-pads-none", "a long name pads no other row in a pipe", value="widest")
 def test_a_long_name_pads_no_other_row():
     columns = [Column("key", is_name=True, width_max=64), Column("points", is_number=True)]
     lines = list(plain_lines(columns, [("loss", "7"), ("k" * 200, "12")]))

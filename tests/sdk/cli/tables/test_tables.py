@@ -9,29 +9,8 @@ from rich.cells import cell_len
 from chiplog_cli.tables.tables import bars, table_value
 from tests.support.command_line import COLOURS, ON_ONE_WORKER
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a number on a terminal is never cut",
-        "number-never-cut",
-        value="1, most",
-        test="test_on_a_terminal_no_number_and_no_word_is_cut",
-    ),
-    Safeguard(
-        "a text differs from a missing value",
-        "text-differs-from-null",
-        value="text",
-        test="test_a_missing_value_an_empty_text_and_the_word_differ",
-    ),
-    Safeguard(
-        "a heading that is wider than the terminal is not cut",
-        "long-heading-not-cut",
-        part="Cell(column.name)",
-        new='Text(column.name, no_wrap=True, overflow="ellipsis")',
-        test="test_a_heading_that_is_wider_than_the_terminal_is_whole",
-    ),
-]
 pytestmark = ON_ONE_WORKER
 
 
@@ -56,6 +35,7 @@ def test_a_table_in_a_pipe_is_not_wrapped(chiplog):
     assert "x" * 3000 in text
 
 
+@proves("text-differs-from-null", "a text differs from a missing value", value="text")
 def test_a_missing_value_an_empty_text_and_the_word_differ(chiplog, on_terminal):
     query = "VALUES ('a', NULL), ('b', ''), ('c', 'NULL')"
     for text in (chiplog("sql", query)[1], COLOURS.sub("", on_terminal(80, "sql", query))):
@@ -63,6 +43,12 @@ def test_a_missing_value_an_empty_text_and_the_word_differ(chiplog, on_terminal)
         assert rows == [["a", "NULL"], ["b"], ["c", '"NULL"']]
 
 
+@proves(
+    "long-heading-not-cut",
+    "a heading that is wider than the terminal is not cut",
+    part="Cell(column.name)",
+    new='Text(column.name, no_wrap=True, overflow="ellipsis")',
+)
 @pytest.mark.parametrize("width", everyday(1, [80, 100, 160]))
 def test_a_heading_that_is_wider_than_the_terminal_is_whole(on_terminal, width):
     name = "".join(f"part{number:02}_" for number in range(30))
@@ -97,6 +83,7 @@ WIDE = (
 )
 
 
+@proves("number-never-cut", "a number on a terminal is never cut", value="1, most")
 @pytest.mark.parametrize("width", everyday(2, [80, 100, 160, 300]))
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("n", [0, 10])

@@ -21,22 +21,9 @@ from chiplog_client.result_stream import ResultStream
 from chiplog_client.results.result import Result
 from tests.support.command_line import ON_ONE_WORKER, one_line
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "Ctrl-C ends the writing of a parquet file",
-        "interrupt-ends-parquet",
-        test="test_ctrl_c_ends_a_parquet_file_and_leaves_nothing",
-    ),
-    Safeguard(
-        "null in place of NaN in JSON is reported",
-        "null-for-nan-is-reported",
-        condition=False,
-        test="test_null_in_place_of_nan_is_reported",
-    ),
-]
 pytestmark = ON_ONE_WORKER
 
 VALUES = (
@@ -77,6 +64,7 @@ def test_json_lines_have_the_same_objects(chiplog):
     assert isinstance(row["body"], dict)
 
 
+@proves("null-for-nan-is-reported", "null in place of NaN in JSON is reported", condition=False)
 def test_null_in_place_of_nan_is_reported(chiplog):
     for form in ("json", "jsonl"):
         assert one_line(chiplog("sql", VALUES, "--format", form)[2]).startswith("3 values are NaN or infinite: null in")
@@ -148,6 +136,7 @@ def test_a_stream_is_written_as_the_whole_result_is(tmp_path, form):
         assert whole.read_bytes() == parts.read_bytes()
 
 
+@proves("interrupt-ends-parquet", "Ctrl-C ends the writing of a parquet file")
 def test_ctrl_c_ends_a_parquet_file_and_leaves_nothing(tmp_path):
     batch = pa.record_batch({"n": list(range(1000))})
     with pa.BufferOutputStream() as sink, pa.ipc.new_stream(sink, batch.schema) as stream:

@@ -20,24 +20,7 @@ from chiplog_client.client import Client
 from chiplog_client.reads.curves import CurvesRequest, bucket_width, end_pieces, read_curves
 from tests.support.hand_written import filled
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a step that was repeated after a restart is drawn as its newest attempt",
-        "newest-attempt-is-drawn",
-        part="max(attempt)",
-        new="min(attempt)",
-        test="test_buckets_are_those_of_all_values",
-    ),
-    Safeguard(
-        "the last value of a curve in buckets is the one that was logged last",
-        "last-value-is-exact",
-        part="arg_max(f.value",
-        new="arg_min(f.value",
-        test="test_the_last_value_is_the_one_that_was_logged",
-    ),
-]
+from tests.support.safeguard import proves
 
 SEED = random.randrange(1 << 32)
 KEYS = ("short", "negative", "huge", "odd", "long", "epoch")
@@ -184,6 +167,12 @@ def check(curve: dict[str, Any], values: list[Value], first: int | None = None, 
             assert (at in line["gaps"]) == is_gap
 
 
+@proves(
+    "newest-attempt-is-drawn",
+    "a step that was repeated after a restart is drawn as its newest attempt",
+    part="max(attempt)",
+    new="min(attempt)",
+)
 @pytest.mark.parametrize("points", everyday(2, [10, 1_000, 50]))
 @pytest.mark.parametrize("lines_max", everyday(1, [16, 0]))
 def test_buckets_are_those_of_all_values(client: Client, values: list[Value], points: int, lines_max: int) -> None:
@@ -208,6 +197,12 @@ def test_a_part_has_finer_buckets_that_are_whole(client: Client, values: list[Va
         check(curve, values, first, last)
 
 
+@proves(
+    "last-value-is-exact",
+    "the last value of a curve in buckets is the one that was logged last",
+    part="arg_max(f.value",
+    new="arg_min(f.value",
+)
 @pytest.mark.parametrize("lines_max", [0, 16])
 @pytest.mark.parametrize("points", everyday(1, [10, 100]))
 @pytest.mark.parametrize("last", everyday(1, [33, None]))

@@ -8,18 +8,8 @@ from chiplog_client.client import Client
 from chiplog_client.reads import run_phases
 from chiplog_client.reads.heat import HeatRequest, read_heat
 from tests.support.hand_written import filled
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.slow_ranks import WIDE_RANKS, fill_rank_outside
-
-SAFEGUARDS = [
-    Safeguard(
-        "a slow rank is in a picture of any size",
-        "heat-cell-is-the-maximum",
-        part="max(excess)",
-        new="avg(excess)",
-        test="test_one_slow_rank_of_1024_in_one_step_is_in_the_smallest_picture",
-    ),
-]
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +18,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         yield client
 
 
+@proves("heat-cell-is-the-maximum", "a slow rank is in a picture of any size", part="max(excess)", new="avg(excess)")
 def test_one_slow_rank_of_1024_in_one_step_is_in_the_smallest_picture(client: Client) -> None:
     found = read_heat(client, HeatRequest("wide", "forward", rows=16, columns=10))
     assert (found["n_rows"], found["per_row"], found["width"]) == (16, WIDE_RANKS // 16, 4)

@@ -16,23 +16,8 @@ from chiplog_client.reads.rank_states import Severity
 from chiplog_client.results.result import QueryError
 from tests.support.hand_written import filled, hand_written
 from tests.support.live_runs import fill_live_runs
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "a node whose clock is wrong does not seem to hang",
-        "wrong-clock-is-no-stall",
-        value="idle_s",
-        test="test_a_label_whose_clock_is_an_hour_slow_does_not_stall_while_it_moves",
-    ),
-    Safeguard(
-        "a label that is far behind has a step time",
-        "step-time-of-label-far-behind",
-        value="{}",
-        test="test_a_label_that_is_far_behind_has_its_step_time_and_phase",
-    ),
-]
 
 
 def fill_far_behind(database: duckdb.DuckDBPyConnection) -> None:
@@ -167,6 +152,7 @@ def test_a_phase_that_ended_is_not_open_far_behind_the_foremost_label_either(tmp
     assert {row.label: row.open_phase for row in frame.rows} == {"rank0": None, "eval": None, "busy": "data"}
 
 
+@proves("wrong-clock-is-no-stall", "a node whose clock is wrong does not seem to hang", value="idle_s")
 @pytest.mark.full
 def test_a_label_whose_clock_is_an_hour_slow_does_not_stall_while_it_moves(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
@@ -228,6 +214,7 @@ def test_goodput_is_that_of_the_view_and_read_again_when_the_run_has_moved_or_en
     assert goodput() == pytest.approx(50 / 110)
 
 
+@proves("step-time-of-label-far-behind", "a label that is far behind has a step time", value="{}")
 @pytest.mark.full
 def test_a_label_that_is_far_behind_has_its_step_time_and_phase(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:

@@ -12,28 +12,7 @@ from chiplog_client.reads.rank_states import (
     matches,
     median_pace_s,
 )
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a label without a new step for long stalls",
-        "old-step-is-a-stall",
-        condition=False,
-        test="test_the_label_at_the_lowest_step_hangs_and_the_others_wait",
-    ),
-    Safeguard(
-        "of stalled labels the one at the lowest step is the one that hangs",
-        "lowest-step-hangs",
-        value="_in_other_phase(stalled)",
-        test="test_the_label_at_the_lowest_step_hangs_and_the_others_wait",
-    ),
-    Safeguard(
-        "a label that is behind those that have finished hangs",
-        "finished-label-is-ahead",
-        value="running",
-        test="test_a_label_that_is_behind_finished_ones_hangs",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 def ranks(n: int, **values: object) -> list[RankRow]:
@@ -53,6 +32,12 @@ def test_labels_with_new_steps_run() -> None:
     assert severities(ranks(3)) == [Severity.RUNNING] * 3
 
 
+@proves("old-step-is-a-stall", "a label without a new step for long stalls", condition=False)
+@proves(
+    "lowest-step-hangs",
+    "of stalled labels the one at the lowest step is the one that hangs",
+    value="_in_other_phase(stalled)",
+)
 def test_the_label_at_the_lowest_step_hangs_and_the_others_wait() -> None:
     rows = ranks(4, idle_s=60.0)
     rows[2].step = 9
@@ -90,6 +75,7 @@ def test_a_label_that_stops_alone_hangs() -> None:
     assert severities(rows)[0] == Severity.RUNNING
 
 
+@proves("finished-label-is-ahead", "a label that is behind those that have finished hangs", value="running")
 def test_a_label_that_is_behind_finished_ones_hangs() -> None:
     rows = ranks(3, idle_s=60.0)
     rows[1].state = rows[2].state = "finished"

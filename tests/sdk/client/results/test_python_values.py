@@ -13,28 +13,7 @@ from arro3.io import read_ipc_stream, write_ipc_stream
 
 from chiplog_client.results.python_values import python_values
 from chiplog_client.results.result import Result
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a time beyond Python's years is as DuckDB returns it, not None",
-        "odd-times-by-duckdb",
-        value="values",
-        test="test_values_are_those_of_duckdb",
-    ),
-    Safeguard(
-        "an integer of 39 digits is not cut",
-        "long-integers-by-duckdb",
-        value="values",
-        test="test_values_are_those_of_duckdb",
-    ),
-    Safeguard(
-        "a BIGNUM is the number, not its bytes",
-        "extension-types-by-duckdb",
-        condition=False,
-        test="test_values_are_those_of_duckdb",
-    ),
-]
+from tests.support.safeguard import proves
 
 # Without DuckDB: what the views and counts have.
 PLAIN = r"""
@@ -72,6 +51,9 @@ def values_of(text: str) -> list[str]:
     return re.split("; |\n", text.strip())
 
 
+@proves("odd-times-by-duckdb", "a time beyond Python's years is as DuckDB returns it, not None", value="values")
+@proves("long-integers-by-duckdb", "an integer of 39 digits is not cut", value="values")
+@proves("extension-types-by-duckdb", "a BIGNUM is the number, not its bytes", condition=False)
 @pytest.mark.parametrize("values", [values_of(PLAIN), *([value] for value in values_of(ODD))], ids=str)
 def test_values_are_those_of_duckdb(values: list[str]) -> None:
     """DuckDB is the oracle: the same values and types, also with nulls beside them, and without any.

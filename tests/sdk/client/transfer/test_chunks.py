@@ -12,16 +12,7 @@ from chiplog_client.transfer.chunks import ChunkReader
 from chiplog_client.transfer.export_format import TABLES
 from tests.support.exported_run import make_place, served
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a part of an export that is larger than an answer may be is read in smaller parts",
-        "export-in-smaller-parts",
-        new="parts = []",
-        test="test_an_answer_that_would_be_too_large_is_read_in_halves",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +64,11 @@ def test_chunks_come_in_the_order_of_keys_labels_and_steps(client: Client, monke
     assert len(places) == reader.n_rows
 
 
+@proves(
+    "export-in-smaller-parts",
+    "a part of an export that is larger than an answer may be is read in smaller parts",
+    new="parts = []",
+)
 def test_an_answer_that_would_be_too_large_is_read_in_halves(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     producers = producers_of(client)
     sql = client.sql

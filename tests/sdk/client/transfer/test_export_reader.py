@@ -17,47 +17,8 @@ from chiplog_client.transfer.export_reader import ExportError, ExportReader
 from chiplog_client.transfer.import_blocks import ImportBlocks
 from tests.support.exported_run import edit, export_of_whole, rewrite, stored_contents
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "an export of a newer version is not imported as if it were understood",
-        "newer-export-refused",
-        condition=False,
-        test="test_what_is_wrong_is_named_in_one_line",
-    ),
-    Safeguard(
-        "a damaged table is not imported",
-        "damaged-table-refused",
-        condition=False,
-        test="test_what_is_wrong_is_named_in_one_line",
-    ),
-    Safeguard(
-        "a run is not imported without one of its saved files, or with a damaged one",
-        "damaged-file-refused",
-        condition=False,
-        test="test_what_is_wrong_is_named_in_one_line",
-    ),
-    Safeguard(
-        "a pipe in an export does not stop the import",
-        "export-pipe-not-awaited",
-        part="os.O_NONBLOCK",
-        new="0",
-        test="test_each_changed_file_is_named_in_one_line",
-    ),
-    Safeguard(
-        "an import reads no file outside of the export",
-        "export-link-refused",
-        part="| os.O_NOFOLLOW ",
-        test="test_a_link_above_a_saved_file_is_not_followed",
-    ),
-    Safeguard(
-        "rows that no run has are refused before anything is sent",
-        "impossible-rows-refused",
-        condition=False,
-        test="test_each_odd_value_is_named_in_one_line",
-    ),
-]
 pytestmark = pytest.mark.xdist_group("exports")  # one worker makes them
 
 
@@ -152,6 +113,15 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
+@proves(
+    "newer-export-refused", "an export of a newer version is not imported as if it were understood", condition=False
+)
+@proves("damaged-table-refused", "a damaged table is not imported", condition=False)
+@proves(
+    "damaged-file-refused",
+    "a run is not imported without one of its saved files, or with a damaged one",
+    condition=False,
+)
 @pytest.mark.parametrize("what", everyday(12, WRONG))
 def test_what_is_wrong_is_named_in_one_line(export: Path, tmp_path: Path, what: str) -> None:
     spoil, message = WRONG[what]
@@ -199,6 +169,7 @@ FILE_CHANGES = (
 )
 
 
+@proves("export-pipe-not-awaited", "a pipe in an export does not stop the import", part="os.O_NONBLOCK", new="0")
 @pytest.mark.timeout(60)  # a pipe that is opened blocks
 @pytest.mark.parametrize("change", everyday(3, FILE_CHANGES), ids=lambda change: change.__name__)
 def test_each_changed_file_is_named_in_one_line(
@@ -219,6 +190,7 @@ def test_each_changed_file_is_named_in_one_line(
         assert text.startswith(str(changed)) and name in text and "\n" not in text, text
 
 
+@proves("export-link-refused", "an import reads no file outside of the export", part="| os.O_NOFOLLOW ")
 def test_a_link_above_a_saved_file_is_not_followed(export: Path, tmp_path: Path) -> None:
     for name in ("files", "contents"):
         changed = Path(shutil.copytree(export, tmp_path / name))
@@ -249,6 +221,7 @@ ODD_FIELDS: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
 ]
 
 
+@proves("impossible-rows-refused", "rows that no run has are refused before anything is sent", condition=False)
 @pytest.mark.full
 def test_each_odd_value_is_named_in_one_line(export: Path, tmp_path: Path) -> None:
     changes: list[tuple[str, Callable[[Path], Any]]] = [

@@ -17,27 +17,8 @@ from chiplog_schemas.storage.content_files import content_path
 from tests.support.collector_log import contents_of
 from tests.support.exported_run import ABSENT, IMAGE, SAVES, both_runs, make_place, served, sha256_of
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "an export that fails leaves no part of a directory",
-        "failed-export-removed",
-        test="test_an_export_that_fails_leaves_nothing",
-    ),
-    Safeguard(
-        "a path of a saved file never leads out of the export",
-        "exported-file-stays-below-target",
-        condition=True,
-        test="test_a_path_that_leads_elsewhere_or_is_taken_is_exported_by_its_digest",
-    ),
-    Safeguard(
-        "a file that is damaged at the collector is not exported as if it were whole",
-        "exported-file-verified",
-        condition=True,
-        test="test_a_content_that_is_lost_or_damaged_is_left_out_and_named",
-    ),
-]
 pytestmark = pytest.mark.xdist_group("exports")  # one worker makes them
 # What the views show beside the columns of an export, or compute from its rows.
 DERIVED = {
@@ -166,6 +147,11 @@ def other_place(tmp_path: Path) -> Paths:
     return make_place(tmp_path / "other")
 
 
+@proves(
+    "exported-file-verified",
+    "a file that is damaged at the collector is not exported as if it were whole",
+    condition=True,
+)
 @pytest.mark.full
 def test_a_content_that_is_lost_or_damaged_is_left_out_and_named(other_place: Paths, tmp_path: Path) -> None:
     lost, damaged = (hashlib.sha256(SAVES[n][1]).digest() for n in (0, 1))
@@ -180,6 +166,7 @@ def test_a_content_that_is_lost_or_damaged_is_left_out_and_named(other_place: Pa
     assert sorted(path.name for path in (tmp_path / "e" / "files").iterdir()) == ["ckpt", "empty"]
 
 
+@proves("exported-file-stays-below-target", "a path of a saved file never leads out of the export", condition=True)
 def test_a_path_that_leads_elsewhere_or_is_taken_is_exported_by_its_digest(other_place: Paths, tmp_path: Path) -> None:
     digest = hashlib.sha256(SAVES[0][1]).hexdigest()
     with duckdb.connect(str(other_place.index)) as database:  # as if the index had not refused such paths
@@ -195,6 +182,7 @@ def test_a_path_that_leads_elsewhere_or_is_taken_is_exported_by_its_digest(other
     assert list(tmp_path.rglob("escaped")) == []
 
 
+@proves("failed-export-removed", "an export that fails leaves no part of a directory")
 def test_an_export_that_fails_leaves_nothing(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: str) -> Iterator[bytes]:
         yield b"begun"

@@ -23,21 +23,12 @@ from tests.support.collector_log import VIEWS, Rank, whole
 from tests.support.exported_run import both_runs, make_place, rewrite, served
 from tests.support.index import Index, copy_of
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sample_log import place_of
 
 # Samples belong to a node: those that no label claims are not exported, and sharers are counted per collector.
 PER_COLLECTOR = {"system_samples", "saved_views", "artifacts", "artifact_files"}
 RUNS = ["whole", "r"]
-SAFEGUARDS = [
-    Safeguard(
-        "an import does not fill the index with one range per event",
-        "imported-events-by-seq",
-        part="heapq.merge(*sources, key=operator.itemgetter(0, 1))",
-        new="itertools.chain(*sources)",
-        test="test_events_come_by_producer_and_seq_so_that_ranges_are_few",
-    ),
-]
 pytestmark = pytest.mark.xdist_group("exports")  # one worker makes them
 
 
@@ -191,6 +182,12 @@ def test_blocks_are_those_of_an_import_and_fit_their_records(exports: Path, tmp_
     assert all(ranges == [] for _, ranges in first.producers)
 
 
+@proves(
+    "imported-events-by-seq",
+    "an import does not fill the index with one range per event",
+    part="heapq.merge(*sources, key=operator.itemgetter(0, 1))",
+    new="itertools.chain(*sources)",
+)
 def test_events_come_by_producer_and_seq_so_that_ranges_are_few(
     exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

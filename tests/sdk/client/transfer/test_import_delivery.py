@@ -19,16 +19,8 @@ from chiplog_schemas.storage.content_files import content_path
 from chiplog_schemas.storage.record import Record, scan_records
 from tests.support.collector_log import Rank, block_of
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "a record of an import is kept until the collector has it on stable storage",
-        "imported-block-kept-until-acknowledged",
-        test="test_records_are_kept_until_they_are_acknowledged",
-    ),
-]
 
 
 @pytest.fixture
@@ -49,6 +41,10 @@ def taken(source: BlockSource) -> list[bytes]:
     return found
 
 
+@proves(
+    "imported-block-kept-until-acknowledged",
+    "a record of an import is kept until the collector has it on stable storage",
+)
 def test_records_are_kept_until_they_are_acknowledged() -> None:
     blocks = [b"one", b"two", b"three"]
     source = BlockSource(iter(blocks))

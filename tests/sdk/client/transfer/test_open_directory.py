@@ -18,16 +18,8 @@ from chiplog_client.transfer.open_directory import OpenDirectory
 from chiplog_schemas.query.duckdb_errors import foreign_path_reason
 from tests.support.collector_log import contents_of
 from tests.support.exported_run import make_place, served
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "an import of `star*` does not read `starA`",
-        "export-opened-by-descriptor",
-        value="str(self.path)",
-        test="test_an_export_is_read_under_its_own_name_only",
-    ),
-]
 pytestmark = pytest.mark.xdist_group("exports")  # one worker makes them
 NAMES = (
     *("key=lr", "label=x", "run_id=other", "step=1", "value=2", "attempt=1", "producer=00"),  # columns of the tables
@@ -88,6 +80,7 @@ def test_an_export_of_many_parts_has_the_rows_of_the_run(
     assert rows_of(target, tmp_path / "found") == expected
 
 
+@proves("export-opened-by-descriptor", "an import of `star*` does not read `starA`", value="str(self.path)")
 def test_an_export_is_read_under_its_own_name_only(plain: Path, beside: Path, tmp_path: Path) -> None:
     def blocks_of(export: Path, scratch: Path) -> list[bytes]:
         scratch.mkdir(parents=True)

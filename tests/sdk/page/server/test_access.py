@@ -3,23 +3,10 @@
 import pytest
 
 from chiplog_page.server.access import PASSWORD_TRIES, PEERS_MAX, SESSION_S, TOKENS_MAX, Access
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "an address with a token opens one session and no second one",
-        "token-opens-once",
-        test="test_a_token_opens_one_session",
-    ),
-    Safeguard(
-        "who guesses passwords does not lock out the others",
-        "passwords-limited-per-peer",
-        new="return self._tries.setdefault('', TokenBucket(now, 0, PASSWORD_TRIES)).allow(now)",
-        test="test_passwords_are_counted_per_peer_and_the_memory_of_peers_is_bounded",
-    ),
-]
+from tests.support.safeguard import proves
 
 
+@proves("token-opens-once", "an address with a token opens one session and no second one")
 def test_a_token_opens_one_session() -> None:
     access = Access()
     token = access.new_token()
@@ -117,6 +104,11 @@ def test_an_address_of_ipv6_can_be_given() -> None:
     assert Access(["fd00::5"]).is_origin("http://[fd00::5]:8642", "127.0.0.1:8642")
 
 
+@proves(
+    "passwords-limited-per-peer",
+    "who guesses passwords does not lock out the others",
+    new="return self._tries.setdefault('', TokenBucket(now, 0, PASSWORD_TRIES)).allow(now)",
+)
 def test_passwords_are_counted_per_peer_and_the_memory_of_peers_is_bounded() -> None:
     access = Access(password="right", now=lambda: 0.0)
     for _ in range(PASSWORD_TRIES):

@@ -11,23 +11,9 @@ from chiplog_page.server import connections
 from chiplog_page.server.connections import CONNECTIONS_MAX, connections_max
 from tests.support.marks import everyday
 from tests.support.page_client import PageClient, serving
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
-SAFEGUARDS = [
-    Safeguard(
-        "silent connections do not take the descriptors of the process",
-        "connections-bounded",
-        condition=False,
-        test="test_many_silent_connections_leave_room_for_a_reader_and_log_one_line",
-    ),
-    Safeguard(
-        "a connection without a whole request is closed",
-        "silent-connection-closed",
-        condition=False,
-        test="test_half_a_request_is_closed_after_a_while",
-    ),
-]
 HEAD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
@@ -35,6 +21,7 @@ def connect(client: PageClient) -> socket.socket:
     return socket.create_connection(("127.0.0.1", client.server.port), timeout=WAIT_S)
 
 
+@proves("connections-bounded", "silent connections do not take the descriptors of the process", condition=False)
 def test_many_silent_connections_leave_room_for_a_reader_and_log_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -48,6 +35,7 @@ def test_many_silent_connections_leave_room_for_a_reader_and_log_one_line(
     assert len(lines) == 1 and lines[0].startswith("more than 128 connections are open"), lines
 
 
+@proves("silent-connection-closed", "a connection without a whole request is closed", condition=False)
 @pytest.mark.parametrize(
     "sent", everyday(2, [b"", HEAD, HEAD + b"\r\n" + HEAD]), ids=["nothing", "half", "one and a half"]
 )

@@ -11,34 +11,7 @@ from chiplog_page.web_server import PageServer
 from tests.support.marks import everyday
 from tests.support.page_client import PageClient, serving
 from tests.support.ports import free_ports
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "without a session there is no data",
-        "no-session-no-data",
-        condition=True,
-        test="test_without_a_session_there_is_nothing_but_the_form",
-    ),
-    Safeguard(
-        "a page of another site that resolves to this machine reads nothing",
-        "foreign-host-refused",
-        condition=False,
-        test="test_another_host_is_refused_also_with_a_session",
-    ),
-    Safeguard(
-        "a page of another site changes nothing",
-        "origin-checked",
-        condition=False,
-        test="test_a_change_from_another_site_is_refused",
-    ),
-    Safeguard(
-        "a program that guesses passwords gets one try in 5 s",
-        "passwords-limited",
-        condition=False,
-        test="test_after_many_passwords_one_is_taken_every_few_seconds",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +20,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
         yield client
 
 
+@proves("no-session-no-data", "without a session there is no data", condition=True)
 @pytest.mark.parametrize(
     "path", ["/api/runs", "/api/live", "/static/js/main.js", "/api/", "/nothing", "/static/../../app.py"]
 )
@@ -102,6 +76,7 @@ def test_a_password_opens_the_page(locked: PageClient) -> None:
     assert opened.status == 303 and "set-cookie" in opened.headers
 
 
+@proves("passwords-limited", "a program that guesses passwords gets one try in 5 s", condition=False)
 def test_after_many_passwords_one_is_taken_every_few_seconds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     access = Access(password="right", now=lambda: now[0])
@@ -136,6 +111,7 @@ def test_odd_cookies_of_other_programs_on_this_host_do_not_end_a_session(reader:
     assert reader.ask("/api/info", Cookie=other).status == 401
 
 
+@proves("foreign-host-refused", "a page of another site that resolves to this machine reads nothing", condition=False)
 def test_another_host_is_refused_also_with_a_session(reader: PageClient, locked: PageClient) -> None:
     for path in ("/", "/api/runs", "/static/style.css"):
         answer = reader.ask(path, Host="evil.example")
@@ -164,6 +140,7 @@ def test_behind_a_proxy_with_tls_the_password_opens_the_page(locked: PageClient,
     )
 
 
+@proves("origin-checked", "a page of another site changes nothing", condition=False)
 def test_a_change_from_another_site_is_refused(reader: PageClient) -> None:
     body = {"query": "SELECT 1 AS n"}
     assert reader.ask("/api/sql", "POST", body, Origin="http://evil.example").status == 403

@@ -26,7 +26,7 @@ from chiplog_schemas.codec import unpack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.once import OnceLogger
 from tests.support.hand_written import empty_database
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
 PACKAGE = Path(chiplog.__file__).parent
@@ -46,44 +46,6 @@ DOCUMENTED = {
 }
 PUBLIC = DOCUMENTED["Run"]
 CALLS = {name for name in PUBLIC if inspect.isfunction(getattr(chiplog.Run, name))}
-
-SAFEGUARDS = [
-    Safeguard(
-        "a name of another logger does nothing in place of raising",
-        "foreign-name-does-nothing",
-        condition=True,
-        test="test_names_of_other_loggers_do_nothing_and_warn_once",
-    ),
-    Safeguard(
-        "a value of another logger's name is not stored as a number",
-        "stand-in-is-no-value",
-        condition=False,
-        test="test_a_value_of_a_foreign_name_is_refused_and_not_stored",
-    ),
-    Safeguard(
-        "each foreign name whose data is lost is reported",
-        "each-lost-name-reported",
-        part="_WARNINGS_MAX.get(kind, _WARNINGS_PER_KIND)",
-        new="_WARNINGS_PER_KIND",
-        test="test_each_foreign_name_whose_data_is_lost_is_reported_however_many_there_were",
-    ),
-    Safeguard(
-        "a renamed run is recorded",
-        "renamed-run-recorded",
-        test="test_what_scripts_assign_is_recorded",
-    ),
-    Safeguard(
-        "the end of the process waits for threads in native code",
-        "exit-waits-for-native-threads",
-        test="test_a_process_ends_well_while_a_thread_of_chiplog_is_in_duckdb",
-    ),
-    Safeguard(
-        "the package imports without fcntl",
-        "import-without-fcntl",
-        condition=True,
-        test="test_without_fcntl_the_package_imports_and_records_nothing",
-    ),
-]
 
 
 @pytest.fixture(autouse=True)
@@ -166,6 +128,7 @@ def test_no_module_hides_a_public_name_and_no_stand_in_hides_a_module() -> None:
     assert foreign_names.RUN_NAMES & set(dir(chiplog.Run)) == set()
 
 
+@proves("renamed-run-recorded", "a renamed run is recorded")
 def test_what_scripts_assign_is_recorded(run: chiplog.Run, offline) -> None:
     wandb = chiplog
     wandb.config.lr = 3
@@ -212,6 +175,7 @@ while not is_begun: pass
 """
 
 
+@proves("exit-waits-for-native-threads", "the end of the process waits for threads in native code")
 @pytest.mark.full
 def test_a_process_ends_well_while_a_thread_of_chiplog_is_in_duckdb() -> None:
     for _ in range(8):
@@ -232,6 +196,7 @@ def test_attributes_that_scripts_read_exist(run: chiplog.Run) -> None:
     assert chiplog.summary is run.summary
 
 
+@proves("foreign-name-does-nothing", "a name of another logger does nothing in place of raising", condition=True)
 def test_names_of_other_loggers_do_nothing_and_warn_once(run: chiplog.Run, caplog, offline) -> None:
     table = chiplog.JoinedTable(columns=["a"])
     table.add_data(1)
@@ -313,6 +278,7 @@ def test_no_use_of_a_foreign_name_raises(run: chiplog.Run, use) -> None:
     use()
 
 
+@proves("stand-in-is-no-value", "a value of another logger's name is not stored as a number", condition=False)
 def test_a_value_of_a_foreign_name_is_refused_and_not_stored(run: chiplog.Run, caplog, offline) -> None:
     best = chiplog.Api().run("x").summary["accuracy"]
 
@@ -352,6 +318,12 @@ def test_a_description_of_a_foreign_name_is_left_out(run: chiplog.Run, caplog) -
     assert lines == ["run.name=", "run.notes="]
 
 
+@proves(
+    "each-lost-name-reported",
+    "each foreign name whose data is lost is reported",
+    part="_WARNINGS_MAX.get(kind, _WARNINGS_PER_KIND)",
+    new="_WARNINGS_PER_KIND",
+)
 def test_each_foreign_name_whose_data_is_lost_is_reported_however_many_there_were(
     run: chiplog.Run, caplog, offline
 ) -> None:
@@ -433,6 +405,7 @@ def test_classes_of_queries_are_names_of_the_package() -> None:
     assert found == (Client, NoDataError, QueryError, Result)
 
 
+@proves("import-without-fcntl", "the package imports without fcntl", condition=True)
 def test_without_fcntl_the_package_imports_and_records_nothing(tmp_path: Path) -> None:
     code = """
 import json, sys

@@ -7,24 +7,8 @@ import pytest
 
 from chiplog_schemas.model.events import EventKind
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "a sys.exit() that was caught is no end",
-        "caught-exit-is-no-end",
-        condition=False,
-        test="test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end",
-    ),
-    Safeguard(
-        "a caught sys.exit() whose exception is kept does not end the run",
-        "kept-exit-is-no-end",
-        value="is_seen",
-        test="test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end",
-    ),
-]
-
 
 EXITS = """
 import sys
@@ -84,6 +68,8 @@ chiplog.init(mode="offline", run_id="r", capture_console=False).log({"x": 1.0})
 CHILD = "p = multiprocessing.get_context('fork').Process(target=child, args=({},)); p.start(); p.join()"
 
 
+@proves("caught-exit-is-no-end", "a sys.exit() that was caught is no end", condition=False)
+@proves("kept-exit-is-no-end", "a caught sys.exit() whose exception is kept does not end the run", value="is_seen")
 @pytest.mark.parametrize(
     ("how", "end", "ends"),
     everyday(

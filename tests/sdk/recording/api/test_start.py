@@ -12,29 +12,9 @@ import chiplog
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.process.inherited_run import PARENT_RUN, decode_inherited
 from tests.support.journals import read_events
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sdk_events import numbers
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "runs side by side leave each other open",
-        "parallel-runs-stay-open",
-        new="if not opened:",
-        test="test_runs_side_by_side_have_each_their_label_values_and_end",
-    ),
-    Safeguard(
-        "an uncaught exception ends every open run",
-        "exception-ends-all-runs",
-        new="all_runs()[-1]._mark_exit(error)",
-        test="test_an_uncaught_exception_is_how_every_open_run_ends_and_each_line_is_in_one_of_them",
-    ),
-    Safeguard(
-        "init before and after the process group exists is one run",
-        "one-run-around-group",
-        test="test_a_rank_that_no_launcher_names_is_in_one_run_before_and_after_its_group_exists",
-    ),
-]
 
 
 def open_run(**options: object) -> chiplog.Run:
@@ -51,6 +31,7 @@ def by_run(events, kind: EventKind) -> dict[str, list]:
     return found
 
 
+@proves("parallel-runs-stay-open", "runs side by side leave each other open", new="if not opened:")
 def test_runs_side_by_side_have_each_their_label_values_and_end(chiplog_dir, offline) -> None:
     train = open_run(run_id="train", label="trainer")
     evaluate = open_run(run_id="eval", label="evaluator", reinit="create_new")
@@ -154,6 +135,7 @@ raise ValueError("boom")
 """
 
 
+@proves("exception-ends-all-runs", "an uncaught exception ends every open run", new="all_runs()[-1]._mark_exit(error)")
 def test_an_uncaught_exception_is_how_every_open_run_ends_and_each_line_is_in_one_of_them(chiplog_dir) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FAILS],
@@ -204,6 +186,7 @@ dist.destroy_process_group()
 """
 
 
+@proves("one-run-around-group", "init before and after the process group exists is one run")
 @pytest.mark.full
 def test_a_rank_that_no_launcher_names_is_in_one_run_before_and_after_its_group_exists(chiplog_dir, tmp_path) -> None:
     environ = os.environ | {"CHIPLOG_DIR": str(chiplog_dir)}

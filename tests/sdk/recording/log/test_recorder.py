@@ -18,19 +18,9 @@ from chiplog_schemas.codec import unpack
 from chiplog_schemas.limits import KEY_BYTES_MAX, KEYS_MAX
 from chiplog_schemas.model.events import EventKind
 from tests.support.hostile import Hostile
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sdk_events import counted, notices, numbers
 from tests.support.waiting import WAIT_S
-
-SAFEGUARDS = [
-    Safeguard(
-        "log() after commit=False has the same step",
-        "uncommitted-call-keeps-step",
-        part="is False",
-        new="is Ellipsis",
-        test="test_calls_with_commit_false_belong_to_the_step_of_the_next_call",
-    ),
-]
 
 
 def test_numbers_texts_and_histograms_are_logged_with_their_steps(run, offline) -> None:
@@ -333,6 +323,7 @@ def test_what_is_logged_beside_a_finish_is_kept_or_said_to_be_refused(run, offli
     ]
 
 
+@proves("uncommitted-call-keeps-step", "log() after commit=False has the same step", part="is False", new="is Ellipsis")
 def test_calls_with_commit_false_belong_to_the_step_of_the_next_call(run: chiplog.Run, offline, caplog) -> None:
     run.log({"a": 1.0})
     run.log({"b": 1.0}, commit=False)

@@ -13,24 +13,11 @@ from chiplog.recording.resume import collector_lookup
 from chiplog.recording.resume.collector_lookup import AttemptLookup, watch_demand
 from chiplog_schemas.paths import Paths, paths_for_root
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "a child follows the demand of its parent",
-        "child-follows-parents-demand",
-        test="test_a_demand_that_is_not_met_is_kept_under_another_name_with_one_line_also_for_children",
-    ),
-    Safeguard(
-        "a run's attempt is the collector's number",
-        "attempt-of-collector",
-        value="0",
-        test="test_the_attempt_is_the_collectors_number_once_it_is_known",
-    ),
-]
 
-
+@proves("attempt-of-collector", "a run's attempt is the collector's number", value="0")
 def test_the_attempt_is_the_collectors_number_once_it_is_known(node) -> None:
     for attempt in range(2):
         run = chiplog.init(run_id="again", label="trainer", dir=node.root, capture_console=False)
@@ -55,6 +42,7 @@ run.finish()
 """
 
 
+@proves("child-follows-parents-demand", "a child follows the demand of its parent")
 def test_a_demand_that_is_not_met_is_kept_under_another_name_with_one_line_also_for_children(node: Node) -> None:
     with chiplog.init(run_id="there", dir=node.root, capture_console=False) as run:
         run.log({"x": 1.0})

@@ -13,26 +13,9 @@ import chiplog
 from chiplog_schemas.model.events import EventKind
 from tests.support.journals import read_events
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sdk_events import numbers
 from tests.support.waiting import WAIT_S, wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "log() without a step goes behind the largest step of its label",
-        "step-after-largest",
-        condition=False,
-        test="test_a_log_without_a_step_goes_behind_the_largest_step_also_after_a_resume",
-        environment={"CHIPLOG_NATIVE": "0"},
-    ),
-    Safeguard(
-        "a count of steps does not leave 64 bits",
-        "step-within-64-bits",
-        value="step + self._steps_per_log",
-        test="test_the_largest_step_there_is_does_not_wrap_and_is_worth_one_warning",
-        environment={"CHIPLOG_NATIVE": "0"},
-    ),
-]
 
 # Resumes a run, logs without a step, and dies in the requested way.
 RANK = """
@@ -87,6 +70,12 @@ def test_the_labels_own_steps_go_on_with_the_next_attempt_and_explicit_ones_are_
     assert [step for key, step, _ in numbers(offline()) if key == "c"] == [0]
 
 
+@proves(
+    "step-after-largest",
+    "log() without a step goes behind the largest step of its label",
+    condition=False,
+    environment={"CHIPLOG_NATIVE": "0"},
+)
 def test_a_log_without_a_step_goes_behind_the_largest_step_also_after_a_resume(chiplog_dir, offline) -> None:
     def logged(key: str) -> list[int]:
         return sorted(step for name, step, _ in numbers(offline()) if name == key)
@@ -104,6 +93,12 @@ def test_a_log_without_a_step_goes_behind_the_largest_step_also_after_a_resume(c
     assert sorted(e.fields["step"] for e in offline(EventKind.TEXT)) == [101, 104]
 
 
+@proves(
+    "step-within-64-bits",
+    "a count of steps does not leave 64 bits",
+    value="step + self._steps_per_log",
+    environment={"CHIPLOG_NATIVE": "0"},
+)
 def test_the_largest_step_there_is_does_not_wrap_and_is_worth_one_warning(chiplog_dir, offline, caplog) -> None:
     largest = (1 << 63) - 1
     for _ in range(2):

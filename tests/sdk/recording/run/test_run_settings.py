@@ -12,16 +12,7 @@ from chiplog.settings import RunSettings
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.storage.journal_dir import list_journals
 from tests.support.launcher_environ import elastic
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a group never splits a launch",
-        "split-is-asked-for",
-        condition=True,
-        test="test_a_group_never_splits_a_launch",
-    ),
-]
+from tests.support.safeguard import proves
 
 ARGUMENTS: dict[str, Any] = dict.fromkeys(inspect.signature(start.init).parameters) | {"tags": ()}
 
@@ -39,6 +30,7 @@ def settings_of(rank: int, given: dict[str, Any], environ: dict[str, str]) -> Ru
     return run_settings.resolve_settings(elastic(rank, rank, 2, 2) | environ, ARGUMENTS | given, [], set())
 
 
+@proves("split-is-asked-for", "a group never splits a launch", condition=True)
 def test_a_group_never_splits_a_launch(tmp_path) -> None:
     for given, environ in (({"group": "exp1"}, {}), ({}, {"CHIPLOG_GROUP": "exp1"})):
         found = [settings_of(rank, given | {"dir": str(tmp_path)}, environ) for rank in range(2)]

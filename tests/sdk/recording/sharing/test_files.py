@@ -20,29 +20,8 @@ from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import paths_for_root
 from tests.support.journals import Event, read_events
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import wait_until
-
-SAFEGUARDS = [
-    Safeguard(
-        "what a signal handler raises passes through save()",
-        "interrupt-passes-save",
-        new="new.unlink()",
-        test="test_what_a_signal_handler_raises_while_a_file_is_saved_reaches_the_training",
-    ),
-    Safeguard(
-        "save() takes no whole disk, no home and not chiplog's own directory",
-        "save-refuses-whole-disk",
-        condition=False,
-        test="test_the_whole_disk_a_home_and_the_directory_of_chiplog_are_refused_in_one_line",
-    ),
-    Safeguard(
-        "one save() copies no more bytes than may wait",
-        "save-bytes-bounded",
-        condition=False,
-        test="test_one_call_copies_no_more_bytes_than_may_wait_and_says_where_it_ended",
-    ),
-]
 
 Offline = Callable[..., list[Event]]
 
@@ -199,6 +178,7 @@ def test_a_directory_of_very_many_files_is_saved_up_to_the_limit(
     assert [kind for kind, _ in notices(offline)] == ["too_many_files"]
 
 
+@proves("save-bytes-bounded", "one save() copies no more bytes than may wait", condition=False)
 def test_one_call_copies_no_more_bytes_than_may_wait_and_says_where_it_ended(
     chiplog_dir: Path, here: Path, monkeypatch: pytest.MonkeyPatch, offline: Offline
 ) -> None:
@@ -217,6 +197,9 @@ def test_one_call_copies_no_more_bytes_than_may_wait_and_says_where_it_ended(
     )
 
 
+@proves(
+    "save-refuses-whole-disk", "save() takes no whole disk, no home and not chiplog's own directory", condition=False
+)
 def test_the_whole_disk_a_home_and_the_directory_of_chiplog_are_refused_in_one_line(
     run: chiplog.Run, chiplog_dir: Path, here: Path, offline: Offline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +258,7 @@ def test_a_file_that_is_written_to_meanwhile_is_saved_as_read_and_said_to_be(
     assert [kind for kind, _ in notices(offline)] == ["file_changed"]
 
 
+@proves("interrupt-passes-save", "what a signal handler raises passes through save()", new="new.unlink()")
 def test_what_a_signal_handler_raises_while_a_file_is_saved_reaches_the_training(
     run: chiplog.Run, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

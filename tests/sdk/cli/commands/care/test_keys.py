@@ -11,88 +11,10 @@ import zmq
 from chiplog_cli.root import main
 from chiplog_schemas.security.key_files import AllowList, Keys, host_key_name, read_permit
 from chiplog_schemas.security.permissions import Role
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
 Captured = pytest.CaptureFixture[str]
 COMMAND = "sdk/chiplog_cli/commands/care/keys.py"
-
-SAFEGUARDS = [
-    Safeguard(
-        "a key is never written over another",
-        "key-never-overwritten",
-        part=", over=False",
-        test="test_new_makes_a_key_and_says_what_is_next",
-    ),
-    Safeguard(
-        "a secret key can be read by its user alone",
-        "secret-key-private",
-        part="0o600",
-        new="0o644",
-        test="test_new_makes_a_key_and_says_what_is_next",
-    ),
-    Safeguard(
-        "the option wins over the variable",
-        "keys-option-wins",
-        value='environ.get("CHIPLOG_KEYS") or argument',
-        test="test_the_directory_is_named_by_the_option_else_the_variable",
-    ),
-    Safeguard(
-        "an agent's key speaks for the node of its name",
-        "agent-key-names-node",
-        condition=False,
-        test="test_an_agents_key_speaks_for_the_node_of_its_name_unless_told_otherwise",
-    ),
-    Safeguard(
-        "a key that is revoked is on the list no more",
-        "revoked-key-removed",
-        new="path.stat()",
-        test="test_a_key_may_be_written_out_and_revoked_by_its_name",
-    ),
-    Safeguard(
-        "a name that is none becomes no file",
-        "key-name-checked",
-        condition=False,
-        test="test_bad_input_is_refused_in_one_line_with_the_remedy",
-    ),
-    Safeguard(
-        "a collector's key is not allowed to connect",
-        "collector-key-not-allowed",
-        condition=False,
-        test="test_a_collectors_key_is_nobody_who_connects",
-    ),
-    Safeguard(
-        "a name is given to one key",
-        "one-key-per-name",
-        condition=False,
-        test="test_a_name_is_one_key_and_a_key_one_name",
-    ),
-    Safeguard(
-        "a key is allowed under one name",
-        "one-name-per-key",
-        condition=False,
-        test="test_a_name_is_one_key_and_a_key_one_name",
-    ),
-    Safeguard(
-        "no key is written where others can write",
-        "writable-directory-refused",
-        condition=False,
-        test="test_a_directory_that_others_can_write_is_refused",
-    ),
-    Safeguard(
-        "a list shows no secret",
-        "list-shows-no-secret",
-        part="key.public",
-        new="getattr(key, 'secret', '')",
-        test="test_list_shows_own_keys_servers_and_who_may_connect",
-    ),
-    Safeguard(
-        "a key is shown as it is, not as markup",
-        "key-shown-as-text",
-        part="plain_cell",
-        new="__import__('rich.text').text.Text.from_markup",
-        test="test_list_shows_own_keys_servers_and_who_may_connect",
-    ),
-]
 
 
 @pytest.fixture
@@ -123,6 +45,8 @@ def test_an_administrator_is_a_reader_with_another_role(directory: Path, capsys:
     assert "me may connect as admin, reader" in capsys.readouterr().out
 
 
+@proves("key-never-overwritten", "a key is never written over another", part=", over=False")
+@proves("secret-key-private", "a secret key can be read by its user alone", part="0o600", new="0o644")
 @pytest.mark.parametrize("role", [role for role in Role if role is not Role.ADMIN])
 def test_new_makes_a_key_and_says_what_is_next(directory: Path, role: Role, capsys: Captured) -> None:
     assert main(["keys", "new", str(role)]) == 0
@@ -139,6 +63,7 @@ def test_new_makes_a_key_and_says_what_is_next(directory: Path, role: Role, caps
     assert (directory / f"{role}.key").read_bytes() == before
 
 
+@proves("keys-option-wins", "the option wins over the variable", value='environ.get("CHIPLOG_KEYS") or argument')
 def test_the_directory_is_named_by_the_option_else_the_variable(
     tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +74,7 @@ def test_the_directory_is_named_by_the_option_else_the_variable(
     assert not directory.exists()
 
 
+@proves("agent-key-names-node", "an agent's key speaks for the node of its name", condition=False)
 def test_an_agents_key_speaks_for_the_node_of_its_name_unless_told_otherwise(directory: Path, tmp_path: Path) -> None:
     assert main(["keys", "--keys", str(tmp_path / "far"), "new", "agent", "--name", "gpu-7"]) == 0
     file = str(tmp_path / "far" / "agent.pub")
@@ -161,6 +87,7 @@ def test_an_agents_key_speaks_for_the_node_of_its_name_unless_told_otherwise(dir
     assert (permit.nodes, permit.roles) == (("gpu-*", "login"), frozenset({"agent", "reader"}))
 
 
+@proves("revoked-key-removed", "a key that is revoked is on the list no more", new="path.stat()")
 def test_a_key_may_be_written_out_and_revoked_by_its_name(directory: Path, capsys: Captured) -> None:
     key = public_key()
     assert main(["keys", "allow", key, "--name", "eve", "--role", "reader"]) == 0
@@ -170,6 +97,7 @@ def test_a_key_may_be_written_out_and_revoked_by_its_name(directory: Path, capsy
     assert "'eve'" in refusal(capsys, "revoke", "eve")
 
 
+@proves("key-name-checked", "a name that is none becomes no file", condition=False)
 def test_bad_input_is_refused_in_one_line_with_the_remedy(directory: Path, tmp_path: Path, capsys: Captured) -> None:
     key = public_key()
     bad = tmp_path / "bad.pub"
@@ -185,11 +113,14 @@ def test_bad_input_is_refused_in_one_line_with_the_remedy(directory: Path, tmp_p
     assert not (directory / "allowed").exists()
 
 
+@proves("collector-key-not-allowed", "a collector's key is not allowed to connect", condition=False)
 def test_a_collectors_key_is_nobody_who_connects(directory: Path, capsys: Captured) -> None:
     assert main(["keys", "new", "collector"]) == 0
     assert str(directory) in refusal(capsys, "allow", str(directory / "collector.pub"))
 
 
+@proves("one-key-per-name", "a name is given to one key", condition=False)
+@proves("one-name-per-key", "a key is allowed under one name", condition=False)
 def test_a_name_is_one_key_and_a_key_one_name(directory: Path, capsys: Captured) -> None:
     one = public_key()
     assert main(["keys", "allow", one, "--name", "a", "--role", "reader"]) == 0
@@ -197,6 +128,7 @@ def test_a_name_is_one_key_and_a_key_one_name(directory: Path, capsys: Captured)
     assert "revoke a first" in refusal(capsys, "allow", one, "--name", "b", "--role", "reader")
 
 
+@proves("writable-directory-refused", "no key is written where others can write", condition=False)
 def test_a_directory_that_others_can_write_is_refused(directory: Path, capsys: Captured) -> None:
     directory.mkdir(parents=True)
     os.chmod(directory, 0o777)
@@ -208,6 +140,13 @@ def test_a_directory_that_others_can_write_is_refused(directory: Path, capsys: C
     assert list(directory.iterdir()) == []
 
 
+@proves("list-shows-no-secret", "a list shows no secret", part="key.public", new="getattr(key, 'secret', '')")
+@proves(
+    "key-shown-as-text",
+    "a key is shown as it is, not as markup",
+    part="plain_cell",
+    new="__import__('rich.text').text.Text.from_markup",
+)
 def test_list_shows_own_keys_servers_and_who_may_connect(directory: Path, tmp_path: Path, capsys: Captured) -> None:
     assert main(["keys", "list"]) == 0
     assert "no keys" in capsys.readouterr().err

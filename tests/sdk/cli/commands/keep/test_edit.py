@@ -11,17 +11,7 @@ from chiplog_client.client import connect
 from chiplog_schemas.paths import Paths
 from tests.support.collector_log import whole
 from tests.support.kept_log import finished, kept_log
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "an edit, which asks nothing, takes exact IDs only",
-        "edit-needs-exact-id",
-        part="require_exact_run",
-        new="__import__('chiplog_cli.options', fromlist=['cli']).resolve_run",
-        test="test_what_is_wrong_is_one_line_and_changes_nothing",
-    ),
-]
+from tests.support.safeguard import proves
 
 ROW = "SELECT name, notes, tags, project, run_group, job_type FROM runs WHERE run_id = 'run-1'"
 
@@ -57,6 +47,12 @@ def test_fields_change_as_asked_and_others_stay(place: Paths) -> None:
     assert page.exit_code == 0 and "edited project, tags of run run-1" in page.output, page.output
 
 
+@proves(
+    "edit-needs-exact-id",
+    "an edit, which asks nothing, takes exact IDs only",
+    part="require_exact_run",
+    new="__import__('chiplog_cli.options', fromlist=['cli']).resolve_run",
+)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

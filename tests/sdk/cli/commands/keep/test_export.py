@@ -11,22 +11,7 @@ from click.testing import CliRunner, Result
 from chiplog_cli.commands.keep.export import export
 from chiplog_schemas.paths import Paths
 from tests.support.exported_run import both_runs, make_place, served
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "an export never replaces what is there",
-        "existing-export-kept",
-        condition=False,
-        test="test_a_target_that_exists_is_refused_before_anything_is_written",
-    ),
-    Safeguard(
-        "an export without one of the saved files reports that",
-        "absent-file-reported",
-        condition=False,
-        test="test_runs_become_directories",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +33,7 @@ def run(root: Path, *arguments: str) -> Result:
     return CliRunner().invoke(export, [*arguments, "--dir", str(root)])
 
 
+@proves("absent-file-reported", "an export without one of the saved files reports that", condition=False)
 def test_runs_become_directories(source: Path, tmp_path: Path) -> None:
     done = run(source, "whole", "-o", str(tmp_path / "out"))
     assert done.exit_code == 0, done.output
@@ -68,6 +54,7 @@ def test_the_runs_of_a_project_are_exported_at_once(place: Paths, tmp_path: Path
     assert "run 'r' has not ended: the export has what was stored until now" in done.stderr.splitlines()
 
 
+@proves("existing-export-kept", "an export never replaces what is there", condition=False)
 def test_a_target_that_exists_is_refused_before_anything_is_written(place: Paths, tmp_path: Path) -> None:
     (tmp_path / "whole").write_text("mine")
     done = run(place.root, "r", "whole", "-o", str(tmp_path))

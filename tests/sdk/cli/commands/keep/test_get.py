@@ -17,7 +17,7 @@ from chiplog_schemas.process.file_lock import Lock
 from chiplog_schemas.storage.content_files import content_path
 from tests.support import stored_artifacts
 from tests.support.hand_written import hand_written
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.stored_artifacts import FILES, NEWER
 
 CONTENTS = {
@@ -27,40 +27,6 @@ CONTENTS = {
     "notes.txt": b"it works",
     "models": b"another name with the same beginning",
 }
-
-SAFEGUARDS = [
-    Safeguard(
-        "a file that is damaged at the collector is not written",
-        "got-file-verified",
-        condition=False,
-        test="test_a_damaged_file_is_not_written",
-    ),
-    Safeguard(
-        "a file is read from the directory once an embedded collector has ended",
-        "file-read-without-collector",
-        condition=True,
-        test="test_a_collector_that_ends_between_two_parts_costs_nothing",
-    ),
-    Safeguard(
-        "a saved path never leads out of the directory that was named",
-        "got-file-stays-below-target",
-        condition=False,
-        test="test_a_path_that_leads_elsewhere_is_not_written",
-    ),
-    Safeguard(
-        "the ID of a run never leads out of the current directory",
-        "run-id-stays-one-name",
-        part="directory_name(run)",
-        new="run",
-        test="test_a_run_id_with_parts_of_a_path_is_one_name_in_the_current_directory",
-    ),
-    Safeguard(
-        "files are replaced by those of a run with an exact ID only",
-        "unasked-replacement-needs-exact-id",
-        condition=False,
-        test="test_what_may_mean_another_run_replaces_nothing",
-    ),
-]
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +136,9 @@ def test_what_exists_is_replaced_only_by_force(root: Path, tmp_path: Path) -> No
     assert written(tmp_path)["config.json"] == b"{}"
 
 
+@proves(
+    "unasked-replacement-needs-exact-id", "files are replaced by those of a run with an exact ID only", condition=False
+)
 @pytest.mark.parametrize("word", ["r", "latest"])
 def test_what_may_mean_another_run_replaces_nothing(root: Path, tmp_path: Path, word: str) -> None:
     assert run(root, word, "model", "-o", str(tmp_path / "new"), "--force").exit_code == 0, "nothing is replaced"
@@ -202,18 +171,26 @@ def test_a_file_that_has_not_arrived_is_reported_and_nothing_is_left(source: Pat
     assert written(tmp_path) == {}
 
 
+@proves("got-file-verified", "a file that is damaged at the collector is not written", condition=False)
 def test_a_damaged_file_is_not_written(root: Path, tmp_path: Path) -> None:
     done = run(root, "r1", "damaged", "-o", str(tmp_path / "damaged"))
     assert done.exit_code == 1 and "file 'damaged' is damaged at the collector" in done.stderr
     assert written(tmp_path) == {}
 
 
+@proves("got-file-stays-below-target", "a saved path never leads out of the directory that was named", condition=False)
 def test_a_path_that_leads_elsewhere_is_not_written(root: Path, tmp_path: Path) -> None:
     done = run(root, "r1", "-o", str(tmp_path / "a" / "b"))
     assert done.exit_code == 1 and "it must be relative" in done.stderr
     assert written(tmp_path) == {}
 
 
+@proves(
+    "run-id-stays-one-name",
+    "the ID of a run never leads out of the current directory",
+    part="directory_name(run)",
+    new="run",
+)
 @pytest.mark.parametrize(("run_id", "name"), [("../../evil", "%2E.%2F..%2Fevil"), ("..", "%2E.")])
 def test_a_run_id_with_parts_of_a_path_is_one_name_in_the_current_directory(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_id: str, name: str
@@ -226,6 +203,11 @@ def test_a_run_id_with_parts_of_a_path_is_one_name_in_the_current_directory(
     assert written(tmp_path) == {f"a/b/{name}/sub/owned": b"hostile"}
 
 
+@proves(
+    "file-read-without-collector",
+    "a file is read from the directory once an embedded collector has ended",
+    condition=True,
+)
 def test_a_collector_that_ends_between_two_parts_costs_nothing(root: Path) -> None:
     where = paths_for_root(root)
     ensure_private_dir(where.run)

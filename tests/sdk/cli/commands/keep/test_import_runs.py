@@ -22,51 +22,7 @@ from tests.support.collector_log import Rank, whole
 from tests.support.exported_run import SAVES, export_of_whole, make_place, rewrite, served
 from tests.support.hosts import Centre, Host
 from tests.support.node import end_daemons
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a run that was deleted can be imported again",
-        "deleted-run-imported-again",
-        new="pass",
-        test="test_a_run_that_was_deleted_comes_back_with_an_import",
-    ),
-    Safeguard(
-        "an import that the collector keeps without applying it fails",
-        "refused-import-reported",
-        condition=False,
-        test="test_a_key_that_does_not_cover_the_runs_nodes_fails_the_import",
-    ),
-    Safeguard(
-        "an import of events that the index rejects fails",
-        "rejected-import-reported",
-        condition=False,
-        test="test_rejected_events_fail_the_import_and_are_lost",
-    ),
-    Safeguard(
-        "an import that cannot ask for rejected events says so",
-        "unknown-rejections-reported",
-        test="test_an_import_without_a_readers_key_says_that_rejected_events_are_unknown",
-    ),
-    Safeguard(
-        "a command refuses a run ID that `init` would change",
-        "bad-run-id-refused",
-        condition=False,
-        test="test_bad_input_is_one_line",
-    ),
-    Safeguard(
-        "what a source has gained since its import does not come in without its end",
-        "changed-source-refused",
-        condition=False,
-        test="test_a_source_comes_in_once_and_is_refused_when_it_has_changed",
-    ),
-    Safeguard(
-        "a run that something else recorded does not get each value twice",
-        "run-from-elsewhere-refused",
-        condition=False,
-        test="test_a_run_from_elsewhere_is_refused_before_anything_is_sent",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +75,7 @@ def test_a_run_with_its_files_comes_into_the_collector_of_a_directory(centre: Ce
     assert after == before
 
 
+@proves("rejected-import-reported", "an import of events that the index rejects fails", condition=False)
 def test_rejected_events_fail_the_import_and_are_lost(centre: Centre, exported: Path, tmp_path: Path) -> None:
     changed = shutil.copytree(exported, tmp_path / "changed")
     rewrite(changed, "summary", "SELECT * REPLACE ('no JSON' AS value) FROM '{table}' WHERE label = 'rank0'")
@@ -150,6 +107,7 @@ def test_events_that_were_rejected_before_the_export_are_imported_as_such(centre
     assert rows(centre.root, query) == expected
 
 
+@proves("unknown-rejections-reported", "an import that cannot ask for rejected events says so")
 def test_an_import_without_a_readers_key_says_that_rejected_events_are_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,6 +132,7 @@ def test_a_run_comes_over_tcp_with_a_key_and_under_another_name(centre: Centre, 
     assert found == [{"n": 189, "labels": 2}]
 
 
+@proves("refused-import-reported", "an import that the collector keeps without applying it fails", condition=False)
 @pytest.mark.full
 def test_a_key_that_does_not_cover_the_runs_nodes_fails_the_import(centre: Centre, host: Host, exported: Path) -> None:
     centre.admit(host, "agent", "--node", "here")
@@ -194,6 +153,7 @@ def test_a_collector_is_started_for_a_directory_without_one(exported: Path, tmp_
         end_daemons(paths_for_root(root))
 
 
+@proves("deleted-run-imported-again", "a run that was deleted can be imported again", new="pass")
 @pytest.mark.full
 def test_a_run_that_was_deleted_comes_back_with_an_import(exported: Path, tmp_path: Path) -> None:
     root = tmp_path / "fresh"
@@ -210,6 +170,11 @@ def test_a_run_that_was_deleted_comes_back_with_an_import(exported: Path, tmp_pa
         end_daemons(paths_for_root(root))
 
 
+@proves(
+    "changed-source-refused",
+    "what a source has gained since its import does not come in without its end",
+    condition=False,
+)
 def test_a_source_comes_in_once_and_is_refused_when_it_has_changed(centre: Centre, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("step,loss,note\n1,0.5,hi\n2,nan,\n")
@@ -231,6 +196,9 @@ def test_a_source_comes_in_once_and_is_refused_when_it_has_changed(centre: Centr
     assert not exported_csv.exists() and centre.log_bytes() == before
 
 
+@proves(
+    "run-from-elsewhere-refused", "a run that something else recorded does not get each value twice", condition=False
+)
 def test_a_run_from_elsewhere_is_refused_before_anything_is_sent(
     centre: Centre, exported: Path, tmp_path: Path
 ) -> None:
@@ -336,6 +304,7 @@ def test_several_exports_are_checked_before_the_first_is_sent(centre: Centre, ex
     assert centre.log_bytes() == before
 
 
+@proves("bad-run-id-refused", "a command refuses a run ID that `init` would change", condition=False)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

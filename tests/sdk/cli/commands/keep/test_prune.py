@@ -13,21 +13,7 @@ from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import Paths
 from tests.support.collector_log import START_US, Rank, whole
 from tests.support.kept_log import finished, kept_log
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "prune leaves runs that are running",
-        "prune-leaves-running-runs",
-        test="test_conditions_select_the_runs_that_match_all_of_them",
-    ),
-    Safeguard(
-        "prune fails if it leaves all runs that match because they are running",
-        "prune-of-running-runs-refused",
-        condition=False,
-        test="test_runs_that_are_running_are_named_and_refused_if_no_other_run_matches",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +51,7 @@ def selected(place: Paths, *arguments: str) -> list[str]:
 RUNS = {"old", "new", "big", "live"}
 
 
+@proves("prune-leaves-running-runs", "prune leaves runs that are running")
 def test_conditions_select_the_runs_that_match_all_of_them(place: Paths) -> None:
     before = datetime.fromtimestamp(START_US / 1e6 - 50 * 86_400, UTC).date().isoformat()
     assert selected(place, "--older-than", before) == ["old"]
@@ -77,6 +64,11 @@ def test_conditions_select_the_runs_that_match_all_of_them(place: Paths) -> None
     assert selected(place, "--keep-last", "0", "--older-than", before) == ["old"]
 
 
+@proves(
+    "prune-of-running-runs-refused",
+    "prune fails if it leaves all runs that match because they are running",
+    condition=False,
+)
 def test_runs_that_are_running_are_named_and_refused_if_no_other_run_matches(place: Paths) -> None:
     code, output = run_prune(place, "--project", "gpt")
     line = "1 run that matches is left out, because labels run: live; end it or add --force"

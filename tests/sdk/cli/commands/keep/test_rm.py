@@ -16,23 +16,8 @@ from chiplog_schemas.paths import Paths
 from chiplog_schemas.process.log_owner import LogOwnership
 from tests.support.collector_log import START_US, Rank, whole
 from tests.support.kept_log import finished, kept_log
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.terminal import Terminal
-
-SAFEGUARDS = [
-    Safeguard(
-        "a change is carried out although an embedded collector exits at that moment",
-        "change-survives-idle-exit",
-        condition=True,
-        test="test_a_collector_that_exits_at_that_moment_is_started_again",
-    ),
-    Safeguard(
-        "without a question a deletion takes exact IDs only",
-        "unasked-deletion-needs-exact-id",
-        value="chosen_run",
-        test="test_what_may_mean_another_run_deletes_nothing_without_a_question",
-    ),
-]
 
 
 @pytest.fixture
@@ -78,6 +63,11 @@ def test_what_is_wrong_deletes_nothing(place: Paths) -> None:
     assert runs_in(place) == ["run-1", "run-2", "run-3"]
 
 
+@proves(
+    "change-survives-idle-exit",
+    "a change is carried out although an embedded collector exits at that moment",
+    condition=True,
+)
 @pytest.mark.full
 def test_a_collector_that_exits_at_that_moment_is_started_again(place: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     with connect(dir=place.root) as client:
@@ -118,6 +108,7 @@ def similar(tmp_path: Path) -> Iterator[Paths]:
         yield place
 
 
+@proves("unasked-deletion-needs-exact-id", "without a question a deletion takes exact IDs only", value="chosen_run")
 def test_what_may_mean_another_run_deletes_nothing_without_a_question(similar: Paths) -> None:
     assert run_rm(similar, "exp-1", "--yes") == (0, "deleted exp-1 (baseline) deleted 1 run with 1 label")
     left = runs_in(similar)

@@ -18,16 +18,7 @@ from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, list_journals
 from tests.support.findings import findings
 from tests.support.node import Node
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "what sync has delivered is left out from then on",
-        "delivered-journal-left-out",
-        condition=False,
-        test="test_offline_journals_are_delivered_once_and_doctor_is_content",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 @pytest.fixture
@@ -41,6 +32,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
     return run
 
 
+@proves("delivered-journal-left-out", "what sync has delivered is left out from then on", condition=False)
 def test_offline_journals_are_delivered_once_and_doctor_is_content(run: Any, node: Node) -> None:
     script = "import chiplog; run = chiplog.init(mode='offline', run_id='off'); run.log({'a': 1}); run.finish()"
     subprocess.run([sys.executable, "-c", script], env=dict(os.environ, CHIPLOG_DIR=str(node.root)), check=True)

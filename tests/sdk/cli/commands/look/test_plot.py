@@ -9,16 +9,8 @@ from tests.support.command_line import ON_ONE_WORKER, one_line
 from tests.support.hand_written import hand_written
 from tests.support.marks import everyday
 from tests.support.plotted_runs import fill_plotted_runs
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a plot replaces no file without being told to",
-        "picture-kept",
-        condition=False,
-        test="test_an_existing_file_is_replaced_only_by_force",
-    ),
-]
 pytestmark = ON_ONE_WORKER
 
 
@@ -66,6 +58,7 @@ def test_a_picture_is_written(chiplog, root, tmp_path, suffix):
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
+@proves("picture-kept", "a plot replaces no file without being told to", condition=False)
 def test_an_existing_file_is_replaced_only_by_force(chiplog, root, tmp_path):
     path = tmp_path / "loss.svg"
     path.write_text("mine")

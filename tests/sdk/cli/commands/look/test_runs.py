@@ -13,46 +13,8 @@ from rich.console import Console
 from chiplog_cli.commands.look.runs import complete_text, duration_s, table_of
 from tests.support.command_line import COLOURS, ON_ONE_WORKER, one_line
 from tests.support.hand_written import hand_written
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a table of chosen columns names its runs",
-        "table-names-its-runs",
-        value="chosen",
-        test="test_a_table_of_chosen_columns_names_its_runs",
-    ),
-    Safeguard(
-        "runs that are left out are counted",
-        "left-out-runs-counted",
-        condition=False,
-        test="test_runs_say_how_many_they_leave_out_and_how_to_see_them",
-    ),
-    Safeguard(
-        "a run with a lost label is not complete",
-        "lost-label-is-incomplete",
-        value="[]",
-        test="test_a_run_is_complete_only_when_no_label_runs_or_was_lost",
-    ),
-    Safeguard(
-        "a column of config or summary that no run has is bad input",
-        "unknown-keyed-column-refused",
-        condition=False,
-        test="test_an_unknown_column_or_key_is_one_line_with_the_nearest",
-    ),
-    Safeguard(
-        "a project or a group that no run has is bad input of runs",
-        "unknown-project-refused",
-        condition=False,
-        test="test_an_unknown_project_or_group_is_one_line_with_the_nearest",
-    ),
-    Safeguard(
-        "runs are sorted by the numbers of a config or summary value",
-        "keyed-sort-by-number",
-        part="{number} {direction} NULLS LAST, ",
-        test="test_runs_are_sorted_by_numbers_and_missing_values_are_last",
-    ),
-]
 pytestmark = ON_ONE_WORKER
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
@@ -97,6 +59,7 @@ def test_runs_can_be_narrowed(chiplog):
     assert ids("--project", "none") == [], "a program may ask before the first run begins"
 
 
+@proves("unknown-project-refused", "a project or a group that no run has is bad input of runs", condition=False)
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -171,6 +134,11 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@proves(
+    "keyed-sort-by-number",
+    "runs are sorted by the numbers of a config or summary value",
+    part="{number} {direction} NULLS LAST, ",
+)
 def test_runs_are_sorted_by_numbers_and_missing_values_are_last(chiplog, tuned):
     def ids(*arguments: str) -> list[str]:
         text = chiplog("runs", "--format", "jsonl", "--columns", "run_id", *arguments, root=tuned)[1]
@@ -249,6 +217,7 @@ def test_a_sparkline_of_a_metric_named_like_a_column_replaces_nothing(chiplog, t
     assert row == {"run_id": "r", "name": None, "tags": [7.0] * 24}
 
 
+@proves("unknown-keyed-column-refused", "a column of config or summary that no run has is bad input", condition=False)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -275,6 +244,7 @@ def test_an_unknown_column_or_key_is_one_line_with_the_nearest(chiplog, tuned, a
     assert message in one_line(errors)
 
 
+@proves("left-out-runs-counted", "runs that are left out are counted", condition=False)
 def test_runs_say_how_many_they_leave_out_and_how_to_see_them(chiplog):
     code, text, errors = chiplog("runs", "--limit", "1")
     assert (code, errors) == (0, "1 of 3 runs; --all or --limit N shows more\n")
@@ -302,6 +272,7 @@ def test_runs_fit_a_terminal_with_whole_run_ids_and_names(on_terminal, width):
         assert part in text
 
 
+@proves("table-names-its-runs", "a table of chosen columns names its runs", value="chosen")
 def test_a_table_of_chosen_columns_names_its_runs(chiplog):
     code, text, _ = chiplog("runs", "--columns", "state,config.lr")
     assert (code, text.split()[:4]) == (0, ["run", "name", "state", "config.lr"])
@@ -309,6 +280,7 @@ def test_a_table_of_chosen_columns_names_its_runs(chiplog):
     assert chiplog("runs", "--columns", "state", "--format", "csv")[1].split()[0] == "state"
 
 
+@proves("lost-label-is-incomplete", "a run with a lost label is not complete", value="[]")
 @pytest.mark.parametrize(
     ("pending", "lost", "is_over", "text"),
     [

@@ -8,25 +8,9 @@ import pytest
 
 from tests.support.command_line import COLOURS, ON_ONE_WORKER, one_line
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.shown_runs import labels_of
 
-SAFEGUARDS = [
-    Safeguard(
-        "the last step is that of the newest attempt",
-        "last-step-of-newest-attempt",
-        part="arg_max(last_step, attempt)",
-        new="max(last_step)",
-        test="test_the_last_step_of_a_metric_is_that_of_the_newest_attempt",
-    ),
-    Safeguard(
-        "the mean of a phase counts every step of every label",
-        "phase-mean-of-all-steps",
-        part="sum(seconds) / sum(times)",
-        new="median(seconds / times)",
-        test="test_the_mean_of_a_phase_is_that_of_all_steps_and_the_straggler_is_named",
-    ),
-]
 pytestmark = ON_ONE_WORKER
 
 
@@ -132,6 +116,12 @@ def test_time_per_phase_says_how_much_of_the_step_it_is_and_who_is_slowest(show:
     ]
 
 
+@proves(
+    "phase-mean-of-all-steps",
+    "the mean of a phase counts every step of every label",
+    part="sum(seconds) / sum(times)",
+    new="median(seconds / times)",
+)
 def test_the_mean_of_a_phase_is_that_of_all_steps_and_the_straggler_is_named(show: Any) -> None:
     page = show("skewed")
     assert re.search(r"\nforward +8 +7.12ms +rank3 25.5ms\n", page), page
@@ -139,6 +129,12 @@ def test_the_mean_of_a_phase_is_that_of_all_steps_and_the_straggler_is_named(sho
     assert phase["mean_s"] == pytest.approx(phase["seconds"] / phase["times"]) == pytest.approx(0.007125)
 
 
+@proves(
+    "last-step-of-newest-attempt",
+    "the last step is that of the newest attempt",
+    part="arg_max(last_step, attempt)",
+    new="max(last_step)",
+)
 def test_the_last_step_of_a_metric_is_that_of_the_newest_attempt(show: Any) -> None:
     [loss] = json.loads(show("again", "--format", "json"))["keys"]
     assert (loss["points"], loss["last_step"], loss["last_values"]) == (383, 19, {"rank1": 381.0})

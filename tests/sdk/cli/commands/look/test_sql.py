@@ -9,34 +9,8 @@ import pytest
 from chiplog_client.saved_queries import NAMES
 from tests.support.command_line import ON_ONE_WORKER, one_line
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a literal without a zone is local where --local prints local time",
-        "literal-is-local",
-        condition=True,
-        test="test_a_time_that_is_on_the_screen_finds_its_row",
-    ),
-    Safeguard(
-        "columns of JSON are JSON in JSON",
-        "json-columns-are-json",
-        value="[]",
-        test="test_columns_of_json_are_json_in_json",
-    ),
-    Safeguard(
-        "a file name with an unknown ending is refused",
-        "unknown-suffix-refused",
-        condition=False,
-        test="test_a_file_of_an_unknown_kind_is_refused",
-    ),
-    Safeguard(
-        "an option that does not exist is not taken for a query",
-        "misspelt-option-is-no-query",
-        condition=False,
-        test="test_a_query_may_begin_with_a_comment_and_an_unknown_option_is_no_query",
-    ),
-]
 pytestmark = ON_ONE_WORKER
 
 # Each query has a literal as on the screen: with --local, the local time.
@@ -51,6 +25,7 @@ OF_ONE_SECOND = (
 )
 
 
+@proves("literal-is-local", "a literal without a zone is local where --local prints local time", condition=True)
 @pytest.mark.parametrize("query", OF_ONE_SECOND)
 @pytest.mark.parametrize("options", everyday(3, [(), ("--local",)]))
 def test_a_time_that_is_on_the_screen_finds_its_row(chiplog, options, query):
@@ -108,6 +83,7 @@ def test_params_are_json_or_text(chiplog):
     assert (code, json.loads(text)) == (0, [{"a": 42, "b": "gpt-1=x", "c": 2}])
 
 
+@proves("json-columns-are-json", "columns of JSON are JSON in JSON", value="[]")
 def test_columns_of_json_are_json_in_json(chiplog):
     def ask(query: str, *more: str) -> list[dict]:
         return json.loads(chiplog("sql", query, "--format", "json", *more)[1])
@@ -130,6 +106,7 @@ def test_columns_of_json_are_json_in_json(chiplog):
     assert ask("SELECT body FROM events WHERE kind = 'exit'", "--local") == [{"body": {"signal": 9}}]
 
 
+@proves("unknown-suffix-refused", "a file name with an unknown ending is refused", condition=False)
 def test_a_file_of_an_unknown_kind_is_refused(chiplog, tmp_path):
     target = tmp_path / "out.xlsx"
     code, text, errors = chiplog("sql", "FROM runs", "-o", str(target))
@@ -141,6 +118,7 @@ def test_a_file_of_an_unknown_kind_is_refused(chiplog, tmp_path):
     assert chiplog("sql", "FROM runs", "-o", str(target), "--format", "csv")[0] == 0
 
 
+@proves("misspelt-option-is-no-query", "an option that does not exist is not taken for a query", condition=False)
 def test_a_query_may_begin_with_a_comment_and_an_unknown_option_is_no_query(chiplog):
     for query in ("-- one\nSELECT 1 AS a", "--one\nSELECT 1 AS a", "-- SELECT 2\n  SELECT 1 AS a"):
         assert chiplog("sql", query, "--format", "csv") == (0, "a\n1\n", "")

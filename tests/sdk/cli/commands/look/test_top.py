@@ -17,24 +17,10 @@ from tests.support.hand_written import hand_written
 from tests.support.live_runs import fill_live_runs
 from tests.support.marks import everyday
 from tests.support.node import Node, end_daemons
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "top keeps the last frame while no collector answers",
-        "top-survives-collector",
-        value="ZeroDivisionError",
-        test="test_the_last_frame_stays_while_nothing_answers",
-    ),
-    Safeguard(
-        "Ctrl-Z leaves a usable terminal",
-        "stopped-top-restores-terminal",
-        condition=False,
-        test="test_ctrl_z_restores_the_terminal_and_the_screen_comes_back_with_the_process",
-    ),
-]
 pytestmark = ON_ONE_WORKER
 
 RANK = """
@@ -138,6 +124,7 @@ def test_a_signal_ends_it_and_the_terminal_is_restored(root, number, code):
         assert "\x1b[?1049l" in terminal.raw, "the screen before it is back"
 
 
+@proves("stopped-top-restores-terminal", "Ctrl-Z leaves a usable terminal", condition=False)
 def test_ctrl_z_restores_the_terminal_and_the_screen_comes_back_with_the_process(root):
     with Terminal(root, "top", "healthy", controls=True) as terminal:
         terminal.wait_for("rank3 cost")
@@ -153,6 +140,7 @@ def test_ctrl_z_restores_the_terminal_and_the_screen_comes_back_with_the_process
         assert terminal.modes_are_restored()
 
 
+@proves("top-survives-collector", "top keeps the last frame while no collector answers", value="ZeroDivisionError")
 def test_the_last_frame_stays_while_nothing_answers(tmp_path):
     where = paths_for_root(tmp_path)
     with hand_written(tmp_path) as database:

@@ -16,36 +16,9 @@ from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.daemon import start_daemon
 from chiplog_schemas.transport.collector_memory import remembered_collector
 from tests.support.ports import free_ports
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.waiting import wait_until
 
-SAFEGUARDS = [
-    Safeguard(
-        "up names the daemon that stays",
-        "up-names-lasting-daemon",
-        new="if daemons.daemon_pid(where, module) == pid:",
-        test="test_a_collector_that_a_training_started_in_between_is_not_the_one_that_up_names",
-    ),
-    Safeguard(
-        "a change starts a collector in place of a killed one that up had started",
-        "killed-collector-started-again",
-        part="bool(bind or query or page)",
-        new="True",
-        test="test_a_change_after_a_kill_of_the_daemons_of_up_starts_a_collector",
-    ),
-    Safeguard(
-        "up --collector local ends an agent that delivers elsewhere",
-        "up-ends-delivery-elsewhere",
-        condition=False,
-        test="test_readers_report_a_mistyped_collector_and_the_remedy_that_brings_its_runs_back",
-    ),
-    Safeguard(
-        "a reader reports that its directory lacks what goes to another collector",
-        "reader-reports-elsewhere",
-        condition=False,
-        test="test_readers_report_a_mistyped_collector_and_the_remedy_that_brings_its_runs_back",
-    ),
-]
 MODULES = (daemons.COLLECTOR, daemons.AGENT)
 
 
@@ -72,6 +45,7 @@ def test_up_replaces_the_daemons_of_a_training(where, capsys) -> None:
     check(where, capsys.readouterr().out)
 
 
+@proves("up-names-lasting-daemon", "up names the daemon that stays", new="if daemons.daemon_pid(where, module) == pid:")
 @pytest.mark.full
 def test_a_collector_that_a_training_started_in_between_is_not_the_one_that_up_names(
     where, capsys, monkeypatch
@@ -90,6 +64,12 @@ def test_a_collector_that_a_training_started_in_between_is_not_the_one_that_up_n
     check(where, capsys.readouterr().out)
 
 
+@proves(
+    "killed-collector-started-again",
+    "a change starts a collector in place of a killed one that up had started",
+    part="bool(bind or query or page)",
+    new="True",
+)
 def test_a_change_after_a_kill_of_the_daemons_of_up_starts_a_collector(where, capsys) -> None:
     assert main(["up", "--dir", str(where.root)]) == 0
     script = "import chiplog; chiplog.init(run_id='killed-1', capture_console=False).finish()"
@@ -112,6 +92,12 @@ def train(where: Paths, run_id: str, **environment: str) -> str:
     return subprocess.run(command, env=environ, timeout=100, check=True, capture_output=True, text=True).stderr
 
 
+@proves("up-ends-delivery-elsewhere", "up --collector local ends an agent that delivers elsewhere", condition=False)
+@proves(
+    "reader-reports-elsewhere",
+    "a reader reports that its directory lacks what goes to another collector",
+    condition=False,
+)
 def test_readers_report_a_mistyped_collector_and_the_remedy_that_brings_its_runs_back(
     where, capsys, monkeypatch
 ) -> None:

@@ -13,30 +13,10 @@ from chiplog_cli.commands.run import run as command
 from chiplog_schemas.model.events import EventKind
 from tests.support.command_line import CLI, environment, one_line
 from tests.support.journals import Event, read_events
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.terminal import Terminal
 from tests.support.waiting import WAIT_S
 
-SAFEGUARDS = [
-    Safeguard(
-        "a training runs although its run cannot be opened",
-        "training-runs-unrecorded",
-        value="ZeroDivisionError",
-        test="test_a_training_runs_although_it_cannot_be_recorded",
-    ),
-    Safeguard(
-        "Ctrl-C reaches a training once",
-        "ctrl-c-delivered-once",
-        part=" and sent.si_code != _SI_KERNEL",
-        test="test_ctrl_c_is_not_forwarded_because_the_process_group_of_the_command_has_it",
-    ),
-    Safeguard(
-        "what a rank records is not recorded a second time by its launcher",
-        "rank-prints-past-launcher",
-        condition=False,
-        test="test_a_process_that_records_its_own_console_shows_it_and_it_is_recorded_once",
-    ),
-]
 OFFLINE = ("run", "--mode", "offline", "-q")
 
 
@@ -114,6 +94,9 @@ def test_the_run_id_is_shown_and_not_recorded_and_processes_of_the_command_join_
     assert all("chiplog run" not in line for _, line in lines(tmp_path))
 
 
+@proves(
+    "rank-prints-past-launcher", "what a rank records is not recorded a second time by its launcher", condition=False
+)
 def test_a_process_that_records_its_own_console_shows_it_and_it_is_recorded_once(tmp_path: Path) -> None:
     script = "import chiplog; print('before'); run = chiplog.init(); print('mine')"
     code, out, _ = ran(tmp_path, *OFFLINE, "--", sys.executable, "-c", script)
@@ -128,6 +111,7 @@ def test_several_runs_of_one_script_are_the_launchers_run_and_further_ones(tmp_p
     assert second == f"{first}-2"
 
 
+@proves("training-runs-unrecorded", "a training runs although its run cannot be opened", value="ZeroDivisionError")
 def test_a_training_runs_although_it_cannot_be_recorded(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -166,6 +150,7 @@ signal.pause()
     assert end(tmp_path)["exit_signal"] == signal.SIGINT
 
 
+@proves("ctrl-c-delivered-once", "Ctrl-C reaches a training once", part=" and sent.si_code != _SI_KERNEL")
 def test_ctrl_c_is_not_forwarded_because_the_process_group_of_the_command_has_it(tmp_path: Path) -> None:
     script = """
 import os, signal, sys

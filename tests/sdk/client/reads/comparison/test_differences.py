@@ -11,16 +11,7 @@ from chiplog_client.client import Client, connect
 from chiplog_client.reads.comparison.differences import compare_runs
 from tests.support.hand_written import filled, hand_written
 from tests.support.plotted_runs import STEPS, fill_plotted_runs
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "metrics of two runs are compared at a step that both have",
-        "same-step-compared",
-        condition=False,
-        test="test_runs_that_log_at_different_steps_are_compared_at_a_common_one",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +38,7 @@ def test_metrics_are_compared_at_the_last_step_that_both_runs_have(found: dict[s
     assert (loss["a_final"], loss["b_final"]) == pytest.approx((2.5 / STEPS, 5 / (step + 1)))
 
 
+@proves("same-step-compared", "metrics of two runs are compared at a step that both have", condition=False)
 @pytest.mark.full
 def test_runs_that_log_at_different_steps_are_compared_at_a_common_one(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:

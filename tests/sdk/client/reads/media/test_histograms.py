@@ -10,17 +10,7 @@ from chiplog_client.reads.media import histograms
 from chiplog_client.reads.media.histograms import HistogramsRequest, read_histograms
 from tests.support.hand_written import filled
 from tests.support.media_run import SPIKE, fill_media_run
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "values in a single step are in a picture of any size",
-        "histogram-cell-is-the-maximum",
-        part="max(n) AS n",
-        new="avg(n) AS n",
-        test="test_values_in_a_single_step_are_in_the_smallest_picture",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 def fill(database: duckdb.DuckDBPyConnection) -> None:
@@ -39,6 +29,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         yield client
 
 
+@proves(
+    "histogram-cell-is-the-maximum",
+    "values in a single step are in a picture of any size",
+    part="max(n) AS n",
+    new="avg(n) AS n",
+)
 def test_values_in_a_single_step_are_in_the_smallest_picture(client: Client) -> None:
     found = read_histograms(client, HistogramsRequest("media", "weights", rows=8, columns=10))
     assert (found["n"], found["n_labels"], found["width"], found["is_exact"]) == (1000, 2, 64, False)

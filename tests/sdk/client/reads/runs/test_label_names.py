@@ -12,16 +12,8 @@ from chiplog_cli.root import main
 from chiplog_client.reads.runs.label_names import label_names
 from tests.support.hand_written import hand_written
 from tests.support.marks import everyday
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a label that the user gave is shown as it is",
-        "named-label-kept",
-        value="{label: name or run_id for label, _ in known}",
-        test="test_only_a_single_generated_label_has_another_name",
-    ),
-]
 LABEL = "gpu-7.cluster-x4k9mz"
 
 
@@ -29,6 +21,11 @@ def of(*labels: str | None, host: str | None = "node-1") -> list[dict[str, Any]]
     return [{"label": label, "hostname": host} for label in labels]
 
 
+@proves(
+    "named-label-kept",
+    "a label that the user gave is shown as it is",
+    value="{label: name or run_id for label, _ in known}",
+)
 def test_only_a_single_generated_label_has_another_name() -> None:
     generated = f"node-1-{random_word()}"
     assert label_names("r", "first try", of(generated)) == {generated: "first try"}

@@ -8,18 +8,8 @@ import pytest
 from chiplog_client.client import Client
 from chiplog_client.reads.system.system_curves import SystemRequest, read_names, read_system_curves
 from tests.support.hand_written import filled
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 from tests.support.sampled_run import fill_sampled_run
-
-SAFEGUARDS = [
-    Safeguard(
-        "a sample is beside the step that its node had reached",
-        "sample-has-the-last-step",
-        part="s.ts >= p.ts",
-        new="s.ts <= p.ts",
-        test="test_a_sample_has_the_last_step_that_its_node_had_logged",
-    ),
-]
 
 FIRST = 1_767_322_800_000_000  # 2026-01-02 03:00:00 in µs
 LAST = FIRST + 1_001_000_000
@@ -88,6 +78,12 @@ def test_of_too_many_marks_all_events_and_the_newest_throttling_are_kept(client:
     assert times[1:] == [*range(205, 1200, 2), 1200], "in the order of time"
 
 
+@proves(
+    "sample-has-the-last-step",
+    "a sample is beside the step that its node had reached",
+    part="s.ts >= p.ts",
+    new="s.ts <= p.ts",
+)
 def test_a_sample_has_the_last_step_that_its_node_had_logged(client: Client) -> None:
     by_step = SystemRequest("sampled", ("hw.gpu.utilization",), 100, 119, 100, is_by_step=True)
     found = read_system_curve(client, by_step)

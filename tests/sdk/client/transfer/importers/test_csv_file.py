@@ -11,28 +11,7 @@ import pytest
 from chiplog_client.transfer.importers.imported_run import ImporterError
 from tests.support.imported_runs import import_path, open_index
 from tests.support.index import Index
-from tests.support.safeguard import Safeguard
-
-SAFEGUARDS = [
-    Safeguard(
-        "a ragged row of a CSV file is refused",
-        "ragged-row-refused",
-        condition=False,
-        test="test_bad_input_is_one_line_with_file_place_and_remedy",
-    ),
-    Safeguard(
-        "times that have elapsed since a start do not become times in 1970",
-        "elapsed-time-refused",
-        condition=False,
-        test="test_bad_input_is_one_line_with_file_place_and_remedy",
-    ),
-    Safeguard(
-        "a number with a decimal comma does not become a text",
-        "decimal-comma-refused",
-        condition=False,
-        test="test_bad_input_is_one_line_with_file_place_and_remedy",
-    ),
-]
+from tests.support.safeguard import proves
 
 
 @pytest.fixture
@@ -97,6 +76,9 @@ def test_roles_give_runs_labels_and_a_value_in_each_row(index: Index, tmp_path: 
     assert found[1][:5] == ("b", "main", "acc", 1, 10**15) and math.isnan(found[1][5])
 
 
+@proves("ragged-row-refused", "a ragged row of a CSV file is refused", condition=False)
+@proves("elapsed-time-refused", "times that have elapsed since a start do not become times in 1970", condition=False)
+@proves("decimal-comma-refused", "a number with a decimal comma does not become a text", condition=False)
 @pytest.mark.parametrize(
     ("content", "column_map", "message"),
     [

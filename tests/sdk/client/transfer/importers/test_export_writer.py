@@ -34,22 +34,8 @@ from chiplog_client.transfer.importers.imported_run import (
 )
 from tests.support.imported_runs import import_parts, open_index
 from tests.support.index import Index
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "an imported run has an ID that `init` would take",
-        "impossible-run-id-refused",
-        condition=False,
-        test="test_a_run_id_or_a_time_that_no_run_has_is_one_line",
-    ),
-    Safeguard(
-        "a file of an imported run has a path below the run",
-        "imported-path-stays-below-run",
-        condition=False,
-        test="test_what_has_no_place_is_counted_with_an_example",
-    ),
-]
 T0 = 1_700_000_000_000_000
 
 
@@ -142,6 +128,7 @@ def test_every_part_is_in_its_view_and_a_second_import_changes_nothing(index: In
     assert index.views() == before
 
 
+@proves("imported-path-stays-below-run", "a file of an imported run has a path below the run", condition=False)
 def test_what_has_no_place_is_counted_with_an_example(index: Index, tmp_path: Path) -> None:
     [run] = import_parts(
         index,
@@ -171,6 +158,7 @@ def test_what_has_no_place_is_counted_with_an_example(index: Index, tmp_path: Pa
     assert index.sql("FROM files") == []
 
 
+@proves("impossible-run-id-refused", "an imported run has an ID that `init` would take", condition=False)
 @pytest.mark.parametrize("run_id", ["x" * 10_000, "a/b", "", "a\nb"])
 def test_a_run_id_or_a_time_that_no_run_has_is_one_line(tmp_path: Path, run_id: str) -> None:
     parts: list[Part] = [ImportedRun(source=tmp_path / "source", run_id=run_id)]

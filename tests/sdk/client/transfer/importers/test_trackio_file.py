@@ -14,16 +14,8 @@ from chiplog_client.transfer.importers.formats import guess_format
 from chiplog_client.transfer.importers.imported_run import ImporterError
 from tests.support.imported_runs import import_path, open_index
 from tests.support.index import Index
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import proves
 
-SAFEGUARDS = [
-    Safeguard(
-        "a row of a Trackio file that names a file elsewhere does not bring it in",
-        "imported-media-below-their-folder",
-        condition=False,
-        test="test_media_outside_of_their_folder_are_left_out",
-    )
-]
 TIME, US = "2026-01-02T03:04:05.678901+00:00", 1_767_323_045_678_901
 _TABLES = {
     "metrics": "run_id, timestamp, run_name, step, metrics",
@@ -127,6 +119,11 @@ def test_a_file_of_an_early_release_knows_runs_by_name(index: Index, tmp_path: P
     assert index.sql("SELECT name, count(*) FROM metrics JOIN runs USING (run_id) GROUP BY name") == [("first run", 1)]
 
 
+@proves(
+    "imported-media-below-their-folder",
+    "a row of a Trackio file that names a file elsewhere does not bring it in",
+    condition=False,
+)
 def test_media_outside_of_their_folder_are_left_out(index: Index, tmp_path: Path) -> None:
     (tmp_path / "secret.png").write_bytes(b"secret")
     value = {"_type": "trackio.image", "file_path": "../secret.png"}
