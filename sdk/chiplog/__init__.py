@@ -161,9 +161,8 @@ def connect(url: str | None = None, *, dir: "str | os.PathLike[str] | None" = No
         >>> with chiplog.connect() as client:
         ...     client.sql("SELECT step, value FROM metrics WHERE key = ?", ["train/loss"]).df()
     """
-    from chiplog_client import client  # importing chiplog must not cost what a client needs
-
-    return client.connect(url, dir=dir)
+    opened: Client = _load("chiplog_client.client", "connect").connect(url, dir=dir)
+    return opened
 
 
 async def connect_async(url: str | None = None, *, dir: "str | os.PathLike[str] | None" = None) -> "AsyncClient":
@@ -187,9 +186,8 @@ async def connect_async(url: str | None = None, *, dir: "str | os.PathLike[str] 
         ...     async for batch in client.stream("FROM metrics"):
         ...         print(batch.num_rows)
     """
-    from chiplog_client.async_client import open_async_client
-
-    return await open_async_client(url, dir)
+    opened: AsyncClient = await _load("chiplog_client.async_client", "connect_async").open_async_client(url, dir)
+    return opened
 
 
 def __dir__() -> list[str]:
@@ -200,14 +198,26 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     """Return `run`, `config` and `summary` of the current run, names that load later, and substitutes of others."""
     if name in _LATER_NAMES:
-        from importlib import import_module
-
-        return getattr(import_module(_LATER_NAMES[name]), name)
+        return getattr(_load(_LATER_NAMES[name], name), name)
     if not _is_command:
         return attribute(name)
     if name.startswith("__"):
         raise AttributeError(f"module 'chiplog' has no attribute {name!r}")
     return _load_sdk_name(name)
+
+
+def _load(module: str, name: str) -> Any:
+    """Import a module that importing chiplog must not cost. Raises ImportError if chiplog-sdk alone is installed."""
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name != module.split(".")[0]:
+            raise
+        raise ImportError(
+            f"chiplog.{name} is in the package chiplog, and only chiplog-sdk is installed; pip install chiplog"
+        ) from None
 
 
 def _load_sdk_name(name: str) -> Any:

@@ -2,7 +2,12 @@
 
 import sys
 
-from chiplog_cli import main
+try:
+    from chiplog_cli import main
+except ModuleNotFoundError as error:
+    if error.name != "chiplog_cli":
+        raise
+    sys.exit("chiplog: the command is in the package chiplog, and only chiplog-sdk is installed; pip install chiplog")
 
 __all__ = ["main"]
 

@@ -4,13 +4,13 @@ import logging
 from collections.abc import Callable
 
 from chiplog_schemas.paths import Paths
-from chiplog_schemas.process.daemon import start_daemon
+from chiplog_schemas.process.daemon import COLLECTOR_MODULE, has_collector, start_daemon
 from chiplog_schemas.process.log_owner import belongs_elsewhere
 from chiplog_schemas.protocol.sender import SenderState
 from chiplog_schemas.transport.dealer import DeliveryClient
 from chiplog_schemas.transport.link_status import LinkState, remove_link_status, write_link_status
 
-COLLECTOR_MODULE = "chiplog_collector"
+NOT_INSTALLED = "it is not installed here; pip install chiplog, or name one by --collector"
 _START_AFTER_S = 0.1  # a running collector answers within this time; otherwise one is started …
 _START_AGAIN_S = 5.0  # … and again when that one did not come up
 _log = logging.getLogger("chiplog.agent")
@@ -96,6 +96,8 @@ class CollectorSupervisor:
             return
         self._start_at = now + _START_AGAIN_S
         try:
+            if not has_collector({}):
+                raise FileNotFoundError(NOT_INSTALLED)
             if not (elsewhere := belongs_elsewhere(self._places)):
                 start_daemon(COLLECTOR_MODULE, ["--embedded"], self._places)
             elif not self._told_where:

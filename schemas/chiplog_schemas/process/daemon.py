@@ -11,18 +11,25 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.file_lock import lock_holder_pid
 
+COLLECTOR_MODULE = "chiplog_collector"  # chiplog-sdk alone does not have it
 OUTPUT_BYTES_MAX = 1 << 20  # daemons print starts, stops and changes of state; older output is dropped
 _SPARE_DESCRIPTORS_MAX = 4096  # as many connections as can arrive between two checks
 _SHELL_WAIT_S = 10.0  # the shell only starts a process
 STARTING_S = 2.0  # a daemon is up within this time; after it, the next caller starts another
 # Variables that are meant for the training and not for the daemons that it starts.
 NOT_FOR_DAEMONS = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONWARNINGS", "CUDA_VISIBLE_DEVICES")
+
+
+def has_collector(environ: Mapping[str, str]) -> bool:
+    """Return True if an agent that starts here has a collector: one that is named, or one that it can start."""
+    return bool(environ.get("CHIPLOG_COLLECTOR")) or find_spec(COLLECTOR_MODULE) is not None
 
 
 def start_daemon(module: str, arguments: Sequence[str], places: Paths) -> None:

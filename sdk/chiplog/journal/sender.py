@@ -21,7 +21,7 @@ from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.interrupts import handlers_held, is_interrupt
 from chiplog_schemas.limits import FINISH_WAIT_S, KIB, SEND_INTERVAL_S, SEND_INTERVAL_SLOW_S
 from chiplog_schemas.paths import Paths
-from chiplog_schemas.process.daemon import STARTING_S, start_daemon_once
+from chiplog_schemas.process.daemon import STARTING_S, has_collector, start_daemon_once
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.process.log_owner import served_elsewhere
 from chiplog_schemas.security.curve import client_curve
@@ -32,6 +32,10 @@ from chiplog_schemas.transport.collector_memory import remembered_collector
 from chiplog_schemas.transport.dealer import DeliveryClient, require_free_fds
 
 AGENT_MODULE = "chiplog_agent"
+NO_COLLECTOR = (
+    "no collector is installed here and CHIPLOG_COLLECTOR names none: pip install chiplog, or set the variable; "
+    "until an agent runs the journal keeps everything"
+)
 _START_AFTER_S = 0.1  # a running agent answers within this; otherwise start one
 _START_AGAIN_S = 5.0  # then start another if that one did not come up
 _LOOK_AGAIN_S = 1.0  # another rank has just started one: check again after this
@@ -307,6 +311,8 @@ class SenderThread:
         try:
             lock = self._places.agent / "lock"
             kept = remembered_collector(self._places.agent)
+            if kept is None and not lock_holder_pid(lock) and not has_collector(os.environ):
+                return True, NO_COLLECTOR
             if kept is not None and lock_holder_pid(lock) == 0:  # safeguard: keys-of-stand-in-checked
                 client_curve(Keys(Path(kept.keys)), kept.address, Role.AGENT, Role.COLLECTOR)
             return start_daemon_once(AGENT_MODULE, ["--embedded"], self._places, lock, just_now_s), ""

@@ -181,3 +181,12 @@ def test_a_start_that_fails_is_a_complaint_and_is_tried_again(starter: Agent) ->
     os.unlink(starter.where.run)
     starter.supervisor.ensure_running(10.0)
     wait_until(lambda: len(starts(starter.where)) == 1, "a collector")
+
+
+def test_a_collector_that_is_not_installed_is_a_complaint_and_no_process(
+    starter: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chiplog_schemas.process.daemon.COLLECTOR_MODULE", "chiplog_not_installed")
+    starter.supervisor.ensure_running(1.0)
+    assert starter.complaints == ["no collector could be started, and the spool keeps everything"]
+    assert starts(starter.where) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.paths import Paths, paths_for_root
-from chiplog_schemas.process.daemon import output_path, start_daemon, start_daemon_once
+from chiplog_schemas.process.daemon import has_collector, output_path, start_daemon, start_daemon_once
 from chiplog_schemas.process.file_lock import Lock
 from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
@@ -164,3 +164,10 @@ def test_a_daemon_that_came_up_and_was_killed_is_replaced_at_once(place: Paths) 
         holder.kill()
     assert start_daemon_once(MODULE, [], place, lock)
     wait_until(lambda: starts(place) == 2, "what both print")
+
+
+def test_a_collector_is_one_that_is_named_or_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert has_collector({})
+    monkeypatch.setattr("chiplog_schemas.process.daemon.COLLECTOR_MODULE", "chiplog_not_installed")
+    assert not has_collector({"CHIPLOG_COLLECTOR": ""})
+    assert has_collector({"CHIPLOG_COLLECTOR": "tcp://host:5555"})

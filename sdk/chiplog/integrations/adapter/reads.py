@@ -4,12 +4,10 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import chiplog
 from chiplog.safety.background_threads import is_exiting, start_thread
-
-if TYPE_CHECKING:
-    from chiplog_client.client import Client
 
 _RUN = "SELECT name, notes, tags FROM runs WHERE run_id = $run AND created_at < make_timestamp($before)"
 _CONFIG = "SELECT key, value FROM config WHERE run_id = $run"
@@ -98,7 +96,6 @@ def download_saved(root: Path | None, run_id: str, path: str, target: Path) -> b
     It waits a while for a file that was just saved. Raises QueryError, OSError.
     """
     from chiplog.artifacts.reads import copy_content
-    from chiplog_client.client import NoDataError, QueryError
 
     until = time.monotonic() + _SETTLE_S
     try:
@@ -110,17 +107,15 @@ def download_saved(root: Path | None, run_id: str, path: str, target: Path) -> b
                     if found:
                         copy_content(client, path, found[0]["sha256"], target, lambda n_bytes: None)
                         return True
-                except QueryError:  # its bytes come after the event that names it
+                except chiplog.QueryError:  # its bytes come after the event that names it
                     if is_last:
                         raise
                 if is_last:
                     return False
                 is_exiting.wait(_PAUSE_S)
-    except NoDataError:
+    except chiplog.NoDataError:
         return False
 
 
-def _connect(root: Path | None = None) -> "Client":
-    from chiplog_client.client import connect  # a training that reads nothing does not need it
-
-    return connect(dir=root)
+def _connect(root: Path | None = None) -> "chiplog.Client":
+    return chiplog.connect(dir=root)
