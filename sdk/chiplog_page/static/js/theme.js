@@ -2,11 +2,16 @@
 
 const scheme = matchMedia("(prefers-color-scheme: dark)");
 
+/** Return true while the page is dark. */
+export function isDark() {
+  const { theme } = document.documentElement.dataset;
+  return theme ? theme === "dark" : scheme.matches;
+}
+
 /** Change between dark and light, for this browser. */
 export function turnTheme() {
   const root = document.documentElement;
-  const isDark = root.dataset.theme ? root.dataset.theme === "dark" : scheme.matches;
-  root.dataset.theme = isDark ? "light" : "dark";
+  root.dataset.theme = isDark() ? "light" : "dark";
   localStorage.setItem("chiplog-theme", root.dataset.theme);
   document.dispatchEvent(new Event("themechange"));
 }

@@ -1,23 +1,6 @@
-// What the pictures on a canvas share: colours, ticks, and a cursor that costs one copy of the picture.
+// What the pictures on a canvas share: ticks, pixels, and a cursor that costs one copy of the picture.
 
-export const RAMPS = {
-  light: [
-    [255, 255, 255],
-    [253, 232, 190],
-    [247, 165, 84],
-    [211, 72, 38],
-    [110, 8, 28],
-  ],
-  dark: [
-    [22, 26, 33],
-    [70, 32, 88],
-    [170, 48, 92],
-    [243, 122, 62],
-    [255, 236, 150],
-  ],
-};
 const TICKS_MAX = 1000; // of one axis
-export const NO_DATA = { light: [226, 230, 236], dark: [48, 55, 66] };
 
 /** Return the next 1, 2 or 5 with zeros that is not below a number. */
 export function niceStep(least) {
@@ -33,13 +16,6 @@ export function ticksOf(low, high, least) {
   // Counted from 0: above 2^53, one more is the same number. And + 0, so that none is -0.
   for (let at = 0; at < TICKS_MAX && (first + at) * tick <= high; at++) ticks.push((first + at) * tick + 0);
   return ticks;
-}
-
-/** Return a colour of a ramp, at a share from 0 to 1. */
-export function colorOf(share, ramp) {
-  const place = Math.min(Math.max(share, 0), 1) * (ramp.length - 1);
-  const at = Math.min(Math.floor(place), ramp.length - 2);
-  return ramp[at].map((from, channel) => Math.round(from + (ramp[at + 1][channel] - from) * (place - at)));
 }
 
 /** Return the pixel of each of n rows or columns, on so many pixels at most; several share one if there are too few. */
@@ -70,12 +46,6 @@ export function pixelPicture(wide, tall, colorAt) {
   [picture.width, picture.height] = [wide, tall];
   picture.getContext("2d").putImageData(pixels, 0, 0);
   return picture;
-}
-
-/** Return "dark" or "light": how an element looks. */
-export function themeOf(element) {
-  const [red, green, blue] = getComputedStyle(element).color.match(/\d+/g).map(Number);
-  return red + green + blue > 384 ? "dark" : "light"; // light text is on a dark surface
 }
 
 /** Give a canvas a height in pixels of CSS, and it and its picture the size on the screen; return pixels per CSS pixel. */

@@ -4,10 +4,10 @@
 import { h, show } from "../dom.js";
 import { TIME_STEPS, clockText, durationText, exponentText, numberText, zoneName } from "../text/texts.js";
 import { onTheme } from "../theme.js";
+import { SERIES, colourOf, faint, seriesName } from "./colours.js";
 import { readout } from "./readout.js";
 import uPlot from "./uplot.js";
 
-const COLOURS = 16; // --series-1 … --series-16
 const SOLID = 8; // lines that are not dashed
 const DASHES = [[6, 3], [2, 3]];
 const HEIGHT = 210;
@@ -44,14 +44,14 @@ export function smooth(values, weight) {
 
 /** Return {colour, dash} of the line at a place. */
 export function lineStyle(at) {
-  const turn = Math.floor((at + COLOURS - SOLID) / COLOURS); // 0 for the first 8 lines, then one more for each 16
-  return { colour: `--series-${(at % COLOURS) + 1}`, dash: turn ? DASHES[(turn - 1) % DASHES.length] : null };
+  const turn = Math.floor((at + SERIES - SOLID) / SERIES); // 0 for the first 8 lines, then one more for each 16
+  return { colour: `--${seriesName(at)}`, dash: turn ? DASHES[(turn - 1) % DASHES.length] : null };
 }
 
 /** Return the mark of a line in a legend, as it is drawn. */
 export function lineMark({ colour, dash }) {
   const kind = !dash ? "" : dash === DASHES[0] ? " dashed" : " dotted";
-  return h("i", { class: `mark${kind}`, ref: (element) => (element.style.borderTopColor = css(colour)) });
+  return h("i", { class: `mark${kind}`, ref: ({ style }) => (style.borderTopColor = `var(${colour})`) });
 }
 
 /**
@@ -145,7 +145,7 @@ export class Chart {
       return series.length - 1;
     };
     for (const line of model.lines) {
-      const stroke = css(line.colour);
+      const stroke = colourOf(line.colour);
       const scale = line.isOnRight ? "right" : "y";
       if (line.low && line.high) {
         const high = add(line.high, { label: "", width: 0, stroke: "transparent", scale });
@@ -158,7 +158,7 @@ export class Chart {
       places.push(place);
     }
     for (const [upper, lower, colour] of model.fills ?? []) {
-      bands.push({ series: [places[upper], places[lower]], fill: faint(css(colour), 0.16) });
+      bands.push({ series: [places[upper], places[lower]], fill: faint(colourOf(colour), 0.16) });
     }
     this.places = places;
     return { data, series, bands };
@@ -166,10 +166,10 @@ export class Chart {
 
   options(model, series, bands) {
     const axis = {
-      stroke: css("--quiet"),
+      stroke: colourOf("--quiet"),
       font: FONT,
-      grid: { stroke: css("--grid"), width: 1 },
-      ticks: { stroke: css("--grid"), width: 1, size: 4 },
+      grid: { stroke: colourOf("--grid"), width: 1 },
+      ticks: { stroke: colourOf("--grid"), width: 1, size: 4 },
     };
     const texts = (plot, splits) => splits.map((value) => axisText(value, splits));
     const logTexts = (name) => (plot, splits) => {
@@ -321,7 +321,7 @@ export class Chart {
     for (const { x, isBad, text } of this.model.marks ?? []) {
       const left = plot.valToPos(x, "x", true);
       if (left < bbox.left || left > bbox.left + bbox.width) continue;
-      ctx.strokeStyle = ctx.fillStyle = css(isBad ? "--bad" : "--warn");
+      ctx.strokeStyle = ctx.fillStyle = colourOf(isBad ? "--bad" : "--warn");
       const width = text ? ctx.measureText(text).width + 6 * devicePixelRatio : 0;
       if (width && left >= free && left + width <= bbox.left + bbox.width) {
         ctx.fillText(text, left + 3 * devicePixelRatio, bbox.top + 9 * devicePixelRatio);
@@ -341,7 +341,7 @@ export class Chart {
     const { x, present, nLabels } = this.model;
     if (!present) return;
     ctx.save();
-    ctx.fillStyle = css("--warn");
+    ctx.fillStyle = colourOf("--warn");
     const height = STRIP * devicePixelRatio;
     for (let at = 0; at < x.length; at++) {
       if (present[at] >= nLabels || x[at] < plot.scales.x.min || x[at] > plot.scales.x.max) continue;
@@ -372,11 +372,11 @@ export class Chart {
     const placed = spreadNames(found, bbox.top + height, bbox.top + bbox.height - gap, height);
     for (const { line, y } of placed) {
       const place = [bbox.left + bbox.width - gap, y];
-      ctx.strokeStyle = css("--surface"); // readable on a line
+      ctx.strokeStyle = colourOf("--surface"); // readable on a line
       ctx.lineWidth = 4 * devicePixelRatio;
       ctx.lineJoin = "round";
       ctx.strokeText(line.tail.text, ...place);
-      ctx.fillStyle = css(line.colour);
+      ctx.fillStyle = colourOf(line.colour);
       ctx.fillText(line.tail.text, ...place);
     }
     ctx.restore();
@@ -392,7 +392,7 @@ export class Chart {
 
   /** Draw the legend. Its entries stay while only values change: one may be pressed just now, or have the focus. */
   drawLegend(model) {
-    const entries = model.lines.map(({ name, colour, dash, id, isHidden, isSilent }) => [name, css(colour), dash, id, isHidden, isSilent]);
+    const entries = model.lines.map(({ name, colour, dash, id, isHidden, isSilent }) => [name, colour, dash, id, isHidden, isSilent]);
     const named = JSON.stringify(entries);
     if (named !== this.named || !this.legend.contains(this.where)) this.drawEntries(model);
     this.named = named;
@@ -455,9 +455,9 @@ export class Chart {
     canvas.width = source.width;
     canvas.height = source.height + (28 + 16 * rows) * scale;
     const ctx = canvas.getContext("2d");
-    ctx.fillStyle = css("--surface");
+    ctx.fillStyle = colourOf("--surface");
     ctx.fillRect(0, 0, canvas.width, canvas.height);
-    ctx.fillStyle = css("--text");
+    ctx.fillStyle = colourOf("--text");
     ctx.font = `600 ${13 * scale}px system-ui, sans-serif`;
     ctx.fillText(title, 10 * scale, 19 * scale);
     ctx.drawImage(source, 0, 28 * scale);
@@ -465,7 +465,7 @@ export class Chart {
     names.forEach((name, at) => {
       const left = 10 * scale + ((at % 4) * canvas.width) / 4;
       const y = source.height + (28 + 11 + 16 * Math.floor(at / 4)) * scale;
-      ctx.fillStyle = css(named[at].colour);
+      ctx.fillStyle = colourOf(named[at].colour);
       ctx.fillText(`${named[at].dash ? "╌╌" : "—"} ${name}`, left, y, canvas.width / 4 - 12 * scale);
     });
     return canvas;
@@ -560,14 +560,6 @@ export function withRoom(splits, positionOf, px) {
     if ([...taken.values()].every((other) => Math.abs(at - other) >= px)) taken.set(split, at);
   }
   return splits.map((split) => (taken.has(split) ? split : null));
-}
-
-function css(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim() || "#808080";
-}
-
-function faint(colour, share) {
-  return colour + Math.round(share * 255).toString(16).padStart(2, "0");
 }
 
 /** Return a time of an axis: the day for long steps, seconds for short ones. */

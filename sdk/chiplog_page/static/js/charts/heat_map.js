@@ -6,17 +6,14 @@ import { labelText } from "../text/labels.js";
 import { countText, secondsText, wholeText } from "../text/texts.js";
 import { onTheme } from "../theme.js";
 import {
-  NO_DATA,
-  RAMPS,
-  colorOf,
   copyPicture,
   fitPicture,
   largestPlaces,
   pixelPicture,
   pixelsOf,
-  themeOf,
   ticksOf,
 } from "./canvas.js";
+import { cellColours, colourOf, noDataColour } from "./colours.js";
 import { dragRange } from "./drag.js";
 
 const LEFT = 84; // room for names of labels, pixels
@@ -150,20 +147,20 @@ export function heatMap({ onChoose, onRange }) {
     const { width, height } = box();
     drawn = null;
     if (width <= 0 || !data.n_columns) return;
-    const theme = themeOf(element);
+    const colourAt = cellColours();
     const context = picture.getContext("2d");
     const columns = pixelsOf(data.n_columns, Math.max(1, Math.floor(width * ratio)));
     const rows = pixelsOf(data.n_rows, Math.max(1, Math.floor(height * ratio)));
     drawn = { wide: columns.at(-1) + 1, tall: rows.at(-1) + 1, places: largestPlaces(data.excess, columns, rows) };
     const small = pixelPicture(drawn.wide, drawn.tall, (at) => {
       const value = data.excess[drawn.places[at]];
-      return value === null ? NO_DATA[theme] : colorOf(strength(value), RAMPS[theme]);
+      return value === null ? noDataColour() : colourAt(strength(value));
     });
     context.scale(ratio, ratio);
     context.imageSmoothingEnabled = false;
     context.drawImage(small, LEFT, 0, width, height);
     const style = getComputedStyle(element);
-    context.strokeStyle = style.getPropertyValue("--line");
+    context.strokeStyle = colourOf("--line");
     context.strokeRect(LEFT - 0.5, 0.5, width, height);
     context.fillStyle = style.color;
     context.font = `11px ${style.fontFamily}`;
@@ -199,7 +196,7 @@ export function heatMap({ onChoose, onRange }) {
     };
     const mark = chosenCell();
     const style = getComputedStyle(element);
-    if (mark) frame(mark, style.getPropertyValue("--accent") || "blue", 2);
+    if (mark) frame(mark, colourOf("--accent"), 2);
     if (cursor) frame(cursor, style.color, 1);
   }
 
@@ -220,11 +217,11 @@ export function heatMap({ onChoose, onRange }) {
   }
 
   function drawLegend() {
-    const theme = themeOf(element);
+    const colourAt = cellColours();
     const swatches = [0, 0.25, 0.5, 0.75, 1].map((share) => {
       const value = data.floor + data.noise * Math.expm1(share * Math.log1p((data.largest - data.floor) / data.noise));
       const swatch = h("span", { class: "heat-swatch" });
-      swatch.style.background = `rgb(${colorOf(share, RAMPS[theme]).join(" ")})`;
+      swatch.style.background = `rgb(${colourAt(share).join(" ")})`;
       return h(
         "span",
         {},
@@ -233,7 +230,7 @@ export function heatMap({ onChoose, onRange }) {
       );
     });
     const none = h("span", { class: "heat-swatch" });
-    none.style.background = `rgb(${NO_DATA[theme].join(" ")})`;
+    none.style.background = `rgb(${noDataColour().join(" ")})`;
     show(
       legend,
       data.largest > 0 ? swatches : swatches[0],

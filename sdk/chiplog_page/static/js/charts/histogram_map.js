@@ -5,18 +5,15 @@ import { h, show } from "../dom.js";
 import { countText, valueText, wholeText } from "../text/texts.js";
 import { onTheme } from "../theme.js";
 import {
-  NO_DATA,
-  RAMPS,
-  colorOf,
   copyPicture,
   fitPicture,
   largestPlaces,
   pixelPicture,
   pixelsOf,
-  themeOf,
   ticksOf,
 } from "./canvas.js";
 import { axisText } from "./chart.js";
+import { cellColours, colourOf, noDataColour } from "./colours.js";
 import { dragRange } from "./drag.js";
 
 const LEFT = 66; // room for values, pixels
@@ -130,7 +127,7 @@ export function histogramMap({ onStep, onZoom }) {
     const { width, height } = box();
     drawn = null;
     if (!data?.n || width <= 1) return;
-    const theme = themeOf(element);
+    const colourAt = cellColours();
     const rgb = (color) => `rgb(${color.join(" ")})`;
     const context = picture.getContext("2d");
     const spans = []; // of pixels: columns that begin in the same one share it
@@ -145,9 +142,9 @@ export function histogramMap({ onStep, onZoom }) {
     drawn = { columns, rows, wide, places: largestPlaces(data.counts, columns, rows) };
     const small = pixelPicture(wide, tall, (at) => {
       const row = tall - 1 - Math.floor(at / wide); // the smallest values are at the bottom
-      return colorOf(strength(data.counts[drawn.places[row * wide + (at % wide)]]), RAMPS[theme]);
+      return colourAt(strength(data.counts[drawn.places[row * wide + (at % wide)]]));
     });
-    context.fillStyle = rgb(NO_DATA[theme]);
+    context.fillStyle = rgb(noDataColour());
     context.fillRect(LEFT * ratio, 0, width * ratio, height * ratio);
     context.imageSmoothingEnabled = false;
     spans.forEach(([left, right], at) => {
@@ -182,7 +179,7 @@ export function histogramMap({ onStep, onZoom }) {
     const style = getComputedStyle(element);
     if (view.step !== null && view.step >= first() && view.step <= ends.at(-1)) {
       const x = LEFT + xOf(view.step);
-      context.strokeStyle = style.getPropertyValue("--accent") || "blue";
+      context.strokeStyle = colourOf("--accent");
       context.lineWidth = 1.5;
       context.beginPath();
       context.moveTo(x, 0);
@@ -200,14 +197,14 @@ export function histogramMap({ onStep, onZoom }) {
   }
 
   function drawLegend() {
-    const theme = themeOf(element);
+    const colourAt = cellColours();
     const shares = data?.largest > 0 ? [0, 0.25, 0.5, 1] : [];
     show(
       legend,
       shares.map((share) => {
         const value = view.isLog ? Math.expm1(share * Math.log1p(data.largest)) : share * data.largest;
         const swatch = h("span", { class: "heat-swatch" });
-        swatch.style.background = `rgb(${colorOf(strength(value), RAMPS[theme]).join(" ")})`;
+        swatch.style.background = `rgb(${colourAt(strength(value)).join(" ")})`;
         return [swatch, value >= 1e5 ? value.toExponential(1) : valueText(Number(value.toPrecision(3)))];
       }),
     );

@@ -5,6 +5,7 @@ import { labelText } from "../text/labels.js";
 import { TIME_STEPS, countText, durationText, secondsText, wholeText } from "../text/texts.js";
 import { onTheme } from "../theme.js";
 import { copyPicture, fitPicture, niceStep } from "./canvas.js";
+import { colourOf, seriesName } from "./colours.js";
 import { dragRange } from "./drag.js";
 import { timeScale } from "./time_scale.js";
 
@@ -138,9 +139,8 @@ export function timeline({ onChoose, onRange }) {
     const context = picture.getContext("2d");
     context.scale(ratio, ratio);
     const style = getComputedStyle(element);
-    const color = (name) => style.getPropertyValue(name);
-    const fills = data.phases.map((_, at) => color(`--series-${(at % 16) + 1}`));
-    const none = color("--line");
+    const fills = data.phases.map((_, at) => colourOf(`--${seriesName(at)}`));
+    const none = colourOf("--line");
     for (const bar of data.bars) {
       const { top, tall } = lane(bar.row);
       for (const piece of bar.pieces) {
@@ -149,7 +149,7 @@ export function timeline({ onChoose, onRange }) {
       }
     }
     // A line between steps, where they have room for one.
-    context.fillStyle = color("--surface");
+    context.fillStyle = colourOf("--surface");
     for (const bar of data.bars) {
       const { top, tall } = lane(bar.row);
       if (xOf(bar.begun + bar.seconds) - xOf(bar.begun) >= SPLIT_PX)
@@ -231,7 +231,7 @@ export function timeline({ onChoose, onRange }) {
       (bar) => data.labels[bar.row] === chosen?.label && chosen.step >= bar.step && chosen.step <= lastStep(bar),
     );
     if (own && chosen.step !== null) {
-      context.strokeStyle = style.getPropertyValue("--accent");
+      context.strokeStyle = colourOf("--accent");
       context.lineWidth = 2.5;
       outline(context, own, 1);
     }
@@ -254,7 +254,7 @@ export function timeline({ onChoose, onRange }) {
     const hasNone = data.bars.some((bar) => bar.pieces.some(({ phase }) => phase === UNKNOWN));
     show(
       legend,
-      data.phases.map((name, at) => swatch(`series-${(at % 16) + 1}`, name)),
+      data.phases.map((name, at) => swatch(seriesName(at), name)),
       hasNone ? swatch("no-phase", "in no phase") : null,
       slowest.size ? swatch("slowest", "slowest of its step") : null,
     );

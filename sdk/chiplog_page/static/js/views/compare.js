@@ -1,5 +1,6 @@
 // Runs beside each other: what differs in their config, their summary, their metrics at the same step, and their phases.
 
+import { seriesName } from "../charts/colours.js";
 import { h, notice, show } from "../dom.js";
 import { addressOf, setParameters, wholeOf } from "../net/address.js";
 import { ask } from "../net/api.js";
@@ -144,7 +145,7 @@ export async function open(content, rest, query) {
       h(
         "th",
         { scope: "col" },
-        h("span", { class: `key series-${at + 1}`, "aria-hidden": "true" }),
+        h("span", { class: `key ${seriesName(at)}`, "aria-hidden": "true" }),
         h("a", { href: addressOf(["run", run.run_id]), title: run.run_id }, run.name || run.run_id),
       ),
     );
@@ -264,7 +265,7 @@ function changeOf(first, value) {
 }
 
 function bar(share, at) {
-  const element = h("div", { class: `share series-${at + 1}`, "aria-hidden": "true" });
+  const element = h("div", { class: `share ${seriesName(at)}`, "aria-hidden": "true" });
   element.style.width = `${Math.max(1, 100 * share)}%`;
   return element;
 }

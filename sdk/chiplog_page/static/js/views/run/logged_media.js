@@ -1,5 +1,6 @@
 // Logged media as elements: images with what is drawn over them, sound, video, pages of HTML, tables, downloads.
 
+import { classColour } from "../../charts/colours.js";
 import { h, show, svg } from "../../dom.js";
 import { ask, part } from "../../net/api.js";
 import { grid } from "../../tables/grid.js";
@@ -81,11 +82,6 @@ function contentOf(row, context) {
 
 // -- over an image --
 
-/** Return the colour of a class. */
-function colourOf(id) {
-  return `hsl(${Math.round((id * 137.508) % 360)} 85% 55%)`; // the golden angle: neighbours differ
-}
-
 /** Return the layers over an image: {name, title, labels, boxes or mask}. */
 export function layersOf({ metadata, masks }) {
   const boxes = Object.entries(metadata.boxes ?? {}).map(([name, layer]) => ({ name: `boxes ${name}`, labels: layer.class_labels ?? {}, boxes: layer.box_data ?? [] }));
@@ -112,7 +108,7 @@ export function layerSwitches(rows, isOff, onChange) {
       ),
       Object.entries(labels)
         .slice(0, 20)
-        .map(([id, text]) => h("span", { ref: ({ style }) => (style.borderColor = colourOf(id)) }, text)),
+        .map(([id, text]) => h("span", { ref: ({ style }) => (style.borderColor = classColour(id)) }, text)),
     ),
   );
 }
@@ -145,7 +141,7 @@ function boxesElement({ boxes, labels }, width, height, size, classes) {
       const { middle, minX, maxX, minY, maxY, ...place } = box.position;
       const [x, w] = middle ? [(middle[0] - place.width / 2) * scaleX, place.width * scaleX] : [minX * scaleX, (maxX - minX) * scaleX];
       const [y, tall] = middle ? [(middle[1] - place.height / 2) * scaleY, place.height * scaleY] : [minY * scaleY, (maxY - minY) * scaleY];
-      const colour = colourOf(box.class_id ?? 0);
+      const colour = classColour(box.class_id ?? 0);
       const name = box.box_caption ?? labels[box.class_id] ?? classes[box.class_id] ?? "";
       const scores = Object.entries(box.scores ?? {}).map(([key, score]) => `${key} ${valueText(score)}`);
       return svg(
@@ -174,7 +170,7 @@ function drawMask(canvas, { width, height, ids }) {
   const pixels = new Uint32Array(picture.data.buffer);
   const colours = new Map([[0, 0]]);
   for (const [at, id] of ids.entries()) {
-    if (!colours.has(id)) colours.set(id, new Uint32Array(rgba(colourOf(id)).buffer)[0]);
+    if (!colours.has(id)) colours.set(id, new Uint32Array(rgba(classColour(id)).buffer)[0]);
     pixels[at] = colours.get(id);
   }
   canvas.getContext("2d").putImageData(picture, 0, 0);

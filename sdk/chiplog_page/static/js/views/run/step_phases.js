@@ -1,5 +1,6 @@
 // The phases of one step: a bar for each label, the chosen label first, then those that worked longest.
 
+import { seriesName } from "../../charts/colours.js";
 import { h, show } from "../../dom.js";
 import { objects } from "../../net/api.js";
 import { labelText } from "../../text/labels.js";
@@ -26,7 +27,7 @@ export function stepPhases({ onStep, onClose, consoleOf }) {
     const names = [...isWait.keys()].sort((a, b) => isWait.get(a) - isWait.get(b) || (a < b ? -1 : 1));
     const places = phases.filter((phase) => isPart({ phase }));
     const swatch = (name) =>
-      name === "outside" ? "no-phase" : `series-${(Math.max(0, places.indexOf(name)) % 16) + 1}`;
+      name === "outside" ? "no-phase" : seriesName(Math.max(0, places.indexOf(name)));
     const lengths = rows.filter((row) => row.phase === "step").map((row) => row.seconds);
     const longest = Math.max(...[...labels.values()].map(total), ...lengths, 1e-9);
     const own = chosen ? labels.get(chosen) : null;
