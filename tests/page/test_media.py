@@ -39,8 +39,8 @@ def test_a_count_in_a_single_step_stays_on_the_screen_when_the_window_shrinks(me
     media.visit(page, "#/run/plain/media")
     page.evaluate(
         """async () => {
-            const { histogramMap } = await import("./static/js/charts/histogram_map.js");
-            const map = histogramMap({ onStep() {}, onZoom() {} });
+            const { HistogramMap } = await import("./static/js/charts/histogram_map.js");
+            const map = new HistogramMap({ onStep() {}, onZoom() {} });
             const [n_rows, n_columns] = [20, 500];
             const counts = new Array(n_rows * n_columns).fill(0);
             for (let row = 0; row < n_rows; row++) counts[row * n_columns + 25 * row + (row % 7)] = 5;

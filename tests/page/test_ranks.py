@@ -129,8 +129,8 @@ def test_single_slow_steps_stay_on_the_screen_when_the_window_shrinks(runs: Site
     runs.visit(page, "#/run/even/console")  # has no other picture
     page.evaluate(
         """async () => {
-            const { heatMap } = await import("./static/js/charts/heat_map.js");
-            const map = heatMap({ onChoose() {}, onRange() {} });
+            const { HeatMap } = await import("./static/js/charts/heat_map.js");
+            const map = new HeatMap({ onChoose() {}, onRange() {} });
             const [n_rows, n_columns] = [24, 600];
             const excess = new Array(n_rows * n_columns).fill(0);
             for (let row = 0; row < n_rows; row++) excess[row * n_columns + 25 * row + (row % 7)] = 5;

@@ -1,4 +1,4 @@
-// What the pictures on a canvas share: ticks, pixels, and a cursor that costs one copy of the picture.
+// Ticks of axes, and cells as pixels.
 
 const TICKS_MAX = 1000; // of one axis
 
@@ -46,28 +46,4 @@ export function pixelPicture(wide, tall, colorAt) {
   [picture.width, picture.height] = [wide, tall];
   picture.getContext("2d").putImageData(pixels, 0, 0);
   return picture;
-}
-
-/** Give a canvas a height in pixels of CSS, and it and its picture the size on the screen; return pixels per CSS pixel. */
-export function fitPicture(canvas, picture, height) {
-  const ratio = devicePixelRatio || 1;
-  canvas.style.height = `${height}px`;
-  canvas.width = picture.width = Math.round(canvas.clientWidth * ratio);
-  canvas.height = picture.height = Math.round(canvas.clientHeight * ratio);
-  return ratio;
-}
-
-/**
- * Replace what a canvas shows by a picture of the same size; null clears it.
- * @returns {?CanvasRenderingContext2D} what draws over it, in pixels of CSS; null without a picture
- */
-export function copyPicture(canvas, picture) {
-  const context = canvas.getContext("2d");
-  context.setTransform(1, 0, 0, 1, 0, 0);
-  context.clearRect(0, 0, canvas.width, canvas.height);
-  if (!picture?.width) return null;
-  context.drawImage(picture, 0, 0);
-  const ratio = devicePixelRatio || 1;
-  context.scale(ratio, ratio);
-  return context;
 }

@@ -1,310 +1,270 @@
-// Phases of labels over wall time on a canvas: one row per label, a bar for each step, in it a piece for each phase.
+// Phases of labels over wall time: one row per label, a bar for each step, in it a piece for each phase.
 
-import { h, show } from "../dom.js";
+import { show } from "../dom.js";
 import { labelText } from "../text/labels.js";
 import { TIME_STEPS, countText, durationText, secondsText, wholeText } from "../text/texts.js";
-import { onTheme } from "../theme.js";
-import { copyPicture, fitPicture, niceStep } from "./canvas.js";
+import { niceStep } from "./canvas.js";
 import { colourOf, seriesName } from "./colours.js";
-import { dragRange } from "./drag.js";
+import { Picture, shortName, swatch, writeWith } from "./picture.js";
 import { timeScale } from "./time_scale.js";
 
 const LEFT = 84; // room for names of labels, pixels
 const TOP = 16; // room for numbers of steps
-const BOTTOM = 18; // room for times
 const ROW_HEIGHTS = [
   [8, 22],
   [16, 18],
   [32, 14],
   [Infinity, 10],
 ]; // up to so many rows
+const NAME_PX = 13; // height of a name of a row
 const SPLIT_PX = 12; // narrower bars touch each other, and have a frame only above and below
 const STEP_TICK_PX = 56;
 const TIME_TICK_PX = 90;
 const UNKNOWN = -1;
 const COLUMNS_MAX = 4000; // a bound of the server
 
-/**
- * Draw a timeline.
- * @param {{onChoose: function(label, step), onRange: function(first, last)}} handlers
- * @returns {{element: Element, draw: function(data, chosen), mark: function(chosen),
- *   columns: function(room): number, close: function()}}
- */
-export function timeline({ onChoose, onRange }) {
-  const canvas = h("canvas", { tabindex: 0, class: "heat", role: "img", "aria-label": "Phases over time" });
-  const line = h("p", { class: "quiet heat-line", "aria-live": "polite" });
-  const legend = h("span", { class: "heat-legend quiet small" });
-  let data = null;
-  let scale = null; // of its times
-  let chosen = null;
-  let rows = []; // bars of each row
-  let slowest = new Map(); // by bar
-  let cursor = null; // {bar, piece}
+export class Timeline extends Picture {
+  hint = "Point at a phase; click it for its step; drag for fewer steps. Arrow keys and Enter work, too.";
+  scale = null; // of its times
+  chosen = null;
+  rows = []; // bars of each row
+  slowest = new Map(); // by bar
 
-  const width = () => canvas.clientWidth - LEFT;
-  const height = () => canvas.clientHeight - TOP - BOTTOM;
-  const xOf = (seconds) => LEFT + (scale.toLength(seconds) / scale.length) * width();
-  const secondsAt = (x) => scale.toSeconds(((x - LEFT) / width()) * scale.length);
+  /** onChoose(label, step): after a click on a bar; onRange(first, last): after a drag. */
+  constructor({ onChoose, onRange }) {
+    super({ label: "Phases over time", left: LEFT, top: TOP });
+    Object.assign(this, { onChoose, onRange });
+  }
 
-  const brush = dragRange(canvas, {
-    left: LEFT,
-    height: () => canvas.clientHeight - BOTTOM,
-    cellAt: placeAt,
-    onPoint: point,
-    onClick: choose,
-    onSpan(from, to) {
-      const inside = (data?.bars ?? []).filter(
-        (bar) => bar.begun < secondsAt(to) && bar.begun + bar.seconds > secondsAt(from),
-      );
-      if (inside.length) onRange(Math.min(...inside.map((bar) => bar.step)), Math.max(...inside.map(lastStep)));
-    },
-  });
-  const element = h(
-    "div",
-    { class: "heat-box" },
-    h("div", { class: "heat-canvas" }, canvas, brush),
-    h("div", { class: "bar" }, line, legend),
-  );
+  /** Draw an answer of api/runs/RUN/timeline. mark: {label, step} to mark. */
+  draw(answer, mark) {
+    const held = this.cursor && { row: this.cursor.bar.row, step: this.cursor.bar.step, piece: this.cursor.piece };
+    this.data = { ...answer, bars: answer.bars.map((bar, at) => barOf(bar, answer.pieces[at])) };
+    const { bars, labels, first, last } = this.data;
+    this.scale = timeScale(bars);
+    this.rows = labels.map(() => []);
+    for (const bar of bars) this.rows[bar.row].push(bar);
+    this.slowest = new Map();
+    const placeOf = (step) => Math.floor(step / this.data.width);
+    for (const one of answer.slowest) {
+      const bar = this.rows[one.row]?.find(({ step }) => placeOf(step) === placeOf(one.step));
+      if (bar) this.slowest.set(bar, one);
+    }
+    this.chosen = mark;
+    const what = `Phases of ${countText(labels.length, "label")} over time, steps ${first} to ${last}`;
+    this.canvas.setAttribute("aria-label", what);
+    const bar = held && this.rows[held.row]?.find(({ step }) => step === held.step);
+    this.cursor = bar ? { bar, piece: Math.min(held.piece, bar.pieces.length - 1) } : null;
+    this.redraw();
+  }
 
-  const lastStep = (bar) => Math.min((Math.floor(bar.step / data.width) + 1) * data.width - 1, data.last);
+  mark(chosen) {
+    this.chosen = chosen;
+    if (this.data) this.paintCursor();
+  }
 
-  function placeAt(x, y) {
-    if (!data || x < LEFT || y < TOP) return null;
-    const seconds = secondsAt(x);
-    const bar = rows[Math.floor(((y - TOP) / height()) * data.labels.length)]?.findLast((one) => one.begun <= seconds);
+  /** Return the pixels of a row. room: of the view, for a timeline that is not visible yet. */
+  columns(room) {
+    const width = this.canvas.clientWidth ? this.innerWidth : room - LEFT;
+    return Math.max(100, Math.min(COLUMNS_MAX, Math.floor(width)));
+  }
+
+  get isEmpty() {
+    return !this.data.labels.length;
+  }
+
+  get height() {
+    const { length: n } = this.data.labels;
+    const [, rowHeight] = ROW_HEIGHTS.find(([most]) => n <= most);
+    return Math.max(n * rowHeight, 22) + this.top + this.bottom;
+  }
+
+  get rowHeight() {
+    return this.innerHeight / this.data.labels.length;
+  }
+
+  xOf(seconds) {
+    return LEFT + (this.scale.toLength(seconds) / this.scale.length) * this.innerWidth;
+  }
+
+  secondsAt(x) {
+    return this.scale.toSeconds(((x - LEFT) / this.innerWidth) * this.scale.length);
+  }
+
+  widthOf({ begun, seconds }) {
+    return this.xOf(begun + seconds) - this.xOf(begun);
+  }
+
+  lastStep({ step }) {
+    const { width, last } = this.data;
+    return Math.min((Math.floor(step / width) + 1) * width - 1, last);
+  }
+
+  placeAt(x, y) {
+    if (!this.data || x < LEFT || y < TOP) return null;
+    const seconds = this.secondsAt(x);
+    const bar = this.rows[Math.floor((y - TOP) / this.rowHeight)]?.findLast(({ begun }) => begun <= seconds);
     if (!bar || seconds > bar.begun + bar.seconds) return null;
-    const piece = bar.pieces.findIndex((one) => seconds < one.begun + one.shown);
+    const piece = bar.pieces.findIndex(({ begun, shown }) => seconds < begun + shown);
     return { bar, piece: piece < 0 ? bar.pieces.length - 1 : piece };
   }
 
-  function describe({ bar, piece }) {
+  describe({ bar, piece }) {
+    const { labels, phases } = this.data;
     const at = bar.pieces[piece];
-    const last = lastStep(bar);
-    const steps =
-      last > bar.step ? `steps ${wholeText(bar.step)} to ${wholeText(last)}` : `step ${wholeText(bar.step)}`;
-    const what = !at || at.phase === UNKNOWN ? "in no phase" : data.phases[at.phase];
-    const slow = slowest.get(bar);
-    const where = slow && last > bar.step ? ` in step ${wholeText(slow.step)}` : "";
+    const last = this.lastStep(bar);
+    const isOne = last === bar.step;
+    const steps = isOne ? `step ${wholeText(bar.step)}` : `steps ${wholeText(bar.step)} to ${wholeText(last)}`;
+    const what = !at || at.phase === UNKNOWN ? "in no phase" : phases[at.phase];
+    const slow = this.slowest.get(bar);
+    const where = slow && !isOne ? ` in step ${wholeText(slow.step)}` : "";
     const more = slow?.is_outside ? "longer outside of phases" : "more work";
     const most = slow ? `; the slowest${where}: ${secondsText(slow.excess_s)} ${more} than the median` : "";
     const took = secondsText(at?.seconds ?? bar.seconds);
-    return `${labelText(data.labels[bar.row])}, ${steps}: ${what} ${took} of ${secondsText(bar.seconds)}${most}`;
+    return `${labelText(labels[bar.row])}, ${steps}: ${what} ${took} of ${secondsText(bar.seconds)}${most}`;
   }
 
-  function point(place) {
-    cursor = place;
-    line.textContent = place ? describe(place) : data ? hint() : "";
-    paintCursor();
-  }
-  const hint = () => "Point at a phase; click it for its step; drag for fewer steps. Arrow keys and Enter work, too.";
-
-  function choose({ bar }) {
-    const slow = slowest.get(bar);
-    onChoose(data.labels[bar.row], slow?.step ?? bar.step);
+  choose({ bar }) {
+    this.onChoose(this.data.labels[bar.row], this.slowest.get(bar)?.step ?? bar.step);
   }
 
-  canvas.addEventListener("keydown", (event) => {
-    if (!data?.bars.length) return;
-    if (event.key === "Enter" && cursor) choose(cursor);
-    if (!["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"].includes(event.key)) return;
-    event.preventDefault();
-    point(cursor ? moved(cursor, event) : { bar: data.bars[0], piece: 0 });
-  });
+  span(from, to) {
+    const [least, most] = [this.secondsAt(from), this.secondsAt(to)];
+    const inside = (this.data?.bars ?? []).filter(({ begun, seconds }) => begun < most && begun + seconds > least);
+    if (!inside.length) return;
+    this.onRange(Math.min(...inside.map(({ step }) => step)), Math.max(...inside.map((bar) => this.lastStep(bar))));
+  }
 
-  function moved({ bar, piece }, { key, shiftKey }) {
-    const own = rows[bar.row];
-    const at = own.indexOf(bar);
+  moved({ key, shiftKey }) {
+    const [begin] = this.data.bars;
+    if (!this.cursor) return begin ? { bar: begin, piece: 0 } : null;
+    const { bar, piece } = this.cursor;
+    const by = key === "ArrowLeft" || key === "ArrowUp" ? -1 : 1;
     if (key === "ArrowUp" || key === "ArrowDown") {
-      for (let row = bar.row + (key === "ArrowUp" ? -1 : 1); rows[row]; row += key === "ArrowUp" ? -1 : 1) {
-        const other = rows[row].find((one) => one.step === bar.step);
+      for (let row = bar.row + by; this.rows[row]; row += by) {
+        const other = this.rows[row].find(({ step }) => step === bar.step);
         if (other) return { bar: other, piece: Math.min(piece, other.pieces.length - 1) };
       }
       return { bar, piece };
     }
-    const by = key === "ArrowLeft" ? -1 : 1;
     if (!shiftKey && bar.pieces[piece + by]) return { bar, piece: piece + by };
-    const next = own[at + by];
+    const own = this.rows[bar.row];
+    const next = own[own.indexOf(bar) + by];
     if (!next) return { bar, piece };
     return { bar: next, piece: by > 0 || shiftKey ? 0 : next.pieces.length - 1 };
   }
 
-  // The picture without cursor, so that a cursor costs one copy.
-  const picture = document.createElement("canvas");
+  /** Return {top, tall} of the bars of a row. */
+  lane(row) {
+    const gap = this.rowHeight > 12 ? 3 : 1;
+    return { top: TOP + row * this.rowHeight + gap / 2, tall: this.rowHeight - gap };
+  }
 
-  function paint() {
-    if (!data) return;
-    const [, rowHeight] = ROW_HEIGHTS.find(([most]) => data.labels.length <= most);
-    const ratio = fitPicture(canvas, picture, Math.max(data.labels.length * rowHeight, 22) + TOP + BOTTOM);
-    if (width() <= 0) return;
-    const context = picture.getContext("2d");
-    context.scale(ratio, ratio);
-    const style = getComputedStyle(element);
-    const fills = data.phases.map((_, at) => colourOf(`--${seriesName(at)}`));
+  paint(context, style) {
+    const fills = this.data.phases.map((_, at) => colourOf(`--${seriesName(at)}`));
     const none = colourOf("--line");
-    for (const bar of data.bars) {
-      const { top, tall } = lane(bar.row);
-      for (const piece of bar.pieces) {
-        context.fillStyle = piece.phase === UNKNOWN ? none : fills[piece.phase];
-        context.fillRect(xOf(piece.begun), top, xOf(piece.begun + piece.shown) - xOf(piece.begun), tall);
+    for (const bar of this.data.bars) {
+      const { top, tall } = this.lane(bar.row);
+      for (const { phase, begun, shown } of bar.pieces) {
+        context.fillStyle = phase === UNKNOWN ? none : fills[phase];
+        context.fillRect(this.xOf(begun), top, this.xOf(begun + shown) - this.xOf(begun), tall);
       }
     }
     // A line between steps, where they have room for one.
     context.fillStyle = colourOf("--surface");
-    for (const bar of data.bars) {
-      const { top, tall } = lane(bar.row);
-      if (xOf(bar.begun + bar.seconds) - xOf(bar.begun) >= SPLIT_PX)
-        context.fillRect(xOf(bar.begun) - 0.5, top, 1, tall);
+    for (const bar of this.data.bars) {
+      const { top, tall } = this.lane(bar.row);
+      if (this.widthOf(bar) >= SPLIT_PX) context.fillRect(this.xOf(bar.begun) - 0.5, top, 1, tall);
     }
-    context.strokeStyle = style.color;
+    context.strokeStyle = context.fillStyle = style.color;
     context.lineWidth = 1.5;
-    context.fillStyle = style.color;
-    for (const bar of slowest.keys()) {
-      const { top, tall } = lane(bar.row);
-      const wide = xOf(bar.begun + bar.seconds) - xOf(bar.begun);
-      if (wide >= SPLIT_PX) outline(context, bar, 0);
-      else for (const y of [top - 1, top + tall - 1]) context.fillRect(xOf(bar.begun), y, Math.max(wide, 2), 2);
+    for (const bar of this.slowest.keys()) {
+      const { top, tall } = this.lane(bar.row);
+      const wide = this.widthOf(bar);
+      if (wide >= SPLIT_PX) this.outline(context, bar, 0);
+      else for (const y of [top - 1, top + tall - 1]) context.fillRect(this.xOf(bar.begun), y, Math.max(wide, 2), 2);
     }
-    paintTexts(context, style);
-    paintCursor();
+    this.paintNames(context, style);
+    this.paintSteps(context, style);
+    this.paintTimes(context, style);
   }
 
-  function lane(row) {
-    const each = height() / data.labels.length;
-    const gap = each > 12 ? 3 : 1;
-    return { top: TOP + row * each + gap / 2, tall: each - gap };
+  outline(context, bar, room) {
+    const { top, tall } = this.lane(bar.row);
+    const wide = Math.max(this.widthOf(bar), 3);
+    context.strokeRect(this.xOf(bar.begun) - room, top - room, wide + 2 * room, tall + 2 * room);
   }
 
-  function outline(context, bar, room) {
-    const { top, tall } = lane(bar.row);
-    const wide = Math.max(xOf(bar.begun + bar.seconds) - xOf(bar.begun), 3);
-    context.strokeRect(xOf(bar.begun) - room, top - room, wide + 2 * room, tall + 2 * room);
-  }
-
-  function paintTexts(context, style) {
-    context.fillStyle = style.color;
-    context.font = `11px ${style.fontFamily}`;
-    context.textBaseline = "middle";
-    context.textAlign = "right";
-    const each = height() / data.labels.length;
-    const every = Math.max(1, Math.ceil(13 / each));
-    data.labels.forEach((label, row) => {
-      if (row % every && label !== chosen?.label) return;
-      const name = labelText(label);
-      context.fillText(name.length > 13 ? `${name.slice(0, 12)}…` : name, LEFT - 6, TOP + (row + 0.5) * each);
+  paintNames(context, style) {
+    writeWith(context, style, { align: "right", baseline: "middle" });
+    const every = Math.max(1, Math.ceil(NAME_PX / this.rowHeight));
+    this.data.labels.forEach((label, row) => {
+      if (row % every && label !== this.chosen?.label) return;
+      context.fillText(shortName(labelText(label)), LEFT - 6, TOP + (row + 0.5) * this.rowHeight);
     });
-    context.textAlign = "left";
-    let free = -Infinity;
+  }
+
+  paintSteps(context, style) {
+    writeWith(context, style, { align: "left", baseline: "middle" });
     const begins = new Map();
-    for (const { step, begun } of data.bars) begins.set(step, Math.min(begun, begins.get(step) ?? Infinity));
+    for (const { step, begun } of this.data.bars) begins.set(step, Math.min(begun, begins.get(step) ?? Infinity));
+    let free = -Infinity;
     for (const [step, begun] of [...begins].sort((a, b) => a[1] - b[1])) {
-      const x = xOf(begun);
-      if (x < free || x > canvas.clientWidth - 30) continue;
+      const x = this.xOf(begun);
+      if (x < free || x > this.canvas.clientWidth - 30) continue;
       context.fillText(wholeText(step), x, TOP / 2);
       free = x + STEP_TICK_PX;
     }
-    context.textBaseline = "bottom";
-    const least = (scale.length / width()) * TIME_TICK_PX;
+  }
+
+  paintTimes(context, style) {
+    writeWith(context, style, { align: "center", baseline: "bottom" });
+    const { scale } = this;
+    const { clientWidth: right, clientHeight: below } = this.canvas;
+    const least = (scale.length / this.innerWidth) * TIME_TICK_PX;
     const tick = TIME_STEPS.find((step) => step >= least) ?? niceStep(least);
-    context.textAlign = "center";
+    const cuts = scale.parts.filter(({ isCut }) => isCut).map((part) => ({ ...part, x: this.xOf((part.from + part.to) / 2) }));
+    for (const { from, to, x } of cuts) {
+      context.fillText(`${durationText(to - from)} later`, x, below);
+      for (let y = TOP; y < TOP + this.innerHeight; y += 6) context.fillRect(x - 0.5, y, 1, 3);
+    }
     for (const { from, to, isCut } of scale.parts) {
-      if (isCut) {
-        const middle = xOf((from + to) / 2);
-        context.fillText(`${durationText(to - from)} later`, middle, canvas.clientHeight);
-        for (let y = TOP; y < TOP + height(); y += 6) context.fillRect(middle - 0.5, y, 1, 3);
-      }
       for (let at = Math.ceil(from / tick); !isCut && at * tick <= to; at++) {
-        const x = xOf(at * tick);
-        const isFree = scale.parts.every(
-          (one) => !one.isCut || Math.abs(xOf((one.from + one.to) / 2) - x) > TIME_TICK_PX,
-        );
-        if (isFree && x < canvas.clientWidth - 24)
-          context.fillText(timeOf(at * tick), Math.max(x, LEFT + 8), canvas.clientHeight);
+        const x = this.xOf(at * tick);
+        const isFree = cuts.every((cut) => Math.abs(cut.x - x) > TIME_TICK_PX);
+        if (isFree && x < right - 24) context.fillText(timeOf(at * tick), Math.max(x, LEFT + 8), below);
       }
     }
   }
 
-  function paintCursor() {
-    const context = copyPicture(canvas, data ? picture : null);
-    if (!context) return;
-    const style = getComputedStyle(element);
-    const own = data.bars.find(
-      (bar) => data.labels[bar.row] === chosen?.label && chosen.step >= bar.step && chosen.step <= lastStep(bar),
-    );
-    if (own && chosen.step !== null) {
+  paintMarks(context, style) {
+    const { chosen, cursor, data } = this;
+    const isChosen = (bar) => data.labels[bar.row] === chosen.label && chosen.step >= bar.step && chosen.step <= this.lastStep(bar);
+    const own = chosen && chosen.step !== null ? data.bars.find(isChosen) : null;
+    if (own) {
       context.strokeStyle = colourOf("--accent");
       context.lineWidth = 2.5;
-      outline(context, own, 1);
+      this.outline(context, own, 1);
     }
-    if (cursor) {
-      const { top, tall } = lane(cursor.bar.row);
-      const piece = cursor.bar.pieces[cursor.piece] ?? { begun: cursor.bar.begun, shown: cursor.bar.seconds };
-      context.strokeStyle = style.color;
-      context.lineWidth = 1;
-      context.strokeRect(
-        xOf(piece.begun) - 1,
-        top - 1,
-        Math.max(xOf(piece.begun + piece.shown) - xOf(piece.begun), 2) + 2,
-        tall + 2,
-      );
-    }
+    if (!cursor) return;
+    const { top, tall } = this.lane(cursor.bar.row);
+    const { begun, shown } = cursor.bar.pieces[cursor.piece] ?? { begun: cursor.bar.begun, shown: cursor.bar.seconds };
+    const wide = Math.max(this.xOf(begun + shown) - this.xOf(begun), 2);
+    context.strokeStyle = style.color;
+    context.lineWidth = 1;
+    context.strokeRect(this.xOf(begun) - 1, top - 1, wide + 2, tall + 2);
   }
 
-  function drawLegend() {
-    const swatch = (name, text) => h("span", {}, h("span", { class: `heat-swatch ${name}` }), ` ${text}`);
-    const hasNone = data.bars.some((bar) => bar.pieces.some(({ phase }) => phase === UNKNOWN));
+  drawLegend() {
+    const { bars, phases } = this.data;
+    const hasNone = bars.some(({ pieces }) => pieces.some(({ phase }) => phase === UNKNOWN));
     show(
-      legend,
-      data.phases.map((name, at) => swatch(seriesName(at), name)),
+      this.legend,
+      phases.map((name, at) => swatch(seriesName(at), name)),
       hasNone ? swatch("no-phase", "in no phase") : null,
-      slowest.size ? swatch("slowest", "slowest of its step") : null,
+      this.slowest.size ? swatch("slowest", "slowest of its step") : null,
     );
   }
-
-  const endTheme = onTheme(() => paint());
-  const observer = new ResizeObserver(() => paint());
-  observer.observe(canvas);
-
-  return {
-    element,
-    /** Draw an answer of api/runs/RUN/timeline. mark: {label, step} to mark. */
-    draw(answer, mark) {
-      const held = cursor && { row: cursor.bar.row, step: cursor.bar.step, piece: cursor.piece };
-      data = {
-        ...answer,
-        bars: answer.bars.map((bar, at) => barOf(bar, answer.pieces[at])),
-      };
-      scale = timeScale(data.bars);
-      rows = data.labels.map(() => []);
-      for (const bar of data.bars) rows[bar.row].push(bar);
-      slowest = new Map();
-      for (const one of answer.slowest) {
-        const bar = rows[one.row]?.find(
-          ({ step }) => Math.floor(step / data.width) === Math.floor(one.step / data.width),
-        );
-        if (bar) slowest.set(bar, one);
-      }
-      chosen = mark;
-      canvas.setAttribute(
-        "aria-label",
-        `Phases of ${countText(data.labels.length, "label")} over time, steps ${data.first} to ${data.last}`,
-      );
-      const bar = held && rows[held.row]?.find(({ step }) => step === held.step);
-      cursor = bar ? { bar, piece: Math.min(held.piece, bar.pieces.length - 1) } : null;
-      if (!cursor) line.textContent = hint();
-      drawLegend();
-      paint();
-    },
-    mark(next) {
-      chosen = next;
-      paintCursor();
-    },
-    /** Return the pixels of a row. room: of the view, for a timeline that is not visible yet. */
-    columns: (room) => Math.max(100, Math.min(COLUMNS_MAX, Math.floor(canvas.clientWidth ? width() : room - LEFT))),
-    close() {
-      observer.disconnect();
-      endTheme();
-    },
-  };
 }
 
 /** Return a bar with its pieces after each other: {phase, seconds, begun, shown}. Phases that overlap are shortened. */

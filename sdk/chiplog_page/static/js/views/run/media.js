@@ -1,7 +1,7 @@
 // What a run logged beside numbers: histograms over steps, texts and media at a step, and saved images and tables. One
 // step is chosen for the whole tab, the newest at first.
 
-import { histogramMap } from "../../charts/histogram_map.js";
+import { HistogramMap } from "../../charts/histogram_map.js";
 import { h, show } from "../../dom.js";
 import { addressOf, setParameters, wholeOf } from "../../net/address.js";
 import { ask } from "../../net/api.js";
@@ -432,7 +432,7 @@ class Panel {
 class HistogramPanel extends Panel {
   constructor(view, name) {
     super(view, name);
-    this.map = histogramMap({ onStep: (step) => view.setStep(step), onZoom: (zoom) => view.setZoom(zoom, name) });
+    this.map = new HistogramMap({ onStep: (step) => view.setStep(step), onZoom: (zoom) => view.setZoom(zoom, name) });
     this.content.append(this.map.element);
   }
 

@@ -1,7 +1,7 @@
 // Ranks beside each other: a heat map of rank and step, the phases of a step, all labels.
 
-import { heatMap } from "../../charts/heat_map.js";
-import { timeline } from "../../charts/timeline.js";
+import { HeatMap } from "../../charts/heat_map.js";
+import { Timeline } from "../../charts/timeline.js";
 import { h, show } from "../../dom.js";
 import { addressOf, wholeOf } from "../../net/address.js";
 import { hasGrown, isActive } from "../../net/live.js";
@@ -30,8 +30,8 @@ export default class RanksTab extends RunView {
       onChoose: (label, step) => this.go({ label, step }),
       onRange: (first, last) => this.go({ first, last }),
     };
-    this.map = heatMap(chooses);
-    this.lanes = timeline(chooses);
+    this.map = new HeatMap(chooses);
+    this.lanes = new Timeline(chooses);
     this.steps = stepPhases({
       onStep: (step) => this.go({ step }),
       onClose: () => this.go({ step: null, label: null }),
