@@ -17,7 +17,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chiplog_client import daemons
+from chiplog_client import daemons, read_model
 from chiplog_client.connection import CANCELLED, CANCELLED_POLL_S, CollectorConnection
 from chiplog_client.result_source import FileResult, MemoryResult, RemoteResult, ResultSource
 from chiplog_client.result_stream import ResultStream
@@ -396,6 +396,7 @@ class Client:
             if self._remote is None:
                 opened = self._locate(keep_file=True)
                 if opened is not None:
+                    _require_read_model(self._where, opened, query)
                     self._warn_stale(opened)
                     space = _result_space(self._where) if bytes_max and self._where is not None else None
                     return _ask_file(opened, query, params, timeout_s, time_zone, space, cancelled)
@@ -445,19 +446,28 @@ class Client:
     def _open_file(self, where: Paths) -> "duckdb.DuckDBPyConnection | str":
         """Open the database; before that apply, once, the rest of the log of an embedded collector that was killed.
 
+        The same replaces the views of an older version.
+
         Returns one line with the reason if the database cannot be opened now. Raises NoDataError.
         """
-        may_apply = self._may_start and daemons.may_apply_log(where)
+        may_apply, is_outdated = self._may_start and daemons.may_apply_log(where), False
         if where.index.exists():
             opened = _open_file(where)
-            if isinstance(opened, str) or not may_apply or _unapplied_records(where, opened) == 0:
+            if isinstance(opened, str) or not may_apply:
+                return opened
+            is_outdated = read_model.is_outdated(opened)
+            if not is_outdated and _unapplied_records(where, opened) == 0:
                 return opened
             _close_file(opened)
         elif not may_apply:
             raise _no_data(where)
         self._may_start = False
-        what = f"the log in {where.collector} has records that are not in the database"
-        print(f"chiplog: {what}; they are applied now", file=sys.stderr)
+        if is_outdated:
+            what = f"the database {where.index} has the views of an older version of chiplog"
+            print(f"chiplog: {what}; they are replaced now", file=sys.stderr)
+        else:
+            what = f"the log in {where.collector} has records that are not in the database"
+            print(f"chiplog: {what}; they are applied now", file=sys.stderr)
         try:
             daemons.apply_log(where)  # safeguard: reader-applies-log
         except OSError as error:
@@ -645,6 +655,18 @@ def _open_file(where: Paths) -> "duckdb.DuckDBPyConnection | str":
         raise _unreadable(where, error) from error
     finally:
         _open_files.discard(opening)
+
+
+def _require_read_model(where: Paths | None, connection: "duckdb.DuckDBPyConnection", query: str) -> None:
+    """Raise QueryError, and close the connection, if a query asks the read model of another version."""
+    if not read_model.is_asked(query):
+        return
+    assert where is not None
+    place, remedy = f"the database {where.index}", "start the collector (chiplog up), which replaces its views"
+    reason = read_model.mismatch_reason(place, read_model.info_of_file(connection), remedy)
+    if reason is not None:
+        _close_file(connection)
+        raise QueryError("internal", reason)
 
 
 def _close_file(connection: "duckdb.DuckDBPyConnection") -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import zmq
 
+from chiplog_client import read_model
 from chiplog_client.results.result import QueryError
 from chiplog_schemas.addresses import is_ipv6
 from chiplog_schemas.codec import CodecError
@@ -72,6 +73,7 @@ class CollectorConnection:
     def __init__(self, address: str, curve: ClientCurve | None = None) -> None:
         self._address = address
         self._curve = curve
+        self._peer_info: dict[str, Any] = {}  # what the collector reported when it answered a ping
         self.handshake_error = ""  # why the newest handshake failed
         self._has_failed = False
         self._pid = os.getpid()
@@ -129,6 +131,7 @@ class CollectorConnection:
         while (answer := self._receive(deadline)) is not None:
             if answer.kind == QueryMessageKind.PONG and answer.id == id:
                 _check_versions(answer.info, self._address)
+                self._peer_info = answer.info
                 return True
         return False
 
@@ -151,6 +154,7 @@ class CollectorConnection:
         collector that does not know the query is a new one: the query is repeated, each time with a new ID, because the
         new collector also answers old pings, and such answers do not show whether it knows the repeated query.
         """
+        self._require_read_model(query)
         question = _Question(query, params, timeout_s, time_zone, bytes_max)
         try:
             query_messages.check_query_size(query)
@@ -349,6 +353,14 @@ class CollectorConnection:
     def _check_process(self) -> None:
         if self.is_inherited:  # safeguard: inherited-result-expired
             raise QueryError("expired", "this result belongs to the parent of this forked process; ask again here")
+
+    def _require_read_model(self, query: str) -> None:
+        """Raise QueryError if a query asks the read model of another version."""
+        if read_model.is_asked(query):  # safeguard: read-model-of-own-version
+            place = f"the collector at {self._address}"
+            reason = read_model.mismatch_reason(place, self._peer_info, "upgrade the collector, and restart it")
+            if reason is not None:
+                raise QueryError("internal", reason)
 
     def _poll_handshake(self) -> None:
         """Remember why a handshake failed; raise QueryError if it can never succeed."""

@@ -29,6 +29,7 @@ from chiplog_collector.query.kept_results import KeptResults
 from chiplog_collector.query.pending_request import PendingRequest, Submit
 from chiplog_collector.query.running import RunningQueries, digest_of
 from chiplog_collector.query.sql_guard import Connection, ForkedChild, SqlError, SqlGuardProcess, lock_down
+from chiplog_schemas._version import __version__
 from chiplog_schemas.addresses import ipc_path, is_ipc, is_loopback
 from chiplog_schemas.bounds import Limits
 from chiplog_schemas.limits import (
@@ -65,6 +66,7 @@ from chiplog_schemas.security.zap import (
     connection_of,
     receive,
 )
+from chiplog_schemas.sql import READS
 from chiplog_schemas.transport.router import TcpListenerThrottle, bind_any
 
 __all__ = ["QueryService", "lock_down"]
@@ -509,6 +511,8 @@ class QueryService:
                     "versions": list(QUESTION_VERSIONS),
                     "pid": os.getpid(),
                     "waiting": (peer, question.id) in self._pending_ids or (peer, question.id) in self._kept,
+                    "version": __version__,
+                    "reads": READS,
                 }
                 self._send_frames(socket, peer, query_messages.pong(question.id, info))
             elif question.kind == QueryMessageKind.ASK:

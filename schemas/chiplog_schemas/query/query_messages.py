@@ -7,7 +7,8 @@
     RESULT   [2, id, n_rows]  + Arrow IPC stream   the whole result
     ERROR    [3, id, kind, message]                one line; kind is one of ERROR_KINDS
     PING     [4, id]                               answered at once, also while queries run
-    PONG     [5, id, info]                         info: versions, pid, waiting: is your ASK of this id here
+    PONG     [5, id, info]                         info: versions, pid, waiting: is your ASK of this id here;
+                                                   version of chiplog, reads: the number of its read model
     MANAGE   [6, id, action, arguments]            a change to what was recorded, see requests.py
     DONE     [7, id, info]                         the change is applied, or the wait is over; info: a map
     READ     [8, id, digest, offset, bytes]        a part of a saved file, by the SHA-256 of its content

@@ -22,6 +22,7 @@ from chiplog_collector.query import service as query_module
 from chiplog_collector.query import sql_guard as examiner_module
 from chiplog_collector.query.demand import QueryDemand
 from chiplog_collector.query.service import QueryService, lock_down
+from chiplog_schemas._version import __version__
 from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import QUERIES_WAITING_MAX, QUERY_MEMORY_BYTES
@@ -29,6 +30,7 @@ from chiplog_schemas.query import query_messages
 from chiplog_schemas.query import result_sink as sink_module
 from chiplog_schemas.query.query_messages import ID_BYTES, QueryMessageKind
 from chiplog_schemas.query.result_file import ResultSpace
+from chiplog_schemas.sql import READS
 from chiplog_schemas.storage.content_files import content_path
 from tests.support.hand_written import empty_database
 from tests.support.query_client import (
@@ -514,6 +516,7 @@ def test_more_questions_than_may_wait_are_answered_busy_and_pings_at_once(servic
     pongs = [answer for answer in answers if answer.kind == QueryMessageKind.PONG]
     assert [pong.info["waiting"] for pong in pongs] == [True, False]
     assert pongs[0].info["pid"] == os.getpid()
+    assert (pongs[0].info["version"], pongs[0].info["reads"]) == (__version__, READS)
     later = {answer.id: answer for answer in (asker.receive() for _ in range(2 + len(waiting)))}
     assert all(later[id].error_kind == "timeout" for id in blockers)
     assert all(later[id].kind == QueryMessageKind.RESULT for id in waiting)

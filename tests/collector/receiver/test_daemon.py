@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import duckdb
 import pytest
 import zmq
 
@@ -298,6 +299,15 @@ def test_a_reader_applies_a_log_that_a_killed_collector_left(bare_node, embedded
     assert "has records that are not in the database; they are applied now" in capsys.readouterr().err
     assert not lock_holder_pid(bare_node.place.index_lock), "no process stays"
     assert bare_node.place.index.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_reader_replaces_the_views_of_an_older_version(bare_node, embedded, capsys) -> None:
+    bare_node.stop_collector()
+    with duckdb.connect(str(bare_node.place.index)) as database:
+        database.execute("DROP SCHEMA reads CASCADE")
+    with connect(dir=bare_node.root) as client:
+        assert client.sql("SELECT count(*) AS n FROM reads.names").rows()[0]["n"] > 0
+    assert "has the views of an older version of chiplog; they are replaced now" in capsys.readouterr().err
 
 
 @proves("reader-applies-log", "a reader applies records of a killed collector that the database lacks")

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from chiplog_client import connection as remote_module
-from chiplog_client.client import connect
+from chiplog_client.client import QueryError, connect
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.query_messages import QueryMessage, QueryMessageKind
 from tests.support.safeguard import proves
@@ -89,6 +89,25 @@ def test_pings_that_piled_up_while_there_was_no_collector_cost_one_repetition(co
             repeated = [question for question in seen if question.kind == QueryMessageKind.ASK]
             assert len(repeated) == 1
             collector.answer(query_messages.result(repeated[0].id, 1, one_row()))
+            assert asked.result().rows() == [{"a": 1}]
+
+
+@proves(
+    "read-model-of-own-version",
+    "a client of another version than the collector does not misread its views",
+    condition=False,
+)
+def test_an_older_collector_answers_users_and_is_named_to_its_own_readers(collector):
+    with ThreadPoolExecutor(1) as pool:
+        connected = pool.submit(connect, collector.address)
+        collector.admit()
+        with connected.result() as client:
+            with pytest.raises(
+                QueryError, match=rf"the collector at {collector.address} is another version of chiplog"
+            ):
+                client.sql("FROM reads.state", timeout_s=0.1)
+            asked = pool.submit(client.sql, "SELECT 1 AS a")
+            collector.answer(query_messages.result(collector.receive(QueryMessageKind.ASK).id, 1, one_row()))
             assert asked.result().rows() == [{"a": 1}]
 
 
