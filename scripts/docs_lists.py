@@ -14,7 +14,7 @@ import click
 import docs_imports
 
 from chiplog_cli.root import COMMANDS, chiplog
-from chiplog_schemas import bounds
+from chiplog_schemas import limit_settings
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -130,8 +130,8 @@ def _option(option: click.Option, context: click.Context) -> str:
 def bounds_table() -> str:
     """Return a table of the bounds that users may set: variable, default, least, most, who reads it, what it bounds."""
     lines = ["| variable | default | least | most | read by | what it bounds |", "|---|---|---|---|---|---|"]
-    defaults = bounds.Limits()
-    for variable, (least, most) in bounds.RANGES.items():
+    defaults = limit_settings.Limits()
+    for variable, (least, most) in limit_settings.RANGES.items():
         default = getattr(defaults, variable.removeprefix("CHIPLOG_").lower())
         readers, meaning = BOUNDS[variable]
         lines.append(f"| `{variable}` | {default:,} | {least:,} | {most:,} | {readers} | {meaning} |")

@@ -12,7 +12,7 @@ import pytest
 
 import chiplog
 from chiplog.recording.run import current_run
-from chiplog_schemas.bounds import RANGES
+from chiplog_schemas.limit_settings import RANGES
 from chiplog_schemas.paths import paths_for_root
 
 pytest.register_assert_rewrite("tests.support")  # before the imports below: an assertion there prints its values

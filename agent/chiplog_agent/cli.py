@@ -9,7 +9,7 @@ import click
 
 from chiplog_agent.pipeline.destination import choose_destination
 from chiplog_schemas.addresses import AddressError, check_bind
-from chiplog_schemas.bounds import LimitError, read_bounds
+from chiplog_schemas.limit_settings import LimitError, read_bounds
 from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_MIN_S, SAMPLE_INTERVAL_S
 from chiplog_schemas.paths import check_root, ensure_private_dir, paths_for_root, resolve_root
 from chiplog_schemas.process.daemon import keep_files_private, raise_fd_limit, reset_affinity

@@ -18,7 +18,7 @@ from chiplog_agent.ranks.former_place import FormerPlaceMover
 from chiplog_agent.ranks.origins import origin_of_living
 from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector, remove_stale_staging
 from chiplog_agent.stats.claims import Claims
-from chiplog_agent.stats.lease import SamplerLease
+from chiplog_agent.stats.sampler_lease import SamplerLease
 from chiplog_agent.stats.sampler_process import (
     DeviceEvent,
     DeviceStale,
@@ -50,7 +50,7 @@ from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.daemon import on_stop_signals, start_daemon_once
 from chiplog_schemas.process.file_lock import Lock, keep_lock, touch
 from chiplog_schemas.process.offload import Offload
-from chiplog_schemas.process.owners import remove_old
+from chiplog_schemas.process.pool_owners import remove_old
 from chiplog_schemas.process.procfs import boot_id
 from chiplog_schemas.protocol.actions import (
     DataReceived,

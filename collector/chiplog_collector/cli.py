@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from chiplog_schemas.addresses import AddressError, check_bind, port_after
-from chiplog_schemas.bounds import LimitError, read_bounds
+from chiplog_schemas.limit_settings import LimitError, read_bounds
 from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
 from chiplog_schemas.paths import Paths, paths_for_root, resolve_root
 from chiplog_schemas.process.daemon import keep_files_private, raise_fd_limit, reset_affinity

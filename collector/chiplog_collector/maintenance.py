@@ -14,12 +14,12 @@ import duckdb
 from rich.console import Console
 from rich.progress import Progress
 
-from chiplog_collector.index.facts import BY_SERIES, ORDERS
+from chiplog_collector.index.fact_tables import BY_SERIES, ORDERS
 from chiplog_collector.index.process import move_to_quarantine, rebuild_into
 from chiplog_collector.memory_limit import limit_memory
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
 from chiplog_schemas.atomic_file import sync_directory
-from chiplog_schemas.bounds import read_bounds
+from chiplog_schemas.limit_settings import read_bounds
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.sql import rollups_sql, tables_sql, views_sql
 from chiplog_schemas.storage.segment_format import log_owner

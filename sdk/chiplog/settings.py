@@ -16,8 +16,8 @@ from chiplog.safety.foreign_names import is_stand_in
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.torch.current_device import CurrentDevice
 from chiplog_schemas._version import __version__
-from chiplog_schemas.bounds import Limits
 from chiplog_schemas.interrupts import is_interrupt, raise_interrupt
+from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_MIN_S
 from chiplog_schemas.model.events import ProducerIdentity
 from chiplog_schemas.paths import Paths, resolve_root

@@ -13,8 +13,8 @@ import uvicorn
 
 from chiplog_page.app import build_app
 from chiplog_page.server.access import SESSION_S, Access
+from chiplog_page.server.access_checks import Gate
 from chiplog_page.server.connections import BoundedProtocol
-from chiplog_page.server.gate import Gate
 from chiplog_page.server.source import Source
 
 END_WAIT_S = 5.0

@@ -15,7 +15,7 @@ import pytest
 
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.block_builder import BlockBuilder
-from chiplog_schemas.model.changes import Action, Change, encode_change
+from chiplog_schemas.model.change_record import Action, Change, encode_change
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.query.execute import tables_found
 from chiplog_schemas.storage.record import Kind

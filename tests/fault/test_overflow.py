@@ -1,6 +1,6 @@
 """Overflow at every bound: produced = stored + declared lost, exactly, with the reason in `completeness` or `events`.
 
-Training never raises and never waits long. The bounds are made small by their variables (`chiplog_schemas.bounds`).
+Training never raises and never waits long. Variables make the bounds small (`chiplog_schemas.limit_settings`).
 """
 
 import io
@@ -20,8 +20,8 @@ import chiplog
 from chiplog.journal.journal import Journal
 from chiplog.journal.sender import SenderThread
 from chiplog_client.client import QueryError
-from chiplog_schemas.bounds import RANGES
 from chiplog_schemas.codec import pack, unpack
+from chiplog_schemas.limit_settings import RANGES
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, NAME_CHARS_MAX, RECORD_BYTES_MAX
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.storage.journal_dir import JournalReader, list_journals

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from chiplog_schemas.model.changes import Action, Change, encode_change
+from chiplog_schemas.model.change_record import Action, Change, encode_change
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import Rank
 from tests.support.index import Index

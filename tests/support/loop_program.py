@@ -26,8 +26,8 @@ from chiplog.journal import appender, journal, segment
 from chiplog.native.loader import hot_path
 from chiplog.recording.log import loop_calls, recorder
 from chiplog.timing import phases, steps
-from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import unpack
+from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.model.events import EventKind, decode
 from chiplog_schemas.storage.journal_dir import JournalReader
 from chiplog_schemas.storage.record import Record

@@ -19,7 +19,7 @@ from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.model.end_text import cause_of_exception
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT, awaits_status, read_status
 from chiplog_schemas.process.file_lock import kernel_lock_holder_pid
-from chiplog_schemas.process.owners import ended_well, is_alive
+from chiplog_schemas.process.pool_owners import ended_well, is_alive
 from chiplog_schemas.process.procfs import maps_file, program_of
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, JournalHead, decode_head
 

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from chiplog_collector.index.apply.state import Identified, Producer, Run, State
 from chiplog_collector.index.apply.write_batch import Batch, Columns, turn
-from chiplog_collector.index.facts import Facts
-from chiplog_collector.index.incoming import NAN_KEPT, Incoming
+from chiplog_collector.index.fact_tables import Facts
+from chiplog_collector.index.numpy_source import NAN_KEPT, Incoming
 from chiplog_collector.memory_limit import limit_memory
 from chiplog_schemas.model.block_format import BLOCK_VERSION
-from chiplog_schemas.model.changes import Action
+from chiplog_schemas.model.change_record import Action
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.query.duckdb_errors import is_refused_commit
 from chiplog_schemas.sql import MIGRATION, ROLLUPS, rollups_sql, tables_sql, views_sql

@@ -20,21 +20,21 @@ import zmq
 
 from chiplog_collector.index.apply.applier import Applier
 from chiplog_collector.index.apply.state import State
-from chiplog_collector.index.changes.change_desk import ChangeDesk
+from chiplog_collector.index.changes.change_queue import ChangeQueue
 from chiplog_collector.index.cleaning.checkpoints import Checkpoints
 from chiplog_collector.index.cleaning.log_cleaner import LogCleaner
 from chiplog_collector.index.cleaning.retention import Retention
 from chiplog_collector.index.database import Database, StaleDatabaseError, is_disk_error
 from chiplog_collector.memory_limit import bound_memory
-from chiplog_collector.query.demand import FLUSH_WAIT_S, QueryDemand
-from chiplog_collector.query.running import PAGE_BYTES, RunningQueries
+from chiplog_collector.query.flush_demand import FLUSH_WAIT_S, QueryDemand
 from chiplog_collector.query.sql_guard import ForkedChild
+from chiplog_collector.query.suspect_queries import PAGE_BYTES, RunningQueries
 from chiplog_collector.refusals import NAME as REFUSED_NAME
 from chiplog_collector.refusals import Refused, write_refused
 from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.backoff import Backoff
-from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.clock import now_us
+from chiplog_schemas.limit_settings import read_bounds
 from chiplog_schemas.limits import INDEX_FLUSH_ROWS, INDEX_LOCK_WAIT_S
 from chiplog_schemas.model.codes import QuarantineCode
 from chiplog_schemas.model.receipt import decode_receipt
@@ -365,8 +365,8 @@ def serve(
     if running.n_found:
         _log.warning("%d queries ran when the last index ended; each runs alone the next time", running.n_found)
     demand = QueryDemand(page, first_wait_s=first_wait_s)
-    desk = ChangeDesk(changes, demand.ask)
-    chores = _Chores(follower, desk, Retention(database.connection, bounds, desk.submit), place)
+    queue = ChangeQueue(changes, demand.ask)
+    chores = _Chores(follower, queue, Retention(database.connection, bounds, queue.submit), place)
     space = ResultSpace(place.collector)
     services = [
         QueryService(
@@ -379,7 +379,7 @@ def serve(
             demand,
             parser,
             place.files,
-            desk.submit,
+            queue.submit,
             space,
         )
         for address, parser in itertools.zip_longest(queries, parsers)
@@ -431,9 +431,9 @@ def serve(
 class _Chores:
     """What the writer does between two transactions: requests, retention, freeing the space of deleted data."""
 
-    def __init__(self, follower: LogFollower, desk: ChangeDesk, retention: Retention, place: Paths) -> None:
+    def __init__(self, follower: LogFollower, queue: ChangeQueue, retention: Retention, place: Paths) -> None:
         self._follower = follower
-        self._desk = desk
+        self._queue = queue
         self._retention = retention
         self._cleaner = LogCleaner(place.collector / "log", place.files)
         self._not_before = 0.0  # retention and cleaning; after an error of the disk
@@ -441,7 +441,7 @@ class _Chores:
     def after_step(self, is_behind: bool) -> None:
         """Continue. is_behind: there is more of the log to apply."""
         state, database, now = self._follower.state, self._follower.database, time.monotonic()
-        self._desk.turn(state, database.next_number, now, is_behind=is_behind)
+        self._queue.turn(state, database.next_number, now, is_behind=is_behind)
         if is_behind or now < self._not_before:
             return
         try:

@@ -4,7 +4,7 @@ import queue
 import threading
 from pathlib import Path
 
-from chiplog_collector.query.pending_request import PendingRequest
+from chiplog_collector.query.change_request import ChangeRequest
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.storage.content_files import read_content
 
@@ -14,14 +14,14 @@ class FileReader:
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
-        self._requests: queue.SimpleQueue[PendingRequest | None] = queue.SimpleQueue()  # bounded by the service
+        self._requests: queue.SimpleQueue[ChangeRequest | None] = queue.SimpleQueue()  # bounded by the service
         self._thread = threading.Thread(target=self._run, name="chiplog-files", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
-    def submit(self, request: PendingRequest) -> None:
+    def submit(self, request: ChangeRequest) -> None:
         """Read a part, and answer the request from the thread."""
         self._requests.put(request)
 

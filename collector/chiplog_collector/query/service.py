@@ -23,22 +23,22 @@ import duckdb
 import zmq
 
 from chiplog_collector.query.binding import bind_ipc
-from chiplog_collector.query.demand import QueryDemand
+from chiplog_collector.query.change_request import ChangeRequest, Submit
 from chiplog_collector.query.file_reader import FileReader
+from chiplog_collector.query.flush_demand import QueryDemand
 from chiplog_collector.query.kept_results import KeptResults
-from chiplog_collector.query.pending_request import PendingRequest, Submit
-from chiplog_collector.query.running import RunningQueries, digest_of
 from chiplog_collector.query.sql_guard import Connection, ForkedChild, SqlError, SqlGuardProcess, lock_down
+from chiplog_collector.query.suspect_queries import RunningQueries, digest_of
 from chiplog_schemas._version import __version__
 from chiplog_schemas.addresses import ipc_path, is_ipc, is_loopback
-from chiplog_schemas.bounds import Limits
+from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.limits import (
     FILES_LOOK_S,
     HEARTBEAT_INTERVAL_S,
     LINGER_MS,
     PEER_SILENT_S,
 )
-from chiplog_schemas.model.changes import RETENTION_ACTIONS
+from chiplog_schemas.model.change_record import RETENTION_ACTIONS
 from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.process.file_lock import file_id
 from chiplog_schemas.query import query_messages
@@ -304,8 +304,8 @@ class QueryService:
         self._demand = demand
         self._file_reader = FileReader(files)
         self._submit = submit
-        self._requests: list[PendingRequest] = []  # without an answer
-        self._request_answers: queue.SimpleQueue[tuple[PendingRequest, list[bytes]]] = queue.SimpleQueue()
+        self._requests: list[ChangeRequest] = []  # without an answer
+        self._request_answers: queue.SimpleQueue[tuple[ChangeRequest, list[bytes]]] = queue.SimpleQueue()
         self._space = space
         self._kept = KeptResults()
         self._answers_at_end = True
@@ -547,12 +547,12 @@ class QueryService:
             message = f"{len(self._requests)} requests are already waiting; try again later"
             self._send_frames(socket, peer, query_messages.failure(question.id, "busy", message))
         else:
-            request = PendingRequest(peer, received.visitor, question, time.monotonic(), self._request_answered)
+            request = ChangeRequest(peer, received.visitor, question, time.monotonic(), self._request_answered)
             self._pending_ids.add((peer, question.id))
             self._requests.append(request)
             self._submit(request)
 
-    def _request_answered(self, request: PendingRequest, frames: list[bytes]) -> None:
+    def _request_answered(self, request: ChangeRequest, frames: list[bytes]) -> None:
         self._request_answers.put((request, frames))
         self._wake()
 
@@ -571,7 +571,7 @@ class QueryService:
         if busy:
             self._send_frames(socket, peer, query_messages.failure(question.id, "busy", busy))
             return
-        request = PendingRequest(peer, received.visitor, question, time.monotonic(), self._request_answered)
+        request = ChangeRequest(peer, received.visitor, question, time.monotonic(), self._request_answered)
         self._pending_ids.add((peer, question.id))
         self._requests.append(request)
         self._file_reader.submit(request)  # safeguard: slow-file-answers-pings
@@ -719,7 +719,7 @@ class QueryService:
         self._note_read()
         return self._kept.keep((job.peer, job.id), result.file, result.n_rows, job.connection, time.monotonic())
 
-    def _send(self, socket: "zmq.Socket[bytes]", job: _Job | PendingRequest, frames: list[Any]) -> None:
+    def _send(self, socket: "zmq.Socket[bytes]", job: _Job | ChangeRequest, frames: list[Any]) -> None:
         self._pending_ids.discard((job.peer, job.id))
         gate, permit = self._gate, job.visitor.permit
         if gate is not None and permit is not None and not gate.is_still_allowed(permit, _DOMAIN, time.monotonic()):

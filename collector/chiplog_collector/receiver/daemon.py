@@ -21,7 +21,7 @@ from chiplog_collector.receiver.disk_space import DiskSpace
 from chiplog_collector.receiver.file_transfers import FileTransfers
 from chiplog_collector.receiver.index_process import IndexProcess
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
-from chiplog_collector.receiver.page import page_process
+from chiplog_collector.receiver.page_process import page_process
 from chiplog_collector.refusals import NAME as REFUSED_NAME
 from chiplog_collector.refusals import RECORDS_MAX, read_refused
 from chiplog_schemas.addresses import ipc_path

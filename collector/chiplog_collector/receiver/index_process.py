@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 
 from chiplog_collector.query.binding import listen_ipc
-from chiplog_collector.query.demand import is_queried, read_at
-from chiplog_collector.query.running import PAGE_BYTES
+from chiplog_collector.query.flush_demand import is_queried, read_at
+from chiplog_collector.query.suspect_queries import PAGE_BYTES
 from chiplog_collector.receiver.child_process import ChildProcess
 from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.limits import FILES_LOOK_S, QUERY_TIMEOUT_S

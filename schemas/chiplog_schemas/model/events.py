@@ -249,7 +249,7 @@ class ProducerIdentity:
     error_file: str | None = field(default=None, metadata=_AGENT_ONLY)
     # µs since the boot of its machine, which no clock change affects; at its first identity.
     uptime: int | None = field(default=None, metadata=_AGENT)
-    # Of a daemonic child of multiprocessing: the parent that ends it; see owners.py.
+    # Of a daemonic child of multiprocessing: the parent that ends it; see pool_owners.py.
     owner: str | None = field(default=None, metadata=_AGENT)
     # Label of the process with an open run that started this rank, unless that process is a rank itself.
     parent: str | None = None

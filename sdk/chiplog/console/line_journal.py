@@ -7,8 +7,8 @@ from typing import Any
 
 from chiplog.journal.factory import open_journal
 from chiplog.journal.sender import SenderThread
-from chiplog_schemas.bounds import Limits
 from chiplog_schemas.clock import now_us
+from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.paths import Paths
 

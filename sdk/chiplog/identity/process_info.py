@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from chiplog.identity.identity import ProcessFacts, SpawnPosition
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.process.inherited_run import process_fingerprint, stale_variables, start_ticks
-from chiplog_schemas.process.owners import name_of
+from chiplog_schemas.process.pool_owners import name_of
 from chiplog_schemas.process.procfs import boot_id
 
 _SPAWN = ("torch.multiprocessing.spawn", "_wrap")  # the function that each process of mp.spawn() runs

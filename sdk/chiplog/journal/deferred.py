@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from threading import RLock
 from typing import Protocol
 
+from chiplog.journal.event_sink import EventSink
 from chiplog.journal.journal import Journal
-from chiplog.journal.null import EventSink
 from chiplog_schemas.interrupts import is_interrupt
 
 _LOOK_AGAIN_S = 0.001  # poll interval while finish() waits for a device

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from chiplog.journal.journal import Journal
-from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import pack
+from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.model.events import PRODUCER_BYTES, EventKind, encode
 from chiplog_schemas.paths import Paths, check_root
 

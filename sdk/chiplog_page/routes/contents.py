@@ -8,7 +8,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from chiplog_client.reads.media.shown_types import shown_type
-from chiplog_page.server.gate import FRAME_ANCESTORS
+from chiplog_page.server.access_checks import FRAME_ANCESTORS
 from chiplog_page.server.source import Source
 
 # A player reads a range as slowly as it plays. A short answer is read at once, and holds no client of the source.

@@ -20,12 +20,12 @@ import chiplog_schemas.model.block_decoder as block_decoder_module
 from chiplog_client.connection import CollectorConnection
 from chiplog_client.results.result import QueryError
 from chiplog_collector.cli import collector
-from chiplog_collector.index.changes.change_desk import ChangeDesk
+from chiplog_collector.index.changes.change_queue import ChangeQueue
 from chiplog_collector.index.cleaning.checkpoints import Checkpoints
-from chiplog_collector.index.facts import Facts
+from chiplog_collector.index.fact_tables import Facts
 from chiplog_collector.index.process import main, open_index, quarantine_database
-from chiplog_collector.query import demand as demand_module
-from chiplog_collector.query.demand import QueryDemand
+from chiplog_collector.query import flush_demand as demand_module
+from chiplog_collector.query.flush_demand import QueryDemand
 from chiplog_collector.receiver import daemon as receiver_module
 from chiplog_schemas.limits import QUERIED_FOR_S
 from chiplog_schemas.model.events import EventKind
@@ -219,7 +219,7 @@ def test_a_disk_that_refuses_to_show_what_is_old_costs_nothing_else(index: Index
             turns.append(1.0)
             raise duckdb.IOException("IO Error: Could not read file: Input/output error")
 
-    chores = index_module._Chores(follower, ChangeDesk(), Refusing(), place)  # type: ignore[arg-type]
+    chores = index_module._Chores(follower, ChangeQueue(), Refusing(), place)  # type: ignore[arg-type]
     for _ in range(3):
         chores.after_step(False)
     chores.close()

@@ -5,8 +5,8 @@ import os
 import queue
 from pathlib import Path
 
+from chiplog_collector.query.change_request import ChangeRequest
 from chiplog_collector.query.file_reader import FileReader
-from chiplog_collector.query.pending_request import PendingRequest
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.query_messages import ID_BYTES
 from chiplog_schemas.security.zap import AuthenticatedClient
@@ -15,9 +15,9 @@ from chiplog_schemas.storage.content_files import content_path
 Answers = "queue.SimpleQueue[list[bytes]]"
 
 
-def request(digest: bytes, offset: int, n_bytes: int, answers: Answers) -> PendingRequest:
+def request(digest: bytes, offset: int, n_bytes: int, answers: Answers) -> ChangeRequest:
     question = query_messages.parse(query_messages.read_file(os.urandom(ID_BYTES), digest, offset, n_bytes))
-    return PendingRequest(b"peer", AuthenticatedClient(True), question, 0.0, lambda _, frames: answers.put(frames))
+    return ChangeRequest(b"peer", AuthenticatedClient(True), question, 0.0, lambda _, frames: answers.put(frames))
 
 
 def test_a_part_of_a_file_its_absence_and_a_file_that_cannot_be_read_are_answered_in_order(tmp_path: Path) -> None:

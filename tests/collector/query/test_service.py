@@ -20,11 +20,11 @@ import zmq
 from chiplog_collector.query import file_reader
 from chiplog_collector.query import service as query_module
 from chiplog_collector.query import sql_guard as examiner_module
-from chiplog_collector.query.demand import QueryDemand
+from chiplog_collector.query.flush_demand import QueryDemand
 from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas._version import __version__
-from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import pack
+from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.limits import QUERIES_WAITING_MAX, QUERY_MEMORY_BYTES
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query import result_sink as sink_module

@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from chiplog_client.client import NoDataError, connect
-from chiplog_collector.query.demand import QueryDemand
+from chiplog_collector.query.flush_demand import QueryDemand
 from chiplog_collector.receiver import agent_liveness as presence_module
 from chiplog_collector.receiver import daemon as receiver_module
 from chiplog_collector.receiver.agent_liveness import CLEAN_EXIT_GRACE_S, MISSED_AFTER_S

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from chiplog_collector.index import facts as facts_module
+from chiplog_collector.index import fact_tables as facts_module
 from tests.support.collector_log import Rank, block_of, whole
 from tests.support.index import Index
 

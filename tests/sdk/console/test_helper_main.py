@@ -18,7 +18,7 @@ import chiplog
 import chiplog_schemas
 from chiplog.console import helper_main
 from chiplog.console.shared_counters import SharedCounters
-from chiplog_schemas.bounds import Limits
+from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from tests.support.journals import read_events

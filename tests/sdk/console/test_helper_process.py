@@ -14,7 +14,7 @@ from chiplog.console import helper_process
 from chiplog.console.helper_process import OUTPUT, HelperProcess
 from chiplog.console.shared_counters import SharedCounters
 from chiplog.console.stream_fds import StreamFds
-from chiplog_schemas.bounds import Limits
+from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.process.exit_status import STATUS_NAME
 from tests.support.console import recorded, run_script

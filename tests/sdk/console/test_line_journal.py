@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chiplog.console.line_journal import ConsoleJournal
-from chiplog_schemas.bounds import Limits
+from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.limits import MIB
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chiplog.journal.factory import open_journal
-from chiplog_schemas.bounds import Limits
+from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import paths_for_root
 from tests.support.journals import read_events

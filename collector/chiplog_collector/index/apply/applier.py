@@ -10,7 +10,7 @@ import numpy as np
 
 from chiplog_collector.index.apply.apply_context import QUARANTINE_BYTES_MAX, REASON_CHARS_MAX, ApplyContext
 from chiplog_collector.index.apply.authorization import NodeAuthorization
-from chiplog_collector.index.apply.changes import Changes
+from chiplog_collector.index.apply.change_handlers import Changes
 from chiplog_collector.index.apply.event_handlers import EventHandlers, Row, rows_of
 from chiplog_collector.index.apply.label_checks import LabelChecks
 from chiplog_collector.index.apply.ledger import Ledger
@@ -23,7 +23,7 @@ from chiplog_schemas.codec import CodecError, short_repr, unpack
 from chiplog_schemas.limits import SEQ_END
 from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.model.block_format import OPAQUE, BlockError, NewerBlockError
-from chiplog_schemas.model.changes import decode_change
+from chiplog_schemas.model.change_record import decode_change
 from chiplog_schemas.model.codes import QuarantineCode
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.model.receipt import Receipt, RestrictedSender, decode_receipt

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 
 import duckdb
 
-from chiplog_collector.query.pending_request import PendingRequest
-from chiplog_schemas.bounds import Limits
-from chiplog_schemas.model.changes import REQUEST_ID_BYTES, Action
+from chiplog_collector.query.change_request import ChangeRequest
+from chiplog_schemas.limit_settings import Limits
+from chiplog_schemas.model.change_record import REQUEST_ID_BYTES, Action
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.query_messages import QueryMessage, QueryMessageKind
 from chiplog_schemas.security.zap import LOCAL
@@ -36,7 +36,7 @@ class Retention:
     """Requests what the settings of a collector ask for. submit: passes a request on. One thread: the writer's."""
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, bounds: Limits, submit: Callable[[PendingRequest], None]
+        self, connection: duckdb.DuckDBPyConnection, bounds: Limits, submit: Callable[[ChangeRequest], None]
     ) -> None:
         self._connection = connection
         self._run_days = bounds.retention_days
@@ -92,7 +92,7 @@ class Retention:
         return None if found is None else int(found)
 
     def _request(self, action: Action, arguments: Mapping[str, object], what: str) -> None:
-        def answered(_: PendingRequest, frames: list[bytes]) -> None:
+        def answered(_: ChangeRequest, frames: list[bytes]) -> None:
             self._n_open -= 1
             answer = query_messages.parse(frames)
             if answer.kind == QueryMessageKind.DONE:
@@ -104,7 +104,7 @@ class Retention:
         self._n_open += 1
         id = os.urandom(REQUEST_ID_BYTES)
         question = QueryMessage(QueryMessageKind.MANAGE, id, action=action.value, arguments=dict(arguments))
-        self._submit(PendingRequest(b"", LOCAL, question, time.monotonic(), answered))
+        self._submit(ChangeRequest(b"", LOCAL, question, time.monotonic(), answered))
 
 
 def _full_hour(time_us: int) -> int:

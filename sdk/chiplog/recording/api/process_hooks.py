@@ -15,7 +15,7 @@ from chiplog.recording.ends.failures import attach_context, exit_status_of
 from chiplog.recording.run import current_run
 from chiplog.recording.run.current_run import all_runs, open_runs
 from chiplog_schemas.paths import paths_for_root
-from chiplog_schemas.process.owners import note_good_end
+from chiplog_schemas.process.pool_owners import note_good_end
 from chiplog_schemas.process.recording_dir import recording_dir
 
 _OPTIMIZED = 0x1  # CO_OPTIMIZED of inspect: a function. Its frame would keep its variables alive

@@ -10,7 +10,7 @@ from math import hypot, isfinite
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
-from chiplog.journal.null import EventSink
+from chiplog.journal.event_sink import EventSink
 from chiplog.native.loader import hot_path
 from chiplog.safety.diagnostics import Diagnostics
 from chiplog.safety.dynamo import dynamo_disable

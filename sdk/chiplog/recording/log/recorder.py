@@ -8,7 +8,7 @@ from time import monotonic, perf_counter, sleep, time_ns
 from typing import Any
 
 from chiplog.journal.deferred import DeferredEvents
-from chiplog.journal.null import LazyJournal, NullJournal
+from chiplog.journal.event_sink import LazyJournal, NullJournal
 from chiplog.recording.log.loop_calls import NO_STEP, STEP_MAX, LoopCalls
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import Diagnostic, Diagnostics, error_text
@@ -31,9 +31,9 @@ from chiplog.torch.watch import Watch
 from chiplog.values.logged_values import LoggedValues
 from chiplog.values.media_value import MediaValue
 from chiplog.values.metrics import DeviceScalar, Histogram, Media, flatten
-from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import pack, packer
 from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.limits import KEY_BYTES_MAX
 from chiplog_schemas.model.events import EventKind, encode
 

@@ -15,9 +15,9 @@ from chiplog.identity.inherited_env import restore_environ
 from chiplog.identity.launch_cache import store
 from chiplog.identity.process_info import host_name, node_name
 from chiplog.identity.rendezvous import Agreement, RunIdRendezvous, is_in_group
+from chiplog.journal.event_sink import EventSink, LazyJournal, NullJournal
 from chiplog.journal.factory import open_journal
 from chiplog.journal.journal import Journal
-from chiplog.journal.null import EventSink, LazyJournal, NullJournal
 from chiplog.journal.sender import SenderThread
 from chiplog.recording.ends.exit_status import ExitStatus, close, run_all
 from chiplog.recording.ends.failures import cause_of, exit_status_of, failure_detail, failure_reason
@@ -52,7 +52,7 @@ from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.process.descriptors import never_destroy
-from chiplog_schemas.process.owners import announce
+from chiplog_schemas.process.pool_owners import announce
 from chiplog_schemas.storage.content_files import ANY_LABEL_FOLDER
 
 _ASK_WAIT_S = FINISH_WAIT_S / 2  # part of finish()'s time: for the group's answer, if the rank has none yet

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from chiplog.integrations.adapter import as_wandb
-from chiplog.recording.api.launcher import LaunchedRun
+from chiplog.recording.api.command_run import LaunchedRun
 from chiplog_cli.commands.run.command_process import CommandError, SignalForwarder, find_program
 from chiplog_cli.options import checked_run_id
 

@@ -6,7 +6,7 @@ import pytest
 
 from chiplog_collector.index.apply.imports import parse_part
 from chiplog_schemas.model.block_builder import BlockBuilder
-from chiplog_schemas.model.changes import Action, Change, encode_change
+from chiplog_schemas.model.change_record import Action, Change, encode_change
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.storage.record import Kind
 from tests.schemas.make_vectors import EVENTS

@@ -27,7 +27,7 @@ from chiplog_collector.index.process import LogFollower
 from chiplog_collector.receiver.file_store import ContentStored, FileStore
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import CONTENT_AGE_S
-from chiplog_schemas.model.changes import Action
+from chiplog_schemas.model.change_record import Action
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.content_files import content_path
 from chiplog_schemas.storage.record import Kind, Record

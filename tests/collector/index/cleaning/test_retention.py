@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from chiplog_collector.index.changes.requests import plan_request
+from chiplog_collector.index.changes.change_plan import plan_request
 from chiplog_collector.index.cleaning.retention import INTERVAL_S, Retention
-from chiplog_collector.query.pending_request import PendingRequest
-from chiplog_schemas.bounds import Limits
+from chiplog_collector.query.change_request import ChangeRequest
 from chiplog_schemas.codec import pack
-from chiplog_schemas.model.changes import encode_change
+from chiplog_schemas.limit_settings import Limits
+from chiplog_schemas.model.change_record import encode_change
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.storage.record import Kind
@@ -36,7 +36,7 @@ class Desk:
         self.index = index
         self.asked: list[tuple[str, dict[str, object]]] = []
 
-    def submit(self, request: PendingRequest) -> None:
+    def submit(self, request: ChangeRequest) -> None:
         question = request.question
         self.asked.append((question.action, question.arguments))
         plan = plan_request(self.index.follower.state, question.id, question.action, question.arguments)
@@ -132,7 +132,7 @@ def test_with_zeros_everything_is_kept_as_it_came(desk: Desk) -> None:
     new="self._due_at = 0.0",
 )
 def test_a_request_that_waits_is_not_repeated(desk: Desk) -> None:
-    asked: list[PendingRequest] = []
+    asked: list[ChangeRequest] = []
     retention = Retention(desk.index.database.connection, limits(retention_days=90), asked.append)
     retention.turn({}, 1_000.0, START_US)
     retention.turn({}, 1_000.0 + INTERVAL_S, START_US)

@@ -19,7 +19,7 @@ from chiplog_collector.index.apply.registry import plain_fields
 from chiplog_collector.index.apply.state import Producer, Run, State
 from chiplog_collector.index.apply.validation import json_of
 from chiplog_schemas.codec import CodecError, short_repr
-from chiplog_schemas.model.changes import (
+from chiplog_schemas.model.change_record import (
     CHANGE_BYTES_MAX,
     EDITABLE_FIELDS,
     REQUEST_ID_BYTES,

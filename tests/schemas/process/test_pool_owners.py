@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from chiplog_schemas.process.owners import announce, ended_well, is_alive, name_of, note_good_end, remove_old
+from chiplog_schemas.process.pool_owners import announce, ended_well, is_alive, name_of, note_good_end, remove_old
 
 
 def test_a_good_end_is_noted_only_where_a_worker_asked(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from chiplog_collector.query.running import QUERIED_AT, READ_AT
+from chiplog_collector.query.suspect_queries import QUERIED_AT, READ_AT
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_INTERVAL_SLOW_S, QUERIED_FOR_S
 
 # How long a query waits for its flush. An index that keeps up applies one interval's records in less than the interval.

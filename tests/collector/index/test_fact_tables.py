@@ -7,9 +7,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from chiplog_collector.index import facts as facts_module
+from chiplog_collector.index import fact_tables as facts_module
 from chiplog_collector.index.database import Database
-from chiplog_collector.index.facts import Facts
+from chiplog_collector.index.fact_tables import Facts
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.sql import rollups_sql

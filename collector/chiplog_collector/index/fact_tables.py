@@ -9,7 +9,7 @@ any moment each row is in one of the two tables.
 import duckdb
 
 from chiplog_collector.index.apply.write_batch import Columns
-from chiplog_collector.index.incoming import NAN_KEPT, Incoming
+from chiplog_collector.index.numpy_source import NAN_KEPT, Incoming
 from chiplog_schemas.sql import levels_sql, merged_series_sql, series_sql
 
 PIECE_ROWS = 2_000_000  # to sort at once: a tenth of the memory for queries

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chiplog_collector.query.pending_request import PendingRequest
+from chiplog_collector.query.change_request import ChangeRequest
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.security.zap import LOCAL
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.pure
 
 def test_two_requests_with_one_id_are_two() -> None:
     question = query_messages.parse(query_messages.wait_for(b"8 bytes!", 1, 1.0))
-    first, second = (PendingRequest(b"peer", LOCAL, question, 0.0, lambda *_: None) for _ in range(2))
+    first, second = (ChangeRequest(b"peer", LOCAL, question, 0.0, lambda *_: None) for _ in range(2))
     assert first.id == second.id == b"8 bytes!"
     assert first != second
     waiting = [first, second]

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from chiplog_collector.query import demand as demand_module
-from chiplog_collector.query.demand import FLUSH_SHARED_S, QueryDemand, is_queried
-from chiplog_collector.query.running import PAGE_BYTES, QUERIED_AT, RunningQueries, digest_of
+from chiplog_collector.query import flush_demand as demand_module
+from chiplog_collector.query.flush_demand import FLUSH_SHARED_S, QueryDemand, is_queried
+from chiplog_collector.query.suspect_queries import PAGE_BYTES, QUERIED_AT, RunningQueries, digest_of
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_INTERVAL_SLOW_S, QUERIED_FOR_S
 from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S

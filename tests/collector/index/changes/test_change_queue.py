@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from chiplog_collector.index.changes import change_desk
-from chiplog_collector.index.changes.change_desk import CHANGE_WAIT_S, ChangeDesk
-from chiplog_collector.query.pending_request import PendingRequest
+from chiplog_collector.index.changes import change_queue
+from chiplog_collector.index.changes.change_queue import CHANGE_WAIT_S, ChangeQueue
+from chiplog_collector.query.change_request import ChangeRequest
 from chiplog_collector.query.service import QueryService, lock_down
-from chiplog_schemas.model.changes import decode_change
+from chiplog_schemas.model.change_record import decode_change
 from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.query_messages import ID_BYTES, QueryMessage, QueryMessageKind
@@ -37,13 +37,13 @@ class World:
         self.index = index
         self.receiver, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel = channel
-        self.desk = ChangeDesk(channel)
+        self.desk = ChangeQueue(channel)
         self.answers: list[QueryMessage] = []
 
     def submit(self, frames: list[bytes], now: float = 0.0) -> None:
         question = query_messages.parse(frames)
         said = lambda request, answer: self.answers.append(query_messages.parse(answer))  # noqa: E731
-        self.desk.submit(PendingRequest(b"peer", LOCAL, question, now, said))
+        self.desk.submit(ChangeRequest(b"peer", LOCAL, question, now, said))
 
     def edit(self, number: int, name: str = "n", run: str = "r") -> bytes:
         id = number.to_bytes(ID_BYTES, "big")
@@ -103,7 +103,7 @@ def test_a_request_that_is_sent_again_after_a_restart_is_carried_out_once(world:
     world.turn()
     assert world.take_log() == 1
     world.index.reopen()
-    world.desk = ChangeDesk(world.channel)
+    world.desk = ChangeQueue(world.channel)
     world.edit(1)
     world.turn()
     assert [answer.kind for answer in world.answers] == [QueryMessageKind.DONE]
@@ -146,7 +146,7 @@ def test_a_request_that_breaks_the_plan_costs_itself(world: World, monkeypatch: 
         raise RecursionError("too deep")
 
     with monkeypatch.context() as patch:
-        patch.setattr(change_desk, "plan_request", plan)
+        patch.setattr(change_queue, "plan_request", plan)
         world.edit(1)
         world.turn()
     assert [(a.error_kind, a.message) for a in world.answers] == [("internal", "RecursionError: too deep")]
@@ -157,7 +157,7 @@ def test_a_request_that_breaks_the_plan_costs_itself(world: World, monkeypatch: 
 
 def test_without_a_channel_changes_are_refused_and_waits_answered(index: Index) -> None:
     world = World(index)
-    world.desk = ChangeDesk()
+    world.desk = ChangeQueue()
     world.edit(1)
     world.submit(query_messages.wait_for(bytes(ID_BYTES), 0, 1.0))
     world.turn()

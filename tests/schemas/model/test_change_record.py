@@ -3,7 +3,7 @@
 import pytest
 
 from chiplog_schemas.codec import pack
-from chiplog_schemas.model.changes import EDITABLE_FIELDS, Action, Change, decode_change, encode_change
+from chiplog_schemas.model.change_record import EDITABLE_FIELDS, Action, Change, decode_change, encode_change
 
 pytestmark = pytest.mark.pure
 ID = b"8 bytes!"

@@ -8,7 +8,7 @@ from chiplog_schemas.security.zap import AuthenticatedClient
 
 
 @dataclass(eq=False, slots=True)
-class PendingRequest:
+class ChangeRequest:
     """A request without an answer yet.
 
     answer: sends the frames of the answer; called once, from any thread. arrived: CLOCK_MONOTONIC.
@@ -18,7 +18,7 @@ class PendingRequest:
     visitor: AuthenticatedClient
     question: QueryMessage
     arrived: float
-    answer: Callable[["PendingRequest", list[bytes]], None] = field(repr=False)
+    answer: Callable[["ChangeRequest", list[bytes]], None] = field(repr=False)
 
     @property
     def id(self) -> bytes:
@@ -26,4 +26,4 @@ class PendingRequest:
         return self.question.id
 
 
-Submit = Callable[[PendingRequest], None]  # passes a request to the writer, from any thread
+Submit = Callable[[ChangeRequest], None]  # passes a request to the writer, from any thread

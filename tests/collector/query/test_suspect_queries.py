@@ -3,7 +3,7 @@
 import math
 from random import Random
 
-from chiplog_collector.query.running import (
+from chiplog_collector.query.suspect_queries import (
     ENDS_MAX,
     FORGIVEN_AFTER_S,
     PAGE_BYTES,

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from chiplog.journal.null import LazyJournal, NullJournal
+from chiplog.journal.event_sink import LazyJournal, NullJournal
 from tests.support.waiting import WAIT_S
 
 

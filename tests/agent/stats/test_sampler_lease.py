@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_agent.stats.lease import SamplerLease
+from chiplog_agent.stats.sampler_lease import SamplerLease
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.hosts import Centre
 from tests.support.node import Node
@@ -61,7 +61,7 @@ def test_a_lease_is_of_one_boot_node_and_collector(boot: str) -> None:
 
 def test_a_lease_ends_with_a_killed_process_and_is_not_inherited(boot: str) -> None:
     script = (
-        "import os, sys, subprocess; from chiplog_agent.stats.lease import SamplerLease\n"
+        "import os, sys, subprocess; from chiplog_agent.stats.sampler_lease import SamplerLease\n"
         "lease = SamplerLease(sys.argv[1], 'n', 'c'); assert lease.poll(1.0) and lease.is_held\n"
         "child = subprocess.Popen(['sleep', '60'], close_fds=False); print(child.pid, flush=True); input()"
     )

@@ -6,7 +6,7 @@ from chiplog_collector.index.apply.apply_context import ApplyContext
 from chiplog_collector.index.apply.registry import RUN_COLUMNS, plain_fields
 from chiplog_collector.index.apply.validation import json_of, text_of, uuid_of
 from chiplog_schemas.codec import short_repr
-from chiplog_schemas.model.changes import (
+from chiplog_schemas.model.change_record import (
     EDITABLE_FIELDS,
     VIEW_CHARS_MAX,
     VIEW_NAME_CHARS_MAX,

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from chiplog_collector.index.apply.state import State
-from chiplog_collector.index.changes.requests import RequestRefused, _part_id, plan_request
-from chiplog_schemas.model.changes import CHANGE_BYTES_MAX, Action, encode_change
+from chiplog_collector.index.changes.change_plan import RequestRefused, _part_id, plan_request
+from chiplog_schemas.model.change_record import CHANGE_BYTES_MAX, Action, encode_change
 from chiplog_schemas.model.events import EventKind
 from tests.support.collector_log import Rank, apply, whole
 from tests.support.safeguard import proves

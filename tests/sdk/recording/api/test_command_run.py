@@ -5,7 +5,7 @@ import os
 import pytest
 
 from chiplog.identity.process_info import node_name
-from chiplog.recording.api.launcher import LaunchedRun
+from chiplog.recording.api.command_run import LaunchedRun
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.process.inherited_run import LAUNCHER, PARENT_RUN, decode_inherited
 from tests.support.launcher_environ import slurm

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from chiplog_collector.index.apply.state import State
-from chiplog_collector.index.changes.requests import Plan, RequestRefused, plan_request
-from chiplog_collector.query.pending_request import PendingRequest
-from chiplog_schemas.model.changes import encode_change
+from chiplog_collector.index.changes.change_plan import Plan, RequestRefused, plan_request
+from chiplog_collector.query.change_request import ChangeRequest
+from chiplog_schemas.model.change_record import encode_change
 from chiplog_schemas.query import query_messages
 
 CHANGE_WAIT_S = 30.0  # for a record to be synced and applied; a disk that refuses may take longer
@@ -22,7 +22,7 @@ _log = logging.getLogger("chiplog.index")
 _LATE = "the change is not applied yet, because the collector's log cannot be written or is behind; ask again later"
 
 
-class ChangeDesk:
+class ChangeQueue:
     """Carries out changes, one request at a time. channel: to the receiver; None: there is none, and all are refused.
 
     wake: called after each submission, from the submitting thread.
@@ -31,15 +31,15 @@ class ChangeDesk:
     def __init__(self, channel: socket.socket | None = None, wake: Callable[[], Any] = lambda: None) -> None:
         self._channel = channel
         self._wake = wake
-        self._submitted: queue.SimpleQueue[PendingRequest] = queue.SimpleQueue()
-        self._waiting: deque[PendingRequest] = deque()  # for the current change to end
-        self._waits: list[PendingRequest] = []  # for a position in the log
-        self._current: PendingRequest | None = None
+        self._submitted: queue.SimpleQueue[ChangeRequest] = queue.SimpleQueue()
+        self._waiting: deque[ChangeRequest] = deque()  # for the current change to end
+        self._waits: list[ChangeRequest] = []  # for a position in the log
+        self._current: ChangeRequest | None = None
         self._plan = Plan([])
         self._is_sent = False  # the first change of the plan is on its way
         self._has_begun = False  # the receiver has one of the plan's changes: the rest follows, however long it takes
 
-    def submit(self, request: PendingRequest) -> None:
+    def submit(self, request: ChangeRequest) -> None:
         """Take a request. Its `answer` is called once, later."""
         self._submitted.put(request)
         self._wake()
@@ -96,7 +96,7 @@ class ChangeDesk:
         request.answer(request, query_messages.failure(request.id, "busy", _LATE))
         return True
 
-    def _begin(self, request: PendingRequest, state: State) -> None:
+    def _begin(self, request: ChangeRequest, state: State) -> None:
         self._current, self._plan, self._is_sent, self._has_begun = request, Plan([]), False, False
         question = request.question
         try:

@@ -3,7 +3,7 @@
 import duckdb
 import numpy as np
 
-from chiplog_collector.index.incoming import NAN_KEPT, Incoming
+from chiplog_collector.index.numpy_source import NAN_KEPT, Incoming
 
 
 def test_each_insert_has_its_own_columns_and_none_stays() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas import limits
-from chiplog_schemas.bounds import RANGES, LimitError, Limits, read_bounds
+from chiplog_schemas.limit_settings import RANGES, LimitError, Limits, read_bounds
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "configuration.md"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.codec import pack
-from chiplog_schemas.model.changes import Action
+from chiplog_schemas.model.change_record import Action
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
 from tests.support.changes import at_once_and_one_by_one, change, deletion, logged
