@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from chiplog_collector.index.fact_tables import BY_SERIES, ORDERS
-from chiplog_collector.index.process import move_to_quarantine, rebuild_into
+from chiplog_collector.index.opening import move_to_quarantine, rebuild_into
 from chiplog_collector.memory_limit import limit_memory
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
 from chiplog_schemas.atomic_file import sync_directory

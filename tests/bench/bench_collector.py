@@ -11,7 +11,7 @@ import numpy as np
 import zmq
 
 from chiplog_collector.index.database import Database
-from chiplog_collector.index.process import LogFollower
+from chiplog_collector.index.follower import LogFollower
 from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import INDEX_FLUSH_ROWS

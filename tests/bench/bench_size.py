@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chiplog_collector.index.process import rebuild_into
+from chiplog_collector.index.opening import rebuild_into
 from chiplog_collector.maintenance import compact
 from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_schemas.codec import pack

@@ -23,7 +23,8 @@ from chiplog.journal.journal import Journal
 from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.pipeline.spool import DAMAGED, TRIMMED, Spool
 from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector
-from chiplog_collector.index.process import LogFollower, open_index, quarantine_database
+from chiplog_collector.index.follower import LogFollower
+from chiplog_collector.index.opening import open_index, quarantine_database
 from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_collector.receiver.daemon import ReceiverDaemon, ReceiverSettings
 from chiplog_schemas.codec import pack

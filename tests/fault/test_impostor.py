@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_collector.index.apply import authorization
-from chiplog_collector.index.process import LogFollower
+from chiplog_collector.index.follower import LogFollower
 from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind, encode

@@ -157,7 +157,7 @@ def test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models(round
 @pytest.mark.soak
 def test_what_was_decided_is_the_same_after_restarts_of_the_index_and_a_rebuild(tmp_path: Path, rounds: Rounds) -> None:
     """Invariant: the config that SQL shows is the model's holder's, and a rebuild shows the same in every view."""
-    from chiplog_collector.index.process import LogFollower
+    from chiplog_collector.index.follower import LogFollower
 
     for seed in rounds(1):
         chooser = random.Random(seed)

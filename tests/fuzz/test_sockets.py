@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from chiplog_collector.index.process import _FLUSH_BYTES
+from chiplog_collector.index.follower import _FLUSH_BYTES
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import MIB, SESSIONS_MAX
 from chiplog_schemas.model.events import IDENTITY_FIELDS

@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 
 from chiplog_collector.index.database import Database
-from chiplog_collector.index.process import LogFollower
+from chiplog_collector.index.follower import LogFollower
 from chiplog_schemas.query.execute import tables_found
 from chiplog_schemas.query.query_messages import allow_contents, disable_faulty_optimizers
 from chiplog_schemas.storage.record import Kind

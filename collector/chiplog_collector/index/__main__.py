@@ -1,4 +1,4 @@
-"""`python -m chiplog_collector.index`: the process that the receiver, or a reader, starts. See process.py."""
+"""`python -m chiplog_collector.index`: the process that the receiver, or a reader, starts. See daemon.py."""
 
 import os
 import sys
@@ -7,6 +7,6 @@ from chiplog_collector.memory_limit import ALLOCATOR_SETTING
 
 if __name__ == "__main__":
     os.environ.update(ALLOCATOR_SETTING)  # safeguard: index-frees-memory
-    from chiplog_collector.index.process import main  # imports DuckDB, whose allocator reads the variable once
+    from chiplog_collector.index.daemon import main  # imports DuckDB, whose allocator reads the variable once
 
     sys.exit(main(sys.argv[1:]))

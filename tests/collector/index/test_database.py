@@ -11,7 +11,7 @@ import chiplog_collector.index.database as database_module
 from chiplog_collector.index.apply.write_batch import Batch
 from chiplog_collector.index.database import Database, StaleDatabaseError
 from chiplog_collector.index.fact_tables import Facts
-from chiplog_collector.index.process import open_index, rebuild_into
+from chiplog_collector.index.opening import open_index, rebuild_into
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.block_builder import BlockBuilder
 from chiplog_schemas.model.events import EventKind

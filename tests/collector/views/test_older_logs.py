@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_collector.index.database import Database
-from chiplog_collector.index.process import LogFollower
+from chiplog_collector.index.follower import LogFollower
 from chiplog_schemas.storage.record import Record
 from chiplog_schemas.storage.segment_format import log_owner, read_segment
 from tests.support.safeguard import proves

@@ -23,7 +23,7 @@ from chiplog_collector.index.cleaning.log_cleaner import (
     restore_set_aside,
 )
 from chiplog_collector.index.database import Database
-from chiplog_collector.index.process import LogFollower
+from chiplog_collector.index.follower import LogFollower
 from chiplog_collector.receiver.file_store import ContentStored, FileStore
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import CONTENT_AGE_S

@@ -13,7 +13,7 @@ from chiplog_client.transfer.export_format import LATER_COLUMNS
 from chiplog_client.transfer.export_reader import ExportReader
 from chiplog_client.transfer.exporter import export_run
 from chiplog_client.transfer.import_blocks import ImportBlocks, derived_uuid
-from chiplog_collector.index.process import rebuild_into
+from chiplog_collector.index.opening import rebuild_into
 from chiplog_schemas.limits import RECORD_BYTES_MAX
 from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.model.events import EventKind

@@ -15,26 +15,26 @@ import duckdb
 import pytest
 
 import chiplog_collector.index.database as database_module
-import chiplog_collector.index.process as index_module
 import chiplog_schemas.model.block_decoder as block_decoder_module
 from chiplog_client.connection import CollectorConnection
 from chiplog_client.results.result import QueryError
 from chiplog_collector.cli import collector
+from chiplog_collector.index import daemon
 from chiplog_collector.index.changes.change_queue import ChangeQueue
 from chiplog_collector.index.cleaning.checkpoints import Checkpoints
-from chiplog_collector.index.fact_tables import Facts
-from chiplog_collector.index.process import main, open_index, quarantine_database
+from chiplog_collector.index.daemon import main
+from chiplog_collector.index.opening import open_index, quarantine_database
 from chiplog_collector.query import flush_demand as demand_module
 from chiplog_collector.query.flush_demand import QueryDemand
 from chiplog_collector.receiver import daemon as receiver_module
 from chiplog_schemas.limits import QUERIED_FOR_S
-from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.query.duckdb_errors import corruption_reason
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.watermark import Watermark
 from tests.support.collector_log import VIEWS, Rank, contents_of, receipt, whole
 from tests.support.index import Index
+from tests.support.index_file import never, put, set_aside_files
 from tests.support.lock_holder import lock_holder
 from tests.support.marks import everyday
 from tests.support.safeguard import proves
@@ -44,22 +44,6 @@ from tests.support.waiting import WAIT_S
 PAGE_BYTES = 4096
 
 
-def never(wait_s: float) -> bool:
-    return False
-
-
-def put(index: Index) -> Paths:
-    """Make the index, caught up, the one of a CHIPLOG_DIR, with the receiver's synced position."""
-    limit = index.log.next_number
-    place = place_of(index)
-    Watermark(place.collector / "synced", writable=True).set(limit)
-    return place
-
-
-def set_aside_files(place: Paths) -> list[Path]:
-    return sorted(place.collector.glob("index.duckdb.set-aside-*"))
-
-
 def lived(place: Paths) -> dict[str, list[str]] | str:
     """Live once as `serve` does, and return all views; or the damage met, for which the file is set aside."""
     follower = open_index(place, never)
@@ -67,7 +51,7 @@ def lived(place: Paths) -> dict[str, list[str]] | str:
     synced = Watermark(place.collector / "synced", writable=False)
     database = follower.database
     checkpoints = Checkpoints(database.checkpoint, lambda: math.inf, database.wal_bytes)
-    damage = index_module._follow(follower, synced, checkpoints, lambda: None, lambda: False, QueryDemand())
+    damage = daemon._follow(follower, synced, checkpoints, lambda: None, lambda: False, QueryDemand())
     found: dict[str, list[str]] = {}
     try:
         for view in () if damage else VIEWS:
@@ -84,55 +68,7 @@ def lived(place: Paths) -> dict[str, list[str]] | str:
 
 @pytest.fixture
 def ends_at_once(monkeypatch) -> None:
-    monkeypatch.setattr(index_module, "_input_ended", lambda wait_s, demand=None: True)
-
-
-# -- what passes is waited for --
-
-
-def test_a_full_disk_at_the_start_costs_a_healthy_file_nothing(index: Index, monkeypatch, caplog) -> None:
-    index.take(*everything(n_steps=5))
-    place = put(index)
-    original, pauses = database_module.views_sql, []
-
-    def refuse() -> str:
-        if len(pauses) < 3:
-            raise duckdb.IOException(f'IO Error: Could not write file "{place.index}": No space left on device')
-        return original()
-
-    monkeypatch.setattr(database_module, "views_sql", refuse)
-    follower = open_index(place, lambda wait_s: pauses.append(wait_s) or False)
-    assert follower.database.next_number > 0
-    follower.database.close()
-    assert not set_aside_files(place)
-    assert pauses == sorted(pauses)
-    assert len(pauses) == 3
-    assert [record.getMessage().count("No space left") for record in caplog.records] == [1], "logged once"
-
-
-def test_a_disk_that_is_full_when_the_file_is_made_leaves_nothing_to_set_aside(index: Index, monkeypatch) -> None:
-    place = put(index)
-    place.index.unlink()
-    tries = []
-    with monkeypatch.context() as patched:
-        patched.setattr(database_module, "tables_sql", lambda: "SELECT error('full')")
-        assert open_index(place, lambda wait_s: tries.append(1) or len(tries) == 3) is None
-    assert not place.index.exists()
-    follower = open_index(place, never)
-    follower.database.close()
-    assert not set_aside_files(place)
-
-
-def test_waiting_for_the_file_ends_with_standard_input(index: Index) -> None:
-    place = put(index)
-    hold = f"import duckdb; c = duckdb.connect({str(place.index)!r}); print('held', flush=True); input()"
-    holder = subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        assert holder.stdout.readline() == b"held\n"
-        assert open_index(place, lambda wait_s: True) is None
-    finally:
-        holder.communicate(b"\n")
-    assert not set_aside_files(place)
+    monkeypatch.setattr(daemon, "_input_ended", lambda wait_s, demand=None: True)
 
 
 @proves(
@@ -171,8 +107,8 @@ def test_an_index_waits_for_the_end_of_another(index: Index) -> None:
 def test_an_index_after_one_that_waited_too_long_still_lets_the_first_query_wait(tmp_path, monkeypatch) -> None:
     place = paths_for_root(tmp_path)
     waits: list[float] = []
-    monkeypatch.setattr(index_module, "INDEX_LOCK_WAIT_S", 0.1)
-    monkeypatch.setattr(index_module, "serve", lambda *given: waits.append(given[-1]) or 0)
+    monkeypatch.setattr(daemon, "INDEX_LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr(daemon, "serve", lambda *given: waits.append(given[-1]) or 0)
     with lock_holder(place.index_lock):
         held = main([str(tmp_path), "--after", "0", "--first-wait", "12"])
     assert main([str(tmp_path), "--after", str(held), "--first-wait", "12"]) == 0
@@ -189,7 +125,7 @@ def test_an_index_after_one_that_waited_too_long_still_lets_the_first_query_wait
     new="after_step(behind)",
 )
 def test_while_the_writer_is_held_the_database_counts_as_behind(index: Index, monkeypatch) -> None:
-    monkeypatch.setattr(index_module, "_input_ended", lambda wait_s, demand=None: False)
+    monkeypatch.setattr(daemon, "_input_ended", lambda wait_s, demand=None: False)
     index.take(*everything(n_steps=5))
     place = put(index)
     follower = open_index(place, never)
@@ -200,7 +136,7 @@ def test_while_the_writer_is_held_the_database_counts_as_behind(index: Index, mo
     told: list[bool] = []
     synced = Watermark(place.collector / "synced", writable=False)
     demand = QueryDemand()
-    index_module._follow(follower, synced, checkpoints, lambda: None, lambda: len(told) > 1, demand, told.append)
+    daemon._follow(follower, synced, checkpoints, lambda: None, lambda: len(told) > 1, demand, told.append)
     follower.database.close()
     demand.close()
     assert told == [True, True]
@@ -219,7 +155,7 @@ def test_a_disk_that_refuses_to_show_what_is_old_costs_nothing_else(index: Index
             turns.append(1.0)
             raise duckdb.IOException("IO Error: Could not read file: Input/output error")
 
-    chores = index_module._Chores(follower, ChangeQueue(), Refusing(), place)  # type: ignore[arg-type]
+    chores = daemon._Chores(follower, ChangeQueue(), Refusing(), place)  # type: ignore[arg-type]
     for _ in range(3):
         chores.after_step(False)
     chores.close()
@@ -229,24 +165,6 @@ def test_a_disk_that_refuses_to_show_what_is_old_costs_nothing_else(index: Index
 
 
 # -- what is damaged is set aside --
-
-
-def test_a_directory_named_like_a_lock_keeps_no_damaged_file_in_use(tmp_path) -> None:
-    inside = Index(tmp_path / "review-blocks")
-    place = put(inside)
-    place.index.write_bytes(b"no database" * 1000)
-    follower = open_index(place, lambda wait_s: True)
-    assert follower is not None
-    follower.database.close()
-    assert len(set_aside_files(place)) == 1
-
-
-def test_what_was_set_aside_is_never_overwritten_and_the_newest_two_are_kept(index: Index) -> None:
-    place = put(index)
-    for content in (b"one" * 99, b"two" * 99, b"three" * 99):
-        place.index.write_bytes(content)
-        open_index(place, never).database.close()
-    assert sorted(path.read_bytes()[:3] for path in set_aside_files(place)) == [b"thr", b"two"]
 
 
 @pytest.mark.full
@@ -290,20 +208,6 @@ def test_a_damaged_write_ahead_log_of_duckdb_costs_no_answer_either(index: Index
     (place.collector / "index.duckdb.wal").write_bytes(damaged)
     assert lived(place) == before
     assert set_aside_files(place)
-
-
-def test_damage_that_a_flush_meets_is_not_the_records_fault(index: Index, monkeypatch) -> None:
-    rank = Rank(0)
-    rank.log(1, a=1.0)
-
-    def refuse(self, table, columns):
-        raise duckdb.Error("Corrupt database file: computed checksum 1 does not match stored checksum 2")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Facts, "insert", refuse)
-        with pytest.raises(duckdb.Error, match="Corrupt database file"):
-            index.take(whole(rank))
-    assert index.sql("SELECT count(*) FROM base.quarantine") == [(0,)]
 
 
 def test_only_duckdbs_own_words_prove_damage() -> None:
@@ -363,27 +267,6 @@ def test_blocks_that_were_too_new_are_applied_after_the_upgrade(index: Index, mo
     assert len(set_aside_files(place)) == 1, "once"
 
 
-# -- how much at a time --
-
-
-@pytest.mark.parametrize("bound", ["rows", "bytes"])
-def test_a_flush_of_texts_is_bounded_too(index: Index, monkeypatch, bound) -> None:
-    monkeypatch.setattr(index_module, "_READ_BYTES", 1000)
-    monkeypatch.setattr(index_module, *{"rows": ("INDEX_FLUSH_ROWS", 30), "bytes": ("_FLUSH_BYTES", 3000)}[bound])
-    flushes = []
-    original = database_module.Database.write
-    monkeypatch.setattr(
-        database_module.Database, "write", lambda self, *rest: flushes.append(rest[0].n_events) or original(self, *rest)
-    )
-    ranks = [Rank(number) for number in range(10)]
-    for rank in ranks:
-        for step in range(10):
-            rank.say(EventKind.TEXT, step, "key", "text")
-    index.take(*(whole(rank) for rank in ranks))
-    assert sum(flushes) == 110
-    assert max(flushes) < 60
-
-
 # -- when clients ask --
 
 
@@ -397,7 +280,7 @@ class Writer:
         self.demand = QueryDemand(clock=lambda: time.monotonic() + self._quiet_s)
         checkpoints = Checkpoints(lambda: None, lambda: math.inf, lambda: 0)
         arguments = (index.follower, self.synced, checkpoints, lambda: None, lambda: False, self.demand)
-        self._thread = threading.Thread(target=index_module._follow, args=arguments)
+        self._thread = threading.Thread(target=daemon._follow, args=arguments)
         self._thread.start()
 
     def quiet(self) -> None:
@@ -524,7 +407,7 @@ def test_a_fault_of_ours_is_traced_once(tmp_path, monkeypatch, caplog) -> None:
         raise RuntimeError("ours")
 
     paths_for_root(tmp_path).collector.mkdir()
-    monkeypatch.setattr(index_module, "serve", fail)
+    monkeypatch.setattr(daemon, "serve", fail)
     monkeypatch.setattr(logging, "basicConfig", lambda **options: None)
     status = main([str(tmp_path)])
     main([str(tmp_path), "--after", str(status)])

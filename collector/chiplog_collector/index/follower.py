@@ -1,0 +1,212 @@
+"""Bring a database up to date with a log, transaction by transaction."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+
+from chiplog_collector.index.apply.applier import Applier
+from chiplog_collector.index.apply.state import State
+from chiplog_collector.index.database import Database, is_disk_error
+from chiplog_collector.refusals import NAME as REFUSED_NAME
+from chiplog_collector.refusals import Refused, write_refused
+from chiplog_schemas.limits import INDEX_FLUSH_ROWS
+from chiplog_schemas.model.codes import QuarantineCode
+from chiplog_schemas.model.receipt import decode_receipt
+from chiplog_schemas.query.duckdb_errors import corruption_reason
+from chiplog_schemas.storage.log_reader import LogReader
+from chiplog_schemas.storage.record import CorruptRange, Kind, Record
+
+_READ_BYTES = 8 << 20
+_FLUSH_BYTES = 32 << 20  # of the log per transaction: 200,000 rows of long texts would exhaust the memory
+_log = logging.getLogger("chiplog.index")
+
+
+class LogFollower:
+    """Brings a database up to date with a log, transaction by transaction."""
+
+    def __init__(self, database: Database, log_directory: Path) -> None:
+        self.database = database
+        self._directory = log_directory
+        self._reader = LogReader(log_directory)
+        self._refused_changed = True
+        self.reload()
+
+    def close(self) -> None:
+        """Close the log."""
+        self._reader.close()
+
+    def reload(self) -> None:
+        """Drop everything that is not in the database, and continue at its position."""
+        self._applier = Applier(self.database.load(), self._read_again)
+        self._read_from(self.database.next_number)
+        self._safe_number = self.database.next_number  # after the last receipt applied
+        self.read_number = self.database.next_number
+        self._expected: int | None = self.read_number  # number of the next record; None after damage
+        self._damage: list[CorruptRange] = []  # until the record after it: the position is one of records
+        self.records_read = 0
+        self.n_damages_read = 0
+        self.first_damage: str | None = None  # since `reload`, as text
+
+    def _read_from(self, number: int) -> None:
+        self._reader.close()
+        self._reader = LogReader(self._directory, number)
+
+    def _read(self, limit: int) -> list[Record | CorruptRange]:
+        """Return the next items of the log. Damage and missing numbers come before the record that follows them."""
+        items: list[Record | CorruptRange] = []
+        while not items and (found := self._reader.read(limit, _READ_BYTES)):
+            for item in found:
+                if isinstance(item, CorruptRange):
+                    self._damage.append(item)
+                    self._expected = None
+                    continue
+                if self._expected is not None and item.number > self._expected:
+                    gone = f"records {self._expected}..{item.number - 1} are not there"
+                    self._damage.append(CorruptRange(0, 0, gone))
+                self._expected = item.number + 1
+                self.records_read += 1
+                if self._damage:
+                    self._note_damage(self._damage)
+                    items += self._damage
+                    self._damage = []
+                items.append(item)
+        return items
+
+    def _read_again(self, number: int) -> Record | None:
+        reader = LogReader(self._directory, number)
+        try:
+            found = reader.read(number + 1, 1)
+        finally:
+            reader.close()
+        return next((item for item in found if isinstance(item, Record) and item.number == number), None)
+
+    @property
+    def state(self) -> State:
+        """The dimensions as the database has them, and what was applied and is not written yet."""
+        return self._applier.state
+
+    @property
+    def refused(self) -> dict[bytes, Refused]:
+        """The number of events that are kept without being applied, per sender."""
+        kept = self._applier.state.kept.items()
+        return {s: Refused(sum(n for _, n in records.values()), len(records)) for s, records in kept if records}
+
+    def report_refused(self) -> None:
+        """Write what is kept for the receiver, if it changed."""
+        if self._refused_changed:
+            self._refused_changed = False
+            write_refused(self._directory.parent / REFUSED_NAME, self.refused)
+
+    def _note_damage(self, damage: Sequence[CorruptRange]) -> None:
+        self.n_damages_read += len(damage)
+        if self.first_damage is None:
+            self.first_damage = damage[0].reason
+
+    def step(self, limit: int) -> int:
+        """Apply the log below `limit`, at most one flush of it; return the number of events written."""
+        rows_before, n_bytes = self._applier.batch.n_rows, 0
+        while self._applier.batch.n_rows - rows_before < INDEX_FLUSH_ROWS and n_bytes < _FLUSH_BYTES:
+            items = self._read(limit)
+            if not items:
+                break
+            n_bytes += sum(len(item.payload) for item in items if isinstance(item, Record))
+            try:
+                for item in items:
+                    self._take(item)
+                    if self._applier.must_flush:  # safeguard: thinning-ends-flush
+                        self._rewind()
+                        return self._write()
+            except Exception as error:  # a record that triggers a bug must not stop the index forever
+                if _is_environment_error(error):
+                    raise
+                _log.exception("a record cannot be applied; its neighbours are applied one by one: %r", error)
+                return self._write_one_by_one(limit)
+        return self._write()
+
+    def _rewind(self) -> None:
+        """Read again what follows the last receipt that was applied."""
+        self._read_from(self._safe_number)
+        self._expected = self.read_number = self._safe_number
+        self._damage = []
+
+    def _take(self, item: Record | CorruptRange) -> None:
+        number = item.number if isinstance(item, Record) else self.read_number
+        self._applier.apply(item, number)
+        self.read_number = number + 1 if isinstance(item, Record) else number
+        if self._applier.is_between_receipts:
+            self._safe_number = self.read_number
+
+    def _write(self) -> int:
+        if self._safe_number == self.database.next_number:
+            return 0
+        batch = self._applier.flush()
+        self._refused_changed = self._refused_changed or "refused" in batch.rows
+        try:
+            self.database.write(batch, self._applier.state, self._safe_number)
+        except (duckdb.Error, ValueError, TypeError, OverflowError) as error:
+            if _is_environment_error(error):
+                raise
+            _log.warning("a flush was refused (%s); its records are applied one by one", str(error).splitlines()[0])
+            return self._write_one_by_one(self._safe_number)
+        self.database.sort_facts()
+        return batch.n_events
+
+    def _write_one_by_one(self, until: int) -> int:
+        """Apply each record in a separate transaction, and put the one that fails into quarantine."""
+        self.reload()
+        n_events = 0
+        group: list[Record | CorruptRange] = []
+        while items := self._read(until):
+            for item in items:
+                group.append(item)
+                if _is_receipt(item):
+                    n_events += self._apply_group(group)
+                    group = []
+        self.reload()
+        return n_events
+
+    def _apply_group(self, group: list[Record | CorruptRange]) -> int:
+        receipt = group[-1]
+        assert isinstance(receipt, Record)
+        n_events = 0
+        applier = Applier(self.database.load(), self._read_again)
+        numbers = [item.number for item in group[:-1] if isinstance(item, Record)]
+        covers = decode_receipt(receipt.payload, receipt.number)
+        unfinished = covers.uncommitted(numbers) if covers is not None else frozenset()
+        for item in group:
+            if isinstance(item, Record) and item.number in unfinished:
+                continue
+            behind = item.number + 1 if isinstance(item, Record) else self.database.next_number
+            try:
+                applier.apply(item, behind)
+                if item is not receipt:
+                    applier.apply(receipt, behind)
+                batch = applier.flush()
+                self.database.write(batch, applier.state, behind)
+                n_events += batch.n_events
+            except Exception as error:  # whatever it is, the position must move past it, and a row must report it
+                if _is_environment_error(error):
+                    raise
+                reason = f"record cannot be applied: {str(error).splitlines()[0] if str(error) else repr(error)}"
+                _log.error("record %d is set aside: %s", behind - 1, reason)
+                applier = Applier(self.database.load(), self._read_again)
+                data = bytes(item.payload) if isinstance(item, Record) else b""
+                kind = item.kind if isinstance(item, Record) else -1
+                applier.quarantine(behind - 1, kind, QuarantineCode.RECORD_FAILED, reason, data)
+                self.database.write(applier.flush(), applier.state, behind)
+        return n_events
+
+
+def _is_receipt(item: Record | CorruptRange) -> bool:
+    return isinstance(item, Record) and item.kind == Kind.RECEIPT
+
+
+def _is_environment_error(error: Exception) -> bool:
+    """Return True if an error is of the disk, of the memory or of the database itself."""
+    return (
+        is_disk_error(error)
+        or isinstance(error, MemoryError | duckdb.OutOfMemoryException | duckdb.FatalException)
+        or corruption_reason(error) is not None
+    )

@@ -1,0 +1,43 @@
+"""Following the log: what one transaction holds, and whose fault a failed one is."""
+
+import duckdb
+import pytest
+
+import chiplog_collector.index.database as database_module
+import chiplog_collector.index.follower as follower_module
+from chiplog_collector.index.fact_tables import Facts
+from chiplog_schemas.model.events import EventKind
+from tests.support.collector_log import Rank, whole
+from tests.support.index import Index
+
+
+def test_damage_that_a_flush_meets_is_not_the_records_fault(index: Index, monkeypatch) -> None:
+    rank = Rank(0)
+    rank.log(1, a=1.0)
+
+    def refuse(self, table, columns):
+        raise duckdb.Error("Corrupt database file: computed checksum 1 does not match stored checksum 2")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Facts, "insert", refuse)
+        with pytest.raises(duckdb.Error, match="Corrupt database file"):
+            index.take(whole(rank))
+    assert index.sql("SELECT count(*) FROM base.quarantine") == [(0,)]
+
+
+@pytest.mark.parametrize("bound", ["rows", "bytes"])
+def test_a_flush_of_texts_is_bounded_too(index: Index, monkeypatch, bound) -> None:
+    monkeypatch.setattr(follower_module, "_READ_BYTES", 1000)
+    monkeypatch.setattr(follower_module, *{"rows": ("INDEX_FLUSH_ROWS", 30), "bytes": ("_FLUSH_BYTES", 3000)}[bound])
+    flushes = []
+    original = database_module.Database.write
+    monkeypatch.setattr(
+        database_module.Database, "write", lambda self, *rest: flushes.append(rest[0].n_events) or original(self, *rest)
+    )
+    ranks = [Rank(number) for number in range(10)]
+    for rank in ranks:
+        for step in range(10):
+            rank.say(EventKind.TEXT, step, "key", "text")
+    index.take(*(whole(rank) for rank in ranks))
+    assert sum(flushes) == 110
+    assert max(flushes) < 60
