@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from chiplog_client.reads.comparison.phase_means import read_phase_means
 from chiplog_client.reads.comparison.same_step import read_same_step
 from chiplog_client.reads.parameters import STEP_MAX
 from chiplog_client.results.json_texts import decoded
@@ -22,20 +23,6 @@ _RUNS = f"SELECT run_id, name, state, created_at, ended_at, n_labels, n_failed F
 _CONFIG = f"SELECT run_id, key, value FROM config {_OF_RUNS} ORDER BY key"
 # Keys of chiplog itself come last.
 _SUMMARY = f"SELECT run_id, key, value FROM run_summary {_OF_RUNS} ORDER BY starts_with(key, 'chiplog/'), key"
-# Seconds per step of the mean label and of the median one, in the whole run of one label, and the share of the steps.
-_PHASES = f"""
-WITH per_label AS (
-    SELECT run_id, phase, label, sum(n_steps) AS n_steps, sum(seconds) AS seconds, sum(known_s) AS known_s
-    FROM phase_times {_OF_RUNS} GROUP BY run_id, phase, label
-), per_phase AS (
-    SELECT run_id, phase, sum(seconds) / sum(n_steps) AS step_s, median(seconds / n_steps) AS median_s,
-           sum(known_s) AS known_s, sum(seconds) AS seconds
-    FROM per_label GROUP BY run_id, phase
-)
-SELECT run_id, phase AS key, step_s, median_s, CASE WHEN phase <> 'step' THEN
-           known_s / nullif(sum(known_s) FILTER (phase = 'step') OVER (PARTITION BY run_id), 0) END AS share
-FROM per_phase ORDER BY seconds DESC
-"""
 
 
 async def compare(request: Request) -> Response:
@@ -51,8 +38,10 @@ async def compare(request: Request) -> Response:
     if missing:
         raise HTTPException(404, f"there is no run {missing[0]!r:.200}")
     config, summary, phases = await asyncio.gather(
-        *(source.rows(query, runs=runs) for query in (_CONFIG, _SUMMARY, _PHASES))
+        *(source.rows(query, runs=runs) for query in (_CONFIG, _SUMMARY)),
+        source.call(lambda client: read_phase_means(client, runs)),
     )
+    phases = [{**row, "key": row["phase"]} for row in phases]
     for row in (*config, *summary):
         row["value"] = decoded(row["value"])
     return JsonResponse(
@@ -60,7 +49,7 @@ async def compare(request: Request) -> Response:
             "runs": [found[run] for run in runs],
             "config": _beside(config, runs, "value"),
             "summary": _beside(summary, runs, "value"),
-            "phases": _beside(phases, runs, "step_s"),
+            "phases": _beside(phases, runs, "mean_s"),
             "phase_medians": _beside(phases, runs, "median_s"),
             "phase_shares": _beside([row for row in phases if row["share"] is not None], runs, "share"),
         }

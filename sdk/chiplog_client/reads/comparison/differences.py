@@ -1,9 +1,12 @@
 """What differs between two runs: config, metrics at the same steps, time per phase, means of the machines."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from chiplog_client.client import Client
+from chiplog_client.reads.comparison.phase_means import read_phase_means
+from chiplog_client.reads.comparison.same_step import read_same_step
 from chiplog_client.results.json_texts import decoded
 
 KEYS_MAX = 10_000  # as many as a run may have
@@ -19,8 +22,6 @@ SYSTEM_NAMES = (
 
 _RUN = "SELECT * FROM runs WHERE run_id = $run"
 _CONFIG = "SELECT key, value FROM config WHERE run_id = $run ORDER BY key"
-# Attempts of a label follow one another: the newest value of a step has the highest (attempt, seq).
-_ORDER = "attempt::HUGEINT * 9223372036854775808 + seq"
 _TOTALS = f"""
 SELECT key, count(*) AS labels, max(last_step) AS last_step, avg(last_value) AS final, min(min) AS min, max(max) AS max
 FROM keys WHERE run_id = $run GROUP BY key ORDER BY starts_with(key, 'chiplog/'), key LIMIT {KEYS_MAX}
@@ -30,33 +31,12 @@ _FINITE = """
 SELECT key, min(value) AS min, max(value) AS max FROM metrics
 WHERE run_id = $run AND list_contains($keys::VARCHAR[], key) AND isfinite(value) GROUP BY key
 """
-# The means over the labels at one step of each key. The range of steps lets DuckDB skip all others.
-_AT_STEPS = f"""
-SELECT key, avg(value) AS value FROM (
-    SELECT m.key, m.label, arg_max(m.value, m.{_ORDER}) AS value
-    FROM metrics m JOIN (SELECT unnest($keys::VARCHAR[]) AS key, unnest($steps::BIGINT[]) AS step) w
-    ON w.key = m.key AND w.step = m.step
-    WHERE m.run_id = $run AND m.step BETWEEN $low AND $high GROUP BY m.key, m.label
-) GROUP BY key
-"""
-# For runs that log a key at different steps.
-_COMMON = """
-SELECT a.key, max(a.step) AS step
-FROM (SELECT DISTINCT key, step FROM metrics WHERE run_id = $a AND list_contains($keys, key)) a
-JOIN (SELECT DISTINCT key, step FROM metrics WHERE run_id = $b AND list_contains($keys, key)) b
-ON b.key = a.key AND b.step = a.step GROUP BY a.key
-"""
 # A definition of a name wins over patterns, and a longer pattern over a shorter one.
 _BEST = """
 SELECT k.key, arg_max(d.summary, (d.name = k.key)::BIGINT * 1000000 + length(d.name)) AS best
 FROM (SELECT unnest($keys::VARCHAR[]) AS key) k
 JOIN metric_definitions d ON d.name = k.key OR k.key GLOB d.name
 WHERE d.run_id IN ($a, $b) AND d.summary IN ('min', 'max') GROUP BY k.key
-"""
-# Seconds per step of the mean label: of all steps of all labels that had the phase.
-_PHASES = """
-SELECT phase, sum(seconds) / sum(n_steps) AS mean_s, sum(seconds) / count(DISTINCT label) AS label_s
-FROM phase_times WHERE run_id = $run GROUP BY phase
 """
 _SYSTEM = f"""
 SELECT name, avg(value) AS mean FROM system WHERE run_id = $run AND name IN {SYSTEM_NAMES} GROUP BY name
@@ -84,7 +64,7 @@ def compare_runs(client: Client, a: str, b: str, keys: tuple[str, ...] = ()) -> 
         "config": _config_differences(*configs),
         "config_equal": sum(key in configs[1] and configs[1][key] == value for key, value in configs[0].items()),
         "metrics": metrics,
-        "phases": _joined("phase", *both(_PHASES)),
+        "phases": _joined("phase", *_phases(client, a, b)),
         "system": _joined("name", *both(_SYSTEM)),
     }
 
@@ -118,25 +98,24 @@ def _change(a: Any, b: Any) -> float | None:
 def _metrics(client: Client, a: str, b: str) -> list[dict[str, Any]]:
     """Return one row per key of either run: at the last common step, final, lowest and highest."""
     totals = [_totals(client, run) for run in (a, b)]
-    keys = list(dict.fromkeys([*totals[0], *totals[1]]))
-    in_both = [key for key in keys if key in totals[0] and key in totals[1]]
-    steps = {key: min(found[key]["last_step"] for found in totals) for key in in_both}
-    at = [_at_steps(client, run, steps) for run in (a, b)]
-    # safeguard: same-step-compared
-    if apart := [key for key in in_both if key not in at[0] or key not in at[1]]:
-        common = client.sql(_COMMON, {"a": a, "b": b, "keys": apart}).rows()
-        again = {row["key"]: row["step"] for row in common}
-        steps = {key: step for key, step in steps.items() if key not in apart} | again
-        at = [known | _at_steps(client, run, again) for known, run in zip(at, (a, b), strict=True)]
+    same = {row["key"]: row for row in read_same_step(client, [a, b], keys_max=KEYS_MAX, steps_back=None)}
     rows = []
-    for key in keys:
-        row: dict[str, Any] = {"key": key, "step": steps.get(key)}
-        for side, found, values in zip("ab", totals, at, strict=True):
-            row[side] = values.get(key) if key in steps else None
+    for key in dict.fromkeys([*totals[0], *totals[1]]):
+        at = same.get(key, {"step": None, "values": (None, None)})
+        row: dict[str, Any] = {"key": key, "step": at["step"]}
+        for side, found, value in zip("ab", totals, at["values"], strict=True):
+            row[side] = value
             known = found.get(key, {})
             row |= {f"{side}_{name}": known.get(name) for name in ("last_step", "final", "min", "max", "labels")}
         rows.append(row)
     return rows
+
+
+def _phases(client: Client, *runs: str) -> Iterator[list[dict[str, Any]]]:
+    found = read_phase_means(client, runs)
+    for run in runs:
+        rows = [row for row in found if row["run_id"] == run]
+        yield [{"phase": row["phase"], "mean_s": row["mean_s"], "label_s": row["label_s"]} for row in rows]
 
 
 def _totals(client: Client, run: str) -> dict[str, dict[str, Any]]:
@@ -150,14 +129,6 @@ def _totals(client: Client, run: str) -> dict[str, dict[str, Any]]:
         for key in infinite:
             totals[key] |= finite.get(key, {"min": None, "max": None})
     return totals
-
-
-def _at_steps(client: Client, run: str, steps: dict[str, int]) -> dict[str, float]:
-    if not steps:
-        return {}
-    params: dict[str, Any] = {"run": run, "keys": list(steps), "steps": list(steps.values())}
-    params |= {"low": min(steps.values()), "high": max(steps.values())}
-    return {row["key"]: row["value"] for row in client.sql(_AT_STEPS, params).rows()}
 
 
 def _config_differences(a: dict[str, Any], b: dict[str, Any]) -> list[dict[str, Any]]:
