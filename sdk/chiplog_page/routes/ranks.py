@@ -1,45 +1,23 @@
 """Ranks of a run beside each other: who is slow, in a sentence and as a heat map, and their phases over time."""
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from chiplog_client.client import Client
 from chiplog_client.reads.heat import COLUMNS_MAX, ROWS_MAX, HeatRequest, read_heat
-from chiplog_client.reads.parameters import CHOSEN_LABELS
 from chiplog_client.reads.run_verdict import read_verdict
+from chiplog_client.reads.step_phases import read_step
 from chiplog_client.reads.timeline import COLUMNS_MAX as PIXELS_MAX
 from chiplog_client.reads.timeline import ROWS_MAX as LANES_MAX
 from chiplog_client.reads.timeline import TimelineRequest, read_timeline
-from chiplog_client.reads.verdict import OUTSIDE
-from chiplog_page.server.json_response import JsonResponse, columns_of, read_json
+from chiplog_page.server.json_response import columns_of, read_json
 from chiplog_page.server.parameters import LABELS_MAX, choice, integer, optional_integer, repeated
 from chiplog_page.server.shared_answers import shared
 
-STEP_LABELS_MAX = 64  # bars in one picture
 _STEP_COLUMNS = ["label", "phase", "may_wait", "seconds", "typical_s", "ts"]
-# The marked label first, then those that took longest without waiting. The newest attempt of a step counts. The time
-# outside of shared phases has a row without the phases that most labels do not have: they have rows.
-_STEP = f"""
-WITH named AS MATERIALIZED (
-    SELECT label, phase, sum(seconds) AS seconds, max(ts) AS ts, reads.may_wait(phase) AS may_wait FROM (
-        FROM phases WHERE run_id = $run AND step = $step QUALIFY attempt = max(attempt) OVER (PARTITION BY label)
-    ) GROUP BY label, phase
-), times AS MATERIALIZED (
-    FROM named UNION ALL
-    SELECT l.label, '{OUTSIDE}', greatest(any_value(o.seconds) - coalesce(sum(t.seconds) FILTER (t.phase IN (
-               SELECT name FROM reads.uncommon_phases WHERE run_id = $run
-           )), 0), 0), max(t.ts), false
-    FROM reads.outside({{step}}, {{step}}) o JOIN reads.labels l ON l.run_id = o.run_id AND l.place = o.place
-    JOIN named t ON t.label = l.label WHERE o.run_id = $run AND t.phase NOT IN ('step', 'gc') GROUP BY l.label
-), shown AS (
-    SELECT label, coalesce(sum(seconds) FILTER (NOT may_wait AND phase NOT IN ('step', 'gc')), 0) AS work
-    FROM times WHERE {CHOSEN_LABELS} GROUP BY label ORDER BY label <> $mark, work DESC, label LIMIT {STEP_LABELS_MAX}
-)
-SELECT t.label, t.phase, t.may_wait, t.seconds, m.typical_s, t.ts FROM times t JOIN shown s ON s.label = t.label
-JOIN (SELECT phase, median(seconds) AS typical_s FROM times GROUP BY phase) m ON m.phase = t.phase
-ORDER BY t.label <> $mark, s.work DESC, length(t.label), t.label, t.phase
-"""
-_N_LABELS = f"SELECT count(DISTINCT label) AS n FROM phases WHERE run_id = $run AND step = $step AND {CHOSEN_LABELS}"
 
 
 @shared
@@ -78,12 +56,15 @@ async def get_step(request: Request) -> Response:
     step: the step. mark: a label that comes first. label: only these; may be repeated. The medians are those of all
     labels. The phase `outside` has time in no phase. `n_labels` counts the labels with phases at this step.
     """
-    run, query, source = request.path_params["run"], request.query_params, request.app.state.source
-    step = integer(query, "step", 0)
+    run, query = request.path_params["run"], request.query_params
+    step, mark = integer(query, "step", 0), query.get("mark", "")
     labels = repeated(query, "label", LABELS_MAX)
-    rows = await source.rows(_STEP.format(step=step), run=run, step=step, mark=query.get("mark", ""), labels=labels)
-    [counted] = await source.rows(_N_LABELS, run=run, step=step, labels=labels)
-    return JsonResponse({"step": step, "n_labels": counted["n"], **columns_of(rows, _STEP_COLUMNS)})
+
+    def read(client: Client) -> dict[str, Any]:
+        found = read_step(client, run, step, mark=mark, labels=labels)
+        return {"step": step, "n_labels": found["n_labels"], **columns_of(found["rows"], _STEP_COLUMNS)}
+
+    return await read_json(request, read)
 
 
 @shared

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog_client.client import Client
-from chiplog_client.reads.event_kinds import kind_title
+from chiplog_client.reads.events import EVENTS_MAX, EventsRequest, read_events
 from chiplog_client.reads.failures import read_failures
 from chiplog_client.reads.parameters import CHOSEN_LABELS, BadRequestError
 from chiplog_client.reads.rank_states import ROW_COLUMNS, row_values
@@ -28,7 +27,6 @@ from chiplog_page.server.shared_answers import shared
 from chiplog_schemas.limits import FILE_BYTES_MAX
 
 LINES_MAX = 2_000
-EVENTS_MAX = 2_000
 FIELDS = ("name", "notes", "tags", "project", "group", "job_type")
 _OUTLINE = f"""
 SELECT *, (SELECT list(DISTINCT key ORDER BY key)[1:{KEYS_MAX}] FROM keys WHERE run_id = $run) AS keys,
@@ -58,17 +56,6 @@ ORDER BY ts {{order}}, label {{order}}, attempt {{order}}, line_no {{order}} LIM
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ]|$)")
 _RESUME = re.compile(r"(\d{1,18})\.(\d{1,18})", re.ASCII)
 _EVENT_COLUMNS = ["ts", "label", "attempt", "node", "kind", "level", "message", "body"]
-_EVENTS = f"""
-SELECT {", ".join(_EVENT_COLUMNS)} FROM events
-WHERE run_id = $run AND ($kind = '' OR kind = $kind) AND ($level = '' OR level = $level)
-  AND {CHOSEN_LABELS}
-ORDER BY ts DESC, seq DESC LIMIT $limit
-"""
-_KINDS = f"""
-SELECT kind, level, count(*) AS n FROM events
-WHERE run_id = $run AND {CHOSEN_LABELS}
-GROUP BY kind, level ORDER BY kind, level
-"""
 _FILE = "SELECT path, bytes, sha256 FROM files WHERE run_id = $run AND path = $path"
 
 
@@ -170,19 +157,18 @@ async def get_events(request: Request) -> Response:
     kind, level, label: only events of it; label may be repeated. limit: events, at most 2,000. known: the `digest` of
     an earlier answer; if nothing has changed since, the answer is this digest alone.
     """
-    run, source, query = request.path_params["run"], request.app.state.source, request.query_params
+    run, query = request.path_params["run"], request.query_params
     limit = integer(query, "limit", 500, 1, EVENTS_MAX)
     labels = repeated(query, "label", LABELS_MAX)
-    kind, level = query.get("kind", ""), query.get("level", "")
-    rows = await source.rows(_EVENTS, run=run, limit=limit, kind=kind, level=level, labels=labels)
-    kinds = await source.rows(_KINDS, run=run, labels=labels)
-    for row in kinds:
-        row["title"] = kind_title(row["kind"])
-    for row in rows:
-        row["body"] = orjson.loads(row["body"]) if row["body"] else None
-    found = {**columns_of(rows, _EVENT_COLUMNS), "kinds": kinds}
-    digest = hashlib.blake2b(to_json(found), digest_size=8).hexdigest()
-    return JsonResponse({"digest": digest} if query.get("known") == digest else {**found, "digest": digest})
+    asked = EventsRequest(run, query.get("kind", ""), query.get("level", ""), tuple(labels), limit)
+
+    def read(client: Client) -> dict[str, Any]:
+        events = read_events(client, asked)
+        found = {**columns_of(events["rows"], _EVENT_COLUMNS), "kinds": events["kinds"]}
+        digest = hashlib.blake2b(to_json(found), digest_size=8).hexdigest()
+        return {"digest": digest} if query.get("known") == digest else {**found, "digest": digest}
+
+    return await read_json(request, read)
 
 
 async def get_failures(request: Request) -> Response:
