@@ -33,14 +33,16 @@ async function route() {
     if (!content.firstChild) show(content, h("p", { class: "quiet" }, "Loading…"));
   }, 300);
   try {
-    const view = await import(`./views/${name}.js`);
+    const { default: Page } = await import(`./views/${name}.js`);
     if (mine !== turn) return;
-    // A view draws itself into an element, and returns a function that ends what it started.
-    const end = await view.open(content, rest, query);
-    if (mine === turn) close = end ?? (() => {});
-    else end?.();
+    const view = new Page(content, rest, query);
+    close = () => view.close();
+    await view.start();
   } catch (error) {
-    if (mine === turn) showError(content, error);
+    if (mine !== turn) return;
+    close();
+    close = () => {};
+    showError(content, error);
   } finally {
     clearTimeout(loading);
   }

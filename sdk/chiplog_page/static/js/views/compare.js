@@ -1,138 +1,127 @@
 // Runs beside each other: what differs in their config, their summary, their metrics at the same step, and their phases.
 
 import { seriesName } from "../charts/colours.js";
-import { h, notice, show } from "../dom.js";
-import { addressOf, setParameters, wholeOf } from "../net/address.js";
-import { ask } from "../net/api.js";
-import { liveRefresh } from "../net/live.js";
+import { h, show } from "../dom.js";
+import { addressOf, wholeOf } from "../net/address.js";
 import { wordFilter } from "../text/filter.js";
 import { agoText, countText, durationText, numberText, secondsOf, secondsText, timeText, valueText, wholeText } from "../text/texts.js";
+import { PageView } from "./view.js";
 
 const RUNS_MAX = 10;
 const REFRESH_MS = 2_000;
 
-export async function open(content, rest, query) {
-  const runs = [...new Set(query.getAll("run"))];
-  if (runs.length < 2 || runs.length > RUNS_MAX) {
+export default class ComparePage extends PageView {
+  runs = [...new Set(this.query.getAll("run"))];
+  state = { filter: this.query.get("filter") ?? "", all: this.query.get("all"), step: wholeOf(this.query.get("step")) };
+
+  async start() {
+    const { runs, state } = this;
+    if (runs.length < 2 || runs.length > RUNS_MAX) {
+      show(
+        this.content,
+        h(
+          "section",
+          { class: "empty" },
+          h("h1", {}, `${countText(runs.length, "run")} selected`),
+          h("p", {}, `Select 2 to ${RUNS_MAX} in the table of runs, then Compare.`),
+          h("a", { class: "button", href: addressOf(["runs"], { run: runs }) }, "All runs"),
+        ),
+      );
+      return;
+    }
+    this.found = await this.load();
+    this.body = h("div", { class: "stack" });
+    const redraw = (changes) => {
+      this.change(changes);
+      this.draw();
+    };
+    const onAll = ({ target }) => redraw({ all: target.checked ? "1" : null });
+    const onStep = ({ target }) => {
+      this.change({ step: wholeOf(target.value) });
+      this.refresh();
+    };
+    const step = { type: "number", class: "step-bound", value: state.step, placeholder: "last", "aria-label": "Step of the metrics" };
     show(
-      content,
+      this.content,
       h(
-        "section",
-        { class: "empty" },
-        h("h1", {}, `${countText(runs.length, "run")} selected`),
-        h("p", {}, `Select 2 to ${RUNS_MAX} in the table of runs, then Compare.`),
-        h("a", { class: "button", href: addressOf(["runs"], { run: runs }) }, "All runs"),
+        "div",
+        { class: "bar" },
+        h("h1", {}, `Compare ${runs.length} runs`),
+        this.searchInput("Filter keys", state.filter, 0, (text) => redraw({ filter: text.trim() })),
+        h("label", {}, "Metrics at step", h("input", { ...step, onchange: onStep })),
+        h("label", {}, h("input", { type: "checkbox", checked: state.all === "1", onchange: onAll }), "Also equal values"),
+        h("a", { href: addressOf(["run", runs[0], "curves"], { with: runs.slice(1) }) }, "Overlay their curves"),
+        h("a", { href: addressOf(["runs"], { run: runs }) }, "Change the selection"),
       ),
+      this.body,
     );
-    return () => {};
-  }
-  const ending = new AbortController();
-  let isOver = false;
-  let filter = query.get("filter") ?? "";
-  let showsAll = query.get("all") === "1";
-  let step = wholeOf(query.get("step"));
-  let turn = 0;
-  const load = () =>
-    Promise.all([
-      ask("compare", { run: runs }, { signal: ending.signal }),
-      ask("compare/metrics", { run: runs, step }, { signal: ending.signal }),
-    ]).then(([answer, metrics]) => ({ ...answer, metrics }));
-  let found = await load();
-
-  const body = h("div", { class: "stack" });
-  const all = h("input", { type: "checkbox", checked: showsAll, onchange: () => change() });
-  const search = h("input", {
-    class: "grow",
-    type: "search",
-    value: filter,
-    placeholder: "Filter keys",
-    "aria-label": "Filter keys",
-    oninput: () => change(),
-  });
-  const stepInput = h("input", {
-    ...{ type: "number", class: "step-bound", value: step, placeholder: "last", "aria-label": "Step of the metrics" },
-    onchange: onStep,
-  });
-  show(
-    content,
-    h(
-      "div",
-      { class: "bar" },
-      h("h1", {}, `Compare ${runs.length} runs`),
-      search,
-      h("label", {}, "Metrics at step", stepInput),
-      h("label", {}, all, "Also equal values"),
-      h("a", { href: addressOf(["run", runs[0], "curves"], { with: runs.slice(1) }) }, "Overlay their curves"),
-      h("a", { href: addressOf(["runs"], { run: runs }) }, "Change the selection"),
-    ),
-    body,
-  );
-  draw();
-
-  function change() {
-    [filter, showsAll] = [search.value.trim(), all.checked];
-    setParameters({ filter, all: showsAll ? "1" : "" });
-    draw();
+    this.draw();
+    // Runs that are over change only when a person edits them: not worth a request for each change of others.
+    const lives = this.found.runs.some((run) => run.state === "running");
+    if (lives) this.follow(() => this.refresh(), { pauseMs: REFRESH_MS, isQuiet: true });
   }
 
-  async function onStep() {
-    step = wholeOf(stepInput.value);
-    setParameters({ step });
-    const mine = ++turn;
+  async load() {
+    const { runs: run } = this;
+    const asked = [this.ask("compare", { run }), this.ask("compare/metrics", { run, step: this.state.step })];
+    const [answer, metrics] = await Promise.all(asked);
+    return { ...answer, metrics };
+  }
+
+  async refresh() {
+    const isNewest = this.begin("runs");
     try {
-      const answer = await load();
-      if (isOver || mine !== turn) return;
-      found = answer;
-      draw();
-    } catch (reason) {
-      if (!isOver) notice(reason.message, true);
+      const answer = await this.load();
+      if (!isNewest()) return true;
+      const isNew = JSON.stringify(answer) !== JSON.stringify(this.found);
+      this.found = answer;
+      if (isNew) this.draw();
+      return true;
+    } catch (error) {
+      return this.fail(error);
     }
   }
 
-  function draw() {
+  draw() {
+    const { body, found } = this;
     const boxes = () => body.querySelectorAll(".wide");
     const places = new Map([...boxes()].map((box) => [box.ariaLabel, box.scrollLeft]));
     const held = body.contains(document.activeElement) ? document.activeElement.ariaLabel : null;
+    const phases = {
+      text: (seconds) => secondsText(seconds, 3),
+      withChange: true,
+      withBars: true,
+      nothing: "No phase differs.",
+      none: "These runs have no phases.",
+    };
     show(
       body,
-      runsTable(),
-      section("Config", found.config, {
+      this.runsTable(),
+      this.section("Config", found.config, {
         text: valueText,
         nothing: "No value of the config differs.",
         none: "These runs have no config.",
       }),
-      section("Metrics at the same step, mean of the labels", found.metrics, {
+      this.section("Metrics at the same step, mean of the labels", found.metrics, {
         text: numberText,
         withChange: true,
         nothing: "No metric differs.",
         none: "No metric was logged by two of these runs.",
       }),
-      section("Summary: last values, or as defined", found.summary, {
+      this.section("Summary: last values, or as defined", found.summary, {
         text: numberText,
         withChange: true,
         nothing: "No value of the summary differs.",
         none: "These runs have no summary.",
       }),
-      section("Share of each phase in the step", found.phase_shares, {
+      this.section("Share of each phase in the step", found.phase_shares, {
         text: (share) => `${(100 * share).toFixed(1)} %`,
         withBars: true,
         nothing: "No share differs.",
         none: "No run has a phase and the length of its steps.",
       }),
-      section("Seconds per step and phase, median label", found.phase_medians, {
-        text: (seconds) => secondsText(seconds, 3),
-        withChange: true,
-        withBars: true,
-        nothing: "No phase differs.",
-        none: "These runs have no phases.",
-      }),
-      section("Seconds per step and phase, mean label", found.phases, {
-        text: (seconds) => secondsText(seconds, 3),
-        withChange: true,
-        withBars: true,
-        nothing: "No phase differs.",
-        none: "These runs have no phases.",
-      }),
+      this.section("Seconds per step and phase, median label", found.phase_medians, phases),
+      this.section("Seconds per step and phase, mean label", found.phases, phases),
     );
     for (const box of boxes()) {
       box.scrollLeft = places.get(box.ariaLabel) ?? 0;
@@ -140,8 +129,8 @@ export async function open(content, rest, query) {
     }
   }
 
-  function heads() {
-    return found.runs.map((run, at) =>
+  heads() {
+    return this.found.runs.map((run, at) =>
       h(
         "th",
         { scope: "col" },
@@ -151,7 +140,7 @@ export async function open(content, rest, query) {
     );
   }
 
-  function runsTable() {
+  runsTable() {
     const facts = [
       ["Run ID", (run) => h("code", {}, run.run_id)],
       ["State", (run) => h("span", { class: `chip ${run.state}` }, run.state)],
@@ -166,27 +155,22 @@ export async function open(content, rest, query) {
       h(
         "table",
         { class: "grid beside" },
-        h("thead", {}, h("tr", {}, h("th", {}, "Run"), heads(), others())),
+        h("thead", {}, h("tr", {}, h("th", {}, "Run"), this.heads(), restCell())),
         h(
           "tbody",
           {},
           facts.map(([title, cell]) =>
-            h("tr", {}, h("th", { scope: "row" }, title), found.runs.map((run) => h("td", {}, cell(run))), others()),
+            h("tr", {}, h("th", { scope: "row" }, title), this.found.runs.map((run) => h("td", {}, cell(run))), restCell()),
           ),
         ),
       ),
     );
   }
 
-  /** Return the cell that takes the width that is left. */
-  function others() {
-    return h("td", { class: "rest" });
-  }
-
-  function section(title, entries, { text, withChange, withBars, nothing, none }) {
-    const { test } = wordFilter(filter);
+  section(title, entries, { text, withChange, withBars, nothing, none }) {
+    const { test } = wordFilter(this.state.filter);
     const named = entries.filter(({ key }) => test(key));
-    const shown = showsAll ? named : named.filter((entry) => !entry.is_same);
+    const shown = this.state.all === "1" ? named : named.filter((entry) => !entry.is_same);
     const hidden = named.length - shown.length;
     const most = Math.max(...entries.flatMap(({ values }) => values.filter((value) => typeof value === "number")), 0);
     const message = !entries.length ? none : !named.length ? "No key matches the filter." : nothing;
@@ -198,7 +182,7 @@ export async function open(content, rest, query) {
         ? h(
             "table",
             { class: "grid beside" },
-            h("thead", {}, h("tr", {}, h("th", {}, "Key"), heads(), others())),
+            h("thead", {}, h("tr", {}, h("th", {}, "Key"), this.heads(), restCell())),
             h(
               "tbody",
               {},
@@ -216,7 +200,7 @@ export async function open(content, rest, query) {
                       withBars && typeof value === "number" && bar(value / most, at),
                     ),
                   ),
-                  others(),
+                  restCell(),
                 ),
               ),
             ),
@@ -224,29 +208,11 @@ export async function open(content, rest, query) {
         : h("p", { class: "quiet" }, message),
     );
   }
+}
 
-  async function refresh() {
-    const mine = ++turn;
-    try {
-      const answer = await load();
-      if (isOver || mine !== turn) return;
-      const isNew = JSON.stringify(answer) !== JSON.stringify(found);
-      found = answer;
-      if (isNew) draw();
-    } catch (reason) {
-      if (!isOver) notice(reason.message, true);
-      return false;
-    }
-  }
-
-  // Runs that are over change only when a person edits them: not worth a request for each change of others.
-  const lives = found.runs.some((run) => run.state === "running");
-  const live = lives ? liveRefresh(refresh, { pauseMs: REFRESH_MS, isQuiet: true }) : null;
-  return () => {
-    isOver = true;
-    ending.abort();
-    live?.close();
-  };
+/** Return the cell that takes the width that is left. */
+function restCell() {
+  return h("td", { class: "rest" });
 }
 
 /** Return the step of a metric; nothing for other values. */

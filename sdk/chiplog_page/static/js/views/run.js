@@ -1,14 +1,15 @@
 // One run: its header, its tabs, and what it was started with. A tab is a module in run/, loaded when it is needed.
 
-import { h, notice, show } from "../dom.js";
+import { h, show } from "../dom.js";
 import { addressOf, readAddress, setParameters } from "../net/address.js";
 import { ask, part } from "../net/api.js";
-import { hasGrown, isActive, liveRefresh } from "../net/live.js";
+import { hasGrown, isActive } from "../net/live.js";
 import { areLabelsKnown, failedLabels, labelText, labelsChoice, labelsSelect, setLabelNames } from "../text/labels.js";
 import { countText, durationText, numberText, timeText, valueText, wholeText } from "../text/texts.js";
 import { verdictSection } from "./run/verdict.js";
 import { deleteRuns, editRun } from "./run_edits.js";
 import { savedViews } from "./saved_views.js";
+import { PageView, View } from "./view.js";
 
 const TABS = {
   ...{ curves: "Curves", ranks: "Ranks", console: "Console", events: "Events", media: "Media", files: "Files" },
@@ -24,158 +25,195 @@ const ROWS_SHOWN = 30; // of config and summary, until more are asked for
 /** The last whole report, so that another tab of the same run is drawn at once. */
 let known = null;
 
-export async function open(content, rest, query) {
-  const [run, chosen = "curves"] = rest;
-  if (!run) {
-    show(content, h("section", { class: "empty" }, h("h1", {}, "No run chosen"), allRuns()));
-    return () => {};
-  }
-  const tab = Object.hasOwn(TABS, chosen) ? chosen : "curves";
-  const path = `runs/${part(run)}`;
-  const loading = import(`./run/${tab}.js`); // beside the report
-  loading.catch(() => null); // reported below
-  let report = known?.run_id === run ? known : null;
-  try {
-    report ??= { ...(await ask(`${path}/outline`)), isOutline: true }; // its row and keys; the report takes longer
-  } catch (error) {
-    if (error.kind !== "not_found") throw error;
-    return waitFor(content, run, "No such run yet");
-  }
-  const others = tab === "curves" ? new Set(query.getAll("with").filter((other) => other !== run)).size : 0;
-  const overlay = others ? `Curves of ${countText(Math.min(others, OVERLAID_MAX) + 1, "run")}` : ""; // not of this run
-  if (content.isConnected) document.title = `${overlay || report.name || run} · chiplog`;
+export default class RunPage extends PageView {
+  run = this.rest[0];
+  tab = Object.hasOwn(TABS, this.rest[1] ?? "") ? this.rest[1] : "curves";
+  path = `runs/${part(this.run ?? "")}`;
+  report = known?.run_id === this.run ? known : null;
+  view = null; // of the tab, or what waits for the run
+  whole = new Set(); // titles of panels whose rows are all shown
+  isFresh = false; // whether the report was asked for by this view
+  verdictAt = -Infinity;
+  verdictReport = null; // the newest when the verdict was asked for
+  nDeleted = null;
 
-  setLabelNames(report);
-  const header = h("div");
-  const onDeleted = ([gone]) => {
-    if (!gone) return;
-    known = null;
-    location.hash = addressOf(["runs"]);
-  };
-  const buttons = h(
-    "div",
-    { hidden: Boolean(overlay) },
-    h("button", { onclick: () => editRun(report, refresh) }, "Edit"),
-    " ",
-    h("button", { onclick: () => deleteRuns([report], onDeleted) }, "Delete"),
-  );
-  const details = h("details", { class: "run-details", open: query.get("details") === "1" });
-  const whole = new Set(); // titles of panels whose rows are all shown
-  const element = h("section", { class: `run-tab tab-${tab}`, "aria-label": TABS[tab] });
-  const verdict = verdictSection(run, { isWhole: tab === "ranks" });
-  verdict.onFailure = () => header.querySelector(".run-failure")?.remove(); // the sentence says the same and more
-  const drawHead = () => (overlay ? show(header, h("div", { class: "run-title" }, h("h1", {}, overlay))) : drawHeader(header, report, verdict));
-  drawHead();
-  details.addEventListener("toggle", () => {
-    setParameters({ details: details.open ? 1 : null });
-    tabs.setLinks();
-    drawDetails(details, report, whole);
-  });
-  drawDetails(details, report, whole);
-  const tabs = tabBar(run, tab);
-  const choice = h("span");
-  const drawChoice = () => show(choice, labelsSelect(report, onLabels));
-  // A tab that shows parts of the report, or of the labels, listens to this.
-  const notifyTab = () => element.dispatchEvent(new CustomEvent("report", { detail: report }));
-  const onLabels = () => {
-    tabs.setLinks();
-    notifyTab();
-  };
-  element.addEventListener("labels", () => (drawChoice(), onLabels())); // a tab has changed the choice
-  drawChoice();
-  const line = h("div", { class: "tab-line" }, overlay ? h("span", { class: "tabs" }) : tabs.bar, choice, viewsMenu(run, tab, () => report));
-  show(content, h("header", { class: "run-header" }, header, buttons), overlay ? null : verdict.element, line, element, overlay ? null : details);
-  show(element, h("p", { class: "quiet" }, "Loading…"));
-
-  let isOpen = true;
-  let isFresh = false;
-  let hasFailed = false;
-  let [clock, live, view] = [null, null, null];
-  let verdictAt = -Infinity;
-  let verdictReport = null; // the newest when the verdict was asked for
-  const closed = new AbortController();
-  // After what the tab shows: it reads all phases. The tab of ranks asks itself.
-  const loadVerdict = () => {
-    if (tab === "ranks" || overlay || performance.now() - verdictAt < VERDICT_PAUSE_MS) return;
-    if (verdictReport && !isActive(verdictReport) && !isActive(report) && !hasGrown(verdictReport, report)) return;
-    verdictAt = performance.now();
-    verdictReport = report;
-    // What it would say of a failure is in the tab of ranks, with the reason.
-    verdict.load(closed.signal).catch(() => (verdictReport = null));
-  };
-  let close = () => {
-    isOpen = false;
-    closed.abort();
-    clearInterval(clock);
-    live?.close();
-    view?.close();
-  };
-  const refresh = async () => {
-    const { isOutline } = report;
-    try {
-      report = known = await ask(path);
-      if (isOpen) setLabelNames(report);
-    } catch (error) {
-      if (!isOpen) return;
-      if (error.kind === "not_found") {
-        known = null;
-        close();
-        close = waitFor(content, run, "This run was deleted");
-        return;
-      }
-      hasFailed = true;
-      notice(error.message, true);
-      return false;
+  async start() {
+    const { content, run, tab } = this;
+    if (!run) {
+      show(content, h("section", { class: "empty" }, h("h1", {}, "No run chosen"), allRuns()));
+      return;
     }
-    if (!isOpen) return;
-    if (hasFailed) notice("");
-    hasFailed = false;
-    isFresh = true;
-    drawHead();
-    loadVerdict();
-    if (details.open || details.hidden) drawDetails(details, report, whole);
-    if (isOutline || !choice.contains(document.activeElement)) drawChoice(); // an open list stays as it is
-    notifyTab();
-  };
-
-  try {
-    const { default: Tab } = await loading;
-    const isReady = () => !report.isOutline || (Tab.beginsWithOutline && areLabelsKnown(report));
-    if (!isReady()) await refresh();
-    if (isReady()) {
-      view = new Tab(element, run, query, report, verdict);
-      await view.start();
-    } else show(element, h("p", { class: "error" }, "The report of this run did not arrive."), retryButton());
-  } catch (error) {
-    show(element, h("p", { class: "error" }, error.message), retryButton());
+    const loading = import(`./run/${tab}.js`); // beside the report
+    loading.catch(() => null); // reported below
+    try {
+      // Its row and keys; the report takes longer.
+      this.report ??= { ...(await this.ask(`${this.path}/outline`)), isOutline: true };
+    } catch (error) {
+      if (error.kind !== "not_found") throw error;
+      this.waitForRun("No such run yet");
+      return;
+    }
+    this.drawFrame();
+    try {
+      await this.openTab(await loading);
+    } catch (error) {
+      show(this.element, h("p", { class: "error" }, error.message), retryButton());
+    }
+    if (this.isOpen) this.followRun();
   }
-  if (!isOpen) return () => close(); // the run is not there any more
-  // From here on: the tab listens to reports, and has asked for what it shows.
-  let nDeleted = null;
-  live = liveRefresh(refresh, {
-    pauseMs: () => (isActive(report) ? PAUSE_MS : PAUSE_QUIET_MS),
-    pauseFactor: PAUSE_FACTOR,
-    isQuiet: isFresh,
-    isUrgent({ n_deleted: n }) {
-      const before = nDeleted ?? n;
-      nDeleted = n;
-      return n !== before; // this run, perhaps
-    },
-  });
-  if (!isFresh) live.changed();
-  else loadVerdict();
-  if (!overlay) clock = setInterval(() => report.ended_at ?? drawDuration(header, report), 1000);
-  return () => close();
-}
 
-/** Explain that a run is not stored, and open it as soon as it is. Return a function that ends this. */
-function waitFor(content, run, title) {
-  const again = " is stored yet. This page opens it as soon as it arrives.";
-  const words = h("p", {}, "No run ", h("code", {}, run), again);
-  show(content, h("section", { class: "empty" }, h("h1", {}, title), words, allRuns()));
-  const poll = () =>
-    ask(`runs/${part(run)}/outline`).then(reopen, (error) => error.kind === "not_found" || (notice(error.message, true), false));
-  return liveRefresh(poll, { isQuiet: true }).close;
+  close() {
+    super.close();
+    this.view?.close();
+  }
+
+  async openTab({ default: Tab }) {
+    const isReady = () => !this.report.isOutline || (Tab.beginsWithOutline && areLabelsKnown(this.report));
+    if (!isReady()) await this.refresh();
+    if (!this.isOpen) return;
+    if (isReady()) {
+      this.view = new Tab(this.element, this.run, this.query, this.report, this.verdict);
+      await this.view.start();
+    } else {
+      show(this.element, h("p", { class: "error" }, "The report of this run did not arrive."), retryButton());
+    }
+  }
+
+  /** Explain that the run is not stored, and open it as soon as it is. */
+  waitForRun(title) {
+    const { content, path, run } = this;
+    this.close();
+    const again = " is stored yet. This page opens it as soon as it arrives.";
+    const words = h("p", {}, "No run ", h("code", {}, run), again);
+    show(content, h("section", { class: "empty" }, h("h1", {}, title), words, allRuns()));
+    const waiting = (this.view = new View());
+    const poll = () =>
+      waiting.ask(`${path}/outline`).then(reopen, (error) => error.kind === "not_found" || waiting.fail(error));
+    waiting.follow(poll, { isQuiet: true });
+  }
+
+  /** Draw what is around the tab. */
+  drawFrame() {
+    const { content, query, report, run, tab } = this;
+    const others = tab === "curves" ? new Set(query.getAll("with").filter((other) => other !== run)).size : 0;
+    // Of several runs there are their curves, and no facts of this one.
+    this.overlay = others ? `Curves of ${countText(Math.min(others, OVERLAID_MAX) + 1, "run")}` : "";
+    if (content.isConnected) document.title = `${this.overlay || report.name || run} · chiplog`;
+    setLabelNames(report);
+    this.header = h("div");
+    this.verdict = verdictSection(run, { isWhole: tab === "ranks" });
+    this.verdict.onFailure = () => this.header.querySelector(".run-failure")?.remove(); // the sentence says the same and more
+    this.details = h("details", { class: "run-details", open: query.get("details") === "1" });
+    this.element = h("section", { class: `run-tab tab-${tab}`, "aria-label": TABS[tab] });
+    this.tabs = tabBar(run, tab);
+    this.choice = h("span");
+    this.drawHead();
+    this.drawDetails();
+    this.drawChoice();
+    this.details.addEventListener("toggle", () => {
+      setParameters({ details: this.details.open ? 1 : null });
+      this.tabs.setLinks();
+      this.drawDetails();
+    });
+    this.element.addEventListener("labels", () => (this.drawChoice(), this.onLabels())); // a tab has changed the choice
+    const onDeleted = ([gone]) => {
+      if (!gone) return;
+      known = null;
+      location.hash = addressOf(["runs"]);
+    };
+    const buttons = h(
+      "div",
+      { hidden: Boolean(this.overlay) },
+      h("button", { onclick: () => editRun(this.report, () => this.refresh()) }, "Edit"),
+      " ",
+      h("button", { onclick: () => deleteRuns([this.report], onDeleted) }, "Delete"),
+    );
+    const bar = this.overlay ? h("span", { class: "tabs" }) : this.tabs.bar;
+    show(
+      content,
+      h("header", { class: "run-header" }, this.header, buttons),
+      this.overlay ? null : this.verdict.element,
+      h("div", { class: "tab-line" }, bar, this.choice, viewsMenu(run, tab, () => this.report)),
+      this.element,
+      this.overlay ? null : this.details,
+    );
+    show(this.element, h("p", { class: "quiet" }, "Loading…"));
+  }
+
+  drawHead() {
+    if (this.overlay) show(this.header, h("div", { class: "run-title" }, h("h1", {}, this.overlay)));
+    else drawHeader(this.header, this.report, this.verdict);
+  }
+
+  drawDetails() {
+    drawDetails(this.details, this.report, this.whole);
+  }
+
+  drawChoice() {
+    show(this.choice, labelsSelect(this.report, () => this.onLabels()));
+  }
+
+  onLabels() {
+    this.tabs.setLinks();
+    this.notifyTab();
+  }
+
+  /** Give the report to the tab: it shows parts of it, or of the labels. */
+  notifyTab() {
+    this.element.dispatchEvent(new CustomEvent("report", { detail: this.report }));
+  }
+
+  /** Follow changes of the run from now on. */
+  followRun() {
+    const live = this.follow(() => this.refresh(), {
+      pauseMs: () => (isActive(this.report) ? PAUSE_MS : PAUSE_QUIET_MS),
+      pauseFactor: PAUSE_FACTOR,
+      isQuiet: this.isFresh,
+      isUrgent: ({ n_deleted: n }) => {
+        const before = this.nDeleted ?? n;
+        this.nDeleted = n;
+        return n !== before; // this run, perhaps
+      },
+    });
+    if (!this.isFresh) live.changed();
+    else this.loadVerdict();
+    if (this.overlay) return;
+    const clock = setInterval(() => this.report.ended_at ?? drawDuration(this.header, this.report), 1000);
+    this.atEnd(() => clearInterval(clock));
+  }
+
+  async refresh() {
+    const { isOutline } = this.report;
+    try {
+      this.report = known = await ask(this.path); // also for the next tab, if this view is closed
+    } catch (error) {
+      if (error.kind !== "not_found" || !this.isOpen) return this.fail(error);
+      known = null;
+      this.waitForRun("This run was deleted");
+      return true;
+    }
+    if (!this.isOpen) return true;
+    this.succeed();
+    this.isFresh = true;
+    setLabelNames(this.report);
+    this.drawHead();
+    this.loadVerdict();
+    if (this.details.open || this.details.hidden) this.drawDetails();
+    if (isOutline || !this.choice.contains(document.activeElement)) this.drawChoice(); // an open list stays as it is
+    this.notifyTab();
+    return true;
+  }
+
+  /** Ask for the verdict after what the tab shows: it reads all phases. The tab of ranks asks itself. */
+  loadVerdict() {
+    const { report, verdictReport: before } = this;
+    if (this.tab === "ranks" || this.overlay || performance.now() - this.verdictAt < VERDICT_PAUSE_MS) return;
+    if (before && !isActive(before) && !isActive(report) && !hasGrown(before, report)) return;
+    this.verdictAt = performance.now();
+    this.verdictReport = report;
+    // What it would say of a failure is in the tab of ranks, with the reason.
+    this.verdict.load(this.signal).catch(() => (this.verdictReport = null));
+  }
 }
 
 function reopen() {

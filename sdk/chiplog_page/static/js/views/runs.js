@@ -2,22 +2,23 @@
 
 import { Sparklines } from "../charts/sparklines.js";
 import { openDialog } from "../dialog.js";
-import { h, notice, show } from "../dom.js";
+import { h, show } from "../dom.js";
 import { addressOf, readAddress, setParameters } from "../net/address.js";
-import { ask, objects } from "../net/api.js";
-import { liveRefresh } from "../net/live.js";
+import { objects } from "../net/api.js";
 import { createTable } from "../tables/table.js";
 import { parseFilter, wordFilter } from "../text/filter.js";
 import { agoText, byName, countText, durationText, numberText, secondsOf, timeText, valueText, wholeText } from "../text/texts.js";
 import { firstRun, remoteHint } from "./first_run.js";
 import { deleteRuns, editRun } from "./run_edits.js";
 import { savedViews } from "./saved_views.js";
+import { PageView } from "./view.js";
 
 const CHOSEN_MAX = 20; // columns of config, and of the summary: a bound of the server
 const COMPARED_MAX = 10;
 const LISTED_MAX = 200; // keys in the dialog of columns
 const CURVES_MAX = 4; // columns of small curves
 const KINDS = ["config", "summary", "curve"]; // of columns that have a key
+const FILTER_MS = 80; // after the last letter
 const TICK_MS = 30_000; // "5 min ago" is right for this long
 const GROUPS = { project: "project", run_group: "group", job_type: "job type", state: "state" };
 
@@ -55,6 +56,7 @@ const COLUMNS = {
   n_attempts: { title: "Attempts", width: 98, isNumber: true, isOff: true, cell: (run) => valueText(run.n_attempts) },
   notes: { title: "Notes", width: 200, grows: 2, isOff: true, cell: (run) => run.notes },
 };
+const USUAL_COLUMNS = Object.keys(COLUMNS).filter((name) => !COLUMNS[name].isOff);
 const SHIPPED = [
   ["All runs", ""],
   ["Running", "state:running"],
@@ -99,98 +101,120 @@ function textOf(run) {
   return run.text;
 }
 
-export async function open(content, rest, query) {
-  const state = {
-    filter: query.get("filter") ?? "",
-    sort: query.get("sort") ?? "-created_at",
-    group: Object.hasOwn(GROUPS, query.get("group")) ? query.get("group") : "",
-    config: query.getAll("config").slice(0, CHOSEN_MAX),
-    summary: query.getAll("summary").slice(0, CHOSEN_MAX),
-    curve: query.getAll("curve").slice(0, CURVES_MAX),
-    isFolded: query.get("fold") === "1", // whether groups are folded, except those in `turned`
-    turned: new Set(query.getAll("turned")),
-    columns: query.getAll("column").filter((name) => Object.hasOwn(COLUMNS, name)),
-    selected: new Set(query.getAll("run")),
-  };
-  if (!state.columns.length) state.columns = Object.keys(COLUMNS).filter((name) => !COLUMNS[name].isOff);
-  let runs = new Map();
-  let keys = { config: [], summary: [], curve: [] };
-  let version = "";
-  let asked = ""; // the columns of `version`
-  let turn = 0; // of requests: an answer to an older one is not drawn
-  let unknown = ""; // a name in the filter that no column has
-  let filter = parseFilter("", null, valueOf, textOf);
-  let shown = [];
-  let isOver = false;
-  const ending = new AbortController();
+export default class RunsPage extends PageView {
+  state = stateOf(this.query);
+  runs = new Map(); // by ID
+  keys = { config: [], summary: [], curve: [] };
+  version = "";
+  asked = ""; // the columns of `version`
+  unknown = ""; // a name in the filter that no column has
+  filter = parseFilter("", null, valueOf, textOf);
+  isDrawn = false;
+  made = new Map(); // columns: made once, so that the table keeps the rows that did not change
+  curves = [];
 
-  const input = h("input", {
-    class: "grow",
-    type: "search",
-    value: state.filter,
-    placeholder: "Filter: words, lr<0.01, state:failed, -tag:old",
-    "aria-label": "Filter runs",
-    "aria-describedby": "filter-error",
-    spellcheck: "false",
-    oninput: () => later(onFilter, 80),
-  });
-  const error = h("p", { id: "filter-error", class: "error small", role: "status", hidden: true });
-  const help = h("table", { class: "grid values filter-help", hidden: true }, h("tbody", {}, FILTER_HELP.map(([text, meaning]) =>
-    h("tr", {}, h("th", { scope: "row" }, h("code", {}, text)), h("td", {}, meaning)))));
-  const onHelp = () => {
-    help.hidden = !help.hidden;
-    question.setAttribute("aria-expanded", String(!help.hidden));
-  };
-  const question = h("button", { "aria-label": "How to filter", "aria-expanded": "false", onclick: onHelp }, "?");
-  const count = h("span", { class: "quiet", role: "status" });
-  const compare = h("button", { onclick: onCompare }, "Compare");
-  const overlay = h("button", { onclick: onOverlay }, "Overlay");
-  const edit = h("button", { onclick: onEdit }, "Edit");
-  const remove = h("button", { onclick: onDelete }, "Delete");
-  const grouping = h(
-    "select",
-    { "aria-label": "Group by", onchange: () => change({ group: grouping.value, isFolded: false, turned: new Set() }) },
-    h("option", { value: "" }, "No groups"),
-    Object.entries(GROUPS).map(([name, title]) =>
-      h("option", { value: name, selected: name === state.group }, `By ${title}`),
-    ),
-  );
-  const fold = h("button", { onclick: () => change({ isFolded: !state.isFolded, turned: new Set() }) });
-  const marked = h("span", { class: "bar" }, compare, overlay, edit, remove);
-  const table = createTable({
-    label: "Runs",
-    onSort: (name) => {
-      const [isDown, old] = usedSort();
-      const turned = name === old ? !isDown : DOWN_FIRST.has(name);
-      change({ sort: (turned ? "-" : "") + name });
-    },
-    onFold: ({ name }) => {
-      if (!state.turned.delete(name)) state.turned.add(name);
-      change({}, true);
-    },
-    onOpen: ({ data }) => (location.hash = addressOf(["run", data.run_id])),
-    onMark: ({ data }) => mark(data.run_id),
-    isMarked: ({ data }) => Boolean(data) && state.selected.has(data.run_id),
-  });
-
-  // Columns are made once, so that the table keeps the rows that did not change.
-  const made = new Map();
-  const curves = [];
-  function curveColumn(name, key) {
-    const lines = new Sparklines(key, report);
-    curves.push(lines);
-    return { name, title: key, help: `curve of ${key}`, width: 120, grows: 1, isFluid: true, cell: (run) => lines.cell(run) };
+  async start() {
+    const filterAttributes = { placeholder: "Filter: words, lr<0.01, state:failed, -tag:old", "aria-describedby": "filter-error", spellcheck: "false" };
+    this.input = this.searchInput("Filter runs", this.state.filter, FILTER_MS, () => this.onFilter(), filterAttributes);
+    this.error = h("p", { id: "filter-error", class: "error small", role: "status", hidden: true });
+    this.count = h("span", { class: "quiet", role: "status" });
+    this.empty = h("section", { class: "empty", hidden: true });
+    this.table = this.runTable();
+    const help = filterHelp();
+    const bar = [this.input, help.button, this.groupChoice(), this.fold, h("button", { onclick: () => this.onColumns() }, "Columns…")];
+    const marked = this.markedActions();
+    const hasKeys = this.loadKeys();
+    if (this.state.filter) await hasKeys;
+    else hasKeys.catch((error) => this.fail(error));
+    await this.load();
+    show(
+      this.content,
+      h(
+        "section",
+        { class: "full" },
+        h("h1", { class: "hidden-text" }, "Runs"),
+        h("div", { class: "bar" }, bar, this.viewsMenu(), marked, this.count),
+        this.error,
+        help.table,
+        this.table.element,
+        this.empty,
+      ),
+    );
+    this.isDrawn = true;
+    this.follow(() => this.refresh());
+    const tick = setInterval(() => !document.hidden && this.table.refresh(), TICK_MS);
+    this.atEnd(() => clearInterval(tick));
   }
-  function columnOf(name) {
-    if (!made.has(name)) {
-      const key = name.slice(name.indexOf(".") + 1);
-      const ofKey = { title: key, help: name, width: Math.min(220, 60 + key.length * 7), grows: 1, isNumber: true };
-      if (name.startsWith("curve.")) made.set(name, curveColumn(name, key));
-      else made.set(name, { name, isSortable: true, ...(COLUMNS[name] ?? { ...ofKey, cell: (run) => (name.startsWith("summary.") ? numberText : valueText)(run[name]) }) });
+
+  close() {
+    super.close();
+    for (const lines of this.curves) lines.close();
+    this.table.close();
+  }
+
+  runTable() {
+    return createTable({
+      label: "Runs",
+      onSort: (name) => {
+        const [isDown, old] = this.usedSort();
+        const turned = name === old ? !isDown : DOWN_FIRST.has(name);
+        this.change({ sort: (turned ? "-" : "") + name });
+      },
+      onFold: ({ name }) => {
+        if (!this.state.turned.delete(name)) this.state.turned.add(name);
+        this.change({}, true);
+      },
+      onOpen: ({ data }) => (location.hash = addressOf(["run", data.run_id])),
+      onMark: ({ data }) => this.mark(data.run_id),
+      isMarked: ({ data }) => Boolean(data) && this.state.selected.has(data.run_id),
+    });
+  }
+
+  groupChoice() {
+    this.fold = h("button", { onclick: () => this.change({ isFolded: !this.state.isFolded, turned: new Set() }) });
+    const option = ([name, title]) => h("option", { value: name, selected: name === this.state.group }, `By ${title}`);
+    const onchange = ({ target }) => this.change({ group: target.value, isFolded: false, turned: new Set() });
+    return h("select", { "aria-label": "Group by", onchange }, h("option", { value: "" }, "No groups"), Object.entries(GROUPS).map(option));
+  }
+
+  markedActions() {
+    this.compare = h("button", { onclick: () => this.onCompare() }, "Compare");
+    this.overlay = h("button", { onclick: () => this.onOverlay() }, "Overlay");
+    this.edit = h("button", { onclick: () => this.onEdit() }, "Edit");
+    this.remove = h("button", { onclick: () => this.onDelete() }, "Delete");
+    this.marked = h("span", { class: "bar" }, this.compare, this.overlay, this.edit, this.remove);
+    return this.marked;
+  }
+
+  viewsMenu() {
+    return savedViews({
+      title: "Views",
+      noun: "view",
+      folder: "runs/",
+      shipped: () => SHIPPED.map(([name, filter]) => ({ name, href: addressOf(["runs"], { filter }), note: filter })),
+      current: () => ({ query: readAddress().query.toString() }),
+      hrefOf: (view) => addressOf(["runs"], new URLSearchParams(String(view.query))),
+    });
+  }
+
+  columnOf(name) {
+    if (!this.made.has(name)) this.made.set(name, this.newColumn(name));
+    return this.made.get(name);
+  }
+
+  newColumn(name) {
+    const key = name.slice(name.indexOf(".") + 1);
+    if (name.startsWith("curve.")) {
+      const lines = new Sparklines(key, (error) => this.fail(error));
+      this.curves.push(lines);
+      return { name, title: key, help: `curve of ${key}`, width: 120, grows: 1, isFluid: true, cell: (run) => lines.cell(run) };
     }
-    return made.get(name);
+    const text = name.startsWith("summary.") ? numberText : valueText;
+    const ofKey = { title: key, help: name, width: Math.min(220, 60 + key.length * 7), grows: 1, isNumber: true, cell: (run) => text(run[name]) };
+    return { name, isSortable: true, ...(COLUMNS[name] ?? ofKey) };
   }
-  const choice = {
+
+  choice = {
     name: "",
     title: "",
     help: "Selected",
@@ -199,32 +223,38 @@ export async function open(content, rest, query) {
       h("input", {
         type: "checkbox",
         tabindex: -1,
-        checked: state.selected.has(run.run_id),
+        checked: this.state.selected.has(run.run_id),
         "aria-label": `Select ${run.name || run.run_id}`,
-        onchange: () => mark(run.run_id),
+        onchange: () => this.mark(run.run_id),
       }),
   };
 
-  const sortOf = () => (state.sort.startsWith("-") ? [true, state.sort.slice(1)] : [false, state.sort]);
-  const keyColumns = () => KINDS.flatMap((kind) => state[kind].map((key) => `${kind}.${key}`));
+  sortOf() {
+    const { sort } = this.state;
+    return sort.startsWith("-") ? [true, sort.slice(1)] : [false, sort];
+  }
+
+  keyColumns() {
+    return KINDS.flatMap((kind) => this.state[kind].map((key) => `${kind}.${key}`));
+  }
 
   /** Return the column that a name in the filter means. */
-  function resolve(name) {
+  resolve(name) {
     const known = ALIASES[name] ?? name;
     if (Object.hasOwn(COLUMNS, known)) return known;
     for (const kind of ["config", "summary"]) {
       const key = name.startsWith(`${kind}.`) ? name.slice(kind.length + 1) : name;
-      if (keys[kind].includes(key) || state[kind].includes(key)) return `${kind}.${key}`;
+      if (this.keys[kind].includes(key) || this.state[kind].includes(key)) return `${kind}.${key}`;
     }
-    unknown = name;
+    this.unknown = name;
     return null;
   }
 
   /** Return {config, summary, missing}: the keys to ask for, and the columns that are more than the server sends. */
-  function neededKeys() {
-    const needed = { config: [...state.config], summary: [...state.summary] };
+  neededKeys() {
+    const needed = { config: [...this.state.config], summary: [...this.state.summary] };
     const missing = [];
-    for (const name of [...filter.names, sortOf()[1]]) {
+    for (const name of [...this.filter.names, this.sortOf()[1]]) {
       const [kind, key] = [name.slice(0, name.indexOf(".")), name.slice(name.indexOf(".") + 1)];
       if (!Object.hasOwn(needed, kind) || needed[kind].includes(key)) continue;
       if (needed[kind].length < CHOSEN_MAX) needed[kind].push(key);
@@ -234,102 +264,103 @@ export async function open(content, rest, query) {
   }
 
   /** Return the chosen order, or the newest first if its column cannot be read. */
-  function usedSort() {
-    const [isDown, by] = sortOf();
-    return neededKeys().missing.includes(by) ? [true, "created_at"] : [isDown, by];
+  usedSort() {
+    const [isDown, by] = this.sortOf();
+    return this.neededKeys().missing.includes(by) ? [true, "created_at"] : [isDown, by];
   }
 
-  function readFilter() {
-    unknown = "";
-    filter = parseFilter(state.filter, resolve, valueOf, textOf);
-    const { missing } = neededKeys();
+  readFilter() {
+    this.unknown = "";
+    this.filter = parseFilter(this.state.filter, (name) => this.resolve(name), valueOf, textOf);
+    const { missing } = this.neededKeys();
     const whyOf = (name) => `${name} cannot be read beside ${CHOSEN_MAX} columns of ${name.split(".")[0]}; hide one of them`;
-    const name = filter.names.find((one) => missing.includes(one));
-    if (name) filter = { test: () => true, names: [], error: filter.error ?? whyOf(name) };
-    const why = filter.error ?? (missing.length ? `sorted by start: ${whyOf(missing[0])}` : "");
-    error.textContent = why;
-    error.hidden = !why;
-    input.setAttribute("aria-invalid", String(Boolean(filter.error)));
+    const name = this.filter.names.find((one) => missing.includes(one));
+    if (name) this.filter = { test: () => true, names: [], error: this.filter.error ?? whyOf(name) };
+    const why = this.filter.error ?? (missing.length ? `sorted by start: ${whyOf(missing[0])}` : "");
+    this.error.textContent = why;
+    this.error.hidden = !why;
+    this.input.setAttribute("aria-invalid", String(Boolean(this.filter.error)));
   }
 
   /** Ask for runs that have changed; for all of them with other columns. */
-  async function load() {
-    const { config, summary } = neededKeys();
+  async load() {
+    const { config, summary } = this.neededKeys();
     const wanted = JSON.stringify({ config, summary });
-    const own = ++turn;
-    const answer = await ask("runs", { config, summary, since: wanted === asked ? version : "" }, { signal: ending.signal });
-    if (isOver || own !== turn) return;
-    if (answer.is_whole) runs = new Map();
-    for (const run of objects(answer)) runs.set(run.run_id, run);
-    for (const run of answer.deleted) runs.delete(run);
-    const gone = [...state.selected].filter((run) => !runs.has(run));
-    for (const run of gone) state.selected.delete(run);
-    if (gone.length && (readAddress().path[0] ?? "runs") === "runs") setParameters({ run: [...state.selected] });
-    [version, asked] = [answer.version, wanted];
-    draw(true);
+    const isNewest = this.begin("runs");
+    const answer = await this.ask("runs", { config, summary, since: wanted === this.asked ? this.version : "" });
+    if (!isNewest()) return;
+    if (answer.is_whole) this.runs = new Map();
+    for (const run of objects(answer)) this.runs.set(run.run_id, run);
+    for (const run of answer.deleted) this.runs.delete(run);
+    const gone = [...this.state.selected].filter((run) => !this.runs.has(run));
+    for (const run of gone) this.state.selected.delete(run);
+    if (gone.length && (readAddress().path[0] ?? "runs") === "runs") setParameters({ run: [...this.state.selected] });
+    [this.version, this.asked] = [answer.version, wanted];
+    this.draw(true);
   }
 
-  function draw(keepsPlace) {
-    const [isDown, by] = usedSort();
+  draw(keepsPlace) {
+    const [isDown, by] = this.usedSort();
     const turn = isDown ? -1 : 1;
-    const found = [...runs.values()].filter(filter.test).map((run) => ({ run, value: sortable(valueOf(run, by)) }));
+    const found = [...this.runs.values()].filter(this.filter.test).map((run) => ({ run, value: sortable(valueOf(run, by)) }));
     found.sort((a, b) => compareValues(a.value, b.value, turn) || (a.run.run_id < b.run.run_id ? 1 : -1));
-    shown = found.map(({ run }) => run);
-    const names = [...state.columns, ...keyColumns()];
-    table.set([choice, ...names.map(columnOf)], grouped(shown), { name: by, isDown }, keepsPlace);
-    count.textContent = `${shown.length === runs.size ? "" : `${wholeText(shown.length)} of `}${countText(runs.size, "run")}`;
-    drawMarked();
-    fold.hidden = !state.group;
-    fold.textContent = state.isFolded ? "Open all" : "Fold all";
+    const shown = found.map(({ run }) => run);
+    const names = [...this.state.columns, ...this.keyColumns()];
+    this.table.set([this.choice, ...names.map((name) => this.columnOf(name))], this.grouped(shown), { name: by, isDown }, keepsPlace);
+    this.count.textContent = `${shown.length === this.runs.size ? "" : `${wholeText(shown.length)} of `}${countText(this.runs.size, "run")}`;
+    this.drawMarked();
+    this.fold.hidden = !this.state.group;
+    this.fold.textContent = this.state.isFolded ? "Open all" : "Fold all";
     const isEmpty = !shown.length;
-    empty.hidden = !isEmpty;
-    table.element.classList.toggle("none", isEmpty);
+    this.empty.hidden = !isEmpty;
+    this.table.element.classList.toggle("none", isEmpty);
     if (isEmpty) {
-      const clear = h("button", { onclick: () => clearFilter() }, "Clear the filter");
-      if (runs.size) show(empty, h("h2", {}, "No run matches the filter"), clear);
-      else show(empty, firstRun(), remoteHint());
+      const clear = h("button", { onclick: () => this.clearFilter() }, "Clear the filter");
+      if (this.runs.size) show(this.empty, h("h2", {}, "No run matches the filter"), clear);
+      else show(this.empty, firstRun(), remoteHint());
     }
   }
 
-  function grouped(list) {
-    if (!state.group) return list.map((run) => ({ key: run.run_id, data: run }));
+  grouped(list) {
+    if (!this.state.group) return list.map((run) => ({ key: run.run_id, data: run }));
     const groups = new Map();
     for (const run of list) {
-      const name = run[state.group] ?? "";
+      const name = run[this.state.group] ?? "";
       if (!groups.has(name)) groups.set(name, []);
       groups.get(name).push(run);
     }
     return [...groups].flatMap(([value, members]) => {
       const name = value || " "; // a parameter of the address is not empty
-      const isFolded = state.isFolded !== state.turned.has(name);
-      const heading = `${value || `no ${GROUPS[state.group]}`} · ${countsText(members, state.group !== "state")}`;
+      const isFolded = this.state.isFolded !== this.state.turned.has(name);
+      const heading = `${value || `no ${GROUPS[this.state.group]}`} · ${countsText(members, this.state.group !== "state")}`;
       const rows = isFolded ? [] : members.map((run) => ({ key: run.run_id, data: run }));
       return [{ key: `group ${name}`, name, heading, isFolded }, ...rows];
     });
   }
 
-  function drawMarked() {
-    const n = state.selected.size;
-    marked.hidden = !n;
-    compare.disabled = overlay.disabled = n < 2 || n > COMPARED_MAX;
-    compare.title = compare.disabled ? `Select 2 to ${COMPARED_MAX} runs` : "";
-    overlay.title = compare.title || "Their curves in the same panels";
-    compare.textContent = `Compare ${n}`;
-    edit.disabled = n !== 1;
-    remove.textContent = n === 1 ? "Delete" : `Delete ${n}`;
+  drawMarked() {
+    const n = this.state.selected.size;
+    this.marked.hidden = !n;
+    this.compare.disabled = this.overlay.disabled = n < 2 || n > COMPARED_MAX;
+    this.compare.title = this.compare.disabled ? `Select 2 to ${COMPARED_MAX} runs` : "";
+    this.overlay.title = this.compare.title || "Their curves in the same panels";
+    this.compare.textContent = `Compare ${n}`;
+    this.edit.disabled = n !== 1;
+    this.remove.textContent = n === 1 ? "Delete" : `Delete ${n}`;
   }
 
-  function mark(run) {
-    if (!state.selected.delete(run)) state.selected.add(run);
-    setParameters({ run: [...state.selected] });
-    drawMarked();
-    table.redraw();
+  mark(run) {
+    if (!this.state.selected.delete(run)) this.state.selected.add(run);
+    setParameters({ run: [...this.state.selected] });
+    this.drawMarked();
+    this.table.redraw();
   }
 
   /** Change the state, the address and the table. keepsPlace: the table does not begin at its top again. */
-  function change(changes, keepsPlace = false) {
+  change(changes, keepsPlace = false) {
+    const { state } = this;
     Object.assign(state, changes);
-    const isUsual = state.columns.join() === Object.keys(COLUMNS).filter((name) => !COLUMNS[name].isOff).join();
+    const isUsual = state.columns.join() === USUAL_COLUMNS.join();
     setParameters({
       filter: state.filter,
       sort: state.sort === "-created_at" ? "" : state.sort,
@@ -341,61 +372,61 @@ export async function open(content, rest, query) {
       summary: state.summary,
       column: isUsual ? [] : state.columns,
     });
-    readFilter();
-    draw(keepsPlace);
-    const { config, summary } = neededKeys();
-    const has = asked ? JSON.parse(asked) : { config: [], summary: [] };
+    this.readFilter();
+    this.draw(keepsPlace);
+    const { config, summary } = this.neededKeys();
+    const has = this.asked ? JSON.parse(this.asked) : { config: [], summary: [] };
     if (config.some((key) => !has.config.includes(key)) || summary.some((key) => !has.summary.includes(key))) {
-      load().catch(report);
+      this.load().catch((error) => this.fail(error));
     }
   }
 
-  function onFilter() {
-    change({ filter: input.value.trim() });
-    if (unknown) loadKeys().catch(report);
+  onFilter() {
+    this.change({ filter: this.input.value.trim() });
+    if (this.unknown) this.loadKeys().catch((error) => this.fail(error));
   }
 
-  function clearFilter() {
-    input.value = "";
-    change({ filter: "" });
-    input.focus();
+  clearFilter() {
+    this.input.value = "";
+    this.change({ filter: "" });
+    this.input.focus();
   }
 
-  function onCompare() {
-    location.hash = addressOf(["compare"], { run: [...state.selected] });
+  onCompare() {
+    location.hash = addressOf(["compare"], { run: [...this.state.selected] });
   }
 
-  function onOverlay() {
-    const [run, ...others] = state.selected;
+  onOverlay() {
+    const [run, ...others] = this.state.selected;
     location.hash = addressOf(["run", run, "curves"], { with: others });
   }
 
-  function onEdit() {
-    const run = runs.get([...state.selected][0]);
-    if (run) editRun(run, load);
+  onEdit() {
+    const run = this.runs.get([...this.state.selected][0]);
+    if (run) editRun(run, () => this.load());
   }
 
-  function onDelete() {
-    const chosen = [...state.selected].map((id) => runs.get(id)).filter(Boolean);
+  onDelete() {
+    const chosen = [...this.state.selected].map((id) => this.runs.get(id)).filter(Boolean);
     if (!chosen.length) return;
     deleteRuns(chosen, async (gone) => {
-      for (const id of gone) state.selected.delete(id);
-      setParameters({ run: [...state.selected] });
-      await load();
+      for (const id of gone) this.state.selected.delete(id);
+      setParameters({ run: [...this.state.selected] });
+      await this.load();
     });
   }
 
-  function onColumns() {
-    const chosen = new Set([...state.columns, ...keyColumns()]);
+  onColumns() {
+    const chosen = new Set([...this.state.columns, ...this.keyColumns()]);
     const all = () => [
       ...Object.keys(COLUMNS).map((name) => [name, COLUMNS[name].title]),
-      ...KINDS.flatMap((kind) => [...new Set([...state[kind], ...keys[kind]])].map((key) => [`${kind}.${key}`, `${kind}.${key}`])),
+      ...KINDS.flatMap((kind) => [...new Set([...this.state[kind], ...this.keys[kind]])].map((key) => [`${kind}.${key}`, `${kind}.${key}`])),
     ];
     const list = h("div", { class: "choices" });
-    const search = h("input", { type: "search", placeholder: "Find a column", "aria-label": "Find a column", autofocus: true, oninput: draw });
+    const search = h("input", { type: "search", placeholder: "Find a column", "aria-label": "Find a column", autofocus: true, oninput: () => draw() });
     let listed = null;
-    function draw() {
-      listed = keys;
+    const draw = () => {
+      listed = this.keys;
       const { test } = wordFilter(search.value);
       const found = all().filter(([, title]) => test(title));
       show(
@@ -406,10 +437,8 @@ export async function open(content, rest, query) {
         found.length > LISTED_MAX && h("p", { class: "quiet" }, `and ${found.length - LISTED_MAX} more: type to find them`),
         !found.length && h("p", { class: "quiet" }, "No column matches."),
       );
-    }
-    function turn(name) {
-      if (!chosen.delete(name)) chosen.add(name);
-    }
+    };
+    const turn = (name) => chosen.delete(name) || chosen.add(name);
     draw();
     openDialog("Columns", [search, list], {
       action: "Show",
@@ -420,77 +449,61 @@ export async function open(content, rest, query) {
         if (most > CHOSEN_MAX) throw new Error(`${most} columns of a kind are more than ${CHOSEN_MAX}`);
         if (curve.length > CURVES_MAX) throw new Error(`${curve.length} columns of curves are more than ${CURVES_MAX}`);
         const columns = Object.keys(COLUMNS).filter((name) => chosen.has(name));
-        change({ columns: columns.length ? columns : ["name"], config, summary, curve });
+        this.change({ columns: columns.length ? columns : ["name"], config, summary, curve });
       },
     });
-    loadKeys().then(() => listed !== keys && draw(), report); // also if another answer brought them
+    this.loadKeys().then(() => listed !== this.keys && draw(), (error) => this.fail(error)); // also if another answer brought them
   }
 
   /** Ask for the names of columns. */
-  async function loadKeys() {
-    const found = await ask("keys", {}, { signal: ending.signal });
-    const isNew = !isOver && JSON.stringify(found) !== JSON.stringify(keys);
-    if (isNew) keys = found;
-    if (!isDrawn) readFilter();
-    else if (isNew) change({}, true); // what was typed before may name one of them
+  async loadKeys() {
+    const found = await this.ask("keys");
+    const isNew = this.isOpen && JSON.stringify(found) !== JSON.stringify(this.keys);
+    if (isNew) this.keys = found;
+    if (!this.isDrawn) this.readFilter();
+    else if (isNew) this.change({}, true); // what was typed before may name one of them
   }
 
-  function report(reason) {
-    if (reason.name !== "AbortError" && !isOver) notice(reason.message, true);
-  }
-
-  let typing = 0;
-  function later(action, ms) {
-    clearTimeout(typing);
-    typing = setTimeout(action, ms);
-  }
-
-  const empty = h("section", { class: "empty", hidden: true });
-  const columns = h("button", { onclick: onColumns }, "Columns…");
-  const views = savedViews({
-    title: "Views",
-    noun: "view",
-    folder: "runs/",
-    shipped: () => SHIPPED.map(([name, filter]) => ({ name, href: addressOf(["runs"], { filter }), note: filter })),
-    current: () => ({ query: readAddress().query.toString() }),
-    hrefOf: (view) => addressOf(["runs"], new URLSearchParams(String(view.query))),
-  });
-  let isDrawn = false;
-  const hasKeys = loadKeys();
-  if (state.filter) await hasKeys;
-  else hasKeys.catch(report);
-  await load();
-  show(
-    content,
-    h(
-      "section",
-      { class: "full" },
-      h("h1", { class: "hidden-text" }, "Runs"),
-      h("div", { class: "bar" }, input, question, grouping, fold, columns, views, marked, count),
-      error,
-      help,
-      table.element,
-      empty,
-    ),
-  );
-  isDrawn = true;
-
-  const live = liveRefresh(async () => {
-    const failed = (reason) => (report(reason), false);
-    const isDone = await load().then(() => (unknown ? loadKeys() : null)).then(() => true, failed);
-    for (const lines of curves) lines.changed();
+  async refresh() {
+    let isDone = true;
+    try {
+      await this.load();
+      if (this.unknown) await this.loadKeys();
+    } catch (error) {
+      isDone = this.fail(error);
+    }
+    for (const lines of this.curves) lines.changed();
     return isDone;
-  });
-  const tick = setInterval(() => !document.hidden && table.refresh(), TICK_MS);
-  return () => {
-    isOver = true;
-    ending.abort();
-    clearInterval(tick);
-    clearTimeout(typing);
-    live.close();
-    for (const lines of curves) lines.close();
-    table.close();
+  }
+}
+
+/** Return the state that an address has. */
+function stateOf(query) {
+  const columns = query.getAll("column").filter((name) => Object.hasOwn(COLUMNS, name));
+  return {
+    filter: query.get("filter") ?? "",
+    sort: query.get("sort") ?? "-created_at",
+    group: Object.hasOwn(GROUPS, query.get("group")) ? query.get("group") : "",
+    config: query.getAll("config").slice(0, CHOSEN_MAX),
+    summary: query.getAll("summary").slice(0, CHOSEN_MAX),
+    curve: query.getAll("curve").slice(0, CURVES_MAX),
+    isFolded: query.get("fold") === "1", // whether groups are folded, except those in `turned`
+    turned: new Set(query.getAll("turned")),
+    columns: columns.length ? columns : USUAL_COLUMNS,
+    selected: new Set(query.getAll("run")),
   };
+}
+
+/** Return {button, table}: how to filter, and what shows it. */
+function filterHelp() {
+  const rows = FILTER_HELP.map(([text, meaning]) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, text)), h("td", {}, meaning)));
+  const table = h("table", { class: "grid values filter-help", hidden: true }, h("tbody", {}, rows));
+  const onclick = () => {
+    table.hidden = !table.hidden;
+    button.setAttribute("aria-expanded", String(!table.hidden));
+  };
+  const button = h("button", { "aria-label": "How to filter", "aria-expanded": "false", onclick }, "?");
+  return { button, table };
 }
 
 /** Return "12 runs, 3 running, 1 failed". */

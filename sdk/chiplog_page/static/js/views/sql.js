@@ -1,12 +1,12 @@
 // SQL: an editor with completion, the result as a table and a chart, saved queries. The query is in the address.
 
-import { h, notice, show } from "../dom.js";
+import { h, show } from "../dom.js";
 import { addressOf, readAddress, setParameters } from "../net/address.js";
-import { ask } from "../net/api.js";
 import { csvOf, save } from "../net/download.js";
 import { createTable } from "../tables/table.js";
 import { byName, countText, valueText, wholeText } from "../text/texts.js";
 import { savedViews } from "./saved_views.js";
+import { PageView } from "./view.js";
 
 const SUGGESTED_MAX = 10;
 const CURVES_MAX = 8;
@@ -18,254 +18,278 @@ const LONG_NUMBER = /^-?(?=(\d\.?){16,}$)(0|[1-9]\d*)(\.\d+)?$/; // the server s
 const KEYWORDS = ["SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "HAVING", "JOIN", "USING", "count(*)", "DESC"];
 const FIRST = "SELECT run_id, state, created_at, n_labels, n_failed\nFROM runs ORDER BY created_at DESC LIMIT 100";
 
-export async function open(content, rest, query) {
-  let words = {};
-  let result = null; // {columns, rows, n_rows}
-  let sort = null;
-  let suggested = [];
-  let isTyping = false; // since a completion, or a run
-  let plot = null;
-  let isCharted = query.get("chart") === "1";
-  let running = null; // aborts the query
-  let clock = null; // shows how long it has been running
-  let turn = 0;
+export default class SqlPage extends PageView {
+  words = {}; // the views and their columns
+  result = null; // {columns, rows, n_rows}
+  sort = null;
+  suggested = [];
+  isTyping = false; // since a completion, or a run
+  plot = null;
+  isCharted = this.query.get("chart") === "1";
+  running = null; // aborts the query
+  clock = null; // shows how long it has been running
 
-  const editor = h("textarea", {
-    class: "editor",
-    rows: 6,
-    spellcheck: "false",
-    autocapitalize: "off",
-    "aria-label": "SQL query",
-    "aria-describedby": "sql-help",
-    oninput: suggest,
-    onclick: suggest,
-    onkeydown: onKey,
-  });
-  editor.value = query.get("q") ?? FIRST;
-  const suggestions = h("div", { class: "suggestions", role: "group", "aria-label": "Completions", hidden: true });
-  const runButton = h("button", { class: "main", onclick: () => (running ? stop() : run()), title: "Ctrl+Enter" }, "Run");
-  const status = h("span", { class: "quiet", role: "status" });
-  const took = h("span", { class: "quiet" }); // not read out each second
-  const error = h("pre", { class: "error", role: "alert", hidden: true });
-  const download = h("button", { onclick: onDownload, disabled: true, title: "The rows of the table" }, "Download CSV");
-  const queries = savedViews({
-    title: "Saved queries",
-    noun: "query",
-    folder: "sql/",
-    current() {
-      const text = editor.value.trim();
-      setParameters({ q: text });
-      return { query: text };
-    },
-    hrefOf: ({ query: text }) => (typeof text === "string" ? addressOf(["sql"], { q: text }) : null),
-  });
-  const views = h("dl", { class: "panel views-list", hidden: true });
-  const viewsButton = h("button", { hidden: true, "aria-expanded": "false", onclick: onViews, title: "All views with their columns" }, "Views");
-  const chartButton = h("button", { disabled: true, onclick: onChart }, "Chart");
-  const xSelect = h("select", { "aria-label": "x axis", onchange: () => chooseAxes({ x: xSelect.value, y: null }) });
-  const ySelect = h("select", { "aria-label": "y axis", onchange: () => chooseAxes({ y: ySelect.value }) });
-  const curves = h("div");
-  const legend = h("div", { class: "curve-legend" });
-  const axes = h("div", { class: "bar" }, h("label", {}, "x", xSelect), h("label", {}, "y", ySelect));
-  const chart = h("div", { class: "panel chart", hidden: true }, axes, curves, legend);
-  const table = createTable({ label: "Result", onSort });
-  table.element.hidden = true;
-
-  show(
-    content,
-    h(
-      "section",
-      { class: "full" },
-      h("h1", { class: "hidden-text" }, "SQL"),
-      editor,
-      suggestions,
+  async start() {
+    const suggest = () => this.suggest();
+    this.editor = h("textarea", {
+      class: "editor",
+      rows: 6,
+      spellcheck: "false",
+      autocapitalize: "off",
+      "aria-label": "SQL query",
+      "aria-describedby": "sql-help",
+      oninput: suggest,
+      onclick: suggest,
+      onkeydown: (event) => this.onKey(event),
+    });
+    this.editor.value = this.query.get("q") ?? FIRST;
+    this.suggestions = h("div", { class: "suggestions", role: "group", "aria-label": "Completions", hidden: true });
+    this.runButton = h("button", { class: "main", onclick: () => (this.running ? this.stop() : this.run()), title: "Ctrl+Enter" }, "Run");
+    this.status = h("span", { class: "quiet", role: "status" });
+    this.took = h("span", { class: "quiet" }); // not read out each second
+    this.error = h("pre", { class: "error", role: "alert", hidden: true });
+    this.download = h("button", { onclick: () => this.onDownload(), disabled: true, title: "The rows of the table" }, "Download CSV");
+    this.chartButton = h("button", { disabled: true, onclick: () => this.onChart() }, "Chart");
+    this.views = h("dl", { class: "panel views-list", hidden: true });
+    const hint = "All views with their columns";
+    this.viewsButton = h("button", { hidden: true, "aria-expanded": "false", onclick: () => this.onViews(), title: hint }, "Views");
+    this.table = createTable({ label: "Result", onSort: (name) => this.onSort(name) });
+    this.table.element.hidden = true;
+    const buttons = [this.runButton, this.download, this.chartButton, this.savedQueries(), this.viewsButton, this.status, this.took];
+    show(
+      this.content,
       h(
-        "div",
-        { class: "bar" },
-        runButton,
-        download,
-        chartButton,
-        queries,
-        viewsButton,
-        status,
-        took,
+        "section",
+        { class: "full" },
+        h("h1", { class: "hidden-text" }, "SQL"),
+        this.editor,
+        this.suggestions,
+        h("div", { class: "bar" }, buttons),
+        h("p", { id: "sql-help", class: "quiet small" }, "One SELECT. Ctrl+Enter runs it, Tab completes a word, Escape hides completions."),
+        this.error,
+        this.views,
+        this.chartPanel(),
+        this.table.element,
       ),
-      h("p", { id: "sql-help", class: "quiet small" }, "One SELECT. Ctrl+Enter runs it, Tab completes a word, Escape hides completions."),
-      error,
-      views,
-      chart,
-      table.element,
-    ),
-  );
-  editor.focus();
+    );
+    this.editor.focus();
+    this.loadWords();
+    if (this.query.get("q")) this.run();
+  }
+
+  close() {
+    super.close();
+    this.running?.abort();
+    clearInterval(this.clock);
+    this.plot?.close();
+    this.table.close();
+  }
+
+  savedQueries() {
+    return savedViews({
+      title: "Saved queries",
+      noun: "query",
+      folder: "sql/",
+      current: () => {
+        const text = this.editor.value.trim();
+        setParameters({ q: text });
+        return { query: text };
+      },
+      hrefOf: ({ query: text }) => (typeof text === "string" ? addressOf(["sql"], { q: text }) : null),
+    });
+  }
+
+  chartPanel() {
+    this.xSelect = h("select", { "aria-label": "x axis", onchange: () => this.chooseAxes({ x: this.xSelect.value, y: null }) });
+    this.ySelect = h("select", { "aria-label": "y axis", onchange: () => this.chooseAxes({ y: this.ySelect.value }) });
+    const axes = h("div", { class: "bar" }, h("label", {}, "x", this.xSelect), h("label", {}, "y", this.ySelect));
+    this.curves = h("div");
+    this.legend = h("div", { class: "curve-legend" });
+    this.chart = h("div", { class: "panel chart", hidden: true }, axes, this.curves, this.legend);
+    return this.chart;
+  }
+
+  async loadWords() {
+    try {
+      this.words = await this.ask("words");
+    } catch (error) {
+      this.fail(error);
+      return;
+    }
+    this.drawViews();
+    if (this.isTyping) this.suggest();
+  }
 
   /** Complete the word before the cursor: views, then columns of the views in the query, then all else. */
-  function suggest() {
-    const word = wordAt();
-    suggested = [];
-    isTyping = true;
+  suggest() {
+    const word = this.wordAt();
+    this.suggested = [];
+    this.isTyping = true;
     if (word.length >= 2) {
-      const text = editor.value.toLowerCase();
-      const views = Object.keys(words);
-      const named = views.filter((view) => new RegExp(`\\b${view}\\b`).test(text)).flatMap((view) => words[view]);
-      const all = new Set([...named, ...views, ...KEYWORDS, ...Object.values(words).flat()]);
+      const text = this.editor.value.toLowerCase();
+      const views = Object.keys(this.words);
+      const named = views.filter((view) => new RegExp(`\\b${view}\\b`).test(text)).flatMap((view) => this.words[view]);
+      const all = new Set([...named, ...views, ...KEYWORDS, ...Object.values(this.words).flat()]);
       const low = word.toLowerCase();
-      suggested = [...all].filter((name) => name.toLowerCase().startsWith(low) && name.toLowerCase() !== low);
-      suggested = suggested.slice(0, SUGGESTED_MAX);
+      this.suggested = [...all].filter((name) => name.toLowerCase().startsWith(low) && name.toLowerCase() !== low);
+      this.suggested = this.suggested.slice(0, SUGGESTED_MAX);
     }
-    suggestions.hidden = !suggested.length;
+    this.suggestions.hidden = !this.suggested.length;
     show(
-      suggestions,
-      suggested.map((name) => h("button", { class: "bare", tabindex: -1, onclick: () => complete(name) }, h("code", {}, name))),
+      this.suggestions,
+      this.suggested.map((name) => h("button", { class: "bare", tabindex: -1, onclick: () => this.complete(name) }, h("code", {}, name))),
     );
   }
 
-  function drawViews() {
-    const names = Object.keys(words).sort();
-    viewsButton.hidden = !names.length;
+  drawViews() {
+    const names = Object.keys(this.words).sort();
+    this.viewsButton.hidden = !names.length;
     show(
-      views,
+      this.views,
       names.map((name) => [
         h("dt", {}, h("a", { href: addressOf(["sql"], { q: `FROM ${name} LIMIT 100` }) }, name)),
-        h("dd", { class: "quiet" }, words[name].join(", ")),
+        h("dd", { class: "quiet" }, this.words[name].join(", ")),
       ]),
     );
   }
 
-  function onViews() {
-    views.hidden = !views.hidden;
-    viewsButton.setAttribute("aria-expanded", String(!views.hidden));
+  onViews() {
+    this.views.hidden = !this.views.hidden;
+    this.viewsButton.setAttribute("aria-expanded", String(!this.views.hidden));
   }
 
-  function wordAt() {
-    if (editor.selectionStart !== editor.selectionEnd) return "";
-    return /[A-Za-z_][A-Za-z_0-9]*$/.exec(editor.value.slice(0, editor.selectionStart))?.[0] ?? "";
+  wordAt() {
+    if (this.editor.selectionStart !== this.editor.selectionEnd) return "";
+    return /[A-Za-z_][A-Za-z_0-9]*$/.exec(this.editor.value.slice(0, this.editor.selectionStart))?.[0] ?? "";
   }
 
-  function complete(name) {
-    const end = editor.selectionStart;
-    editor.setRangeText(name, end - wordAt().length, end, "end");
-    editor.focus();
-    hideSuggestions();
+  complete(name) {
+    const end = this.editor.selectionStart;
+    this.editor.setRangeText(name, end - this.wordAt().length, end, "end");
+    this.editor.focus();
+    this.hideSuggestions();
   }
 
-  function hideSuggestions() {
-    suggested = [];
-    isTyping = false;
-    suggestions.hidden = true;
+  hideSuggestions() {
+    this.suggested = [];
+    this.isTyping = false;
+    this.suggestions.hidden = true;
   }
 
-  function onKey(event) {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run();
-    else if (event.key === "Tab" && !event.shiftKey && suggested.length) complete(suggested[0]);
-    else if (event.key === "Escape" && suggested.length) hideSuggestions();
+  onKey(event) {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.run();
+    else if (event.key === "Tab" && !event.shiftKey && this.suggested.length) this.complete(this.suggested[0]);
+    else if (event.key === "Escape" && this.suggested.length) this.hideSuggestions();
     else return;
     event.preventDefault();
   }
 
-  async function run() {
-    const text = editor.value.trim();
-    hideSuggestions();
-    if (!text) return fail("The query is empty; type one SELECT.");
-    running?.abort();
-    running = new AbortController();
-    const mine = ++turn;
-    runButton.textContent = "Stop";
+  async run() {
+    const text = this.editor.value.trim();
+    this.hideSuggestions();
+    if (!text) {
+      this.explain("The query is empty; type one SELECT.");
+      return;
+    }
+    this.running?.abort();
+    this.running = new AbortController();
+    const isNewest = this.begin("result");
+    this.runButton.textContent = "Stop";
     if (text !== readAddress().query.get("q")) setParameters({ q: text, sort: null, order: null });
     const began = performance.now();
-    status.textContent = "Running…";
-    clearInterval(clock);
-    clock = setInterval(() => {
-      took.textContent = `${Math.round((performance.now() - began) / 1000)} of at most ${TIMEOUT_S} s`;
+    this.status.textContent = "Running…";
+    clearInterval(this.clock);
+    this.clock = setInterval(() => {
+      this.took.textContent = `${Math.round((performance.now() - began) / 1000)} of at most ${TIMEOUT_S} s`;
     }, 1000);
     try {
-      const answer = await ask("sql", {}, { method: "POST", body: { query: text }, signal: running.signal });
-      if (mine !== turn) return;
-      ended();
-      error.hidden = true;
-      result = answer;
+      const answer = await this.ask("sql", {}, { method: "POST", body: { query: text }, signal: this.running.signal });
+      if (!isNewest()) return;
+      this.ended();
+      this.error.hidden = true;
+      this.result = answer;
       const { query: now } = readAddress();
-      const at = result.columns.indexOf(now.get("sort"));
-      sort = at < 0 ? null : { name: String(at), isDown: now.get("order") === "down" };
-      result.kinds = result.columns.map((_, at) => kindOf(result.rows, at));
-      const part = result.rows.length < result.n_rows ? `the first ${wholeText(result.rows.length)} of ` : "";
+      const at = this.result.columns.indexOf(now.get("sort"));
+      this.sort = at < 0 ? null : { name: String(at), isDown: now.get("order") === "down" };
+      this.result.kinds = this.result.columns.map((_, at) => kindOf(this.result.rows, at));
+      const part = this.result.rows.length < this.result.n_rows ? `the first ${wholeText(this.result.rows.length)} of ` : "";
       const seconds = ((performance.now() - began) / 1000).toFixed(2);
-      status.textContent = `${part}${countText(result.n_rows, "row")} · ${seconds} s`;
-      download.disabled = false;
-      draw();
-      await drawChart();
+      this.status.textContent = `${part}${countText(this.result.n_rows, "row")} · ${seconds} s`;
+      this.download.disabled = false;
+      this.draw();
+      await this.drawChart();
     } catch (reason) {
-      if (reason.name === "AbortError" || mine !== turn) return;
-      ended();
-      fail(reason.message);
+      if (reason.name === "AbortError" || !isNewest()) return;
+      this.ended();
+      this.explain(reason.message);
     }
   }
 
   /** End the query, here and at the collector. */
-  function stop() {
-    running.abort();
-    ended();
-    fail("The query was stopped.");
+  stop() {
+    this.running.abort();
+    this.ended();
+    this.explain("The query was stopped.");
   }
 
-  function ended() {
-    clearInterval(clock);
-    took.textContent = "";
-    running = null;
-    runButton.textContent = "Run";
+  ended() {
+    clearInterval(this.clock);
+    this.took.textContent = "";
+    this.running = null;
+    this.runButton.textContent = "Run";
   }
 
-  function fail(message) {
-    status.textContent = result ? "The table below shows the result of the previous query." : "";
-    error.textContent = message;
-    error.hidden = false;
+  explain(message) {
+    this.status.textContent = this.result ? "The table below shows the result of the previous query." : "";
+    this.error.textContent = message;
+    this.error.hidden = false;
   }
 
-  function draw() {
-    const columns = result.columns.map((title, at) => columnOf(title, at));
-    let rows = result.rows.map((data, at) => ({ key: String(at), data }));
-    if (sort) {
-      const at = Number(sort.name);
-      const turn = sort.isDown ? -1 : 1;
-      const read = result.kinds[at].isNumber ? exactOf : plainOf;
+  draw() {
+    const columns = this.result.columns.map((title, at) => this.columnOf(title, at));
+    let rows = this.result.rows.map((data, at) => ({ key: String(at), data }));
+    if (this.sort) {
+      const at = Number(this.sort.name);
+      const turn = this.sort.isDown ? -1 : 1;
+      const read = this.result.kinds[at].isNumber ? exactOf : plainOf;
       rows = rows
         .map((row) => ({ row, value: read(row.data[at]) }))
         .sort((a, b) => compareValues(a.value, b.value, turn))
         .map(({ row }) => row);
     }
-    table.element.hidden = false;
-    table.set(columns, rows, sort);
+    this.table.element.hidden = false;
+    this.table.set(columns, rows, this.sort);
   }
 
-  function columnOf(title, at) {
-    const { isNumber } = result.kinds[at];
-    const longest = result.rows.slice(0, LOOKED_AT).reduce((most, row) => Math.max(most, cellText(row[at]).length), 0);
+  columnOf(title, at) {
+    const { isNumber } = this.result.kinds[at];
+    const longest = this.result.rows.slice(0, LOOKED_AT).reduce((most, row) => Math.max(most, cellText(row[at]).length), 0);
     const width = Math.min(420, Math.max(70, 8 * Math.max(longest, title.length + 2) + 16));
     return { name: String(at), title, width, grows: 1, isNumber, isSortable: true, cell: (row) => cellOf(row[at]) };
   }
 
-  function onSort(name) {
-    sort = { name, isDown: sort?.name === name ? !sort.isDown : false };
-    setParameters({ sort: result.columns[name], order: sort.isDown ? "down" : null });
-    draw();
+  onSort(name) {
+    this.sort = { name, isDown: this.sort?.name === name ? !this.sort.isDown : false };
+    setParameters({ sort: this.result.columns[name], order: this.sort.isDown ? "down" : null });
+    this.draw();
   }
 
-  function onChart() {
-    isCharted = !isCharted;
-    setParameters({ chart: isCharted ? 1 : null });
-    drawChart();
+  onChart() {
+    this.isCharted = !this.isCharted;
+    setParameters({ chart: this.isCharted ? 1 : null });
+    this.drawChart();
   }
 
-  function chooseAxes(changes) {
+  chooseAxes(changes) {
     setParameters(changes);
-    drawChart();
+    this.drawChart();
   }
 
   /** Return {x, ys, xs, all}: the axes that were chosen, else `step`, a time or the first number, and the numbers over it. */
-  function axesOf() {
+  axesOf() {
     const { query: now } = readAddress();
-    const columns = result.kinds.map((kind, at) => ({ ...kind, at, title: result.columns[at] }));
-    const isSpread = ({ at }) => new Set(result.rows.map((row) => row[at])).size > 1;
+    const columns = this.result.kinds.map((kind, at) => ({ ...kind, at, title: this.result.columns[at] }));
+    const isSpread = ({ at }) => new Set(this.result.rows.map((row) => row[at])).size > 1;
     const xs = columns.filter((one) => (one.isNumber || one.isTime) && isSpread(one));
     const x = xs.find(({ title }) => title === now.get("x")) ?? xs.find(isStep) ?? xs.find(({ isTime }) => isTime) ?? xs[0];
     const all = columns.filter((one) => one.isNumber && one !== x);
@@ -277,69 +301,50 @@ export async function open(content, rest, query) {
    * Draw columns over another one, if a chart is wanted. Where several rows have the same place, each text, such as a
    * label, has its own line.
    */
-  async function drawChart() {
-    const mine = turn;
-    const { x, xs, all, chosen, ys } = axesOf();
+  async drawChart() {
+    const { result } = this;
+    const { x, xs, all, chosen, ys } = this.axesOf();
     const place = (row) => (x.isTime ? Date.parse(row[x.at]) / 1000 : Number(row[x.at]));
     const canDraw = Boolean(x) && ys.length > 0;
-    chartButton.disabled = !canDraw;
-    chartButton.title = canDraw ? "" : "A chart needs two columns of numbers, and two rows";
-    chartButton.setAttribute("aria-pressed", String(canDraw && isCharted));
-    chart.hidden = !canDraw || !isCharted;
-    if (chart.hidden) return;
+    this.chartButton.disabled = !canDraw;
+    this.chartButton.title = canDraw ? "" : "A chart needs two columns of numbers, and two rows";
+    this.chartButton.setAttribute("aria-pressed", String(canDraw && this.isCharted));
+    this.chart.hidden = !canDraw || !this.isCharted;
+    if (this.chart.hidden) return;
     const option = ({ title }, isChosen) => h("option", { value: title, selected: isChosen }, title);
-    show(xSelect, xs.map((one) => option(one, one === x)));
+    show(this.xSelect, xs.map((one) => option(one, one === x)));
     const every = h("option", { value: "" }, all.length > CURVES_MAX ? `the first ${CURVES_MAX} numbers` : "all numbers");
-    show(ySelect, all.length > 1 ? every : null, all.map((one) => option(one, one === chosen[0] || all.length === 1)));
+    show(this.ySelect, all.length > 1 ? every : null, all.map((one) => option(one, one === chosen[0] || all.length === 1)));
     const { Chart, lineStyle } = await import("../charts/chart.js");
-    if (mine !== turn) return;
-    const rows = result.rows.filter((row) => row[x.at] !== null).sort((a, b) => place(a) - place(b));
+    if (!this.isOpen || result !== this.result) return;
+    const rows = this.result.rows.filter((row) => row[x.at] !== null).sort((a, b) => place(a) - place(b));
     const places = [...new Set(rows.map(place))];
     const numberOf = new Map(places.map((one, at) => [one, at]));
-    const texts = places.length < rows.length ? result.kinds.flatMap(({ isText }, at) => (isText ? [at] : [])) : [];
+    const texts = places.length < rows.length ? this.result.kinds.flatMap(({ isText }, at) => (isText ? [at] : [])) : [];
     const groups = [...Map.groupBy(rows, (row) => texts.map((at) => row[at]).join(" "))].sort(([a], [b]) => byName(a, b));
     const lineOf = (at, name, of) => {
       const values = new Array(places.length).fill(undefined);
       for (const row of of) values[numberOf.get(place(row))] = row[at] === null ? null : Number(row[at]);
-      const column = result.columns[at];
+      const column = this.result.columns[at];
       return { name: !name ? column : ys.length > 1 ? `${name} ${column}` : name, values };
     };
     const lines = ys
       .flatMap(({ at }) => groups.map(([name, of]) => lineOf(at, name, of)))
       .slice(0, LINES_MAX)
       .map((line, at) => ({ ...line, ...lineStyle(at) }));
-    plot ??= new Chart(curves, legend, {
+    this.plot ??= new Chart(this.curves, this.legend, {
       label: "Chart of the result",
       isUtc: true, // like the table
-      onZoom: (least, most) => plot.showPart(least, most),
-      onReset: () => plot.showPart(plot.model.x[0], plot.model.x.at(-1)),
+      onZoom: (least, most) => this.plot.showPart(least, most),
+      onReset: () => this.plot.showPart(this.plot.model.x[0], this.plot.model.x.at(-1)),
     });
     const kind = x.isTime ? "time" : isStep(x) ? "step" : "value";
-    plot.draw({ x: places, kind, lines, range: null, isLog: false });
+    this.plot.draw({ x: places, kind, lines, range: null, isLog: false });
   }
 
-  function onDownload() {
-    save(new Blob([csvOf([result.columns, ...result.rows])], { type: "text/csv" }), "chiplog.csv");
+  onDownload() {
+    save(new Blob([csvOf([this.result.columns, ...this.result.rows])], { type: "text/csv" }), "chiplog.csv");
   }
-
-  ask("words").then((found) => {
-    words = found;
-    drawViews();
-    if (isTyping) suggest();
-  }, (reason) => content.isConnected && report(reason));
-  if (query.get("q")) run();
-
-  function report(reason) {
-    notice(reason.message, true);
-  }
-
-  return () => {
-    turn++;
-    running?.abort();
-    clearInterval(clock);
-    plot?.close();
-    table.close();
-  };
 }
 
 function isStep({ isNumber, title }) {

@@ -11,7 +11,7 @@ export const MARGIN_PX = 150; // elements that are so near to the screen count a
 /** A view. It is made, started once, and closed, perhaps before it has started. */
 export class View {
   ending = new AbortController();
-  ends = []; // called once the view is closed
+  ends = []; // called when the view is closed
   turns = new Map(); // of requests, by what they ask for
   timers = new Map(); // by control
   state = {}; // what the address has
@@ -32,6 +32,12 @@ export class View {
 
   get isOpen() {
     return !this.signal.aborted;
+  }
+
+  /** Call a function when the view is closed; at once if it is. */
+  atEnd(action) {
+    if (this.isOpen) this.ends.push(action);
+    else action();
   }
 
   /** Ask for JSON until the view is closed. Arguments: as of `ask`. */
@@ -69,7 +75,7 @@ export class View {
   /** Call refresh() after changes of the database. options: as of `liveRefresh`. */
   follow(refresh, options) {
     const live = liveRefresh(refresh, options);
-    this.ends.push(live.close);
+    this.atEnd(live.close);
     return live;
   }
 
@@ -80,7 +86,7 @@ export class View {
   /** Call a function once a control rests. */
   later(control, ms, action) {
     this.cancel(control);
-    this.timers.set(control, setTimeout(action, ms));
+    if (this.isOpen) this.timers.set(control, setTimeout(action, ms));
   }
 
   cancel(control) {
@@ -96,7 +102,15 @@ export class View {
   /** Return what observes elements; onSeen(entries) is called when one comes near to the screen, or leaves it. */
   observer(onSeen) {
     const observer = new IntersectionObserver(onSeen, { rootMargin: `${MARGIN_PX}px` });
-    this.ends.push(() => observer.disconnect());
+    this.atEnd(() => observer.disconnect());
     return observer;
+  }
+}
+
+/** A view of the whole page: what is after its name in the address, and the parameters there. */
+export class PageView extends View {
+  constructor(content, rest, query) {
+    super();
+    Object.assign(this, { content, rest, query });
   }
 }

@@ -72,7 +72,7 @@ export default class CurvesTab extends RunView {
     if (!this.isOpen) return;
     this.seen = this.observer((entries) => this.onSeen(entries));
     const sizes = new ResizeObserver(() => this.later("size", SIZING_MS, () => this.load())); // a wider panel has more buckets
-    this.ends.push(() => sizes.disconnect());
+    this.atEnd(() => sizes.disconnect());
     this.bar = this.drawBar();
     this.place = h("p", { class: "picked", role: "status", hidden: true });
     this.drawPlace();
