@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TABLE_ROWS_MAX = 10_000  # a table is laid out as a whole; more is not readable
 _NUMBERS_SHOWN = 8  # of a list on a terminal; a longer one is summed up in one line
 _BARS_SHOWN = 32  # of a histogram: more bins than that are added up
-_BARS = "·▁▂▃▄▅▆▇█"
+BARS = "·▁▂▃▄▅▆▇█"
 _PIPE_COLUMNS = 1_000_000  # rich needs a width: nothing is wider
 NULL = "NULL"  # a missing value, in tables; an empty text is an empty cell, and the text NULL is in quotes
 
@@ -170,4 +170,4 @@ def bars(counts: Sequence[int]) -> str:
     together = -(-len(counts) // _BARS_SHOWN)
     sums = [sum(counts[at : at + together]) for at in range(0, len(counts), together)]
     highest = max(sums) or 1
-    return "".join(_BARS[-(-count * (len(_BARS) - 1) // highest)] for count in sums)
+    return "".join(BARS[-(-count * (len(BARS) - 1) // highest)] for count in sums)

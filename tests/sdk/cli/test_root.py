@@ -27,6 +27,9 @@ def test_help_lists_the_commands_in_sections_and_without_arguments_too(chiplog):
         "ui",
         "plot",
         "compare",
+        "ranks",
+        "failures",
+        "events",
         "logs",
         "artifacts",
         "sql",
@@ -92,7 +95,7 @@ def test_version_is_printed(chiplog):
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["rnus"], "command 'rnus' is unknown; did you mean 'runs'?"),
+        (["rnus"], "command 'rnus' is unknown; did you mean 'runs' or 'ranks'?"),
         (["zzz"], "command 'zzz' is unknown; chiplog --help lists all"),
         (["--nope"], "--nope"),
         (["runs", "--nope"], "--nope"),

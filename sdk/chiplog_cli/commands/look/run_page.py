@@ -55,7 +55,7 @@ def build_page(
         _values("Summary", _non_metric_summary(found), _bound(SUMMARY_SHOWN, everything)),
         _values("Config", found["config"], _bound(CONFIG_SHOWN, everything)),
         _files(found["files"], _bound(FILES_SHOWN, everything)),
-        _events(events, zone),
+        events_table(events, zone, "Recent events"),
     )
     command = shlex.join(["chiplog", "show", found["run_id"], "--all", *source])
     page: list[Any] = []
@@ -213,7 +213,7 @@ def _labels(labels: list[dict[str, Any]], rows: list[dict[str, Any]], exit_lines
     for label in rows:
         took = duration_s(label["started_at"], label["ended_at"], label["state"], now)
         silent_s = label["last_event_s"]
-        ended = plain_cell(_exit_text(label))
+        ended = plain_cell(exit_text(label))
         ended.lines_max = exit_lines_max
         table.add(
             plain_cell((label["label"] or "") + (" *" if label["is_primary"] else "")),
@@ -271,7 +271,8 @@ def _step_text(label: dict[str, Any]) -> Any:
     return plain_cell(f"{label['last_step']}" + (f" (-{behind})" if behind else ""), "yellow" if behind else "")
 
 
-def _exit_text(label: dict[str, Any]) -> str:
+def exit_text(label: dict[str, Any]) -> str:
+    """Return how a label ended: its exit code or signal, and the reason."""
     status, reason = label["exit_code"], label["reason"] or ""
     if label["exit_signal"]:
         try:
@@ -353,12 +354,13 @@ def _without_ends(events: list[dict[str, Any]], labels: list[dict[str, Any]]) ->
     return [event for event in events if not is_end(event)]
 
 
-def _events(events: list[dict[str, Any]], zone: Zone) -> Sheet | None:
+def events_table(events: list[dict[str, Any]], zone: Zone, title: str = "") -> Sheet | None:
+    """Return events as a table; None if there are none."""
     if not events:
         return None
     times = _time_column("when", (event["ts"] for event in events if event["ts"] is not None), zone)
     columns = [times, Column("label", drop=2), Column("kind"), Column("level", drop=1), Column("message")]
-    table = Sheet(columns, "Recent events")
+    table = Sheet(columns, title)
     for event in events:
         table.add(
             zone.text(event["ts"], "seconds") if event["ts"] is not None else "",

@@ -1,0 +1,59 @@
+"""`chiplog events`: the last events, in the order of time, by kind, level and label."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from chiplog_cli.commands.look.events import events
+from tests.support.hand_written import hand_written
+from tests.support.page_run import fill_page_run
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("events")
+    with hand_written(root) as database:
+        fill_page_run(database)
+    return root
+
+
+def listed(root: Path, *arguments: str) -> list[dict[str, Any]]:
+    done = CliRunner().invoke(events, ["slow", *arguments, "--format", "json", "--dir", str(root)])
+    assert done.exit_code == 0, done.output
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
+
+
+def test_the_last_events_come_in_the_order_of_time_and_filters_choose_among_them(root: Path) -> None:
+    rows = listed(root)
+    assert [row["ts"] for row in rows] == sorted(row["ts"] for row in rows)
+    assert listed(root, "-n", "2") == rows[-2:]
+    assert listed(root, "--kind", "alert") == [row for row in rows if row["kind"] == "alert"] != []
+    assert listed(root, "--level", "error") == [row for row in rows if row["level"] == "error"] != []
+    assert listed(root, "--label", "rank2") == [row for row in rows if row["label"] == "rank2"] != []
+
+
+def test_a_table_has_a_line_for_each_event(root: Path) -> None:
+    done = CliRunner().invoke(events, ["slow", "--kind", "traceback", "--dir", str(root)])
+    assert done.stdout.splitlines()[-1].split()[2:] == ["rank2", "traceback", "error", "ValueError:", "boom"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--kind", "alrt"], "kind 'alrt' of an event is unknown; did you mean 'alert'?"),
+        (["--level", "fatal"], "level 'fatal' of an event is unknown"),
+        (["--label", "rank99"], "label 'rank99'"),
+    ],
+)
+def test_an_unknown_name_is_one_line(root: Path, arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(events, ["slow", *arguments, "--dir", str(root)])
+    assert done.exit_code == 2 and message in done.stderr
+
+
+def test_a_run_without_events_is_one_line(root: Path) -> None:
+    done = CliRunner().invoke(events, ["even", "--dir", str(root)])
+    assert (done.exit_code, done.stdout) == (0, "no event\n")

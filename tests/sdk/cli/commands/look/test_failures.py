@@ -1,0 +1,42 @@
+"""`chiplog failures`: the first failure, its echoes, and the labels that ended otherwise."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from chiplog_cli.commands.look.failures import failures
+from tests.support.hand_written import hand_written
+from tests.support.page_run import fill_page_run
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("failed")
+    with hand_written(root) as database:
+        fill_page_run(database)
+    return root
+
+
+def call(root: Path, *arguments: str) -> Result:
+    return CliRunner(env={"COLUMNS": "120"}).invoke(failures, [*arguments, "--dir", str(root)])
+
+
+def test_the_first_failure_comes_first_and_each_label_has_its_role_and_time(root: Path) -> None:
+    rows = [line.split() for line in call(root, "slow").stdout.splitlines()[2:]]
+    assert rows[0][:5] == ["rank2", "first", "0s", "failed", "node0"]
+    assert rows[1][:5] == ["rank6", "echo", "2s", "crashed", "node0"] and "SIGTERM" in rows[1]
+    assert {row[0] for row in rows[2:]} == {f"rank{rank}" for rank in (0, 1, 3, 4, 5, 7)}
+    assert "ValueError:" in rows[0] and rows[0][-4:] == ["line", "999", "of", "rank2"]
+
+
+def test_json_has_what_the_page_has(root: Path) -> None:
+    found = json.loads(call(root, "slow", "--format", "json").stdout)
+    assert (found["rounds"], found["first"]["label"], len(found["labels"])) == ([0], "rank2", 8)
+
+
+def test_a_run_without_a_failure_and_a_round_without_one_are_one_line(root: Path) -> None:
+    assert call(root, "even").stdout == "no label of run even has failed\n"
+    done = call(root, "slow", "--attempt", "3")
+    assert done.exit_code == 2 and "attempt=3 has no failure; choose one of 0" in done.stderr
