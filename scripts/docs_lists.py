@@ -194,5 +194,20 @@ def macro_table() -> str:
     return "\n".join(lines)
 
 
+def reads_table() -> str:
+    """Return a table of the functions with which the page and the commands ask, from their docstrings."""
+    folder = Path(ROOT, "sdk", "chiplog_client", "reads")
+    lines = ["| function | what it does |", "|---|---|"]
+    for path in sorted(folder.rglob("*.py")):
+        module = ".".join(path.relative_to(folder.parents[1]).with_suffix("").parts)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.args.args:
+                annotation = node.args.args[0].annotation
+                if annotation is not None and ast.unparse(annotation) == "Client":
+                    purpose = (ast.get_docstring(node) or "").split("\n\n")[0]
+                    lines.append(f"| `{module}.{node.name}` | {_escape(purpose)} |")
+    return "\n".join(lines)
+
+
 def _escape(text: str) -> str:
     return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())

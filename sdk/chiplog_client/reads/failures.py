@@ -48,7 +48,7 @@ WHERE e.run_id = $run AND e.ts > make_timestamp($since) - to_seconds({_BEFORE_S}
 """
 
 
-def read_failures(client: Client, run: str, attempt: int | None) -> dict[str, Any]:
+def read_failures(client: Client, run: str, attempt: int | None = None) -> dict[str, Any]:
     """Return the labels of a round: the first failure, what ended after it, what runs on, what ended before.
 
     Args:
