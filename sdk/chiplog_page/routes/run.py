@@ -12,9 +12,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog_client.client import Client
+from chiplog_client.reads.console import Line, LinesRequest, read_lines
 from chiplog_client.reads.events import EVENTS_MAX, EventsRequest, read_events
 from chiplog_client.reads.failures import read_failures
-from chiplog_client.reads.parameters import CHOSEN_LABELS, BadRequestError
+from chiplog_client.reads.parameters import BadRequestError
 from chiplog_client.reads.rank_states import ROW_COLUMNS, row_values
 from chiplog_client.reads.run_report import KEYS_MAX, read_run
 from chiplog_client.reads.runs.label_names import label_names
@@ -36,23 +37,6 @@ SELECT *, (SELECT list(DISTINCT key ORDER BY key)[1:{KEYS_MAX}] FROM keys WHERE 
 FROM runs WHERE run_id = $run
 """
 _LINE_COLUMNS = ["label", "attempt", "stream", "line_no", "ts", "line"]
-# A resume point is the line that was stored last, as PRODUCER.SEQ. Clocks may be wrong and lines may arrive late, so
-# new lines are not always later than known ones.
-_LINES = f"""
-SELECT {", ".join(_LINE_COLUMNS)}, (
-    SELECT concat_ws('.', producer, seq) FROM reads.console WHERE place = (
-        SELECT max(place) FROM reads.console WHERE run_id = $run
-    )
-) AS resume
-FROM reads.console
-WHERE run_id = $run AND {CHOSEN_LABELS}
-  AND ($search = '' OR contains(lower(line), lower($search)))
-  AND ($at::TIMESTAMP IS NULL OR {{bound}})
-  AND place > (
-      SELECT coalesce(max(place), -1) FROM reads.console WHERE producer = $producer::BIGINT AND seq = $seq::BIGINT
-  )
-ORDER BY ts {{order}}, label {{order}}, attempt {{order}}, line_no {{order}} LIMIT $limit
-"""
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ]|$)")
 _RESUME = re.compile(r"(\d{1,18})\.(\d{1,18})", re.ASCII)
 _EVENT_COLUMNS = ["ts", "label", "attempt", "node", "kind", "level", "message", "body"]
@@ -114,22 +98,22 @@ async def get_console(request: Request) -> Response:
     stored after an earlier answer, whatever their times: the `resume` of that answer. It is null if no line is found.
     """
     query = request.query_params
-    limit = integer(query, "limit", 500, 1, LINES_MAX)
-    is_after = choice(query, "direction", ("before", "after")) == "after"
-    text = _LINES.format(bound="ts > $at" if is_after else "ts <= $at", order="ASC" if is_after else "DESC")
-    producer, seq = _resume_point(query.get("resume", ""))
-    rows = await request.app.state.source.rows(
-        text,
-        run=request.path_params["run"],
-        labels=repeated(query, "label", LABELS_MAX),
+    asked = LinesRequest(
+        request.path_params["run"],
+        integer(query, "limit", 500, 1, LINES_MAX),
+        tuple(repeated(query, "label", LABELS_MAX)),
         search=query.get("search", ""),
+        is_forward=choice(query, "direction", ("before", "after")) == "after",
         at=_time(query.get("at", "")),
-        producer=producer,
-        seq=seq,
-        limit=limit,
+        since=_resume_point(query.get("resume", "")),
     )
-    resume = rows[0]["resume"] if rows else None
-    return JsonResponse({**columns_of(rows if is_after else rows[::-1], _LINE_COLUMNS), "resume": resume})
+
+    def read(client: Client) -> dict[str, Any]:
+        rows, newest = read_lines(client, asked)
+        resume = None if newest is None else f"{newest[0]}.{newest[1]}"
+        return {**columns_of(rows, _LINE_COLUMNS), "resume": resume}
+
+    return await read_json(request, read)
 
 
 def _time(text: str) -> str | None:
@@ -142,9 +126,10 @@ def _time(text: str) -> str | None:
         raise BadRequestError(f"at={text!r:.80} is not a time such as 2026-01-02T03:04:05Z") from None
 
 
-def _resume_point(text: str) -> tuple[int, int] | tuple[None, None]:
+def _resume_point(text: str) -> Line | None:
+    """Return the line of PRODUCER.SEQ."""
     if not text:
-        return None, None
+        return None
     found = _RESUME.fullmatch(text)
     if found is None:
         raise BadRequestError(f"resume={text!r:.80} is not the `resume` of an answer")

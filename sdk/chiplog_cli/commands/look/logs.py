@@ -3,6 +3,7 @@
 import sys
 import time
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -12,30 +13,12 @@ from chiplog_cli.options import local_option, open_client, require_label, resolv
 from chiplog_cli.tables.format_values import Zone, common_timezone, console_text, printable
 from chiplog_cli.tables.plain_table import cell_width
 from chiplog_client.client import Client
+from chiplog_client.reads.console import Line, LinesRequest, read_lines, read_newest, read_pages
 from chiplog_client.reads.runs.label_names import read_label_names
 
 FOLLOW_INTERVAL_S = 0.5  # shorter is not visible, and a query costs milliseconds
 PAGE_LINES = 50_000  # even at 8 KiB a line far below the limit of a result; usually a few MB
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
-
-_FILTER = (
-    "run_id = $run AND ($label::VARCHAR IS NULL OR label = $label) AND ($stream::VARCHAR IS NULL OR stream = $stream)"
-)
-_ORDER = "ts, label, attempt, line_no"
-_ALL = f"SELECT * FROM console WHERE {_FILTER} ORDER BY {_ORDER} LIMIT {PAGE_LINES} OFFSET $offset"
-_LAST = (
-    f"SELECT * FROM (SELECT * FROM console WHERE {_FILTER} ORDER BY ts DESC, label DESC, attempt DESC, line_no DESC "
-    f"LIMIT $n) ORDER BY {_ORDER}"
-)
-# New lines are found by the line numbers of each stream. Times may be wrong, and seqs do not help because a label may
-# have lines from several producers.
-_NEW = (
-    "WITH known AS (SELECT unnest($labels::VARCHAR[]) AS label, unnest($attempts::INTEGER[]) AS attempt, "
-    "unnest($streams::VARCHAR[]) AS stream, unnest($numbers::BIGINT[]) AS printed) "
-    f"SELECT * FROM console LEFT JOIN known USING (label, attempt, stream) WHERE {_FILTER} "
-    "AND line_no > coalesce(printed, -1) "
-    f"ORDER BY {_ORDER} LIMIT {PAGE_LINES}"
-)
 
 
 @click.command()
@@ -65,38 +48,45 @@ def logs(
     """
     with open_client(dir_, url) as client:
         run = resolve_run(client, run)
-        named = {"run": run, "label": label, "stream": stream}
         if label is not None:
             require_label(client, run, label)
         printer = _Printer(prefix=label is None, zone=common_timezone(is_local) if times else None)
         if label is None:
             printer.names = read_label_names(client, run)
-        if tail is not None:
-            if follow:
-                printer.skip_to_here(client, named)
-            printer.print(client.sql(_LAST, {**named, "n": tail}).rows())
+        labels = () if label is None else (label,)
+        request = LinesRequest(run, PAGE_LINES, labels, stream or "", is_forward=True)
+        if tail is None:
+            newest = _print_all(client, request, printer)
         else:
-            offset = 0
-            while rows := client.sql(_ALL, {**named, "offset": offset}).rows():
-                printer.print(rows)
-                offset += len(rows)
-                if len(rows) < PAGE_LINES:
-                    break
+            newest = read_newest(client, run)  # what is stored while the last lines are read is printed after them
+            rows, last = read_lines(client, replace(request, limit=tail, is_forward=False, until=newest))
+            newest = newest or last
+            printer.print(rows)
         if follow:
-            _follow(client, named, printer)
+            _follow(client, replace(request, since=newest), printer)
 
 
-def _follow(client: Client, named: dict[str, str | None], printer: "_Printer") -> None:
+def _print_all(client: Client, request: LinesRequest, printer: "_Printer") -> Line | None:
+    """Print all lines of a request. Return the newest line of the run; that of the request if there is none."""
+    newest = request.since
+    for rows, last in read_pages(client, request):
+        printer.print(rows)
+        newest = last or newest
+    return newest
+
+
+def _follow(client: Client, request: LinesRequest, printer: "_Printer") -> None:
     """Print new lines until the run has ended and no more lines come.
 
     The last lines and the end are from different producers, so the lines may come slightly later.
     """
     ended = 0
     while True:
-        running = client.sql("SELECT state FROM runs WHERE run_id = $run", {"run": named["run"]}).rows()
-        rows = client.sql(_NEW, {**named, **printer.known()}).rows()
-        printer.print(rows)
-        if not rows:
+        running = client.sql("SELECT state FROM runs WHERE run_id = $run", {"run": request.run}).rows()
+        newest = _print_all(client, request, printer)
+        if newest != request.since:
+            request = replace(request, since=newest)
+        else:
             ended = ended + 1 if not running or running[0]["state"] != "running" else 0
             if ended > 1:
                 return
@@ -104,7 +94,7 @@ def _follow(client: Client, named: dict[str, str | None], printer: "_Printer") -
 
 
 class _Printer:
-    """Prints rows of the console and remembers the last line of each label."""
+    """Prints rows of the console."""
 
     def __init__(self, prefix: bool, zone: Zone | None) -> None:
         self._prefix = prefix
@@ -112,7 +102,6 @@ class _Printer:
         self._colour = sys.stdout.isatty()
         self._width = 0
         self.names: dict[str, str] = {}  # to show in place of labels
-        self._numbers: dict[tuple[str, int, str], int] = {}
 
     def print(self, rows: list[dict[str, Any]]) -> None:
         if not rows:
@@ -124,8 +113,6 @@ class _Printer:
         lines = []
         for row, name in zip(rows, shown, strict=True):
             label = row["label"] or ""
-            at = (label, row["attempt"] or 0, row["stream"])
-            self._numbers[at] = max(row["line_no"], self._numbers.get(at, -1))
             line = console_text(row["line"] or "", self._colour)
             if self._zone is not None:
                 line = f"{self._zone.stamp(row['ts'], 'milliseconds', ' ')} {line}"
@@ -135,24 +122,6 @@ class _Printer:
             lines.append(line)
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
-
-    def skip_to_here(self, client: Client, named: dict[str, str | None]) -> None:
-        """Mark all existing lines as printed."""
-        rows = client.sql(
-            "SELECT label, attempt, stream, max(line_no) AS last FROM console "
-            f"WHERE {_FILTER} GROUP BY label, attempt, stream",
-            named,
-        ).rows()
-        self._numbers = {(row["label"] or "", row["attempt"] or 0, row["stream"]): row["last"] for row in rows}
-
-    def known(self) -> dict[str, list[Any]]:
-        """Return the highest printed number of each label, attempt and stream, as parameters."""
-        return {
-            "labels": [label for label, _, _ in self._numbers],
-            "attempts": [attempt for _, attempt, _ in self._numbers],
-            "streams": [stream for _, _, stream in self._numbers],
-            "numbers": list(self._numbers.values()),
-        }
 
 
 def colour_of(label: str) -> str:
