@@ -28,6 +28,10 @@ def helper_of(run):
     while not run._console.helper: time.sleep(0.01)
     return run._console.helper
 
+def waiting(run, stream):
+    from chiplog.console.relay import bytes_available
+    return bytes_available(run._console._pipes._streams[stream].source)
+
 libc = ctypes.CDLL(None)
 """
 

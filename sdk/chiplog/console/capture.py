@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chiplog.console.lines import ByteSplitter
+from chiplog.console.lines import ByteSplitter, lost_lines
 from chiplog.console.python_streams import STDERR, STDOUT, PythonStreamCapture
 from chiplog.console.redirect import StreamRedirect
+from chiplog.console.relay import CHUNK_BYTES
 from chiplog.console.shared_targets import TargetServer, adopt_targets
 from chiplog.identity.process_info import node_name
 from chiplog.settings import RunSettings
@@ -24,9 +25,10 @@ OnLine = Callable[[int, int, str], None]
 class ConsoleCapture:
     """The console of one run, captured from construction to `close`. Never raises.
 
-    producer: the run's producer; the lines belong to its label. on_line, on_lost, has_room: as in
-    `PythonStreamCapture`. warn: called once if descriptors cannot be captured. journal: the run's journal directory if
-    it is on disk; the helper writes there how this process ended. is_supervised: whether `tick` will be called.
+    producer: the run's producer; the lines belong to its label. on_line, has_room: as in `PythonStreamCapture`.
+    on_lost: called with the message and the body of a notice. warn: called once if descriptors cannot be captured.
+    journal: the run's journal directory if it is on disk; the helper writes there how this process ended.
+    is_supervised: whether `tick` will be called.
     """
 
     def __init__(
@@ -34,14 +36,15 @@ class ConsoleCapture:
         settings: RunSettings,
         producer: bytes,
         on_line: OnLine,
-        on_lost: Callable[[int], None],
+        on_lost: Callable[[str, dict[str, int]], None],
         has_room: Callable[[], bool],
         warn: Callable[[str], object],
         journal: Path | None = None,
         *,
         is_supervised: bool = True,
     ) -> None:
-        self._noting = (on_line, on_lost, has_room)
+        self._on_lost = on_lost
+        self._noting = (on_line, lambda count: on_lost(*lost_lines(count)), has_room)
         self._bounds = settings.bounds
         self._warn = warn
         self._pipes: StreamRedirect | None = None
@@ -60,10 +63,9 @@ class ConsoleCapture:
         if captured:
             try:
                 require_free_fds()
-                orders = {**helper_config(settings, producer), "journal": "" if journal is None else str(journal)}
-                self._pipes = StreamRedirect(
-                    captured, settings.places, orders, self._fall_back_to_python, self._record_leftover
-                )
+                config = {**helper_config(settings, producer), "journal": "" if journal is None else str(journal)}
+                callbacks = self._declare_killed_helper, self._fall_back_to_python, self._record_leftover
+                self._pipes = StreamRedirect(captured, settings.places, config, *callbacks)
             except Exception as error:
                 self._tell(str(error))
                 captured = []
@@ -123,32 +125,27 @@ class ConsoleCapture:
         self._console = self._note(streams, last_line_no)
         _replay(self._console, unrecorded)
 
-    def _record_leftover(
-        self, unrecorded: dict[int, bytes], last_line_no: int, is_last: bool
-    ) -> tuple[int, dict[int, bytes]]:
-        """Record what was printed while no helper was running.
-
-        Return the number of the last line, and the unterminated line of each stream if more follows.
-        """
+    def _record_leftover(self, unrecorded: dict[int, bytes], last_line_no: int) -> int:
+        """Record what was printed while no helper was running; return the number of the last line."""
         console = self._note([], last_line_no)
-        partial = _replay(console, unrecorded, is_last=is_last)
+        _replay(console, unrecorded)
         console.close()
-        return console.line_no, partial
+        return console.line_no
+
+    def _declare_killed_helper(self) -> None:
+        message = f"up to {CHUNK_BYTES} bytes, and the lines in hand: the helper that records the console was killed"
+        self._on_lost(message, {"bytes": CHUNK_BYTES})
 
     def _tell(self, why: str) -> None:
         self._warn(f"the console is captured only as far as Python prints, not C code and subprocesses: {why}")
 
 
-def _replay(console: PythonStreamCapture, unrecorded: dict[int, bytes], *, is_last: bool = True) -> dict[int, bytes]:
-    """Record bytes as lines; return the unterminated line of each stream, unless it is the last."""
-    partial: dict[int, bytes] = {}
+def _replay(console: PythonStreamCapture, unrecorded: dict[int, bytes]) -> None:
+    """Record bytes as lines."""
     for stream, data in unrecorded.items():
         splitter = ByteSplitter()
-        lines = splitter.feed_bytes(data, 0.0)
-        partial[stream] = b"" if is_last else splitter.take_partial()
-        for line in [*lines, *splitter.flush()]:
+        for line in [*splitter.feed_bytes(data, 0.0), *splitter.flush()]:
             console.take(stream, line)
-    return partial
 
 
 def helper_config(settings: RunSettings, producer: bytes) -> dict[str, Any]:

@@ -50,8 +50,8 @@ class HelperProcess:
         """Return True if other code of this process has not closed the socket."""
         return self._owned is None or self._owned.is_ours
 
-    def start(self, tally: int, streams: list[StreamFds]) -> None:
-        """Start a helper on the streams, without waiting for it. Raises OSError."""
+    def start(self, lock: int, streams: list[StreamFds]) -> None:
+        """Start a helper on the streams, without waiting for it. lock: a descriptor of `RelayLock`. Raises OSError."""
         self.n_starts += 1
         if not sys.executable:
             raise OSError("there is no sys.executable to run a helper with")
@@ -64,11 +64,11 @@ class HelperProcess:
         self._owned = OwnedDescriptor(ours)
         try:
             watch = self._open_watch()
-            wanted = [theirs, tally, *watch, *(number for stream in streams for number in stream.fds)]
+            wanted = [theirs, lock, *watch, *(number for stream in streams for number in stream.fds)]
             given = dict(zip(wanted, _free_fd_numbers(wanted), strict=False))
             told = {
                 "streams": [stream.to_helper_args(given) for stream in streams],
-                "tally": given[tally],
+                "lock": given[lock],
                 "watch": [given[number] for number in watch],
             }
             self.send({**self._config, **told, "pid": os.getpid()})

@@ -70,13 +70,6 @@ class ByteSplitter(LineSplitter):
         """Return the lines that became final."""
         return self.feed(self._decoder.decode(data), now)
 
-    def take_partial(self) -> bytes:
-        """Return the bytes of the unterminated line without controls, and reset it."""
-        partial = self.partial.encode("utf-8", "surrogateescape") + self._decoder.getstate()[0]
-        self.partial = ""
-        self._decoder.reset()
-        return partial
-
     def flush(self) -> list[str]:
         """Return all held lines and the unterminated one, and reset."""
         rest = self._decoder.decode(b"", final=True)
@@ -87,3 +80,8 @@ class ByteSplitter(LineSplitter):
 def truncate(line: str) -> str:
     """Truncate a line that is too long, and mark the cut."""
     return line if len(line) <= CONSOLE_LINE_CHARS_MAX else line[: CONSOLE_LINE_CHARS_MAX - 1] + "…"
+
+
+def lost_lines(count: int) -> tuple[str, dict[str, int]]:
+    """Return the message and the body of the notice that declares dropped lines."""
+    return f"{count} lines above the rate limit, or while the journal was nearly full", {"lines": count}

@@ -8,54 +8,50 @@ import termios
 # Capacity of each pipe, for bursts while the helper starts. Not the 1 MiB that a pipe may have: all pipes of a user
 # share 64 MiB (pipe-user-pages-soft). Beyond that each new pipe, a DataLoader's too, holds one page.
 PIPE_BYTES = 256 << 10
+_TERMINAL_BYTES = 4096  # N_TTY_BUF_SIZE: a pseudo-terminal holds at least this
 FIRST = 3  # lower descriptors belong to the standard streams, even if closed
 # Captured streams that a forked child inherited, for its own init(): the pipe's inode and the original target.
 inherited_pipes: dict[int, tuple[tuple[int, int], int]] = {}
 
 
 class StreamFds:
-    """The descriptors of one captured stream. source: a pipe's read end. target: what the stream was before.
+    """The descriptors of one captured stream. target: what the stream was before.
 
-    For a terminal also the pseudo-terminal's master and name, and feed, the pipe's write end; -1 and "" otherwise.
+    source: a pipe's read end, or a pseudo-terminal's master, non-blocking. name: of the pseudo-terminal, else "".
     A plain class: importing dataclasses would cost each helper a third more memory.
     """
 
-    __slots__ = ("feed", "master", "name", "source", "stream", "target")
+    __slots__ = ("name", "source", "stream", "target")
 
-    def __init__(self, stream: int, source: int, target: int, master: int = -1, feed: int = -1, name: str = "") -> None:
+    def __init__(self, stream: int, source: int, target: int, name: str = "") -> None:
         self.stream = stream
         self.source = source
         self.target = target
-        self.master = master
-        self.feed = feed
         self.name = name
 
     @property
-    def fds(self) -> tuple[int, ...]:
-        """All open descriptors."""
-        return tuple(number for number in (self.source, self.target, self.master, self.feed) if number >= 0)
+    def fds(self) -> tuple[int, int]:
+        """Both descriptors."""
+        return self.source, self.target
 
     def to_helper_args(self, given: dict[int, int]) -> dict[str, int | str]:
         """Return the constructor's arguments for a process where the descriptors have other numbers."""
-        there = {-1: -1, **given}
         return {
             "stream": self.stream,
-            "source": there[self.source],
-            "target": there[self.target],
-            "master": there[self.master],
-            "feed": there[self.feed],
+            "source": given[self.source],
+            "target": given[self.target],
             "name": self.name,
         }
 
     @property
-    def poll_fd(self) -> int:
-        """The descriptor to poll for what the process writes."""
-        return self.source if self.master < 0 else self.master
+    def capacity_bytes(self) -> int:
+        """How much the process can write before it blocks. Raises OSError."""
+        return _TERMINAL_BYTES if self.name else fcntl.fcntl(self.source, fcntl.F_GETPIPE_SZ)
 
     def sync_window_size(self) -> bool:
         """Copy the terminal's size to the pseudo-terminal; return True if it changed."""
         try:
-            return self.master >= 0 and copy_size(self.target, self.master)
+            return bool(self.name) and copy_size(self.target, self.source)
         except OSError:
             return False  # the terminal is gone
 
@@ -72,16 +68,16 @@ def open_stream_fds(stream: int) -> tuple[StreamFds, int]:
         inode, before = inherited_pipes.get(stream, ((0, 0), stream))
         # In a forked child of a captured process: write to the parent's original target, not into the parent's pipe.
         target = keep(fcntl.fcntl(before if fd_identity(stream) == inode else stream, fcntl.F_DUPFD_CLOEXEC, FIRST))
-        source, feed = (keep(end) for end in os.pipe())
-        if not os.isatty(target):
-            with contextlib.suppress(OSError):  # beyond this user's limit: the pipe keeps its size
-                fcntl.fcntl(feed, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-            return StreamFds(stream, source, target), feed
-        master, slave = (keep(end) for end in os.openpty())
-        _copy_modes(target, slave)
-        copy_size(target, slave)
-        os.set_blocking(master, False)
-        return StreamFds(stream, source, target, master, feed, os.ttyname(slave)), slave
+        is_terminal = os.isatty(target)
+        source, replacement = (keep(end) for end in (os.openpty() if is_terminal else os.pipe()))
+        os.set_blocking(source, False)
+        if is_terminal:
+            _copy_modes(target, replacement)
+            copy_size(target, replacement)
+            return StreamFds(stream, source, target, os.ttyname(replacement)), replacement
+        with contextlib.suppress(OSError):  # beyond this user's limit: the pipe keeps its size
+            fcntl.fcntl(replacement, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        return StreamFds(stream, source, target), replacement
     except BaseException:
         for descriptor in opened:
             os.close(descriptor)

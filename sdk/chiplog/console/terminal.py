@@ -51,9 +51,9 @@ def signal_resize(rank: int) -> None:
 class Keyboard:
     """The keys of one captured terminal. rank: the PID of the process whose stream it is."""
 
-    def __init__(self, ends: StreamFds, rank: int) -> None:
+    def __init__(self, fds: StreamFds, rank: int) -> None:
         self.descriptor = -1  # the real terminal, while its keys are forwarded; the helper polls it
-        self._ends = ends
+        self._fds = fds
         self._rank = rank
         self._modes = b""  # of the pseudo-terminal, at the last check
         self._is_changed = False  # by a program that reads keys
@@ -64,10 +64,10 @@ class Keyboard:
     def look(self, now: float) -> None:
         """Check the pseudo-terminal's modes and whether a program reads from it. Sets `descriptor`."""
         try:
-            modes = fcntl.ioctl(self._ends.master, termios.TCGETS, bytes(_MODES_BYTES))
+            modes = fcntl.ioctl(self._fds.source, termios.TCGETS, bytes(_MODES_BYTES))
             if modes != self._modes:
                 self._modes, self._look_at, self._changed_at_s = modes, now, uptime_us() / 1e6
-                self._is_changed = termios.tcgetattr(self._ends.master)[3] & _EDITING != _EDITING
+                self._is_changed = termios.tcgetattr(self._fds.source)[3] & _EDITING != _EDITING
                 self._follow()
             elif self._is_changed and now >= self._look_at:
                 self._follow()
@@ -82,7 +82,7 @@ class Keyboard:
             if not keys:
                 self.close()
                 return
-            os.write(self._ends.master, keys)  # safeguard: pager-gets-keys
+            os.write(self._fds.source, keys)  # safeguard: pager-gets-keys
         except BlockingIOError:
             pass  # another reader was first, or the program's queue is full: a terminal drops keys too
         except OSError:
@@ -99,7 +99,7 @@ class Keyboard:
         group = foreground_of(self._rank) if self._is_changed else 0  # safeguard: background-leaves-terminal
         reads = bool(group) and self._has_reader(group)
         if reads and self.descriptor < 0:
-            self.descriptor = _opened(self._ends.target)
+            self.descriptor = _opened(self._fds.target)
         elif not reads:
             self.close()
         if group or (self._is_mirrored and not self._is_changed):
@@ -107,13 +107,13 @@ class Keyboard:
 
     def _mirror(self, *, is_read: bool) -> None:
         """Copy the pseudo-terminal's modes to the real terminal."""
-        wanted, before = termios.tcgetattr(self._ends.master), termios.tcgetattr(self._ends.target)
+        wanted, before = termios.tcgetattr(self._fds.source), termios.tcgetattr(self._fds.target)
         wanted[1] |= before[1] & termios.OPOST  # the real terminal processes the output
         if is_read:
             wanted[3] &= ~termios.ECHO  # the pseudo-terminal echoes forwarded keys, if echo is on
         wanted[2], wanted[4], wanted[5] = before[2], before[4], before[5]  # speed and character size
         if wanted != before:  # safeguard: terminal-follows-child-modes
-            termios.tcsetattr(self._ends.target, termios.TCSANOW, wanted)
+            termios.tcsetattr(self._fds.target, termios.TCSANOW, wanted)
         self._is_mirrored = self._is_changed
 
     def _has_reader(self, group: int) -> bool:
@@ -127,7 +127,7 @@ class Keyboard:
     def _is_reader(self, pid: int) -> bool:
         try:
             for number in os.listdir(f"/proc/{pid}/fd"):  # safeguard: keys-left-to-reading-child
-                if os.readlink(f"/proc/{pid}/fd/{number}") == self._ends.name and (
+                if os.readlink(f"/proc/{pid}/fd/{number}") == self._fds.name and (
                     number == "0" or _is_read_only(pid, number) or (number == "2" and self._is_young_without_keys(pid))
                 ):
                     return True

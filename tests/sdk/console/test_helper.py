@@ -13,8 +13,7 @@ import pytest
 import chiplog
 import chiplog_schemas
 from chiplog.console.helper import ConsoleHelper
-from chiplog.console.relay import SpliceRelay
-from chiplog.console.shared_counters import SharedCounters
+from chiplog.console.relay import RelayLock
 from chiplog.console.stream_fds import StreamFds
 from tests.support.console import notices, recorded, run_script, script
 from tests.support.safeguard import proves
@@ -28,10 +27,8 @@ def test_streams_keep_their_order_and_their_names(chiplog_dir, tmp_path) -> None
         run = init()
         helper_of(run)
         for number in range(20):
-            stream, tally = 1 + number % 2, run._console._pipes._tally
-            before = tally.passed(stream)
             print(f"line {number}", file=(sys.stdout, sys.stderr)[number % 2])
-            while tally.passed(stream) == before: time.sleep(0.001)
+            while waiting(run, 1 + number % 2): time.sleep(0.001)
         """,
     )
     assert done.stdout.decode().splitlines() == [f"line {number}" for number in range(0, 20, 2)]
@@ -45,7 +42,7 @@ def test_a_stream_that_is_printed_to_all_the_time_keeps_its_order_with_the_other
         tmp_path,
         """
         run = init()
-        helper, tally = helper_of(run), run._console._pipes._tally
+        helper = helper_of(run)
         def wakes():
             with open(f"/proc/{helper}/status") as status:
                 return int(status.read().split("\\nvoluntary_ctxt_switches:")[1].split()[0])
@@ -54,10 +51,9 @@ def test_a_stream_that_is_printed_to_all_the_time_keeps_its_order_with_the_other
             print("busy", number)
             time.sleep(0.001)
             if number % 10 == 9:
-                passed = tally.passed(2)
                 print("out", number, flush=True)
                 print("err", number, file=sys.stderr)
-                while tally.passed(2) == passed: time.sleep(0.0005)
+                while waiting(run, 2): time.sleep(0.0005)
         assert wakes() - before < 300, wakes() - before
         """,
     )
@@ -78,18 +74,13 @@ def test_a_stream_that_is_printed_to_all_the_time_keeps_its_order_with_the_other
 def test_what_was_written_first_is_moved_first_however_late_the_helper_is(tmp_path) -> None:
     """The helper's own loop, turn by turn: between two of them it waits for a core as long as it likes."""
     control, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    memory = os.memfd_create("tally")
-    os.ftruncate(memory, SharedCounters.SIZE)
     target = tmp_path / "both"
     pipes = [os.pipe(), os.pipe()]
     writers = [writer for _, writer in pipes]
     bounds = {"console_lines_per_s": 1, "console_burst_lines": 1}
-    with control, ours, open(memory, "wb"), target.open("wb") as file:
-        tally = SharedCounters(memory)
-        passages = [
-            SpliceRelay(StreamFds(n + 1, source, os.dup(file.fileno())), tally) for n, (source, _) in enumerate(pipes)
-        ]
-        helper = ConsoleHelper({"bounds": bounds}, control, passages, tally)
+    with control, ours, open(os.memfd_create("lock"), "wb") as lock, target.open("wb") as file:
+        streams = [StreamFds(n + 1, source, os.dup(file.fileno())) for n, (source, _) in enumerate(pipes)]
+        helper = ConsoleHelper({"bounds": bounds}, control, streams, RelayLock(lock.fileno()))
         helper._records = False  # no journal is opened
         expected = b""
         for number in range(20):
@@ -105,8 +96,7 @@ def test_what_was_written_first_is_moved_first_however_late_the_helper_is(tmp_pa
         for writer in writers:
             os.close(writer)
         helper.poll_once()
-        tally.close()
-    assert helper._passages == {}
+    assert helper._relays == {}
     assert target.read_bytes() == expected
 
 

@@ -17,7 +17,6 @@ import zmq
 import chiplog
 import chiplog_schemas
 from chiplog.console import helper_main
-from chiplog.console.shared_counters import SharedCounters
 from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
@@ -35,9 +34,9 @@ class Program:
         ensure_private_dir(place.root)
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.settimeout(WAIT_S)
-        tally = os.memfd_create("tally")
-        os.ftruncate(tally, SharedCounters.SIZE)
+        lock = os.memfd_create("lock")
         source, self.writer = os.pipe()
+        os.set_blocking(source, False)
         output = os.open(target, os.O_WRONLY | os.O_CREAT)
         config = {
             "places": [str(path) for path in (place.root, place.local, place.run)],
@@ -46,13 +45,13 @@ class Program:
             "bounds": dataclasses.asdict(Limits()),
             "identity": {"node": "a", "of": "00" * 16},
             "streams": [{"stream": 1, "source": source, "target": output}],
-            "tally": tally,
+            "lock": lock,
             "journal": "",
             "pid": os.getpid(),
         }
         self.control.send(json.dumps(config).encode())
         command = [sys.executable, "-P", "-S", helper_main.__file__, str(theirs.fileno()), *PATHS]
-        given = (theirs.fileno(), tally, source, output)
+        given = (theirs.fileno(), lock, source, output)
         self.process = subprocess.Popen(command, pass_fds=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         theirs.close()
         for number in given[1:]:

@@ -12,7 +12,6 @@ import pytest
 
 from chiplog.console import helper_process
 from chiplog.console.helper_process import OUTPUT, HelperProcess
-from chiplog.console.shared_counters import SharedCounters
 from chiplog.console.stream_fds import StreamFds
 from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
@@ -45,12 +44,12 @@ def test_native_code_that_prints_a_megabyte_while_it_holds_the_gil_goes_on(chipl
 
 
 class Pipe:
-    """A captured stream, its helper, and the counters of both."""
+    """A captured stream, its helper, and the lock of both."""
 
     def __init__(self, where: Paths, target: Path, journal: Path | None = None) -> None:
-        self.tally = os.memfd_create("tally")
-        os.ftruncate(self.tally, SharedCounters.SIZE)
+        self.lock = os.memfd_create("lock")
         source, self.writer = os.pipe()
+        os.set_blocking(source, False)
         self.stream = StreamFds(1, source, os.open(target, os.O_WRONLY | os.O_CREAT))
         config = {
             "places": [str(path) for path in (where.root, where.local, where.run)],
@@ -64,7 +63,7 @@ class Pipe:
 
     def start(self) -> int:
         """Start a helper, and return its PID once it is ready."""
-        self.helper.start(self.tally, [self.stream])
+        self.helper.start(self.lock, [self.stream])
         message = self.helper.receive(WAIT_S)
         assert message is not None
         return int(message["ready"])
@@ -81,7 +80,7 @@ class Pipe:
         if self.helper.is_connected:
             wait_until(lambda: self.helper.receive(1.0) == {"gone": True}, "the end of the helper")
         self.helper.close()
-        os.close(self.tally)
+        os.close(self.lock)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chiplog.console.lines import ByteSplitter, LineSplitter
+from chiplog.console.lines import ByteSplitter, LineSplitter, lost_lines
 from chiplog_schemas.limits import CONSOLE_LINE_CHARS_MAX
 
 PIECES = [b"a", b"bc", b"\r", b"\n", b"\r\n", b"\b", b"\xff", "ü".encode(), b"\x1b[A", b"\x1b[K"]
@@ -75,14 +75,6 @@ def test_a_bar_that_never_ends_a_line_is_kept_as_its_last_state_only() -> None:
     assert splitter.flush() == ["100%"]
 
 
-def test_the_begin_of_a_line_can_be_handed_to_another_splitter() -> None:
-    first, second = ByteSplitter(), ByteSplitter()
-    data = "one\nzwölf".encode()
-    assert first.feed_bytes(data[:7], 0.0) == ["one"]  # in the middle of the ö
-    assert second.feed_bytes(first.take_partial() + data[7:] + b"\n", 0.0) == ["zwölf"]
-    assert first.flush() == []
-
-
 def test_plain_lines_are_final_at_once_again_after_a_bar() -> None:
     splitter = LineSplitter()
     assert splitter.feed("\r10%\r100%\n", 0.0) == []
@@ -98,3 +90,9 @@ def test_a_bar_that_has_ended_is_final_after_a_second() -> None:
     assert splitter.settle(0.5) == []
     assert splitter.settle(1.0) == ["100%"]
     assert not splitter.is_holding
+
+
+def test_dropped_lines_are_counted_in_a_notice() -> None:
+    message, body = lost_lines(3)
+    assert message.startswith("3 lines")
+    assert body == {"lines": 3}

@@ -1,90 +1,70 @@
-"""Which streams wake the console's helper: quiet ones do, and a timer polls at most one of two."""
+"""How the console's helper sleeps: quiet streams wake it, and while one is busy a timer does."""
 
 import pytest
 
-from chiplog.console.poll_policy import BURST_REST_S, LOOK_INTERVAL_S, QUIET_S, PollPolicy
+from chiplog.console.poll_policy import BURST_REST_S, POLL_INTERVAL_S, QUIET_S, PollPolicy
 
 OUT, ERR = 5, 6
 PIPE, TERMINAL = 64 << 10, 4 << 10
 
 
 @pytest.fixture
-def waking() -> PollPolicy:
+def policy() -> PollPolicy:
     return PollPolicy({OUT: PIPE, ERR: PIPE})
 
 
-def write(
-    waking: PollPolicy, descriptor: int, times: int, *, every: float, begin: float, data: bytes = b"x\n"
-) -> float:
+def write(policy: PollPolicy, descriptor: int, times: int, *, every: float, begin: float, n_bytes: int = 2) -> float:
     """Note writes at a steady pace; return when the last one came."""
     for number in range(times):
-        waking.record_write(descriptor, data, begin + number * every)
+        policy.record_write(descriptor, n_bytes, begin + number * every)
     return begin + (times - 1) * every
 
 
-def test_a_stream_wakes_until_it_is_written_to_all_the_time_and_again_when_it_was_quiet(waking) -> None:
-    assert waking.choose_timer_stream(0.0) is None
-    waking.record_write(OUT, b"alone\n", 0.0)
-    assert waking.choose_timer_stream(0.0) is None
-    now = write(waking, OUT, 3, every=QUIET_S / 2, begin=QUIET_S / 2)
-    assert waking.choose_timer_stream(now) == OUT
-    assert waking.choose_timer_stream(now + 0.9 * QUIET_S) == OUT
-    assert waking.choose_timer_stream(now + 1.1 * QUIET_S) is None
+def test_a_stream_wakes_until_it_is_written_to_all_the_time_and_again_when_it_was_quiet(policy) -> None:
+    assert not policy.uses_timer(0.0)
+    policy.record_write(OUT, 6, 0.0)
+    assert not policy.uses_timer(0.0)
+    now = write(policy, OUT, 3, every=QUIET_S / 2, begin=QUIET_S / 2)
+    assert policy.uses_timer(now)
+    policy.record_write(ERR, 2, now)  # another one that is quiet changes nothing
+    assert policy.uses_timer(now + 0.9 * QUIET_S)
+    assert not policy.uses_timer(now + 1.1 * QUIET_S)
 
 
-def test_a_stream_that_is_written_to_now_and_then_wakes_each_time(waking) -> None:
+def test_a_stream_that_is_written_to_now_and_then_wakes_each_time(policy) -> None:
     for number in range(10):
-        waking.record_write(OUT, b"x\n", number * 2 * QUIET_S)
-        assert waking.choose_timer_stream(number * 2 * QUIET_S) is None
-
-
-def test_of_two_busy_streams_the_one_that_is_written_to_less_wakes(waking) -> None:
-    for begin, busier, other in ((0.0, ERR, OUT), (1.0, OUT, ERR)):
-        for number in range(40):
-            now = begin + number * LOOK_INTERVAL_S
-            waking.record_write(other, b"x\n", now)
-            waking.record_write(busier, b"\r50%" * 3, now)
-            waking.choose_timer_stream(now)
-        assert waking.timer_fd == busier
-
-
-def test_roles_do_not_change_with_each_line(waking) -> None:
-    chosen = set()
-    for number in range(100):
-        now = number * LOOK_INTERVAL_S
-        waking.record_write((OUT, ERR)[number % 2], b"x\n", now)
-        chosen.add(waking.choose_timer_stream(now))
-    assert len(chosen - {None}) == 1
+        policy.record_write(OUT, 2, number * 2 * QUIET_S)
+        assert not policy.uses_timer(number * 2 * QUIET_S)
 
 
 @pytest.mark.parametrize("bytes_per_look", [PIPE // 4 + 1, PIPE])
-def test_a_stream_that_fills_its_pipe_between_two_looks_wakes(waking, bytes_per_look) -> None:
-    now = write(waking, OUT, 5, every=LOOK_INTERVAL_S, begin=0.0, data=b"x" * (bytes_per_look - 1) + b"\n")
-    assert waking.choose_timer_stream(now) is None
-    now = write(waking, OUT, 3, every=LOOK_INTERVAL_S, begin=now + LOOK_INTERVAL_S)
-    assert waking.choose_timer_stream(now) == OUT
+def test_a_stream_that_fills_its_pipe_between_two_looks_wakes(policy, bytes_per_look) -> None:
+    now = write(policy, OUT, 5, every=POLL_INTERVAL_S, begin=0.0, n_bytes=bytes_per_look)
+    assert not policy.uses_timer(now)
+    now = write(policy, OUT, 3, every=POLL_INTERVAL_S, begin=now + POLL_INTERVAL_S)
+    assert policy.uses_timer(now)
 
 
-def test_a_stream_that_fills_its_pipe_in_small_pieces_wakes(waking) -> None:
-    now = write(waking, OUT, 100, every=LOOK_INTERVAL_S / 50, begin=0.0, data=b"x" * 999 + b"\n")
-    assert waking.choose_timer_stream(now) is None
+def test_a_stream_that_fills_its_pipe_in_small_pieces_wakes_also_beside_a_busy_one(policy) -> None:
+    now = write(policy, OUT, 100, every=POLL_INTERVAL_S / 50, begin=0.0, n_bytes=1000)
+    write(policy, ERR, 100, every=POLL_INTERVAL_S / 50, begin=0.0)
+    assert not policy.uses_timer(now)
 
 
 def test_a_terminal_wakes_for_a_while_after_a_table_also_beside_a_progress_bar() -> None:
     """A terminal holds little, so the writer of the next table would wait for one poll after another."""
-    waking, table = PollPolicy({OUT: TERMINAL, ERR: PIPE}, terminals={OUT}), b"y" * 79 + b"\r\n"
-    now = write(waking, OUT, 300, every=0.0, begin=0.0, data=table)
-    write(waking, ERR, 300, every=0.0, begin=0.0, data=table)
+    policy = PollPolicy({OUT: TERMINAL, ERR: PIPE}, terminals={OUT})
+    now = write(policy, OUT, 300, every=0.0, begin=0.0, n_bytes=81)
     for begin in (now, now + BURST_REST_S / 2):
-        now = write(waking, OUT, 20, every=0.01, begin=begin + 0.01, data=b"\r50%")
-        write(waking, ERR, 20, every=0.01, begin=begin + 0.01, data=b"x")
-        assert waking.choose_timer_stream(now) == ERR
-    now = write(waking, OUT, 200, every=0.01, begin=now + 0.01, data=b"\r50%")
-    assert waking.choose_timer_stream(now) == OUT
+        now = write(policy, OUT, 20, every=0.01, begin=begin + 0.01, n_bytes=4)
+        write(policy, ERR, 20, every=0.01, begin=begin + 0.01, n_bytes=1)
+        assert not policy.uses_timer(now)
+    now = write(policy, OUT, 200, every=0.01, begin=now + 0.01, n_bytes=4)
+    assert policy.uses_timer(now)
 
 
-def test_a_stream_that_has_ended_is_chosen_no_more(waking) -> None:
-    now = write(waking, OUT, 5, every=LOOK_INTERVAL_S, begin=0.0)
-    assert waking.choose_timer_stream(now) == OUT
-    waking.forget(OUT)
-    assert waking.choose_timer_stream(now) is None
+def test_a_stream_that_has_ended_counts_no_more(policy) -> None:
+    now = write(policy, OUT, 5, every=POLL_INTERVAL_S, begin=0.0)
+    assert policy.uses_timer(now)
+    policy.forget(OUT)
+    assert not policy.uses_timer(now)

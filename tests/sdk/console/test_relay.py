@@ -1,10 +1,8 @@
-"""Bytes relayed unchanged, by a process that may be killed at any moment, and copied."""
+"""Bytes relayed unchanged and returned, by one process at a time, which may be killed at any moment."""
 
 import errno
-import fcntl
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,31 +12,10 @@ from typing import Any
 
 import pytest
 
-from chiplog.console.relay import SpliceRelay, bytes_available, drain_lines, is_filling, read_all
-from chiplog.console.shared_counters import SharedCounters
+from chiplog.console.relay import RelayLock, StreamRelay, bytes_available, is_filling
 from chiplog.console.stream_fds import StreamFds, open_stream_fds
 from tests.support.console import script
-from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
-
-
-@proves("killed-helper-leaves-bytes", "what a killed helper had not passed on is still in the pipe", value="-1")
-def test_a_helper_that_is_killed_while_the_reader_is_slow_costs_the_terminal_nothing(chiplog_dir, tmp_path) -> None:
-    flag = tmp_path / "killed"
-    body = f"""
-    run = init()
-    victim = helper_of(run)
-    os.write(1, b"".join(b"%06d\\n" % n for n in range(28000)))  # more than the reader's pipe holds, less than ours
-    tally = run._console._pipes._tally
-    while not tally.is_waiting: time.sleep(0.01)
-    time.sleep(0.1)
-    os.kill(victim, signal.SIGKILL)
-    while run._console.helper in (0, victim): time.sleep(0.01)
-    open({str(flag)!r}, "w").close()
-    """
-    training = subprocess.Popen([sys.executable, script(tmp_path, body)], stdout=subprocess.PIPE)
-    wait_until(flag.exists, "a helper that was killed")
-    assert training.communicate(timeout=WAIT_S)[0].decode().splitlines() == [f"{n:06d}" for n in range(28_000)]
 
 
 def test_a_file_that_is_appended_to_gets_every_byte(chiplog_dir, tmp_path) -> None:
@@ -52,22 +29,22 @@ def test_a_file_that_is_appended_to_gets_every_byte(chiplog_dir, tmp_path) -> No
 
 
 class Captured:
-    """A pipe in place of a stream, its relay, and the counters of both."""
+    """A pipe in place of a stream, and its relay."""
 
-    def __init__(self, target: int, tally: SharedCounters, *, terminal: int | None = None) -> None:
-        self.tally = tally
+    def __init__(self, target: int, *, terminal: int | None = None) -> None:
         if terminal is None:
             source, self.writer = os.pipe()
-            self.ends = StreamFds(1, source, os.dup(target))
+            os.set_blocking(source, False)
+            self.fds = StreamFds(1, source, os.dup(target))
         else:
-            self.ends, self.writer = open_stream_fds(terminal)
-            self.ends.stream = 1  # the number of the terminal's descriptor counts nothing
-        self.relay = SpliceRelay(self.ends, tally)
+            self.fds, self.writer = open_stream_fds(terminal)
+            self.fds.stream = 1  # the number of the terminal's descriptor counts nothing
+        self.relay = StreamRelay(self.fds)
 
     def write(self, data: bytes) -> None:
         assert os.write(self.writer, data) == len(data)
 
-    def moved(self) -> bytes:
+    def relayed(self) -> bytes:
         return b"".join(self.relay.relay_all())
 
     def end(self) -> None:
@@ -82,21 +59,11 @@ class Captured:
 
 
 @pytest.fixture
-def tally() -> Iterator[SharedCounters]:
-    memory = os.memfd_create("tally")
-    os.ftruncate(memory, SharedCounters.SIZE)
-    counters = SharedCounters(memory)
-    yield counters
-    counters.close()
-    os.close(memory)
-
-
-@pytest.fixture
-def capture(tally: SharedCounters) -> Iterator[Callable[..., Captured]]:
+def capture() -> Iterator[Callable[..., Captured]]:
     opened: list[Captured] = []
 
     def open_on(target: int, **options: Any) -> Captured:
-        opened.append(Captured(target, tally, **options))
+        opened.append(Captured(target, **options))
         return opened[-1]
 
     yield open_on
@@ -104,44 +71,22 @@ def capture(tally: SharedCounters) -> Iterator[Callable[..., Captured]]:
         captured.close()
 
 
-@pytest.mark.parametrize("flags", [0, os.O_APPEND], ids=["spliced", "copied to a file that is appended to"])
-def test_bytes_are_moved_in_order_and_returned_and_counted(capture, tally, tmp_path: Path, flags: int) -> None:
+@pytest.mark.parametrize("flags", [0, os.O_APPEND], ids=["a file", "a file that is appended to"])
+def test_bytes_are_relayed_in_order_and_returned(capture, tmp_path: Path, flags: int) -> None:
     target = os.open(tmp_path / "target", os.O_WRONLY | os.O_CREAT | flags)
     captured = capture(target)
-    assert captured.moved() == b""
+    assert captured.relayed() == b""
     captured.write(b"one\n")
     captured.write(b"\xff\0two")
-    assert captured.moved() == b"one\n\xff\0two"
+    assert captured.relayed() == b"one\n\xff\0two"
     captured.write(b"three")
-    assert captured.moved() == b"three"
+    assert captured.relayed() == b"three"
     assert (tmp_path / "target").read_bytes() == b"one\n\xff\0twothree"
-    assert (tally.passed(1), tally.is_waiting) == (14, False)
     assert (captured.relay.has_ended, captured.relay.reader_closed, captured.relay.write_error) == (False, False, None)
     os.close(target)
 
 
-@pytest.mark.parametrize("flags", [0, os.O_APPEND], ids=["spliced", "copied to a file that is appended to"])
-def test_what_a_killed_process_moved_and_had_not_counted_yet_is_counted(
-    capture, tally, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int
-) -> None:
-    target = os.open(tmp_path / "target", os.O_WRONLY | os.O_CREAT | flags)
-    captured = capture(target)
-    captured.write(b"shown\n")
-    pid = os.fork()
-    if not pid:
-        monkeypatch.setattr(tally, "note_passed", lambda *given: os.kill(os.getpid(), signal.SIGKILL))
-        captured.moved()
-        os._exit(1)
-    assert os.waitpid(pid, 0)[1] == signal.SIGKILL
-    assert (tmp_path / "target").read_bytes() == b"shown\n"
-    assert (captured.moved(), tally.passed(1)) == (b"", 0)
-    for _ in range(2):
-        SpliceRelay(captured.ends, tally).close_copy()  # of its successors
-        assert tally.passed(1) == 6
-    os.close(target)
-
-
-def test_a_stream_ends_once_its_writers_have_closed_and_all_is_moved(capture, tmp_path: Path) -> None:
+def test_a_stream_ends_once_its_writers_have_closed_and_all_is_relayed(capture, tmp_path: Path) -> None:
     with open(tmp_path / "target", "wb") as target:
         captured = capture(target.fileno())
         captured.write(b"last words")
@@ -159,7 +104,7 @@ def test_one_pass_ends_although_the_process_keeps_writing(capture) -> None:
         for n_chunks, _ in enumerate(captured.relay.relay_all()):
             captured.write(b"x")
             assert n_chunks < 1000
-        assert captured.moved() == b"x", "the rest comes with the next pass"
+        assert captured.relayed() == b"x", "the rest comes with the next pass"
 
 
 def test_a_target_without_a_reader_is_known_and_costs_no_line(capture) -> None:
@@ -177,18 +122,18 @@ def test_a_full_disk_costs_what_it_refuses_and_no_line(capture) -> None:
     with open("/dev/full", "wb", buffering=0) as target:
         captured = capture(target.fileno())
         captured.write(b"refused\n")
-        assert captured.moved() == b"refused\n"
+        assert captured.relayed() == b"refused\n"
         assert captured.relay.write_error is not None
         assert captured.relay.write_error.errno == errno.ENOSPC
         assert not captured.relay.reader_closed
         with open(os.devnull, "wb") as other:
-            os.dup2(other.fileno(), captured.ends.target)  # there is room again
+            os.dup2(other.fileno(), captured.fds.target)  # there is room again
         captured.write(b"taken\n")
-        assert captured.moved() == b"taken\n"
+        assert captured.relayed() == b"taken\n"
         assert captured.relay.write_error is None
 
 
-def test_a_target_that_is_full_for_a_while_gets_every_byte(capture, tally) -> None:
+def test_a_target_that_is_full_for_a_while_gets_every_byte(capture) -> None:
     reader, target = os.pipe()
     os.set_blocking(target, False)
     with pytest.raises(BlockingIOError):
@@ -197,84 +142,58 @@ def test_a_target_that_is_full_for_a_while_gets_every_byte(capture, tally) -> No
     n_before = bytes_available(reader)
     captured = capture(target)
     captured.write(b"waits")
-    moving = threading.Thread(target=captured.moved)
-    moving.start()
-    wait_until(lambda: tally.is_waiting, "a relay that waits for its target")
-    assert len(read_all(reader, n_before)) == n_before
-    moving.join(WAIT_S)
-    assert read_all(reader, 5) == b"waits"
-    assert not tally.is_waiting
+    relaying = threading.Thread(target=captured.relayed)
+    relaying.start()
+    wait_until(lambda: bytes_available(captured.fds.source) == 0, "a relay that waits for its target")
+    assert os.read(reader, n_before) == b"." * n_before
+    relaying.join(WAIT_S)
+    assert os.read(reader, 100) == b"waits"
     os.close(reader)
     os.close(target)
-
-
-def test_a_source_that_cannot_be_copied_in_the_kernel_is_read(capture, tally, tmp_path: Path) -> None:
-    other, theirs = socket.socketpair()
-    with open(tmp_path / "target", "wb") as target:
-        captured = capture(target.fileno())
-        os.dup2(theirs.fileno(), captured.ends.source)
-        theirs.close()
-        assert captured.relay.capacity_bytes == 0
-        other.send(b"through a socket")
-        assert captured.moved() == b"through a socket"
-        other.close()
-        assert captured.moved() == b""
-        assert captured.relay.has_ended
-        assert (tmp_path / "target").read_bytes() == b"through a socket"
-        assert tally.passed(1) == 16
 
 
 def test_what_is_written_to_a_terminal_reaches_the_terminal_as_it_was(capture) -> None:
     master, slave = os.openpty()
     captured = capture(slave, terminal=slave)
-    assert captured.relay.capacity_bytes == 4096
+    assert captured.fds.capacity_bytes == 4096
     captured.write(b"a\nb")
     found = b""
     while len(found) < 3:
-        found += captured.moved()
+        found += captured.relayed()
     assert found == b"a\nb"
     assert os.read(master, 100) == b"a\r\nb", "the real terminal processes the output, once"
     captured.end()
-    wait_until(lambda: captured.moved() == b"" and captured.relay.has_ended, "the end of the terminal's stream")
+    wait_until(lambda: captured.relayed() == b"" and captured.relay.has_ended, "the end of the terminal's stream")
     os.close(master)
     os.close(slave)
 
 
-def test_lines_are_taken_whole_and_the_rest_stays_in_the_pipe(capture, tally, tmp_path: Path) -> None:
-    with open(tmp_path / "target", "wb") as target:
-        captured = capture(target.fileno())
-        assert drain_lines(captured.ends, tally) == b""
-        captured.write(b"one\ntwo\nunfini")
-        assert drain_lines(captured.ends, tally) == b"one\ntwo\n"
-        assert drain_lines(captured.ends, tally) == b""
-        assert bytes_available(captured.ends.source) == 6
-        captured.write(b"shed\n")
-        assert drain_lines(captured.ends, tally) == b"unfinished\n"
-        assert (tmp_path / "target").read_bytes() == b"one\ntwo\nunfinished\n"
-
-
-def test_a_line_that_fills_the_pipe_is_not_waited_for(capture, tally) -> None:
+def test_a_pipe_that_is_a_quarter_full_is_filling(capture) -> None:
     with open(os.devnull, "wb") as target:
         captured = capture(target.fileno())
-        quarter = fcntl.fcntl(captured.ends.source, fcntl.F_GETPIPE_SZ) // 4
-        captured.write(b"x" * quarter)
-        assert not is_filling(captured.ends)
-        assert drain_lines(captured.ends, tally) == b""
+        captured.write(b"x" * (captured.fds.capacity_bytes // 4))
+        assert not is_filling(captured.fds)
         captured.write(b"x")
-        assert is_filling(captured.ends)
-        assert drain_lines(captured.ends, tally) == b"x" * (quarter + 1)
-        assert not is_filling(captured.ends)
+        assert is_filling(captured.fds)
+        assert captured.relayed() == b"x" * (captured.fds.capacity_bytes // 4 + 1)
+        assert not is_filling(captured.fds)
 
 
-def test_a_rank_that_drains_lines_does_not_wait_for_a_slow_reader(capture, tally) -> None:
+def test_a_rank_does_not_wait_for_a_slow_reader(capture) -> None:
     reader, target = os.pipe()
-    os.write(target, b"unread")
+    os.set_blocking(target, False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(target, b"." * 4096)
+    os.set_blocking(target, True)
     captured = capture(target)
-    captured.write(b"a line\n")
-    assert drain_lines(captured.ends, tally) == b""
-    assert os.read(reader, 100) == b"unread"
-    assert drain_lines(captured.ends, tally) == b"a line\n"
-    assert os.read(reader, 100) == b"a line\n"
+    captured.write(b"x" * 10_000)
+    assert captured.relay.relay_without_blocking() == b""
+    os.read(reader, 8192)
+    assert captured.relay.relay_without_blocking() == b"x" * 8192
+    os.read(reader, 1 << 20)
+    assert captured.relay.relay_without_blocking() == b"x" * (10_000 - 8192)
+    assert captured.relay.relay_without_blocking() == b""
     os.close(reader)
     os.close(target)
 
@@ -284,4 +203,46 @@ def test_a_terminal_that_is_gone_does_not_fill() -> None:
     os.close(closed)
     os.close(other)
     assert not is_filling(StreamFds(1, closed, other))
-    assert not is_filling(StreamFds(1, closed, other, master=closed))
+    assert not is_filling(StreamFds(1, closed, other, "/dev/pts/0"))
+
+
+OTHER = """
+import sys
+from chiplog.console.relay import RelayLock
+lock = RelayLock(int(sys.argv[1]))
+print(lock.acquire(), flush=True)
+print(lock.line_no, lock.take_begun(), lock.take_begun(), flush=True)
+lock.line_no = 8
+lock.leave_begun({2: b"three"})
+print("left", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_one_process_relays_and_leaves_the_next_one_the_last_number_and_begun_lines() -> None:
+    with open(os.memfd_create("lock"), "wb") as memory:
+        lock = RelayLock(memory.fileno())
+        assert (lock.line_no, lock.take_begun()) == (0, {})
+        lock.line_no = 7
+        lock.leave_begun({1: b"one \xff", 2: b""})
+        command = [sys.executable, "-c", OTHER, str(memory.fileno())]
+        with subprocess.Popen(
+            command, pass_fds=[memory.fileno()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "True\n"
+            assert other.stdout.readline() == "7 {1: b'one \\xff', 2: b''} {}\n"
+            assert other.stdout.readline() == "left\n"
+            assert not lock.acquire()
+            other.send_signal(signal.SIGKILL)
+            assert lock.acquire(wait=True)
+        assert (lock.line_no, lock.take_begun(), lock.take_begun()) == (8, {2: b"three"}, {})
+        lock.release()
+
+
+def test_the_begin_of_an_endless_line_is_cut() -> None:
+    with open(os.memfd_create("lock"), "wb") as memory:
+        lock = RelayLock(memory.fileno())
+        lock.leave_begun({1: b"x" * 1_000_000})
+        assert set(lock.take_begun()[1]) == set(b"x")
+        assert os.fstat(memory.fileno()).st_size < 100_000

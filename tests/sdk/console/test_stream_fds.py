@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.console.stream_fds import FIRST, StreamFds, dup_above_stdio, fd_identity, inherited_pipes, open_stream_fds
+from chiplog.console.stream_fds import (
+    FIRST,
+    PIPE_BYTES,
+    StreamFds,
+    dup_above_stdio,
+    fd_identity,
+    inherited_pipes,
+    open_stream_fds,
+)
 
 
 @pytest.fixture
@@ -39,8 +47,8 @@ def test_a_file_gets_a_pipe_whose_other_end_has_what_is_written(tmp_path: Path) 
         opened, replacement = open_stream_fds(file.fileno())
         try:
             os.write(replacement, b"printed")
-            assert os.read(opened.poll_fd, 100) == b"printed"
-            assert opened.poll_fd == opened.source
+            assert os.read(opened.source, 100) == b"printed"
+            assert opened.capacity_bytes == PIPE_BYTES
             assert fd_identity(opened.target) == fd_identity(file.fileno())
             assert not opened.sync_window_size()
             assert min(*opened.fds, replacement) >= FIRST
@@ -60,7 +68,7 @@ def test_a_terminal_gets_a_terminal_of_its_size_that_follows_it(terminal: int) -
         assert opened.sync_window_size()
         assert size_of(replacement) == (24, 80)
         os.write(replacement, b"a\nb")
-        assert os.read(opened.poll_fd, 100) == b"a\nb", "the real terminal processes the output"
+        assert os.read(opened.source, 100) == b"a\nb", "the real terminal processes the output"
     finally:
         close(opened, replacement)
 
@@ -80,7 +88,7 @@ def test_another_process_gets_the_numbers_that_the_descriptors_have_there(termin
     try:
         given = {descriptor: 100 + number for number, descriptor in enumerate(opened.fds)}
         there = StreamFds(**opened.to_helper_args(given))  # type: ignore[arg-type]
-        assert there.fds == (100, 101, 102, 103)
+        assert there.fds == (100, 101)
         assert (there.stream, there.name) == (opened.stream, opened.name)
     finally:
         close(opened, replacement)

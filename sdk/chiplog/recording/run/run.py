@@ -759,7 +759,7 @@ class Run(Recorder):
             self._settings,
             journal.producer if isinstance(journal, Journal) else b"",
             self._say_line,
-            self._say_lines_lost,
+            lambda *notice: self._emit(EventKind.NOTICE, "console_lost", "warning", *notice, urgent=True),
             lambda: not getattr(self._journal, "is_under_pressure", False),
             lambda message: self._complaints.warn_once(("console", ""), message),
             journal.directory if isinstance(journal, Journal) else None,
@@ -768,10 +768,6 @@ class Run(Recorder):
 
     def _say_line(self, stream: int, line_no: int, line: str) -> None:
         self._emit(EventKind.CONSOLE, stream, line_no, line if is_encodable(line) else clean_utf8(line))
-
-    def _say_lines_lost(self, count: int) -> None:
-        message = f"{count} lines above the rate limit, or while the journal was nearly full"
-        self._emit(EventKind.NOTICE, "console_lost", "warning", message, {"lines": count}, urgent=True)
 
     # -- the journal and its sender --
 
