@@ -120,6 +120,7 @@ VIEWS = (
     "run_tags",
     "events",
     "completeness",
+    "run_sizes",
     "phases",
     "phase_times",
     "files",

@@ -96,6 +96,13 @@ SELECT s.* EXCLUDE (run_id) FROM base.stragglers_in(first_step, last_step) s WHE
 CREATE OR REPLACE MACRO data_wait_between(run, first_step, last_step) AS TABLE
 SELECT w.* EXCLUDE (run_id) FROM base.data_wait_in(first_step, last_step) w WHERE w.run_id = run;
 
+-- By how much each label exceeds the median of each step in a phase, or in the phase `outside`, which is the time in none.
+CREATE OR REPLACE MACRO excess_between(run, phase, first_step, last_step) AS TABLE
+SELECT l.label, l.rank, c.step, c.seconds, c.typical AS typical_s, c.seconds - c.typical AS excess_s
+FROM base.compared_with_outside(first_step, last_step) c JOIN base.phase_names n ON n.id = c.key
+JOIN base.labels_by_place l ON l.run_id = c.run_id AND l.place = c.place
+WHERE c.run_id = run AND n.name = phase;
+
 -- The stored table that each label logged at a step: of its newest attempt there the last one, or the last list of them.
 -- Both windows begin with run, key and step, so that filters on these are applied to the rows below them.
 CREATE OR REPLACE VIEW base.tables_of_steps AS

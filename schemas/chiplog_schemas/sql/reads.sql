@@ -6,7 +6,7 @@ CREATE SCHEMA IF NOT EXISTS reads;
 
 -- One row: how far the log has been applied, the number of deleted producers, and the number of this read model, READS.
 CREATE OR REPLACE VIEW reads.state AS
-SELECT coalesce(max(next_number), 0)::BIGINT AS position, (SELECT count(*) FROM base.deleted) AS n_deleted, 1 AS version
+SELECT coalesce(max(next_number), 0)::BIGINT AS position, (SELECT count(*) FROM base.deleted) AS n_deleted, 2 AS version
 FROM base.position;
 
 -- Names of metrics, phases, system metrics and devices by their integers, in other views `key`.
@@ -140,6 +140,8 @@ FROM base.media f JOIN base.identified i ON i.producer = f.producer JOIN base.na
 
 -- Contents that have arrived, each as often as it did.
 CREATE OR REPLACE VIEW reads.stored_contents AS FROM base.stored;
+
+CREATE OR REPLACE VIEW reads.run_sizes AS FROM main.run_sizes;
 
 -- The contents that a run names: saved files, media and files of artifacts, each once.
 CREATE OR REPLACE VIEW reads.contents AS

@@ -646,5 +646,19 @@ SELECT c.run_id, c.round AS attempt, f.label, f.reason, c.last_step, c.stopped_a
        down_s + again_s AS cost_s
 FROM costs c LEFT JOIN first_failure f ON f.run_id = c.run_id AND f.attempt = c.before;
 
+-- How much a run stores: its numbers, and the contents of its files, media and artifacts, each once.
+CREATE OR REPLACE VIEW run_sizes AS
+SELECT r.run_id, coalesce(v.n, 0)::BIGINT AS n_values, coalesce(c.n, 0) AS n_contents,
+       coalesce(c.bytes, 0)::BIGINT AS content_bytes
+FROM runs r LEFT JOIN (
+    SELECT i.run_id, sum(s.n) AS n
+    FROM base.metric_series s JOIN base.identified i ON i.producer = s.producer GROUP BY i.run_id
+) v ON v.run_id = r.run_id LEFT JOIN (
+    SELECT run_id, count(*) AS n, sum(bytes) AS bytes FROM (
+        SELECT DISTINCT i.run_id, f.sha256, f.bytes
+        FROM base.named_contents f JOIN base.identified i ON i.producer = f.producer
+    ) GROUP BY run_id
+) c ON c.run_id = r.run_id;
+
 -- What people keep under a name, for the page.
 CREATE OR REPLACE VIEW saved_views AS SELECT name, body::JSON AS view, ts FROM base.saved_views;

@@ -30,6 +30,7 @@ COLUMNS = {
     "media_table('r', 'samples', 1)": "label x y",
     "stragglers_between('r', 0, 1)": "phase label rank n_steps n_slowest median_s typical_s excess_s share",
     "data_wait_between('r', 0, 1)": _SUMMED,
+    "excess_between('r', 'forward', 0, 1)": "label rank step seconds typical_s excess_s",
 }
 
 

@@ -10,7 +10,10 @@ from chiplog_schemas.sql import READS, views_sql
 from tests.support.index import Index
 from tests.support.packages import PACKAGES, ROOT
 
-TEXTS = {1: "04c947cf7370cbe1"}  # number of a read model -> digest of the words of its statements
+TEXTS = {
+    1: "04c947cf7370cbe1",
+    2: "52aa290318ef1c4c",
+}  # number of a read model -> digest of the words of its statements
 OF_THE_COLLECTOR = ("collector", "schemas")  # folders that may name tables
 FILES = sorted(
     path

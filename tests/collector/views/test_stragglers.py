@@ -290,3 +290,21 @@ def test_steps_may_be_as_large_as_they_can_be(database: duckdb.DuckDBPyConnectio
     ]
     query = "SELECT span, sum(n_steps) FROM straggler_windows GROUP BY span ORDER BY ALL"
     assert database.execute(query).fetchall() == [("1/10", 2), ("10/10", 2), ("6/10", 2), ("last", 2)]
+
+
+def test_the_excess_between_steps_is_against_the_median_of_the_labels_of_each_step(database) -> None:
+    fill_randomly(database, SEEDS[0])
+    [(run,)] = database.execute("SELECT min(run_id) FROM phases WHERE run_id IS NOT NULL").fetchall()
+    query = "SELECT * FROM excess_between($run, $phase, 0, 3)"
+    n_rows = 0
+    for (phase,) in database.execute("SELECT DISTINCT phase FROM phases WHERE run_id = ?", [run]).fetchall():
+        found = defaultdict(dict)
+        for label, _, step, *seconds in database.execute(query, {"run": run, "phase": phase}).fetchall():
+            found[step][label] = seconds
+        for step, labels in found.items():
+            typical = median(seconds for seconds, _, _ in labels.values())
+            for seconds, typical_s, excess_s in labels.values():
+                assert (typical_s, excess_s) == pytest.approx((typical, seconds - typical))
+                n_rows += 1
+            assert 0 <= step <= 3 and len(labels) > 1
+    assert n_rows

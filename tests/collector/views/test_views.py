@@ -37,6 +37,7 @@ COLUMNS = {
     "metric_definitions": "run_id label name summary step_metric is_hidden",
     "events": "run_id label attempt node seq ts kind level message body",
     "completeness": "run_id label attempt produced stored lost pending reasons",
+    "run_sizes": "run_id n_values n_contents content_bytes",
     "phases": "run_id label attempt rank step phase seconds ts",
     "phase_times": "run_id label attempt rank phase n_steps seconds mean_s known_s share",
     "data_wait": "run_id label attempt rank n_steps wait_s median_wait_s max_wait_s max_wait_step step_s share",
@@ -372,6 +373,16 @@ def test_media_are_rows_that_know_whether_their_content_is_stored(index: Index) 
         ("r", "rank0", 0, 0, "images", "image", "a", 5, "07" * 32, True),
         ("r", "rank0", 0, 1, "images", "image", "a", 6, "07" * 32, False),  # of another size: not that content
     ]
+
+
+def test_the_size_of_a_run_counts_each_content_once(index: Index) -> None:
+    rank, other = Rank(0), Rank(1, run_id="other")
+    rank.log(0, loss=1.0, lr=2.0)
+    rank.log(1, loss=1.0)
+    for step, (digest, size) in enumerate(((b"\7", 5), (b"\7", 5), (b"\6", 9))):
+        rank.say(EventKind.MEDIA, step, "images", "image", digest * 32, size, "{}")
+    index.take(whole(rank, other))
+    assert index.sql("FROM run_sizes ORDER BY ALL DESC") == [("r", 3, 2, 14), ("other", 0, 0, 0)]
 
 
 def test_phases_console_texts_and_histograms_are_rows_with_names(index: Index) -> None:

@@ -17,15 +17,12 @@ _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 1 << 10, "
 _POINT_BYTES = 14  # of a value in the database, measured on 16 million
 # A run that is running has no end: what it stored last counts.
 _CANDIDATES = f"""
-WITH seen AS (SELECT run_id, max(last_seen_at) AS at FROM labels GROUP BY run_id),
-     counted AS (SELECT run_id, sum(n)::BIGINT AS n FROM reads.series WHERE is_metric GROUP BY run_id),
-     saved AS (SELECT run_id, sum(bytes)::BIGINT AS bytes FROM reads.contents GROUP BY run_id)
+WITH seen AS (SELECT run_id, max(last_seen_at) AS at FROM labels GROUP BY run_id)
 SELECT r.run_id, r.name, r.project, r.state, coalesce(r.ended_at, s.at, r.created_at) AS last_at,
-       r.state = 'running' OR r.n_running > 0 AS is_running, coalesce(c.n, 0) AS n_values,
-       coalesce(f.bytes, 0) AS file_bytes,
-       coalesce(f.bytes, 0) + {_POINT_BYTES} * coalesce(c.n, 0) AS bytes,
+       r.state = 'running' OR r.n_running > 0 AS is_running, n.n_values,
+       n.content_bytes AS file_bytes, n.content_bytes + {_POINT_BYTES} * n.n_values AS bytes,
        row_number() OVER (PARTITION BY r.project ORDER BY r.created_at DESC NULLS LAST, r.run_id DESC) AS place
-FROM runs r LEFT JOIN seen s USING (run_id) LEFT JOIN counted c USING (run_id) LEFT JOIN saved f USING (run_id)
+FROM runs r LEFT JOIN seen s USING (run_id) JOIN reads.run_sizes n USING (run_id)
 """
 _HEADINGS = (
     *(Column("run"), Column("name"), Column("project"), Column("state"), Column("last event")),

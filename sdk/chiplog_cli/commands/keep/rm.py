@@ -10,7 +10,7 @@ from chiplog_client.client import Client
 
 _ABOUT = """
 SELECT n_labels,
-       (SELECT coalesce(sum(s.n), 0)::BIGINT FROM reads.series s WHERE s.is_metric AND s.run_id = r.run_id) AS n_values,
+       (SELECT n_values FROM reads.run_sizes n WHERE n.run_id = $run) AS n_values,
        (SELECT count(*) FROM files f WHERE f.run_id = r.run_id) AS n_files,
        (SELECT count(*) FROM media m WHERE m.run_id = r.run_id) AS n_media,
        (SELECT count(*) FROM artifacts a WHERE a.made_by = [r.run_id]) AS n_versions
