@@ -194,6 +194,32 @@ def macro_table() -> str:
     return "\n".join(lines)
 
 
+def decisions() -> dict[str, list[str]]:
+    """Return the pages of docs/decisions by group, in the order of the site's navigation in mkdocs.yml."""
+    nav = Path(ROOT, "mkdocs.yml").read_text(encoding="utf-8")
+    groups: dict[str, list[str]] = {}
+    group = ""
+    for name, page in re.findall(
+        r"^ +- (?:([\w ]+):|decisions/(\S+)\.md)$", nav.split("  - Decisions:\n")[1], re.MULTILINE
+    ):
+        group = name or group
+        if page and page != "index":
+            groups.setdefault(group, []).append(page)
+    return groups
+
+
+def decision_table(folder: str = "", heading: str = "##") -> str:
+    """Return a table of the decisions for each group: the title of each page, and its first sentence."""
+    parts = []
+    for group, pages in decisions().items():
+        lines = [f"{heading} {group}\n", "| decision | in one sentence |", "|---|---|"]
+        for page in pages:
+            title, summary = Path(ROOT, "docs", "decisions", f"{page}.md").read_text(encoding="utf-8").split("\n\n")[:2]
+            lines.append(f"| [{title.removeprefix('# ')}]({folder}{page}.md) | {_escape(summary)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
 def reads_table() -> str:
     """Return a table of the functions with which the page and the commands ask, from their docstrings."""
     folder = Path(ROOT, "sdk", "chiplog_client", "reads")
