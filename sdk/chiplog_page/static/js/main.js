@@ -1,6 +1,7 @@
 // The router: the first part of the address names a view, which is a module in views/ and is loaded when it is needed.
 
 import { h, notice, show } from "./dom.js";
+import { emptySection, quiet } from "./elements.js";
 import { addressOf, readAddress } from "./net/address.js";
 import { follow } from "./net/api.js";
 import { turnZone, zoneText } from "./text/texts.js";
@@ -24,13 +25,13 @@ async function route() {
   const content = newPlace(() => mine === turn);
   if (!Object.hasOwn(VIEWS, name)) {
     const all = h("a", { href: addressOf(["runs"]) }, "All runs");
-    show(content, h("section", { class: "empty" }, h("h1", {}, `There is no view ${name}`), h("p", {}, all)));
+    show(content, emptySection("h1", `There is no view ${name}`, h("p", {}, all)));
     return;
   }
   const words = [VIEWS[name] ?? rest[0] ?? "Compare", "chiplog"];
   document.title = words.join(" · ");
   const loading = setTimeout(() => {
-    if (!content.firstChild) show(content, h("p", { class: "quiet" }, "Loading…"));
+    if (!content.firstChild) show(content, quiet("Loading…"));
   }, 300);
   try {
     const { default: Page } = await import(`./views/${name}.js`);
@@ -82,7 +83,7 @@ function showError(content, error) {
   }
   if (error.kind === "no_data") {
     const again = h("button", { onclick: route }, "Check again");
-    show(content, h("section", { class: "empty" }, firstRun(), h("p", { class: "quiet" }, error.message), again));
+    show(content, h("section", { class: "empty" }, firstRun(), quiet(error.message), again));
     return;
   }
   show(
@@ -92,7 +93,7 @@ function showError(content, error) {
       { class: "empty", role: "alert" },
       h("h1", {}, TITLES[error.kind] ?? "This cannot be shown"),
       h("p", {}, error.message),
-      ADVICE[error.kind] && h("p", { class: "quiet" }, ADVICE[error.kind]),
+      ADVICE[error.kind] && quiet(ADVICE[error.kind]),
       h("button", { onclick: route }, "Try again"),
     ),
   );

@@ -1,14 +1,16 @@
 // The table of a run's labels: where each of them is, and how it ended. Its order is in the address.
 
 import { h, show } from "../dom.js";
+import { titledPanel } from "../elements.js";
 import { addressOf, readAddress, setParameters } from "../net/address.js";
 import { objects } from "../net/api.js";
 import { chosenLabels, labelText, noLabelsText } from "../text/labels.js";
 import { bytesText, countText, durationText, exitText, secondsText, wholeText } from "../text/texts.js";
+import { rowOf } from "./grid.js";
 
 const ROWS_SHOWN = 64; // until more are asked for
 const COLUMNS = [
-  ["label", "Label", (row) => row.label, null],
+  ["label", "Label", consoleLink, "row"],
   ["status", "State", (row) => h("span", { class: `chip ${row.status}`, title: row.reason }, row.status), null],
   ["exit", "Exit", (row) => row.exit ?? "–", null],
   ["step", "Step", (row) => orDash(row.step), "number"],
@@ -32,6 +34,13 @@ const COLUMNS = [
   ["seen_s", "Last seen", (row) => (row.is_over ? `ended ${agoOf(row.ended_s)}` : agoOf(row.seen_s)), "number"],
 ];
 
+const HEADS = COLUMNS.map(([, title, , kind]) => [title, kind]);
+
+function consoleLink({ label }, run) {
+  const href = addressOf(["run", run, "console"], { labels: `=${label}` });
+  return h("a", { href, title: "its console" }, labelText(label));
+}
+
 /**
  * Build the table.
  * @param {string} run
@@ -54,14 +63,8 @@ export function labelTable(run, state, report) {
     },
   });
   const none = h("p", { class: "quiet", hidden: true });
-  const element = h(
-    "section",
-    { class: "panel", "aria-label": "Labels" },
-    h("h2", {}, "Labels"),
-    h("div", { class: "scroll" }, h("table", { class: "grid" }, h("thead", {}, head), body)),
-    none,
-    more,
-  );
+  const table = h("div", { class: "scroll" }, h("table", { class: "grid" }, h("thead", {}, head), body));
+  const element = titledPanel("Labels", table, none, more);
 
   function order(name) {
     isDown = sort === name ? !isDown : false;
@@ -77,13 +80,8 @@ export function labelTable(run, state, report) {
       COLUMNS.map(([name, title, , kind]) =>
         h(
           "th",
-          { class: kind, scope: "col", "aria-sort": sort === name ? (isDown ? "descending" : "ascending") : null },
-          h(
-            "button",
-            { class: "bare", onclick: () => order(name) },
-            title,
-            sort === name ? (isDown ? " ▾" : " ▴") : "",
-          ),
+          { class: kind === "row" ? null : kind, scope: "col", "aria-sort": sort === name ? (isDown ? "descending" : "ascending") : null },
+          h("button", { class: "bare", onclick: () => order(name) }, title, sort === name ? (isDown ? " ▾" : " ▴") : ""),
         ),
       ),
     );
@@ -101,25 +99,10 @@ export function labelTable(run, state, report) {
     if (column) sorted.sort((a, b) => compare(a[column], b[column], isDown) || compare(a.place, b.place));
     show(
       body,
-      sorted.slice(0, shown).map((row) =>
-        h(
-          "tr",
-          { class: row.label === state.label ? "chosen" : null },
-          COLUMNS.map(([name, , cell, kind]) =>
-            name === "label"
-              ? h(
-                  "th",
-                  { scope: "row" },
-                  h(
-                    "a",
-                    { href: addressOf(["run", run, "console"], { labels: `=${row.label}` }), title: "its console" },
-                    labelText(row.label),
-                  ),
-                )
-              : h("td", { class: kind }, cell(row)),
-          ),
-        ),
-      ),
+      sorted.slice(0, shown).map((row) => {
+        const cells = COLUMNS.map(([, , cell]) => cell(row, run));
+        return rowOf(HEADS, cells, { class: row.label === state.label ? "chosen" : null });
+      }),
     );
     more.hidden = sorted.length <= shown;
     more.textContent = `Show all ${countText(sorted.length, "label")}`;

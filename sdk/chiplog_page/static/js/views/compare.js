@@ -2,6 +2,7 @@
 
 import { seriesName } from "../charts/colours.js";
 import { h, show } from "../dom.js";
+import { checkbox, emptySection, quiet } from "../elements.js";
 import { addressOf, wholeOf } from "../net/address.js";
 import { wordFilter } from "../text/filter.js";
 import { agoText, countText, durationText, numberText, secondsOf, secondsText, timeText, valueText, wholeText } from "../text/texts.js";
@@ -17,16 +18,9 @@ export default class ComparePage extends PageView {
   async start() {
     const { runs, state } = this;
     if (runs.length < 2 || runs.length > RUNS_MAX) {
-      show(
-        this.content,
-        h(
-          "section",
-          { class: "empty" },
-          h("h1", {}, `${countText(runs.length, "run")} selected`),
-          h("p", {}, `Select 2 to ${RUNS_MAX} in the table of runs, then Compare.`),
-          h("a", { class: "button", href: addressOf(["runs"], { run: runs }) }, "All runs"),
-        ),
-      );
+      const how = h("p", {}, `Select 2 to ${RUNS_MAX} in the table of runs, then Compare.`);
+      const all = h("a", { class: "button", href: addressOf(["runs"], { run: runs }) }, "All runs");
+      show(this.content, emptySection("h1", `${countText(runs.length, "run")} selected`, how, all));
       return;
     }
     this.found = await this.load();
@@ -35,7 +29,6 @@ export default class ComparePage extends PageView {
       this.change(changes);
       this.draw();
     };
-    const onAll = ({ target }) => redraw({ all: target.checked ? "1" : null });
     const onStep = ({ target }) => {
       this.change({ step: wholeOf(target.value) });
       this.refresh();
@@ -49,7 +42,7 @@ export default class ComparePage extends PageView {
         h("h1", {}, `Compare ${runs.length} runs`),
         this.searchInput("Filter keys", state.filter, 0, (text) => redraw({ filter: text.trim() })),
         h("label", {}, "Metrics at step", h("input", { ...step, onchange: onStep })),
-        h("label", {}, h("input", { type: "checkbox", checked: state.all === "1", onchange: onAll }), "Also equal values"),
+        checkbox("Also equal values", state.all === "1", (isAll) => redraw({ all: isAll ? "1" : null })),
         h("a", { href: addressOf(["run", runs[0], "curves"], { with: runs.slice(1) }) }, "Overlay their curves"),
         h("a", { href: addressOf(["runs"], { run: runs }) }, "Change the selection"),
       ),
@@ -205,7 +198,7 @@ export default class ComparePage extends PageView {
               ),
             ),
           )
-        : h("p", { class: "quiet" }, message),
+        : quiet(message),
     );
   }
 }

@@ -1,6 +1,7 @@
 // One run: its header, its tabs, and what it was started with. A tab is a module in run/, loaded when it is needed.
 
 import { h, show } from "../dom.js";
+import { emptySection, quiet } from "../elements.js";
 import { addressOf, readAddress, setParameters } from "../net/address.js";
 import { ask, part } from "../net/api.js";
 import { hasGrown, isActive } from "../net/live.js";
@@ -40,7 +41,7 @@ export default class RunPage extends PageView {
   async start() {
     const { content, run, tab } = this;
     if (!run) {
-      show(content, h("section", { class: "empty" }, h("h1", {}, "No run chosen"), allRuns()));
+      show(content, emptySection("h1", "No run chosen", allRuns()));
       return;
     }
     const loading = import(`./run/${tab}.js`); // beside the report
@@ -85,7 +86,7 @@ export default class RunPage extends PageView {
     this.close();
     const again = " is stored yet. This page opens it as soon as it arrives.";
     const words = h("p", {}, "No run ", h("code", {}, run), again);
-    show(content, h("section", { class: "empty" }, h("h1", {}, title), words, allRuns()));
+    show(content, emptySection("h1", title, words, allRuns()));
     const waiting = (this.view = new View());
     const poll = () =>
       waiting.ask(`${path}/outline`).then(reopen, (error) => error.kind === "not_found" || waiting.fail(error));
@@ -137,7 +138,7 @@ export default class RunPage extends PageView {
       this.element,
       this.overlay ? null : this.details,
     );
-    show(this.element, h("p", { class: "quiet" }, "Loading…"));
+    show(this.element, quiet("Loading…"));
   }
 
   drawHead() {
@@ -406,7 +407,7 @@ function valuesPanel(whole, title, values, none, nShown = ROWS_SHOWN) {
     more.textContent = `Show all ${entries.length}`;
   };
   fill(whole.has(title) ? entries.length : nShown);
-  const table = entries.length ? h("table", { class: "grid values" }, body) : h("p", { class: "quiet" }, none);
+  const table = entries.length ? h("table", { class: "grid values" }, body) : quiet(none);
   return h("section", { class: "panel" }, h("h2", {}, title), table, more);
 }
 

@@ -3,6 +3,7 @@
 import { Sparklines } from "../charts/sparklines.js";
 import { openDialog } from "../dialog.js";
 import { h, show } from "../dom.js";
+import { checkbox, quiet } from "../elements.js";
 import { addressOf, readAddress, setParameters } from "../net/address.js";
 import { objects } from "../net/api.js";
 import { createTable } from "../tables/table.js";
@@ -432,10 +433,10 @@ export default class RunsPage extends PageView {
       show(
         list,
         found.slice(0, LISTED_MAX).map(([name, title]) =>
-          h("label", {}, h("input", { type: "checkbox", checked: chosen.has(name), onchange: () => turn(name) }), title),
+          checkbox(title, chosen.has(name), () => turn(name)),
         ),
-        found.length > LISTED_MAX && h("p", { class: "quiet" }, `and ${found.length - LISTED_MAX} more: type to find them`),
-        !found.length && h("p", { class: "quiet" }, "No column matches."),
+        found.length > LISTED_MAX && quiet(`and ${found.length - LISTED_MAX} more: type to find them`),
+        !found.length && quiet("No column matches."),
       );
     };
     const turn = (name) => chosen.delete(name) || chosen.add(name);

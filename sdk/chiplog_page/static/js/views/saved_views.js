@@ -2,6 +2,7 @@
 
 import { field, openDialog } from "../dialog.js";
 import { h, notice, show } from "../dom.js";
+import { quiet } from "../elements.js";
 import { ask, part } from "../net/api.js";
 import { timeText } from "../text/texts.js";
 
@@ -57,13 +58,13 @@ export function savedViews({ title, noun, folder, shipped = () => [], current, h
     show(given, items.map(({ name, href, note }) =>
       href
         ? h("a", { href, onclick: close }, name, note && h("span", { class: "quiet" }, note))
-        : h("p", { class: "quiet" }, name, h("span", {}, note))));
+        : quiet(name, h("span", {}, note))));
     given.hidden = !items.length;
   }
 
   function drawOwn() {
     const focused = own.contains(document.activeElement) ? document.activeElement.dataset.name : null;
-    show(own, saved.length ? saved.map(itemOf) : h("p", { class: "quiet" }, `No saved ${noun} yet`));
+    show(own, saved.length ? saved.map(itemOf) : quiet(`No saved ${noun} yet`));
     if (focused) own.querySelector(`[data-name="${CSS.escape(focused)}"]`)?.focus();
   }
 
@@ -95,7 +96,7 @@ export function savedViews({ title, noun, folder, shipped = () => [], current, h
     close();
     let replaced = "";
     const why = "Everyone who reads this collector can open it. Saving under an existing name replaces that one.";
-    openDialog(`Save the ${noun}`, [field("Name", h("input", { name: "name", required: true, autofocus: true })), h("p", { class: "quiet" }, why)], {
+    openDialog(`Save the ${noun}`, [field("Name", h("input", { name: "name", required: true, autofocus: true })), quiet(why)], {
       action: "Save",
       onSubmit: async (data) => {
         const short = data.get("name").trim();

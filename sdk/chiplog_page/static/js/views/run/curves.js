@@ -3,9 +3,11 @@
 
 import { lineMark, lineStyle } from "../../charts/chart.js";
 import { h, show } from "../../dom.js";
+import { checkbox, emptySection, quiet } from "../../elements.js";
 import { addressOf, setParameters, wholeOf } from "../../net/address.js";
 import { part } from "../../net/api.js";
 import { isActive } from "../../net/live.js";
+import { grid } from "../../tables/grid.js";
 import { nameFilter } from "../../text/filter.js";
 import { labelsChoice, noLabelsText } from "../../text/labels.js";
 import { byName, countText, timeText, valueText, wholeText } from "../../text/texts.js";
@@ -62,7 +64,7 @@ export default class CurvesTab extends RunView {
   });
 
   async start() {
-    if (this.others.length) show(this.element, h("p", { class: "quiet" }, "Loading…"));
+    if (this.others.length) show(this.element, quiet("Loading…"));
     const reports = await Promise.all(this.others.map((run) => this.askReport(run)));
     this.others.forEach((run, at) => {
       if (!reports[at]) return;
@@ -192,18 +194,8 @@ export default class CurvesTab extends RunView {
       { class: "bar" },
       this.filterInput,
       this.axis,
-      h(
-        "label",
-        {},
-        h("input", { type: "checkbox", checked: this.isLog, onchange: (event) => this.setLog(event.target.checked) }),
-        "log y",
-      ),
-      h(
-        "label",
-        {},
-        h("input", { type: "checkbox", checked: this.isLogX, onchange: (event) => this.setLogX(event.target.checked) }),
-        "log x",
-      ),
+      checkbox("log y", this.isLog, (isLog) => this.setLog(isLog)),
+      checkbox("log x", this.isLogX, (isLog) => this.setLogX(isLog)),
       h("label", {}, "smoothing", smoothing, this.weightText),
       this.system.element,
       h("span", { class: "zoom" }, "steps", this.first, "–", this.last, this.reset),
@@ -234,29 +226,13 @@ export default class CurvesTab extends RunView {
     const texts = (key) => configs.map((config) => (key in config ? valueText(config[key]) : "–"));
     const isOther = (key) => new Set(configs.map((config) => JSON.stringify(config[key]))).size > 1;
     const differing = [...new Set(configs.flatMap(Object.keys))].sort(byName).filter(isOther);
-    return h(
-      "div",
-      { class: "panel overlaid" },
-      h(
-        "table",
-        { class: "grid" },
-        h("thead", {}, h("tr", {}, h("th", {}, "run"), differing.map((key) => h("th", {}, key)), h("th", {}))),
-        h(
-          "tbody",
-          {},
-          this.runs.map(({ run, name }, at) =>
-            h(
-              "tr",
-              {},
-              h("td", {}, lineMark(lineStyle(at)), " ", h("a", { href: addressOf(["run", run, "curves"]) }, name)),
-              differing.map((key) => h("td", {}, texts(key)[at])),
-              h("td", {}, at ? h("button", { class: "bare", onclick: () => this.remove(run) }, "Remove") : null),
-            ),
-          ),
-        ),
-      ),
-      differing.length ? null : h("p", { class: "quiet" }, "Their configs are equal."),
-    );
+    const rows = this.runs.map(({ run, name }, at) => [
+      [lineMark(lineStyle(at)), " ", h("a", { href: addressOf(["run", run, "curves"]) }, name)],
+      ...differing.map((key) => texts(key)[at]),
+      at ? h("button", { class: "bare", onclick: () => this.remove(run) }, "Remove") : null,
+    ]);
+    const table = grid([["run"], ...differing.map((key) => [key]), [""]], rows, { box: {} });
+    return h("div", { class: "panel overlaid" }, table, differing.length ? null : quiet("Their configs are equal."));
   }
 
   remove(run) {
@@ -466,13 +442,8 @@ export default class CurvesTab extends RunView {
 
   none(nKeys) {
     if (nKeys) return h("p", { class: "empty" }, `None of ${countText(nKeys, "metric")} matches “${this.filter}”.`);
-    return h(
-      "section",
-      { class: "empty" },
-      h("h2", {}, "No metrics yet"),
-      h("p", {}, "This run has logged no number. ", "What it printed is in its console."),
-      h("a", { href: addressOf(["run", this.runs[0].run, "console"]) }, "Console"),
-    );
+    const why = h("p", {}, "This run has logged no number. What it printed is in its console.");
+    return emptySection("h2", "No metrics yet", why, h("a", { href: addressOf(["run", this.run, "console"]) }, "Console"));
   }
 
   panel(key) {

@@ -2,6 +2,7 @@
 // with a search.
 
 import { h, notice, show } from "../../dom.js";
+import { quiet } from "../../elements.js";
 import { LABELS_MAX, labelText } from "../../text/labels.js";
 import { countText, wholeText } from "../../text/texts.js";
 
@@ -91,9 +92,9 @@ export function deviceChooser({ nodes, labels, onChange }) {
         ),
       ),
       found.length > SHOWN
-        ? h("p", { class: "quiet" }, `The first ${SHOWN} of ${countText(found.length, "node")}; search for others.`)
+        ? quiet(`The first ${SHOWN} of ${countText(found.length, "node")}; search for others.`)
         : null,
-      found.length ? null : h("p", { class: "quiet" }, "Nothing has such a name."),
+      found.length ? null : quiet("Nothing has such a name."),
     );
     if (focused) list.querySelector(`[data-id="${CSS.escape(focused)}"]`)?.focus();
   }

@@ -1,6 +1,7 @@
 // What happened: the failures of each round from the first one on, tracebacks, alerts, losses, and all events.
 
 import { h, show } from "../../dom.js";
+import { quiet, titledPanel } from "../../elements.js";
 import { objects } from "../../net/api.js";
 import { agentActivity } from "../../net/live.js";
 import { grid } from "../../tables/grid.js";
@@ -50,16 +51,9 @@ export default class EventsTab extends RunView {
     this.filters = h("div", { class: "bar" });
     this.body = h("tbody");
     this.more = h("p", { class: "quiet" });
-    const table = h(
-      "section",
-      { class: "panel", "aria-label": "All events" },
-      h("h2", {}, "All events"),
-      this.filters,
-      grid([["Time"], ["Level"], ["Kind"], ["Label"], ["Message"]], this.body),
-      this.more,
-    );
+    const table = grid([["Time"], ["Level"], ["Kind"], ["Label"], ["Message"]], this.body);
     this.failure = h("p", { class: "error", hidden: true });
-    show(this.element, this.rounds.element, this.failure, this.tracebacks.element, this.alerts, this.losses, table);
+    show(this.element, this.rounds.element, this.failure, this.tracebacks.element, this.alerts, this.losses, titledPanel("All events", this.filters, table, this.more));
     this.followReports();
     const isLoaded = await this.load();
     const mayGrow = agentActivity(() => this.report);
@@ -293,11 +287,7 @@ function endRow(row, share, hasGpus, consoleOf) {
     h(
       "th",
       { scope: "row" },
-      h(
-        "a",
-        { href: consoleOf(row.label, row.ts), title: "its console at that time" },
-        row.attempt ? `${labelText(row.label)}, attempt ${row.attempt}` : labelText(row.label),
-      ),
+      h("a", { href: consoleOf(row.label, row.ts), title: "its console at that time" }, attemptText(row)),
     ),
     h("td", {}, text ? h("span", { class: `chip ${kind}`, title }, text) : ""),
     h("td", {}, h("span", { class: `chip ${row.state}` }, row.state), ` ${exitText(row)}`),
@@ -338,7 +328,7 @@ function gpuTexts(gpu) {
 
 function tracebackPanel(consoleOf) {
   const list = h("div");
-  const bound = h("p", { class: "quiet" }, `The newest ${TRACEBACKS_MAX}.`);
+  const bound = quiet(`The newest ${TRACEBACKS_MAX}.`);
   const title = h("h2", {}, "Tracebacks");
   const element = h("section", { class: "panel", "aria-label": "Tracebacks", hidden: true }, title, list, bound);
 
@@ -367,30 +357,15 @@ function tracebackPanel(consoleOf) {
 
 function alertPanel(alerts, consoleOf) {
   if (!alerts.length) return null;
-  return h(
-    "section",
-    { class: "panel", "aria-label": "Alerts" },
-    h("h2", {}, "Alerts"),
-    grid(
-      [["Level"], ["Alert"], ["Count", "number"], ["Last"], ["Label"], ["Text"]],
-      h(
-        "tbody",
-        {},
-        alerts.map((alert) =>
-          h(
-            "tr",
-            {},
-            h("td", {}, levelChip(alert.level)),
-            h("td", { class: "message" }, alert.title),
-            h("td", { class: "number" }, wholeText(alert.times)),
-            h("td", {}, timeText(alert.last_at)),
-            h("td", {}, h("a", { href: consoleOf(alert.label, alert.last_at) }, labelText(alert.label) ?? "")),
-            h("td", { class: "message" }, alert.text ?? ""),
-          ),
-        ),
-      ),
-    ),
-  );
+  const rows = alerts.map(({ level, title, times, last_at: at, label, text }) => [
+    levelChip(level),
+    title,
+    wholeText(times),
+    timeText(at),
+    h("a", { href: consoleOf(label, at) }, labelText(label) ?? ""),
+    text ?? "",
+  ]);
+  return titledPanel("Alerts", grid([["Level"], ["Alert", "message"], ["Count", "number"], ["Last"], ["Label"], ["Text", "message"]], rows));
 }
 
 /** Return the labels that have lost events, or may have. */
@@ -402,28 +377,19 @@ function lossesOf({ labels }) {
 
 function lossPanel(lossy) {
   if (!lossy.length) return null;
-  return h(
-    "section",
-    { class: "panel", "aria-label": "Losses" },
-    h("h2", {}, "Lost or unknown data"),
-    grid(
-      [["Label"], ["Events lost", "number"], ["Events produced", "number"], ["Why"]],
-      h(
-        "tbody",
-        {},
-        lossy.map((row) =>
-          h(
-            "tr",
-            {},
-            h("th", { scope: "row" }, row.attempt ? `${labelText(row.label)}, attempt ${row.attempt}` : labelText(row.label)),
-            h("td", { class: "number" }, wholeText(row.lost ?? 0)),
-            h("td", { class: "number" }, row.produced === null ? "unknown" : wholeText(row.produced)),
-            h("td", { class: "message" }, row.reasons ?? ""),
-          ),
-        ),
-      ),
-    ),
-  );
+  const rows = lossy.map((row) => [
+    attemptText(row),
+    wholeText(row.lost ?? 0),
+    row.produced === null ? "unknown" : wholeText(row.produced),
+    row.reasons ?? "",
+  ]);
+  const heads = [["Label", "row"], ["Events lost", "number"], ["Events produced", "number"], ["Why", "message"]];
+  return h("section", { class: "panel", "aria-label": "Losses" }, h("h2", {}, "Lost or unknown data"), grid(heads, rows));
+}
+
+/** Return a label with its attempt, if that is not the first. */
+function attemptText({ label, attempt }) {
+  return attempt ? `${labelText(label)}, attempt ${attempt}` : labelText(label);
 }
 
 function eventRow(row, title, consoleOf) {

@@ -1,7 +1,8 @@
 // Saved files: their list, downloads, and a preview as an image, a table or text.
 
 import { h, show } from "../../dom.js";
-import { grid } from "../../tables/grid.js";
+import { quiet } from "../../elements.js";
+import { grid, rowOf } from "../../tables/grid.js";
 import { wordFilter } from "../../text/filter.js";
 import { noLabelsText } from "../../text/labels.js";
 import { byName, bytesText, countText, timeText, wholeText } from "../../text/texts.js";
@@ -20,6 +21,7 @@ import {
 
 const ROWS_SHOWN = 200; // files, until more are asked for; and rows of a table
 const TYPING_MS = 200;
+const HEADS = [["Path", "row"], ["Size", "number"], ["Saved"], ["SHA-256"], [h("span", { class: "hidden-text" }, "Download")]];
 const BINARY_BYTES = 4096; // a zero byte among the first so many is in no text
 
 export default class FilesTab extends RunView {
@@ -65,18 +67,17 @@ export default class FilesTab extends RunView {
     this.bar.hidden = ofLabels.length < 2;
     if (files.length && !ofLabels.length) {
       const none = labels.length ? "The chosen labels saved no file." : noLabelsText(this.report);
-      show(this.list, h("p", { class: "quiet" }, none));
+      show(this.list, quiet(none));
       return;
     }
     if (!files.length) {
       const call = h("code", {}, 'run.save("config.yaml")');
-      show(this.list, h("p", { class: "quiet" }, "No file was saved. ", call, " in the training saves one."));
+      show(this.list, quiet("No file was saved. ", call, " in the training saves one."));
       return;
     }
     const { test } = wordFilter(this.state.filter);
     const found = ofLabels.filter(({ path }) => test(path)).sort((a, b) => byName(a.path, b.path));
     const total = found.reduce((sum, file) => sum + file.bytes, 0);
-    const heads = [["Path"], ["Size", "number"], ["Saved"], ["SHA-256"], [h("span", { class: "hidden-text" }, "Download")]];
     const onMore = () => {
       this.nShown = Infinity;
       this.drawList();
@@ -84,22 +85,21 @@ export default class FilesTab extends RunView {
     show(
       this.list,
       h("h2", {}, `${countText(found.length, "file")}, ${bytesText(total)}`),
-      grid(heads, h("tbody", {}, found.slice(0, this.nShown).map((file) => this.rowOf(file)))),
+      grid(HEADS, h("tbody", {}, found.slice(0, this.nShown).map((file) => this.rowOf(file)))),
       found.length > this.nShown ? h("button", { onclick: onMore }, `Show all ${wholeText(found.length)}`) : null,
     );
   }
 
   rowOf(file) {
     const open = h("button", { class: "bare", onclick: () => this.choose(file.path) }, file.path);
-    return h(
-      "tr",
-      { class: file.path === this.state.file ? "chosen" : null },
-      h("th", { scope: "row" }, file.stored ? open : file.path),
-      h("td", { class: "number" }, bytesText(file.bytes)),
-      h("td", {}, timeText(file.ts)),
-      h("td", {}, h("code", { title: file.sha256 }, file.sha256.slice(0, 12))),
-      h("td", {}, file.stored ? this.download(file) : h("span", { class: "quiet" }, "has not arrived")),
-    );
+    const cells = [
+      file.stored ? open : file.path,
+      bytesText(file.bytes),
+      timeText(file.ts),
+      h("code", { title: file.sha256 }, file.sha256.slice(0, 12)),
+      file.stored ? this.download(file) : h("span", { class: "quiet" }, "has not arrived"),
+    ];
+    return rowOf(HEADS, cells, { class: file.path === this.state.file ? "chosen" : null });
   }
 
   download({ path }) {
@@ -131,7 +131,7 @@ export default class FilesTab extends RunView {
     const head = h("div", { class: "bar" }, h("h2", {}, path), h("button", { onclick: () => this.choose(null) }, "Close"));
     if (!file?.stored) {
       const why = file ? "Its content has not arrived yet." : "The run has no such file.";
-      show(this.preview, head, h("p", { class: "quiet" }, why));
+      show(this.preview, head, quiet(why));
       return;
     }
     const facts = h(
@@ -142,7 +142,7 @@ export default class FilesTab extends RunView {
       " · ",
       this.download(file),
     );
-    show(this.preview, head, facts, h("p", { class: "quiet" }, "Loading…"));
+    show(this.preview, head, facts, quiet("Loading…"));
     try {
       const isImage = kindOf(path) === "image" && file.bytes <= IMAGE_BYTES_MAX;
       const content = await readStart(this.run, path, isImage ? IMAGE_BYTES_MAX : TEXT_BYTES_MAX, signal);
@@ -163,7 +163,7 @@ export default class FilesTab extends RunView {
     }
     const start = content.subarray(0, TEXT_BYTES_MAX);
     if (start.subarray(0, BINARY_BYTES).includes(0)) {
-      return h("p", { class: "quiet" }, "This file is neither text nor a PNG, JPEG, GIF or WebP image. Download it.");
+      return quiet("This file is neither text nor a PNG, JPEG, GIF or WebP image. Download it.");
     }
     const isRaw = this.state.as === "text";
     const isPart = file.bytes > start.length;
@@ -179,10 +179,10 @@ export default class FilesTab extends RunView {
     const switched = table || (pretty !== null && pretty !== text) ? other : null;
     if (table && !isRaw) {
       const words = `${tableText(table)}${isPart ? ` Read from the ${part}` : ""}`;
-      return [h("p", { class: "quiet" }, words, " ", switched), tableElement(table)];
+      return [quiet(words, " ", switched), tableElement(table)];
     }
     return [
-      isPart || switched ? h("p", { class: "quiet" }, isPart ? `The ${part} ` : null, switched) : null,
+      isPart || switched ? quiet(isPart ? `The ${part} ` : null, switched) : null,
       h("pre", { tabindex: 0 }, (isRaw ? text : (pretty ?? text)) || "(empty)"),
     ];
   }

@@ -2,6 +2,7 @@
 
 import { classColour } from "../../charts/colours.js";
 import { h, show, svg } from "../../dom.js";
+import { checkbox, quiet } from "../../elements.js";
 import { ask, part } from "../../net/api.js";
 import { grid } from "../../tables/grid.js";
 import { labelText } from "../../text/labels.js";
@@ -69,7 +70,7 @@ export function mediaElement(row, context) {
 
 function contentOf(row, context) {
   const { run, key, kind, step } = context;
-  if (!row.is_stored) return h("p", { class: "quiet" }, "Its content has not arrived yet.");
+  if (!row.is_stored) return quiet("Its content has not arrived yet.");
   if (kind === "table") return loggedTable(row, context);
   const name = `${key} at step ${step}, ${labelText(row.label)}${row.item === null ? "" : `, ${row.item}`}`;
   const isSmall = row.metadata.width < SMALL_PX;
@@ -77,7 +78,7 @@ function contentOf(row, context) {
   if (shown?.tagName === "IMG") return drawnOver(shown, row, context);
   if (shown) return shown;
   const why = row.type ? `What is above ${bytesText(IMAGE_BYTES_MAX)} is not shown here` : `No viewer for ${row.metadata.format ?? "this format"}`;
-  return h("p", { class: "quiet" }, `${why}; download it.`);
+  return quiet(`${why}; download it.`);
 }
 
 // -- over an image --
@@ -96,16 +97,7 @@ export function layerSwitches(rows, isOff, onChange) {
     h(
       "span",
       { class: "media-layer" },
-      h(
-        "label",
-        {},
-        h("input", {
-          type: "checkbox",
-          checked: !isOff.has(name),
-          onchange: ({ target }) => (isOff[target.checked ? "delete" : "add"](name), onChange()),
-        }),
-        name,
-      ),
+      checkbox(name, !isOff.has(name), (isOn) => (isOff[isOn ? "delete" : "add"](name), onChange())),
       Object.entries(labels)
         .slice(0, 20)
         .map(([id, text]) => h("span", { ref: ({ style }) => (style.borderColor = classColour(id)) }, text)),

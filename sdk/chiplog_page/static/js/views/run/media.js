@@ -3,6 +3,7 @@
 
 import { HistogramMap } from "../../charts/histogram_map.js";
 import { h, show } from "../../dom.js";
+import { checkbox, emptySection, quiet } from "../../elements.js";
 import { addressOf, setParameters, wholeOf } from "../../net/address.js";
 import { ask } from "../../net/api.js";
 import { hasGrown, isActive } from "../../net/live.js";
@@ -128,16 +129,6 @@ export default class MediaTab extends RunView {
       };
       return this.searchInput(title, this[name], TYPING_MS, onText, attributes);
     };
-    const log = h(
-      "label",
-      {},
-      h("input", {
-        type: "checkbox",
-        checked: this.isLog,
-        onchange: (event) => this.setLog(event.target.checked),
-      }),
-      "log colours",
-    );
     this.slider = h("input", {
       type: "range",
       class: "steps",
@@ -155,7 +146,7 @@ export default class MediaTab extends RunView {
     show(
       this.bar,
       typed("filter", "Filter names", () => this.drawSections()),
-      this.media.histograms.length ? log : null,
+      this.media.histograms.length ? checkbox("log colours", this.isLog, (isLog) => this.setLog(isLog)) : null,
       this.media.texts.length ? typed("search", "Search texts", () => this.reload("texts"), { class: null }) : null,
       bounds &&
         h(
@@ -258,23 +249,11 @@ export default class MediaTab extends RunView {
     if (this.hasNoLabels) {
       show(this.body, h("p", { class: "empty" }, noLabelsText(this.report)));
     } else if (!sections.some(([, , n]) => n)) {
-      show(
-        this.body,
-        h(
-          "section",
-          { class: "empty" },
-          h("h2", {}, "No media yet"),
-          h("p", {}, NOTHING),
-          h("pre", { tabindex: 0 }, EXAMPLE),
-        ),
-      );
+      show(this.body, emptySection("h2", "No media yet", h("p", {}, NOTHING), h("pre", { tabindex: 0 }, EXAMPLE)));
     } else if (!known.size) {
       show(this.body, h("p", { class: "empty" }, `No name matches “${this.filter}”.`));
     } else {
-      show(
-        this.body,
-        sections.filter(([, found]) => found.length).map(([kind, found]) => this.drawSection(kind, found)),
-      );
+      show(this.body, sections.filter(([, found]) => found.length).map(([kind, found]) => this.drawSection(kind, found)));
     }
   }
 
@@ -282,10 +261,7 @@ export default class MediaTab extends RunView {
     const panels = h("div", { class: "panels media" });
     const more = h("button", { onclick: () => fill(panels.childElementCount + SHOWN_AT_FIRST) });
     const fill = (n) => {
-      show(
-        panels,
-        found.slice(0, n).map(([name, what]) => this.panel(kind, name, what).element),
-      );
+      show(panels, found.slice(0, n).map(([name, what]) => this.panel(kind, name, what).element));
       more.hidden = n >= found.length;
       more.textContent = `Show more (${wholeText(Math.min(n, found.length))} of ${wholeText(found.length)})`;
     };
@@ -567,10 +543,7 @@ class FilePanel extends Panel {
     const { files } = this.what;
     const { step } = this.view;
     if (step === null || files[0].step === null) return files.length - 1;
-    return Math.max(
-      0,
-      files.findLastIndex((entry) => entry.step <= step),
-    );
+    return Math.max(0, files.findLastIndex((entry) => entry.step <= step));
   }
 
   set(what) {
@@ -588,7 +561,7 @@ class FilePanel extends Panel {
     );
     const where = step === null ? null : `step ${wholeText(step)} · ${countText(this.what.files.length, "step")} · `;
     show(this.notes, where, open, ` · ${bytesText(file.bytes)}`);
-    if (!file.stored) show(this.content, h("p", { class: "quiet" }, "Its content has not arrived yet."));
+    if (!file.stored) show(this.content, quiet("Its content has not arrived yet."));
     else await this.draw(file, signal);
     this.shown = file.sha256 + file.stored;
   }
@@ -603,16 +576,13 @@ class FilePanel extends Panel {
 class ImagePanel extends FilePanel {
   async draw(file, signal) {
     if (file.bytes > IMAGE_BYTES_MAX) {
-      show(
-        this.content,
-        h("p", { class: "quiet" }, `An image above ${bytesText(IMAGE_BYTES_MAX)} is not shown here; download it.`),
-      );
+      show(this.content, quiet(`An image above ${bytesText(IMAGE_BYTES_MAX)} is not shown here; download it.`));
       return;
     }
     const url = await this.view.urlOf(file, signal);
     if (signal.aborted) return;
     if (url) show(this.content, h("img", { src: url, alt: file.path, class: "media-image" }));
-    else show(this.content, h("p", { class: "quiet" }, "This file is not a PNG, JPEG, GIF or WebP image."));
+    else show(this.content, quiet("This file is not a PNG, JPEG, GIF or WebP image."));
   }
 }
 
@@ -622,10 +592,7 @@ class TablePanel extends FilePanel {
     if (signal.aborted) return;
     const table = tableOf(file.path, new TextDecoder().decode(content), TABLE_ROWS, file.bytes > content.length);
     if (!table)
-      show(
-        this.content,
-        h("p", { class: "quiet" }, "This is not a table, or it is too large for a preview."),
-      );
+      show(this.content, quiet("This is not a table, or it is too large for a preview."));
     else show(this.content, tableElement(table), h("p", { class: "quiet small" }, tableText(table)));
   }
 }

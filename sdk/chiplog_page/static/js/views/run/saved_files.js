@@ -1,7 +1,6 @@
 // Saved files as previews. Nothing that a run saved is ever run or laid out: images are blobs of a raster type that
 // their first bytes prove, tables and texts become text nodes.
 
-import { h } from "../../dom.js";
 import { part } from "../../net/api.js";
 import { grid } from "../../tables/grid.js";
 import { countText, wholeText } from "../../text/texts.js";
@@ -118,10 +117,9 @@ export function tableElement({ head, rows }) {
   const text = (value = "") => (value.length > CELL_CHARS_MAX ? `${value.slice(0, CELL_CHARS_MAX)}… (${CELL_CHARS_MAX} of ${countText(value.length, "character")})` : value);
   const shown = head.slice(0, COLUMNS_MAX);
   const kinds = isNumber.map((is) => (is ? "number" : null));
-  const cells = (row) => shown.map((_, at) => h("td", { class: kinds[at] }, text(row[at])));
   return grid(
     shown.map((name, at) => [text(name), kinds[at]]),
-    h("tbody", {}, rows.map((row) => h("tr", {}, cells(row)))),
+    rows.map((row) => shown.map((_, at) => text(row[at]))),
     { box: { class: "scroll saved-table", tabindex: 0, role: "group", "aria-label": "Rows" } },
   );
 }
@@ -155,9 +153,7 @@ export function seriesOf(files) {
 
 /** Return where a path has its step: after a word for it, else the last number of the file's name. */
 function numberIn(path) {
-  const named = [...path.matchAll(/(?:^|[^a-z])(?:global_?step|step|iter|iteration|epoch)[_=-]?(\d{1,15})(?!\d)/gi)].at(
-    -1,
-  );
+  const named = [...path.matchAll(/(?:^|[^a-z])(?:global_?step|step|iter|iteration|epoch)[_=-]?(\d{1,15})(?!\d)/gi)].at(-1);
   if (named) return { at: named.index + named[0].length - named[1].length, text: named[1] };
   const start = path.lastIndexOf("/") + 1;
   const stem = path.slice(start, path.lastIndexOf(".") > start ? path.lastIndexOf(".") : undefined);

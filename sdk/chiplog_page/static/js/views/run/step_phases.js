@@ -2,6 +2,7 @@
 
 import { seriesName } from "../../charts/colours.js";
 import { h, show } from "../../dom.js";
+import { quiet } from "../../elements.js";
 import { objects } from "../../net/api.js";
 import { labelText } from "../../text/labels.js";
 import { countText, phaseText, secondsText, wholeText } from "../../text/texts.js";
@@ -32,11 +33,7 @@ export function stepPhases({ onStep, onClose, consoleOf }) {
     const longest = Math.max(...[...labels.values()].map(total), ...lengths, 1e-9);
     const own = chosen ? labels.get(chosen) : null;
     const move = (by, text, title) =>
-      h(
-        "button",
-        { "aria-label": title, disabled: answer.step + by < 0, onclick: () => onStep(answer.step + by) },
-        text,
-      );
+      h("button", { "aria-label": title, disabled: answer.step + by < 0, onclick: () => onStep(answer.step + by) }, text);
     const bar = (row) => {
       const title = `${labelText(row.label)} ${phaseText(row.phase)}: ${secondsText(row.seconds)}, median ${secondsText(row.typical_s)}`;
       const piece = h("span", { class: swatch(row.phase), title });
@@ -52,11 +49,7 @@ export function stepPhases({ onStep, onClose, consoleOf }) {
           { class: "clip" },
           h("a", { href: consoleOf(label, lastOf(parts)), title: `console of ${labelText(label)} at this step` }, labelText(label)),
         ),
-        h(
-          "span",
-          { class: "phase-bar" },
-          names.map((name) => parts.filter((row) => row.phase === name).map(bar)),
-        ),
+        h("span", { class: "phase-bar" }, names.map((name) => parts.filter((row) => row.phase === name).map(bar))),
         h("span", { class: "number" }, secondsText(total(parts) || parts[0].seconds)),
       );
     show(
@@ -73,10 +66,10 @@ export function stepPhases({ onStep, onClose, consoleOf }) {
         h("span", { class: "quiet small" }, "work first, then waiting"),
         h("button", { onclick: onClose }, "Close"),
       ),
-      own ? sentence(chosen, own) : chosen ? h("p", { class: "quiet" }, `${labelText(chosen)} has no phases at this step.`) : null,
+      own ? sentence(chosen, own) : chosen ? quiet(`${labelText(chosen)} has no phases at this step.`) : null,
       labels.size
         ? h("div", {}, [...labels].slice(0, nShown).map(lane))
-        : h("p", { class: "quiet" }, "No label has phases at this step."),
+        : quiet("No label has phases at this step."),
       labels.size > nShown
         ? h(
             "button",

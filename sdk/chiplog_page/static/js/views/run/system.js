@@ -3,6 +3,7 @@
 import { Chart } from "../../charts/chart.js";
 import { modelOf } from "../../charts/curve_model.js";
 import { h, show } from "../../dom.js";
+import { quiet } from "../../elements.js";
 import { setParameters, wholeOf } from "../../net/address.js";
 import { agentActivity, hasGrown } from "../../net/live.js";
 import { grid } from "../../tables/grid.js";
@@ -186,7 +187,7 @@ export default class SystemTab extends RunView {
           );
         }),
       ),
-      marks.length > MARKS_SHOWN ? h("p", { class: "quiet" }, `The first ${MARKS_SHOWN}: events, then the newest throttling.`) : null,
+      marks.length > MARKS_SHOWN ? quiet(`The first ${MARKS_SHOWN}: events, then the newest throttling.`) : null,
     );
   }
 
@@ -220,11 +221,7 @@ export default class SystemTab extends RunView {
             "section",
             { "aria-label": title },
             h("h2", {}, title),
-            h(
-              "div",
-              { class: "panels" },
-              names.map(({ name }) => this.panels.get(name).element),
-            ),
+            h("div", { class: "panels" }, names.map(({ name }) => this.panels.get(name).element)),
           ),
         ),
       flatTable(names.filter(({ flat }) => flat !== null)),
@@ -303,11 +300,7 @@ export default class SystemTab extends RunView {
   }
 
   marksOf() {
-    return marksAt(
-      this.found.marks.filter((mark) => this.isChosen(mark)),
-      this.x,
-      this.startMs,
-    );
+    return marksAt(this.found.marks.filter((mark) => this.isChosen(mark)), this.x, this.startMs);
   }
 
   // -- live --
@@ -346,19 +339,11 @@ function shapeOf({ names }) {
 /** Return a table of names with one value at all times and on all devices; null without any. */
 function flatTable(names) {
   if (!names.length) return null;
-  const rows = names.map((row) =>
-    h(
-      "tr",
-      {},
-      h("th", { scope: "row" }, row.title, row.title !== row.name && h("span", { class: "quiet small" }, ` ${row.name}`)),
-      h("td", { class: "number" }, sampleText(row, row.flat)),
-      h("td", { class: "number" }, wholeText(row.n_devices)),
-    ),
-  );
-  return h(
-    "section",
-    { class: "panel flat", "aria-label": "Constant values" },
-    h("h2", {}, "Constant values"),
-    grid([["Name"], ["Value", "number"], ["Devices", "number"]], h("tbody", {}, rows)),
-  );
+  const rows = names.map((row) => [
+    [row.title, row.title !== row.name && h("span", { class: "quiet small" }, ` ${row.name}`)],
+    sampleText(row, row.flat),
+    wholeText(row.n_devices),
+  ]);
+  const table = grid([["Name", "row"], ["Value", "number"], ["Devices", "number"]], rows);
+  return h("section", { class: "panel flat", "aria-label": "Constant values" }, h("h2", {}, "Constant values"), table);
 }

@@ -1,6 +1,7 @@
 // The sentence above all tabs of a run: who failed first, who was slow, and who waited. It links to its proof.
 
 import { h, show } from "../../dom.js";
+import { quiet } from "../../elements.js";
 import { addressOf } from "../../net/address.js";
 import { ask, part } from "../../net/api.js";
 
@@ -49,14 +50,14 @@ export function verdictSection(run, { isWhole }) {
     );
   }
   if (section.found) draw();
-  else if (isWhole) show(element, h("p", { class: "quiet" }, "Comparing the labels…"));
+  else if (isWhole) show(element, quiet("Comparing the labels…"));
   else element.hidden = true;
   return section;
 }
 
 function nothingCompared() {
   const calls = [h("code", {}, "run.step()"), " and ", h("code", {}, 'run.phase("data")')];
-  return h("p", { class: "quiet" }, "No phases of two labels at the same step: nothing to compare. ", calls, " record them.");
+  return quiet("No phases of two labels at the same step: nothing to compare. ", calls, " record them.");
 }
 
 /** Return what a link changes in the view of ranks. */
