@@ -30,11 +30,11 @@ def mismatch_reason(place: str, info: Mapping[str, Any], remedy: str) -> str | N
     number, version = info.get("reads"), info.get("version")
     if number == READS:
         return None
-    there = f"chiplog {version:.40}" if isinstance(version, str) else "another version of chiplog"
     model = f"read model {number}" if isinstance(number, int) else "no read model"
+    of = f" (chiplog {version:.40})" if isinstance(version, str) else ""
     is_newer = isinstance(number, int) and number > READS
     return (
-        f"{place} is {there} with {model}, this client chiplog {__version__} with read model {READS}; "
+        f"{place} has {model}{of}; this client (chiplog {__version__}) asks read model {READS}; "
         f"{'upgrade this client' if is_newer else remedy}"
     )
 

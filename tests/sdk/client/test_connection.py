@@ -103,7 +103,7 @@ def test_an_older_collector_answers_users_and_is_named_to_its_own_readers(collec
         collector.admit()
         with connected.result() as client:
             with pytest.raises(
-                QueryError, match=rf"the collector at {collector.address} is another version of chiplog"
+                QueryError, match=rf"the collector at {collector.address} has no read model; this client"
             ):
                 client.sql("FROM reads.state", timeout_s=0.1)
             asked = pool.submit(client.sql, "SELECT 1 AS a")

@@ -11,7 +11,7 @@ from chiplog_schemas.sql import READS
 from tests.support.command_line import call
 from tests.support.recorded import create_database
 
-OURS = f"this client chiplog {__version__} with read model {READS}"
+OURS = f"this client (chiplog {__version__}) asks read model {READS}"
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ def older(tmp_path) -> Paths:
     ("info", "reason"),
     [
         ({"reads": READS, "version": "0.0.1"}, None),
-        ({}, f"X is another version of chiplog with no read model, {OURS}; upgrade X"),
-        ({"reads": 0, "version": "0.0.1"}, f"X is chiplog 0.0.1 with read model 0, {OURS}; upgrade X"),
+        ({}, f"X has no read model; {OURS}; upgrade X"),
+        ({"reads": 0, "version": "0.0.1"}, f"X has read model 0 (chiplog 0.0.1); {OURS}; upgrade X"),
         (
             {"reads": READS + 1, "version": "9.1"},
-            f"X is chiplog 9.1 with read model {READS + 1}, {OURS}; upgrade this client",
+            f"X has read model {READS + 1} (chiplog 9.1); {OURS}; upgrade this client",
         ),
-        ({"reads": "1", "version": 7}, f"X is another version of chiplog with no read model, {OURS}; upgrade X"),
+        ({"reads": "1", "version": 7}, f"X has no read model; {OURS}; upgrade X"),
     ],
 )
 def test_the_reason_names_both_versions_and_the_side_to_upgrade(info: dict, reason: str | None) -> None:
@@ -48,9 +48,7 @@ def test_only_a_query_of_the_read_model_needs_it() -> None:
 def test_a_file_of_an_older_version_answers_users_and_refuses_the_read_model(older: Paths) -> None:
     with connect(dir=older.root, start=False) as client:
         assert client.sql("SELECT run_id FROM runs").rows() == [{"run_id": "run-a"}]
-        with pytest.raises(
-            QueryError, match=f"^the database {older.index} is another version of chiplog .*; start the"
-        ):
+        with pytest.raises(QueryError, match=f"^the database {older.index} has no read model; .*; start the"):
             client.sql("FROM reads.state")
     with duckdb.connect(str(older.index), read_only=True) as database:
         assert is_outdated(database)
