@@ -30,6 +30,7 @@ def test_help_lists_the_commands_in_sections_and_without_arguments_too(chiplog):
         "ranks",
         "failures",
         "events",
+        "system",
         "logs",
         "artifacts",
         "sql",

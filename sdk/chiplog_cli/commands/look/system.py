@@ -1,0 +1,117 @@
+"""`chiplog system`: samples of the GPUs, hosts and processes of a run as lines, and what went wrong with GPUs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from chiplog_cli.completion import complete_labels, complete_runs
+from chiplog_cli.options import local_option, open_client, require_label, resolve_run, source_options
+from chiplog_cli.output import Output, output_options
+from chiplog_cli.suggestions import require_known
+from chiplog_cli.tables.fitted_table import Sheet
+from chiplog_cli.tables.format_values import Zone, common_timezone, number_text
+from chiplog_cli.tables.plain_table import Column
+from chiplog_cli.tables.tables import plain_cell
+from chiplog_cli.tables.writers import write_object, write_sheets
+from chiplog_client.reads.system.system_curves import SystemRequest, read_names, read_system_curves
+from chiplog_client.results.sparkline import sparkline
+
+POINTS = 40  # of a line: half the width of a terminal
+LINES_MAX = 64  # devices; above that a band
+MARKS_SHOWN = 20
+
+
+@click.command()
+@click.argument("run", default="latest", shell_complete=complete_runs)
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--label", "labels", multiple=True, metavar="NAME", shell_complete=complete_labels, help="Only theirs.")
+@output_options("table", "json", "md")
+@local_option
+@source_options
+def system(
+    run: str,
+    names: tuple[str, ...],
+    labels: tuple[str, ...],
+    output: Output,
+    is_local: bool,
+    dir_: str | None,
+    url: str | None,
+) -> None:
+    """Show samples of the GPUs, hosts and processes of a run.
+
+    RUN is an ID, the beginning of one, a name, or `latest`, which is also the default. Without a NAME it lists what was
+    sampled, and the last marks: throttling and errors of GPUs. With names such as hw.gpu.utilization it shows a line
+    for each device over the time of the run; counters are shown as growth per second.
+    """
+    zone = common_timezone(is_local)
+    with open_client(dir_, url) as client:
+        run_id = resolve_run(client, run)
+        for label in labels:
+            require_label(client, run_id, label)
+        found = read_names(client, run_id)
+        known = [row["name"] for row in found["names"]]
+        for name in names:
+            require_known(f"sample of run {run_id!r}", name, known, f"chiplog system {run_id} lists all")
+        if names:
+            request = SystemRequest(run_id, names, points=POINTS, labels=labels, lines_max=LINES_MAX)
+            found = {"curves": read_system_curves(client, request)}
+    if output.form == "json":
+        write_object(found, output.path, zone)
+    else:
+        write_sheets(_curves(found["curves"]) if names else _names(found, zone), output)
+
+
+def _names(found: dict[str, Any], zone: Zone) -> Iterator[Sheet | str]:
+    if not found["names"]:
+        yield "no sample"
+        return
+    columns = [Column("name", is_name=True), Column("what", drop=2), Column("devices", is_number=True)]
+    sheet = Sheet([*columns, Column("samples", is_number=True, drop=1), Column("always", is_number=True, drop=3)])
+    for row in found["names"]:
+        always = "" if row["flat"] is None else number_text(row["flat"])
+        title = row["title"] if row["title"] != row["name"] else ""
+        sheet.add(plain_cell(row["name"]), plain_cell(title), str(row["n_devices"]), f"{row['n']:,}", always)
+    yield sheet
+    if found["marks"]:
+        yield ""
+        yield _marks(found, zone)
+
+
+def _marks(found: dict[str, Any], zone: Zone) -> Sheet:
+    shown = found["marks"][-MARKS_SHOWN:]
+    named = zone.name(row["ts"] for row in shown)
+    columns = [Column(f"when ({named})" if named else "when", is_whole=True), Column("step", is_number=True, drop=1)]
+    sheet = Sheet([*columns, Column("label"), Column("device", drop=2), Column("what")], "GPUs")
+    for row in shown:
+        step = "" if row["step"] is None else str(row["step"])
+        device, what = plain_cell(row["device"]), plain_cell(row["words"] or row["message"])
+        sheet.add(zone.text(row["ts"], "seconds"), step, plain_cell(row["label"] or row["node"]), device, what)
+    more = found["n_marks"] - len(shown)
+    sheet.caption, sheet.is_partial = f"{more} earlier ones" if more else "", more > 0
+    return sheet
+
+
+def _curves(curves: list[dict[str, Any]]) -> Iterator[Sheet | str]:
+    for number, curve in enumerate(curves):
+        if number:
+            yield ""
+        rate = ", per second" if curve["is_rate"] else ""
+        columns = [Column("", is_name=True), *(Column(name, is_number=True) for name in ("last", "min", "max"))]
+        sheet = Sheet([*columns, Column("over time", is_whole=True)], f"{curve['title']}{rate}")
+        if curve["kind"] == "band":
+            last = curve["last"]["median"]
+            sheet.add(*_row(f"{curve['n_labels']} devices", last, curve["median"], curve["min"], curve["max"]))
+        for line in curve.get("lines", ()):
+            lows, highs = line["min"] or line["mean"], line["max"] or line["mean"]
+            sheet.add(*_row(line["label"], line["last"]["value"], line["mean"], lows, highs))
+        yield sheet
+
+
+def _row(name: str, last: Any, values: list[Any], lows: list[Any], highs: list[Any]) -> list[Any]:
+    low = min((value for value in lows if value is not None), default=None)
+    high = max((value for value in highs if value is not None), default=None)
+    texts = [
+        value if isinstance(value, str) else "" if value is None else number_text(value) for value in (last, low, high)
+    ]
+    return [plain_cell(name), *texts, sparkline(values)]
