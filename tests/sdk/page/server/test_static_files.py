@@ -1,6 +1,8 @@
 """The files that a browser loads."""
 
 import gzip
+import re
+from collections import Counter
 from pathlib import Path
 
 from chiplog_page.server.static_files import STATIC, compressed
@@ -67,3 +69,27 @@ def test_all_code_is_small_and_keeps_its_lines_but_for_comments() -> None:
         strip = {".js": without_comments, ".css": without_style_comments}[path.suffix]
         assert gzip.decompress(packed) == (text if "vendor" in path.parts else strip(text)), path
     assert size <= 150_000, "JavaScript and CSS, as the server sends them"
+
+
+def imports_of(module: Path) -> set[Path]:
+    """Return the modules that load with a module: those that it imports, and what they import."""
+    found, waiting = set[Path](), [module]
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            names = re.findall(r'^(?:import|\}) .*?from "(.+)";$', each.read_text(), re.MULTILINE)
+            waiting += [(each.parent / name).resolve() for name in names]
+    return found
+
+
+def test_the_page_names_the_modules_of_the_first_curves_so_that_none_waits_for_another() -> None:
+    js = Path(STATIC, "js").resolve()
+    needed = set[Path]().union(*(imports_of(js / name) for name in ("main.js", "views/run.js", "views/run/curves.js")))
+    named = re.findall(r'href="static/js/(.+?)"', Path(STATIC, "index.html").read_text())
+    assert {"main.js", *named} == {str(path.relative_to(js)) for path in needed}
+
+
+def test_no_folder_of_the_page_has_more_than_16_modules() -> None:
+    folders = Counter(path.parent for path in Path(STATIC, "js").rglob("*.js"))
+    assert {str(folder): n for folder, n in folders.items() if n > 16} == {}
