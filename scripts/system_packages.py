@@ -70,6 +70,7 @@ PACKAGES = {
     "mount": ("mount",),
     "script": ("bsdutils",),
     "systemd-analyze": ("systemd",),  # checks the units
+    "systemd-tmpfiles": ("systemd",),  # the cleaner that must leave journals
     "java": ("default-jre-headless",),  # Spark
     "less": ("less",),  # programs that take the terminal, with the next one
     "vi": ("vim-tiny",),

@@ -14,10 +14,11 @@ import chiplog
 from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector
 from chiplog_cli.root import main
 from chiplog_schemas.process.file_lock import lock_holder_pid
-from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, list_journals
+from chiplog_schemas.storage.journal_dir import LOCK_NAME, list_journals
 from tests.support.marks import everyday
 from tests.support.node import Node
 from tests.support.safeguard import proves
+from tests.support.tools import needs
 from tests.support.waiting import WAIT_S, wait_until
 
 TRAINING = """
@@ -216,39 +217,31 @@ def test_a_stopped_rank_without_a_locks_file_is_not_adopted(
     wait_until(lambda: len(adoption.scan({})) == 1, "the adoption of the journal")
 
 
-@proves("removed-segment-restored", "what a removed file of a journal held is written again")
-@pytest.mark.parametrize("removed", everyday(1, ["journals", HEAD_NAME, "journal", "segments", "CHIPLOG_DIR"]))
-def test_journals_that_are_removed_under_a_live_rank_lose_nothing(
-    bare_node: Node, training: Training, removed: str, tmp_path: Path
+@proves("cleaner-leaves-journal", "systemd-tmpfiles leaves the files of a journal", part="0o1600", new="0o600")
+@needs("systemd-tmpfiles")
+def test_a_cleaner_leaves_the_files_of_a_live_rank_however_old_they_are(
+    bare_node: Node, training: Training, tmp_path: Path
 ) -> None:
-    training.do("log 100")
+    training.do("pad 5000")
     directory = journal_of(bare_node)
-    match removed:
-        case "journals" | "CHIPLOG_DIR":
-            remove(bare_node.place.journals if removed == "journals" else bare_node.root, tmp_path)
-        case "journal":
-            remove(directory, tmp_path)
-        case "segments":
-            for path in directory.glob("*.seg"):
-                path.unlink()
-        case name:
-            (directory / name).unlink()
-    n_segments = 1 if removed == HEAD_NAME else 2
-    wait_until(
-        lambda: (directory / HEAD_NAME).exists() and len(list(directory.glob("*.seg"))) >= n_segments, "files, again"
-    )
+    plain = directory.parent / "plain"
+    plain.touch()
+    for path in (plain, *directory.iterdir()):
+        os.utime(path, (0, 0))
+    rule = tmp_path / "chiplog.conf"
+    rule.write_text(f"d {bare_node.place.journals} - - - 0\n")
+    subprocess.run(["systemd-tmpfiles", "--clean", str(rule)], check=True, timeout=WAIT_S)
+    assert not plain.exists()
     wait_until(lambda: lock_is_back(bare_node, training), "the lock, made again")
-    training.do("log 100")
     training.end()
     bare_node.start()
-    stored(bare_node, 200)
+    stored(bare_node, 5000)
 
 
-@proves("removed-segment-declared-lost", "what cannot be written again is declared lost", new="return None")
+@proves("removed-segment-declared-lost", "what was removed is declared lost", new="return None")
 def test_full_segments_that_are_removed_are_declared_lost(bare_node: Node, training: Training, tmp_path: Path) -> None:
     training.do("pad 5000")  # more than two segments
     remove(bare_node.place.journals, tmp_path)
-    wait_until(lambda: lock_is_back(bare_node, training), "the lock, made again")
     bare_node.start()
     training.do("log 10")
     training.do("finish")

@@ -448,59 +448,25 @@ class Journal(Appender):
     # -- files that other programs remove: the sender thread --
 
     def keep_files(self, now: float) -> None:
-        """Restore files that a cleaner removed, and touch all files before a cleaner finds them old.
+        """Make the lock again if a cleaner removed it, and touch all files before a cleaner finds them old.
 
-        Mapped content is still in memory and is written again. For other full segments `read` declares the loss. A lock
-        that was released is acquired again: the training may have closed its descriptor, and all others with it. An
-        agent waits for that while it sees the process alive.
+        Of other files that were removed by hand, `read` declares the loss. A lock that was released is acquired again:
+        the training may have closed its descriptor, and all others with it. An agent waits for that while it sees the
+        process alive.
         """
-        if now < self._look_at or self._file_lock is None or self.is_sealed or self._staging_dir != self.directory:
+        lock = self._file_lock
+        if now < self._look_at or lock is None or self.is_sealed or self._staging_dir != self.directory:
             return
         self._look_at = now + FILES_LOOK_S
         if now >= self._touch_at and self.directory is not None:
             self._touch_at = now + FILES_TOUCH_S
             touch((), [self.directory])
-        try:
-            self._restore_files()
-        except OSError as error:  # the disk rejects writes: retry at the next check
-            if is_interrupt(error):
-                raise
-
-    def _restore_files(self) -> None:
-        directory, lock, head = self.directory, self._file_lock, self._head
-        if directory is None or lock is None or head is None:
-            return
-        tail = self._tail[2].segment
-        if lock.is_there and tail.is_there and head.is_at(directory / HEAD_NAME):
-            return
-        ensure_private_dir(directory)
-        if not head.is_at(directory / HEAD_NAME):
-            head.remake(directory / HEAD_NAME)
-        if not tail.is_there and self._leave_segment():
-            for segment in self._tail[2].full:
-                if segment.memory is not None and not segment.is_there:
-                    segment.restore()  # safeguard: removed-segment-restored
-        if not lock.is_there:  # last: an agent that finds a lock assumes that the rest is complete
-            lock.renew()  # safeguard: rank-makes-lock-again
-
-    def _leave_segment(self) -> bool:
-        """Replace the current segment by a new one. Return True if that was possible."""
-        following = self._new_segment(self._tail[2].segment.size)
-        if following is None:
-            return False
-        done = False
-        while not done:
-            tail = self._tail
-            _, seq, layout = tail
-            if layout.refuse is not None or layout.drop_first >= 0:
-                self._delete_unknown(following)
-                return False  # sealed, or full: dropped events must be declared first
-            changed = replace(layout, segment=following, full=(*layout.full, layout.segment), spare=None)
-            header = self._segment_header(seq)
-            done = self._commit(tail, (len(header), seq, changed), header, 0)
-        if layout.spare is not None:
-            self._delete_unknown(layout.spare)
-        return True
+        if self.is_own and not lock.is_there:
+            try:
+                lock.renew()  # safeguard: rank-makes-lock-again
+            except OSError as error:  # the directory is gone, or the disk rejects writes: retry at the next check
+                if is_interrupt(error):
+                    raise
 
     # -- head page --
 

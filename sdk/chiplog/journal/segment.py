@@ -3,6 +3,7 @@
 Without a disk a segment is memory.
 """
 
+import errno
 import mmap
 import os
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 from chiplog.safety.process_number import process_number
 from chiplog_schemas.interrupts import is_interrupt
 from chiplog_schemas.process.descriptors import OwnedDescriptor, map_file
-from chiplog_schemas.process.file_lock import file_id, id_of
 from chiplog_schemas.storage.journal_dir import (
     ACKED,
     ACKED_OFFSET,
@@ -38,7 +38,7 @@ class Segment:
     of them may wait, and the training needs its descriptors.
     """
 
-    __slots__ = ("_process", "end", "file_id", "first_seq", "memory", "next_seq", "path", "size")
+    __slots__ = ("_process", "end", "first_seq", "memory", "next_seq", "path", "size")
 
     def __init__(self, path: Path | None, size: int) -> None:
         self._process = process_number()
@@ -47,7 +47,6 @@ class Segment:
         self.first_seq = 0
         self.end = 0
         self.next_seq = 0
-        self.file_id: tuple[int, int] | None = None
         self.memory: Any  # mmap.mmap or None; Any, so that append needs no check
         if path is None:
             try:
@@ -58,13 +57,12 @@ class Segment:
                     raise
                 self.memory = bytearray(size)
             return
-        opened = OwnedDescriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        opened = OwnedDescriptor(_open_new(path, os.O_EXCL))
         try:
             os.posix_fallocate(opened.number, 0, size)  # safeguard: blocks-allocated-first
             self.memory = map_file(opened.number, size)
             opened.check()
             self._prefault()
-            self.file_id = id_of(os.fstat(opened.number))
         except BaseException as error:
             # A signal handler that called finish() has removed the directory: its exit must pass.
             self.delete()  # safeguard: exit-passes-removed-segment
@@ -82,17 +80,6 @@ class Segment:
                 raise
             for offset in range(0, self.size, mmap.PAGESIZE):  # an older kernel: touch each page by hand
                 self.memory[offset] = 0
-
-    @property
-    def is_there(self) -> bool:
-        """Return True unless the file was removed."""
-        return self.path is None or file_id(self.path) == self.file_id
-
-    def restore(self) -> None:
-        """Write a full, mapped segment whose file was removed to a new file. Raises OSError."""
-        assert self.path is not None and self.memory is not None
-        _write_file(self.path, memoryview(self.memory)[: self.end])
-        self.file_id = file_id(self.path)
 
     def unmap(self) -> None:
         """Unmap a full segment, as soon as no reader holds a view of it."""
@@ -131,33 +118,15 @@ class HeadPage:
     """A journal's mapped head page: its producer, and how much was produced and acknowledged. Raises OSError."""
 
     def __init__(self, path: Path, producer: bytes, identity: bytes) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = _open_new(path, 0)
         try:
             size = head_bytes(identity)
             os.posix_fallocate(descriptor, 0, size)
             self.memory = map_file(descriptor, size)
-            self._file_id = id_of(os.fstat(descriptor))
         finally:
             os.close(descriptor)
         self._producer = producer
         self.set_identity(identity)
-
-    def is_at(self, path: Path) -> bool:
-        """Return True if the mapped file is at this path."""
-        return file_id(path) == self._file_id
-
-    def remake(self, path: Path) -> None:
-        """Write the page to a new file, because the old one was removed, and continue there. Raises OSError."""
-        _write_file(path, memoryview(self.memory))
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            following, size = map_file(descriptor, len(self.memory)), len(self.memory)
-            self._file_id = id_of(os.fstat(descriptor))
-        finally:
-            os.close(descriptor)
-        # Copy again: other threads write the counters. One line: a commit to the page comes before it or after.
-        before, whole = self.memory, slice(0, size)
-        following[whole] = before[whole]; self.memory = following  # fmt: skip  # noqa: E702
 
     def set_identity(self, identity: bytes) -> None:
         """Replace the identity, if it fits. Skip the counters in between: other threads write them at any time."""
@@ -185,21 +154,16 @@ class HeadPage:
         self.memory[offset : offset + len(packed)] = packed
 
 
-def _write_file(path: Path, content: memoryview) -> None:
-    """Write an allocated file, and rename it to its path once it is complete. Raises OSError."""
-    making = path.with_name(f".{path.name}")
+def _open_new(path: Path, flags: int) -> int:
+    """Open a new file with the sticky bit: systemd-tmpfiles removes no such file, however old. Raises OSError."""
     try:
-        descriptor = os.open(making, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, len(content))
-            while content:
-                content = content[os.write(descriptor, content) :]
-        finally:
-            os.close(descriptor)
-        os.rename(making, path)
-    except OSError:
-        making.unlink(missing_ok=True)
-        raise
+        # safeguard: cleaner-leaves-journal
+        return os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o1600)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EINVAL):
+            raise
+        # A file system that refuses the bit: the hourly touch alone keeps the file.
+        return os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def find_offset(view: memoryview, end: int, number: int) -> int:

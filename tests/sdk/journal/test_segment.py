@@ -1,8 +1,10 @@
-"""The files of a journal: written whole, put back where they were removed, and read after they were unmapped."""
+"""The files of a journal: allocated before they are written to, and read after they were unmapped."""
 
+import errno
 import os
 import shutil
 import signal
+import stat
 import sys
 from pathlib import Path
 
@@ -28,7 +30,8 @@ def segment(tmp_path: Path) -> Segment:
 
 def test_a_segment_has_its_blocks_before_it_is_written_to(segment: Segment, tmp_path: Path) -> None:
     found = os.stat(tmp_path / "segment")
-    assert (found.st_size, found.st_blocks * 512 >= SIZE, found.st_mode & 0o777) == (SIZE, True, 0o600)
+    assert (found.st_size, found.st_blocks * 512 >= SIZE) == (SIZE, True)
+    assert stat.S_IMODE(found.st_mode) == 0o1600, "systemd-tmpfiles removes no file with the sticky bit"
     assert (tmp_path / "segment").read_bytes()[:6] == b"bytes\0"
 
 
@@ -44,18 +47,25 @@ def test_an_unmapped_segment_is_read_from_its_file_and_holds_no_descriptor(segme
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_a_segment_that_somebody_removed_or_replaced_is_noticed_and_restored(segment: Segment, tmp_path: Path) -> None:
-    assert segment.is_there
-    os.unlink(tmp_path / "segment")
-    assert not segment.is_there
-    (tmp_path / "segment").write_text("another one's")
-    assert not segment.is_there
-    segment.restore()
-    assert segment.is_there
-    assert (tmp_path / "segment").read_bytes() == b"bytes"
+def test_a_segment_that_was_removed_can_be_deleted(segment: Segment, tmp_path: Path) -> None:
     segment.delete()
     segment.delete()
     assert os.listdir(tmp_path) == []
+
+
+def test_a_file_system_that_refuses_the_sticky_bit_gets_a_plain_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def refuse(path: Path, flags: int, mode: int = 0o777) -> int:
+        if mode & stat.S_ISVTX:
+            raise OSError(errno.EPERM, "no sticky bit")
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    Segment(tmp_path / "segment", SIZE)
+    assert stat.S_IMODE(os.stat(tmp_path / "segment").st_mode) == 0o600
 
 
 def test_a_segment_never_takes_a_file_that_exists_and_leaves_none_where_there_is_no_room(tmp_path: Path) -> None:
@@ -101,20 +111,17 @@ def test_without_a_disk_a_segment_is_memory_that_stays(tmp_path: Path) -> None:
     segment.memory[:5] = b"bytes"
     segment.unmap()
     segment.delete()
-    assert segment.is_there and bytes(segment.piece(0, 5)) == b"bytes"
+    assert bytes(segment.piece(0, 5)) == b"bytes"
 
 
-def test_a_head_page_that_was_removed_goes_on_in_a_new_file_with_its_counts(tmp_path: Path) -> None:
+def test_a_head_page_has_the_identity_and_the_counts(tmp_path: Path) -> None:
     path = tmp_path / "head"
     page = HeadPage(path, PRODUCER, pack({"label": "rank0"}))
     page.acknowledge(5)
     page.promise(2)
-    os.unlink(path)
-    assert not page.is_at(path)
-    page.remake(path)
-    assert page.is_at(path)
     page.finish(9, 0)
     page.set_identity(pack({"label": "rank1"}))
     head = decode_head(path.read_bytes())
     assert (head.producer, head.identity) == (PRODUCER, {"label": "rank1"})
     assert (head.acked, head.promised, head.produced) == (5, 2, 9)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o1600
