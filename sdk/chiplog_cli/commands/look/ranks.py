@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from chiplog_cli.charts.phase_lanes import NO_PHASE, build_lanes, phase_letters
 from chiplog_cli.completion import complete_labels, complete_runs
 from chiplog_cli.options import open_client, require_label, resolve_run, source_options
 from chiplog_cli.output import Output, output_options
@@ -18,6 +19,7 @@ from chiplog_client.reads.heat import COLUMNS_MAX, UNITS, HeatRequest, read_heat
 from chiplog_client.reads.parameters import BadRequestError
 from chiplog_client.reads.run_verdict import read_verdict
 from chiplog_client.reads.step_phases import read_step
+from chiplog_client.reads.timeline import BAR_PX, TimelineRequest, read_timeline
 
 ROWS_MAX = 32  # of the map: more labels share rows, each with the largest excess of its labels
 COLUMNS_MIN = 10
@@ -31,6 +33,7 @@ _PHASES_OF_STEP = ("step", "gc")  # they overlap the other phases
 @click.option("--first", type=int, metavar="STEP", help="From this step on.")
 @click.option("--last", type=int, metavar="STEP", help="Until this step.")
 @click.option("--step", type=int, metavar="STEP", help="The phases of this step as a table, in place of the map.")
+@click.option("--timeline", is_flag=True, help="The phases over time, in place of the map. Default: the last 20 steps.")
 @click.option("--label", "labels", multiple=True, metavar="NAME", shell_complete=complete_labels, help="Only these.")
 @output_options("table", "json")
 @source_options
@@ -40,6 +43,7 @@ def ranks(
     first: int | None,
     last: int | None,
     step: int | None,
+    timeline: bool,
     labels: tuple[str, ...],
     output: Output,
     dir_: str | None,
@@ -49,20 +53,25 @@ def ranks(
 
     RUN is an ID, the beginning of one, a name, or `latest`, which is also the default. A cell of the map has the
     largest excess of its steps, so that a single slow step stays visible. The phase `outside` is the time in no phase.
-    --step shows the phases of one step, of the labels that worked longest first.
+    --step shows the phases of one step, of the labels that worked longest first. --timeline shows the phases of each
+    label over time, each as a letter.
     """
-    if step is not None and (phase is not None or first is not None or last is not None):
-        raise click.UsageError("--step shows all phases of one step; leave out --phase, --first and --last")
+    if step is not None and (phase is not None or first is not None or last is not None or timeline):
+        raise click.UsageError("--step shows all phases of one step; leave out --phase, --first, --last and --timeline")
+    if timeline and phase is not None:
+        raise click.UsageError("--timeline shows all phases; leave out --phase")
+    columns = min(max(shutil.get_terminal_size((80, 24)).columns - _NAME_WIDTH - 2, COLUMNS_MIN), COLUMNS_MAX)
     with open_client(dir_, url) as client:
         run_id = resolve_run(client, run)
         for label in labels:
             require_label(client, run_id, label)
         if step is not None:
             found: dict[str, Any] = {"step": step} | read_step(client, run_id, step, labels=labels)
+        elif timeline:
+            shown = TimelineRequest(run_id, first, last, columns * BAR_PX, rows=ROWS_MAX, labels=labels)
+            found = read_timeline(client, shown)
         else:
             verdict = read_verdict(client, run_id)
-            width = shutil.get_terminal_size((80, 24)).columns
-            columns = min(max(width - _NAME_WIDTH - 2, COLUMNS_MIN), COLUMNS_MAX)
             phase = phase or verdict.get("culprit", {}).get("phase")
             request = HeatRequest(run_id, phase, first, last, rows=ROWS_MAX, columns=columns, labels=labels)
             try:
@@ -72,7 +81,8 @@ def ranks(
     if output.form == "json":
         write_object(found, output.path)
     else:
-        write_sheets([_step_sheet(found)] if step is not None else list(_map_lines(found)), output)
+        lines = _lane_lines(found, columns) if timeline else _map_lines(found)
+        write_sheets([_step_sheet(found)] if step is not None else list(lines), output)
 
 
 def _map_lines(found: dict[str, Any]) -> Iterator[str]:
@@ -98,6 +108,22 @@ def _map_lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"{BARS[0]} at most the median … {BARS[-1]} {text} longer"
     else:
         yield f"{BARS[0]} at most the median"
+
+
+def _lane_lines(found: dict[str, Any], columns: int) -> Iterator[str]:
+    """Yield the phases over time as lines, and what the letters mean."""
+    if not found["bars"]:
+        yield "no phases in these steps"
+        return
+    each = "" if found["width"] == 1 else f", {found['width']:,} steps in a bar"
+    yield f"steps {found['first']:,} to {found['last']:,}{each}, {seconds_text(found['span_s'])}"
+    for label, lane in zip(found["labels"], build_lanes(found, columns), strict=True):
+        name = _shortened(label)
+        yield f"{name}{' ' * (_NAME_WIDTH - cell_width(name))}│{lane}".rstrip()
+    if (more := found["n_labels"] - len(found["labels"])) > 0:
+        yield f"{more} more labels; choose by --label"
+    meant = zip(phase_letters(found["phases"]), map(printable, found["phases"]), strict=True)
+    yield ", ".join([*(f"{letter} {phase}" for letter, phase in meant), f"{NO_PHASE} no phase"])
 
 
 def _cell(units: int | None) -> str:

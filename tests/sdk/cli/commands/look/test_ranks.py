@@ -63,6 +63,20 @@ def test_a_step_is_a_table_with_the_medians_first(root: Path) -> None:
     assert call(root, "slow", "--step", "99999999").stdout.splitlines()[-1] == "no phases in step 99999999"
 
 
+def test_a_timeline_shows_where_the_slow_rank_was_later_than_the_others(root: Path) -> None:
+    lines = call(root, "slow", "--timeline", "--first", "450", "--last", "453").stdout.splitlines()
+    assert lines[0].startswith("steps 450 to 453, ") and lines[-1] == "d data, f forward, b backward, · no phase"
+    lanes = {line.partition("│")[0].strip(): line.partition("│")[2] for line in lines[1:-1]}
+    assert lanes.keys() == {f"rank{rank}" for rank in range(8)}
+    assert {lane.count("d") > 10 for label, lane in lanes.items() if label != "rank5"} == {False}
+    assert lanes["rank5"].count("d") > 10
+    one = json.loads(call(root, "slow", "--timeline", "--label", "rank5", "--format", "json").stdout)
+    assert (one["labels"], one["first"], one["last"]) == (["rank5"], 980, 999)
+    assert (
+        call(root, "slow", "--timeline", "--first", "90000", "--last", "90001").stdout == "no phases in these steps\n"
+    )
+
+
 def test_json_has_what_the_page_has(root: Path) -> None:
     found = json.loads(call(root, "slow", "--phase", "forward", "--label", "rank5", "--format", "json").stdout)
     assert (found["phase"], found["labels"], found["n_rows"]) == ("forward", ["rank5"], 1)
@@ -76,6 +90,7 @@ def test_json_has_what_the_page_has(root: Path) -> None:
     [
         (["slow", "--phase", "forwrd"], "run 'slow' has no phase 'forwrd'; it has step, data, forward"),
         (["slow", "--step", "1", "--first", "2"], "--step shows all phases of one step"),
+        (["slow", "--timeline", "--phase", "data"], "--timeline shows all phases"),
         (["slow", "--label", "rank99"], "label 'rank99'"),
     ],
 )
