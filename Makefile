@@ -67,7 +67,7 @@ check: lint
 	@$(PY) -m pytest $(SHAPE_TESTS)
 	@echo "pytest -m pure --shuffle $(SEED)"
 	@$(PY) -m pytest -m pure --shuffle $(SEED) -n 2 --cov --cov-report= $(ARGS)
-	@echo "the pure tests cover $$($(PY) -m coverage report --format=total) % of the lines of the four packages"
+	@echo "the pure tests cover $$($(PY) -m coverage report --format=total) % of the lines of the product"
 
 # What `make check` does besides lint is among the tests: contracts of imports and lists of the documentation, and with
 # `make test-rest` the site.
