@@ -117,31 +117,31 @@ class AgentDaemon:
         self._lock = lock
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         now = time.monotonic()
-        self._core = EventBatcher(os.urandom(16), settings.node, os.getpid(), __version__, now_us())
+        self._batcher = EventBatcher(os.urandom(16), settings.node, os.getpid(), __version__, now_us())
         # A reader starts the embedded daemons for a spool that they owe, and these must not take what is another's.
         self._delivers_here = settings.collector_address is None
         self._spool = Spool(places.agent / "spool", os.urandom(16), bytes_max=settings.spool_bytes_max)
-        self._disk = Offload("chiplog-spool", self._beat)
+        self._offload = Offload("chiplog-spool", self._beat)
         self._receiver = ReceiverProtocol(credit=settings.credit_bytes)
-        self._endings = ExitCauseResolver(places.journals)
-        self._adoption = OrphanJournalCollector(places.journals, self._endings)
+        self._exit_causes = ExitCauseResolver(places.journals)
+        self._orphans = OrphanJournalCollector(places.journals, self._exit_causes)
         self._former = FormerPlaceMover(places, settings.collector_address)
         self._synced: dict[bytes, int] = {}  # producer -> next seq in the spool, while its journal may exist
         self._acks: dict[bytes, int] = {}  # to send after the next sync
         self._gate = open_gate(self._context, settings.keys, Role.AGENT) if settings.bind else None
-        self._door = self._bind()
-        self._link = DeliveryClient(
+        self._router = self._bind()
+        self._delivery = DeliveryClient(
             self._context,
             settings.collector_address or places.collector_address,
             self._spool.id,
             {"node": settings.node, "pid": os.getpid(), "boot": boot_id()},
             self._spool,
             curve=settings.curve,
-            on_change=lambda state, reason: self._upstream.on_change(state, reason),
+            on_change=lambda state, reason: self._collector.on_change(state, reason),
         )
         self._files = FileUploader(
             self._context,
-            self._link.address,
+            self._delivery.address,
             self._spool.id,
             {"node": settings.node, "pid": os.getpid()},
             places.outbox,
@@ -149,18 +149,18 @@ class AgentDaemon:
             curve=settings.curve,
         )
         self._once = OnceLogger(_log.warning, keys_max=100, quiet_s=_SAID_AGAIN_S)
-        self._upstream = CollectorSupervisor(
-            self._link,
+        self._collector = CollectorSupervisor(
+            self._delivery,
             places,
             self._say_no_collector,
             self._warn_throttled,
             may_start=settings.embedded and settings.collector_address is None,
             now=now,
         )
-        self._feed = (
+        self._sampler = (
             SamplerProcess(period_s=settings.sample_interval_s, may_share=settings.embedded) if settings.stats else None
         )
-        collector = settings.curve.server.public if settings.curve is not None else self._link.address
+        collector = settings.curve.server.public if settings.curve is not None else self._delivery.address
         self._lease = SamplerLease(boot_id(), settings.node, collector)
         self._poller = zmq.Poller()
         self._polled: set[zmq.Socket[bytes]] = set()  # to the collector; they are replaced at times
@@ -184,11 +184,11 @@ class AgentDaemon:
     def run(self) -> None:
         """Serve until stopped."""
         on_stop_signals(self.stop)
-        self._poller.register(self._door.socket, zmq.POLLIN)
-        self._poller.register(self._endings.fileno(), zmq.POLLIN)
-        if self._feed is not None:
-            self._feed.start()
-            self._poller.register(self._feed.fileno(), zmq.POLLIN)
+        self._poller.register(self._router.socket, zmq.POLLIN)
+        self._poller.register(self._exit_causes.fileno(), zmq.POLLIN)
+        if self._sampler is not None:
+            self._sampler.start()
+            self._poller.register(self._sampler.fileno(), zmq.POLLIN)
         _log.info("agent of node %s serves %s", self.settings.node, self.settings.places.agent_address)
         while not self._stopping:
             now = time.monotonic()
@@ -196,17 +196,17 @@ class AgentDaemon:
             now = time.monotonic()
             self._take_messages(now)
             self._take_samples(now)
-            self._door.throttle_listeners(now)
+            self._router.throttle_listeners(now)
             self._look_for_journals(now)
             self._set_pace()
             self._flush(now)
             now = time.monotonic()  # the sync may have taken long  # safeguard: clock-read-after-sync
-            self._link.poll(now)
-            self._files.step(now, is_open=self._link.is_open)
+            self._delivery.poll(now)
+            self._files.step(now, is_open=self._delivery.is_open)
             # In every turn: the collector's acknowledgement makes room even when there is nothing to flush.
             self._act(self._receiver.set_credit(self._credit), now)
-            self._upstream.ensure_running(now)
-            self._upstream.poll_refused(self._say_refused)
+            self._collector.ensure_running(now)
+            self._collector.poll_refused(self._say_refused)
             if self._is_idle(now) and self._try_exit_idle():
                 break
         self._shut_down()
@@ -222,18 +222,18 @@ class AgentDaemon:
         return 0 if self._spool.is_full else min(self.settings.credit_bytes, share)
 
     def _poll(self, now: float) -> None:
-        upstream = {socket for socket in (self._link.socket, self._files.socket) if socket is not None}
+        upstream = {socket for socket in (self._delivery.socket, self._files.socket) if socket is not None}
         for socket in self._polled - upstream:
             with contextlib.suppress(KeyError):
                 self._poller.unregister(socket)
         for socket in upstream - self._polled:
             self._poller.register(socket, zmq.POLLIN)
         self._polled = upstream
-        idle_s = 0.05 if self.settings.bind or not self._link.is_open else ADOPT_INTERVAL_S
-        wait_s = 0.0 if self._can_drain_orphans else self._core.wait_s(now, idle_s)
+        idle_s = 0.05 if self.settings.bind or not self._delivery.is_open else ADOPT_INTERVAL_S
+        wait_s = 0.0 if self._can_drain_orphans else self._batcher.wait_s(now, idle_s)
         if self._write_after > now:
             time.sleep(min(_REFUSED_TURN_S, self._write_after - now))  # unread messages must not keep the loop awake
-        elif self._core.is_small:
+        elif self._batcher.is_small:
             # Collect more events for a small block instead of waking for each message.
             time.sleep(min(_GATHER_S if self._receiver.is_queried else _GATHER_SLOW_S, wait_s))
         else:
@@ -241,20 +241,20 @@ class AgentDaemon:
 
     def _set_pace(self) -> None:
         """Sync often while clients ask the collector, and at once if a rank waits for its acknowledgement."""
-        is_queried = self._receiver.is_queried = self._link.machine.is_queried  # safeguard: ranks-told-of-queries
-        self._core.sync_interval_s = SPOOL_SYNC_INTERVAL_S if is_queried else SPOOL_SYNC_INTERVAL_SLOW_S
+        is_queried = self._receiver.is_queried = self._delivery.machine.is_queried  # safeguard: ranks-told-of-queries
+        self._batcher.sync_interval_s = SPOOL_SYNC_INTERVAL_S if is_queried else SPOOL_SYNC_INTERVAL_SLOW_S
         if self._receiver.is_ack_requested:
             self._receiver.is_ack_requested = False
-            self._core.sync_interval_s = 0.0  # safeguard: waiting-rank-acknowledged-at-once
+            self._batcher.sync_interval_s = 0.0  # safeguard: waiting-rank-acknowledged-at-once
 
     def _take_messages(self, now: float) -> None:
-        if self._spool.waiting_bytes > CREDIT_BYTES or self._door.socket.closed:
+        if self._spool.waiting_bytes > CREDIT_BYTES or self._router.socket.closed:
             return  # the disk refuses: unread messages stay with the senders
         for _ in range(_MESSAGES_PER_TURN):
-            if not self._core.has_capacity:
+            if not self._batcher.has_capacity:
                 return
             try:
-                received = self._door.receive(now)
+                received = self._router.receive(now)
             except zmq.Again:
                 break
             self._busy_at = now
@@ -269,17 +269,17 @@ class AgentDaemon:
             match action:
                 case DataReceived(sender, first, last, payload):
                     # safeguard: acknowledged-after-sync
-                    self._core.add_slice(sender, first, last, payload, now, now_us())
+                    self._batcher.add_slice(sender, first, last, payload, now, now_us())
                 case Reply():
-                    self._door.reply(action, now)
+                    self._router.reply(action, now)
                 case SessionOpened(sender, info):
-                    self._core.register(sender, info)
+                    self._batcher.register(sender, info)
                     self._locate(sender, now)
                     self._watch()
                 case NumbersLost(sender, first, last, reason):
-                    self._core.declare_lost(sender, first, last, reason, now_us())
+                    self._batcher.declare_lost(sender, first, last, reason, now_us())
                 case SessionClosed(sender, _):
-                    peer = self._core.peers.get(sender)
+                    peer = self._batcher.peers.get(sender)
                     if peer is not None and peer.finished:
                         self._forget(sender)
                     self._watch()
@@ -287,56 +287,56 @@ class AgentDaemon:
     def _locate(self, producer: bytes, now: float) -> None:
         """Report where the process of a producer runs whose HELLO was just received."""
         is_local = self._peer_pid is not None
-        self._adoption.greet(producer, self._peer_pid or 0)
-        pid = self._endings.pid_of(producer) if is_local else 0
-        origin = origin_of_living(pid, self._core.peers[producer].identity, is_local=is_local)
-        self._core.locate(producer, origin, now, now_us())
+        self._orphans.greet(producer, self._peer_pid or 0)
+        pid = self._exit_causes.pid_of(producer) if is_local else 0
+        origin = origin_of_living(pid, self._batcher.peers[producer].identity, is_local=is_local)
+        self._batcher.locate(producer, origin, now, now_us())
 
     def _take_samples(self, now: float) -> None:
-        if self._feed is None:
+        if self._sampler is None:
             return
-        descriptor = self._feed.fileno()
+        descriptor = self._sampler.fileno()
         if self._lease.poll(now):
             self._report_lease(now)
-        for item in self._feed.read():
+        for item in self._sampler.read():
             if not self._lease.is_held and _is_of_node(item):  # safeguard: one-agent-samples-host
                 continue
             if not self._samples_node and isinstance(item, Sample) and _is_of_node(item):
                 continue
             self._take_sample(item, now)
-        if self._core.has_news:
+        if self._batcher.has_news:
             self._watch()
         for producer, uuids in self._claims.take_changes():
-            self._core.assign_gpus(producer, uuids, now, now_us())
-        if self._core.samples_dropped and self._has_room:
+            self._batcher.assign_gpus(producer, uuids, now, now_us())
+        if self._batcher.samples_dropped and self._has_room:
             self._declare_dropped_samples(now)
-        self._feed.tick(now)
-        if self._feed.fileno() != descriptor:
+        self._sampler.tick(now)
+        if self._sampler.fileno() != descriptor:
             with contextlib.suppress(KeyError):
                 self._poller.unregister(descriptor)
-            if self._feed.fileno() >= 0:
-                self._poller.register(self._feed.fileno(), zmq.POLLIN)
+            if self._sampler.fileno() >= 0:
+                self._poller.register(self._sampler.fileno(), zmq.POLLIN)
 
     def _take_sample(self, item: Message, now: float) -> None:
         """Pass on one message of the sampler process."""
         match item:
             case Sample(ts_us, device, names, values) if self._has_room:
-                self._core.sample(device, names, values, ts_us, now)
+                self._batcher.sample(device, names, values, ts_us, now)
             case Sample():
-                self._core.samples_dropped += 1
+                self._batcher.samples_dropped += 1
             case DeviceStale(device):
                 message = f"device {device} has not answered; other statistics continue"
-                self._core.notice("device_stale", "warning", message, {"device": device}, now, now_us())
+                self._batcher.notice("device_stale", "warning", message, {"device": device}, now, now_us())
             case Gpus(gpus):
                 self._claims.set_gpus(gpus)
             case Holders(pid, uuids):
                 self._claims.hold(pid, uuids)
             case DeviceEvent(kind, level, text, device):
                 _log.log(logging.ERROR if level == "error" else logging.INFO, "%s", text)
-                self._core.notice(kind, level, text, {"device": device}, now, now_us())
+                self._batcher.notice(kind, level, text, {"device": device}, now, now_us())
             case SamplerLog(text):
                 _log.info("%s", text)
-                self._core.notice("sampler", "info", text, {}, now, now_us())
+                self._batcher.notice("sampler", "info", text, {}, now, now_us())
 
     def _report_lease(self, now: float) -> None:
         """Report which agent samples the host and its GPUs, when that changes."""
@@ -348,7 +348,7 @@ class AgentDaemon:
             of = f" (process {holder} of uid {uid})" if holder else ""
             message = f"another agent{of} samples the host and the GPUs of {node}; this one samples its ranks only"
         _log.info("%s", message)
-        self._core.notice("sampler", "info", message, {"pid": holder}, now, now_us())
+        self._batcher.notice("sampler", "info", message, {"pid": holder}, now, now_us())
 
     @property
     def _has_room(self) -> bool:
@@ -356,30 +356,30 @@ class AgentDaemon:
         return not self._spool.is_full and self._spool.waiting_bytes <= CREDIT_BYTES
 
     def _declare_dropped_samples(self, now: float) -> None:
-        dropped, self._core.samples_dropped = self._core.samples_dropped, 0
+        dropped, self._batcher.samples_dropped = self._batcher.samples_dropped, 0
         message = f"{dropped} samples were dropped while the spool was full or its disk refused"
-        self._core.notice("samples_dropped", "warning", message, {"samples": dropped}, now, now_us())
+        self._batcher.notice("samples_dropped", "warning", message, {"samples": dropped}, now, now_us())
 
     @property
     def _can_drain_orphans(self) -> bool:
         """Return True if dead ranks' journals may move into the spool: not while it is full or its disk refuses."""
-        return self._adoption.is_busy and self._has_room
+        return self._orphans.is_busy and self._has_room
 
     def _look_for_journals(self, now: float) -> None:
-        if has_ended := self._endings.look(now_us()):
+        if has_ended := self._exit_causes.look(now_us()):
             self._watch()
         if has_ended or now - self._looked_at >= ADOPT_INTERVAL_S:
             self._looked_at = now
             self._mind_files(now)
             self._collect_orphans(now)
-            self._adoption.decide(self._core, now)
+            self._orphans.decide(self._batcher, now)
         if now >= self._tidy_at:
             self._tidy_at = now + _TIDY_INTERVAL_S
             remove_stale_staging(self.settings.places.journals, time.time())
             remove_old(self.settings.places.owners, time.time() - _OWNERS_KEPT_S)
         self._former.tick(now)
         if self._can_drain_orphans:
-            self._adoption.drain_into(self._core, now, now_us())
+            self._orphans.drain_into(self._batcher, now, now_us())
 
     def _collect_orphans(self, now: float) -> bool:
         """Adopt the journals of dead ranks and forget delivered producers.
@@ -387,7 +387,7 @@ class AgentDaemon:
         Return True if the journals could be listed.
         """
         try:
-            adopted = self._adoption.scan(self._synced)
+            adopted = self._orphans.scan(self._synced)
         # safeguard: descriptors-short-agent-continues
         except OSError as error:  # unknown peers may have used up all descriptors
             self._warn_throttled("journals cannot be listed", error)
@@ -396,18 +396,18 @@ class AgentDaemon:
             self._receiver.forget(producer)
             self._busy_at = now
             self._watch()
-        known = self._adoption.known | self._receiver.senders
+        known = self._orphans.known | self._receiver.senders
         # Only watched: it sent BYE before it removed its journal, and a scan in between watched it once more.
         # safeguard: peer-state-dropped, process-watched-while-needed
-        for producer in (self._core.peers.keys() | self._synced.keys() | self._endings.watched) - known:
+        for producer in (self._batcher.peers.keys() | self._synced.keys() | self._exit_causes.watched) - known:
             self._forget(producer)  # delivered, and its process removed the journal
         return True
 
     def _forget(self, producer: bytes) -> None:
         """Drop the state of a producer. An agent runs for months, so descriptors and memory must not leak."""
-        self._core.forget(producer)
+        self._batcher.forget(producer)
         self._receiver.forget(producer)
-        self._endings.forget(producer)  # safeguard: finished-producer-frees-descriptor
+        self._exit_causes.forget(producer)  # safeguard: finished-producer-frees-descriptor
         self._synced.pop(producer, None)
 
     def _warn_throttled(self, what: str, error: Exception) -> None:
@@ -419,12 +419,12 @@ class AgentDaemon:
         if now < self._write_after:
             return
         is_moving = not self._former.is_idle
-        if not (self._core.is_flush_due(now) or self._spool.waiting_bytes or self._adoption.is_waiting or is_moving):
+        if not (self._batcher.is_flush_due(now) or self._spool.waiting_bytes or self._orphans.is_waiting or is_moving):
             return
         self._append_pending()
         self._append_former()
         try:
-            self._disk.run(self._spool.sync)  # safeguard: spool-synced-before-acknowledge
+            self._offload.run(self._spool.sync)  # safeguard: spool-synced-before-acknowledge
         except OSError as error:
             if self._write_after == 0.0:
                 _log.warning("spool cannot be written: %s; ranks keep their events until it can", error)
@@ -438,7 +438,7 @@ class AgentDaemon:
         for producer, next_seq in acks.items():
             self._synced[producer] = next_seq
             self._act(self._receiver.acknowledge(producer, next_seq), now)
-        for producer in self._adoption.on_spool_synced():
+        for producer in self._orphans.on_spool_synced():
             self._forget(producer)
         self._former.on_spool_synced()
 
@@ -446,11 +446,11 @@ class AgentDaemon:
         """Send heartbeats to ranks and collector while the disk is slow."""
         now = time.monotonic()
         self._act(self._receiver.beat(), now)  # safeguard: agent-beats-to-ranks
-        self._link.beat(now)  # safeguard: agent-beats-to-collector
+        self._delivery.beat(now)  # safeguard: agent-beats-to-collector
 
     def _append_pending(self) -> None:
         """Append all events so far, so that the next sync covers every pending acknowledgement and removal."""
-        blocks, taken = self._core.build(now_us())
+        blocks, taken = self._batcher.build(now_us())
         for block in blocks:
             self._spool.append(block)
         if taken and self._delivers_here:  # safeguard: foreign-spool-waits
@@ -467,32 +467,32 @@ class AgentDaemon:
 
     def _watch(self) -> None:
         """Tell the sampler which processes are ranks of this node."""
-        if self._feed is None:
+        if self._sampler is None:
             return
         alive = self._receiver.senders
-        self._core.has_news = False
+        self._batcher.has_news = False
         # Console helpers report no PID, and ask for nothing.
-        peers = {name: peer for name, peer in self._core.peers.items() if name in alive and "pid" in peer.identity}
+        peers = {name: peer for name, peer in self._batcher.peers.items() if name in alive and "pid" in peer.identity}
         intervals_s = {name: self._interval_of(peer.identity) for name, peer in peers.items()}
         asked_s = [seconds for seconds in intervals_s.values() if seconds > 0]
         self._samples_node = bool(asked_s) or not self.settings.embedded
-        self._feed.set_period(min(asked_s, default=self.settings.sample_interval_s))
+        self._sampler.set_period(min(asked_s, default=self.settings.sample_interval_s))
         ranks = {  # safeguard: sampled-pid-from-kernel
             producer: peer.origin.pid
             for producer, peer in peers.items()
             if intervals_s[producer] > 0
             and peer.origin is not None
             and peer.origin.can_sample
-            and not self._endings.is_dead(producer)  # its PID may have been reused
+            and not self._exit_causes.is_dead(producer)  # its PID may have been reused
         }
-        identities = {producer: self._core.peers[producer].identity for producer in ranks}
+        identities = {producer: self._batcher.peers[producer].identity for producer in ranks}
         self._claims.set_claims(
             {name: (ranks[name], known["gpu_claim"]) for name, known in identities.items() if "gpu_claim" in known}
         )
         pids = set(ranks.values())
         if pids != self._watched:
             self._watched = pids
-            self._feed.watch(pids)
+            self._sampler.watch(pids)
 
     def _interval_of(self, identity: dict[str, Any]) -> float:
         """Return the seconds between samples that a rank asks for, 0 for none; by default those of this agent."""
@@ -501,20 +501,20 @@ class AgentDaemon:
         return seconds if is_valid else self.settings.sample_interval_s
 
     def _say_no_collector(self, message: str, now: float) -> None:
-        self._core.notice("no_collector", "warning", message, {}, now, now_us())
+        self._batcher.notice("no_collector", "warning", message, {}, now, now_us())
 
     def _say_refused(self, message: str, count: int) -> None:
-        self._core.notice("refused", "error", message, {"events": count}, time.monotonic(), now_us())
+        self._batcher.notice("refused", "error", message, {"events": count}, time.monotonic(), now_us())
 
     def _say_of_file(self, kind: str, level: str, message: str, body: dict[str, Any]) -> None:
-        self._core.notice(kind, level, message, body, time.monotonic(), now_us())
+        self._batcher.notice(kind, level, message, body, time.monotonic(), now_us())
 
     # -- the end --
 
     def _is_idle(self, now: float) -> bool:
         return (  # safeguard: leave-after-drain
             self.settings.embedded
-            and self._adoption.is_idle
+            and self._orphans.is_idle
             and self._former.is_idle
             and not self._receiver.senders
             and now - self._busy_at >= self.settings.idle_exit_s
@@ -524,11 +524,11 @@ class AgentDaemon:
 
     def _try_exit_idle(self) -> bool:
         """Unbind, poll once more, and exit; or bind again because a rank has connected."""
-        self._door.close(0)
-        if self._collect_orphans(time.monotonic()) and self._adoption.is_idle:
+        self._router.close(0)
+        if self._collect_orphans(time.monotonic()) and self._orphans.is_idle:
             _log.info("nothing to do for %g s; exiting", self.settings.idle_exit_s)
             return True
-        self._poller.unregister(self._door.socket)
+        self._poller.unregister(self._router.socket)
         self._rebind()
         self._busy_at = time.monotonic()
         return False
@@ -542,11 +542,11 @@ class AgentDaemon:
         if now >= self._touch_at:
             self._touch_at = now + FILES_TOUCH_S
             self._touch_files()
-        if self._door.socket.closed:
+        if self._router.socket.closed:
             self._rebind()
             return
         try:
-            self._door.mind_files()
+            self._router.mind_files()
         except (OSError, zmq.ZMQError) as error:
             self._warn_throttled("cannot listen for ranks", error)
 
@@ -562,8 +562,8 @@ class AgentDaemon:
 
     def _rebind(self) -> None:
         try:
-            self._door = self._bind()
-            self._poller.register(self._door.socket, zmq.POLLIN)
+            self._router = self._bind()
+            self._poller.register(self._router.socket, zmq.POLLIN)
         # safeguard: failed-socket-retried
         except (OSError, zmq.ZMQError) as error:  # a full disk or no descriptor: retried later; ranks keep events
             self._warn_throttled("cannot listen for ranks", error)
@@ -572,24 +572,24 @@ class AgentDaemon:
         """Stop intake, drain, flush, close, in this order."""
         self._lease.close()
         self._former.close()
-        if self._feed is not None:
-            self._feed.close()
-        if not self._door.socket.closed:
+        if self._sampler is not None:
+            self._sampler.close()
+        if not self._router.socket.closed:
             self._take_messages(time.monotonic())
-        if self._core.samples_dropped:
+        if self._batcher.samples_dropped:
             self._declare_dropped_samples(time.monotonic())
         self._append_pending()
         with contextlib.suppress(OSError):  # data that the disk refuses is still in the ranks' journals
-            self._disk.run(self._spool.sync)
+            self._offload.run(self._spool.sync)
             for producer, next_seq in self._acks.items():
                 self._act(self._receiver.acknowledge(producer, next_seq), time.monotonic())
-            self._adoption.on_spool_synced()
-        self._link.poll(time.monotonic())
-        self._link.close()
-        self._upstream.close()
+            self._orphans.on_spool_synced()
+        self._delivery.poll(time.monotonic())
+        self._delivery.close()
+        self._collector.close()
         self._files.close()
-        self._door.close(100)
-        self._disk.close()
+        self._router.close(100)
+        self._offload.close()
         self._spool.close()
         if self._gate is not None:
             self._gate.close()
@@ -610,7 +610,7 @@ class AgentDaemon:
         places = self.settings.places
         try:
             # safeguard: no-successor-for-known-journals
-            if {producer for producer, _ in list_journals(places.journals)} - self._adoption.known:
+            if {producer for producer, _ in list_journals(places.journals)} - self._orphans.known:
                 start_daemon_once("chiplog_agent", ["--embedded"], places, places.agent / "lock", 0.0)
         except OSError as error:
             _log.warning("no agent can be started for the journals in %s: %s", places.journals, error)

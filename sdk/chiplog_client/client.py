@@ -152,7 +152,7 @@ class Client:
         self._address = address
         self._curve = curve
         self._where = where
-        self._remote: CollectorConnection | None = None
+        self._connection: CollectorConnection | None = None
         self._own_lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
@@ -285,13 +285,13 @@ class Client:
                 raise QueryError("refused", f"content {digest.hex()} is not stored in {self._where.files}") from None
             except OSError as error:
                 raise QueryError("internal", f"a saved file cannot be read: {error}") from error
-        if self._remote is None or self._remote.is_broken:
+        if self._connection is None or self._connection.is_broken:
             self._disconnect()
             self._locate()
-        if self._remote is None:  # the collector has just ended
+        if self._connection is None:  # the collector has just ended
             return self._read_part(digest, offset)
         try:
-            return self._remote.read_file(digest, offset, self._collector_lives)
+            return self._connection.read_file(digest, offset, self._collector_lives)
         except QueryError as error:
             # safeguard: file-read-without-collector
             if error.kind != "unreachable" or self._where is None or self._collector_lives():
@@ -351,12 +351,12 @@ class Client:
                 if self._where is not None and not self._collector_lives():
                     self._disconnect()
                     _start_collector(self._where)
-                if self._remote is None or self._remote.is_broken:
+                if self._connection is None or self._connection.is_broken:
                     self._disconnect()
                     self._locate()
                 try:
-                    if self._remote is not None:
-                        return self._remote.change(id, action, arguments, self._collector_lives)
+                    if self._connection is not None:
+                        return self._connection.change(id, action, arguments, self._collector_lives)
                 except QueryError as error:
                     # safeguard: change-survives-idle-exit
                     if error.kind not in ("unreachable", "stopping") or last or self._where is None:
@@ -377,9 +377,9 @@ class Client:
         self.close()
 
     def _disconnect(self) -> None:
-        if self._remote is not None:
-            self._remote.close()
-            self._remote = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _execute(
         self,
@@ -391,23 +391,23 @@ class Client:
         cancelled: threading.Event | None,
     ) -> ResultSource:
         for last in (False, True):
-            if self._remote is not None and (self._remote.is_broken or not self._collector_lives()):
+            if self._connection is not None and (self._connection.is_broken or not self._collector_lives()):
                 self._disconnect()
-            if self._remote is None:
+            if self._connection is None:
                 opened = self._locate(keep_file=True)
                 if opened is not None:
                     _require_read_model(self._where, opened, query)
                     self._warn_stale(opened)
                     space = _result_space(self._where) if bytes_max and self._where is not None else None
                     return _ask_file(opened, query, params, timeout_s, time_zone, space, cancelled)
-            assert self._remote is not None
+            assert self._connection is not None
             try:
                 lives = self._collector_lives
-                answer = self._remote.execute(query, params, timeout_s, lives, time_zone, bytes_max, cancelled)
+                answer = self._connection.execute(query, params, timeout_s, lives, time_zone, bytes_max, cancelled)
                 if answer.kind == QueryMessageKind.RESULT:
                     return MemoryResult(answer.payload, answer.n_rows)
                 # The rest of the result is read through this connection; the next query opens another one.
-                remote, self._remote = self._remote, None
+                remote, self._connection = self._connection, None
                 return RemoteResult(remote, answer, lives, cancelled)
             except QueryError as error:
                 # An embedded collector exits when it is idle, and aborts queries: its file is free then.
@@ -572,10 +572,10 @@ class Client:
     def _locate(self, keep_file: bool = False) -> "duckdb.DuckDBPyConnection | None":
         """Find the collector or the file. Sets _remote, or returns the open file if `keep_file`."""
         if self._address is not None:
-            self._remote = CollectorConnection(self._address, self._curve)
-            if not self._remote.ping(CONNECT_WAIT_S):
+            self._connection = CollectorConnection(self._address, self._curve)
+            if not self._connection.ping(CONNECT_WAIT_S):
                 remedy = "check that it runs there (chiplog status) and that CHIPLOG_COLLECTOR is its address"
-                remedy = self._remote.handshake_error or remedy
+                remedy = self._connection.handshake_error or remedy
                 self._disconnect()
                 raise QueryError(
                     "unreachable", f"no collector answers at {self._address} within {CONNECT_WAIT_S:g} s; {remedy}"
@@ -587,9 +587,9 @@ class Client:
         while True:
             pid = lock_holder_pid(where.collector / "lock")
             if pid:
-                self._remote = CollectorConnection(where.query_address)
+                self._connection = CollectorConnection(where.query_address)
                 # In slices: it may be exiting instead of starting.
-                if self._remote.ping(min(1.0, max(0.05, deadline - time.monotonic()))):
+                if self._connection.ping(min(1.0, max(0.05, deadline - time.monotonic()))):
                     return None
                 self._disconnect()
                 reason = f"the collector of {where.root} (process {pid}) does not answer; see chiplog status"

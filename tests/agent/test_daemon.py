@@ -330,7 +330,7 @@ daemon.AgentDaemon._try_exit_idle = leave_then_make
 @proves(
     "no-successor-for-known-journals",
     "a leaving agent starts no successor for journals that no agent can adopt",
-    part="- self._adoption.known",
+    part="- self._orphans.known",
 )
 @pytest.mark.parametrize(("late", "printed"), everyday(1, [("fedcba9876543210" * 2, "successor\n"), ("", "")]))
 def test_a_leaving_agent_starts_a_successor_only_for_journals_that_it_has_not_seen(
@@ -475,20 +475,20 @@ input()
     assert daemon._synced == {producer: 1}
     process.communicate()
     shutil.rmtree(lock.parent)
-    assert daemon._endings.look(42)
-    assert daemon._endings.resolve(producer, {}, 99, finished=False)[0] == 42
+    assert daemon._exit_causes.look(42)
+    assert daemon._exit_causes.resolve(producer, {}, 99, finished=False)[0] == 42
     daemon._act([SessionClosed(producer, LeaveCause.GOODBYE)], 2.0)
     daemon._flush(200.0)
     daemon._look_for_journals(200.0)
-    assert producer not in daemon._core.peers
+    assert producer not in daemon._batcher.peers
     assert daemon._synced == {}
-    assert daemon._endings.resolve(producer, {}, 99, finished=False)[0] == 99
+    assert daemon._exit_causes.resolve(producer, {}, 99, finished=False)[0] == 99
 
 
 @proves(
     "process-watched-while-needed",
     "a process is watched no longer than a journal or a session of it is there",
-    part="| self._endings.watched",
+    part="| self._exit_causes.watched",
 )
 def test_a_journal_that_is_looked_at_behind_the_goodbye_costs_no_descriptor(daemon: AgentDaemon) -> None:
     """The process lives on, as one does that makes a run after the other."""
@@ -510,11 +510,11 @@ input()
         daemon._flush(100.0)
         daemon._act([SessionClosed(producer, LeaveCause.GOODBYE)], 100.0)
         daemon._look_for_journals(100.0)
-        assert daemon._endings.watched == {producer}, "its journal is still there"
+        assert daemon._exit_causes.watched == {producer}, "its journal is still there"
         assert n_pidfds_of(process.pid) == 1
         shutil.rmtree(lock.parent)
         daemon._look_for_journals(200.0)
-        assert daemon._endings.watched == set()
+        assert daemon._exit_causes.watched == set()
         assert n_pidfds_of(process.pid) == 0
 
 
@@ -548,15 +548,15 @@ def test_nothing_in_the_loop_ends_for_want_of_a_descriptor_and_each_trouble_is_s
 ) -> None:
     path = Path(daemon.settings.places.agent_address.removeprefix("ipc://"))
     path.unlink()
-    daemon._poller.register(daemon._door.socket, zmq.POLLIN)
-    daemon._upstream._may_start = True
+    daemon._poller.register(daemon._router.socket, zmq.POLLIN)
+    daemon._collector._may_start = True
     with no_descriptors(), caplog.at_level("WARNING", "chiplog.agent"):
         for turn in range(5):
             now = time.monotonic() + 100.0 * turn
             daemon._look_for_journals(now)
             daemon._flush(now)
-            daemon._link.poll(now)
-            daemon._upstream.ensure_running(now)
+            daemon._delivery.poll(now)
+            daemon._collector.ensure_running(now)
     said = [record.getMessage().partition(":")[0] for record in caplog.records]
     assert len(said) == len(set(said)), said
     assert "journals cannot be listed" in said

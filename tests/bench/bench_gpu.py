@@ -70,7 +70,7 @@ plain = [us for kind, us in rows if kind == "A"]
 for index, (kind, us) in enumerate(rows):
     if kind != "A":
         more[kind].append(us - (rows[index - 1][1] + rows[index + 1][1]) / 2)
-assert not run._complaints.counts, run._complaints.counts
+assert not run._diagnostics.counts, run._diagnostics.counts
 run.finish()
 print({
     "step": statistics.median(plain), "ours": statistics.median(more["B"]), "item": statistics.median(more["C"]),

@@ -77,7 +77,7 @@ results |= in_turns(40, {
     "a table": (lambda given: run.log({"table": wandb.Table(columns=names, data=given)}), rows),
     "arro3's Parquet in a file": (parquet, rows),
 })
-assert not run._inner._complaints.counts, run._inner._complaints.counts
+assert not run._inner._diagnostics.counts, run._inner._diagnostics.counts
 run.finish()
 print({name: [statistics.median(times), statistics.median(cpus[name])] for name, times in results.items()})
 """

@@ -110,7 +110,7 @@ for line in sys.stdin:
     measured = steps(int(count), word)
     others = time.process_time_ns() - thread() - others
     print(json.dumps([*measured, others]), file=results)
-assert not run._complaints.counts, run._complaints.counts
+assert not run._diagnostics.counts, run._diagnostics.counts
 run.finish()
 """
 WALLS, CPUS, PHASES, LOGS, PRINTS, OTHERS = range(6)

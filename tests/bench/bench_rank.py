@@ -49,7 +49,7 @@ loop(ours)
 results = {"bare": loop(bare), "ours": loop(ours)}
 results["twenty"] = loop(lambda step: run.log(twenty, step=step))
 results["empty"] = loop(lambda step: None)
-assert not run._complaints.counts, run._complaints.counts
+assert not run._diagnostics.counts, run._diagnostics.counts
 run.finish()
 print(results)
 """
@@ -75,7 +75,7 @@ for step in range(20_000):
     printed.append(after - before)
     if step % 200 == 0:
         time.sleep(0.01)
-assert not run._complaints.counts, run._complaints.counts
+assert not run._diagnostics.counts, run._diagnostics.counts
 run.finish()
 took.sort()
 printed.sort()

@@ -106,7 +106,7 @@ def raises(folder: Path, chooser: random.Random) -> None:
     done.start()
     done.join(60)
     took_s = time.perf_counter() - begun
-    bad = {kind: count for kind, count in run._complaints.counts.items() if count}
+    bad = {kind: count for kind, count in run._diagnostics.counts.items() if count}
     print(n_calls, n_raised, n_seen, took_s, bad, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 

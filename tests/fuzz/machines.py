@@ -212,7 +212,7 @@ class Agent:
     """The agent's core: every block that it makes can be decoded and fits a record; a good event beside is in it."""
 
     def __init__(self) -> None:
-        self._core = EventBatcher(b"agent-producer!!", "node", 1, "0", TS)
+        self._batcher = EventBatcher(b"agent-producer!!", "node", 1, "0", TS)
         self._seq = 0
 
     def make(self, chooser: random.Random) -> bytes:
@@ -226,7 +226,7 @@ class Agent:
         )
 
     def check(self, data: bytes) -> bool:
-        core, seq = self._core, self._seq
+        core, seq = self._batcher, self._seq
         core.add_slice(PRODUCER_A, max(0, seq - 4), seq, data, 1.0, TS)
         for item in scan_records(data):
             if isinstance(item, Record) and item.number < seq:

@@ -194,7 +194,7 @@ def test_a_rank_that_dies_before_it_could_make_its_lock_again_is_adopted(bare_no
 @proves(
     "live-rank-without-lock-kept",
     "a live rank without a lock's file is not adopted",
-    value="not self._endings.is_alive(producer)",
+    value="not self._exit_causes.is_alive(producer)",
 )
 def test_a_stopped_rank_without_a_locks_file_is_not_adopted(
     bare_node: Node, training: Training, monkeypatch: pytest.MonkeyPatch

@@ -257,7 +257,7 @@ def journal_of(seed: int, directory: Path, n_calls: int) -> list[str]:
     returned = hashlib.sha256()
     for _ in range(n_calls):
         returned.update(repr(call(draw, run, clock)).encode("utf-8", "backslashreplace"))
-    returned.update(repr(sorted(run._complaints.counts.items())).encode())
+    returned.update(repr(sorted(run._diagnostics.counts.items())).encode())
     files = hashlib.sha256()
     for path in sorted(run._journal._staging_dir.iterdir()):  # type: ignore[attr-defined, union-attr]  # of a Journal
         if path.name != "lock":  # has the PID

@@ -82,5 +82,5 @@ def uninstall() -> None:
 def resolve(run) -> None:
     """Do now what the sender thread does at its next poll."""
     deadline = time.monotonic() + WAIT_S
-    while run._later.pending and time.monotonic() < deadline:
-        run._later.poll()
+    while run._deferred.pending and time.monotonic() < deadline:
+        run._deferred.poll()

@@ -33,7 +33,7 @@ class CollectorSupervisor:
         may_start: bool,
         now: float,
     ) -> None:
-        self._link = link
+        self._delivery = link
         self._places = places
         self._say_elsewhere = say_elsewhere
         self._complain = complain
@@ -49,7 +49,7 @@ class CollectorSupervisor:
         if state is SenderState.OPEN:
             said, link_state = f"collector {reason} answers", LinkState.OPEN
         elif state is SenderState.CLOSED:
-            said, link_state = f"collector {self._link.address} is out of reach: {reason}", LinkState.CLOSED
+            said, link_state = f"collector {self._delivery.address} is out of reach: {reason}", LinkState.CLOSED
         else:
             return
         if said != self._said:  # safeguard: state-change-reported-once
@@ -62,11 +62,11 @@ class CollectorSupervisor:
 
         report: adds a row to `events`.
         """
-        refused = self._link.machine.refused if self._link.is_open else self._refused
+        refused = self._delivery.machine.refused if self._delivery.is_open else self._refused
         if (refused and self._refused <= refused < 2 * self._refused) or refused == self._refused:
             return
         self._refused = refused
-        text = f"collector {self._link.address} answers"
+        text = f"collector {self._delivery.address} answers"
         if refused:
             text += (
                 f", and refuses {refused} events of other nodes than the key of this agent: they are kept there; "
@@ -92,7 +92,7 @@ class CollectorSupervisor:
 
     def ensure_running(self, now: float) -> None:
         """Start a collector if none answers and this directory's data does not belong to another machine."""
-        if not self._may_start or self._link.is_open or now < self._start_at:
+        if not self._may_start or self._delivery.is_open or now < self._start_at:
             return
         self._start_at = now + _START_AGAIN_S
         try:

@@ -117,7 +117,7 @@ class FileUploader:
         self._curve = curve
         self._outbox = outbox
         self._say = say
-        self._machine = FileSenderProtocol(sender, info, lambda: os.urandom(8), half_to_whole)
+        self._protocol = FileSenderProtocol(sender, info, lambda: os.urandom(8), half_to_whole)
         self._waiting: deque[str] = deque()  # names, from the last scan
         self._refused: dict[str, tuple[float, str]] = {}  # name -> when to offer it again, and the reported reason
         self._name = ""  # of the current file
@@ -131,16 +131,16 @@ class FileUploader:
     @property
     def is_idle(self) -> bool:
         """Return True if only refused files are left to deliver: the next agent tries those again."""
-        is_sending = bool(self._machine.digest) or self._check is not None
+        is_sending = bool(self._protocol.digest) or self._check is not None
         return not (self._waiting or is_sending or self._listing is not None)
 
     def step(self, now: float, *, is_open: bool) -> None:
         """Receive, send what the credit allows, start the next file. is_open: whether the events' link is open."""
         try:
             self._receive(now)
-            self._act(self._machine.tick(now), now)
+            self._act(self._protocol.tick(now), now)
             self._send_chunks(now)
-            if not self._machine.digest and self._check is None:
+            if not self._protocol.digest and self._check is None:
                 self._look(now)
                 if is_open and now >= self._offer_at:
                     self._begin(now)
@@ -203,19 +203,19 @@ class FileUploader:
         if self.socket is None:
             self.socket = self._connect()
         # safeguard: file-copy-kept-until-stored
-        self._act(self._machine.offer(bytes.fromhex(name), about.st_size, now), now)
+        self._act(self._protocol.offer(bytes.fromhex(name), about.st_size, now), now)
 
     def _send_chunks(self, now: float) -> None:
         if self._check is not None:
             self._verify_chunk(self._check, now)
-        while window := self._machine.window():
-            payload = os.pread(self._descriptor, window, self._machine.offset)
+        while window := self._protocol.window():
+            payload = os.pread(self._descriptor, window, self._protocol.offset)
             if not payload:
-                digest = self._machine.digest
+                digest = self._protocol.digest
                 self._end()
                 self._damaged(digest)  # it was truncated since it was offered
                 return
-            self._act([self._machine.chunk(payload)], now)
+            self._act([self._protocol.chunk(payload)], now)
 
     def _verify_chunk(self, check: _Verification, now: float) -> None:
         piece = os.pread(check.descriptor, _CHECK_BYTES, check.offset)
@@ -266,7 +266,7 @@ class FileUploader:
                 frames = self.socket.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
-            self._act(self._machine.receive(frames, now), now)
+            self._act(self._protocol.receive(frames, now), now)
 
     def _act(self, actions: list[FileSenderAction], now: float) -> None:
         for action in actions:
@@ -313,7 +313,7 @@ class FileUploader:
 
     def _end(self) -> None:
         """Close the current file; its copy stays."""
-        self._machine.reset()
+        self._protocol.reset()
         self._name = ""
         if self._descriptor >= 0:
             os.close(self._descriptor)

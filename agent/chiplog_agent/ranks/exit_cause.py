@@ -50,8 +50,8 @@ class ExitCauseResolver:
     def __init__(self, journals: Path, owners: Path | None = None) -> None:
         self._journals = journals
         self._owners = owners if owners is not None else journals.parent / "owners"
-        self._deaths = ProcessWatcher()
-        self._kills = OomWatcher()
+        self._processes = ProcessWatcher()
+        self._oom_kills = OomWatcher()
         self._errors = ElasticErrorFileReader()
         self._pids: dict[bytes, int] = {}
         # Time at which their locks were found free, while their exit status is pending.
@@ -68,7 +68,7 @@ class ExitCauseResolver:
 
     def fileno(self) -> int:
         """Return a descriptor that is readable once a rank's process has ended."""
-        return self._deaths.fileno()
+        return self._processes.fileno()
 
     def greet(self, producer: bytes, peer_pid: int = 0) -> None:
         """Watch the process that holds the lock of a producer's journal, else the one at the other end of its socket.
@@ -82,8 +82,8 @@ class ExitCauseResolver:
         pid = kernel_lock_holder_pid(self._journals / producer.hex() / LOCK_NAME) or peer_pid
         if pid > 0:
             self._pids[producer] = pid
-            self._deaths.watch(producer, pid)
-            self._kills.watch(producer, pid)
+            self._processes.watch(producer, pid)
+            self._oom_kills.watch(producer, pid)
 
     def look(self, now_us: int) -> bool:
         """Record the processes that ended since the last call.
@@ -91,7 +91,7 @@ class ExitCauseResolver:
         Return True if any did. Called in every turn of the loop.
         """
         self._errors.begin_turn()
-        return self._deaths.look(now_us)
+        return self._processes.look(now_us)
 
     def is_alive(self, producer: bytes) -> bool:
         """Return True if the process of a producer is watched and has not ended.
@@ -99,25 +99,25 @@ class ExitCauseResolver:
         A process that ended before it could be watched is not: the kernel will never report its end.
         """
         # safeguard: unwatched-end-is-not-alive
-        return self._deaths.is_alive(producer) and not self._deaths.is_due(producer)
+        return self._processes.is_alive(producer) and not self._processes.is_due(producer)
 
     def is_dead(self, producer: bytes) -> bool:
         """Return True if the process of a producer was watched and its end was noted."""
-        return self._deaths.exit_of(producer) is not None
+        return self._processes.exit_of(producer) is not None
 
     def exit_status_pending(self, producer: bytes) -> bool:
         """Return True, for a limited time, if the exit status of a producer whose lock is free may still arrive."""
         if self._program_after_exec(producer) is not None:
             return False
         now = time.monotonic()
-        if self._deaths.is_due(producer):
+        if self._processes.is_due(producer):
             return now - self._leaving.setdefault(producer, now) < _LEAVING_MAX_S
-        if self._deaths.exit_of(producer) is None and awaits_status(self._journals / producer.hex()):
+        if self._processes.exit_of(producer) is None and awaits_status(self._journals / producer.hex()):
             return now - self._leaving.setdefault(producer, now) < _HELPER_MAX_S
         if self._awaits_owner(producer):
             return now - self._leaving.setdefault(producer, now) < _OWNER_MAX_S
         # safeguard: live-process-keeps-journal
-        if self._deaths.is_alive(producer) and not self._has_finished(producer):
+        if self._processes.is_alive(producer) and not self._has_finished(producer):
             return now - self._leaving.setdefault(producer, now) < _RETAKE_MAX_S
         return False
 
@@ -138,13 +138,13 @@ class ExitCauseResolver:
         descriptors, or is stopped, still maps it.
         """
         head = self._head_of(producer)
-        if head is None or head.finished or self._deaths.exit_of(producer) is not None:
+        if head is None or head.finished or self._processes.exit_of(producer) is not None:
             return None
         identity = head.identity
         pid = origin_of_dead(self._pids.get(producer, 0), identity).pid
         if "uptime" not in identity or not origin_of_living(pid, identity, is_local=True).pid:
             return None  # an older process, or a PID that was used again
-        if maps_file(pid, f"{producer.hex()}/{HEAD_NAME}") is not False or self._deaths.is_due(producer):
+        if maps_file(pid, f"{producer.hex()}/{HEAD_NAME}") is not False or self._processes.is_due(producer):
             return None
         return program_of(pid)
 
@@ -169,8 +169,8 @@ class ExitCauseResolver:
 
     def forget(self, producer: bytes) -> None:
         """Drop the state of a delivered producer."""
-        self._deaths.forget(producer)
-        self._kills.forget(producer)
+        self._processes.forget(producer)
+        self._oom_kills.forget(producer)
         self._pids.pop(producer, None)
         self._leaving.pop(producer, None)
 
@@ -197,7 +197,7 @@ class ExitCauseResolver:
         identity: its own. finished, left: from its journal's head page. failure: the exception that ended its code,
         according to its journal. failure_cause: the cause that its writer named, if any.
         """
-        death = self._deaths.exit_of(producer)
+        death = self._processes.exit_of(producer)
         if death is None or death.status is None:
             death = self._told_by_helper(producer) or death  # safeguard: helper-knows-exit
         state: dict[str, Any] = {"state": "crashed", "reason": _UNSEEN[finished, left], "cause": EndCause.UNSEEN}
@@ -242,7 +242,7 @@ class ExitCauseResolver:
         return max(0, now_us - int(identity.get("started_at", now_us)))
 
     def _kill_of(self, producer: bytes) -> OomKill | None:
-        return self._kills.kill_of(producer, self._pids.get(producer, 0))
+        return self._oom_kills.kill_of(producer, self._pids.get(producer, 0))
 
     def _told_by_helper(self, producer: bytes) -> ProcessExit | None:
         """Return how a producer's process ended, from its console's helper, which had a pidfd of it from the start."""

@@ -45,7 +45,7 @@ class OrphanJournalCollector:
 
     def __init__(self, journals: Path, endings: ExitCauseResolver | None = None) -> None:
         self._journals = journals
-        self._endings = endings if endings is not None else ExitCauseResolver(journals)
+        self._exit_causes = endings if endings is not None else ExitCauseResolver(journals)
         self._adopted: dict[bytes, OrphanJournal] = {}
         self._paused: list[OrphanJournal] = []  # until the next scan: no descriptor was available
         self._waiting: list[OrphanJournal] = []  # passed to the core, to be removed after the next sync
@@ -97,12 +97,12 @@ class OrphanJournalCollector:
                 lock = Lock(directory / LOCK_NAME, create=self._is_abandoned(producer, directory))
             except LockHeldError:
                 alive += 1
-                self._endings.greet(producer)  # also one that has not connected: this agent may just have started
+                self._exit_causes.greet(producer)  # also one that has not connected: this agent may just have started
                 continue
             except OSError as error:
                 alive += error.errno in _OUT_OF_DESCRIPTORS or producer in self._lockless
                 continue  # it finished and was removed during the scan, or this user may not read it
-            if self._endings.exit_status_pending(producer):  # safeguard: wait-for-exit-status
+            if self._exit_causes.exit_status_pending(producer):  # safeguard: wait-for-exit-status
                 alive += 1
                 lock.release()
                 continue  # its exit triggers another scan: if several end together, each is reported
@@ -127,14 +127,14 @@ class OrphanJournalCollector:
         if file_id(directory / LOCK_NAME) is not None or file_id(directory / HEAD_NAME) is None:
             self._lockless.pop(producer, None)
             return False
-        if self._endings.is_dead(producer):  # safeguard: dead-rank-without-lock-adopted
+        if self._exit_causes.is_dead(producer):  # safeguard: dead-rank-without-lock-adopted
             return True
         now = time.monotonic()
         if now - self._lockless.setdefault(producer, now) < _LOCKLESS_S:
             return False
         self._lockless[producer] = now
         # safeguard: live-rank-without-lock-kept
-        return not self._endings.is_alive(producer) and not is_mapped(f"{directory.name}/{HEAD_NAME}")
+        return not self._exit_causes.is_alive(producer) and not is_mapped(f"{directory.name}/{HEAD_NAME}")
 
     def greet(self, producer: bytes, peer_pid: int = 0) -> None:
         """Watch the process of a producer that connected. peer_pid: at the other end of its socket, or 0.
@@ -143,7 +143,7 @@ class OrphanJournalCollector:
         holder would release the lock.
         """
         if producer not in self._held():  # safeguard: adopted-lock-not-opened
-            self._endings.greet(producer, peer_pid)
+            self._exit_causes.greet(producer, peer_pid)
 
     def drain_into(self, core: EventBatcher, now: float, now_us: int) -> None:
         """Pass records to the core until its block is full, and report the end of each journal."""
@@ -168,7 +168,7 @@ class OrphanJournalCollector:
     def _drain_one(self, core: EventBatcher, adopted: OrphanJournal, now: float, now_us: int) -> None:
         head = adopted.journal.head
         identity = head.identity if head is not None else {}
-        core.locate(adopted.producer, origin_of_dead(self._endings.pid_of(adopted.producer), identity), now, now_us)
+        core.locate(adopted.producer, origin_of_dead(self._exit_causes.pid_of(adopted.producer), identity), now, now_us)
         reason = ""
         for item in adopted.records:
             if isinstance(item, CorruptRange):
@@ -203,12 +203,12 @@ class OrphanJournalCollector:
             known = {**(head.identity if head is not None else {}), **(peer.identity if peer is not None else {})}
             left = bool(head is not None and head.left)
             failure, cause = (peer.failure, peer.failure_cause) if peer is not None else ("", None)
-            end = self._endings.end_by_exec(adopted.producer, now_us, failure)
-            ts_us, state = end or self._endings.resolve(
+            end = self._exit_causes.end_by_exec(adopted.producer, now_us, failure)
+            ts_us, state = end or self._exit_causes.resolve(
                 adopted.producer, known, now_us, finished=finished, left=left, failure=failure, failure_cause=cause
             )
             core.report_exit(adopted.producer, produced, state, now, ts_us)
-            if self._endings.may_be_dismissed(known, state) and len(self._undecided) < _UNDECIDED_MAX:
+            if self._exit_causes.may_be_dismissed(known, state) and len(self._undecided) < _UNDECIDED_MAX:
                 self._undecided.append((adopted.producer, known, produced, ts_us, state))
         core.forget(adopted.producer)
 
@@ -216,9 +216,9 @@ class OrphanJournalCollector:
         """Correct the ends of workers that were reported as crashed, and whose owners have ended well since."""
         undecided, self._undecided = self._undecided, []
         for producer, known, produced, ts_us, state in undecided:
-            if self._endings.may_be_dismissed(known, state):
+            if self._exit_causes.may_be_dismissed(known, state):
                 self._undecided.append((producer, known, produced, ts_us, state))
-            elif (dismissal := self._endings.dismissal_of(known, state)) is not None:
+            elif (dismissal := self._exit_causes.dismissal_of(known, state)) is not None:
                 core.report_exit(producer, produced, dismissal, now, ts_us)
 
     def _held(self) -> set[bytes]:

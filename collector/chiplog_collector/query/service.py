@@ -186,7 +186,7 @@ class _Worker(threading.Thread):
 
     def _answer_into(self, sink: ResultSink, job: _Job) -> _Answer | None:
         try:
-            self._service._examiner.check(job.sql, job.deadline)  # safeguard: parser-wait-bounded
+            self._service._sql_guard.check(job.sql, job.deadline)  # safeguard: parser-wait-bounded
             if (demand := self._service._demand) is not None:
                 demand.wait(job.flush, job.deadline)  # safeguard: query-waits-for-flush
             job.begun = time.monotonic()
@@ -296,7 +296,7 @@ class QueryService:
         self._gate = None if is_ipc(address) else gate
         self._own_context = context is None
         self._context = context if context is not None else zmq.Context()
-        self._examiner = SqlGuardProcess(parser)
+        self._sql_guard = SqlGuardProcess(parser)
         self._workers = [_Worker(number, self, connection.cursor()) for number in range(self._bounds.queries_at_once)]
         self._waiting: deque[_Job] = deque()
         self._pending_ids: set[tuple[bytes, bytes]] = set()  # peer and id of every waiting or running query
@@ -351,7 +351,7 @@ class QueryService:
             _, _, late = self._finished_jobs.get()
             if isinstance(late, _LargeResult):
                 late.file.close()
-        self._examiner.close()
+        self._sql_guard.close()
         # A worker that could not be interrupted would still write to the pipe.
         if not (self._file_reader.is_alive or any(worker.is_alive() for worker in self._workers)):
             os.close(self._wake_read)
@@ -692,7 +692,7 @@ class QueryService:
                 is_stuck = begun is not None and now >= max(begun, worker.job.deadline) + STUCK_AFTER_S
                 self.must_restart = self.must_restart or is_stuck
         # safeguard: stuck-parser-ends-process
-        self.must_restart = self.must_restart or self._examiner.must_restart(now)
+        self.must_restart = self.must_restart or self._sql_guard.must_restart(now)
 
     def _pause_ms(self, now: float) -> int:
         deadlines = [worker.job.deadline for worker in self._workers if worker.job and worker.job.deadline > now]

@@ -119,22 +119,22 @@ class ReceiverDaemon:
         if self.log.torn_bytes:
             _log.info("log: %d torn bytes after the last whole record were cut off", self.log.torn_bytes)
         next_numbers, lost = _recover(directory)
-        self._intake = CommitBuilder(next_numbers, lost)
+        self._commits = CommitBuilder(next_numbers, lost)
         if not self.log.segments():  # a new log: this gives it an ID, which the index needs
-            self.log.append(Kind.SENDERS, self._intake.senders_record().payload)
+            self.log.append(Kind.SENDERS, self._commits.senders_record().payload)
             self.log.commit()
         append_receipt_for_lost_tail(self.log)  # safeguard: start-declares-lost-tail
-        self._presence = AgentLiveness(next_numbers, time.monotonic(), lost)
+        self._liveness = AgentLiveness(next_numbers, time.monotonic(), lost)
         self._receiver = ReceiverProtocol(next_numbers, settings.credit_bytes, scopes=True)
         self._synced_number = self.log.next_number
         self._publish_after: float | None = None  # when to try again
         self._publish()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._gate = open_gate(self._context, settings.keys, Role.COLLECTOR)
-        self._door = RouterSocket(self._context, settings.bind, self._gate, "ingest")
+        self._router = RouterSocket(self._context, settings.bind, self._gate, "ingest")
         self._files = FileTransfers(places.files, settings.files_bytes_max)
         self._poller = zmq.Poller()
-        self._poller.register(self._door.socket, zmq.POLLIN)
+        self._poller.register(self._router.socket, zmq.POLLIN)
         self._poller.register(self._files.fileno(), zmq.POLLIN)
         # Records with changes, which the index passes on from clients: each in one piece.
         self._changes: socket.socket | None = None
@@ -155,7 +155,7 @@ class ReceiverDaemon:
                 changes=self._index_end,
             )
         self._page = page_process(places.root, *settings.page) if settings.page is not None else None
-        self._disk = Offload("chiplog-log", lambda: self._act(self._receiver.beat()))
+        self._offload = Offload("chiplog-log", lambda: self._act(self._receiver.beat()))
         self._stopping = False
         self._since: float | None = None
         self._busy_at = time.monotonic()
@@ -211,17 +211,17 @@ class ReceiverDaemon:
         now = time.monotonic()  # safeguard: receiver-monotonic-clock
         # safeguard: agents-told-of-queries
         self._receiver.is_queried = self._index is not None and self._index.is_queried(now)
-        self._door.throttle_listeners(now)  # safeguard: receiver-descriptors-kept
+        self._router.throttle_listeners(now)  # safeguard: receiver-descriptors-kept
         self._mind_files(now)
         self._take_files(now)
         self._take_changes(now)
         self._act(self._receiver.tick(now))
         self._report_refused(now)
         listens = not (self._write_after or self._space.is_short)
-        for word in self._presence.tick(now, listens=listens):  # safeguard: lost-node-crashes-labels
+        for word in self._liveness.tick(now, listens=listens):  # safeguard: lost-node-crashes-labels
             self._log_liveness(word)
         if self._since is not None and (
-            now - self._since >= GATHER_S or self._intake.waiting_bytes >= GATHER_BYTES or self._write_after
+            now - self._since >= GATHER_S or self._commits.waiting_bytes >= GATHER_BYTES or self._write_after
         ):
             self._commit(now)
         if now >= self._publish_after if self._publish_after is not None else not self._synced.exists_on_disk:
@@ -229,10 +229,10 @@ class ReceiverDaemon:
 
     def _take_messages(self, now: float) -> None:
         for _ in range(MESSAGES_PER_TURN_MAX):  # safeguard: turn-bounded
-            if self._intake.waiting_bytes >= GATHER_BYTES:
+            if self._commits.waiting_bytes >= GATHER_BYTES:
                 return
             try:
-                received = self._door.receive(now)
+                received = self._router.receive(now)
             except zmq.Again:
                 return
             self._busy_at = now
@@ -251,7 +251,7 @@ class ReceiverDaemon:
         replies, arrived = self._files.step(now)
         self._act(replies)
         for file in arrived:
-            self._append([self._intake.add_file(file.sender, file.digest, file.n_bytes, file.nodes)])
+            self._append([self._commits.add_file(file.sender, file.digest, file.n_bytes, file.nodes)])
 
     def _take_changes(self, now: float) -> None:
         """Log the changes that clients have requested; later, if the log cannot be written now."""
@@ -261,28 +261,28 @@ class ReceiverDaemon:
             except BlockingIOError:
                 return
             self._busy_at = now
-            self._append([self._intake.add_change(payload)])
+            self._append([self._commits.add_change(payload)])
 
     def _act(self, actions: Sequence[ReceiverAction]) -> None:
         for action in actions:
             match action:
                 case DataReceived(sender, first, last, payload, permit):
                     nodes = permit.nodes if permit is not None else None
-                    self._append(self._intake.add_slice(sender, first, last, payload, nodes))
+                    self._append(self._commits.add_slice(sender, first, last, payload, nodes))
                 case Reply():
-                    self._door.reply(action, time.monotonic())
+                    self._router.reply(action, time.monotonic())
                 case NumbersLost(sender, first, last, reason):
-                    self._append([self._intake.add_gap(sender, first, last, reason)])
+                    self._append([self._commits.add_gap(sender, first, last, reason)])
                 case SessionOpened(sender, info):
-                    if (word := self._presence.greeted(sender, info.get("node"), info.get("boot"))) is not None:
+                    if (word := self._liveness.greeted(sender, info.get("node"), info.get("boot"))) is not None:
                         self._log_liveness(word)
                 case SessionClosed(sender, cause):
-                    if not self._intake.next_numbers.get(sender):
+                    if not self._commits.next_numbers.get(sender):
                         continue  # it never delivered: no label depends on it, and a peer can invent senders
                     # safeguard: silent-since-last-message
                     silent_s = PEER_SILENT_S if cause is LeaveCause.SILENT else 0.0
                     clean_exit = cause is LeaveCause.GOODBYE
-                    self._presence.left(sender, time.monotonic(), goodbye=clean_exit, silent_s=silent_s)
+                    self._liveness.left(sender, time.monotonic(), goodbye=clean_exit, silent_s=silent_s)
 
     def _report_refused(self, now: float) -> None:
         """Report to agents how many of their events are refused, and to the index when their keys change."""
@@ -297,7 +297,7 @@ class ReceiverDaemon:
             if permit is not None and self._renewed.get(sender) != permit.nodes:
                 self._renewed[sender] = permit.nodes
                 self._append([])
-                self._intake.renew(sender, permit.nodes)
+                self._commits.renew(sender, permit.nodes)
         self._renewed = {sender: nodes for sender, nodes in self._renewed.items() if sender in counts}
 
     def _log_liveness(self, word: LivenessChange) -> None:
@@ -305,13 +305,13 @@ class ReceiverDaemon:
         if not word.is_here:
             _log.warning("agent of node %s is lost: silent for %.0f s", word.node or "?", word.silent_s)
         said = [word.is_here, int(word.silent_s * 1e6), word.node, word.boot]
-        self._append([self._intake.add_presence(word.sender, said)])
+        self._append([self._commits.add_presence(word.sender, said)])
 
     def _append(self, accepted: list[LogEntry]) -> None:
         if self._since is None:
             self._since = time.monotonic()
             if self.log.at_segment_start:
-                senders = self._intake.senders_record()
+                senders = self._commits.senders_record()
                 self.log.append(senders.kind, senders.payload)
         for entry in accepted:
             if entry.record is not None:
@@ -322,11 +322,11 @@ class ReceiverDaemon:
     def _commit(self, now: float) -> None:
         """Write and sync the accepted records, publish how far the log is, then acknowledge."""
         if not self._write_after:
-            receipt = self._intake.receipt_record(now_us())
+            receipt = self._commits.receipt_record(now_us())
             self.log.append(receipt.kind, receipt.payload)
         try:
             self._ownership.confirm()
-            self._disk.run(self.log.commit)  # safeguard: log-synced-before-acknowledge, receiver-beats-while-syncing
+            self._offload.run(self.log.commit)  # safeguard: log-synced-before-acknowledge, receiver-beats-while-syncing
         except OSError as error:
             if not self._write_after:
                 _log.warning("log cannot be written: %s; agents keep their events until it can", error)
@@ -339,7 +339,7 @@ class ReceiverDaemon:
         self._since = None
         self._synced_number = self.log.next_number
         self._publish()
-        for sender, next_number in self._intake.committed().items():
+        for sender, next_number in self._commits.committed().items():
             self._act(self._receiver.acknowledge(sender, next_number))
         self._act(self._files.committed())
 
@@ -366,7 +366,7 @@ class ReceiverDaemon:
             self._stopping = True
             return
         try:
-            self._door.mind_files()
+            self._router.mind_files()
         except (OSError, zmq.ZMQError) as error:
             if now >= self._complain_at:
                 self._complain_at = now + _SAID_AGAIN_S
@@ -403,18 +403,18 @@ class ReceiverDaemon:
 
     def _leave(self) -> bool:
         """Unbind and exit. An agent that connects now starts another collector, which waits for the lock."""
-        self._door.close(0)
+        self._router.close(0)
         _log.info("no agent for %g s; exiting", self.settings.idle_exit_s)
         return True
 
     def _shut_down(self) -> None:
         """Stop intake, drain, commit, let the index catch up, close, in this order."""
         # While the disk refuses, pending records already have their receipt: append nothing after it.
-        if not self._door.socket.closed and not (self._write_after or self._space.is_short):
+        if not self._router.socket.closed and not (self._write_after or self._space.is_short):
             self._take_messages(time.monotonic())
         if self._since is not None:
             self._commit(time.monotonic())
-        self._door.close(100)
+        self._router.close(100)
         if self._page is not None:
             self._page.stop()
         if self._index is not None:
@@ -424,8 +424,8 @@ class ReceiverDaemon:
 
     def close(self) -> None:
         """Close everything and release the lock."""
-        self._door.close(0)
-        self._disk.close()
+        self._router.close(0)
+        self._offload.close()
         self._files.close()
         for end in (self._changes, self._index_end):
             if end is not None:

@@ -34,7 +34,7 @@ class FileTransfers:
     """Receives files. Owned by the receiver's thread; only the store has a thread."""
 
     def __init__(self, directory: Path, bytes_max: int) -> None:
-        self._machine = FileReceiverProtocol()
+        self._protocol = FileReceiverProtocol()
         self._store = FileStore(directory, bytes_max)
         self._logged: list[int] = []  # tokens whose record waits for a commit
 
@@ -45,30 +45,30 @@ class FileTransfers:
     @property
     def is_idle(self) -> bool:
         """Return True if no file is being received."""
-        return self._machine.is_idle
+        return self._protocol.is_idle
 
     def receive(self, routing: bytes, frames: list[bytes], now: float, permit: Permission | None) -> list[Reply]:
         """Process a message of an agent; return the answers."""
-        return self._act(self._machine.receive(routing, frames, now, permit))
+        return self._act(self._protocol.receive(routing, frames, now, permit))
 
     def step(self, now: float) -> tuple[list[Reply], list[Arrived]]:
         """Process the store's answers and timeouts; return replies, and the files to log."""
-        replies = self._act(self._machine.tick(now))
+        replies = self._act(self._protocol.tick(now))
         arrived: list[Arrived] = []
         for answer in self._store.results():
             match answer:
                 case OpenPhase(token, offset):
-                    replies += self._act(self._machine.opened(token, offset))
+                    replies += self._act(self._protocol.opened(token, offset))
                 case PartWritten(token, offset):
-                    replies += self._act(self._machine.written(token, offset))
+                    replies += self._act(self._protocol.written(token, offset))
                 case WriteDenied(token, reason):
-                    replies += self._act(self._machine.refused(token, reason))
+                    replies += self._act(self._protocol.refused(token, reason))
                 case ContentMismatch(token):
-                    replies += self._act(self._machine.mismatched(token))
+                    replies += self._act(self._protocol.mismatched(token))
                 case PartClosed(token):
-                    self._machine.closed(token)
+                    self._protocol.closed(token)
                 case ContentStored(token, digest, n_bytes):
-                    sender, permit = self._machine.sender_of(token)
+                    sender, permit = self._protocol.sender_of(token)
                     arrived.append(Arrived(sender, permit.nodes if permit is not None else None, digest, n_bytes))
                     self._logged.append(token)  # safeguard: stored-after-log
         return replies, arrived
@@ -76,7 +76,7 @@ class FileTransfers:
     def committed(self) -> list[Reply]:
         """Return the replies to the senders whose records the last commit made durable."""
         logged, self._logged = self._logged, []
-        return [reply for token in logged for reply in self._act(self._machine.stored(token))]
+        return [reply for token in logged for reply in self._act(self._protocol.stored(token))]
 
     def close(self) -> None:
         """Let the store finish its current jobs."""

@@ -160,7 +160,7 @@ class LogOwnership:
         former = read_owner(places.collector)
         if former is not None:
             _require_ended(places, former, take_over)
-        self._record = LogOwner(
+        self._owner = LogOwner(
             socket.gethostname(),
             machine_id(),
             boot_id(),
@@ -177,7 +177,7 @@ class LogOwnership:
         try:
             atomic_write(self._path, self._encoded(), replaces=False)  # safeguard: one-claim-of-two-succeeds
             with contextlib.suppress(OSError):
-                atomic_write(places.collector / _HOST, self._record.host.encode())
+                atomic_write(places.collector / _HOST, self._owner.host.encode())
         except FileExistsError:
             taken = f"the log in {places.collector} was claimed by another collector just now"
             raise OwnedElsewhereError(taken) from None
@@ -186,13 +186,13 @@ class LogOwnership:
                 raise
             # A full disk: on one of this node the lock alone decides, and runs can still be deleted.
         for generation, path in _records(places.collector):
-            if generation < self._record.generation:
+            if generation < self._owner.generation:
                 with contextlib.suppress(OSError):
                     path.unlink()
 
     @property
     def _path(self) -> Path:
-        return self._places.collector / f"{_PREFIX}{self._record.generation:06d}"
+        return self._places.collector / f"{_PREFIX}{self._owner.generation:06d}"
 
     def renew(self) -> str:
         """Renew the record when it is due. Return why this process must end, '' otherwise."""
@@ -211,10 +211,10 @@ class LogOwnership:
 
     def _renew(self) -> None:
         owner = read_owner(self._places.collector)
-        if owner is not None and owner.generation > self._record.generation:
+        if owner is not None and owner.generation > self._owner.generation:
             self._is_lost = _whose(self._places, owner)
             return
-        self._record = replace(self._record, renewals=self._record.renewals + 1)
+        self._owner = replace(self._owner, renewals=self._owner.renewals + 1)
         atomic_write(self._path, self._encoded())
         self._confirmed_at = _now_s()
         self._renew_at = self._confirmed_at + RENEW_S
@@ -223,21 +223,21 @@ class LogOwnership:
         """Renew the record in a thread until `release`, for a command without a loop."""
 
         def work() -> None:
-            while not self._record.has_ended and not self.renew():
+            while not self._owner.has_ended and not self.renew():
                 time.sleep(_POLL_S)
 
         threading.Thread(target=work, name="chiplog-owner", daemon=True).start()
 
     def release(self) -> None:
         """Record that this process writes no more."""
-        if self._is_lost or self._record.has_ended:
+        if self._is_lost or self._owner.has_ended:
             return
-        self._record = replace(self._record, has_ended=True)
+        self._owner = replace(self._owner, has_ended=True)
         with contextlib.suppress(OSError):  # then the next owner waits until it has not been renewed
             atomic_write(self._path, self._encoded())
 
     def _encoded(self) -> bytes:
-        return json.dumps(asdict(self._record)).encode()
+        return json.dumps(asdict(self._owner)).encode()
 
 
 def _require_ended(places: Paths, former: LogOwner, take_over: str) -> None:

@@ -53,7 +53,7 @@ class RouterSocket:
         addresses = list(addresses)
         self.socket = bind_router(context, addresses, guard)
         self._files = {address: file_id(ipc_path(address)) for address in addresses if not _is_tcp(address)}
-        self._shutter = TcpListenerThrottle(self.socket, addresses)
+        self._throttle = TcpListenerThrottle(self.socket, addresses)
 
     def receive(self, now: float) -> ReceivedMessage | None:
         """Return the next message; None in place of a rejected one. Raises zmq.Again when there is none.
@@ -80,7 +80,7 @@ class RouterSocket:
 
         Call it in every turn of a loop; see TcpListenerThrottle.
         """
-        self._shutter.tick(now)
+        self._throttle.tick(now)
 
     def mind_files(self) -> None:
         """Bind Unix sockets again whose files were removed, on the same ROUTER. Connected peers do not notice.

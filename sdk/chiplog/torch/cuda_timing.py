@@ -36,7 +36,7 @@ class CudaTiming:
     ) -> None:
         self._torch = torch
         self._cuda = torch.cuda
-        self._later = later
+        self._deferred = later
         self._append = append
         self._free: dict[int, list[Any]] = {}  # by device: an event stays with the one that recorded it first
         self._n_made = 0
@@ -63,7 +63,7 @@ class CudaTiming:
         """Assign the spans since the last call to a step."""
         if self._spans:
             spans = self._take()
-            self._later.add(_LANE, _Spans(self, step, spans))
+            self._deferred.add(_LANE, _Spans(self, step, spans))
 
     def _take(self) -> list[Span]:
         taken = []

@@ -209,7 +209,7 @@ class DeviceValues:
     """The rings of all devices that one run logs from."""
 
     def __init__(self, later: DeferredEvents, append: Append, complain: Callable[[Diagnostic], None]) -> None:
-        self._later = later
+        self._deferred = later
         self._append = append
         self._complain = complain
         self._rings: dict[Any, tuple[Backend, DeviceRing | None]] = {}
@@ -259,16 +259,16 @@ class DeviceValues:
 
     def _add(self, device: Any, slot: CopySlot, step: int, make: Make) -> None:
         slot.set_event(step, time.time_ns() // 1000, make)
-        self._later.add(device, slot)
+        self._deferred.add(device, slot)
 
     def _lose(self, reason: str, bad: Diagnostic) -> None:
-        self._later.lose(reason)
+        self._deferred.lose(reason)
         self._complain(bad)
 
     def _make(self, torch: Any, device: Any) -> tuple[Backend, DeviceRing | None]:
         with self._lock:
             backend = BACKENDS[device.type](torch, device)
-            self._later.poll_context = backend.poll_context
+            self._deferred.poll_context = backend.poll_context
             return self._rings.setdefault(device, (backend, None))
 
     def _with_ring(self, torch: Any, device: Any) -> DeviceRing:

@@ -17,14 +17,14 @@ class TorchPoller:
     """Poll one run's deferred events, set up its CUDA timing, and sample the allocator's statistics."""
 
     def __init__(self, later: DeferredEvents, timing: Timing, append_times: Append) -> None:
-        self._later = later
+        self._deferred = later
         self._timing = timing
         self._append_times = append_times
         self._sample_at = 0.0
 
     def poll(self, now: float) -> Mapping[str, float]:
         """Poll once; return the allocator's statistics if they are due."""
-        self._later.poll()
+        self._deferred.poll()
         if "torch" not in sys.modules:
             return {}
         exclude_from_dynamo()
@@ -32,7 +32,7 @@ class TorchPoller:
         if cuda is None or not getattr(cuda, "is_initialized", bool)():
             return {}
         if self._timing.device is None:
-            self._timing.device = CudaTiming(sys.modules["torch"], self._later, self._append_times)
+            self._timing.device = CudaTiming(sys.modules["torch"], self._deferred, self._append_times)
         if now < self._sample_at:
             return {}
         self._sample_at = now + SAMPLE_INTERVAL_S

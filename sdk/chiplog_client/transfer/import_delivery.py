@@ -212,7 +212,7 @@ class _FileSender:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", destination: Destination) -> None:
         self._destination = destination
         info = {"node": destination.node, "pid": os.getpid()}
-        self._machine = FileSenderProtocol(os.urandom(16), info, lambda: os.urandom(8), half_to_whole)
+        self._protocol = FileSenderProtocol(os.urandom(16), info, lambda: os.urandom(8), half_to_whole)
         self._context = context
         self._socket = self._connect()
 
@@ -239,13 +239,13 @@ class _FileSender:
                     f"{self._destination.address}: no collector takes saved files within {CONNECT_WAIT_S:g} s; "
                     "check that it runs, and that it allows this host's key"
                 )
-            if not self._machine.digest and now >= offer_at:
-                self._act(self._machine.offer(digest, os.fstat(file.fileno()).st_size, now))
+            if not self._protocol.digest and now >= offer_at:
+                self._act(self._protocol.offer(digest, os.fstat(file.fileno()).st_size, now))
             self._socket.poll(int(_POLL_S * 1000))
-            actions = self._machine.tick(now)
+            actions = self._protocol.tick(now)
             while self._socket.poll(0):
                 heard_at = now
-                actions += self._machine.receive(self._socket.recv_multipart(), now)
+                actions += self._protocol.receive(self._socket.recv_multipart(), now)
             if any(isinstance(action, FileStored) for action in actions):
                 return
             wait_s = max((self._pause_after(action, path) for action in actions), default=0.0)
@@ -268,11 +268,11 @@ class _FileSender:
         return 0.0
 
     def _send_chunks(self, descriptor: int, path: Path) -> None:
-        while window := self._machine.window():
-            payload = os.pread(descriptor, window, self._machine.offset)
+        while window := self._protocol.window():
+            payload = os.pread(descriptor, window, self._protocol.offset)
             if not payload:
                 raise DeliveryError(f"{path} has changed since it was checked; export the run again")
-            self._act([self._machine.chunk(payload)])
+            self._act([self._protocol.chunk(payload)])
 
     def _act(self, actions: list[FileSenderAction]) -> None:
         for action in actions:

@@ -74,9 +74,9 @@ class Source:
 
     def __init__(self, url: str | None = None, dir: str | None = None, *, may_start: bool = True) -> None:
         self._url, self._dir, self._may_start = url, dir, may_start
-        self._seats: asyncio.LifoQueue[_Seat] = asyncio.LifoQueue()
+        self._free_clients: asyncio.LifoQueue[_Seat] = asyncio.LifoQueue()
         for _ in range(CLIENTS):
-            self._seats.put_nowait(_Seat())
+            self._free_clients.put_nowait(_Seat())
         self._taken: set[_Seat] = set()
         self._n_lost = 0  # how often a collector that had answered was silent
         self._is_stopped = False
@@ -123,14 +123,14 @@ class Source:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_WAIT_S):
                 for _ in range(CLIENTS):
-                    seat = await self._seats.get()
+                    seat = await self._free_clients.get()
                     if seat.client is not None:
                         await seat.run(seat.client.close)
 
     @contextlib.asynccontextmanager
     async def _seat(self) -> AsyncIterator[_Seat]:
         """Wait for a client, and free it once its thread has ended."""
-        seat = await self._seats.get()
+        seat = await self._free_clients.get()
         seat.cancelled = threading.Event()
         self._taken.add(seat)
         try:
@@ -147,7 +147,7 @@ class Source:
         finally:
             self._taken.discard(seat)
             seat.cancelled.set()
-            seat.when_idle(self._seats.put_nowait)
+            seat.when_idle(self._free_clients.put_nowait)
 
     def _connected(self, seat: _Seat) -> Client:
         try:

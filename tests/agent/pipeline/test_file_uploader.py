@@ -277,7 +277,7 @@ def test_an_outbox_whose_files_wait_is_listed_again_only_when_something_came_or_
     assert listings == []
     bench.put(b"small")
     assert bench.until(FileMessageKind.OFFER).digest == hashlib.sha256(b"small").digest()
-    bench.collector.say(file_messages.stored(bench.lane._machine._session))
+    bench.collector.say(file_messages.stored(bench.lane._protocol._session))
     bench.until_holds(lambda: len(list(bench.outbox.iterdir())) == 1)
     bench.step(30.0)
     assert bench.until(FileMessageKind.OFFER).digest == DIGEST
@@ -291,6 +291,6 @@ def test_a_large_outbox_is_listed_in_parts_and_the_oldest_is_still_the_first(
         os.utime(bench.put(b"%d" % number), (1_000 - number, 1_000 - number))
     for _ in range(2):
         bench.step()
-        assert not bench.lane._machine.digest
+        assert not bench.lane._protocol.digest
         assert not bench.lane.is_idle
     assert bench.until(FileMessageKind.OFFER).digest == hashlib.sha256(b"24").digest()

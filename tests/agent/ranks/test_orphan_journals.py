@@ -393,7 +393,7 @@ def test_of_many_dead_journals_only_some_are_held_at_once(journals: Path, monkey
 @proves(
     "unwatched-end-is-not-alive",
     "a process whose end cannot be observed does not count as alive",
-    part="self._deaths.is_alive(producer)",
+    part="self._processes.is_alive(producer)",
     new="producer in self._pids",
 )
 def test_a_journal_without_a_lock_is_adopted_although_its_process_was_gone_before_it_was_watched(

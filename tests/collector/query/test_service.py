@@ -249,7 +249,7 @@ def test_a_text_that_keeps_the_parser_busy_for_ever_costs_a_child_and_is_refused
     assert (answer.kind, answer.error_kind) == (QueryMessageKind.ERROR, "refused")
     assert "could not be parsed" in answer.message
     assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
-    assert service._examiner.n_replaced == 1
+    assert service._sql_guard.n_replaced == 1
 
 
 @proves(
@@ -276,7 +276,7 @@ def test_texts_that_hang_the_parser_are_not_taken_for_queries_that_are_stuck(ind
     assert {answer.error_kind for answer in answers} <= {"refused", "timeout"}
     assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
     assert not service.must_restart
-    assert service._examiner.n_replaced < 8, "an overdue query is not parsed any more"
+    assert service._sql_guard.n_replaced < 8, "an overdue query is not parsed any more"
     asker.close()
     service.close()
 
@@ -284,13 +284,13 @@ def test_texts_that_hang_the_parser_are_not_taken_for_queries_that_are_stuck(ind
 @proves(
     "stuck-parser-ends-process",
     "a parser that does not even die ends with the process",
-    part="or self._examiner.must_restart(now)",
+    part="or self._sql_guard.must_restart(now)",
 )
 def test_a_parser_that_takes_no_text_for_ever_is_noticed(service, asker, monkeypatch):
     asker.rows("SELECT 1 AS a")
     assert not service.must_restart
     monkeypatch.setattr(examiner_module, "EXAMINE_MAX_S", 0.2)
-    child = service._examiner._child.pid
+    child = service._sql_guard._child.pid
     os.kill(child, signal.SIGSTOP)
     try:
         asker.send("SELECT 1" + " " * 500_000, timeout_s=0.1)  # more than a pipe holds
@@ -607,8 +607,8 @@ def test_a_client_that_leaves_without_its_answer_is_counted(service, asker):
 @proves("queries-of-gone-clients-skipped", "queries of clients that left are not run", value="False")
 def test_queries_of_clients_that_left_are_not_run_and_make_room(service, asker, monkeypatch):
     run: list[str] = []
-    check = service._examiner.check
-    monkeypatch.setattr(service._examiner, "check", lambda sql, *more: (run.append(sql), check(sql, *more))[1])
+    check = service._sql_guard.check
+    monkeypatch.setattr(service._sql_guard, "check", lambda sql, *more: (run.append(sql), check(sql, *more))[1])
     blockers = [asker.send(FOR_EVER, timeout_s=30) for _ in range(2)]
     clients = [Asker(service.address) for _ in range(QUERIES_WAITING_MAX)]
     for client in clients:

@@ -479,12 +479,12 @@ def test_a_lost_agent_is_called_lost_once_however_often_the_receiver_starts(daem
 @pytest.mark.parametrize("cause", LeaveCause)
 def test_how_long_an_agent_is_waited_for_depends_on_the_cause_of_its_sessions_end(daemons, cause) -> None:
     daemon = daemons()
-    daemon._intake.next_numbers[SENDER] = 1
+    daemon._commits.next_numbers[SENDER] = 1
     heard_before_s = PEER_SILENT_S if cause is LeaveCause.SILENT else 0.0
     patience_s = CLEAN_EXIT_GRACE_S if cause is LeaveCause.GOODBYE else PEER_SILENT_S + MISSED_AFTER_S
     before = time.monotonic()
     daemon._act([SessionClosed(SENDER, cause)])
-    lost_at = daemon._presence._missed[SENDER].until + heard_before_s
+    lost_at = daemon._liveness._missed[SENDER].until + heard_before_s
     assert before + patience_s <= lost_at <= time.monotonic() + patience_s
 
 
@@ -607,7 +607,7 @@ def test_a_turn_ends_however_many_messages_come(daemons, chiplog_dir) -> None:
     agent = Agent(paths_for_root(chiplog_dir).collector_address)
     try:
         greet(daemon, agent)
-        original, taken = daemon._door.receive, 0
+        original, taken = daemon._router.receive, 0
 
         def flood(now: float):
             nonlocal taken
@@ -618,10 +618,10 @@ def test_a_turn_ends_however_many_messages_come(daemons, chiplog_dir) -> None:
             except zmq.Again:
                 return None  # a message that does not count, as of a key that was revoked
 
-        daemon._door.receive = flood
+        daemon._router.receive = flood
         agent.send(0, b"taken in the flood")
         talk(daemon, agent, lambda message: message.next == 1)
-        daemon._door.receive = original
+        daemon._router.receive = original
     finally:
         agent.close()
 

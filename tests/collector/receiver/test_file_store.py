@@ -308,7 +308,7 @@ def logged(receiver: ReceiverDaemon) -> list[list[Any]]:
 @proves(
     "stored-after-log",
     "an agent gets STORED once the log has the record of the file",
-    new="replies += self._act(self._machine.stored(token))",
+    new="replies += self._act(self._protocol.stored(token))",
 )
 def test_a_file_is_stored_before_its_agent_is_told_and_the_log_says_so_first(
     receiver: ReceiverDaemon, agent: Agent
@@ -325,7 +325,7 @@ def test_a_file_is_stored_before_its_agent_is_told_and_the_log_says_so_first(
     # The first STORED may have been lost.
     assert agent.offer(DIGEST, len(DATA), b"session2").kind == FileMessageKind.STORED
     assert len(logged(receiver)) == 2
-    assert receiver._intake.next_numbers == {}, "it uses no numbers of the sender's log"
+    assert receiver._commits.next_numbers == {}, "it uses no numbers of the sender's log"
 
 
 def test_chunks_without_an_offer_and_messages_that_are_none_store_nothing(

@@ -94,7 +94,7 @@ def test_a_cancelled_task_ends_its_query_and_the_client_answers_the_next_one(
                     await task
                 idle = lambda: not service._pending_ids  # noqa: E731
                 await asyncio.to_thread(wait_until, idle, "an end of the query")
-                assert client._client._remote is not None, "its connection is kept"
+                assert client._client._connection is not None, "its connection is kept"
                 assert (await client.sql("SELECT 1 AS a")).rows() == [{"a": 1}]
 
     asyncio.run(ask())

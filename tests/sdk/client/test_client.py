@@ -186,12 +186,12 @@ QUERIES = [
 
 def test_a_result_is_equal_through_the_socket_and_from_the_file(where, collector):
     with connect(dir=where.root) as live:
-        assert live._remote is not None
+        assert live._connection is not None
         through_socket = [live.sql(sql, params) for sql, params in QUERIES]
     collector.stop()
     with connect(dir=where.root) as direct:
         from_file = [direct.sql(sql, params) for sql, params in QUERIES]
-        assert direct._remote is None
+        assert direct._connection is None
     for (sql, _), one, other in zip(QUERIES, through_socket, from_file, strict=True):
         assert one.columns == other.columns, sql
         assert repr(one.rows()) == repr(other.rows()), sql  # repr: NaN is not equal to itself
@@ -417,7 +417,7 @@ def test_what_a_handler_raises_while_a_query_runs_reaches_the_training(where, li
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         with pytest.raises(AlarmError, match="of the training"):
             client.sql(FOR_EVER, timeout_s=20)
-        assert client._remote is None, "so that the collector notices"
+        assert client._connection is None, "so that the collector notices"
         assert client.sql("SELECT 1 AS a").rows() == [{"a": 1}]
     if running:
         running.stop()
@@ -694,7 +694,7 @@ def test_a_collector_that_is_still_starting_is_waited_for(where):
     collector = Collector(where, answer=False)
     threading.Timer(0.1, collector.answer).start()
     with connect(dir=where.root) as client:
-        assert client._remote is not None
+        assert client._connection is not None
         assert client.sql("SELECT run_id FROM runs").rows() == [{"run_id": "run-a"}]
     collector.stop()
 
@@ -721,7 +721,7 @@ def test_an_open_client_does_not_keep_a_collector_from_starting_and_follows_it(w
         assert client.sql("SELECT count(*) AS n FROM runs").rows() == [{"n": 1}]
         first = Collector(where)  # would fail if the client still held the file
         assert client.sql("SELECT count(*) AS n FROM runs").rows() == [{"n": 1}]
-        assert client._remote is not None
+        assert client._connection is not None
         first.stop()
         assert client.sql("SELECT count(*) AS n FROM runs").rows() == [{"n": 1}]
 

@@ -119,7 +119,7 @@ def test_a_store_whose_host_stands_still_holds_nobody_up() -> None:
 @proves(
     "expected-group-polled-often",
     "a group that may come is looked for often, because RPC between two workers may last a tenth of a second",
-    part="self._question.expects_group",
+    part="self._rendezvous.expects_group",
     new="False",
 )
 @pytest.mark.full

@@ -278,7 +278,7 @@ def test_what_a_handler_raises_within_c_code_reaches_the_training(tmp_path: Path
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
         FLOAT_TYPES.discard(SlowArray)
-    assert not run._complaints.counts
+    assert not run._diagnostics.counts
 
 
 def test_c_and_python_measure_phases_with_the_same_clock(tmp_path: Path) -> None:

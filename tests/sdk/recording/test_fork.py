@@ -310,7 +310,7 @@ logging.getLogger("chiplog").addHandler(logging.NullHandler())
 run = chiplog.init(mode="offline", run_id="r", label="main", capture_console=False)
 pid = os.fork()
 if not pid:
-    print(run.save(__file__), dict(run._complaints.counts), flush=True)
+    print(run.save(__file__), dict(run._diagnostics.counts), flush=True)
     run.finish()
     os._exit(0)
 assert os.waitpid(pid, 0)[1] == 0

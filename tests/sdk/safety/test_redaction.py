@@ -221,8 +221,8 @@ def test_no_secret_of_a_command_line_reaches_a_file(chiplog_dir, tmp_path) -> No
         "import chiplog\n"
         "run = chiplog.init(run_id='r', mode='offline', capture_console=False)\n"
         "run.log({'x': 1.0})\n"
-        "run._surroundings.start()\n"
-        "run._surroundings._thread.join()\n"
+        "run._environment.start()\n"
+        "run._environment._thread.join()\n"
         "run.finish()\n"
     )
     arguments = [argument for arguments in SECRETS for argument in arguments]

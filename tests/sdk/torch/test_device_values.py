@@ -61,9 +61,9 @@ def test_a_value_on_a_device_arrives_when_its_copy_is_complete_with_the_step_and
     after = time.time_ns() // 1000
     run.log({"lr": 0.2}, step=4)
     for _ in range(5):
-        run._later.poll()
+        run._deferred.poll()
     assert numbers(offline()) == [("lr", 3, 0.1), ("lr", 4, 0.2)], "host values are durable at once"
-    assert run._later.pending == 1
+    assert run._deferred.pending == 1
     device.advance()
     resolve(run)
     run.finish()
@@ -83,9 +83,11 @@ def test_a_reader_of_the_summary_waits_for_values_on_a_device(run, device) -> No
     assert disabled.summary["loss"] == 0.25
 
 
-@proves("device-values-polled-often", "the ring of a device is emptied often", part="self._later.is_used", new="False")
+@proves(
+    "device-values-polled-often", "the ring of a device is emptied often", part="self._deferred.is_used", new="False"
+)
 def test_values_on_a_device_keep_the_ticks_of_the_sender_thread_frequent(run, device) -> None:
-    run._question._expected_until = 0.0  # a group that may come has the same effect during the first minute
+    run._rendezvous._expected_until = 0.0  # a group that may come has the same effect during the first minute
     run.log({"lr": 0.1})
     assert not run._sender._must_hurry()
     run.log({"loss": torch.tensor(0.5)})
@@ -160,7 +162,7 @@ def test_no_graph_is_kept_alive(run, device) -> None:
     run.log({"loss": loss})
     del loss
     assert node() is None
-    assert run._later.pending == 1
+    assert run._deferred.pending == 1
 
 
 def test_a_full_ring_drops_counts_and_declares_and_holds_nobody_up(run, device, offline, monkeypatch, caplog) -> None:
@@ -168,7 +170,7 @@ def test_a_full_ring_drops_counts_and_declares_and_holds_nobody_up(run, device, 
     monkeypatch.setattr(DeviceRing.__init__, "__defaults__", (64, 1024))
     for step in range(20):
         run.log({"loss": torch.tensor(float(step)), "host": step}, step=step)
-    resolved_before = run._later.pending
+    resolved_before = run._deferred.pending
     device.advance()
     resolve(run)
     run.log({"loss": torch.tensor(20.0)}, step=20)
@@ -324,7 +326,7 @@ def test_log_from_many_threads_keeps_every_value(run, device, offline) -> None:
         thread.start()
     while any(thread.is_alive() for thread in threads):
         device.advance(3)
-        run._later.poll()
+        run._deferred.poll()
     device.advance()
     resolve(run)
     run.finish()
@@ -344,7 +346,7 @@ run = chiplog.init(project="p", run_id="killed", label="rank0", capture_console=
 for step in range(10):
     run.log({"loss": torch.tensor(float(step)), "host": step}, step=step)
 device.advance(4)
-while run._later.pending > 6:
+while run._deferred.pending > 6:
     time.sleep(0.01)
 run.log({"host": 10}, step=10)
 print(run._journal.next_seq, flush=True)

@@ -662,7 +662,7 @@ class World:
         if any(node.journals or not node.agent or not node.agent._spool.is_drained for node in self.nodes):
             return False
         for node in self.nodes:
-            core = node.agent._core  # type: ignore[union-attr]
+            core = node.agent._batcher  # type: ignore[union-attr]
             if core._since is not None or core._builder.n_events:
                 return False
             if not self._is_known(node.agent._link.machine):  # type: ignore[union-attr]
@@ -716,7 +716,7 @@ class World:
                 raise ViolationError(f"spool records {sorted(silent)} were acknowledged, forgotten, and not declared")
         for node in self.nodes:
             assert node.agent is not None
-            held = len(node.agent._core.peers), len(node.agent._receiver.senders), len(node.agent._synced)
+            held = len(node.agent._batcher.peers), len(node.agent._receiver.senders), len(node.agent._synced)
             if max(held) > len(self.journals):
                 raise ViolationError(f"an agent remembers {held} of {len(self.journals)} producers")
 

@@ -73,7 +73,7 @@ class ChiplogLogger(_Logger):  # type: ignore[misc,valid-type]  # Lightning need
         """Log values, on every rank. What a trainer hands to several loggers of this class is logged once."""
         run = self.experiment
         if self._is_logged(run, metrics, step):
-            run._complaints.warn_once(
+            run._diagnostics.warn_once(
                 ("logger", ""),
                 "the trainer has several ChiplogLoggers, which record into one run; the first one records",
             )

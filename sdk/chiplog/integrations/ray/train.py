@@ -92,7 +92,7 @@ class ChiplogCallback(WorkerCallback):  # type: ignore[misc]  # Ray need not be 
         if error is not None:
             run._mark_exit(getattr(error, "_base_exc", error))  # without Ray's wrapper
         elif thread.is_running():
-            run._ending.set_failed(_STOPPED, 1, EndCause.INTERRUPTED)
+            run._exit_status.set_failed(_STOPPED, 1, EndCause.INTERRUPTED)
         run.finish()
 
     def _report(

@@ -113,5 +113,5 @@ def _note_failure(run: Run, trial: Any) -> None:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reason = lines[-1] if lines else "Ray Tune reports that the trial failed"
     cause = cause_of_exception(reason)
-    run._ending.set_failed(reason, 1, cause)
+    run._exit_status.set_failed(reason, 1, cause)
     run._emit_notice("traceback", reason, {"traceback": text[-TRACEBACK_CHARS_MAX:], "cause": cause.value})

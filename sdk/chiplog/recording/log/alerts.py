@@ -50,7 +50,7 @@ class AlertLimit:
 
     def __init__(self) -> None:
         self._titles: dict[str, TokenBucket] = {}
-        self._all = TokenBucket(0.0, ALERTS_PER_MINUTE / 60, ALERTS_PER_MINUTE)
+        self._bucket = TokenBucket(0.0, ALERTS_PER_MINUTE / 60, ALERTS_PER_MINUTE)
         self._suppressed: Counter[str] = Counter()
         self._report_at: float | None = None
 
@@ -66,7 +66,7 @@ class AlertLimit:
         if bucket is None:
             bucket = self._titles[title] = TokenBucket(now, 1 / ALERT_INTERVAL_S, ALERT_BURST)
         is_admitted = bucket.allow(now)
-        if is_admitted and not self._all.allow(now):
+        if is_admitted and not self._bucket.allow(now):
             is_admitted = False
             bucket.allowance += 1  # it was not used
         if not is_admitted:

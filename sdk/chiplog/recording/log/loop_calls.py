@@ -33,7 +33,7 @@ class PythonLoopCalls:
     _journal: EventSink
     _timing: Timing
     _steps: Steps
-    _complaints: Diagnostics
+    _diagnostics: Diagnostics
     _finished: bool
     _pack: Callable[[Any], bytes]
     # Tuples of keys seen before: their msgpack, what packs their values, what takes them for the summary, C's tally.
@@ -99,7 +99,7 @@ class PythonLoopCalls:
             if self._timing.is_pending and self._steps_per_log:
                 self._append_phases(step)
             if not isfinite(hypot(*numbers)):
-                self._complaints.report_nonfinite(data, step)
+                self._diagnostics.report_nonfinite(data, step)
             keys, pack_values, put, _ = shape
             payload = self._pack((1, time_ns() // 1000, step, keys, pack_values(*numbers)))
             put((self._journal.next_seq, names, numbers))
@@ -111,7 +111,7 @@ class PythonLoopCalls:
         try:
             self._journal.append(payload)
         except Exception as error:
-            self._complaints.report_internal_error("log", error)
+            self._diagnostics.report_internal_error("log", error)
 
     @dynamo_disable
     @hide_unknown_arguments
@@ -134,7 +134,7 @@ class PythonLoopCalls:
             ...     loss = model(batch)
         """
         if (more or unknown) and not self._finished:
-            self._complaints.report(
+            self._diagnostics.report(
                 unknown_argument_diagnostic("phase", more, unknown, "is left out; it takes name, on_host")
             )
         try:
@@ -142,7 +142,7 @@ class PythonLoopCalls:
             if phase is None or on_host:
                 return self._new_phase(clean_utf8(str(name)), on_host)
         except Exception as error:  # a name that cannot be hashed or converted to text
-            self._complaints.report_internal_error("phase", error)
+            self._diagnostics.report_internal_error("phase", error)
             return Phase(Timing(), "")
         return phase
 
@@ -163,7 +163,7 @@ class PythonLoopCalls:
             ...     train(batch)
         """
         if (more or unknown) and not self._finished:
-            self._complaints.report(
+            self._diagnostics.report(
                 unknown_argument_diagnostic("step", more, unknown, "is left out; log(…, step=…) takes a number")
             )
         if not self._steps.is_entered:

@@ -64,10 +64,10 @@ class Recorder(LoopCalls):
         self._keys: set[str] = set()
         self._begin_count()
         self._first_step_phases = []
-        self._complaints = Diagnostics(self._emit)
-        self._timing = Timing(lambda bad: self._complaints.report(bad))
+        self._diagnostics = Diagnostics(self._emit)
+        self._timing = Timing(lambda bad: self._diagnostics.report(bad))
         self._steps = Steps(self._timing)
-        self._lingering = StallDetector(self._timing, self._steps, self._emit)
+        self._stalls = StallDetector(self._timing, self._steps, self._emit)
         self._phases = {}
         self._step_block = Step(self._enter_step, self._end_step)
         self._begin_devices()
@@ -84,10 +84,10 @@ class Recorder(LoopCalls):
     def _begin_devices(self) -> None:
         self._is_looking = False  # the sender thread polls the open step
         self._per_step_callbacks = []
-        self._later = DeferredEvents(lambda: self._journal, self._note_unreadable)
-        self._looking = TorchPoller(self._later, self._timing, self._append_times)
+        self._deferred = DeferredEvents(lambda: self._journal, self._note_unreadable)
+        self._torch_poller = TorchPoller(self._deferred, self._timing, self._append_times)
         self._watches: list[Watch] = []
-        self._devices = DeviceValues(self._later, self._append_resolved, lambda bad: self._complaints.report(bad))
+        self._devices = DeviceValues(self._deferred, self._append_resolved, lambda bad: self._diagnostics.report(bad))
 
     @property
     def id(self) -> str:
@@ -113,7 +113,7 @@ class Recorder(LoopCalls):
         stays = unknown.pop("commit", None) is False  # safeguard: uncommitted-call-keeps-step
         if unknown or more:
             data, bad = split_unknown(data, more, unknown)
-            self._complaints.report(bad)
+            self._diagnostics.report(bad)
         self.log(data, step)
         if stays and data is not NO_DATA and self._steps_per_log and self._last_step == self._top_step:
             self._next_step, self._top_step = self._last_step, max(self._last_step - 1, NO_STEP)
@@ -127,24 +127,24 @@ class Recorder(LoopCalls):
             if self._timing.is_pending and self._steps_per_log:
                 self._append_phases(step)
             if data is NO_DATA:
-                self._complaints.report(Diagnostic("not_a_dict", "", "log() was given nothing; log {'name': value}"))
+                self._diagnostics.report(Diagnostic("not_a_dict", "", "log() was given nothing; log {'name': value}"))
                 return
             if not isinstance(data, Mapping):
                 message = f"log() takes a dict, not a {type(data).__name__}; log {{'name': value}}"
-                self._complaints.report(Diagnostic("not_a_dict", type(data).__name__, message))
+                self._diagnostics.report(Diagnostic("not_a_dict", type(data).__name__, message))
                 return
             self._note_step(step)
             numbers, on_device = self._sort_values(data, step)
             if numbers:
                 if not isfinite(sum(numbers.values())):
-                    self._complaints.report_nonfinite(numbers, step)
+                    self._diagnostics.report_nonfinite(numbers, step)
                 self._append_values(EventKind.METRICS, step, numbers)
             if on_device and self._ensure_recording():
                 self._devices.log_scalars(sys.modules["torch"], step, on_device)
             elif on_device:
                 self._logged.note_unread(on_device)
         except Exception as error:
-            self._complaints.report_internal_error("log", error)
+            self._diagnostics.report_internal_error("log", error)
 
     def _log_after_error(self, error: BaseException, data: Any, step: Any) -> None:
         """Log what C code failed to read, unless a signal handler raised the error."""
@@ -157,7 +157,7 @@ class Recorder(LoopCalls):
         try:
             self._append_phases(step)
         except Exception as error:
-            self._complaints.report_internal_error("step", error)
+            self._diagnostics.report_internal_error("step", error)
             return False
         return True
 
@@ -167,14 +167,14 @@ class Recorder(LoopCalls):
         on_device: dict[str, Any] = {}
         for item in flatten(data, self._exceeds_key_limit):
             if isinstance(item, Diagnostic):
-                self._complaints.report(item)
+                self._diagnostics.report(item)
                 continue
             key, value = item
             if not self._register_key(key):
                 continue
             if key in numbers or key in on_device:
                 message = f"{key!r:.80} appears twice in one log(), nested and with a slash; the later one is kept"
-                self._complaints.report(Diagnostic("same_key", key, f"{message}, so rename one"))
+                self._diagnostics.report(Diagnostic("same_key", key, f"{message}, so rename one"))
             if isinstance(value, str):
                 self._emit(EventKind.TEXT, step, key, value)
             elif isinstance(value, DeviceScalar):
@@ -208,7 +208,7 @@ class Recorder(LoopCalls):
         if not numbers:
             return
         if not isfinite(sum(numbers.values())):
-            self._complaints.report_nonfinite(numbers, step)
+            self._diagnostics.report_nonfinite(numbers, step)
         self._append_values(EventKind.METRICS, step, numbers, ts)
 
     def _log_at(self, step: int, ts: int, numbers: Mapping[str, float]) -> None:
@@ -223,12 +223,12 @@ class Recorder(LoopCalls):
 
     def _note_unreadable(self, error: Exception) -> None:
         message = f"values on a device could not be read: {error_text(error)}; they are declared lost"
-        self._complaints.report(Diagnostic("device_values_dropped", "unreadable", message))
+        self._diagnostics.report(Diagnostic("device_values_dropped", "unreadable", message))
 
     def _warn_after_finish(self, call: str = "log()") -> None:
-        self._complaints.counts["after_finish"] += 1
+        self._diagnostics.counts["after_finish"] += 1
         message = f"{call} after finish() of {self.id} is not recorded; call init() again"
-        self._complaints.warn_once(("finished", call), message)
+        self._diagnostics.warn_once(("finished", call), message)
 
     def _is_finished_warn(self, call: str) -> bool:
         """Return True if the run has finished, and warn that the call is too late."""
@@ -277,9 +277,9 @@ class Recorder(LoopCalls):
     def _await_devices(self) -> None:
         """Wait briefly for values on a device that were logged before: the summary is asked for them."""
         deadline = monotonic() + _SUMMARY_WAIT_S
-        while self._later.pending and monotonic() < deadline:
-            self._later.poll()
-            if self._later.pending:
+        while self._deferred.pending and monotonic() < deadline:
+            self._deferred.poll()
+            if self._deferred.pending:
                 sleep(_LOOK_AGAIN_S)
 
     def _step(self, step: Any) -> int:
@@ -288,13 +288,13 @@ class Recorder(LoopCalls):
         try:
             if getattr(getattr(step, "device", None), "type", "") in BACKENDS:
                 what = f"a step on {step.device} is not waited for"
-                self._complaints.report(Diagnostic("bad_step", what, f"{what}; pass int(), or the loop's own count"))
+                self._diagnostics.report(Diagnostic("bad_step", what, f"{what}; pass int(), or the loop's own count"))
                 return self._step(None)
             given = nan if is_stand_in(step) else step.item() if hasattr(step, "item") else step
             number = int(given)
             if given != number:
                 message = f"step {short_repr(step)} is not an integer; {number} is used, so pass int() of it"
-                self._complaints.report(Diagnostic("bad_step", short_repr(step), message))
+                self._diagnostics.report(Diagnostic("bad_step", short_repr(step), message))
         except Exception as error:  # a foreign type may raise anything
             if is_interrupt(error):
                 raise
@@ -302,7 +302,7 @@ class Recorder(LoopCalls):
         if -(1 << 63) <= number < 1 << 63:
             return number
         message = f"step {short_repr(step)} is not a 64-bit integer; the label's own count is used instead"
-        self._complaints.report(Diagnostic("bad_step", short_repr(step), message))
+        self._diagnostics.report(Diagnostic("bad_step", short_repr(step), message))
         return self._step(None)
 
     def _note_step(self, step: int) -> None:
@@ -316,7 +316,7 @@ class Recorder(LoopCalls):
     def _stay_at_last_step(self) -> int:
         """Return the largest possible step, where the count stays, and warn once."""
         message = f"step {STEP_MAX} is the last one: log() without step= stays there; pass smaller steps"
-        self._complaints.report(Diagnostic("last_step", "", message))
+        self._diagnostics.report(Diagnostic("last_step", "", message))
         return STEP_MAX
 
     def _count_from(self, step: int) -> None:
@@ -340,7 +340,7 @@ class Recorder(LoopCalls):
         """Return True if a key exceeds the limit, and count it, without a message for each: there may be millions."""
         if len(self._keys) < self._bounds.keys_max or key in self._keys:  # safeguard: keys-bounded
             return False
-        self._complaints.report_too_many_keys(key, self._bounds.keys_max)
+        self._diagnostics.report_too_many_keys(key, self._bounds.keys_max)
         return True
 
     # -- phases and steps --
@@ -351,7 +351,7 @@ class Recorder(LoopCalls):
             message = f"phase {key!r:.60} has {size} bytes, the limit is {KEY_BYTES_MAX}; give it a shorter name"
             if not key:
                 message = "a phase has no name, and is not recorded; give the phase a name"
-            self._complaints.report(Diagnostic("phase_length", key[:60], message))
+            self._diagnostics.report(Diagnostic("phase_length", key[:60], message))
         elif self._register_key(key):
             phase = Phase(self._timing, key, on_host)
             return phase if on_host else self._phases.setdefault(key, phase)
@@ -395,12 +395,12 @@ class Recorder(LoopCalls):
         if torch is None or not isinstance(model, torch.nn.Module) or int(every) < 1:
             given = f"{short_repr(model)} and {short_repr(every)}"
             message = f"watch() takes a torch.nn.Module and a number of steps, not {given}"
-            self._complaints.report(Diagnostic("not_a_model", type(model).__name__, message))
+            self._diagnostics.report(Diagnostic("not_a_model", type(model).__name__, message))
         elif not self._finished and self._ensure_recording():
             self._watches = [watch for watch in self._watches if not watch.is_stopped]
             if len(self._watches) >= _WATCHES_MAX:
                 return
-            complain = self._complaints.report
+            complain = self._diagnostics.report
             self._watches.append(Watch(torch, model, int(every), clean_utf8(str(name)), self._attach, complain))
 
     def _attach(self, tensors: Sequence[Any], make: Callable[[list[float]], Mapping[str, float]]) -> None:
@@ -451,7 +451,7 @@ class Recorder(LoopCalls):
             self._next_step = min(self._top_step + 1, STEP_MAX)
             self._last_step = min(step + 1, STEP_MAX)
         except Exception as error:
-            self._complaints.report_internal_error("step", error)
+            self._diagnostics.report_internal_error("step", error)
 
     def _append_phases(self, step: int) -> None:
         timing = self._timing
@@ -506,7 +506,7 @@ class Recorder(LoopCalls):
             now = perf_counter()
             if not self._steps_per_log and self._steps.should_flush(now):
                 self._append_partial_phases(totals)  # safeguard: long-step-survives-kill
-            self._lingering.poll(now, None if self._steps_per_log else self._last_step)
+            self._stalls.poll(now, None if self._steps_per_log else self._last_step)
         finally:
             self._is_looking = False
 
@@ -524,7 +524,7 @@ class Recorder(LoopCalls):
     # -- events --
 
     def _report_internal_error(self, where: str, error: Exception) -> None:
-        self._complaints.report_internal_error(where, error)
+        self._diagnostics.report_internal_error(where, error)
 
     def _emit(self, kind: EventKind, *fields: Any, urgent: bool = False) -> None:
         if PAGE[0] != self._process:
@@ -534,4 +534,4 @@ class Recorder(LoopCalls):
             self._journal.append(payload, urgent=urgent)
         else:
             message = f"{kind.name.lower()} of {len(payload)} bytes exceeds the limit of {limit}; split it"
-            self._complaints.report(Diagnostic("event_too_large", kind.name.lower(), message))
+            self._diagnostics.report(Diagnostic("event_too_large", kind.name.lower(), message))

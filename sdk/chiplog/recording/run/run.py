@@ -91,12 +91,12 @@ class Run(Recorder):
         self._identity = settings.identity
         self._started_us = now_us()
         self._pid = os.getpid()
-        self._ending = ExitStatus()
+        self._exit_status = ExitStatus()
         self._begin_limits()
         self._finish_lock = threading.RLock()  # a signal handler may call finish() during its thread's finish()
         self._before_finish: Callable[[], None] | None = None  # of an integration, which may still log; never raises
         self._awaiting_group = settings.identity.needs_agreement
-        self._question = RunIdRendezvous(settings.identity)
+        self._rendezvous = RunIdRendezvous(settings.identity)
         self._is_inherited = not opens  # from another process: by fork or pickle
         self._disk_warned = False
         self._device: CurrentDevice | None = None  # the device that torch uses
@@ -112,40 +112,40 @@ class Run(Recorder):
             file_bytes_max=bounds.file_bytes_max,
             outbox_bytes_max=bounds.outbox_bytes_max,
             say=lambda path, size, digest: self._emit(EventKind.FILE, path, size, digest),
-            complain=lambda bad: self._complaints.report(bad),
+            complain=lambda bad: self._diagnostics.report(bad),
         )
         self._media = MediaStorage(
             self._saver.store_bytes,
             say=lambda *fields: self._emit(EventKind.MEDIA, *fields),
-            complain=lambda bad: self._complaints.report(bad),
+            complain=lambda bad: self._diagnostics.report(bad),
         )
         self._artifacts = ArtifactStorage(
-            self._saver, say=self._emit, complain=lambda bad: self._complaints.report(bad)
+            self._saver, say=self._emit, complain=lambda bad: self._diagnostics.report(bad)
         )
-        self._shared = ConfigPublisher(
+        self._config_publisher = ConfigPublisher(
             self._emit,
-            lambda bad: self._complaints.report(bad),
+            lambda bad: self._diagnostics.report(bad),
             self._report_internal_error,
             is_primary=lambda: self.is_primary,
             is_silent=lambda call: settings.mode == "disabled" or self._is_finished_warn(call),
             whole=bool(settings.config),
             event_bytes_max=bounds.event_bytes_max,
         )
-        self._config = Config(self._shared.publish_config, lambda bad: self._complaints.report(bad))
+        self._config = Config(self._config_publisher.publish_config, lambda bad: self._diagnostics.report(bad))
         self._summary = Summary(
-            self._shared.say_summary,
-            lambda bad: self._complaints.report(bad),
+            self._config_publisher.say_summary,
+            lambda bad: self._diagnostics.report(bad),
             self._logged,
             self._await_devices,
         )
         exclude_from_dynamo()
-        self._count = StepCounterFile(settings.places.local / STEPS)
+        self._step_counter = StepCounterFile(settings.places.local / STEPS)
         self._unfinished = UnfinishedRun(settings.places.local / UNFINISHED, settings.unfinished_key)
-        self._surroundings = EnvironmentCollector(
+        self._environment = EnvironmentCollector(
             lambda *told: self._emit(EventKind.NOTICE, "environment", "info", *told), os.environ, settings.launched
         )
         if settings.mode != "disabled" and opens:
-            self._count_from(self._count.load(self._identity, settings.label_given))
+            self._count_from(self._step_counter.load(self._identity, settings.label_given))
             unmet = unmet_demand(settings.places, self._identity)
             self._open()
             self._mind_demand(unmet)
@@ -213,7 +213,7 @@ class Run(Recorder):
     def _current_identity(self) -> Identity:
         self._follow_fork()
         return (
-            self._question.with_group_rank(self._identity, self._settings.label_given)
+            self._rendezvous.with_group_rank(self._identity, self._settings.label_given)
             if self._awaiting_group
             else self._identity
         )
@@ -256,7 +256,7 @@ class Run(Recorder):
             if is_interrupt(error):
                 raise
             message = f"run.dir {directory} cannot be created ({error.strerror}); {tempfile.gettempdir()} is used"
-            self._complaints.warn_once(("run_dir", ""), message)
+            self._diagnostics.warn_once(("run_dir", ""), message)
             return tempfile.gettempdir()
         return str(directory)
 
@@ -325,7 +325,7 @@ class Run(Recorder):
     def _complain(self, bad: Diagnostic) -> None:
         """Report a bad argument once, to the log and in `events`."""
         if not self._finished:  # otherwise the call itself warns that it is too late
-            self._complaints.report(bad)
+            self._diagnostics.report(bad)
 
     # -- description: the primary's is the run's --
 
@@ -349,10 +349,10 @@ class Run(Recorder):
                 return
             if not self.is_primary:
                 message = f"{what} on {self.label} stays with it: only the primary's is the run's"
-                self._complaints.report(Diagnostic("not_primary", what, f"{message}; set it where run.is_primary"))
+                self._diagnostics.report(Diagnostic("not_primary", what, f"{message}; set it where run.is_primary"))
             self._record_identity()  # safeguard: renamed-run-recorded
         except Exception as error:
-            self._complaints.report_internal_error(what, error)
+            self._diagnostics.report_internal_error(what, error)
 
     def _record_identity(self) -> None:
         """Replace the identity on the journal's head page and append it as an event."""
@@ -366,7 +366,7 @@ class Run(Recorder):
 
     def _log_any(self, data: Mapping[str, Any], step: Any) -> None:
         if self._awaiting_group:  # new keys: usually soon after init
-            self._question.poll_group(self._proposed_run_id)
+            self._rendezvous.poll_group(self._proposed_run_id)
         if self._device is None:
             self._note_device()
         super()._log_any(data, step)
@@ -387,7 +387,7 @@ class Run(Recorder):
             try:
                 self._device = current_device()
             except (RuntimeError, AssertionError, AttributeError) as error:  # a lost device: any call of torch fails
-                self._complaints.report_internal_error("log", error)
+                self._diagnostics.report_internal_error("log", error)
 
     @ignore_unknown_arguments
     @never_raises("alert")
@@ -405,7 +405,7 @@ class Run(Recorder):
         """
         if self._is_finished_warn("alert()"):
             return
-        title, level = parse_alert(title, level, self._complaints.report)
+        title, level = parse_alert(title, level, self._diagnostics.report)
         if self._alerts.allow(title, time.monotonic()):
             self._emit(EventKind.NOTICE, "alert", level, title, {"text": clean_utf8(str(text))})
 
@@ -417,7 +417,7 @@ class Run(Recorder):
         text = "" if value is None else str(value)
         for item in flatten({key: text}):  # the bounds of a text in log()
             if isinstance(item, Diagnostic):
-                self._complaints.report(item)
+                self._diagnostics.report(item)
             else:
                 self._emit(EventKind.TAG, item[0], None if value is None else item[1])
 
@@ -445,7 +445,7 @@ class Run(Recorder):
             return []
         if not self.is_primary:
             message = f"save() on {self.label} does nothing: only the primary's files are the run's"
-            self._complaints.report(Diagnostic("save_not_primary", "", f"{message}; call it where run.is_primary"))
+            self._diagnostics.report(Diagnostic("save_not_primary", "", f"{message}; call it where run.is_primary"))
             return []
         return [file.path for file in self._saver.save(path, name)]
 
@@ -588,8 +588,8 @@ class Run(Recorder):
             >>> run.define_metric("val/*", summary="max", step_metric="epoch")
             >>> run.define_metric("epoch", hidden=True)
         """
-        self._shared.define(name, summary, step_metric, hidden)
-        if self._logged.define(self._shared.summary_kind):
+        self._config_publisher.define(name, summary, step_metric, hidden)
+        if self._logged.define(self._config_publisher.summary_kind):
             self._forget_key_sets()
 
     @ignore_unknown_arguments
@@ -621,7 +621,7 @@ class Run(Recorder):
             self._finish(exit_code, FINISH_WAIT_S - (time.monotonic() - asked_at))
         except BaseException as error:
             if isinstance(error, Exception) and not is_interrupt(error):
-                self._complaints.report_internal_error("finish", error)
+                self._diagnostics.report_internal_error("finish", error)
                 return
             # Ctrl-C, or a signal handler that exits: a journal that is not sealed is retried at exit.
             self._finished = isinstance(self._journal, NullJournal)
@@ -634,8 +634,8 @@ class Run(Recorder):
             return
         self._awaiting_group = False  # a signal handler that finishes the run does not wait a second time
         try:
-            self._question.poll_group(self._proposed_run_id)
-            agreed = self._question.take_answer(_ASK_WAIT_S)
+            self._rendezvous.poll_group(self._proposed_run_id)
+            agreed = self._rendezvous.take_answer(_ASK_WAIT_S)
             if agreed is not None and not self._finished:
                 self._adopt_identity(agreed)
         finally:
@@ -644,13 +644,13 @@ class Run(Recorder):
     def _finish(self, exit_code: int, wait_s: float) -> None:
         begun = time.monotonic()
         self._key_sets = {}  # later calls of log() take the slow path, which warns
-        run_all(self._shutdown_steps(exit_code), lambda error: self._complaints.report_internal_error("finish", error))
-        last, journal = self._ending.event(), self._journal
+        run_all(self._shutdown_steps(exit_code), lambda error: self._diagnostics.report_internal_error("finish", error))
+        last, journal = self._exit_status.event(), self._journal
         try:
             if isinstance(journal, Journal):
                 journal.seal(last, self._warn_after_finish)
                 left_s = max(0.0, wait_s - (time.monotonic() - begun))
-                close(journal, self._sender, self._complaints, left_s, is_open=self._ending.is_open)
+                close(journal, self._sender, self._diagnostics, left_s, is_open=self._exit_status.is_open)
             elif last is not None:
                 journal.append(last, urgent=True)
         finally:
@@ -661,43 +661,43 @@ class Run(Recorder):
     def _shutdown_steps(self, exit_code: int) -> Iterator[Callable[[], object]]:
         """Yield the steps before the last event, in order."""
         yield self._end_capture
-        yield self._question.close
+        yield self._rendezvous.close
         yield self._steps.stop
         for watch in self._watches:
             yield watch.stop
         yield self._append_last_phases
-        yield lambda: self._later.close(_DEVICE_WAIT_S, "values on a device: not copied when the run finished")
-        yield self._shared.publish_hashes
+        yield lambda: self._deferred.close(_DEVICE_WAIT_S, "values on a device: not copied when the run finished")
+        yield self._config_publisher.publish_hashes
         if not self._is_inherited:
-            yield lambda: self._count.save(self._count_to_keep, is_last=True)
+            yield lambda: self._step_counter.save(self._count_to_keep, is_last=True)
             yield lambda: self._note_whether_finished(exit_code)
             yield self._collect_environment
-            yield self._surroundings.stop
-        yield self._complaints.emit_counts
+            yield self._environment.stop
+        yield self._diagnostics.emit_counts
         yield lambda: self._tell_suppressed(None)
-        yield lambda: self._ending.set_exit_code(exit_code)
+        yield lambda: self._exit_status.set_exit_code(exit_code)
 
     def _mark_exit(self, error: BaseException) -> None:
         """Set the exception that ends this process, unless a failure is set."""
         code, reason = exit_status_of(error)
-        if code and not self._ending.is_failed and not self._finished:
-            self._ending.set_failed(reason, code, cause_of(error))
+        if code and not self._exit_status.is_failed and not self._finished:
+            self._exit_status.set_failed(reason, code, cause_of(error))
             if detail := failure_detail(error):  # at once: a process that hangs at exit never emits its state
                 self._emit_notice("traceback", reason, detail)
 
     def _mark_end_of_command(self, exit_code: int, reason: str) -> None:
         """Set how the command of a launcher ended. exit_code: -n for signal n."""
         if exit_code < 0:
-            self._ending.set_killed(reason, -exit_code)
+            self._exit_status.set_killed(reason, -exit_code)
         elif exit_code:
-            self._ending.set_failed(reason, exit_code, EndCause.EXIT_STATUS)
+            self._exit_status.set_failed(reason, exit_code, EndCause.EXIT_STATUS)
 
     def _leave(self) -> None:
         """Note that this process exits although its code did not return and no hook saw a reason."""
         settings, journal = self._settings, self._journal
         has_agent_here = settings.agent_address in (None, settings.places.agent_address)
         is_on_disk = isinstance(journal, Journal) and journal.directory is not None
-        self._ending.leave_open(is_adopted=is_on_disk and has_agent_here)
+        self._exit_status.leave_open(is_adopted=is_on_disk and has_agent_here)
 
     def _note_thread(self, name: str, error: BaseException) -> None:
         """Emit a notice of an exception that ended a thread. The process and the run continue."""
@@ -711,7 +711,7 @@ class Run(Recorder):
             if not self._finished:
                 self._emit(EventKind.NOTICE, notice, level, clean_utf8(message), dict(detail), urgent=True)
         except Exception as error:
-            self._complaints.report_internal_error(notice, error)
+            self._diagnostics.report_internal_error(notice, error)
 
     def _emit_record(
         self, kind: str, level: str, template: str, describe: Callable[[], tuple[str, dict[str, Any]]]
@@ -761,7 +761,7 @@ class Run(Recorder):
             self._say_line,
             lambda *notice: self._emit(EventKind.NOTICE, "console_lost", "warning", *notice, urgent=True),
             lambda: not getattr(self._journal, "is_under_pressure", False),
-            lambda message: self._complaints.warn_once(("console", ""), message),
+            lambda message: self._diagnostics.warn_once(("console", ""), message),
             journal.directory if isinstance(journal, Journal) else None,
             is_supervised=self._sender is not None and self._sender.is_running,
         )
@@ -786,7 +786,7 @@ class Run(Recorder):
             self._settings.bounds,
             info,
             self._started_us,
-            lambda message: self._complaints.warn_once(("disk", ""), message),
+            lambda message: self._diagnostics.warn_once(("disk", ""), message),
         )
         self._disk_warned = not on_disk
         self._journal.on_append_in_child = self._append_in_child
@@ -799,8 +799,8 @@ class Run(Recorder):
             agent_address=self._settings.agent_address,
             online=self._settings.mode != "offline",
             on_tick=self._tick,
-            warn=lambda message: self._complaints.warn_once(("sender", message[:20]), message),
-            must_hurry=lambda: self._later.is_used or self._question.expects_group,
+            warn=lambda message: self._diagnostics.warn_once(("sender", message[:20]), message),
+            must_hurry=lambda: self._deferred.is_used or self._rendezvous.expects_group,
         )
         if may_start_threads():  # safeguard: early-child-starts-no-thread
             self._sender.start()
@@ -810,23 +810,23 @@ class Run(Recorder):
         """Run by the sender thread at every interval."""
         if self._finished:
             return
-        if statistics := self._looking.poll(time.monotonic()):
+        if statistics := self._torch_poller.poll(time.monotonic()):
             self._append_resolved(self._last_step, now_us(), statistics)
         self._poll_open_step()
         self._poll_disk_and_group()
-        self._shared.publish_hashes(time.monotonic())
-        self._count.save(self._count_to_keep)
+        self._config_publisher.publish_hashes(time.monotonic())
+        self._step_counter.save(self._count_to_keep)
         self._note_unfinished()
         self._collect_environment()
         if self._console is not None:
             self._console.tick()
-        self._complaints.emit_counts(time.monotonic())
+        self._diagnostics.emit_counts(time.monotonic())
         self._tell_suppressed(time.monotonic())
 
     def _collect_environment(self) -> None:
         settings = self._settings
         if self.is_primary and not self._disk_warned and settings.mode != "disabled" and settings.records_environment:
-            self._surroundings.start()
+            self._environment.start()
 
     def _poll_disk_and_group(self) -> None:
         """Report disk errors, and ask torch.distributed for what the launcher did not set."""
@@ -834,11 +834,11 @@ class Run(Recorder):
         if isinstance(journal, Journal) and journal.disk_error is not None and not self._disk_warned:
             self._disk_warned = True
             message = f"journal cannot grow on disk: {journal.disk_error}; events are kept in memory, bounded"
-            self._complaints.warn_once(("disk", ""), message)
+            self._diagnostics.warn_once(("disk", ""), message)
             self._emit(EventKind.NOTICE, "journal_memory", "warning", message, {})
         if self._awaiting_group:
-            self._question.poll_group(self._proposed_run_id)
-            if (agreed := self._question.take_answer()) is not None:
+            self._rendezvous.poll_group(self._proposed_run_id)
+            if (agreed := self._rendezvous.take_answer()) is not None:
                 self._adopt_identity(agreed)
         if self._device != self._told_device:  # safeguard: device-recorded-once-known
             self._record_identity()
@@ -856,16 +856,16 @@ class Run(Recorder):
                 store(settings.places, self._identity.launch_cache_key, agreed.run_id)
             except OSError as error:
                 message = f"the run ID cannot be stored for restarted ranks: {error}; they ask the other ranks"
-                self._complaints.warn_once(("launches", ""), message)
+                self._diagnostics.warn_once(("launches", ""), message)
         name = None if agreed.name is None else safe_name("label", agreed.name, NAME_CHARS_MAX)[0]
         given = {"label_given": settings.label_given, "primary_given": settings.primary_given}
         known = with_group(self._identity, agreed.rank, agreed.world_size, agreed.run_id, name, **given)
         if (known.run_id, known.label) != (self.id, self._identity.label):  # logged events keep their steps
-            self._count_from(self._count.load(known, settings.label_given))
+            self._count_from(self._step_counter.load(known, settings.label_given))
         self._identity = known
         self._record_identity()
         if self.is_primary and not self._finished:
-            self._shared.publish_config(self.config)
+            self._config_publisher.publish_config(self.config)
 
     def _mind_demand(self, unmet: str | None) -> None:
         """Warn once per launch that the run is stored under another ID: from local files, else from the collector."""
@@ -875,7 +875,7 @@ class Run(Recorder):
 
         def warn(message: str) -> None:
             if not self._finished:
-                self._complaints.warn_once(("resume", ""), message)
+                self._diagnostics.warn_once(("resume", ""), message)
 
         if unmet is not None:
             warn(unmet)
@@ -887,7 +887,7 @@ class Run(Recorder):
         identity = self._identity
         if (
             not identity.joined_existing_run
-            and not self._count.is_refused
+            and not self._step_counter.is_refused
             and (identity.primary or identity.local_rank == 0)
         ):
             places, journal = self._settings.places, self._journal
@@ -896,9 +896,9 @@ class Run(Recorder):
             self._unfinished.note(identity.run_id, identity.launch, parent / producer)
 
     def _note_whether_finished(self, exit_code: int) -> None:
-        if exit_code or not self._ending.is_normal:
+        if exit_code or not self._exit_status.is_normal:
             self._note_unfinished()
-        elif self._identity.primary and not self._count.is_refused:  # safeguard: finished-run-not-resumed
+        elif self._identity.primary and not self._step_counter.is_refused:  # safeguard: finished-run-not-resumed
             self._unfinished.clear(self._identity.run_id)
 
     # -- fork --
@@ -919,7 +919,7 @@ class Run(Recorder):
         _capturing.clear()
         # To destroy these could change the parent's files, and CUDA ends a child that destroys its parent's events.
         # safeguard: fork-destroys-no-marks
-        never_destroy((self._journal, self._sender, self._later, self._devices, self._timing.forget()))
+        never_destroy((self._journal, self._sender, self._deferred, self._devices, self._timing.forget()))
         self._begin_devices()
         self._sender = None
         self._awaiting_group = False  # the visible group is the parent's
@@ -934,11 +934,11 @@ class Run(Recorder):
         self._first_step_phases.clear()
         self._logged.reset()
         self._begin_count()  # the label is new
-        self._count = StepCounterFile(
+        self._step_counter = StepCounterFile(
             self._settings.places.local / STEPS
         )  # never loaded: no later process uses a child's label
-        self._complaints = Diagnostics(self._emit)
-        self._shared.reset_after_fork()
+        self._diagnostics = Diagnostics(self._emit)
+        self._config_publisher.reset_after_fork()
         unheard = isinstance(self._journal, LazyJournal)
         self._identity = for_forked_child(self._identity, os.getpid(), self._pid if unheard else None)
         self._pid = os.getpid()

@@ -75,27 +75,29 @@ class RunRows:
     def __enter__(self) -> "RunRows":
         import duckdb
 
-        self._opened = OpenDirectory(self.directory)
-        spilled = self._opened.place("spilled")
+        self._directory = OpenDirectory(self.directory)
+        spilled = self._directory.place("spilled")
         self._local = duckdb.connect(config={"memory_limit": f"{_MEMORY_BYTES >> 20}MiB", "temp_directory": spilled})
         self._n_rows = {name: self._count(name) for name in TABLES}
         return self
 
     def __exit__(self, *_: object) -> None:
         self._local.close()
-        self._opened.close()
+        self._directory.close()
 
     def keys(self, *tables: str) -> list[str]:
         """Return the names under which values of some tables were logged, in their order."""
         found: set[str] = set()
         for name in filter(self._n_rows.get, tables):
-            query = f"SELECT DISTINCT key FROM {self._opened.rows(f'{name}.parquet')}"
+            query = f"SELECT DISTINCT key FROM {self._directory.rows(f'{name}.parquet')}"
             found |= {key for (key,) in self._local.execute(query).fetchall()}
         return sorted(found)
 
     def has_restarts(self) -> bool:
         """Return True if a label has more than one attempt."""
-        [(last,)] = self._local.execute(f"SELECT max(attempt) FROM {self._opened.rows('producers.parquet')}").fetchall()
+        [(last,)] = self._local.execute(
+            f"SELECT max(attempt) FROM {self._directory.rows('producers.parquet')}"
+        ).fetchall()
         return bool(last)
 
     def calls(self, *tables: str) -> Iterator[LogCall]:
@@ -114,7 +116,7 @@ class RunRows:
     def _count(self, name: str) -> int:
         if not (self.directory / f"{name}.parquet").exists():
             return 0
-        [(n,)] = self._local.execute(f"SELECT count(*) FROM {self._opened.rows(f'{name}.parquet')}").fetchall()
+        [(n,)] = self._local.execute(f"SELECT count(*) FROM {self._directory.rows(f'{name}.parquet')}").fetchall()
         return int(n)
 
     def _rows(self, name: str) -> Iterator[tuple[Any, ...]]:
@@ -123,7 +125,7 @@ class RunRows:
         cursor = self._local.cursor()  # several tables are read side by side
         cursor.execute(
             f"SELECT label, attempt, producer, seq, step, epoch_us(ts), key, {columns} "
-            f"FROM {self._opened.rows(f'{name}.parquet')} ORDER BY label, attempt, producer, seq, key"
+            f"FROM {self._directory.rows(f'{name}.parquet')} ORDER BY label, attempt, producer, seq, key"
         )
         while rows := cursor.fetchmany(_FETCHED_ROWS):
             yield from rows if make is None else ((*row[:7], make(*row[7:])) for row in rows)

@@ -58,7 +58,7 @@ def test_a_job_is_a_run_with_its_config(module: Any, monkeypatch: pytest.MonkeyP
     assert notices == [("output_dir", "/out", {"overrides": ["lr=0.5"], "job": 0}, "info")]
     report.on_job_end(config_of("RUN"), SimpleNamespace(_return_value=1, status=SimpleNamespace(name="COMPLETED")))
     assert run._finished
-    assert not run._ending.is_failed
+    assert not run._exit_status.is_failed
 
 
 def test_jobs_of_a_multirun_are_runs_of_one_group(module: Any) -> None:
@@ -78,7 +78,7 @@ def test_a_job_that_raises_has_failed(module: Any) -> None:
     run = opened()
     error = ValueError("fails")
     report.on_job_end(config_of("RUN"), SimpleNamespace(_return_value=error, status=SimpleNamespace(name="FAILED")))
-    assert run._ending.is_failed
+    assert run._exit_status.is_failed
 
 
 def test_a_config_without_hydra_is_one_line(module: Any, caplog: pytest.LogCaptureFixture) -> None:

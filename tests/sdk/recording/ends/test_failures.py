@@ -179,7 +179,8 @@ def handler(number, frame):
         raise KeyboardInterrupt
 signal.signal(signal.SIGUSR1, handler)
 owner, name = {
-    "asking": (run._question, "take_answer"), "steps": (run._steps, "stop"), "report": (run._complaints, "emit_counts"),
+    "asking": (run._rendezvous, "take_answer"), "steps": (run._steps, "stop"),
+    "report": (run._diagnostics, "emit_counts"),
     "sending": (run._sender, "stop"),
 }[where]
 run._awaiting_group, run._identity = True, replace(run._identity, needs_agreement=True)

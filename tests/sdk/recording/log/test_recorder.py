@@ -317,7 +317,7 @@ def test_what_is_logged_beside_a_finish_is_kept_or_said_to_be_refused(run, offli
     run.log({"x": 1.0})
     events = offline()
     assert events[-1].kind == EventKind.STATE
-    assert len(numbers(events)) + run._complaints.counts["after_finish"] == n_logged + 1
+    assert len(numbers(events)) + run._diagnostics.counts["after_finish"] == n_logged + 1
     assert [record.getMessage() for record in caplog.records] == [
         "chiplog: log() after finish() of r is not recorded; call init() again"
     ]

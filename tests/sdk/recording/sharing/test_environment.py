@@ -19,7 +19,7 @@ run = chiplog.init(run_id="r", label=sys.argv[1], primary=sys.argv[1] == "rank0"
 run.log({"x": 1.0})
 run._collect_environment()  # as each tick of the sender does
 end = time.monotonic() + 120
-while run._surroundings._thread is not None and run._surroundings._thread.is_alive() and time.monotonic() < end:
+while run._environment._thread is not None and run._environment._thread.is_alive() and time.monotonic() < end:
     time.sleep(0.05)
 run.finish()
 try:
