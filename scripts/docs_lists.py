@@ -220,6 +220,19 @@ def decision_table(folder: str = "", heading: str = "##") -> str:
     return "\n\n".join(parts)
 
 
+LOG_BYTES, DATABASE_BYTES = 10.5, 13.5  # of a value: tests/bench/README.md
+
+
+def sizing_table() -> str:
+    """Return a table of the disk space that trainings of several sizes need in a day."""
+    lines = ["| ranks | metrics | per second | values per second | GB a day |", "|---|---|---|---|---|"]
+    for ranks, metrics, rate in ((8, 20, 1), (64, 20, 1), (64, 50, 5), (512, 20, 1), (512, 50, 5), (4096, 20, 1)):
+        values = ranks * metrics * rate
+        gigabytes = values * 86_400 * (LOG_BYTES + DATABASE_BYTES) / 1e9
+        lines.append(f"| {ranks:,} | {metrics} | {rate} | {values:,} | {gigabytes:.{0 if gigabytes >= 10 else 1}f} |")
+    return "\n".join(lines)
+
+
 def reads_table() -> str:
     """Return a table of the functions with which the page and the commands ask, from their docstrings."""
     folder = Path(ROOT, "sdk", "chiplog_client", "reads")
