@@ -102,3 +102,40 @@ def test_a_view_that_is_ready_late_does_not_replace_the_one_that_was_opened_afte
         page.evaluate("fetch('api/words')")  # after the answers that were held
     expect(page.get_by_label("Filter runs")).to_have_count(0)
     expect(page.get_by_label("SQL query")).to_be_visible()
+
+
+def test_a_view_that_is_closed_while_it_starts_asks_and_follows_nothing(site: Site, page: Page) -> None:
+    """What it begins after its end: a request, a timer, a listener, a change of the database."""
+    site.visit(page, "#/sql")
+    begun = page.evaluate(
+        """async () => {
+            const { View } = await import("./static/js/views/view.js");
+            const view = new View();
+            const begun = [];
+            const isNewest = view.begin("answer");
+            view.close();
+            view.atEnd(() => begun.push("end"));
+            view.later("control", 0, () => begun.push("timer"));
+            view.listen(window, "resize", () => begun.push("listener"));
+            view.follow(() => begun.push("change")).changed();
+            const asked = await view.ask("info").catch(({ name }) => name);
+            view.fail(new Error("a notice"));
+            dispatchEvent(new Event("resize"));
+            await new Promise((then) => setTimeout(then, 100));
+            return [...begun, asked, isNewest(), document.getElementById("notice").textContent];
+        }"""
+    )
+    assert begun == ["end", "AbortError", False, ""]
+
+
+def test_an_older_request_of_a_view_knows_that_another_one_for_the_same_has_begun(site: Site, page: Page) -> None:
+    site.visit(page, "#/sql")
+    found = page.evaluate(
+        """async () => {
+            const { View } = await import("./static/js/views/view.js");
+            const view = new View();
+            const [first, other, second] = ["lines", "table", "lines"].map((what) => view.begin(what));
+            return [first(), other(), second()];
+        }"""
+    )
+    assert found == [False, True, True]

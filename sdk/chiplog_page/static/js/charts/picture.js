@@ -11,7 +11,7 @@ const NAME_CHARS = 13; // of a name at the left
 /**
  * A subclass has
  *   hint: what a reader may do; isEmpty: whether there is nothing to paint; height: of the whole, in pixels of CSS
- *   placeAt(x, y): what is there, null for nothing; describe(place): in words; moved(event): the place after an arrow key
+ *   placeAt(x, y): the place there, null for none; describe(place): in words; moved(event): the place after an arrow key
  *   choose(place): after a click or Enter; span(from, to), or box({x, y}): after a drag, see `dragRange`
  *   paint(context, style, ratio): the picture in pixels of CSS; paintMarks(context, style): what is above it
  *   drawLegend()
