@@ -25,6 +25,8 @@ NOT_HERE = {
     "sdk/chiplog_cli/commands/care/where.py",  # a recipe of CONTRIBUTING.md makes these
     "tests/sdk/cli/commands/care/test_where.py",
     "schemas/vectors/v1/event-note.bin",
+    "sdk/chiplog_page/static/js/views/run/notes.js",
+    "tests/page/test_notes.py",
     "tests/system_tests/test_core",  # of W&B's own repository
 }
 
