@@ -1,8 +1,8 @@
 """Distinguish an exception that a signal handler raised inside chiplog from one of chiplog or of a value's method.
 
 A time-out is an ordinary exception: `signal.alarm` and a handler that raises TimeoutError. It belongs to the training,
-so every `except` in a call from the training checks this first. CPython calls a handler with the signal's number and
-the frame that it interrupts: no other function gets that frame.
+so every `except` in a call from the training leaves it out by `unless_interrupt`. CPython calls a handler with the
+signal's number and the frame that it interrupts: no other function gets that frame.
 
 Calls that are made once and contain many `except` clauses defer the handlers until they are done.
 """
@@ -14,8 +14,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar
 
+_E = TypeVar("_E", bound=BaseException)
 _UNWRAP_MAX = 8  # partials within partials
 
 
@@ -38,6 +39,15 @@ def is_interrupt(error: BaseException, caller: FrameType | None = None) -> bool:
                 return True
         outer, traceback = frame, traceback.tb_next
     return False
+
+
+def unless_interrupt(*kinds: type[_E]) -> tuple[type[_E], ...]:
+    """Return what an `except` clause catches: these kinds, or nothing if a signal handler raised the exception.
+
+    For the clause itself, `except unless_interrupt(OSError):`. It is evaluated only when there is an exception.
+    """
+    error = sys.exception()
+    return () if isinstance(error, kinds) and is_interrupt(error) else kinds
 
 
 def raise_interrupt(error: BaseException) -> None:

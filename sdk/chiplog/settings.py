@@ -16,7 +16,7 @@ from chiplog.safety.foreign_names import is_stand_in
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.torch.current_device import CurrentDevice
 from chiplog_schemas._version import __version__
-from chiplog_schemas.interrupts import is_interrupt, raise_interrupt
+from chiplog_schemas.interrupts import raise_interrupt, unless_interrupt
 from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_MIN_S
 from chiplog_schemas.model.events import ProducerIdentity
@@ -143,9 +143,8 @@ def flag(name: str, given: Any) -> tuple[bool | None, Diagnostic | None]:
         for value, words in _FLAG_WORDS.items():
             if word in words:
                 return value, None
-    except Exception as error:  # whatever the comparison of a foreign type raises
-        if is_interrupt(error):
-            raise
+    except unless_interrupt(Exception):  # whatever the comparison of a foreign type raises
+        pass
     message = f"{name}={short_repr(given)} is neither true nor false; its default is used, so give one of"
     return None, Diagnostic("bad_argument", name, f"{message} True, False, 1, 0, yes, no, on, off")
 

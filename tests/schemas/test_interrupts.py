@@ -14,7 +14,7 @@ import chiplog
 from chiplog.integrations import wandb
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.values.metrics import Histogram, flatten
-from chiplog_schemas.interrupts import handlers_held, is_interrupt, raise_interrupt
+from chiplog_schemas.interrupts import handlers_held, is_interrupt, raise_interrupt, unless_interrupt
 from tests.support.safeguard import proves
 
 N_INITS = 40
@@ -81,6 +81,23 @@ def interrupted() -> None:
 def test_what_a_handler_raises_is_an_interrupt_wherever_it_comes(handled) -> None:
     with pytest.raises(Exception) as caught:
         interrupted()
+    assert is_interrupt(caught.value)
+
+
+def test_a_clause_catches_its_kinds_unless_a_handler_raised_the_exception(handled) -> None:
+    def caught_in(call, *kinds) -> bool:
+        try:
+            call()
+        except unless_interrupt(*kinds) as error:
+            assert isinstance(error, kinds)
+            return True
+        return False
+
+    assert caught_in(lambda: {}["absent"], KeyError, ValueError)
+    with pytest.raises(KeyError):
+        caught_in(lambda: {}["absent"], ValueError)
+    with pytest.raises((TimeoutError, ValueError)) as caught:
+        caught_in(interrupted, Exception)
     assert is_interrupt(caught.value)
 
 

@@ -20,7 +20,7 @@ from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.settings import clean_name
 from chiplog.values.artifact_value import LATEST, ArtifactEntry, ArtifactError, ArtifactPlace, ArtifactValue
 from chiplog.values.media_value import Content, MediaValue
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 from chiplog_schemas.limits import NAME_CHARS_MAX
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ def _kept(method: "Callable[Concatenate[Artifact, _P], None]") -> "Callable[Conc
     def wrapper(self: "Artifact", *given: _P.args, **named: _P.kwargs) -> None:
         try:
             method(self, *given, **named)
-        except Exception as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception) as error:
             value = next(iter((*given, *named.values())), "")
             self._note_problem(f"{method.__name__}({short_repr(value)}) failed: {error_text(error)}")
 
@@ -94,9 +92,7 @@ class Artifact(ArtifactValue):
             return given
         try:
             path = os.fsdecode(given)
-        except TypeError as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(TypeError):
             artifact = cls(name or "unnamed", type or "unspecified")
             artifact._note_problem(f"is made of {short_repr(given)}, which is not a path or an Artifact")
             return artifact
@@ -205,9 +201,7 @@ class Artifact(ArtifactValue):
         try:
             path = os.path.join(self._new_directory(), "file")
             file: Any = open(path, mode.replace("x", "w"), encoding=encoding)  # noqa: SIM115  # closed below
-        except (OSError, ValueError) as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(OSError, ValueError) as error:
             self._note_problem(f"new_file({name!r:.80}) failed: {error_text(error)}")
             yield io.BytesIO() if "b" in str(mode) else io.StringIO()
             return
@@ -222,9 +216,7 @@ class Artifact(ArtifactValue):
         try:
             link = os.path.join(self._new_directory(), os.path.basename(source))
             os.link(os.path.realpath(source), link)
-        except OSError as error:  # it is not there, or on another file system
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(OSError):  # it is not there, or on another file system
             return source
         return link
 
@@ -415,9 +407,7 @@ class Artifact(ArtifactValue):
         """Return a name or an alias without slashes and colons, within the limit."""
         try:
             given = clean_utf8(str(text))
-        except Exception as error:  # a foreign object may raise anything
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception):  # a foreign object may raise anything
             given = ""
         cleaned, faults = clean_name(given.replace(":", "_"), NAME_CHARS_MAX)
         faults = ", ".join([*filter(None, [faults]), *(["a colon"] if ":" in given else [])])

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from chiplog.values.artifact_value import ArtifactEntry
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 
 
 def local_path(reference: str) -> str | None:
@@ -43,8 +43,6 @@ def _entry(uri: str, name: str, path: str, checksum: bool, complain: Callable[[s
                 size = file.tell()
         else:
             size = os.stat(path).st_size
-    except OSError as error:
-        if is_interrupt(error):
-            raise
+    except unless_interrupt(OSError) as error:
         complain(f"has the reference {uri:.200} that cannot be read: {error.strerror}; it has no checksum")
     return ArtifactEntry(name, reference=uri, size=size, sha256=digest)

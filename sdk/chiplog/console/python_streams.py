@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import Any, TextIO
 
 from chiplog.console.lines import LineSplitter
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINES_PER_S
 from chiplog_schemas.rate_limit import TokenBucket
 
@@ -70,9 +70,7 @@ class TeeStream:
         try:
             for line in self._lines.feed(text, time.monotonic()):
                 self._on_line(line)
-        except Exception as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception):
             self._on_line = None  # telemetry must never break print()
 
     def __getattr__(self, name: str) -> Any:

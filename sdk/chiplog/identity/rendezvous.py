@@ -20,7 +20,7 @@ from typing import Any
 from chiplog.identity.identity import Identity, with_group
 from chiplog.safety.background_threads import start_thread
 from chiplog_schemas.backoff import Backoff
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 
 _KEY = "chiplog/run_id"
 PROPOSAL_FIRM, _NEW = "firm:", "new:"
@@ -83,10 +83,8 @@ class RunIdRendezvous:
                 self._answered.clear()
                 # safeguard: agreement-in-own-thread
                 is_asked = start_thread(self._exchange_in_thread, *found, candidate, name="chiplog-agreement")
-        except (AttributeError, RuntimeError, ValueError) as error:
-            if is_interrupt(error):
-                raise
-            # Otherwise another thread is destroying the group: the next poll retries.
+        except unless_interrupt(AttributeError, RuntimeError, ValueError):
+            pass  # another thread is destroying the group: the next poll retries
         finally:
             if not is_asked:
                 self._is_asking = False

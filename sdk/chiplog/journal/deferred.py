@@ -13,7 +13,7 @@ from typing import Protocol
 
 from chiplog.journal.event_sink import EventSink
 from chiplog.journal.journal import Journal
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 
 _LOOK_AGAIN_S = 0.001  # poll interval while finish() waits for a device
 
@@ -115,18 +115,14 @@ class DeferredEvents:
     def _is_ready(self, entry: DeferredEvent) -> bool:
         try:
             return entry.is_ready()
-        except Exception as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception):
             return True  # its device has failed: reading it reports why
 
     def _resolve(self, entries: deque[DeferredEvent]) -> None:
         entry = entries[0]
         try:
             entry.append()
-        except Exception as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception) as error:
             self._failed(error)
             self.lose("values on a device: could not be read")
         with self._lock:

@@ -24,7 +24,7 @@ from chiplog.journal.appender import NO_MEMORY, Appender
 from chiplog.journal.segment import HeadPage, Segment, find_offset, split_at
 from chiplog.safety.process_number import PAGE, process_number
 from chiplog_schemas.clock import now_us
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 from chiplog_schemas.limits import (
     FILES_LOOK_S,
     FILES_TOUCH_S,
@@ -421,9 +421,7 @@ class Journal(Appender):
         if directory is not None:
             try:
                 segment = Segment(directory / segment_name(next(self._ordinals)), size)
-            except OSError as error:
-                if is_interrupt(error):  # safeguard: timeout-is-no-disk-error
-                    raise
+            except unless_interrupt(OSError) as error:  # safeguard: timeout-is-no-disk-error
                 self.disk_error = self.last_disk_error = error
                 self._disk_again_at = time.monotonic() + _DISK_AGAIN_S
             else:
@@ -434,9 +432,7 @@ class Journal(Appender):
                 return None
         try:
             return Segment(None, size)
-        except OSError as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(OSError):
             return None  # the system is out of memory
 
     @staticmethod
@@ -464,9 +460,8 @@ class Journal(Appender):
         if self.is_own and not lock.is_there:
             try:
                 lock.renew()  # safeguard: rank-makes-lock-again
-            except OSError as error:  # the directory is gone, or the disk rejects writes: retry at the next check
-                if is_interrupt(error):
-                    raise
+            except unless_interrupt(OSError):
+                pass  # the directory is gone, or the disk rejects writes: retry at the next check
 
     # -- head page --
 

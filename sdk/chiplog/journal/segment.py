@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chiplog.safety.process_number import process_number
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import is_interrupt, unless_interrupt
 from chiplog_schemas.process.descriptors import OwnedDescriptor, map_file
 from chiplog_schemas.storage.journal_dir import (
     ACKED,
@@ -52,9 +52,7 @@ class Segment:
             try:
                 self.memory = mmap.mmap(-1, size)
                 self._prefault()
-            except OSError as error:  # too many mappings: small blocks come from the heap
-                if is_interrupt(error):
-                    raise
+            except unless_interrupt(OSError):  # too many mappings: small blocks come from the heap
                 self.memory = bytearray(size)
             return
         opened = OwnedDescriptor(_open_new(path, os.O_EXCL))
@@ -75,9 +73,7 @@ class Segment:
     def _prefault(self) -> None:
         try:
             self.memory.madvise(_MADV_POPULATE_WRITE)
-        except (OSError, ValueError) as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(OSError, ValueError):
             for offset in range(0, self.size, mmap.PAGESIZE):  # an older kernel: touch each page by hand
                 self.memory[offset] = 0
 
@@ -109,9 +105,8 @@ class Segment:
         if self.path is not None:
             try:
                 os.unlink(self.path)
-            except OSError as error:  # a read-only disk, or removed by hand: the quota counts it as removed
-                if is_interrupt(error):
-                    raise
+            except unless_interrupt(OSError):  # a read-only disk, or removed by hand: the quota counts it as removed
+                pass
 
 
 class HeadPage:

@@ -18,7 +18,7 @@ from chiplog.journal.reachability import Reason, probe
 from chiplog.safety.process_number import may_start_threads
 from chiplog_schemas.addresses import check_connect
 from chiplog_schemas.backoff import Backoff
-from chiplog_schemas.interrupts import handlers_held, is_interrupt
+from chiplog_schemas.interrupts import handlers_held, unless_interrupt
 from chiplog_schemas.limits import FINISH_WAIT_S, KIB, SEND_INTERVAL_S, SEND_INTERVAL_SLOW_S
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.process.daemon import STARTING_S, has_collector, start_daemon_once
@@ -121,9 +121,7 @@ class SenderThread:
         try:
             with handlers_held():  # as in start_thread()
                 self._thread.start()
-        except RuntimeError as error:  # safeguard: journal-needs-no-thread
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(RuntimeError) as error:  # safeguard: journal-needs-no-thread
             return error
         return None
 

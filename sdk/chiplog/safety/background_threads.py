@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from chiplog_schemas.interrupts import handlers_held, is_interrupt
+from chiplog_schemas.interrupts import handlers_held, unless_interrupt
 
 EXIT_WAIT_S = 0.5  # for all: native calls are short; a thread that waits for a network is in ZeroMQ, which is safe
 is_exiting = threading.Event()  # set at exit: threads use it for their waits
@@ -30,9 +30,7 @@ def start_thread(target: Callable[..., object], *args: Any, name: str) -> bool:
         with handlers_held():  # Thread.start() makes a KeyError of what a handler raises in it, of a thread that runs
             thread.start()
             _threads[:] = [other for other in _threads if other.is_alive()] + [thread]
-    except RuntimeError as error:
-        if is_interrupt(error):
-            raise
+    except unless_interrupt(RuntimeError):
         return False
     return True
 

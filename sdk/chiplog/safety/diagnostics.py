@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chiplog.safety.text import clean_utf8
-from chiplog_schemas.interrupts import is_interrupt, raise_interrupt
+from chiplog_schemas.interrupts import raise_interrupt, unless_interrupt
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.once import OnceLogger
 
@@ -111,7 +111,5 @@ def error_text(error: BaseException) -> str:
     """Return the text of an exception; its type if str() raises."""
     try:
         return clean_utf8(str(error))[:1000]
-    except Exception as fault:
-        if is_interrupt(fault):
-            raise
+    except unless_interrupt(Exception):
         return f"<{type(error).__name__}>"

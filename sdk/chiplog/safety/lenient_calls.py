@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.text import clean_utf8, short_repr
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -57,9 +57,7 @@ def ignore_unknown_arguments(call: Callable[_P, _R]) -> Callable[_P, _R]:
     def wrapper(*given: _P.args, **named: _P.kwargs) -> _R:
         try:
             declared.bind(*given, **named)
-        except TypeError as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(TypeError):
             return _call_with_known(call, declared, given, named)
         return call(*given, **named)
 

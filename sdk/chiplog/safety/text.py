@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 
 REPR_CHARS = 60  # of a value in a message: enough to recognise it
 
@@ -11,9 +11,7 @@ def short_repr(value: Any) -> str:
     """Return the beginning of a value's repr, or its type if repr() raises, as for an int of 10,000 digits."""
     try:
         return repr(value)[:REPR_CHARS]
-    except Exception as error:
-        if is_interrupt(error):
-            raise
+    except unless_interrupt(Exception):
         return f"<{type(value).__name__}>"
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from chiplog.native.loader import hot_path
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.dynamo import dynamo_disable
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 
 DATA, STEP, GC = "data", "step", "gc"  # phases that are always recorded; the view `data_wait` uses the first two
 
@@ -65,9 +65,7 @@ class Timing(TimingFields):
         """Return the device's mark; None if the host must time the phase."""
         try:
             return None if self.device is None else self.device.begin()
-        except Exception as error:  # from the device, which reports it to the training too
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception) as error:  # from the device, which reports it to the training too
             self._fails(error)
             return None
 
@@ -75,9 +73,7 @@ class Timing(TimingFields):
         """Record the span since its mark on the device. Return False if the host must time this phase."""
         try:
             noted = self.device is not None and self.device.end(name, mark)
-        except Exception as error:  # likewise
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception) as error:  # likewise
             self._fails(error)
             return False
         self.is_pending = self.is_pending or noted
@@ -122,9 +118,7 @@ class Timing(TimingFields):
         while self._partial:
             try:
                 number, so_far = self._partial.popitem()
-            except KeyError as error:  # the sender thread has withdrawn it
-                if is_interrupt(error):
-                    raise
+            except unless_interrupt(KeyError):  # the sender thread has withdrawn it
                 break
             last, said = (number, so_far) if number > last else (last, said)
         left = {name: seconds - said.get(name, 0.0) for name, seconds in totals.items()}
@@ -248,9 +242,7 @@ class Phase(PhaseBlock):
         """Return the phase that another thread entered last: a callback may exit what the training entered."""
         try:
             thread = next(reversed(self._opened), 0)
-        except RuntimeError as error:  # another thread has just added one
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(RuntimeError):  # another thread has just added one
             return 0, None
         return thread, self._opened.get(thread)
 

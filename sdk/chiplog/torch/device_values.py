@@ -20,7 +20,7 @@ from typing import Any
 from chiplog.journal.deferred import DeferredEvents
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.torch.backends import BACKENDS, Backend, Event
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import is_interrupt, unless_interrupt
 
 RING_BYTES = 1 << 20  # 131,072 values in flight on each device: at 20 per step, thousands of steps
 SLOTS_MAX = 1024  # calls in flight on each device: an event each
@@ -237,9 +237,7 @@ class DeviceValues:
         if ring is None:
             try:
                 ring = self._with_ring(torch, device)
-            except Exception as error:
-                if is_interrupt(error):
-                    raise
+            except unless_interrupt(Exception) as error:
                 message = f"no memory for values on {device}: {error}; log float(value)"
                 self._lose(FAILED, Diagnostic("device_values_dropped", str(device), message))
                 return

@@ -16,7 +16,7 @@ from typing import Any
 
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.dynamo import dynamo_disable
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 
 GROUPS_MAX = 32  # submodules whose norms are logged: a larger table is not readable
 _SUMMED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")  # torch has no norm for other types
@@ -70,9 +70,7 @@ class Watch:
             self._n_steps += 1
             if (self._n_steps - 1) % self._every == 0:
                 self._measure(optimizer)
-        except Exception as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception) as error:
             message = f"watch() of {self._name!r:.60} failed: {type(error).__name__} {str(error)[:200]}; it continues"
             self._complain(Diagnostic("watch_failed", self._name, message))
 

@@ -19,7 +19,7 @@ from typing import Any
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.foreign_names import is_stand_in
 from chiplog.safety.text import clean_utf8, short_repr
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 from chiplog_schemas.limits import KEY_BYTES_MAX
 
 VALUES_MAX = 100_000  # in one config: more is a data set, and reading it would delay init()
@@ -94,9 +94,7 @@ def _omegaconf_entries(value: Any, to: Any) -> Iterator[tuple[Any, Any]]:
     for key in written:
         try:
             yield key, value[key]
-        except Exception as error:  # from OmegaConf or a resolver of the user
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception):  # from OmegaConf or a resolver of the user
             yield key, written[key]
 
 
@@ -105,9 +103,7 @@ def _omegaconf_list(value: Any, to: Any) -> Iterator[Any]:
     for index, text in enumerate(written if isinstance(written, list) else []):
         try:
             yield value[index]
-        except Exception as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception):
             yield text
 
 
@@ -141,9 +137,7 @@ class _PlainConverter:
             return self._other(value, kind)
         except RecursionError:
             return self._placeholder(f"<{kind.__name__}>", "nests too deep")
-        except Exception as error:  # a foreign type may raise anything
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception) as error:  # a foreign type may raise anything
             return self._placeholder(
                 f"<{kind.__name__}>", f"cannot be read ({type(error).__name__} {_error_text(error)})"
             )
@@ -246,9 +240,7 @@ def _key(key: Any) -> str:
 def _error_text(error: Exception) -> str:
     try:
         return str(error)[:200]
-    except Exception as fault:  # an exception whose str() raises
-        if is_interrupt(fault):
-            raise
+    except unless_interrupt(Exception):  # an exception whose str() raises
         return ""
 
 

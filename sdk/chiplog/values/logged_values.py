@@ -16,7 +16,7 @@ from threading import RLock
 from typing import Any, NamedTuple
 
 from chiplog.native.loader import hot_path
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 
 _COUNTS, _COLUMNS = 3, 5
 _DOUBLE = 8
@@ -176,9 +176,8 @@ class LoggedValues:
     def _read_device(self, key: str, value: Any) -> None:
         try:
             self.note((0, (key,), (float(value),)))
-        except Exception as error:  # a lost device
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception):  # a lost device
+            pass
         self._add_pending()
 
     def _add_pending(self, *, may_wait: bool = True) -> None:

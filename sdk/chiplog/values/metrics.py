@@ -12,7 +12,7 @@ from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.foreign_names import is_stand_in
 from chiplog.safety.text import REPR_CHARS, clean_utf8, is_encodable, short_repr
 from chiplog.values.media_value import MediaValue
-from chiplog_schemas.interrupts import handlers_held, is_interrupt
+from chiplog_schemas.interrupts import handlers_held, unless_interrupt
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
 
 FLOAT_TYPES: set[type] = {float, int}  # struct packs these as float64; numpy's scalar types are added when seen
@@ -61,9 +61,7 @@ class Histogram:
             found, problem = (tuple(map(float, edges)), tuple(map(float, counts))), ""
             if len(found[0]) != len(found[1]) + 1:
                 problem = f"{len(found[1])} counts need {len(found[1]) + 1} edges, not {len(found[0])}"
-        except Exception as error:  # numpy or a foreign type may raise anything
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception) as error:  # numpy or a foreign type may raise anything
             values = edges if sequence is None else sequence
             found = (), ()
             problem = f"no histogram of {type(values).__name__}: {type(error).__name__} {_said(error)}; give it numbers"
@@ -103,9 +101,7 @@ def _count(values: Any, bins: int) -> tuple[Any, Any]:
     try:
         with np.errstate(all="ignore"):
             counts, edges = np.histogram(array, bins=bins)
-    except ValueError as error:  # too narrow or too wide to divide into float64 bins: use one bin
-        if is_interrupt(error):
-            raise
+    except unless_interrupt(ValueError):  # too narrow or too wide to divide into float64 bins: use one bin
         low, high = float(array.min()), float(array.max())
         return (math.nextafter(low, -math.inf), math.nextafter(high, math.inf)), (float(array.size),)
     return edges.tolist(), counts.tolist()
@@ -166,9 +162,7 @@ def flatten(
         try:
             media = _media_of(value)
             converted = convert_value(name, value) if media is None else media
-        except Exception as error:  # a foreign type may raise anything
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception) as error:  # a foreign type may raise anything
             why = f"{type(error).__name__} {_said(error)}"
             message = f"{name!r:.80} cannot be read: {why}; log a number or short text"
             converted = Diagnostic("unreadable", name, message)
@@ -179,9 +173,7 @@ def _entries(data: Mapping[Any, Any], name: str) -> Iterator[tuple[Any, Any]]:
     """Walk the items of a dict or dict-like object. If that raises, the last item is (None, Diagnostic)."""
     try:
         entries = iter(data.items())
-    except Exception as error:
-        if is_interrupt(error):
-            raise
+    except unless_interrupt(Exception) as error:
         yield None, _unreadable(name, error)
         return
     while True:
@@ -189,9 +181,7 @@ def _entries(data: Mapping[Any, Any], name: str) -> Iterator[tuple[Any, Any]]:
             key, value = next(entries)
         except StopIteration:
             return
-        except Exception as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception) as error:
             yield None, _unreadable(name, error)
             return
         yield key, value
@@ -206,18 +196,14 @@ def _unreadable(name: str, error: Exception) -> Diagnostic:
 def _is_mapping(value: Any) -> bool:
     try:
         return isinstance(value, Mapping)
-    except Exception as error:  # from a __class__ that is a property
-        if is_interrupt(error):
-            raise
+    except unless_interrupt(Exception):  # from a __class__ that is a property
         return False
 
 
 def _said(error: Exception) -> str:
     try:
         return clean_utf8(str(error))[:200]
-    except Exception as fault:  # an exception whose str() raises
-        if is_interrupt(fault):
-            raise
+    except unless_interrupt(Exception):  # an exception whose str() raises
         return ""
 
 
@@ -298,15 +284,11 @@ def _one_element(key: str, value: Any, shape: tuple[int, ...], n_elements: int) 
 def _to_float(key: str, value: Any) -> Logged | Diagnostic:
     try:
         return float(value)
-    except OverflowError as error:
-        if is_interrupt(error):
-            raise
+    except unless_interrupt(OverflowError):
         return Diagnostic(
             "number_too_large", key, f"the number under {key!r} does not fit a float64; log its logarithm"
         )
-    except Exception as error:
-        if is_interrupt(error):  # safeguard: interrupt-is-no-bad-value
-            raise
+    except unless_interrupt(Exception):  # safeguard: interrupt-is-no-bad-value
         return _not_a_number(key, value)
 
 

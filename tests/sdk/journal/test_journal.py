@@ -347,7 +347,7 @@ def test_an_append_within_the_making_of_a_segment_is_in_the_file_at_once_and_com
     assert [ts for ts in times if ts >= 0] == list(range(number))
 
 
-@proves("timeout-is-no-disk-error", "a time-out is no disk that refuses", condition=False)
+@proves("timeout-is-no-disk-error", "a time-out is no disk that refuses", value="OSError")
 def test_what_a_handler_raises_while_a_segment_is_made_passes_and_leaves_the_journal_as_it_was(
     make, monkeypatch
 ) -> None:

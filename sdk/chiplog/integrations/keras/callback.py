@@ -10,7 +10,7 @@ from chiplog.integrations.adapter.framework_run import FrameworkRun
 from chiplog.integrations.adapter.hook_phases import HookPhases
 from chiplog.integrations.adapter.keras_library import keras, learning_rate
 from chiplog.safety.boundary import never_raises
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 
 _SAVES = ("save", "save_weights")  # methods of a model; ModelCheckpoint and BackupAndRestore call them, too
 _EVALUATES = "_chiplog_evaluates"  # attribute of a model: the callback that records its evaluation
@@ -221,7 +221,6 @@ def _description(model: Any, params: Mapping[str, Any] | None) -> dict[str, Any]
     for name, read in parts.items():
         try:
             described[name] = read()
-        except Exception as error:  # the user's own model may have no config, an unbuilt one no parameters
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception):  # the user's own model may have no config, an unbuilt one no parameters
+            pass
     return described

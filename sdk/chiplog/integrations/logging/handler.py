@@ -10,7 +10,7 @@ from chiplog.recording.ends.failures import traceback_of
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.text import short_repr
 from chiplog.values.config import to_plain
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 
 _EXTRA_FIELDS_MAX = 50  # more are not read by people
 _EXTRA_CHARS_MAX = 1_000  # of one extra field
@@ -124,9 +124,7 @@ class ChiplogHandler(logging.Handler):
         """Return the text of a record. Arguments that do not fit it, and its length if it is cut, go into the body."""
         try:
             text = self.format(record) if self.formatter is not None else record.getMessage()
-        except Exception as error:  # logging itself shows this on stderr
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception):  # logging itself shows this on stderr
             text = record.msg if isinstance(record.msg, str) else short_repr(record.msg)
             body["arguments"] = cut_text(short_repr(record.args))
         if len(kept := cut_text(text)) < len(text):

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from chiplog.integrations.wandb.errors import tell
 from chiplog.safety.diagnostics import error_line
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 
 _Chart = TypeVar("_Chart", bound=Callable[..., Any])
 _DIGITS = 3  # W&B rounds curves to them
@@ -39,9 +39,7 @@ def _never_raises(chart: _Chart) -> _Chart:
     def call(*given: Any, **named: Any) -> Any:
         try:
             return chart(*given, **named)
-        except Exception as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception) as error:
             tell(f"wandb.plot.{chart.__name__}() makes no chart: {error_line(error)}")
             return None
 

@@ -12,7 +12,7 @@ from chiplog.identity.identity import is_rank_of_launcher
 from chiplog.integrations.wandb.errors import tell
 from chiplog.integrations.wandb.start import init
 from chiplog.integrations.wandb.wandb_run import Run
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 
 _log = logging.getLogger("chiplog")
 _followers: "WeakKeyDictionary[Any, Run]" = WeakKeyDictionary()  # by run of the real wandb
@@ -61,9 +61,7 @@ def _after(call: Callable[..., Any], follow: Callable[..., Any]) -> Callable[...
         result = call(*given, **named)
         try:
             follow(result, *given, **named)
-        except Exception as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception) as error:
             _log.debug("chiplog: %s is not mirrored: %s", getattr(call, "__name__", call), error)
         return result
 
@@ -78,9 +76,7 @@ def _log_both(call: Callable[..., Any]) -> Callable[..., Any]:
     def both(run: Any, data: Any, *given: Any, **named: Any) -> Any:
         try:
             values = converted(data)
-        except Exception as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception):
             values = data  # chiplog's log() reports what it cannot take
         return _after(call, lambda *_, **__: _of(run).log(values, *given, **named))(run, data, *given, **named)
 

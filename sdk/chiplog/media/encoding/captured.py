@@ -10,7 +10,7 @@ from chiplog.safety.foreign_names import is_stand_in
 from chiplog.safety.lenient_calls import unknown_argument_diagnostic
 from chiplog.safety.text import clean_utf8
 from chiplog.values.media_value import Content, MediaError, MediaValue
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import is_interrupt, unless_interrupt
 from chiplog_schemas.limits import MEDIA_BYTES_MAX, TEXT_CHARS_MAX
 from chiplog_schemas.once import OnceLogger
 
@@ -65,9 +65,7 @@ def problem_of(error: Exception) -> str:
         return str(error)
     try:
         said = clean_utf8(" ".join(str(error).split()))[:_SAID_CHARS]
-    except Exception as fault:  # an exception whose str() raises
-        if is_interrupt(fault):
-            raise
+    except unless_interrupt(Exception):  # an exception whose str() raises
         said = ""
     return f"it cannot be read: {type(error).__name__} {said}".rstrip()
 

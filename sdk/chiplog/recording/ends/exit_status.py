@@ -12,7 +12,7 @@ from chiplog.journal.sender import SenderThread
 from chiplog.safety.diagnostics import Diagnostics
 from chiplog.safety.text import clean_utf8
 from chiplog_schemas.clock import now_us
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT
@@ -77,14 +77,10 @@ def run_all(steps: Iterable[Callable[[], object]], complain: Callable[[Exception
     for step in steps:
         try:
             step()
-        except Exception as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception) as error:
             try:
                 complain(error)
-            except Exception as fault:  # a logging handler that raises
-                if is_interrupt(fault):
-                    raise
+            except unless_interrupt(Exception):  # a logging handler that raises
                 continue
 
 
@@ -108,8 +104,6 @@ def _to_int32(exit_code: object) -> int:
     """Return an exit code as a 32-bit int. Anything that is not a number is a failure: 1."""
     try:
         code = int(exit_code)  # type: ignore[call-overload]  # any object
-    except Exception as error:  # a foreign type may raise anything
-        if is_interrupt(error):
-            raise
+    except unless_interrupt(Exception):  # a foreign type may raise anything
         return 1
     return int(code) if abs(code) <= _CODE_MAX else _CODE_OVER

@@ -21,7 +21,7 @@ from chiplog.timing.phases import Phase, Timing
 from chiplog.timing.steps import Step, Steps
 from chiplog.values.logged_values import Put
 from chiplog.values.metrics import FLOAT_TYPES
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 
 STEP_MAX = 0x7FFFFFFFFFFFFFFF
 NO_STEP = -(1 << 63)  # the smallest step
@@ -103,9 +103,7 @@ class PythonLoopCalls:
             keys, pack_values, put, _ = shape
             payload = self._pack((1, time_ns() // 1000, step, keys, pack_values(*numbers)))
             put((self._journal.next_seq, names, numbers))
-        except Exception as error:
-            if is_interrupt(error):  # safeguard: interrupt-passes-log
-                raise
+        except unless_interrupt(Exception):  # safeguard: interrupt-passes-log
             self._log_any(data, step)  # not a dict, or an int too large for float64: the slow path reports it
             return
         try:

@@ -32,7 +32,7 @@ from chiplog.values.logged_values import LoggedValues
 from chiplog.values.media_value import MediaValue
 from chiplog.values.metrics import DeviceScalar, Histogram, Media, flatten
 from chiplog_schemas.codec import pack, packer
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import is_interrupt, unless_interrupt
 from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.limits import KEY_BYTES_MAX
 from chiplog_schemas.model.events import EventKind, encode
@@ -295,9 +295,7 @@ class Recorder(LoopCalls):
             if given != number:
                 message = f"step {short_repr(step)} is not an integer; {number} is used, so pass int() of it"
                 self._diagnostics.report(Diagnostic("bad_step", short_repr(step), message))
-        except Exception as error:  # a foreign type may raise anything
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception):  # a foreign type may raise anything
             number = 1 << 70
         if -(1 << 63) <= number < 1 << 63:
             return number

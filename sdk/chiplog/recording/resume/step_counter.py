@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from chiplog.identity.identity import Identity
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 from chiplog_schemas.paths import ensure_private_dir, require_private
 from chiplog_schemas.process.descriptors import OwnedDescriptor
 from chiplog_schemas.process.inherited_run import start_ticks
@@ -70,9 +70,7 @@ class StepCounterFile:
             if not self._is_over:
                 self._is_over = is_last
                 self._keep(next_step)
-        except OSError as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(OSError):
             self._path = None  # a resumed run then counts from 0
         finally:
             self._is_writing = False

@@ -46,7 +46,7 @@ from chiplog.values.artifact_value import ArtifactPlace, ArtifactValue, artifact
 from chiplog.values.metrics import Media, flatten
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.codec import pack
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import is_interrupt, unless_interrupt
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
 from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.model.events import EventKind
@@ -252,9 +252,7 @@ class Run(Recorder):
         directory = self._settings.places.root / "run-files" / self.id / self.label
         try:
             ensure_private_dir(directory)
-        except OSError as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(OSError) as error:
             message = f"run.dir {directory} cannot be created ({error.strerror}); {tempfile.gettempdir()} is used"
             self._diagnostics.warn_once(("run_dir", ""), message)
             return tempfile.gettempdir()

@@ -16,7 +16,7 @@ from chiplog.values.artifact_value import (
     manifest_digest,
 )
 from chiplog.values.config import to_plain
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 from chiplog_schemas.limits import FILES_PER_SAVE_MAX
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.content_files import invalid_path_reason
@@ -86,9 +86,7 @@ class ArtifactStorage:
             yield ManifestFile(entry.path, len(data), self._saver.store_bytes(data))
         except NotSavedError as error:
             self._refuse(artifact, f"lacks {entry.path!r:.80}: {error.args[1]}", error.args[0])
-        except OSError as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(OSError) as error:
             self._refuse(artifact, f"lacks {entry.path!r:.80}: {error_text(error)}")
 
     def _refuse(self, artifact: ArtifactValue, why: str, kind: str = "artifact") -> None:

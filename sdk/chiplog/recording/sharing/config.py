@@ -13,7 +13,7 @@ from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.settings import flag
 from chiplog.values.config import Fingerprints, config_entries, to_plain
 from chiplog.values.logged_values import LoggedValues, Tally
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX
 from chiplog_schemas.model.events import SUMMARIES, EventKind
 
@@ -59,9 +59,7 @@ class _ObservedDict(MutableMapping[str, Any]):
         """Set many at once, as one event. An argument that is not a dict is counted as bad, not raised."""
         try:
             changes = dict(*arguments, **values)
-        except Exception as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception) as error:
             name = type(self).__name__.lower()
             message = (
                 f"{name}.update() takes a dict, not {', '.join(map(short_repr, arguments))} ({type(error).__name__})"
@@ -132,9 +130,7 @@ class Config(_ObservedDict):
         """
         try:
             given = config_entries(values)
-        except Exception as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(Exception):
             self.update(values)  # names what is wrong with it
             return
         self.update({key: value for key, value in given.items() if key not in self})

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chiplog.safety.text import clean_utf8
-from chiplog_schemas.interrupts import handlers_held, is_interrupt
+from chiplog_schemas.interrupts import handlers_held, unless_interrupt
 
 RECORDS_ENVIRONMENT = "CHIPLOG_SURROUNDINGS"  # a variable; 0: record none of this
 # Only these variables are recorded: the environment may hold cloud tokens and other secrets of a cluster.
@@ -155,9 +155,8 @@ class EnvironmentCollector:
                     with handlers_held():  # as in start_thread()
                         thread.start()
                         self._thread = thread  # after its start: the other caller may join it at once
-                except RuntimeError as error:  # out of threads, or the interpreter exits
-                    if is_interrupt(error):
-                        raise
+                except unless_interrupt(RuntimeError):  # out of threads, or the interpreter exits
+                    pass
 
     def stop(self) -> None:
         """Wait briefly for the thread; drop its result if it comes later."""

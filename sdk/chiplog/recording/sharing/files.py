@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.text import clean_utf8, short_repr
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 from chiplog_schemas.limits import FILES_PER_SAVE_MAX
 from chiplog_schemas.paths import Paths, check_root, ensure_private_dir
 from chiplog_schemas.storage.content_files import insufficient_space_reason, invalid_path_reason
@@ -73,9 +73,7 @@ class FileSaver:
         try:
             pattern = os.fsdecode(path)
             given = None if name is None else os.fsdecode(name)
-        except TypeError as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(TypeError):
             message = f"save() takes a path, not {short_repr(path)}" + (
                 "" if name is None else f" as {short_repr(name)}"
             )
@@ -99,9 +97,7 @@ class FileSaver:
                 left -= size
             except NotSavedError as error:
                 self._refuse(source, *error.args)
-            except OSError as error:
-                if is_interrupt(error):
-                    raise
+            except unless_interrupt(OSError) as error:
                 self._refuse(source, "file_unreadable", f"{error.strerror or error}; it is not saved")
             else:
                 self._say(in_run, size, digest)
@@ -132,9 +128,7 @@ class FileSaver:
                 is_limit = kind in ("file_too_large", "outbox_full")
                 self._refuse(shown, kind, f"{why}, and the artifact names it without its bytes" if is_limit else why)
                 return (*self._hash(source), clean_utf8(why)) if is_limit else None
-        except OSError as error:
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(OSError) as error:
             self._refuse(shown, "file_unreadable", f"{error.strerror or error}; it is not saved")
             return None
 
@@ -289,9 +283,7 @@ class FileSaver:
         try:
             fcntl.ioctl(target, _FICLONE, source)
             is_clone = True
-        except OSError as error:  # another file system, or one that cannot share blocks
-            if is_interrupt(error):
-                raise
+        except unless_interrupt(OSError):  # another file system, or one that cannot share blocks
             is_clone = False
         while piece := os.read(target if is_clone else source, _PIECE_BYTES):
             size += len(piece)

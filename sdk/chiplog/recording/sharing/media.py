@@ -12,7 +12,7 @@ from chiplog.safety.diagnostics import Diagnostic, error_text
 from chiplog.safety.text import clean_utf8
 from chiplog.values.media_value import Content, MediaError, MediaValue
 from chiplog.values.metrics import Media
-from chiplog_schemas.interrupts import is_interrupt
+from chiplog_schemas.interrupts import unless_interrupt
 from chiplog_schemas.limits import MEDIA_BYTES_MAX, MEDIA_PER_LOG_MAX, PARTS_PER_MEDIA_MAX
 
 
@@ -44,9 +44,7 @@ class MediaStorage:
                 self._refuse(key, item, str(error))
             except NotSavedError as error:
                 self._refuse(key, item, error.args[1], error.args[0])
-            except Exception as error:  # an encoder may raise anything
-                if is_interrupt(error):
-                    raise
+            except unless_interrupt(Exception) as error:  # an encoder may raise anything
                 self._refuse(key, item, f"{error_text(error)}; it is not stored")
 
     def _log_content(self, step: int, key: str, content: Content, place: dict[str, Any]) -> None:
