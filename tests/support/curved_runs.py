@@ -2,6 +2,8 @@
 
 import duckdb
 
+from tests.support.run_builder import RunBuilder
+
 STEPS = 1_000
 LONG_STEPS = 4_000  # in buckets of 16 steps
 
@@ -16,42 +18,31 @@ def fill_curved_runs(database: duckdb.DuckDBPyConnection) -> None:
     - `silent`: 1 rank that has logged nothing.
     - `long`: 2 ranks of 4,000 steps. `train/loss` has 1 and 2 in turn, and half the rank at the end.
     """
-    database.execute("INSERT INTO base.position (next_number) VALUES (1)")
-    database.execute(
-        "INSERT INTO base.runs (run, run_id, project, name, tags, primary_label) VALUES (1, 'lines', 'p', 'four', "
-        "['<b>'], 'rank0'), (2, 'band', 'p', NULL, [], 'rank0'), (3, 'other', 'p', NULL, [], 'rank0'), "
-        "(4, 'silent', 'p', NULL, [], 'rank0'), (5, 'long', 'p', NULL, [], 'rank0')"
+    build = RunBuilder(database)
+    build.position()
+    failed = "run_id = 'lines' AND rank = 3"
+    for run_id, n_ranks, columns in (
+        ("lines", 4, {"name": "four", "tags": ["<b>"]}),
+        ("band", 20, {}),
+        ("other", 1, {}),
+        ("silent", 1, {}),
+        ("long", 2, {}),
+    ):
+        build.run(run_id, project="p", **columns)
+        build.ranks(run_id, n_ranks, node="node", state="finished", exit_code=0, ended_s=1200, produced=5000)
+    reason = "ValueError: <img src=x onerror=alert(1)>"
+    build.update(failed, state="failed", exit_code=1, reason=reason, ended_s=600)
+    build.received(0, 4999, at=245)
+    loss = "CASE WHEN step % 10 = 5 AND run_id = 'lines' THEN 'nan' WHEN rank = 7 THEN 3.0::DOUBLE ELSE 2 END"
+    usual = f"run_id IN ('lines', 'band', 'other') AND NOT ({failed} AND step > 300)"
+    values = {"train/loss": f"{loss} + rank / 100 - step / 1000", "bad/nan": "'nan'", "epoch": "step // 100"}
+    build.metrics(values, steps=STEPS, where=usual)
+    build.metrics(
+        {"eval/<img src=x onerror=alert(1)>": "sin(step / 50) + rank / 100"}, steps=range(0, STEPS, 50), where=usual
     )
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, state, exit_code, "
-        "reason, started_at, ended_at, produced) "
-        "SELECT run * 100 + r, 'rank', run, 'rank' || r, 0, r = 0, r, 'node', "
-        "CASE WHEN run = 1 AND r = 3 THEN 'failed' ELSE 'finished' END, (run = 1 AND r = 3)::INTEGER, "
-        "CASE WHEN run = 1 AND r = 3 THEN 'ValueError: <img src=x onerror=alert(1)>' END, "
-        "TIMESTAMP '2026-01-02 03:00:00', "
-        "TIMESTAMP '2026-01-02 03:20:00' - to_minutes(CASE WHEN run = 1 AND r = 3 THEN 10 ELSE 0 END), 5000 "
-        "FROM (VALUES (1, 4), (2, 20), (3, 1), (4, 1), (5, 2)) t(run, n), range(20) u(r) WHERE r < n"
+    loss = f"CASE step WHEN {LONG_STEPS - 1} THEN rank / 2 ELSE 1 + step % 2 END"
+    build.metrics(
+        {"train/loss": loss, "epoch": "step // 100"}, steps=LONG_STEPS, at="step / 4", where="run_id = 'long'"
     )
-    database.execute("INSERT INTO base.intervals SELECT producer, 0, 4999, '2026-01-02 03:04:05' FROM base.producers")
-    database.execute(
-        "INSERT INTO base.names VALUES (1, 'train/loss'), (2, 'bad/nan'), (3, 'epoch'), "
-        "(4, 'eval/<img src=x onerror=alert(1)>')"
-    )
-    database.execute(
-        "INSERT INTO base.metrics SELECT p.producer, n.id, s, s, TIMESTAMP '2026-01-02 03:00:00' + to_seconds(s), "
-        "CASE n.id WHEN 1 THEN CASE WHEN s % 10 = 5 AND run = 1 THEN 'nan' WHEN rank = 7 THEN 3.0::DOUBLE ELSE 2 END "
-        "+ rank / 100 - s / 1000 WHEN 2 THEN 'nan' WHEN 3 THEN s // 100 ELSE sin(s / 50) + rank / 100 END "
-        f"FROM base.producers p, base.names n, range({STEPS}) t(s) "
-        "WHERE run < 4 AND (n.id < 4 OR s % 50 = 0) AND NOT (run = 1 AND rank = 3 AND s > 300)"
-    )
-    database.execute(
-        "INSERT INTO base.metrics SELECT producer, id, s, s, "
-        "TIMESTAMP '2026-01-02 03:00:00' + to_milliseconds(s * 250), "
-        f"CASE WHEN id = 3 THEN s // 100 WHEN s = {LONG_STEPS - 1} THEN rank / 2 ELSE 1 + s % 2 END "
-        f"FROM base.producers, (VALUES (1), (3)) k(id), range({LONG_STEPS}) t(s) WHERE run = 5"
-    )
-    database.execute(
-        "INSERT INTO base.config VALUES (100, 0, '2026-01-02 03:00:00', 'lr', '0.1'), "
-        "(100, 0, '2026-01-02 03:00:00', 'name', '\"<img src=x onerror=alert(1)>\"'), "
-        "(300, 0, '2026-01-02 03:00:00', 'lr', '0.2')"
-    )
+    build.config({"lr": 0.1, "name": "<img src=x onerror=alert(1)>"}, where="run_id = 'lines' AND is_primary")
+    build.config({"lr": 0.2}, where="run_id = 'other'")

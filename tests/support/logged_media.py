@@ -1,7 +1,6 @@
 """A run with media of every kind, as `log()` writes them, without a collector."""
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -15,8 +14,8 @@ import chiplog
 from chiplog.values.media_value import Content, MediaValue
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.storage.content_files import content_path
+from tests.support.run_builder import RunBuilder
 
-BEGUN = "TIMESTAMP '2026-01-02 03:00:00'"
 STEPS = (0, 100, 200)
 N_ROWS = 1_500
 HTML = """<h1>Report</h1><p id=said style="color: red">no script</p><img src="https://example.invalid/a.png">
@@ -90,30 +89,19 @@ def digest_of(key: str, step: int = STEPS[-1], rank: int = 0) -> str:
 
 def fill_logged_media(database: duckdb.DuckDBPyConnection) -> None:
     """Write a run `logged` of two ranks with these media, and a run `other` with none."""
-    database.execute(
-        "INSERT INTO base.runs (run, run_id, tags, primary_label) VALUES (1, 'logged', [], 'rank0'), "
-        "(2, 'other', [], 'rank0')"
-    )
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, "
-        "produced, state, ended_at, exit_code) SELECT run * 100 + r, 'rank', run, 'rank' || r, 0, r = 0, r, 'node0', "
-        f"{BEGUN}, 10, 'finished', {BEGUN} + to_seconds(500), 0 FROM range(1, 3) t(run), range(2) u(r)"
-    )
-    database.execute(f"INSERT INTO base.intervals SELECT producer, 0, 9, {BEGUN} FROM base.producers")
-    keys = sorted({key for *_, key, _ in logged()})
-    for number, key in enumerate(keys):
-        database.execute("INSERT INTO base.names VALUES ($1, $2)", [number, key])
+    build = RunBuilder(database)
+    for run_id in ("logged", "other"):
+        build.run(run_id)
+        build.ranks(run_id, 2, node="node0", produced=10, ended_s=500, state="finished", exit_code=0)
+    build.received(0, 9)
     stored = set()
     for seq, (step, rank, key, content) in enumerate(logged()):
-        row = [100 + rank, keys.index(key), step, seq, content.kind, _sha256(content), len(content.data)]
-        database.execute(
-            f"INSERT INTO base.media SELECT $1, $2, $3, $4, {BEGUN} + to_microseconds($4), $5, $6, $7, $8",
-            [*row, json.dumps(content.metadata)],
-        )
+        medium = content.kind, _sha256(content), len(content.data), content.metadata
+        build.media(key, *medium, step=step, seq=seq, at=seq / 1e6, where=f"run_id = 'logged' AND rank = {rank}")
         if key != LOST:
-            stored.add((_sha256(content), len(content.data)))
+            stored.add(medium[1:3])
     for sha256, n_bytes in sorted(stored):
-        database.execute(f"INSERT INTO base.stored VALUES ($1, $2, {BEGUN})", [sha256, n_bytes])
+        build.store(sha256, n_bytes)
 
 
 def store_logged_media(root: Path) -> None:

@@ -10,8 +10,8 @@ import duckdb
 
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.storage.content_files import content_path
+from tests.support.run_builder import RunBuilder, Sql
 
-BEGUN = "TIMESTAMP '2026-01-02 03:00:00'"
 MARKUP = "<img src=x onerror=alert(1)>"
 SPIKE = 377  # the step in which `weights` of rank1 has values around 9
 
@@ -46,39 +46,23 @@ def fill_media_run(database: duckdb.DuckDBPyConnection) -> None:
       tenth step. Texts `sample` of both ranks in each hundredth step; that of rank1 has markup. rank0 saves FILES.
     - `plain`: nothing of this.
     """
-    database.execute(
-        "INSERT INTO base.runs (run, run_id, tags, primary_label) VALUES (1, 'media', [], 'rank0'), "
-        "(2, 'plain', [], 'rank0')"
-    )
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, "
-        "produced, state, ended_at, exit_code) SELECT run * 100 + r, 'rank', run, 'rank' || r, 0, r = 0, r, 'node0', "
-        f"{BEGUN}, 10, 'finished', {BEGUN} + to_seconds(500), 0 FROM range(1, 3) t(run), range(2) u(r)"
-    )
-    database.execute(f"INSERT INTO base.intervals SELECT producer, 0, 9, {BEGUN} FROM base.producers")
-    database.execute("INSERT INTO base.names VALUES (1, 'weights'), (2, 'grads'), (3, 'sample'), (4, 'step')")
-    database.execute(
-        f"INSERT INTO base.histograms SELECT 100 + r, 1, s, s, {BEGUN} + to_seconds(s), "
-        f"CASE WHEN r = 1 AND s = {SPIKE} THEN [8, 10] "
-        "ELSE [(b - 8) / 8 * (1 + s / 100) FOR b IN range(17)] END, "
-        f"CASE WHEN r = 1 AND s = {SPIKE} THEN [5] ELSE [1 FOR b IN range(16)] END "
-        "FROM range(500) t(s), range(2) u(r)"
-    )
-    database.execute(
-        f"INSERT INTO base.histograms SELECT 100, 2, s * 10, 1000 + s, {BEGUN} + to_seconds(s * 10), [0, 0.1, 1, 10], "
-        "[1000 - s, s, CASE WHEN s = 7 THEN 2 ELSE 0 END] FROM range(50) t(s)"
-    )
-    database.execute(
-        f"INSERT INTO base.texts SELECT 100 + r, 3, s * 100, 2000 + s, {BEGUN} + to_seconds(s * 100), "
-        "CASE WHEN r = 1 THEN $markup || ' at ' || s * 100 ELSE 'To be, or not to be: ' || s * 100 || chr(10) "
-        "|| repeat('word ', 40) END FROM range(5) t(s), range(2) u(r)",
-        {"markup": MARKUP},
-    )
+    build = RunBuilder(database)
+    for run_id in ("media", "plain"):
+        build.run(run_id)
+        build.ranks(run_id, 2, node="node0", produced=10, ended_s=500, state="finished", exit_code=0)
+    build.received(0, 9)
+    spike = f"CASE WHEN rank = 1 AND step = {SPIKE} THEN"
+    edges = f"{spike} [8, 10] ELSE [(b - 8) / 8 * (1 + step / 100) FOR b IN range(17)] END"
+    counts = f"{spike} [5] ELSE [1 FOR b IN range(16)] END"
+    build.histogram("weights", edges, counts, steps=500, where="run_id = 'media'")
+    first = "run_id = 'media' AND rank = 0"
+    counts = "[1000 - step // 10, step // 10, CASE WHEN step = 70 THEN 2 ELSE 0 END]"
+    build.histogram("grads", "[0, 0.1, 1, 10]", counts, steps=range(0, 500, 10), seq="1000 + step // 10", where=first)
+    text = f"CASE rank WHEN 1 THEN '{MARKUP}' || ' at ' || step ELSE 'To be, or not to be: ' || step || chr(10) "
+    text += "|| repeat('word ', 40) END"
+    build.texts({"sample": Sql(text)}, steps=range(0, 500, 100), seq="2000 + step // 100", where="run_id = 'media'")
     for number, (path, content) in enumerate(FILES.items()):
-        digest = hashlib.sha256(content).hexdigest()
-        values = [6000 + number, path, len(content), digest]
-        database.execute(f"INSERT INTO base.files VALUES (100, $1, {BEGUN}, $2, $3, $4)", values)
-        database.execute(f"INSERT INTO base.stored VALUES ($1, $2, {BEGUN})", [digest, len(content)])
+        build.file(path, content, seq=6000 + number, where=first)
 
 
 def store_media_files(root: Path) -> None:

@@ -10,8 +10,9 @@ import duckdb
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.storage.content_files import content_path
 from tests.support.hand_written import hand_written
+from tests.support.run_builder import RunBuilder, Sql
 from tests.support.served_database import served_database
-from tests.support.slow_ranks import BEGUN, fill_slow_ranks
+from tests.support.slow_ranks import fill_slow_ranks
 
 MARKUP = "<img src=x onerror=alert(1)>"
 LINES = 1_000  # of each of eight labels
@@ -25,6 +26,7 @@ FILES = {
     f"{MARKUP}.txt": b"0123456789abcde\n" * 20_000,
     "model.bin": b"\x00\x01" * 100,
 }
+SLOW = "run_id = 'slow' AND rank ="
 
 
 def fill_page_run(database: duckdb.DuckDBPyConnection) -> None:
@@ -34,35 +36,22 @@ def fill_page_run(database: duckdb.DuckDBPyConnection) -> None:
     with a traceback, and rank6 is ended by SIGTERM 2 s later. rank0 saves FILES.
     """
     fill_slow_ranks(database)
-    database.execute(
-        f"INSERT INTO base.console SELECT producer, 'stdout', s, s, {BEGUN} + to_seconds(s) + to_microseconds(rank), "
-        "CASE WHEN s = 700 AND rank = 3 THEN chr(27) || '[1;31mERROR' || chr(27) || '[0m ' || $markup "
-        f"ELSE 'line ' || s || ' of rank' || rank END FROM base.producers, range({LINES}) t(s) WHERE run = 1",
-        {"markup": MARKUP},
+    build = RunBuilder(database)
+    error = "chr(27) || '[1;31mERROR' || chr(27) || '[0m ' || "
+    line = f"CASE WHEN step = 700 AND rank = 3 THEN {error}'{MARKUP}' ELSE 'line ' || step || ' of rank' || rank END"
+    build.console(Sql(line), steps=LINES, at="step + rank / 1e6", where="run_id = 'slow'")
+    build.update(f"{SLOW} 2", state="failed", exit_code=1, ended_s=991, reason="ValueError: boom")
+    build.update(f"{SLOW} 6", state="crashed", exit_code=None, exit_signal=15, ended_s=992)
+    traceback = f"Traceback (most recent call last):\nValueError: {MARKUP}"
+    body = {"traceback": traceback}
+    build.event("traceback", "ValueError: boom", level="error", body=body, seq=5000, at=990, where=f"{SLOW} 2")
+    body = Sql("json_object('text', 'at step ' || rank)")
+    build.event(
+        "alert", "loss spike", level="warning", body=body, seq=5001, at="rank", where="run_id = 'slow' AND rank < 3"
     )
-    database.execute(
-        f"UPDATE base.producers SET state = 'failed', exit_code = 1, exit_signal = NULL, ended_at = {BEGUN} + "
-        "to_seconds(991), reason = 'ValueError: boom' WHERE producer = 10002"
-    )
-    database.execute(
-        f"UPDATE base.producers SET state = 'crashed', exit_code = NULL, exit_signal = 15, ended_at = {BEGUN} + "
-        "to_seconds(992) WHERE producer = 10006"
-    )
-    database.execute(
-        f"INSERT INTO base.events (producer, seq, ts, kind, level, message, body) SELECT 10002, 5000, {BEGUN} + "
-        "to_seconds(990), 'traceback', 'error', 'ValueError: boom', "
-        "json_object('traceback', 'Traceback (most recent call last):' || chr(10) || 'ValueError: ' || $markup) "
-        f"UNION ALL SELECT 10000 + n, 5001, {BEGUN} + to_seconds(n), 'alert', 'warning', 'loss spike', "
-        "json_object('text', 'at step ' || n) FROM range(3) t(n)",
-        {"markup": MARKUP},
-    )
-    database.execute("INSERT INTO base.losses VALUES (10001, 20, 24, 'the queue was full')")
-    for number, (path, content) in enumerate(FILES.items()):
-        digest = hashlib.sha256(content).hexdigest()
-        values = [6000 + number, path, len(content), digest]
-        database.execute(f"INSERT INTO base.files VALUES (10000, $1, {BEGUN}, $2, $3, $4)", values)
-        if path != "model.bin":  # has not arrived
-            database.execute(f"INSERT INTO base.stored VALUES ($1, $2, {BEGUN})", [digest, len(content)])
+    build.lost(20, 24, "the queue was full", where=f"{SLOW} 1")
+    for number, (path, content) in enumerate(FILES.items()):  # one has not arrived
+        build.file(path, content, seq=6000 + number, is_stored=path != "model.bin", where=f"{SLOW} 0")
 
 
 def store_files(root: Path) -> None:
@@ -78,7 +67,8 @@ def running_page_run(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """Write these runs to a data directory, serve them, and yield the database. rank7 of `slow` still runs."""
     with hand_written(root) as database:
         fill_page_run(database)
-        database.execute("UPDATE base.producers SET state = NULL, ended_at = NULL WHERE producer = 10007")
-        database.execute("INSERT INTO base.position (next_number) VALUES (1)")
+        build = RunBuilder(database)
+        build.update(f"{SLOW} 7", state=None, ended_s=None)
+        build.position()
     with served_database(paths_for_root(root)) as database:
         yield database

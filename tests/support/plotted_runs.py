@@ -2,7 +2,8 @@
 
 import duckdb
 
-BEGUN = "TIMESTAMP '2026-01-02 03:00:00'"
+from tests.support.run_builder import RunBuilder, Sql
+
 STEPS = 1000
 SPIKE_STEP, SPIKE = 321, 50.0
 
@@ -15,80 +16,38 @@ def fill_plotted_runs(database: duckdb.DuckDBPyConnection) -> None:
     defined over it.
     A step takes a second, and 2 in `gpt-b`, which logs half as many. `still` has a loss each second, all at step 0.
     """
-    database.execute(
-        "INSERT INTO base.runs (run, run_id, project, tags, primary_label) VALUES (1, 'gpt-a', 'gpt', [], 'rank0'), "
-        "(2, 'gpt-b', 'gpt', [], 'rank0'), (3, 'gpt-64', 'gpt', [], 'rank0'), (4, 'again', 'gpt', [], 'rank0')"
-    )
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, agent_node, pid, "
-        "gpus, state, started_at, ended_at, produced) "
-        "SELECT run * 1000 + r, 'rank', run, 'rank' || r, 0, r = 0, r, 'node', 'node', run * 1000 + r + 1, "
-        f"['GPU-' || run || '-' || r], 'finished', {BEGUN}, {BEGUN} + to_seconds(run * 1000), 1 "
-        "FROM (VALUES (1, 4), (2, 4), (3, 64)) t(run, n), range(64) u(r) WHERE r < n"
-    )
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, state, started_at, "
-        "ended_at) "
-        f"SELECT 4000 + a, 'rank', 4, 'rank0', a, true, 0, 'finished', {BEGUN}, {BEGUN} FROM range(2) t(a)"
-    )
-    database.execute(
-        "INSERT INTO base.names VALUES (1, 'loss'), (2, 'grad_norm'), (3, 'nan'), (4, 'tokens'), (5, 'by_tokens'), "
-        "(6, 'acc'), (7, 'forward'), (8, 'data'), (9, 'hw.gpu.utilization'), (10, 'GPU-1-0'), (11, 'GPU-2-0'), "
-        "(12, 'only_b'), (13, 'hw.gpu.memory.usage')"
-    )
-    step_at = f"{BEGUN} + to_seconds(s * CASE run WHEN 2 THEN 2 ELSE 1 END)"
-    of_all = f"FROM base.producers, range({STEPS}) t(s) WHERE run < 4 AND (run <> 2 OR s < {STEPS // 2})"
-    for key, value in (
-        (1, "(1.0 + rank) / (1 + s) * CASE run WHEN 2 THEN 2 ELSE 1 END"),
-        (
-            2,
-            f"CASE WHEN s = {SPIKE_STEP} AND rank = 2 THEN {SPIKE}::DOUBLE "
-            "WHEN s % 100 = 99 THEN 'inf'::DOUBLE ELSE 1 END",
-        ),
-        (4, "s * 1000"),
-        (5, "s"),
-        (6, "s / 1000"),
-    ):
-        database.execute(
-            f"INSERT INTO base.metrics SELECT producer, {key}, s, s * 10 + {key}, {step_at}, {value} {of_all}"
-        )
-    database.execute(
-        f"INSERT INTO base.metrics SELECT producer, 3, s, s, {BEGUN}, 'nan' {of_all} AND run = 1 AND s < 100"
-    )
-    database.execute(f"INSERT INTO base.metrics SELECT producer, 12, s, s, {BEGUN}, 7 {of_all} AND run = 2 AND s = 5")
-    database.execute(
-        "INSERT INTO base.runs (run, run_id, project, tags, primary_label) VALUES (5, 'still', 'still', [], 'rank0')"
-    )
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, state, started_at, "
-        f"ended_at) VALUES (5000, 'rank', 5, 'rank0', 0, true, 0, 'finished', {BEGUN}, {BEGUN})"
-    )
-    database.execute(
-        f"INSERT INTO base.metrics SELECT 5000, 1, 0, s, {BEGUN} + to_seconds(s), exp(-s / 50) FROM range(200) t(s)"
-    )
-    database.execute(  # the first attempt reached step 9, the second began again at 5
-        f"INSERT INTO base.metrics SELECT 4000 + a, 1, s, s, {BEGUN} + to_seconds(s + a * 10), a * 100 + s "
-        "FROM range(2) t(a), range(10) u(s) WHERE a = 0 OR s >= 5"
-    )
-    database.execute(
-        f"INSERT INTO base.phases SELECT producer, p, s, s, {BEGUN}, CASE WHEN p = 7 THEN 0.5 ELSE 0.1 * run END "
-        "FROM base.producers, range(10) t(s), range(7, 9) u(p) WHERE run < 3"
-    )
-    database.execute(
-        "INSERT INTO base.definitions VALUES (1000, 1, '2026-01-02', 'by_*', '', 'tokens', ''), "
-        "(1000, 2, '2026-01-02', 'acc', 'max', '', ''), (2000, 2, '2026-01-02', 'acc', 'max', '', '')"
-    )
-    for run, lr in ((1, "0.0003"), (2, "0.001")):
-        database.execute(
-            f"INSERT INTO base.config VALUES ({run}000, 1, {BEGUN}, 'lr', '{lr}'), "
-            f"({run}000, 1, {BEGUN}, 'model', '\"gpt2\"')"
-        )
-    database.execute(f"INSERT INTO base.config VALUES (2000, 1, {BEGUN}, 'warmup', '100')")
-    database.execute(
-        "INSERT INTO base.producers (producer, role, label, attempt, node) VALUES (9000, 'agent', 'agent', 0, 'node')"
-    )
-    database.execute(
-        f"INSERT INTO base.system SELECT 9000, d, k, {BEGUN} + to_seconds(s), CASE WHEN k = 9 "
-        "THEN 0.5 + (d - 10) * 0.4 ELSE 20.0 * 1073741824 END FROM range(10, 12) t(d), "
-        "range(1, 10) u(s), (VALUES (9), (13)) v(k)"
-    )
+    build = RunBuilder(database)
+    placed = {"node": "node", "agent_node": "node", "pid": Sql("run * 1000 + rank + 1")}
+    for run, (run_id, n_ranks) in enumerate((("gpt-a", 4), ("gpt-b", 4), ("gpt-64", 64)), 1):
+        build.run(run_id, project="gpt")
+        gpus = [Sql("'GPU-' || run || '-' || rank")]
+        build.ranks(run_id, n_ranks, **placed, gpus=gpus, state="finished", ended_s=run * 1000, produced=1)
+    for run_id, project, n_attempts in (("again", "gpt", 2), ("still", "still", 1)):
+        build.run(run_id, project=project)
+        for attempt in range(n_attempts):
+            build.label(run_id, "rank0", attempt=attempt, is_primary=True, rank=0, state="finished", ended_s=0)
+    of_all = f"(run_id IN ('gpt-a', 'gpt-64') OR run_id = 'gpt-b' AND step < {STEPS // 2})"
+    twice = "CASE run_id WHEN 'gpt-b' THEN 2 ELSE 1 END"
+    spike = f"step = {SPIKE_STEP} AND rank = 2 THEN {SPIKE}::DOUBLE"
+    for seq, (key, value) in {
+        1: ("loss", f"(1.0 + rank) / (1 + step) * {twice}"),
+        2: ("grad_norm", f"CASE WHEN {spike} WHEN step % 100 = 99 THEN 'inf'::DOUBLE ELSE 1 END"),
+        4: ("tokens", "step * 1000"),
+        5: ("by_tokens", "step"),
+        6: ("acc", "step / 1000"),
+    }.items():
+        build.metrics({key: value}, steps=STEPS, seq=f"step * 10 + {seq}", at=f"step * {twice}", where=of_all)
+    build.metrics({"nan": "'nan'"}, steps=100, at=0, where="run_id = 'gpt-a'")
+    build.metrics({"only_b": 7}, steps=[5], at=0, where="run_id = 'gpt-b'")
+    build.metrics({"loss": "exp(-step / 50)"}, steps=200, step=0, where="run_id = 'still'")
+    # The first attempt reached step 9, the second began again at 5.
+    again = "run_id = 'again' AND (attempt = 0 OR step >= 5)"
+    build.metrics({"loss": "attempt * 100 + step"}, steps=10, at="step + attempt * 10", where=again)
+    build.phases({"forward": 0.5, "data": "0.1 * run"}, steps=10, at=0, where="run_id IN ('gpt-a', 'gpt-b')")
+    for run_id, values in (("gpt-a", {"lr": 0.0003}), ("gpt-b", {"lr": 0.001, "warmup": 100})):
+        first = f"run_id = '{run_id}' AND is_primary"
+        build.define("acc", summary="max", seq=2, where=first)
+        build.config({"model": "gpt2", **values}, seq=1, where=first)
+    build.define("by_*", step_metric="tokens", seq=1, where="run_id = 'gpt-a' AND is_primary")
+    gpu = {"hw.gpu.utilization": "0.5 + (run - 1) * 0.4", "hw.gpu.memory.usage": "20.0 * 1073741824"}
+    build.samples("p.gpus[1]", gpu, steps=range(1, 10), where="run_id IN ('gpt-a', 'gpt-b') AND rank = 0")

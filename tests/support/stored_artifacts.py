@@ -11,6 +11,7 @@ from chiplog.values.artifact_value import ManifestFile, manifest_digest
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.storage.content_files import content_path
 from tests.support.hand_written import hand_written
+from tests.support.run_builder import RunBuilder
 
 FILES = {"weights.pt": b"first weights" * 100_000, "sub/config.json": b"{}"}
 NEWER = {"weights.pt": b"other weights", "sub/config.json": b"{}"}
@@ -39,38 +40,25 @@ def add_version(
 ) -> str:
     """Write a version of run r1 with these files; return its digest."""
     files = list(files)
+    build = RunBuilder(database, "TIMESTAMP '2026-01-02'")
     digest = manifest_digest(files).hex()
-    [(number,)] = database.execute(
-        "SELECT count(*) FROM base.artifact_versions WHERE project = ? AND name = ?", [project, name]
-    ).fetchall()
-    place = "(producer, seq, ts"
     for file in files:
         sha256 = None if file.sha256 is None else file.sha256.hex()
-        row = [digest, file.path, file.size, sha256, file.reference, file.omitted]
-        database.execute("INSERT INTO base.artifact_files VALUES (1, 1, '2026-01-02', ?, ?, ?, ?, ?, ?)", row)
-    described = [project, name, "model", digest, len(files), sum(file.size for file in files), '{"epoch": 3}', "text"]
-    columns = f"{place}, project, name, type, digest, n_files, bytes, metadata, description)"
-    database.execute(
-        f"INSERT INTO base.artifacts {columns} VALUES (1, 1, '2026-01-02', ?, ?, ?, ?, ?, ?, ?, ?)", described
-    )
+        build.artifact_file(digest, file.path, file.size, sha256=sha256, reference=file.reference, omitted=file.omitted)
+    named = {"project": project, "name": name, "digest": digest}
+    sizes = {"n_files": len(files), "bytes": sum(file.size for file in files)}
+    build.artifact(**named, **sizes, metadata='{"epoch": 3}', description="text")
     for alias in aliases:
-        database.execute(
-            f"INSERT INTO base.artifact_aliases {place}, project, name, digest, alias, is_set) "
-            "VALUES (1, 1, '2026-01-02', ?, ?, ?, ?, 1)",
-            [project, name, digest, alias],
-        )
-    database.execute("INSERT INTO base.artifact_versions VALUES (?, ?, ?, ?)", [project, name, digest, number])
+        build.artifact_alias(**named, alias=alias)
     return digest
 
 
 def fill(root: Path) -> None:
     """Write two versions of `model`, and one of `data` with references."""
     with hand_written(root) as database:
-        database.execute("INSERT INTO base.runs (run, run_id, primary_label) VALUES (1, 'r1', 'a')")
-        database.execute(
-            "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, started_at) "
-            "VALUES (1, 'rank', 1, 'a', 0, true, '2026-01-02')"
-        )
+        build = RunBuilder(database, "TIMESTAMP '2026-01-02'")
+        build.run("r1", primary_label="a")
+        build.label("r1", "a", is_primary=True)
         add_version(database, [file_of(*item) for item in FILES.items()], aliases=["best"])
         add_version(database, [file_of(*item) for item in NEWER.items()])
         local = root / "referenced.txt"

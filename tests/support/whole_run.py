@@ -10,8 +10,8 @@ import duckdb
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.storage.content_files import content_path
 from tests.support.media_run import png
+from tests.support.run_builder import RunBuilder, Sql
 
-BEGUN = "TIMESTAMP '2026-01-02 03:00:00'"
 STEPS = 200
 RANKS = 8
 CRASH_S = 190  # rank5 fails then
@@ -74,170 +74,107 @@ def _fill(database: duckdb.DuckDBPyConnection, dress: Dress) -> None:
     Only the first run has samples of machines, files and media.
     """
     d = {name: dress(name) for name in ("project", "group", "job", "tag", "notes", "note", "name")}
-    rank = "'" + dress("rank").replace("'", "''") + "' || r"
-    node = "'" + dress("node").replace("'", "''") + "' || r // 4"
-    gpu = "'" + dress("GPU").replace("'", "''") + "-' || r"
-    database.execute("INSERT INTO base.position (next_number) VALUES (1)")
+
+    def numbered(word: str, number: str) -> Sql:
+        return Sql("'" + dress(word).replace("'", "''") + f"' || {number}")
+
+    build = RunBuilder(database)
+    build.position()
+    node = numbered("node", "rank // 4")
     for run in (1, 2):
-        database.execute(
-            "INSERT INTO base.runs (run, run_id, project, name, run_group, job_type, tags, notes, primary_label) "
-            f"SELECT $run, $run_id, $project, $name, $group, $job, [$tag], $notes, {rank} FROM range(1) t(r)",
-            {
-                "run": run,
-                "run_id": run_id_of(dress, run),
-                **{name: d[name] for name in ("project", "name", "group", "job", "tag", "notes")},
-            },
-        )
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, agent_node, pid, "
-        "gpus, started_at, produced, state, ended_at, exit_code) "
-        f"SELECT run * 100 + r, 'rank', run, {rank}, 0, r = 0, r, "
-        f"{node}, {node}, 1000 + r, [{gpu}], {BEGUN}, 100000, 'finished', {BEGUN} + to_seconds({STEPS}), 0 "
-        f"FROM range(1, 3) t(run), range({RANKS}) u(r)"
-    )
-    database.execute(
-        "UPDATE base.producers SET state = 'failed', exit_code = 1, reason = $reason, cause = 'exception', ended_at = "
-        f"{BEGUN} + to_seconds({CRASH_S}) WHERE producer = 105",
-        {"reason": dress("ValueError: the loss is not finite")},
-    )
-    database.execute(
-        "UPDATE base.producers SET state = 'crashed', exit_code = NULL, exit_signal = 15, ended_at = "
-        f"{BEGUN} + to_seconds({CRASH_S + 2}) WHERE producer = 106"
-    )
-    database.execute(
-        f"INSERT INTO base.intervals SELECT producer, 0, 39999, {BEGUN} FROM base.producers "
-        f"UNION ALL SELECT producer, CASE producer WHEN 101 THEN 40005 ELSE 40000 END, 99999, {BEGUN} "
-        "FROM base.producers"
-    )
-    names = dict(enumerate(("step", "data", "forward", "backward"), 1))
-    names |= dict(enumerate(("train/loss", "train/accuracy", "lr"), 10))
-    names |= {20: "weights", 21: "sample", 30: "hw.gpu.utilization", 31: "hw.gpu.throttle.reasons"}
-    names |= {32: "hw.gpu.memory.usage", 33: "system.memory.usage"}
-    fixed = {1, 30, 31, 32, 33}  # names that chiplog itself gives
-    for number, name in names.items():
-        database.execute("INSERT INTO base.names VALUES ($1, $2)", [number, name if number in fixed else dress(name)])
-    database.execute(
-        f"INSERT INTO base.metrics SELECT producer, key, s, s * 20 + key, {BEGUN} + to_seconds(s), CASE key "
-        "WHEN 10 THEN 2 / (1 + s / 20) + rank / 50 + sin(s) / 30 WHEN 11 THEN 1 - 1 / (1 + s / 30) ELSE 0.001 END "
-        f"FROM base.producers, range(10, 13) t(key), range({STEPS}) u(s) WHERE NOT (producer = 105 AND s >= {CRASH_S})"
-    )
-    slow = "CASE WHEN run = 1 AND s BETWEEN 80 AND 119 THEN 0.3 ELSE 0 END"
-    database.execute(
-        f"INSERT INTO base.phases SELECT producer, key, s, 10000 + s * 20 + key, {BEGUN} + to_seconds(s + 1), CASE key "
-        f"WHEN 1 THEN 1 + {slow} WHEN 2 THEN 0.1 + CASE WHEN rank = 3 THEN {slow} ELSE 0 END WHEN 3 THEN 0.4 "
-        f"ELSE 0.5 + CASE WHEN rank <> 3 THEN {slow} ELSE 0 END END "
-        f"FROM base.producers, range(1, 5) t(key), range({STEPS}) u(s)"
-    )
-    database.execute(
-        f"INSERT INTO base.console SELECT producer, CASE s % 9 WHEN 8 THEN 'stderr' ELSE 'stdout' END, s, 20000 + s, "
-        f"{BEGUN} + to_seconds(s) + to_microseconds(rank), CASE WHEN s % 50 = 49 THEN "
-        "chr(27) || '[1;31mERROR' || chr(27) || '[0m ' || $word || chr(27) || "
-        "']8;;javascript:alert(8)' || chr(7) || 'link' WHEN s % 20 = 19 THEN chr(27) || '[33mWARNING' || chr(27) || "
-        "'[0m slow ' || $word ELSE 'step ' || s || ': ok' END "
-        f"FROM base.producers, range({STEPS}) t(s) WHERE run = 1",
-        {"word": dress("the last batch")},
-    )
-    event = "INSERT INTO base.events (producer, seq, ts, kind, level, message, body) SELECT $producer, $seq, " + BEGUN
-    for at, (producer, second, kind, level, message, body) in enumerate(
+        run_id = run_id_of(dress, run)
+        named = {"project": d["project"], "name": d["name"], "run_group": d["group"], "job_type": d["job"]}
+        primary = dress("rank") + "0"
+        build.run(run_id, **named, tags=[d["tag"]], notes=d["notes"], primary_label=primary)
+        ended = {"state": "finished", "ended_s": STEPS, "exit_code": 0}
+        placed = {"node": node, "agent_node": node, "pid": Sql("1000 + rank"), "gpus": [numbered("GPU", "'-' || rank")]}
+        build.ranks(run_id, RANKS, label=numbered("rank", "rank"), produced=100000, **placed, **ended)
+    first = "run = 1 AND rank ="
+    reason = dress("ValueError: the loss is not finite")
+    failed = {"state": "failed", "exit_code": 1, "reason": reason, "cause": "exception"}
+    build.update(f"{first} 5", **failed, ended_s=CRASH_S)
+    build.update(f"{first} 6", state="crashed", exit_code=None, exit_signal=15, ended_s=CRASH_S + 2)
+    build.received(0, 39999)
+    build.received(f"CASE WHEN {first} 1 THEN 40005 ELSE 40000 END", 99999)
+    build.lost(40000, 40004, dress("the queue was full"), where=f"{first} 1")
+    for seq, (key, value) in enumerate(
         (
-            (
-                105,
-                CRASH_S,
-                "traceback",
-                "error",
-                dress("ValueError: the loss is not finite"),
-                {
-                    "traceback": "Traceback (most recent call last):\n  File "
-                    + dress("train.py")
-                    + ", line 3\nValueError: "
-                    + dress("the loss is not finite")
-                },
-            ),
-            (100, 50, "alert", "warning", dress("the loss has a spike"), {"text": dress("at step 50")}),
-            (
-                1101,
-                60,
-                "gpu.lost",
-                "error",
-                dress("a GPU fell off the bus"),
-                {"device": dress("GPU") + "-5", "code": 79},
-            ),
-            (
-                100,
-                0,
-                "environment",
-                "info",
-                "",
-                {
-                    "python": dress("3.11"),
-                    "git": {dress("branch"): dress("main")},
-                    "packages": {dress("torch"): dress("2.9")},
-                },
-            ),
-            (100, 70, dress("kind"), "info", dress("message"), {dress("key"): dress("value")}),
-        )
+            ("train/loss", "2 / (1 + step / 20) + rank / 50 + sin(step) / 30"),
+            ("train/accuracy", "1 - 1 / (1 + step / 30)"),
+            ("lr", 0.001),
+        ),
+        10,
     ):
-        database.execute(
-            f"{event} + to_seconds($second), $kind, $level, $message, $body",
-            {
-                "producer": producer,
-                "seq": 30000 + at,
-                "second": second,
-                "kind": kind,
-                "level": level,
-                "message": message,
-                "body": json.dumps(body),
-            },
-        )
-    database.execute("INSERT INTO base.losses VALUES (101, 40000, 40004, $1)", [dress("the queue was full")])
+        alive = f"NOT ({first} 5 AND step >= {CRASH_S})"
+        build.metrics({dress(key): value}, steps=STEPS, seq=f"step * 20 + {seq}", where=alive)
+    slow = "CASE WHEN run = 1 AND step BETWEEN 80 AND 119 THEN 0.3 ELSE 0 END"
+    for seq, (phase, seconds) in enumerate(
+        (
+            ("step", f"1 + {slow}"),  # a name that chiplog itself gives
+            (dress("data"), f"0.1 + CASE WHEN rank = 3 THEN {slow} ELSE 0 END"),
+            (dress("forward"), 0.4),
+            (dress("backward"), f"0.5 + CASE WHEN rank <> 3 THEN {slow} ELSE 0 END"),
+        ),
+        10001,
+    ):
+        build.phases({phase: seconds}, steps=STEPS, seq=f"step * 20 + {seq}", at="step + 1")
+    _fill_texts(build, dress)
+    _fill_samples(build, dress)
+
+
+def _fill_texts(build: RunBuilder, dress: Dress) -> None:
+    """Write what has words: lines, events, config, media and files."""
+    word = "'" + dress("the last batch").replace("'", "''") + "'"
+    line = (
+        "CASE WHEN step % 50 = 49 THEN "
+        f"chr(27) || '[1;31mERROR' || chr(27) || '[0m ' || {word} || chr(27) || "
+        "']8;;javascript:alert(8)' || chr(7) || 'link' WHEN step % 20 = 19 THEN chr(27) || '[33mWARNING' || chr(27) || "
+        f"'[0m slow ' || {word} ELSE 'step ' || step || ': ok' END"
+    )
+    stream = Sql("CASE step % 9 WHEN 8 THEN 'stderr' ELSE 'stdout' END")
+    printed = {"seq": "20000 + step", "line_no": Sql("step"), "at": "step + rank / 1e6"}
+    build.console(Sql(line), stream=stream, steps=STEPS, **printed, where="run = 1")
+    first = "run = 1 AND rank ="
+    reason = dress("ValueError: the loss is not finite")
+    place = f"Traceback (most recent call last):\n  File {dress('train.py')}, line 3\nValueError: "
+    traceback = {"traceback": place + dress("the loss is not finite")}
+    environment = {
+        "python": dress("3.11"),
+        "git": {dress("branch"): dress("main")},
+        "packages": {dress("torch"): dress("2.9")},
+    }
+    spike, spiked = dress("the loss has a spike"), {"text": dress("at step 50")}
+    build.event("traceback", reason, level="error", body=traceback, seq=30000, at=CRASH_S, where=f"{first} 5")
+    build.event("alert", spike, level="warning", body=spiked, seq=30001, at=50, where=f"{first} 0")
+    build.event("environment", body=environment, seq=30003, where=f"{first} 0")
+    own = {dress("key"): dress("value")}
+    build.event(dress("kind"), dress("message"), body=own, seq=30004, at=70, where=f"{first} 0")
     for run in (1, 2):
-        for key, value in (
-            (dress("lr"), run / 10),
-            (dress("optimizer"), dress(f"adam {run}")),
-            (dress("layers"), [12, dress("x")]),
-        ):
-            database.execute(
-                f"INSERT INTO base.config VALUES ($1, 0, {BEGUN}, $2, $3)", [run * 100, key, json.dumps(value)]
-            )
-        database.execute(
-            f"INSERT INTO base.summary VALUES ($1, 0, {BEGUN}, $2, $3)",
-            [run * 100, dress("best"), json.dumps(dress("good"))],
-        )
-    database.execute(
-        f"INSERT INTO base.histograms SELECT 100, 20, s, 50000 + s, {BEGUN} + to_seconds(s), "
-        "[(b - 8) / 8 * (1 + s / 100) FOR b IN range(17)], [b * (16 - b) FOR b IN range(16)] "
-        f"FROM range({STEPS}) t(s)"
-    )
-    database.execute(
-        f"INSERT INTO base.texts SELECT 100, 21, s * 50, 60000 + s, {BEGUN} + to_seconds(s * 50), $1 "
-        "FROM range(4) t(s)",
-        [dress("To be, or not to be")],
-    )
-    # Samples: an agent per node.
-    database.execute(
-        f"INSERT INTO base.producers (producer, role, label, attempt, node) SELECT 1100 + r // 4, 'agent', 'agent', 0, "
-        f"{node} FROM range(0, {RANKS}, 4) u(r)"
-    )
-    database.execute(
-        f"INSERT INTO base.names SELECT 1000 + r, {gpu} FROM range({RANKS}) u(r) UNION ALL VALUES (1100, '')"
-    )
-    database.execute(
-        "INSERT INTO base.system SELECT 1100 + r // 4, 1000 + r, key, "
-        f"{BEGUN} + to_seconds(s * 5), CASE key WHEN 30 THEN 0.9 - r / 50 + sin(s) / 40 WHEN 31 THEN "
-        "CASE WHEN r = 1 AND s BETWEEN 10 AND 14 THEN 64 ELSE 1 END ELSE (20 + r) * 1073741824 END "
-        f"FROM range({RANKS}) u(r), range(30, 33) t(key), range(41) v(s) "
-        f"UNION ALL SELECT 1100 + n, 1100, 33, {BEGUN} + to_seconds(s * 5), 2.0e11 + s * 1e9 "
-        "FROM range(2) t(n), range(41) v(s)"
-    )
-    for number, (path, content) in enumerate(files_of(dress).items()):
-        digest = hashlib.sha256(content).hexdigest()
-        database.execute(
-            f"INSERT INTO base.files VALUES (100, $1, {BEGUN}, $2, $3, $4)",
-            [70000 + number, path, len(content), digest],
-        )
-        if not path.endswith(".bin"):  # has not arrived
-            database.execute(f"INSERT INTO base.stored VALUES ($1, $2, {BEGUN})", [digest, len(content)])
-    database.execute(
-        f"INSERT INTO base.saved_views VALUES ($1, $2, {BEGUN})",
-        ["sql/" + dress("all runs"), json.dumps({"query": "SELECT 1 AS " + '"' + dress("n").replace('"', '""') + '"'})],
-    )
+        values = {"lr": run / 10, "optimizer": dress(f"adam {run}"), "layers": [12, dress("x")]}
+        primary = f"run = {run} AND is_primary"
+        build.config({dress(key): value for key, value in values.items()}, where=primary)
+        build.summary({dress("best"): dress("good")}, where=primary)
+    edges, counts = "[(b - 8) / 8 * (1 + step / 100) FOR b IN range(17)]", "[b * (16 - b) FOR b IN range(16)]"
+    build.histogram(dress("weights"), edges, counts, steps=STEPS, seq="50000 + step", where=f"{first} 0")
+    texts = {dress("sample"): dress("To be, or not to be")}
+    build.texts(texts, steps=range(0, 200, 50), seq="60000 + step // 50", where=f"{first} 0")
+    for number, (path, content) in enumerate(files_of(dress).items()):  # one has not arrived
+        stored = not path.endswith(".bin")
+        build.file(path, content, seq=70000 + number, is_stored=stored, where=f"{first} 0")
+    query = 'SELECT 1 AS "' + dress("n").replace('"', '""') + '"'
+    build.saved_view("sql/" + dress("all runs"), {"query": query})
+
+
+def _fill_samples(build: RunBuilder, dress: Dress) -> None:
+    """Write samples of the machines, by an agent per node, and the loss of a GPU."""
+    gpus = {
+        "hw.gpu.utilization": "0.9 - rank / 50 + sin(step) / 40",
+        "hw.gpu.throttle.reasons": "CASE WHEN rank = 1 AND step BETWEEN 10 AND 14 THEN 64 ELSE 1 END",
+        "hw.gpu.memory.usage": "(20.0 + rank) * 1073741824",
+    }
+    build.samples("p.gpus[1]", gpus, steps=41, at="step * 5", where="run = 1")
+    used = {"system.memory.usage": "2.0e11 + step * 1e9"}
+    build.samples("''", used, steps=41, at="step * 5", where="run = 1 AND rank % 4 = 0")
+    lost = {"device": dress("GPU") + "-5", "code": 79}
+    second = "role = 'agent' AND node LIKE '%1'"
+    build.event("gpu.lost", dress("a GPU fell off the bus"), level="error", body=lost, seq=30002, at=60, where=second)
