@@ -18,6 +18,7 @@ from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from tests.bench.bench_store import LOG_ID
 from tests.bench.figure import Figure, Node
 from tests.bench.large_store import write_store
+from tests.support.run_builder import RunBuilder
 
 RUN = "large-0"
 
@@ -38,10 +39,8 @@ def write_run(root: Path) -> int:
     write_store(place.index, LOG_ID, 1, 0)
     with duckdb.connect(str(place.index)) as database:
         # The identities, whose seqs the store leaves out.
-        database.execute(
-            "INSERT INTO base.intervals SELECT producer, max(last_seq) + 1, max(last_seq) + 1, max(seen_at) "
-            "FROM base.intervals GROUP BY producer"
-        )
+        identity = "max(last_seq) + 1, max(last_seq) + 1, max(seen_at)"
+        RunBuilder(database).select("intervals", f"SELECT producer, {identity} FROM base.intervals GROUP BY producer")
         [(n_points,)] = database.execute(f"SELECT count(*) FROM metrics WHERE run_id = '{RUN}'").fetchall()
     return int(n_points)
 

@@ -12,23 +12,13 @@ import duckdb
 from chiplog_schemas.query.query_messages import disable_faulty_optimizers
 from chiplog_schemas.sql import rollups_sql, tables_sql, views_sql
 from tests.bench.figure import Figure
+from tests.support.run_builder import RunBuilder
 
 LABELS = 64
 STEPS = 5_000
 REPEATS = 5
 CPU_AT_MOST_MS = 120.0
 
-ROWS = f"""
-INSERT INTO base.runs (run, run_id, tags) SELECT r, 'run' || r, [] FROM range(2) t(r);
-INSERT INTO base.producers (producer, role, run, label, attempt, rank)
-    SELECT r * {LABELS} + k, 'rank', r, 'rank' || k, 0, k FROM range(2) t(r), range({LABELS}) u(k);
-INSERT INTO base.names VALUES (0, 'step'), (1, 'data'), (2, 'forward'), (3, 'backward'), (4, 'optimizer'), (5, 'loss');
-INSERT INTO base.phases
-    SELECT p.producer, k, s, s, TIMESTAMP '2026-01-01' + to_milliseconds(s * 200), 0.1 + random() / 50
-    FROM range(5) t(k), base.producers p, range({STEPS}) u(s) ORDER BY k, p.producer, s;
-INSERT INTO base.metrics SELECT p.producer, 5, s, s, TIMESTAMP '2026-01-01' + to_milliseconds(s * 200), random()
-    FROM base.producers p, range({STEPS}) u(s) ORDER BY p.producer, s;
-"""
 PLAIN_STEP_SKEW = """
 SELECT run_id, key, step, count(DISTINCT label) AS n_labels, min(value) AS min, median(value) AS median,
        max(value) AS max, first(label ORDER BY isnan(value), value DESC, label) AS max_label
@@ -47,6 +37,17 @@ SELECT phase, label, count(*) FILTER (seconds = longest AND seconds > typical) A
        median(seconds) AS median_s, median(typical) AS typical_s, sum(seconds - typical) AS excess_s
 FROM compared GROUP BY phase, label
 """
+
+
+def fill(database: duckdb.DuckDBPyConnection) -> None:
+    """Write two runs."""
+    build = RunBuilder(database, "TIMESTAMP '2026-01-01'")
+    for run_id in ("run0", "run1"):
+        build.run(run_id, primary_label=None)
+        build.ranks(run_id, LABELS, is_primary=None)
+    seconds = dict.fromkeys(("step", "data", "forward", "backward", "optimizer"), "0.1 + random() / 50")
+    build.phases(seconds, steps=STEPS, at="step / 5")
+    build.metrics({"loss": "random()"}, steps=STEPS, at="step / 5")
 
 
 def used(database: duckdb.DuckDBPyConnection, query: str) -> tuple[float, float]:
@@ -69,7 +70,9 @@ def measure() -> list[Figure]:
     figures = []
     with duckdb.connect() as database:
         disable_faulty_optimizers(database)
-        for text in (tables_sql(), ROWS, rollups_sql(), views_sql()):
+        database.execute(tables_sql())
+        fill(database)
+        for text in (rollups_sql(), views_sql()):
             database.execute(text)
         for name, (query, plain) in queries.items():
             ours, others = [], []

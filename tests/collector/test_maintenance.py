@@ -13,6 +13,7 @@ from chiplog_collector.index.database import Database
 from chiplog_schemas.limits import MIB
 from tests.support.collector_log import LOG_ID
 from tests.support.index import Index, copy_of
+from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 from tests.support.sample_log import everything, place_of
 
@@ -51,10 +52,6 @@ def test_compaction_sorts_facts_so_that_a_series_lies_together(index: Index) -> 
 def test_compaction_keeps_to_the_memory_that_queries_may_take(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     index.take(*everything())
     place = place_of(index)
-    fill = (
-        "INSERT INTO base.metrics SELECT i // 20 % 80, i % 20, i // 1600, i, make_timestamp(i), hash(i) / 1e9 "
-        f"FROM range({COMPACTED_ROWS}) t(i)"
-    )
     code = (
         "import sys; from pathlib import Path; from chiplog_collector import maintenance; "
         "from chiplog_schemas.paths import paths_for_root; status = Path('/proc/self/status'); "
@@ -62,7 +59,8 @@ def test_compaction_keeps_to_the_memory_that_queries_may_take(index: Index, monk
         "maintenance.compact(paths_for_root(Path(sys.argv[1]))); print(peak() - before)"
     )
     with duckdb.connect(str(place.index)) as connection:
-        connection.execute(fill)
+        row = "SELECT i // 20 % 80, i % 20, i // 1600, i, make_timestamp(i), hash(i) / 1e9"
+        RunBuilder(connection).select("metrics", f"{row} FROM range({COMPACTED_ROWS}) t(i)")
     monkeypatch.setenv("CHIPLOG_QUERY_MEMORY_BYTES", str(64 * MIB))
     grown = int(
         subprocess.run([sys.executable, "-c", code, str(place.root)], stdout=subprocess.PIPE, check=True).stdout

@@ -12,6 +12,7 @@ from chiplog_schemas.paths import paths_for_root
 from tests.support.node import Node
 from tests.support.page_site import Site
 from tests.support.query_client import FOR_EVER
+from tests.support.run_builder import RunBuilder, Sql
 
 KEYS = 10_000
 BEGUN = "TIMESTAMP '2026-01-02 03:00:00'"
@@ -19,28 +20,15 @@ BEGUN = "TIMESTAMP '2026-01-02 03:00:00'"
 
 def fill_odd_runs(database: duckdb.DuckDBPyConnection) -> None:
     """Write the runs `talk`, which only printed, and `keys` with KEYS keys of 2 steps."""
-    database.execute("INSERT INTO base.position (next_number) VALUES (1)")
-    database.execute(
-        "INSERT INTO base.runs (run, run_id, tags, primary_label) "
-        "VALUES (1, 'talk', [], 'rank0'), (2, 'keys', [], 'rank0')"
-    )
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, "
-        "produced, state, ended_at, exit_code) "
-        f"SELECT run, 'rank', run, 'rank0', 0, true, 0, 'node', {BEGUN}, 100000, 'finished', "
-        f"{BEGUN} + to_seconds(10), 0 FROM base.runs"
-    )
-    database.execute(f"INSERT INTO base.intervals SELECT producer, 0, 99999, {BEGUN} FROM base.producers")
-    database.execute(
-        f"INSERT INTO base.console SELECT 1, 'stdout', n, n, {BEGUN} + to_seconds(n), 'line ' || n FROM range(5) t(n)"
-    )
-    database.execute(
-        f"INSERT INTO base.names SELECT n + 1, 'layer' || n // 100 || '/weight' || n FROM range({KEYS}) t(n)"
-    )
-    database.execute(
-        f"INSERT INTO base.metrics SELECT 2, id, s, id * 2 + s, {BEGUN} + to_seconds(s), id + s / 4 "
-        "FROM base.names, range(2) t(s)"
-    )
+    build = RunBuilder(database)
+    build.position()
+    for run_id in ("talk", "keys"):
+        build.run(run_id)
+        build.ranks(run_id, node="node", produced=100000, state="finished", ended_s=10, exit_code=0)
+    build.received(0, 99999)
+    build.console(Sql("'line ' || step"), steps=5, where="run_id = 'talk'")
+    build.names(f"layer{n // 100}/weight{n}" for n in range(KEYS))
+    build.metrics_of_all("number + step / 4", steps=2, seq="number * 2 + step", where="run_id = 'keys'")
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.support.page_run import MARKUP, fill_page_run, running_page_run
 from tests.support.page_site import Site, first_of
-from tests.support.served_database import change
-from tests.support.slow_ranks import BEGUN
+from tests.support.run_builder import Sql
+from tests.support.served_database import changing
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +29,9 @@ class Printing:
     def store(self, rank: int, second: int, line: str) -> None:
         """Store a line, as the collector does."""
         self.n_stored += 1
-        number = 10_000 + self.n_stored
-        time = f"{BEGUN} + to_seconds({second})"
-        change(
-            self.database,
-            f"INSERT INTO base.console VALUES (1000{rank}, 'stdout', {number}, {number}, {time}, '{line}')",
-        )
+        where = f"run_id = 'slow' AND rank = {rank}"
+        with changing(self.database) as build:
+            build.console(line, seq=10_000 + self.n_stored, at=second, where=where)
 
 
 @pytest.fixture(scope="module")
@@ -153,11 +150,9 @@ def test_a_time_in_the_address_is_jumped_to(runs: Site, page: Page) -> None:
 @pytest.mark.full
 def test_lines_of_the_same_time_are_all_loaded_in_parts(printing: Printing, page: Page) -> None:
     """The first answer after a time ends among them."""
-    line = f"{BEGUN} + to_seconds(700), 'block ' || n"
-    change(
-        printing.database,
-        f"INSERT INTO base.console SELECT 10007, 'stdout', 20000 + n, 20000 + n, {line} FROM range(1500) t(n)",
-    )
+    with changing(printing.database) as build:
+        lines = {"steps": 1500, "seq": "20000 + step", "at": 700, "where": "run_id = 'slow' AND rank = 7"}
+        build.console(Sql("'block ' || step"), **lines)
     printing.site.visit(page, "#/run/slow/console?search=block&at=2026-01-02T03:11:39Z")
     expect(page.locator(".line")).to_have_count(500)
     page.get_by_role("log").evaluate("element => { element.scrollTop = element.scrollHeight; }")

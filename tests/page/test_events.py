@@ -9,8 +9,8 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.support.page_run import MARKUP, fill_page_run, running_page_run
 from tests.support.page_site import Site
-from tests.support.served_database import change
-from tests.support.slow_ranks import BEGUN
+from tests.support.run_builder import Sql
+from tests.support.served_database import changing
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +29,10 @@ class Failing:
         self, rank: int, second: int, kind: str, message: str, body: str = '{"traceback": "Traceback of it"}'
     ) -> None:
         """Store an event of `slow`, as the collector does."""
-        values = (
-            f"1000{rank}, 7000 + {second}, {BEGUN} + to_seconds({second}), '{kind}', 'error', '{message}', '{body}'"
-        )
-        rows = "base.events (producer, seq, ts, kind, level, message, body)"
-        change(self.database, f"INSERT INTO {rows} VALUES ({values})")
+        where = f"run_id = 'slow' AND rank = {rank}"
+        event = {"level": "error", "body": Sql(f"'{body}'"), "seq": 7000 + second, "at": second, "where": where}
+        with changing(self.database) as build:
+            build.event(kind, message, **event)
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +136,8 @@ def test_only_changes_of_a_run_that_is_not_complete_are_asked_for(failing: Faili
     assert len(asked) == n_asked
     failing.site.visit(page, "#/run/slow/events")
     expect(page.get_by_text("of another run")).to_be_visible()
-    with page.expect_response(lambda response: "known=" in response.url) as answer:
-        change(failing.database, "SELECT 1")
+    with page.expect_response(lambda response: "known=" in response.url) as answer, changing(failing.database):
+        pass
     assert answer.value.json().keys() == {"digest"}
 
 

@@ -13,7 +13,8 @@ from chiplog_schemas.paths import paths_for_root
 from tests.support.hand_written import hand_written
 from tests.support.logged_media import LOST, N_ROWS, digest_of, fill_logged_media, store_logged_media
 from tests.support.page_site import Site
-from tests.support.served_database import change, served_database
+from tests.support.run_builder import RunBuilder
+from tests.support.served_database import changing, served_database
 
 
 @pytest.fixture(scope="module")
@@ -190,13 +191,14 @@ def test_other_media_are_shown_or_offered_for_download(media: Site, page: Page) 
 def test_a_content_that_arrives_after_the_end_of_the_run_is_shown(page: Page, tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         fill_logged_media(database)
-        database.execute("INSERT INTO base.position (next_number) VALUES (1)")
+        RunBuilder(database).position()
         database.execute(f"DELETE FROM base.stored WHERE sha256 = '{digest_of('film')}'")
     store_logged_media(tmp_path)
     with served_database(paths_for_root(tmp_path)) as database, Site(tmp_path).running() as site:
         site.visit(page, "#/run/logged/media?filter=film")
         film = panel_of(page, "film")
         expect(film).to_contain_text("Its content has not arrived yet.")
-        stored = f"SELECT sha256, bytes, ts FROM base.media WHERE sha256 = '{digest_of('film')}'"
-        change(database, f"INSERT INTO base.stored {stored}")
+        with changing(database) as build:
+            [(size,)] = database.execute("SELECT bytes FROM media WHERE sha256 = $1", [digest_of("film")]).fetchall()
+            build.store(digest_of("film"), size)
         expect(film.get_by_role("img")).to_have_count(1)

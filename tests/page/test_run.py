@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 from tests.support.curved_runs import fill_curved_runs
 from tests.support.page_run import fill_page_run
 from tests.support.page_site import Site
+from tests.support.run_builder import RunBuilder
 
 MARKUP = "<img src=x onerror=alert(1)>"
 
@@ -58,23 +59,15 @@ def test_the_details_keep_the_focus_and_rows_that_were_asked_for(curved: Site, p
 
 def fill_generated(database: duckdb.DuckDBPyConnection) -> None:
     """A run of one process without a launcher, whose label was generated, with a metric, a line and an alert."""
-    database.execute("INSERT INTO base.position (next_number) VALUES (1)")
-    database.execute(
-        "INSERT INTO base.runs (run, run_id, name, tags, primary_label) VALUES (1, 'solo', 'my run', [], 'box-k3x9ab')"
-    )
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, node, hostname, state, "
-        "exit_code, started_at, ended_at, produced) "
-        "VALUES (1, 'rank', 1, 'box-k3x9ab', 0, true, 'box', 'box', 'finished', 0, '2026-01-02 03:00:00', "
-        "'2026-01-02 03:20:00', 13)"
-    )
-    database.execute("INSERT INTO base.intervals VALUES (1, 0, 12, '2026-01-02 03:04:05')")
-    database.execute("INSERT INTO base.names VALUES (1, 'loss')")
-    database.execute("INSERT INTO base.metrics SELECT 1, 1, s, s, '2026-01-02 03:00:00', s FROM range(10) t(s)")
-    database.execute(
-        "INSERT INTO base.console (producer, seq, ts, stream, line_no, line) "
-        "VALUES (1, 10, '2026-01-02 03:00:01', 'stdout', 1, 'hello')"
-    )
+    build = RunBuilder(database)
+    build.position()
+    label = "box-k3x9ab"
+    build.run("solo", name="my run", primary_label=label)
+    ended = {"state": "finished", "exit_code": 0, "ended_s": 1200}
+    build.label("solo", label, is_primary=True, node="box", hostname="box", **ended, produced=13)
+    build.received(0, 12, at=245)
+    build.metrics({"loss": "step"}, steps=10, at=0)
+    build.console("hello", seq=10, line_no=1, at=1)
 
 
 def test_a_generated_label_is_shown_as_the_run(site_of: Callable[..., Site], page: Page) -> None:

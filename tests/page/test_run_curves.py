@@ -14,6 +14,7 @@ from playwright.sync_api import Locator, Page, Request, Route, expect
 from tests.support.curved_runs import fill_curved_runs
 from tests.support.hand_written import hand_written
 from tests.support.page_site import WAIT_MS, Site, first_of
+from tests.support.run_builder import RunBuilder
 from tests.support.waiting import wait_until
 
 CHANGES = 'retry: 100\nevent: change\ndata: {"position": 1}\n\n'  # the browser connects again, and hears of a change
@@ -22,20 +23,12 @@ KEYS = 70
 
 def fill_growing(database: duckdb.DuckDBPyConnection) -> None:
     """A run of one rank that has not ended, with 70 metrics of 100 steps, and one without a slash."""
-    database.execute(
-        "INSERT INTO base.runs (run, run_id, project, tags, primary_label) VALUES (1, 'on', 'p', [], 'rank0')"
-    )
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, "
-        "produced) VALUES (1, 'rank', 1, 'rank0', 0, true, 0, 'node', '2026-01-02 03:00:00', 1000)"
-    )
-    database.execute("INSERT INTO base.intervals VALUES (1, 0, 999, '2026-01-02 03:04:05')")
-    database.execute(f"INSERT INTO base.names SELECT n, format('m/{{:02}}', n) FROM range({KEYS}) t(n)")
-    database.execute(f"INSERT INTO base.names VALUES ({KEYS}, 'alone')")
-    database.execute(
-        "INSERT INTO base.metrics SELECT 1, n.id, s, s, TIMESTAMP '2026-01-02 03:00:00' + to_seconds(s), s "
-        "FROM base.names n, range(100) t(s)"
-    )
+    build = RunBuilder(database)
+    build.run("on", project="p")
+    build.ranks("on", node="node", produced=1000)
+    build.received(0, 999, at=245)
+    build.names([*(f"m/{n:02}" for n in range(KEYS)), "alone"])
+    build.metrics_of_all("step", steps=100)
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +40,21 @@ CHANGE = """
 import sys, time, duckdb
 from pathlib import Path
 from tests.support.hand_written import hand_written
+from tests.support.run_builder import RunBuilder
 
 root, *statements = sys.argv[1:]
 while True:
     try:
         with hand_written(Path(root)) as database:
-            for statement in [*statements, "UPDATE base.position SET next_number = next_number + 1"]:
-                database.execute(statement)
+            for statement in statements:
+                exec(statement, {"build": RunBuilder(database)})
+            database.execute("UPDATE base.position SET next_number = next_number + 1")
         break
     except duckdb.IOException:  # the server reads
         time.sleep(0.01)
 """
-LOSSES = "INSERT INTO base.metrics SELECT {rank}, 1, s, s, TIMESTAMP '2026-01-02 03:00:00' + to_seconds(s), s FROM "
+LOSSES = "build.metrics({{'train/loss': 'step'}}, steps={}, where='rank = {}')"
+DEFINITION = "build.define({!r}, step_metric={!r}, hidden={!r}, seq={}, where='is_primary')"
 
 
 def fill_uneven(database: duckdb.DuckDBPyConnection) -> None:
@@ -67,24 +63,16 @@ def fill_uneven(database: duckdb.DuckDBPyConnection) -> None:
     `train/loss`: rank1 has sent 200 of 300 steps, rank2 lacks three of them, rank3 has sent none. `eval/score` is
     logged by rank0 alone, each 50 steps, over `epoch`; `step` is a metric, ten times the step.
     """
-    database.execute("INSERT INTO base.position (next_number) VALUES (1)")
-    database.execute("INSERT INTO base.runs (run, run_id, tags, primary_label) VALUES (1, 'uneven', [], 'rank0')")
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, "
-        "produced) SELECT r, 'rank', 1, 'rank' || r, 0, r = 0, r, 'node', '2026-01-02 03:00:00', 1000 "
-        "FROM range(4) t(r)"
-    )
-    database.execute("INSERT INTO base.intervals SELECT r, 0, 999, '2026-01-02 03:04:05' FROM range(4) t(r)")
-    database.execute("INSERT INTO base.names VALUES (1, 'train/loss'), (2, 'eval/score'), (3, 'epoch'), (4, 'step')")
-    database.execute("INSERT INTO base.definitions VALUES (0, 0, now(), 'eval/*', '', 'epoch', '')")
-    database.execute(LOSSES.format(rank=0) + "range(300) t(s)")
-    database.execute(LOSSES.format(rank=1) + "range(200) t(s)")
-    database.execute(LOSSES.format(rank=2) + "range(300) t(s) WHERE s NOT BETWEEN 101 AND 103")
-    database.execute(
-        "INSERT INTO base.metrics SELECT 0, n.id, s, s, make_timestamp(1767323000000000 + s * 1000000), "
-        "CASE n.id WHEN 2 THEN s WHEN 3 THEN s // 50 ELSE s * 10 END FROM base.names n, range(0, 300, 50) t(s) "
-        "WHERE n.id > 1"
-    )
+    build = RunBuilder(database)
+    build.position()
+    build.run("uneven")
+    build.ranks("uneven", 4, node="node", produced=1000)
+    build.received(0, 999, at=245)
+    build.define("eval/*", step_metric="epoch", where="is_primary")
+    for rank, steps in ((0, range(300)), (1, range(200)), (2, [*range(101), *range(104, 300)])):
+        build.metrics({"train/loss": "step"}, steps=steps, where=f"rank = {rank}")
+    evaluated = {"eval/score": "step", "epoch": "step // 50", "step": "step * 10"}
+    build.metrics(evaluated, steps=range(0, 300, 50), at="step + 200", where="is_primary")
 
 
 @pytest.fixture
@@ -96,7 +84,7 @@ def uneven(tmp_path: Path) -> Iterator[Site]:
 
 
 def change(site: Site, *statements: str) -> None:
-    """Write to the database of a site in another process: the readers of the server wait for it."""
+    """Let statements `build` in another process: the readers of the server wait for it."""
     subprocess.run([sys.executable, "-c", CHANGE, str(site.root), *statements], check=True, timeout=WAIT_MS / 1000)
 
 
@@ -410,13 +398,13 @@ def test_a_late_label_fills_its_part_and_the_end_of_a_run_what_was_logged_out_of
     notes = panel(page, "train/loss").locator(".curve-notes")
     expect(notes).to_contain_text("2 of 4 labels have not sent step 299 (rank3, …)")
     expect(notes).to_contain_text("rank2 has no value for 3 of 300 steps")
-    change(uneven, LOSSES.format(rank=1) + "range(200, 300) t(s)")
+    change(uneven, LOSSES.format(range(200, 300), 1))
     expect(notes).to_contain_text("1 of 4 labels has not sent step 299 (rank3)")
     assert steps_of(page, "train/loss", "rank1") == list(range(300))
     change(
         uneven,
         LOSSES.format(rank=2) + "range(101, 104) t(s)",
-        "UPDATE base.producers SET state = 'finished', exit_code = 0, ended_at = '2026-01-02 03:20:00'",
+        "build.update('true', state='finished', exit_code=0, ended_s=1200)",
     )
     expect(page.locator(".chip.finished")).to_be_visible()
     expect(notes).not_to_contain_text("has no value for")
@@ -437,7 +425,7 @@ def test_a_label_that_is_far_behind_makes_few_answers_long(uneven: Site, page: P
     visit(uneven, page, "#/run/uneven/curves?filter=loss")
     notes = panel(page, "train/loss").locator(".curve-notes")
     expect(notes).to_contain_text("2 of 4 labels have not sent step 299")
-    change(uneven, LOSSES.format(rank=0) + "range(300, 310) t(s)", LOSSES.format(rank=1) + "range(200, 205) t(s)")
+    change(uneven, LOSSES.format(range(300, 310), 0), LOSSES.format(range(200, 205), 1))
     expect(notes).to_contain_text("3 of 4 labels have not sent step 309")
     assert min(asked) > 280
     asked.clear()
@@ -449,7 +437,7 @@ def test_a_label_that_is_far_behind_makes_few_answers_long(uneven: Site, page: P
 
 
 def test_a_hidden_metric_has_a_panel_for_those_who_look_for_it(uneven: Site, page: Page) -> None:
-    change(uneven, "INSERT INTO base.definitions VALUES (0, 1, now(), '[es]*', '', '', 'true')")
+    change(uneven, DEFINITION.format("[es]*", "", "true", 1))
     visit(uneven, page, "#/run/uneven/curves")
     panels = page.locator(".panel.curve")
     expect(panels).to_have_count(1)
@@ -463,10 +451,10 @@ def test_a_hidden_metric_has_a_panel_for_those_who_look_for_it(uneven: Site, pag
     expect(panels).to_have_count(4)
     page.reload()
     expect(panels).to_have_count(4)
-    change(uneven, "INSERT INTO base.definitions VALUES (0, 2, now(), '*', '', '', 'true')")
+    change(uneven, DEFINITION.format("*", "", "true", 2))
     visit(uneven, page, "#/run/uneven/curves?all=")
     expect(page.get_by_role("button", name="Show 4 hidden metrics")).to_be_visible()
-    change(uneven, "INSERT INTO base.definitions VALUES (0, 3, now(), 'step', '', '', 'false')")
+    change(uneven, DEFINITION.format("step", "", "false", 3))
     expect(panel(page, "step").locator("canvas")).to_be_visible()
 
 
@@ -477,7 +465,7 @@ def test_a_step_metric_that_is_defined_later_is_the_x_of_all_values(uneven: Site
     expect(loss.locator("canvas")).to_be_visible()
     axis = page.get_by_label("x axis")
     expect(axis.locator("option:checked")).to_have_text("x: step")
-    change(uneven, "INSERT INTO base.definitions VALUES (0, 1, now(), 'train/*', '', 'epoch', '')")
+    change(uneven, DEFINITION.format("train/*", "epoch", "", 1))
     expect(loss.locator(".curve-notes")).to_contain_text("x: epoch")
     expect(axis.locator("option:checked")).to_have_text("x: as defined")
     loss.locator(".curve-box").press("ArrowRight")
@@ -636,25 +624,21 @@ def test_the_group_of_metrics_without_a_slash_stays_closed(growing: Site, page: 
 
 def fill_still(database: duckdb.DuckDBPyConnection) -> None:
     """Runs whose `loss` has one step: `still` has not ended, `many` has 3,000 values; `other` has steps."""
-    database.execute("INSERT INTO base.position (next_number) VALUES (1)")
-    database.execute(
-        "INSERT INTO base.runs (run, run_id, tags, primary_label) VALUES (1, 'still', [], 'rank0'), "
-        "(2, 'many', [], 'rank0'), (3, 'other', [], 'rank0')"
-    )
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, "
-        "produced, state, ended_at) SELECT r, 'rank', r, 'rank0', 0, true, 0, 'node', '2026-01-02 03:00:00', 9000, "
-        "CASE WHEN r > 1 THEN 'finished' END, CASE WHEN r > 1 THEN TIMESTAMP '2026-01-02 04:00:00' END "
-        "FROM range(1, 4) t(r)"
-    )
-    database.execute("INSERT INTO base.intervals SELECT r, 0, 999, '2026-01-02 03:04:05' FROM range(1, 4) t(r)")
-    database.execute("INSERT INTO base.names VALUES (1, 'train_loss'), (2, 'test_loss')")
-    row = (
-        "INSERT INTO base.metrics SELECT {}, {}, {}, i, TIMESTAMP '2026-01-02 03:00:00' + to_seconds(i), "
-        "exp(-i / 60) + sin(i * i) / 20 FROM range({}) t(i)"
-    )
-    for producer, key, step, n in ((1, 1, 0, 200), (1, 2, 0, 1), (2, 1, 5, 3_000), (3, 1, "i", 100)):
-        database.execute(row.format(producer, key, step, n))
+    build = RunBuilder(database)
+    build.position()
+    ended = {"state": "finished", "ended_s": 3600}
+    for run_id, columns in (("still", {}), ("many", ended), ("other", ended)):
+        build.run(run_id)
+        build.ranks(run_id, node="node", produced=9000, **columns)
+    build.received(0, 999, at=245)
+    value = "exp(-step / 60) + sin(step * step) / 20"
+    for run_id, key, step, n in (
+        ("still", "train_loss", 0, 200),
+        ("still", "test_loss", 0, 1),
+        ("many", "train_loss", 5, 3_000),
+        ("other", "train_loss", "step", 100),
+    ):
+        build.metrics({key: value}, steps=n, step=step, where=f"run_id = '{run_id}'")
 
 
 @pytest.fixture(scope="module")
@@ -700,8 +684,8 @@ def test_a_metric_that_gets_a_second_step_while_it_is_followed_is_drawn_by_steps
     expect(panel(page, "train_loss").locator(".curve-notes")).to_have_text("x: time (all steps are 0)")
     change(
         still,
-        "INSERT INTO base.metrics SELECT 1, 1, i, 1000 + i, TIMESTAMP '2026-01-02 03:10:00' + to_seconds(i), 1 "
-        "FROM range(1, 5) t(i)",
+        "build.metrics({'train_loss': 1}, steps=range(1, 5), seq='1000 + step', at='600 + step', "
+        "where=\"run_id = 'still'\")",
     )
     expect(panel(page, "train_loss").locator(".curve-notes")).to_have_text("")
     assert steps_of(page, "train_loss", "rank0") == [0, 1, 2, 3, 4]

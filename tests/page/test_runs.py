@@ -12,6 +12,7 @@ from chiplog_client.client import connect
 from tests.support.collector_log import START_US, Rank, whole
 from tests.support.kept_log import finished, kept_log
 from tests.support.page_site import Site
+from tests.support.run_builder import RunBuilder, Sql
 
 SMALL_CURVE = "loss, means of 40 parts of its steps: from 99.5 to 21.5, least 21.5, most 99.5"
 RUNS = 10_000
@@ -21,25 +22,15 @@ MARKUP = "<img src=x onerror=alert(1)>"
 
 def fill_many(database: duckdb.DuckDBPyConnection) -> None:
     """10,000 runs of a rank, the newest first: run-1, …"""
-    database.execute(
-        "INSERT INTO base.runs (run, run_id, project, tags, primary_label, name) SELECT r, 'run-' || r, "
-        "CASE WHEN r % 2 = 0 THEN 'gpt' ELSE 'vision' END, CASE WHEN r % 3 = 0 THEN ['base'] ELSE [] END, 'rank0', "
-        f"CASE r WHEN 7 THEN '{MARKUP}' WHEN 8 THEN 'two words' END FROM range(1, {RUNS} + 1) t(r)"
-    )
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, state, exit_code, "
-        "started_at, ended_at, produced) SELECT run, 'rank', run, 'rank0', 0, true, 0, "
-        "CASE run % 10 WHEN 1 THEN 'failed' ELSE 'finished' END, 0, TIMESTAMP '2026-06-01' - to_minutes(run), "
-        "TIMESTAMP '2026-06-01' - to_minutes(run) + to_seconds(10 + run % 100), 10 FROM base.runs"
-    )
-    database.execute(
-        "INSERT INTO base.config SELECT producer, 0, now()::TIMESTAMP, 'lr', (run * 1e-3)::VARCHAR FROM base.producers"
-    )
-    database.execute("INSERT INTO base.names VALUES (1, 'loss')")
-    database.execute(
-        "INSERT INTO base.metrics SELECT producer, 1, s, s, now()::TIMESTAMP, 100 - s FROM base.producers, "
-        "range(80) t(s) WHERE run <= 200"
-    )
+    build = RunBuilder(database, "TIMESTAMP '2026-06-01'")
+    named = {"run_id": Sql("'run-' || run"), "project": Sql("CASE WHEN run % 2 = 0 THEN 'gpt' ELSE 'vision' END")}
+    named["tags"] = Sql("CASE WHEN run % 3 = 0 THEN ['base'] ELSE [] END")
+    named["name"] = Sql(f"CASE run WHEN 7 THEN '{MARKUP}' WHEN 8 THEN 'two words' END")
+    state = Sql("CASE run % 10 WHEN 1 THEN 'failed' ELSE 'finished' END")
+    times = {"started_s": "-60 * run", "ended_s": "-60 * run + 10 + run % 100"}
+    build.many_runs(RUNS, named, state=state, exit_code=0, **times, produced=10)
+    build.config({"lr": Sql("(run * 1e-3)::VARCHAR")})
+    build.metrics({"loss": "100 - step"}, steps=80, at=0, where="run <= 200")
 
 
 @pytest.fixture(scope="module")

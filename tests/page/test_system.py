@@ -10,8 +10,9 @@ from playwright.sync_api import Page, expect
 from chiplog_schemas.paths import paths_for_root
 from tests.support.hand_written import hand_written
 from tests.support.page_site import Site
-from tests.support.sampled_run import BEGUN, fill_sampled_run
-from tests.support.served_database import change, served_database
+from tests.support.run_builder import RunBuilder
+from tests.support.sampled_run import fill_sampled_run
+from tests.support.served_database import changing, served_database
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +49,15 @@ def test_a_list_of_many_marks_begins_with_events_and_says_how_many_there_are(sam
 def test_what_an_agent_sends_after_the_end_of_a_run_is_shown(tmp_path: Path, page: Page) -> None:
     with hand_written(tmp_path) as database:
         fill_sampled_run(database)
-        database.execute(f"UPDATE base.producers SET state = 'crashed', ended_at = {BEGUN} + to_seconds(1000)")
-        database.execute("INSERT INTO base.intervals SELECT producer, 0, 0, ended_at FROM base.producers")
-        database.execute("INSERT INTO base.position (next_number) VALUES (1)")
+        build = RunBuilder(database)
+        build.update("role IN ('rank', 'agent')", state="crashed", ended_s=1000)
+        build.received(0, 0, at=1000, where="true")
+        build.position()
 
     def lose(database: duckdb.DuckDBPyConnection, seq: int) -> None:
-        event = f"10100, {seq}, {BEGUN} + to_seconds(1000 + {seq}), 'gpu.lost', 'error', 'GPU-1-0 is lost'"
-        values = f"({event}, json_object('device', 'GPU-1-0'))"
-        change(database, f"INSERT INTO base.events (producer, seq, ts, kind, level, message, body) VALUES {values}")
+        event = {"level": "error", "body": {"device": "GPU-1-0"}, "seq": seq, "at": 1000 + seq}
+        with changing(database) as build:
+            build.event("gpu.lost", "GPU-1-0 is lost", **event, where="role = 'agent' AND node = 'node-1-0'")
 
     page.clock.install(time="2026-01-02T03:16:45Z")  # 5 s after the end
     with served_database(paths_for_root(tmp_path)) as database, Site(tmp_path).running() as site:

@@ -12,7 +12,7 @@ Numbers of facts are SQL: a sample of a million rows takes a moment. An expressi
 import datetime
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -20,7 +20,7 @@ import duckdb
 BEGUN = "TIMESTAMP '2026-01-02 03:00:00'"
 NOW = "now()::TIMESTAMP"
 _ROWS_AT_ONCE = 500
-_PRODUCERS = "(SELECT p.*, r.run_id FROM base.producers p LEFT JOIN base.runs r ON r.run = p.run) p"
+PRODUCERS = "(SELECT p.*, r.run_id FROM base.producers p LEFT JOIN base.runs r ON r.run = p.run) p"
 _RANKS = "role = 'rank'"  # an agent is chosen by "role = 'agent'"
 
 Number = int | float | str  # a text is SQL
@@ -55,6 +55,14 @@ class RunBuilder:
         for run_id in run_ids:
             self.run(run_id, **columns)
 
+    def many_runs(self, n: int, columns: Mapping[str, Any], **of_label: Any) -> None:
+        """Add runs 1 to n with `rank0` each; expressions see the number `run`."""
+        named = {"primary_label": "rank0", **columns}
+        self._insert("runs", f"FROM range(1, {n} + 1) t(run)", run=Sql("run"), **named)
+        label = self._times({"started_s": 0, "attempt": 0, "label": "rank0", "rank": 0, "is_primary": True, **of_label})
+        number = {"producer": Sql("run"), "role": "rank", "run": Sql("run")}
+        self._insert("producers", "FROM base.runs", **number, **label)
+
     def ranks(self, run_id: str, ranks: Steps = 1, **columns: Any) -> None:
         """Add ranks of a run: labels `rank0`, …, of which rank 0 is the primary."""
         named = {"label": Sql("'rank' || rank"), "is_primary": Sql("rank = 0"), "rank": Sql("rank"), **columns}
@@ -67,7 +75,7 @@ class RunBuilder:
 
     def agents(self, where: str = _RANKS) -> None:
         """Add an agent for each node of labels that has none yet."""
-        nodes = f"SELECT DISTINCT node FROM {_PRODUCERS} WHERE node IS NOT NULL AND ({where})"
+        nodes = f"SELECT DISTINCT node FROM {PRODUCERS} WHERE node IS NOT NULL AND ({where})"
         known = "SELECT node FROM base.producers WHERE role = 'agent'"
         number = Sql(f"{self._next('producers', 'producer')} + row_number() OVER (ORDER BY node)")
         source = f"FROM ({nodes}) WHERE node NOT IN ({known})"
@@ -76,7 +84,7 @@ class RunBuilder:
     def update(self, where: str, **columns: Any) -> None:
         """Change columns of labels, their end for example."""
         changes = ", ".join(f"{name} = {_literal(value)}" for name, value in self._times(columns).items())
-        chosen = f"producer IN (SELECT producer FROM {_PRODUCERS} WHERE {where})"
+        chosen = f"producer IN (SELECT producer FROM {PRODUCERS} WHERE {where})"
         self._database.execute(f"UPDATE base.producers SET {changes} WHERE {chosen}")
 
     def received(self, first: Number, last: Number, *, at: Number = 0, where: str = _RANKS) -> None:
@@ -98,6 +106,10 @@ class RunBuilder:
         """Log values of keys. `recent`: they are among the rows that no level has yet."""
         self._series("metrics", values, **series)
 
+    def metrics_of_all(self, value: Number, **series: Any) -> None:
+        """Log a value of each known name; the expression sees its `number`."""
+        self._series("metrics", {"": value}, **series)
+
     def phases(self, values: Mapping[str, Number], **series: Any) -> None:
         """Log seconds of phases."""
         self._series("phases", values, **series)
@@ -115,8 +127,9 @@ class RunBuilder:
         recent: bool = False,
     ) -> None:
         for key, value in values.items():
+            number, names = (self.name(key), "") if key else (Sql("number"), ", base.names n(number, name)")
             columns = {"step": Sql(str(step)), "seq": Sql(str(seq)), "ts": self._at(at), "value": Sql(str(value))}
-            self._facts(f"{table}_recent" if recent else table, steps, where, key=self.name(key), **columns)
+            self._facts(f"{table}_recent" if recent else table, steps, where, names, key=number, **columns)
 
     def texts(self, values: Mapping[str, str], *, steps: Steps = 1, seq: Number = "step", **chosen: Any) -> None:
         """Log texts of keys."""
@@ -182,12 +195,12 @@ class RunBuilder:
     ) -> None:
         """Sample a device of each chosen rank by the agent of its node: an expression for its name, '' of the node."""
         self.agents(where)
-        devices = f"SELECT DISTINCT {device} AS name FROM {_PRODUCERS} WHERE {where}"
+        devices = f"SELECT DISTINCT {device} AS name FROM {PRODUCERS} WHERE {where}"
         number = Sql(f"{self._next('names', 'id')} + row_number() OVER (ORDER BY name)")
         new = f"FROM ({devices}) WHERE name NOT IN (SELECT name FROM base.names)"
         self._insert("names", new, id=number, name=Sql("name"))
         agents = "(SELECT producer AS agent, node AS agents FROM base.producers WHERE role = 'agent')"
-        joined = f"FROM {_PRODUCERS} JOIN {agents} ON agents = p.node JOIN base.names d ON d.name = {device}"
+        joined = f"FROM {PRODUCERS} JOIN {agents} ON agents = p.node JOIN base.names d ON d.name = {device}"
         for key, value in values.items():
             of = {"producer": Sql("agent"), "device": Sql("d.id"), "key": self.name(key)}
             source = f"{joined}, {_counted(steps, 'step')} WHERE {where}"
@@ -208,12 +221,14 @@ class RunBuilder:
         """The bytes of a content have arrived."""
         self._insert("stored", "", sha256=sha256, bytes=size, ts=self._at(at))
 
-    def artifact(self, name: str, digest: str, *, project: str, type: str = "model", **columns: Any) -> None:
-        """Log a version of an artifact, the next one of its name."""
+    def artifact(
+        self, name: str, digest: str, *, project: str, type: str = "model", version: int | None = None, **columns: Any
+    ) -> None:
+        """Log a version of an artifact: the next one of its name, unless given."""
         versions = f"SELECT count(*) FROM base.artifact_versions WHERE project = '{project}' AND name = '{name}'"
         named = {"project": project, "name": name, "digest": digest}
         self._event("artifacts", 1, 1, **named, type=type, **columns)
-        self._insert("artifact_versions", "", **named, version=Sql(f"({versions})"))
+        self._insert("artifact_versions", "", **named, version=Sql(f"({versions})") if version is None else version)
 
     def artifact_file(self, digest: str, path: str, size: int, **columns: Any) -> None:
         """Log an entry of an artifact's manifest."""
@@ -223,6 +238,10 @@ class RunBuilder:
         """Give a version of an artifact another name."""
         named = {"project": project, "name": name, "digest": digest}
         self._event("artifact_aliases", 1, 1, **named, alias=alias, is_set=1, **at)
+
+    def artifact_use(self, name: str, digest: str, *, project: str, **at: Any) -> None:
+        """Use a version of an artifact."""
+        self._event("artifact_uses", 1, 1, project=project, name=name, digest=digest, **at)
 
     def config_hashes(self, hashes: Mapping[str, str], **at: Any) -> None:
         """Report the hashes of a whole config."""
@@ -241,6 +260,17 @@ class RunBuilder:
         self._insert("names", "", id=number, name=name)
         return number
 
+    def names(self, names: Iterable[str]) -> None:
+        """Add keys that are not known yet."""
+        first = self._next("names", "id")
+        self.rows("names", list(enumerate(names, first)))
+
+    def delete(self, table: str, where: str) -> None:
+        """Remove facts; `where` sees the columns of both the row and its label."""
+        self._database.execute(
+            f"DELETE FROM base.{table} f USING {PRODUCERS} WHERE f.producer = p.producer AND {where}"
+        )
+
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def rows(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -249,6 +279,10 @@ class RunBuilder:
             part = rows[start : start + _ROWS_AT_ONCE]
             values = ", ".join("(" + ", ".join("?" * len(row)) + ")" for row in part)
             self._database.execute(f"INSERT INTO base.{table} VALUES {values}", [each for row in part for each in row])
+
+    def select(self, table: str, query: str) -> None:
+        """Insert the rows of a query as they are."""
+        self._database.execute(f"INSERT INTO base.{table} {query}")
 
     def _labels(self, run_id: str, source: str, columns: dict[str, Any]) -> None:
         [(run,)] = self._database.execute("SELECT run FROM base.runs WHERE run_id = $1", [run_id]).fetchall()
@@ -271,8 +305,9 @@ class RunBuilder:
     ) -> None:
         self._facts(table, steps, where, seq=Sql(str(seq)), ts=self._at(at), **columns)
 
-    def _facts(self, table: str, steps: Steps, where: str, **columns: Any) -> None:
-        source = f"FROM {_PRODUCERS}, {_counted(steps, 'step')} WHERE {where}"
+    def _facts(self, table: str, steps: Steps, where: str, names: str = "", **columns: Any) -> None:
+        order = "ORDER BY p.producer, t.step"  # as in each piece of the index
+        source = f"FROM {PRODUCERS}, {_counted(steps, 'step')}{names} WHERE {where} {order}"
         self._insert(table, source, producer=Sql("producer"), **columns)
 
     def _insert(self, table: str, source: str, **columns: Any) -> None:

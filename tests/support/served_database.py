@@ -8,6 +8,7 @@ import duckdb
 from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.file_lock import Lock
+from tests.support.run_builder import RunBuilder
 
 
 @contextlib.contextmanager
@@ -26,6 +27,9 @@ def served_database(place: Paths) -> Iterator[duckdb.DuckDBPyConnection]:
     lock.release()
 
 
-def change(database: duckdb.DuckDBPyConnection, statement: str) -> None:
-    """Change rows and the position, so that open pages are notified. Producers must stay: no rollup follows them."""
-    database.execute(f"BEGIN; {statement}; UPDATE base.position SET next_number = next_number + 1; COMMIT")
+@contextlib.contextmanager
+def changing(database: duckdb.DuckDBPyConnection) -> Iterator[RunBuilder]:
+    """Write rows and the position, so that open pages are notified. Producers must stay: no rollup follows them."""
+    database.execute("BEGIN")
+    yield RunBuilder(database)
+    database.execute("UPDATE base.position SET next_number = next_number + 1; COMMIT")

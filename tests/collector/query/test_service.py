@@ -41,6 +41,7 @@ from tests.support.query_client import (
     Asker,
     assert_is_stopped,
 )
+from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -50,7 +51,7 @@ def open_index(tmp_path: Path, memory_bytes: int = QUERY_MEMORY_BYTES) -> duckdb
         other.execute("CREATE TABLE secret AS SELECT 42 AS answer")
     connection = empty_database(tmp_path / "index.duckdb")
     connection.execute("CREATE SEQUENCE counter")
-    connection.execute("INSERT INTO base.names SELECT range, 'key' || range FROM range(100)")
+    RunBuilder(connection).names(f"key{n}" for n in range(100))
     files = tmp_path / "files"
     files.mkdir()
     (files / "link").symlink_to("/etc/passwd")
@@ -201,7 +202,7 @@ def test_the_first_query_after_a_quiet_time_waits_until_its_flush_is_done(index,
     assert select.select([demand], [], [], 60)[0], "the writer is not woken"
     assert not asker.socket.poll(300), "answered before the flush"
     number = demand.begin()
-    index.execute("INSERT INTO base.names VALUES (100, 'key100')")
+    RunBuilder(index).name("key100")
     demand.flushed(number)
     answer = asker.receive()
     assert pa.ipc.open_stream(answer.payload).read_all().to_pylist() == [{"n": 101}]
@@ -489,7 +490,7 @@ def test_a_query_is_cancelled_at_its_timeout_while_others_and_the_writer_go_on(s
         while not asker.socket.poll(0):
             n_during = n_commits - n_before
             index.execute("BEGIN")
-            index.execute("INSERT INTO base.names SELECT 1000 + range, 'more' FROM range(100)")
+            RunBuilder(index).names(["more"] * 100)
             index.execute("COMMIT")
             n_commits += 1
             assert other.rows("SELECT count(*) AS n FROM base.names")[0]["n"] == 100 + 100 * n_commits
@@ -722,7 +723,7 @@ def test_closing_answers_those_who_wait_and_interrupts_what_runs(index, address)
         ("stopping", "the collector is stopping; ask again later")
     }  # none had used its time
     client.close()
-    index.execute("INSERT INTO base.names VALUES (1, 'the writer is untouched')")
+    RunBuilder(index).name("the writer is untouched")
 
 
 def test_locked_settings_stay_locked_and_spilling_is_bounded(index):

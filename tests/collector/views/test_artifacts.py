@@ -7,6 +7,7 @@ from chiplog_schemas.model.events import EventKind
 from tests.support.changes import deletion
 from tests.support.collector_log import Rank, apply, quarantined, whole
 from tests.support.index import Index
+from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 
 VERSIONS = "SELECT version, digest[:2], aliases, made_by, used_by FROM artifacts ORDER BY project, name, version"
@@ -54,7 +55,7 @@ def test_an_entry_has_the_reason_why_all_labels_omit_its_bytes_until_they_are_th
     index.take(whole(ranks[0]), whole(ranks[1]))
     files = "SELECT path, is_stored, omitted FROM artifact_files ORDER BY path"
     assert index.sql(files) == [("a", False, "too large"), ("b", False, None), ("c", False, None)]
-    index.database.connection.execute("INSERT INTO base.stored VALUES (?, 1, now()::TIMESTAMP)", [(b"a" * 32).hex()])
+    RunBuilder(index.database.connection).store((b"a" * 32).hex(), 1)
     assert index.sql(files)[0] == ("a", True, None)
 
 

@@ -1,13 +1,15 @@
 """Time outside of phases: who spent it, who waited for it, and what is no fault."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from statistics import median
 
 import duckdb
 import pytest
 
-from tests.support.random_facts import SEEDS, fill_randomly, insert
+from tests.support.hand_written import compute_rollups
+from tests.support.random_facts import SEEDS, fill_randomly
+from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 
 BEGUN = datetime(2026, 1, 1)
@@ -20,24 +22,15 @@ Step = tuple[float, dict[str, float]]  # when it ended, and its phases
 
 def record(database: duckdb.DuckDBPyConnection, *ranks: list[Step] | dict[int, Step], attempt: int = 0) -> None:
     """Record the steps of each rank, in one run."""
+    build = RunBuilder(database, f"TIMESTAMP '{BEGUN}'")
     if not attempt:
-        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
-    known = {name: number for number, name in database.execute("FROM base.names").fetchall()}
-    rows = []
+        build.run("r", primary_label=None)
     for rank, steps in enumerate(ranks):
-        producer = 100 * attempt + rank
-        insert(
-            database,
-            "producers (producer, role, run, label, attempt, rank)",
-            [(producer, "rank", 1, f"rank{rank}", attempt, rank)],
-        )
+        build.label("r", f"rank{rank}", attempt=attempt, rank=rank)
+        of_rank = f"rank = {rank} AND attempt = {attempt}"
         for step, (ended_s, phases) in steps.items() if isinstance(steps, dict) else enumerate(steps):
-            for phase, seconds in phases.items():
-                if phase not in known:
-                    known[phase] = len(known)
-                    database.execute("INSERT INTO base.names VALUES (?, ?)", [known[phase], phase])
-                rows.append((producer, known[phase], step, step, BEGUN + timedelta(seconds=ended_s), seconds))
-    insert(database, "phases", rows)
+            build.phases(phases, steps=[step], at=ended_s, where=of_rank)
+    compute_rollups(database)
 
 
 def excess(database: duckdb.DuckDBPyConnection) -> dict[tuple[str, int], float]:
@@ -163,10 +156,10 @@ def test_parts_of_a_step_end_with_the_last_one_and_garbage_collection_is_within_
     database: duckdb.DuckDBPyConnection,
 ) -> None:
     record(database, *waits(4, 10.0))
-    parts = [(rank, 0, 3, 50, BEGUN + timedelta(seconds=3.5), 0.1) for rank in range(4)]
-    insert(database, "phases", parts)
-    database.execute("INSERT INTO base.names VALUES (9, 'gc')")
-    insert(database, "phases", [(1, 9, 6, 51, BEGUN + timedelta(seconds=17), 5.0)])
+    build = RunBuilder(database, f"TIMESTAMP '{BEGUN}'")
+    build.phases({"data": 0.1}, steps=[3], seq=50, at=3.5)
+    build.phases({"gc": 5.0}, steps=[6], seq=51, at=17, where="rank = 1")
+    compute_rollups(database)
     assert excess(database) == {("rank0", 6): 10.0}
 
 

@@ -10,8 +10,10 @@ from typing import Any
 import duckdb
 import pytest
 
+from tests.support.hand_written import compute_rollups
 from tests.support.marks import everyday, only_if
-from tests.support.random_facts import SEEDS, fill_randomly, insert, rows_of
+from tests.support.random_facts import SEEDS, fill_randomly, rows_of
+from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 
 TRACE = os.environ.get("CHIPLOG_TEST_TRACE", "")  # a file of columns worker, time, batch_time_norm
@@ -152,15 +154,14 @@ def is_about_zero(row: tuple[Any, ...]) -> bool:
 def spend(database: duckdb.DuckDBPyConnection, seconds: dict[str, list[list[float]]], n_steps: int = 200) -> None:
     """Record a run: by phase, the seconds of each rank in steps in turn."""
     n_ranks = len(next(iter(seconds.values())))
-    database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
-    producers = [(rank, "rank", 1, f"rank{rank}", 0, rank) for rank in range(n_ranks)]
-    insert(database, "producers (producer, role, run, label, attempt, rank)", producers)
-    rows = []
-    for key, (phase, ranks) in enumerate(seconds.items()):
-        database.execute("INSERT INTO base.names VALUES (?, ?)", [key, phase])
+    build = RunBuilder(database, "TIMESTAMP '2026-01-01'")
+    build.run("r", primary_label=None)
+    build.ranks("r", n_ranks, is_primary=None)
+    for phase, ranks in seconds.items():
         for rank, times in enumerate(ranks):
-            rows += [(rank, key, step, step, "2026-01-01", times[step % len(times)]) for step in range(n_steps)]
-    insert(database, "phases", rows)
+            cycle = f"{times}[step % {len(times)} + 1]"
+            build.phases({phase: cycle}, steps=n_steps, at=0, where=f"rank = {rank}")
+    compute_rollups(database)
 
 
 @proves("windows-of-steps", "windows show a rank that is slow for a short time", part="hundredth // 10 + 1", new="1")
@@ -282,8 +283,9 @@ def test_the_worker_of_a_recorded_trace_that_was_slow_is_named_first(database: d
 def test_steps_may_be_as_large_as_they_can_be(database: duckdb.DuckDBPyConnection) -> None:
     spend(database, {"step": [[1.0], [2.0]]}, 1)
     largest = (1 << 63) - 1
-    extremes = [(rank, 0, step, 1, "2026-01-01", 1.0 + rank) for rank in (0, 1) for step in (-largest - 1, largest)]
-    insert(database, "phases", extremes)
+    build = RunBuilder(database, "TIMESTAMP '2026-01-01'")
+    build.phases({"step": "1.0 + rank"}, steps=[-largest - 1, largest], seq=1, at=0)
+    compute_rollups(database)
     assert database.execute("SELECT label, n_steps, excess_s FROM stragglers ORDER BY label").fetchall() == [
         ("rank0", 3, -1.5),
         ("rank1", 3, 1.5),

@@ -13,6 +13,7 @@ from chiplog_schemas.limits import QUERY_TIMEOUT_S
 from tests.support.command_line import ON_ONE_WORKER, environment, on_pipes, one_line
 from tests.support.hand_written import hand_written
 from tests.support.marks import everyday
+from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
@@ -67,16 +68,11 @@ def test_each_word_of_a_command_can_be_completed(complete, recorded, words, foun
 
 def test_a_metric_without_a_summary_is_offered_too(complete, tmp_path):
     with hand_written(tmp_path) as database:
-        database.execute("INSERT INTO base.names VALUES (1, 'hidden')")
-        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
-        database.execute(
-            "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank) "
-            "VALUES (1, 'rank', 1, 'rank0', 0, true, 0)"
-        )
-        database.execute(
-            "INSERT INTO base.definitions (producer, seq, ts, name, summary) VALUES (1, 0, now(), 'hidden', 'none')"
-        )
-        database.execute("INSERT INTO base.metrics VALUES (1, 1, 0, 1, now(), 2)")
+        build = RunBuilder(database)
+        build.run("r")
+        build.ranks("r")
+        build.define("hidden", "none")
+        build.metrics({"hidden": 2}, seq=1)
     assert complete(tmp_path, "plot", "r", "hi") == ["hidden"]
 
 

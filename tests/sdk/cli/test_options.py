@@ -18,25 +18,19 @@ from chiplog_cli.options import (
 )
 from chiplog_client.client import Client, connect
 from tests.support.hand_written import hand_written
+from tests.support.run_builder import RunBuilder
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("recorded")
     with hand_written(root) as database:
+        build = RunBuilder(database, "TIMESTAMP '2026-01-02'")
         names = {"bert-7": "first try", "gpt": "twice", "gpt-a1": "twice"}
         for number, run_id in enumerate(("gpt", "gpt-a1", "gpt-a2", "bert-7")):
-            database.execute(
-                "INSERT INTO base.runs (run, run_id, name, project, run_group) VALUES (?, ?, ?, 'llm', 'sweep')",
-                [number, run_id, names.get(run_id)],
-            )
-            database.execute(
-                "INSERT INTO base.producers (producer, role, run, label, attempt, rank, started_at) "
-                "VALUES (?, 'rank', ?, 'rank0', 0, 0, TIMESTAMP '2026-01-02' + to_seconds(?))",
-                [number, number, number],
-            )
-        database.execute("INSERT INTO base.names VALUES (1, 'train/loss')")
-        database.execute("INSERT INTO base.metrics VALUES (0, 1, 0, 0, TIMESTAMP '2026-01-02', 0.5)")
+            build.run(run_id, name=names.get(run_id), project="llm", run_group="sweep")
+            build.ranks(run_id, started_s=number)
+        build.metrics({"train/loss": 0.5}, where="run_id = 'gpt'")
     return root
 
 

@@ -34,6 +34,7 @@ from chiplog_schemas.query import result_sink as sink_module
 from tests.support.marks import everyday
 from tests.support.ports import free_ports
 from tests.support.recorded import create_database
+from tests.support.run_builder import RunBuilder, Sql
 from tests.support.safeguard import proves
 from tests.support.stored_media import store_content
 from tests.support.waiting import WAIT_S, wait_until
@@ -105,11 +106,8 @@ def _no_environment(monkeypatch):
 def recorded(tmp_path_factory) -> Paths:
     found, database = create_database(tmp_path_factory.mktemp("recorded"), "2026-01-02 03:04:05.000006")
     with database:
-        database.execute("INSERT INTO base.names VALUES (1, 'loss')")
-        database.execute(
-            "INSERT INTO base.metrics SELECT 1, 1, range, range, TIMESTAMP '2026-01-02' + to_seconds(range), range / 2 "
-            "FROM range(1000)"
-        )
+        build = RunBuilder(database, "TIMESTAMP '2026-01-02'")
+        build.metrics({"loss": "step / 2"}, steps=1000)
         for step, n_rows in enumerate((2, 50_000)):
             store_table(database, found, step, n_rows)
     return found
@@ -122,9 +120,10 @@ def store_table(database: duckdb.DuckDBPyConnection, place: Paths, step: int, n_
     data = path.read_bytes()
     path.unlink()
     store_content(place.files, data)
-    row = [hashlib.sha256(data).hexdigest(), len(data)]
-    database.execute(f"INSERT INTO base.media SELECT 1, 1, {step}, {5000 + step}, now(), 'table', $1, $2, '{{}}'", row)
-    database.execute("INSERT INTO base.stored VALUES ($1, $2, now())", row)
+    content = hashlib.sha256(data).hexdigest(), len(data)
+    build = RunBuilder(database)
+    build.media("loss", "table", *content, {}, step=step, seq=5000 + step)
+    build.store(*content)
 
 
 @pytest.fixture
@@ -811,7 +810,7 @@ def test_importing_the_client_costs_no_heavy_module():
 def _acknowledged(where: Paths, synced: int, applied: int) -> None:
     (where.collector / "synced").write_bytes(synced.to_bytes(8, "little") + bytes(4088))
     with duckdb.connect(str(where.index)) as database:
-        database.execute("INSERT INTO base.position VALUES (1, 'L'::BLOB, ?, 0, 0)", [applied])
+        RunBuilder(database).position(applied, migration=1, log_id=Sql("'L'::BLOB"), last_run=0, last_producer=0)
 
 
 def test_records_that_are_not_in_the_file_yet_are_told_once(where, caplog):

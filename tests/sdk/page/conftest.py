@@ -7,6 +7,7 @@ import pytest
 from tests.support.hand_written import hand_written
 from tests.support.live_runs import fill_live_runs
 from tests.support.page_client import PageClient, serving
+from tests.support.run_builder import NOW, RunBuilder
 
 
 @pytest.fixture(scope="session")
@@ -15,8 +16,6 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
     root = tmp_path_factory.mktemp("page")
     with hand_written(root) as database:
         fill_live_runs(database)
-        database.execute(
-            "INSERT INTO base.config (producer, seq, ts, key, value) VALUES (20000, 1, now(), 'lr', '0.5')"
-        )
+        RunBuilder(database, NOW).config({"lr": 0.5}, seq=1, where="run_id = 'healthy' AND rank = 0")
     with serving(root) as client:
         yield client.sign_in()

@@ -17,6 +17,7 @@ from chiplog_collector.index.cleaning.checkpoints import (
     Checkpoints,
 )
 from chiplog_collector.index.database import Database
+from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 
 
@@ -43,9 +44,9 @@ class World:
 
     def write(self, n: int = 100) -> None:
         for _ in range(n):
-            with_position = ["DELETE FROM base.position", "INSERT INTO base.position VALUES (3, ''::BLOB, 1, 0, 0)"]
-            for statement in ("BEGIN", *with_position, "COMMIT"):
-                self.database.connection.execute(statement)
+            self.database.connection.execute("BEGIN; DELETE FROM base.position")
+            RunBuilder(self.database.connection).select("position", "VALUES (3, ''::BLOB, 1, 0, 0)")
+            self.database.connection.execute("COMMIT")
         self.now += 0.001
         self.checkpoints.written(self.now)
 

@@ -35,6 +35,7 @@ from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.changes import at_once_and_one_by_one, change, deletion, logged
 from tests.support.collector_log import LOG_ID, START_US, Rank, whole
 from tests.support.index import Index, copy_of, empty_database
+from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 from tests.support.sample_log import everything
 
@@ -217,7 +218,7 @@ def test_contents_stay_while_blocks_are_set_aside_that_may_name_them(index: Inde
         ("refused", "(1, 'S', '[]', 2, now()::TIMESTAMP)"),
         ("quarantine", "(1, 1, 'x', '', 'x', 9, true)"),
     ):
-        index.database.connection.execute(f"INSERT INTO base.{table} VALUES {row}")
+        RunBuilder(index.database.connection).select(table, f"VALUES {row}")
         assert index.database.orphaned_contents() == []
         index.database.connection.execute(f"DELETE FROM base.{table}")
 

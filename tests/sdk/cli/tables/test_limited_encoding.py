@@ -12,6 +12,7 @@ from chiplog_cli.tables.limited_encoding import is_unicode, likeness
 from tests.support.command_line import ON_ONE_WORKER
 from tests.support.hand_written import hand_written
 from tests.support.marks import everyday
+from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 
 pytestmark = ON_ONE_WORKER
@@ -46,20 +47,13 @@ EVERYDAY = [command for command in COMMANDS if command[0] in ("runs", "plot", "l
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("root")
     with hand_written(root) as database:
-        database.execute("INSERT INTO base.names VALUES (1, 'loss')")
-        for run, run_id in ((1, "r"), (2, "q")):
-            row = [run, run_id, NAME]
-            database.execute("INSERT INTO base.runs (run, run_id, name, tags, project) VALUES (?, ?, ?, [], 'é')", row)
-            database.execute(
-                "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, state, "
-                "started_at, ended_at) VALUES (?, 'rank', ?, 'größe', 0, true, 'finished', '2026-01-02', '2026-01-02')",
-                [run, run],
-            )
-            database.execute(
-                "INSERT INTO base.metrics SELECT ?, 1, s, s, TIMESTAMP '2026-01-02', s % 7 FROM range(99) t(s)", [run]
-            )
-            database.execute("INSERT INTO base.config VALUES (?, 1, '2026-01-02', 'model', ?)", [run, json.dumps(NAME)])
-            database.execute("INSERT INTO base.console VALUES (?, 'stdout', 0, 0, '2026-01-02', ?)", [run, NAME])
+        build = RunBuilder(database, "TIMESTAMP '2026-01-02'")
+        for run_id in ("r", "q"):
+            build.run(run_id, name=NAME, project="é")
+            build.label(run_id, "größe", is_primary=True, state="finished", ended_s=0)
+        build.metrics({"loss": "step % 7"}, steps=99, at=0)
+        build.config({"model": NAME}, seq=1)
+        build.console(NAME)
     return root
 
 

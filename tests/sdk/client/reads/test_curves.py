@@ -10,6 +10,7 @@ import random
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from chiplog_client.client import Client
 from chiplog_client.reads.curves import CurvesRequest, bucket_width, end_pieces, read_curves
 from tests.support.hand_written import filled
 from tests.support.marks import everyday
+from tests.support.run_builder import NOW, PRODUCERS, RunBuilder, Sql
 from tests.support.safeguard import proves
 
 SEED = random.randrange(1 << 32)
@@ -77,35 +79,33 @@ def client(values: list[Value], tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield client
 
 
+EPOCH = "TIMESTAMP '1970-01-01'"
+
+
 def fill(database: duckdb.DuckDBPyConnection, values: list[Value]) -> None:
-    database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
+    build = RunBuilder(database, NOW)
+    build.run("r")
     for rank, attempt in itertools.product(range(N_LABELS), range(2)):
-        database.execute(
-            "INSERT INTO base.producers (producer, role, run, label, attempt, rank, produced) "
-            "VALUES (?, 'rank', 1, ?, ?, ?, 1)",
-            [rank * 2 + attempt, f"rank{rank}", attempt, (rank + attempt) % N_LABELS],  # a launcher may renumber
+        renumbered = (rank + attempt) % N_LABELS  # a launcher may renumber
+        build.label("r", f"rank{rank}", attempt=attempt, rank=renumbered, produced=1)
+    defined = {"where": "label = 'rank0' AND attempt = 0"}
+    build.define("*", step_metric="epoch", seq=1, **defined)
+    build.define("n*", "min", "odd", seq=2, **defined)
+    build.define("sh*", "max", seq=3, **defined)
+    build.names(KEYS)
+    known = f"SELECT label, attempt, producer FROM {PRODUCERS}"
+    producers = {(label, attempt): producer for label, attempt, producer in database.execute(known).fetchall()}
+    begun = datetime(2026, 1, 1)
+    rows = [
+        (
+            *(producers[value.label, value.attempt], build.name(value.key), value.step, seq),
+            *(begun + timedelta(milliseconds=seq), value.number),
         )
-    database.execute(
-        "INSERT INTO base.definitions VALUES (0, 1, now(), '*', '', 'epoch', ''), "
-        "(0, 2, now(), 'n*', 'min', 'odd', ''), (0, 3, now(), 'sh*', 'max', '', '')"
-    )
-    for number, key in enumerate(KEYS):
-        database.execute("INSERT INTO base.names VALUES (?, ?)", [number, key])
-    rows = {
-        "producer": [int(value.label[4:]) * 2 + value.attempt for value in values],
-        "key": [KEYS.index(value.key) for value in values],
-        "step": [value.step for value in values],
-        "value": [value.number for value in values],
-    }
-    text = (
-        "SELECT unnest($producer::INTEGER[]) AS producer, unnest($key::INTEGER[]) AS key, "
-        "unnest($step::BIGINT[]) AS step, unnest($value::DOUBLE[]) AS value"
-    )
-    row = "producer, key, step, i AS seq, make_timestamp(1767225600000000 + i * 1000) AS ts, value"
-    numbered = f"(SELECT *, row_number() OVER () - 1 AS i FROM ({text}))"
+        for seq, value in enumerate(values)
+    ]
     # A third is in the recent rows, which no level has.
-    database.execute(f"INSERT INTO base.metrics SELECT {row} FROM {numbered} WHERE i % 3 > 0", rows)
-    database.execute(f"INSERT INTO base.metrics_recent SELECT {row} FROM {numbered} WHERE i % 3 = 0", rows)
+    build.rows("metrics", [row for row in rows if row[3] % 3 > 0])
+    build.rows("metrics_recent", [row for row in rows if row[3] % 3 == 0])
 
 
 Buckets = dict[int, dict[str, list[float]]]
@@ -241,17 +241,14 @@ def expected_ends(values: list[Value], key: str, width: int, last: int) -> dict[
 
 def fill_sparse(database: duckdb.DuckDBPyConnection) -> None:
     """One label: `few` has 1,999 values in 400,000 steps, `many` 2,000, `twice` two at each of three steps."""
-    database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, rank, produced) "
-        "VALUES (1, 'rank', 1, 'rank0', 0, 0, 1)"
-    )
-    database.execute("INSERT INTO base.names VALUES (1, 'few'), (2, 'many'), (3, 'twice')")
-    insert = "INSERT INTO {} SELECT 1, {}, i * 200, i, make_timestamp(i), sin(i) FROM range({}) t(i) WHERE i {} 1500"
-    for key, n in ((1, 1_999), (2, 2_000)):
-        database.execute(insert.format("base.metrics", key, n, "<"))
-        database.execute(insert.format("base.metrics_recent", key, n, ">="))
-    database.execute("INSERT INTO base.metrics SELECT 1, 3, i // 2, i, make_timestamp(i), i FROM range(6) t(i)")
+    build = RunBuilder(database, EPOCH)
+    build.run("r")
+    build.ranks("r", produced=1)
+    for key, n in (("few", 1_999), ("many", 2_000)):
+        for steps, recent in ((range(1500), False), (range(1500, n), True)):
+            series = {"steps": steps, "step": "step * 200", "at": "step / 1e6", "recent": recent}
+            build.metrics({key: "sin(step)"}, **series)
+    build.metrics({"twice": "step"}, steps=6, step="step // 2", at="step / 1e6")
 
 
 def test_a_curve_of_few_values_has_each_of_them_at_its_step(tmp_path: Path) -> None:
@@ -271,19 +268,19 @@ def test_a_curve_of_few_values_has_each_of_them_at_its_step(tmp_path: Path) -> N
 
 def fill_still(database: duckdb.DuckDBPyConnection) -> None:
     """Values at one step: `few` has 3 of a label each second, `many` 5,000, `once` one; 20 labels have 4 of `band`."""
-    database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, rank, produced) "
-        "SELECT r, 'rank', 1, 'rank' || r, 0, r, 1 FROM range(20) t(r)"
-    )
-    database.execute("INSERT INTO base.names VALUES (1, 'few'), (2, 'many'), (3, 'once'), (4, 'band'), (5, 'x')")
-    row = "INSERT INTO base.metrics{} SELECT {}, {}, 7, i, make_timestamp({}), {} FROM range({}) t(i)"
-    database.execute(row.format("", "i % 2", 1, "i * 500000", "CASE WHEN i = 3 THEN 'nan' ELSE i::DOUBLE END", 5))
-    database.execute(row.format("_recent", 1, 1, "2500000", 5, 1))
-    database.execute(row.format("", 0, 2, "i * 1000", "CASE WHEN i = 2500 THEN 99 ELSE i % 7 END", 5_000))
-    database.execute(row.format("", "i", 3, "i", "i", 2))
-    database.execute(row.format("", "i % 20", 4, "i // 20 * 1000000 + i % 20", "i % 20", 80))
-    database.execute(row.format("", 0, 5, "i * 1000000", "i * 10", 3))
+    build = RunBuilder(database, EPOCH)
+    build.run("r")
+    build.ranks("r", 20, produced=1)
+    few = "CASE WHEN step = 3 THEN 'nan' ELSE step::DOUBLE END"
+    many = "CASE WHEN step = 2500 THEN 99 ELSE step % 7 END"
+    still: dict[str, Any] = {"step": 7, "seq": "step"}
+    build.metrics({"few": few}, steps=5, at="step / 2", where="rank = step % 2", **still)
+    build.metrics({"few": 5}, at=2.5, where="rank = 1", recent=True, **still)
+    build.metrics({"many": many}, steps=5_000, at="step / 1000", where="rank = 0", **still)
+    build.metrics({"once": "step"}, steps=2, at="step / 1e6", where="rank = step", **still)
+    at = "step // 20 + step % 20 / 1e6"
+    build.metrics({"band": "step % 20"}, steps=80, at=at, where="rank = step % 20", **still)
+    build.metrics({"x": "step * 10"}, steps=3, where="rank = 0", **still)
 
 
 def test_a_metric_whose_steps_are_all_equal_is_a_curve_over_time(tmp_path: Path) -> None:
@@ -348,21 +345,17 @@ def test_labels_are_chosen_and_those_behind_are_named(client: Client) -> None:
 def test_a_label_that_never_logged_what_most_of_its_kind_log_is_missing(tmp_path: Path) -> None:
     def fill_partly(database: duckdb.DuckDBPyConnection) -> None:
         """Four ranks, of which rank3 logs nothing, rank0 an evaluation too; three actors and a launcher."""
-        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
-        database.execute(
-            "INSERT INTO base.producers (producer, role, run, label, attempt, job_type, rank, state, produced) "
-            "SELECT r, 'rank', 1, 'rank' || r, 0, 'train', r, CASE WHEN r <> 1 THEN 'finished' END, 1 "
-            "FROM range(4) t(r) "
-            "UNION ALL SELECT 10 + a, 'rank', 1, 'actor' || a, 0, 'act', NULL, 'finished', 1 FROM range(3) t(a) "
-            "UNION ALL SELECT 20, 'rank', 1, 'launcher', 0, 'train', NULL, NULL, 1"
-        )
-        database.execute("INSERT INTO base.names VALUES (1, 'loss'), (2, 'eval'), (3, 'reward')")
-        database.execute(
-            "INSERT INTO base.metrics SELECT p.producer, n.id, s, s, make_timestamp(s), s "
-            "FROM base.producers p, base.names n, range(10) t(s) "
-            "WHERE CASE n.id WHEN 1 THEN rank < 3 AND s < 9 - rank WHEN 2 THEN rank = 0 "
-            "ELSE label IN ('actor0', 'actor2') END"
-        )
+        build = RunBuilder(database, EPOCH)
+        build.run("r")
+        state = Sql("CASE WHEN rank <> 1 THEN 'finished' END")
+        build.ranks("r", 4, job_type="train", state=state, produced=1)
+        for actor in range(3):
+            build.label("r", f"actor{actor}", job_type="act", state="finished", produced=1)
+        build.label("r", "launcher", job_type="train", produced=1)
+        steps = {"steps": 10, "at": "step / 1e6"}
+        build.metrics({"loss": "step"}, where="rank < 3 AND step < 9 - rank", **steps)
+        build.metrics({"eval": "step"}, where="rank = 0", **steps)
+        build.metrics({"reward": "step"}, where="label IN ('actor0', 'actor2')", **steps)
 
     with filled(tmp_path, fill_partly) as client:
         loss, evaluated, reward = read_curves(client, CurvesRequest("r", ("loss", "eval", "reward")))
@@ -377,13 +370,11 @@ def test_a_label_that_never_logged_what_most_of_its_kind_log_is_missing(tmp_path
 
 def test_labels_without_a_rank_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     def fill_twelve(database: duckdb.DuckDBPyConnection) -> None:
-        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
-        database.execute(
-            "INSERT INTO base.producers (producer, role, run, label, attempt, produced) "
-            "SELECT r, 'rank', 1, 'worker' || r, 0, 1 FROM range(12) t(r)"
-        )
-        database.execute("INSERT INTO base.names VALUES (1, 'loss')")
-        database.execute("INSERT INTO base.metrics SELECT r, 1, 0, 0, make_timestamp(0), r FROM range(12) t(r)")
+        build = RunBuilder(database, EPOCH)
+        build.run("r")
+        for worker in range(12):
+            build.label("r", f"worker{worker}", produced=1)
+        build.metrics({"loss": "producer"})
 
     with filled(tmp_path, fill_twelve) as client:
         [curve] = read_curves(client, CurvesRequest("r", ("loss",)))

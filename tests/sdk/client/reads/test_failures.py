@@ -8,7 +8,8 @@ import pytest
 from chiplog_client.client import Client
 from chiplog_client.reads.failures import read_failures
 from tests.support.hand_written import filled
-from tests.support.sampled_run import BEGUN, fill_sampled_run
+from tests.support.run_builder import RunBuilder, Sql
+from tests.support.sampled_run import fill_sampled_run
 
 
 def fill(database: duckdb.DuckDBPyConnection) -> None:
@@ -17,31 +18,19 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
     rank2 has finished before, rank3 runs on.
     """
     fill_sampled_run(database)
-    database.execute("INSERT INTO base.names VALUES (6, 'hw.temperature.core')")
-    database.execute("DELETE FROM base.metrics WHERE step > 400 - producer % 100")
-    database.execute(
-        "UPDATE base.producers SET state = 'failed', exit_code = 1, reason = 'CUDA error', ended_at = "
-        f"{BEGUN} + to_seconds(805) WHERE producer = 101"
-    )
-    database.execute(
-        f"UPDATE base.producers SET state = 'crashed', exit_signal = 15, ended_at = {BEGUN} + to_seconds(807) "
-        "WHERE producer = 100"
-    )
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, "
-        f"produced) VALUES (190, 'rank', 1, 'rank0', 1, true, 0, 'node-1-0', {BEGUN} + to_seconds(900), 1)"
-    )
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, state, "
-        f"exit_code, ended_at) VALUES (191, 'rank', 1, 'rank2', 0, false, 2, 'node-1-0', {BEGUN}, 'finished', 0, "
-        f"{BEGUN} + to_seconds(700)), (192, 'rank', 1, 'rank3', 0, false, 3, 'node-1-0', {BEGUN}, NULL, NULL, NULL)"
-    )
-    database.execute(
-        f"INSERT INTO base.console SELECT 101, 'stderr', n, n, {BEGUN} + to_seconds(800 + n), 'line ' || n "
-        "FROM range(4) t(n)"
-    )
-    database.execute(f"INSERT INTO base.system VALUES (10101, 1101, 6, {BEGUN} + to_seconds(800), 91)")
-    database.execute(f"INSERT INTO base.system VALUES (10101, 1101, 2, {BEGUN} + to_seconds(801), 64)")
+    build = RunBuilder(database)
+    build.delete("metrics", "run_id = 'sampled' AND step > 400 - rank")
+    failed = {"state": "failed", "exit_code": 1, "reason": "CUDA error", "ended_s": 805}
+    build.update("run_id = 'sampled' AND rank = 1", **failed)
+    build.update("run_id = 'sampled' AND rank = 0", state="crashed", exit_signal=15, ended_s=807)
+    build.label("sampled", "rank0", attempt=1, is_primary=True, rank=0, node="node-1-0", started_s=900, produced=1)
+    finished = {"state": "finished", "exit_code": 0, "ended_s": 700}
+    build.label("sampled", "rank2", rank=2, node="node-1-0", **finished)
+    build.label("sampled", "rank3", rank=3, node="node-1-0")
+    first = "run_id = 'sampled' AND rank = 1"
+    build.console(Sql("'line ' || step"), stream="stderr", steps=4, at="800 + step", where=first)
+    build.samples("p.gpus[1]", {"hw.temperature.core": 91}, at=800, where=first)
+    build.samples("p.gpus[1]", {"hw.gpu.throttle.reasons": 64}, at=801, where=first)
 
 
 @pytest.fixture(scope="module")

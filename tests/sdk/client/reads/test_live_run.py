@@ -16,25 +16,20 @@ from chiplog_client.reads.rank_states import Severity
 from chiplog_client.results.result import QueryError
 from tests.support.hand_written import filled, hand_written
 from tests.support.live_runs import fill_live_runs
+from tests.support.run_builder import NOW, RunBuilder, Sql
 from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
 
 def fill_far_behind(database: duckdb.DuckDBPyConnection) -> None:
     """Write a run in which rank1 is 500 steps behind the others, and takes twice as long for a step."""
-    database.execute("INSERT INTO base.runs (run, run_id, tags, primary_label) VALUES (1, 'r', [], 'rank0')")
-    database.execute("INSERT INTO base.names VALUES (1, 'loss'), (2, 'forward'), (3, 'step')")
-    for producer, last, pace in ((0, 1_000, 1), (1, 500, 2), (2, 1_000, 1)):
-        database.execute(
-            "INSERT INTO base.producers (producer, role, run, label, attempt, rank, is_primary, started_at) VALUES "
-            f"({producer}, 'rank', 1, 'rank{producer}', 0, {producer}, {producer} = 0, "
-            "now()::TIMESTAMP - INTERVAL 1 HOUR)"
-        )
-        for table, key in (("metrics", 1), ("phases", 2), ("phases", 3)):
-            database.execute(
-                f"INSERT INTO base.{table} SELECT {producer}, {key}, s, s, now()::TIMESTAMP "
-                f"- to_seconds({pace} * ({last} - s)), 0.5 FROM range({last - 60}, {last} + 1) t(s)"
-            )
+    build = RunBuilder(database, NOW)
+    build.run("r")
+    build.ranks("r", 3, started_s=-3600)
+    for rank, last, pace in ((0, 1_000, 1), (1, 500, 2), (2, 1_000, 1)):
+        steps = {"steps": range(last - 60, last + 1), "at": f"{pace} * (step - {last})", "where": f"rank = {rank}"}
+        build.metrics({"loss": 0.5}, **steps)
+        build.phases({"forward": 0.5, "step": 0.5}, **steps)
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +70,13 @@ def test_at_the_same_step_the_open_phases_show_which_label_hangs(client: Client)
 def test_a_frame_of_many_points_is_answered(tmp_path: Path) -> None:
     """With 2,000 steps of 64 ranks one query for all parts of a frame was an internal error of DuckDB 2.0."""
     with hand_written(tmp_path) as database:
-        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
-        database.execute("INSERT INTO base.names VALUES (1, 'loss'), (2, 'forward')")
-        database.execute(
-            "INSERT INTO base.producers (producer, role, run, label, attempt, rank, node, started_at) "
-            "SELECT r, 'rank', 1, 'rank' || r, 0, r, 'node' || r // 8, now()::TIMESTAMP FROM range(64) t(r)"
-        )
+        build = RunBuilder(database, NOW)
+        build.run("r")
+        build.ranks("r", 64, node=Sql("'node' || rank // 8"))
         for first in range(0, 2000, 250):
-            for table, key in (("metrics", 1), ("phases", 2)):
-                database.execute(
-                    f"INSERT INTO base.{table} SELECT r, {key}, s, s, now()::TIMESTAMP - to_seconds(2000 - s), 0.5 "
-                    f"FROM range(64) t(r), range({first}, {first + 250}) u(s)"
-                )
+            steps = {"steps": range(first, first + 250), "at": "step - 2000"}
+            build.metrics({"loss": 0.5}, **steps)
+            build.phases({"forward": 0.5}, **steps)
         database.execute("CHECKPOINT")
     with connect(dir=tmp_path, start=False) as client:
         frame = LiveRun("r").read(client)
@@ -101,26 +91,20 @@ def test_a_run_that_is_not_there_has_no_frame(client: Client) -> None:
 
 def test_a_phase_that_ended_is_not_open_and_the_newest_attempt_counts(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
-        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
-        database.execute(
-            "INSERT INTO base.producers (producer, role, run, label, attempt, rank, started_at, state) VALUES "
-            "(1, 'rank', 1, 'rank0', 0, 0, now()::TIMESTAMP - INTERVAL 1 HOUR, 'crashed'), "
-            "(2, 'rank', 1, 'rank0', 1, 0, now()::TIMESTAMP - INTERVAL 1 MINUTE, NULL)"
-        )
-        database.execute("INSERT INTO base.names VALUES (1, 'loss')")
-        database.execute("INSERT INTO base.metrics SELECT 1, 1, 500, 1, now()::TIMESTAMP - INTERVAL 2 MINUTE, 1")
-        database.execute(
-            "INSERT INTO base.events (producer, seq, ts, kind, level, message, body) SELECT 2, 1, "
-            "now()::TIMESTAMP - INTERVAL 30 SECOND, 'phase_open', 'info', '', "
-            "json_object('phase', 'data', 'step', 0, 'since_us', epoch_us(now()::TIMESTAMP - INTERVAL 35 SECOND))"
-        )
+        build = RunBuilder(database, NOW)
+        build.run("r")
+        build.label("r", "rank0", rank=0, started_s=-3600, state="crashed")
+        build.label("r", "rank0", attempt=1, rank=0, started_s=-60)
+        build.metrics({"loss": 1}, steps=[500], at=-120, where="attempt = 0")
+        opened = Sql(f"json_object('phase', 'data', 'step', 0, 'since_us', epoch_us({NOW} - INTERVAL 35 SECOND))")
+        build.event("phase_open", body=opened, seq=1, at=-30, where="attempt = 1")
     with connect(dir=tmp_path, start=False) as client:
         frame = LiveRun("r").read(client)
         assert frame is not None
         [row] = frame.rows
         assert (row.attempt, row.step, row.severity, row.open_phase) == (1, None, Severity.STARTING, "data")
     with hand_written(tmp_path) as database:
-        database.execute("INSERT INTO base.metrics SELECT 2, 1, 0, 2, now()::TIMESTAMP - INTERVAL 1 SECOND, 1")
+        RunBuilder(database, NOW).metrics({"loss": 1}, seq=2, at=-1, where="attempt = 1")
     with connect(dir=tmp_path, start=False) as client:
         frame = LiveRun("r").read(client)
         assert frame is not None
@@ -130,22 +114,17 @@ def test_a_phase_that_ended_is_not_open_and_the_newest_attempt_counts(tmp_path: 
 @pytest.mark.full
 def test_a_phase_that_ended_is_not_open_far_behind_the_foremost_label_either(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
-        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
-        database.execute("INSERT INTO base.names VALUES (1, 'loss'), (2, 'data')")
-        for producer, label, step in ((0, "rank0", 1_000), (1, "eval", 5), (2, "busy", 5)):
-            database.execute(
-                "INSERT INTO base.producers (producer, role, run, label, attempt, started_at) "
-                f"SELECT {producer}, 'rank', 1, '{label}', 0, now()::TIMESTAMP - INTERVAL 5 MINUTE"
-            )
-            table, age_s = ("phases", 90) if label == "busy" else ("metrics", 10)
-            database.execute(
-                f"INSERT INTO base.{table} SELECT {producer}, 2, {step}, 1, now()::TIMESTAMP - to_seconds({age_s}), 1"
-            )
-            database.execute(
-                "INSERT INTO base.events (producer, seq, ts, kind, level, message, body) "
-                f"SELECT {producer}, 2, now()::TIMESTAMP - INTERVAL 30 SECOND, 'phase_open', 'info', '', json_object("
-                f"'phase', 'data', 'step', {step}, 'since_us', epoch_us(now()::TIMESTAMP - INTERVAL 60 SECOND))"
-            )
+        build = RunBuilder(database, NOW)
+        build.run("r")
+        opened = f"json_object('phase', 'data', 'step', step, 'since_us', epoch_us({NOW} - INTERVAL 60 SECOND))"
+        for label, step in (("rank0", 1_000), ("eval", 5), ("busy", 5)):
+            build.label("r", label, started_s=-300)
+            of_label = {"steps": [step], "where": f"label = '{label}'"}
+            if label == "busy":
+                build.phases({"data": 1}, seq=1, at=-90, **of_label)
+            else:
+                build.metrics({"data": 1}, seq=1, at=-10, **of_label)
+            build.event("phase_open", body=Sql(opened), seq=2, at=-30, **of_label)
     with connect(dir=tmp_path, start=False) as client:
         frame = LiveRun("r").read(client)
     assert frame is not None
@@ -156,25 +135,16 @@ def test_a_phase_that_ended_is_not_open_far_behind_the_foremost_label_either(tmp
 @pytest.mark.full
 def test_a_label_whose_clock_is_an_hour_slow_does_not_stall_while_it_moves(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
-        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
-        database.execute("INSERT INTO base.names VALUES (1, 'loss')")
-        for rank, slow_s in ((0, 0), (1, 3600)):
-            database.execute(
-                "INSERT INTO base.producers (producer, role, run, label, attempt, rank, started_at) "
-                f"SELECT {rank}, 'rank', 1, 'rank{rank}', 0, {rank}, now()::TIMESTAMP - to_seconds({slow_s} + 60)"
-            )
-            database.execute(
-                f"INSERT INTO base.metrics SELECT {rank}, 1, 5, 5, now()::TIMESTAMP - to_seconds({slow_s}), 1"
-            )
+        build = RunBuilder(database, NOW)
+        build.run("r")
+        build.ranks("r", 2, started_s="-3600 * rank - 60")
+        build.metrics({"loss": 1}, steps=[5], at="-3600 * rank")
     live = LiveRun("r")
     with connect(dir=tmp_path, start=False) as client:
         frame = live.read(client)
         assert frame is not None and frame.rows[1].idle_s is not None and frame.rows[1].idle_s >= 3600
     with hand_written(tmp_path) as database:
-        for rank, slow_s in ((0, 0), (1, 3600)):
-            database.execute(
-                f"INSERT INTO base.metrics SELECT {rank}, 1, 6, 6, now()::TIMESTAMP - to_seconds({slow_s}), 1"
-            )
+        RunBuilder(database, NOW).metrics({"loss": 1}, steps=[6], at="-3600 * rank")
     with connect(dir=tmp_path, start=False) as client:
         frame = live.read(client)
     assert frame is not None
@@ -185,17 +155,10 @@ def test_a_label_whose_clock_is_an_hour_slow_does_not_stall_while_it_moves(tmp_p
 @pytest.mark.full
 def test_goodput_is_that_of_the_view_and_read_again_when_the_run_has_moved_or_ended(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
-        database.execute("INSERT INTO base.runs (run, run_id, tags, primary_label) VALUES (1, 'r', [], 'rank0')")
-        database.execute("INSERT INTO base.names VALUES (1, 'step')")
-        database.execute(
-            "INSERT INTO base.producers (producer, role, run, label, attempt, rank, is_primary, started_at) "
-            "VALUES (1, 'rank', 1, 'rank0', 0, 0, true, TIMESTAMP '2026-01-02 00:00:00')"
-        )
-        steps = "range(10) t(s)"
-        database.execute(
-            "INSERT INTO base.phases SELECT 1, 1, s, s, TIMESTAMP '2026-01-02' + to_seconds(10 + s * 10), 4 "
-            f"FROM {steps}"
-        )
+        build = RunBuilder(database, "TIMESTAMP '2026-01-02'")
+        build.run("r")
+        build.ranks("r")
+        build.phases({"step": 4}, steps=10, at="10 + step * 10")
     live = LiveRun("r")
 
     def goodput() -> float | None:
@@ -207,10 +170,10 @@ def test_goodput_is_that_of_the_view_and_read_again_when_the_run_has_moved_or_en
 
     assert goodput() == pytest.approx(40 / 100)
     with hand_written(tmp_path) as database:
-        database.execute("INSERT INTO base.phases VALUES (1, 1, 10, 10, TIMESTAMP '2026-01-02 00:01:50', 10)")
+        RunBuilder(database, "TIMESTAMP '2026-01-02'").phases({"step": 10}, steps=[10], at=110)
     assert goodput() == pytest.approx(40 / 100), "it was read a moment ago"
     with hand_written(tmp_path) as database:
-        database.execute("UPDATE base.producers SET state = 'finished', ended_at = TIMESTAMP '2026-01-02 00:01:50'")
+        RunBuilder(database, "TIMESTAMP '2026-01-02'").update("true", state="finished", ended_s=110)
     assert goodput() == pytest.approx(50 / 110)
 
 

@@ -6,6 +6,7 @@ from chiplog_client.client import connect
 from chiplog_client.reads.run_report import EVENTS_MAX, LOGS_MAX, read_run
 from tests.support.hand_written import hand_written
 from tests.support.live_runs import fill_live_runs
+from tests.support.run_builder import NOW, RunBuilder, Sql
 
 
 def test_a_run_that_does_not_exist_is_none_and_another_has_everything(tmp_path: Path) -> None:
@@ -24,11 +25,9 @@ def test_a_run_that_does_not_exist_is_none_and_another_has_everything(tmp_path: 
 def test_records_of_logging_leave_room_for_other_events(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         fill_live_runs(database)
-        database.execute(
-            "INSERT INTO base.events (producer, seq, ts, kind, level, message, body) "
-            "SELECT 30000, n, now()::TIMESTAMP + to_seconds(n), CASE WHEN n < 100 THEN 'phase_open' ELSE 'log' END, "
-            "CASE WHEN n >= 200 THEN 'info' ELSE 'error' END, 'event ' || n, '{}' FROM range(300) t(n)"
-        )
+        kind, level = "CASE WHEN step < 100 THEN 'phase_open' ELSE 'log' END", "if(step >= 200, 'info', 'error')"
+        event = {"level": Sql(level), "steps": 300, "seq": "step", "where": "run_id = 'even' AND rank = 0"}
+        RunBuilder(database, NOW).event(Sql(kind), Sql("'event ' || step"), **event)
     with connect(dir=tmp_path, start=False) as client:
         found = read_run(client, "even")
     assert found is not None

@@ -9,8 +9,8 @@ from chiplog_client.client import Client
 from chiplog_client.reads.run_report import read_run
 from chiplog_client.reads.run_verdict import read_verdict
 from tests.support.hand_written import filled
+from tests.support.run_builder import RunBuilder
 
-BEGUN = "TIMESTAMP '2026-01-02 03:00:00'"
 # Per run: the name, and of its four ranks state, exit code and seconds from the begin of the run to their end.
 RUNS = {
     "failed": [("crashed", 1, 103), ("crashed", 1, 104), ("crashed", 1, 106), ("failed", 1, 44)],
@@ -34,34 +34,26 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
     rank3 ends or hangs within a step, and the others wait for it in `backward`: rank1 for 59 s and the others for 1 s,
     as after an error in one of them. In steps 10 to 19 `data` of rank2 takes 0.6 s more.
     """
-    database.execute("INSERT INTO base.names VALUES (1, 'data'), (2, 'forward'), (3, 'backward')")
-    for run, (name, ranks) in enumerate(RUNS.items(), 1):
-        database.execute(
-            "INSERT INTO base.runs (run, run_id, project, primary_label) VALUES (?, ?, 'gpt', 'rank0')", [run, name]
-        )
+    build = RunBuilder(database)
+    for run_id, ranks in RUNS.items():
+        build.run(run_id, project="gpt")
         for rank, (state, code, ended_s) in enumerate(ranks):
-            database.execute(
-                "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, started_at, "
-                f"produced, state, exit_code, reason, ended_at) VALUES (?, 'rank', ?, ?, 0, ?, ?, 'node0', {BEGUN}, "
-                f"1000, ?, ?, ?, {BEGUN} + to_seconds(?))",
-                [
-                    *(run * 10 + rank, run, f"rank{rank}", rank == 0, rank, state, code),
-                    *("ValueError: loss is NaN" if state == "failed" else "exit code 1" if code else None, ended_s),
-                ],
-            )
-        n_steps = N_FINISHED[name]
-        database.execute(
-            f"""
-            INSERT INTO base.phases
-            SELECT producer, key, s, s, {BEGUN} + to_seconds(s + 1), CASE key
-                WHEN 1 THEN 0.1 + CASE WHEN rank = 2 AND s BETWEEN 10 AND 19 THEN 0.6 ELSE 0 END
-                WHEN 2 THEN 0.4
-                ELSE 0.5 + CASE WHEN s = {n_steps} AND rank <> 3 AND run <> 4 THEN CASE rank WHEN 1 THEN 59 ELSE 1 END
-                                WHEN rank <> 2 AND s BETWEEN 10 AND 19 THEN 0.6 ELSE 0 END END
-            FROM base.producers, range({n_steps + 1}) t(s), range(1, 4) u(key)
-            WHERE run = {run} AND (rank <> 3 OR s < {n_steps} OR key = 1 AND {n_steps} > 0 OR run = 4)
-            """
-        )
+            reason = "ValueError: loss is NaN" if state == "failed" else "exit code 1" if code else None
+            ended = {"state": state, "exit_code": code, "reason": reason, "ended_s": ended_s}
+            build.ranks(run_id, [rank], node="node0", produced=1000, **ended)
+        n_steps = N_FINISHED[run_id]
+        is_late = "step BETWEEN 10 AND 19"
+        waits = f"WHEN step = {n_steps} AND rank <> 3 THEN CASE rank WHEN 1 THEN 59 ELSE 1 END"
+        is_finished = run_id == "finished"
+        phases = {
+            "data": f"0.1 + CASE WHEN rank = 2 AND {is_late} THEN 0.6 ELSE 0 END",
+            "forward": 0.4,
+            "backward": f"0.5 + CASE {'' if is_finished else waits} WHEN rank <> 2 AND {is_late} THEN 0.6 ELSE 0 END",
+        }
+        for phase, seconds in phases.items():
+            has_begun = "true" if is_finished or (phase == "data" and n_steps) else f"(rank <> 3 OR step < {n_steps})"
+            where = f"run_id = '{run_id}' AND {has_begun}"
+            build.phases({phase: seconds}, steps=n_steps + 1, at="step + 1", where=where)
 
 
 def fill_unfinished_steps(database: duckdb.DuckDBPyConnection) -> None:
@@ -74,34 +66,24 @@ def fill_unfinished_steps(database: duckdb.DuckDBPyConnection) -> None:
     - `apart`: rank1 is on another node, whose clock is an hour ahead.
     - `lost`: rank1 is killed, and its end noticed after that of rank0; it may have been 4 s sooner.
     """
-    database.execute("INSERT INTO base.names VALUES (4, 'compute')")
-    for run, name in enumerate(("unfinished", "only", "apart", "lost"), 101):
-        ahead_s = 3600 if name == "apart" else 0
-        late_s = 4 if name == "lost" else 0
-        database.execute(f"INSERT INTO base.runs (run, run_id, primary_label) VALUES ({run}, '{name}', 'rank0')")
-        database.execute(
-            "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, clock_us, "
-            "started_at, state, exit_code, reason, cause, late_us, ended_at) "
-            f"SELECT {run} * 10 + rank, 'rank', {run}, 'rank' || rank, 0, rank = 0, rank, "
-            f"CASE WHEN {ahead_s} > 0 THEN 'node' || rank ELSE 'node' END, rank * {-1_000_000 * ahead_s}::BIGINT, "
-            f"{BEGUN} + to_seconds(rank * {ahead_s}), 'failed', 1, reason, cause, rank * {late_s * 1_000_000}, "
-            f"{BEGUN} + to_seconds(ended_s + rank * {ahead_s + late_s}) "
-            "FROM (VALUES (0, 'peer lost', 'peer_lost', 7.05), (1, 'ValueError', 'raised', 4.04)) "
-            "t(rank, reason, cause, ended_s)"
-        )
-        database.execute(
-            f"""
-            INSERT INTO base.phases
-            SELECT producer, key, least(s, 79), s,
-                   {BEGUN} + to_seconds(CASE WHEN s < 80 THEN (s + 1) * 0.05 WHEN rank = 1 THEN 4.05 ELSE 7.06 END
-                                        + rank * {ahead_s}),
-                   CASE WHEN key = 1 THEN 0.001 + 0.03 * rank WHEN s = 80 THEN 3 - 2.9 * rank
-                        WHEN '{name}' = 'only' THEN 0.033 ELSE 0.004 + 0.029 * (1 - rank) END
-            FROM base.producers, range(81) t(s), (VALUES (1), (4)) u(key)
-            WHERE run = {run} AND (key = 4 OR '{name}' <> 'only')
-              AND (s < 80 OR rank = 0 OR key = 1 OR '{name}' = 'only')
-            """
-        )
+    build = RunBuilder(database)
+    for run_id in ("unfinished", "only", "apart", "lost"):
+        ahead_s = 3600 if run_id == "apart" else 0
+        late_s = 4 if run_id == "lost" else 0
+        build.run(run_id)
+        for rank, reason, cause, ended_s in ((0, "peer lost", "peer_lost", 7.05), (1, "ValueError", "raised", 4.04)):
+            clock = {"clock_us": -1_000_000 * ahead_s * rank, "late_us": rank * late_s * 1_000_000}
+            times = {"started_s": rank * ahead_s, "ended_s": ended_s + rank * (ahead_s + late_s)}
+            ended = {"state": "failed", "exit_code": 1, "reason": reason, "cause": cause, **times}
+            build.ranks(run_id, [rank], node=f"node{rank}" if ahead_s else "node", **clock, **ended)
+        at = f"CASE WHEN step < 80 THEN (step + 1) * 0.05 WHEN rank = 1 THEN 4.05 ELSE 7.06 END + rank * {ahead_s}"
+        steps = {"steps": 81, "step": "least(step, 79)", "at": at}
+        usual = "0.033" if run_id == "only" else "0.004 + 0.029 * (1 - rank)"
+        compute = f"CASE WHEN step = 80 THEN 3 - 2.9 * rank ELSE {usual} END"
+        fails_in_data = "true" if run_id == "only" else "(step < 80 OR rank = 0)"
+        build.phases({"compute": compute}, **steps, where=f"run_id = '{run_id}' AND {fails_in_data}")
+        if run_id != "only":
+            build.phases({"data": "0.001 + 0.03 * rank"}, **steps, where=f"run_id = '{run_id}'")
 
 
 @pytest.fixture(scope="module")

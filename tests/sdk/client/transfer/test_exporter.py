@@ -17,6 +17,7 @@ from chiplog_schemas.storage.content_files import content_path
 from tests.support.collector_log import contents_of
 from tests.support.exported_run import ABSENT, IMAGE, SAVES, both_runs, make_place, served, sha256_of
 from tests.support.marks import everyday
+from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 
 pytestmark = pytest.mark.xdist_group("exports")  # one worker makes them
@@ -171,11 +172,9 @@ def test_a_path_that_leads_elsewhere_or_is_taken_is_exported_by_its_digest(other
     digest = hashlib.sha256(SAVES[0][1]).hexdigest()
     with duckdb.connect(str(other_place.index)) as database:  # as if the index had not refused such paths
         database.execute("DELETE FROM base.files WHERE path LIKE 'ckpt%'")
-        [(producer,)] = database.execute(
-            "SELECT producer FROM base.producers WHERE label = 'rank0' AND role = 'rank'"
-        ).fetchall()
         for path in ("../../../escaped", f"{'x' * 300}"):
-            database.execute("INSERT INTO base.files VALUES (?, 1, '2026-01-02', ?, 7, ?)", [producer, path, digest])
+            where = "label = 'rank0' AND role = 'rank'"
+            RunBuilder(database).saved_file(path, 7, digest, seq=1, where=where)
     with served(other_place) as client:
         export_run(client, "whole", tmp_path / "out" / "e")
     assert (tmp_path / "out" / "e" / "contents" / digest).read_bytes() == b"earlier"
@@ -210,9 +209,7 @@ def test_rows_that_arrive_during_the_export_are_left_out(
             result = sql(query, *rest)  # type: ignore[arg-type]
             if query == exporter._PRODUCERS:
                 with duckdb.connect(str(other_place.index)) as database:
-                    database.execute(
-                        "INSERT INTO base.metrics SELECT producer, key, 777, 777, ts, 7 FROM base.metrics_recent"
-                    )
+                    RunBuilder(database).metrics_of_all(7, steps=[777])
             return result
 
         monkeypatch.setattr(client, "sql", also_receive)

@@ -8,6 +8,7 @@ import pytest
 from tests.support.compared_runs import fill_compared_runs
 from tests.support.hand_written import hand_written
 from tests.support.page_client import PageClient, serving
+from tests.support.run_builder import RunBuilder
 
 
 @pytest.fixture(scope="module")
@@ -36,23 +37,16 @@ def test_values_are_in_the_order_of_the_runs(client: PageClient) -> None:
 def test_attempts_of_a_label_are_added_and_true_is_not_1(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         fill_compared_runs(database)
-        database.execute("INSERT INTO base.names VALUES (3, 'step')")
-        database.execute(
-            "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, state) "
-            "VALUES (12, 'rank', 1, 'rank0', 1, true, 0, 'finished')"
-        )
-        database.execute("DELETE FROM base.phases WHERE producer IN (10, 11)")
+        build = RunBuilder(database, "TIMESTAMP '2026-01-02'")
+        build.label("run-1", "rank0", attempt=1, is_primary=True, rank=0, state="finished")
+        build.delete("phases", "run_id = 'run-1'")
         # One step with 0.9 s of data, then an attempt of 99 steps with 0.1 s.
-        database.execute(
-            "INSERT INTO base.phases SELECT CASE s WHEN 0 THEN 10 ELSE 12 END, k, s, s, TIMESTAMP '2026-01-02' + "
-            "to_seconds(s), CASE WHEN k = 3 THEN 1 WHEN s = 0 THEN 0.9 ELSE 0.1 END "
-            "FROM range(100) t(s), (VALUES (1), (3)) u(k)"
-        )
-        database.execute("DELETE FROM base.config WHERE key = 'lr'")
-        database.execute(
-            "INSERT INTO base.config VALUES (10, 0, TIMESTAMP '2026-01-02', 'amp', 'true'), "
-            "(20, 0, TIMESTAMP '2026-01-02', 'amp', '1')"
-        )
+        for attempt, steps, data_s in ((0, [0], 0.9), (1, range(1, 100), 0.1)):
+            where = f"run_id = 'run-1' AND rank = 0 AND attempt = {attempt}"
+            build.phases({"data": data_s, "step": 1}, steps=steps, where=where)
+        build.delete("config", "key = 'lr'")
+        for run_id, value in (("run-1", True), ("run-2", 1)):
+            build.config({"amp": value}, where=f"run_id = '{run_id}' AND is_primary AND attempt = 0")
     with serving(tmp_path) as client:
         found = client.sign_in().get("compare?run=run-1&run=run-2")
     assert found["config"][0] == {"key": "amp", "values": [True, 1], "is_same": False}

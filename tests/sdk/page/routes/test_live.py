@@ -14,6 +14,7 @@ from chiplog_page.server.source import Source
 from tests.support.hand_written import hand_written
 from tests.support.live_runs import fill_live_runs
 from tests.support.page_client import serving
+from tests.support.run_builder import RunBuilder
 from tests.support.waiting import WAIT_S
 
 
@@ -90,7 +91,7 @@ def test_a_deletion_ends_the_memory_of_frames(no_pause: None) -> None:
 def test_a_page_hears_of_each_change(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         fill_live_runs(database)
-        database.execute("INSERT INTO base.position (next_number) VALUES (5)")
+        RunBuilder(database).position(5)
     with serving(tmp_path) as client:
         client.sign_in()
         connection = http.client.HTTPConnection("127.0.0.1", client.server.port, timeout=WAIT_S)

@@ -20,7 +20,8 @@ from tests.support.exported_run import make_place
 from tests.support.hand_written import hand_written
 from tests.support.kept_log import finished, kept_log
 from tests.support.page_client import PageClient, serving
-from tests.support.slow_ranks import BEGUN, fill_slow_ranks
+from tests.support.run_builder import RunBuilder
+from tests.support.slow_ranks import fill_slow_ranks
 
 MARKUP = "<img src=x onerror=alert(1)>"
 
@@ -87,15 +88,15 @@ def test_console_lines_are_read_from_a_time_on_or_before_it(reader: PageClient) 
 def test_lines_stored_later_are_found_whatever_their_times(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         fill_slow_ranks(database)
-        write_lines(database, 10_000, 100, "early")
+        write_lines(database, "slow", 0, 100, "early")
     with serving(tmp_path) as client:
         client.sign_in()
         first = client.get("runs/slow/console")
         assert texts(first) == ["early"]
         with hand_written(tmp_path) as database:
-            write_lines(database, 10_001, 40, "slow clock")  # a minute behind rank0
-            write_lines(database, 10_000, 101, "next")
-            write_lines(database, 30_000, 50, "of another run")
+            write_lines(database, "slow", 1, 40, "slow clock")  # a minute behind rank0
+            write_lines(database, "slow", 0, 101, "next")
+            write_lines(database, "even", 0, 50, "of another run")
         found = client.get(f"runs/slow/console?resume={first['resume']}")
         assert texts(found) == ["slow clock", "next"]
         assert texts(client.get(f"runs/slow/console?resume={first['resume']}&label=rank1")) == ["slow clock"]
@@ -111,12 +112,10 @@ def test_lines_stored_later_are_found_whatever_their_times(tmp_path: Path) -> No
             assert (answer.status, "resume" in answer.json["error"]["message"]) == (400, True)
 
 
-def write_lines(database: duckdb.DuckDBPyConnection, producer: int, second: int, *lines: str) -> None:
-    for number, line in enumerate(lines):
-        at = f"{BEGUN} + to_seconds({second})"
-        database.execute(
-            f"INSERT INTO base.console VALUES ($1, 'stdout', $2, $2, {at}, $3)", [producer, second + number, line]
-        )
+def write_lines(database: duckdb.DuckDBPyConnection, run_id: str, rank: int, second: int, *lines: str) -> None:
+    where = f"run_id = '{run_id}' AND rank = {rank}"
+    for seq, line in enumerate(lines, second):
+        RunBuilder(database).console(line, seq=seq, at=second, where=where)
 
 
 def texts(answer: dict[str, Any]) -> list[str]:

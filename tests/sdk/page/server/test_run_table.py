@@ -13,6 +13,7 @@ from tests.support.collector_log import whole
 from tests.support.compared_runs import fill_compared_runs
 from tests.support.hand_written import hand_written
 from tests.support.kept_log import finished, kept_log
+from tests.support.run_builder import RunBuilder
 
 
 def test_later_answers_have_what_changed_and_what_was_deleted(tmp_path: Path) -> None:
@@ -43,11 +44,10 @@ async def _read_changes(root: Path) -> None:
 def test_values_have_the_types_that_they_were_set_with(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         fill_compared_runs(database)
-        database.execute(
-            "INSERT INTO base.config SELECT 10, 0, TIMESTAMP '2026-01-02', k, v FROM (VALUES ('sha', '\"7e12345\"'), "
-            "('seed', '\"0012\"'), ('amp', 'true'), ('betas', '[0.9, 0.999]')) t(k, v)"
-        )
-        database.execute("INSERT INTO base.summary SELECT 10, 1, TIMESTAMP '2026-01-02', 'worst', '\"nan\"' WHERE true")
+        build = RunBuilder(database)
+        first = "run_id = 'run-1' AND is_primary"
+        build.config({"sha": "7e12345", "seed": "0012", "amp": True, "betas": [0.9, 0.999]}, where=first)
+        build.summary({"worst": "nan"}, seq=1, where=first)
     asyncio.run(_read_values(tmp_path))
 
 

@@ -17,6 +17,7 @@ from chiplog_schemas.process.file_lock import Lock
 from chiplog_schemas.storage.content_files import content_path
 from tests.support import stored_artifacts
 from tests.support.hand_written import hand_written
+from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 from tests.support.stored_artifacts import FILES, NEWER
 
@@ -34,38 +35,32 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with one run, and what it saved."""
     root = tmp_path_factory.mktemp("root")
     with hand_written(root) as database:
-        database.execute("INSERT INTO base.runs (run, run_id, primary_label) VALUES (1, 'r1', 'a'), (2, 'bare', 'a')")
-        database.execute(
-            "INSERT INTO base.runs (run, run_id, primary_label) VALUES (3, '../../evil', 'a'), (4, '..', 'a')"
-        )
-        database.execute(
-            "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, started_at) "
-            "VALUES (1, 'rank', 1, 'a', 0, true, '2026-01-02'), (2, 'rank', 2, 'a', 0, true, '2026-01-01'), "
-            "(3, 'rank', 3, 'a', 0, true, '2025-01-01'), (4, 'rank', 4, 'a', 0, true, '2025-01-01')"
-        )
+        build = RunBuilder(database, "TIMESTAMP '2026-01-02'")
+        for run_id, days_ago in (("r1", 0), ("bare", 1), ("../../evil", 366), ("..", 366)):
+            build.run(run_id, primary_label="a")
+            build.label(run_id, "a", is_primary=True, started_s=-86400 * days_ago)
         for seq, (path, data) in enumerate(CONTENTS.items()):
             save(database, root, path, data, seq)
         save(database, root, "gone", b"not here", 90)
         save(database, root, "../../escape", b"out", 91)
         save(database, root, "damaged", b"as it was", 92)
-        for producer in (3, 4):
-            save(database, root, "sub/owned", b"hostile", 1, producer)
+        for run_id in ("../../evil", ".."):
+            save(database, root, "sub/owned", b"hostile", 1, run_id)
     files = paths_for_root(root).files
     content_path(files, hashlib.sha256(b"not here").digest()).unlink()
     content_path(files, hashlib.sha256(b"as it was").digest()).write_bytes(b"as it is.")
     return root
 
 
-def save(database: duckdb.DuckDBPyConnection, root: Path, path: str, data: bytes, seq: int, producer: int = 1) -> None:
+def save(database: duckdb.DuckDBPyConnection, root: Path, path: str, data: bytes, seq: int, run_id: str = "r1") -> None:
     """Store a content and its row, as receiver and index do."""
     digest = hashlib.sha256(data)
     target = content_path(paths_for_root(root).files, digest.digest())
     ensure_private_dir(target.parent.parent)
     ensure_private_dir(target.parent)
     target.write_bytes(data)
-    row = [producer, seq, path, len(data), digest.hexdigest()]
-    database.execute("INSERT INTO base.files VALUES (?, ?, '2026-01-02', ?, ?, ?)", row)
-    database.execute("INSERT INTO base.stored VALUES (?, ?, '2026-01-02')", [digest.hexdigest(), len(data)])
+    build = RunBuilder(database, "TIMESTAMP '2026-01-02'")
+    build.file(path, data, seq=seq, where=f"run_id = '{run_id}'")
 
 
 @pytest.fixture(params=["directory", "collector"])

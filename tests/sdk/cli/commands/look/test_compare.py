@@ -12,6 +12,7 @@ from tests.support.command_line import COLOURS, ON_ONE_WORKER, one_line
 from tests.support.hand_written import hand_written
 from tests.support.marks import everyday
 from tests.support.plotted_runs import fill_plotted_runs
+from tests.support.run_builder import RunBuilder
 from tests.support.terminal import Terminal
 
 pytestmark = ON_ONE_WORKER
@@ -107,16 +108,11 @@ def test_a_page_in_markdown_has_a_heading_for_each_table(chiplog, root):
 @pytest.mark.full
 def test_json_counts_the_numbers_that_it_lacks(chiplog, tmp_path):
     with hand_written(tmp_path) as database:
-        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'a', []), (2, 'b', [])")
-        database.execute("INSERT INTO base.names VALUES (1, 'loss')")
-        database.execute(
-            "INSERT INTO base.producers (producer, role, run, label, attempt, rank, is_primary) "
-            "VALUES (1, 'rank', 1, 'rank0', 0, 0, true), (2, 'rank', 2, 'rank0', 0, 0, true)"
-        )
-        database.execute(
-            "INSERT INTO base.metrics SELECT p, 1, 0, 0, TIMESTAMP '2026-01-02', if(p = 1, 'inf'::DOUBLE, 1) "
-            "FROM range(1, 3) t(p)"
-        )
+        build = RunBuilder(database)
+        for run_id, value in (("a", "'inf'"), ("b", 1)):
+            build.run(run_id)
+            build.ranks(run_id)
+            build.metrics({"loss": value}, where=f"run_id = '{run_id}'")
     code, text, errors = chiplog("compare", "a", "b", "--format", "json", root=tmp_path)
     [row] = json.loads(text)["metrics"]
     assert (code, row["a"], row["b"]) == (0, None, 1.0)

@@ -21,6 +21,7 @@ from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.process.file_lock import Lock
 from chiplog_schemas.storage.journal_dir import list_journals
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
+from tests.support.run_builder import RunBuilder
 where = paths_for_root(Path(sys.argv[1]))
 ensure_private_dir(where.run)
 lock = Lock(where.collector / "lock")
@@ -28,9 +29,10 @@ connection = duckdb.connect(str(where.index))
 lock_down(connection)
 service = QueryService(connection, where.query_address)
 service.start()
+build = RunBuilder(connection, "TIMESTAMP '2026-01-04 04:00:00'")
 print("ready", flush=True)
 for line in sys.stdin:
-    connection.execute(line)
+    exec(line)
     print("done", flush=True)
 service.close()
 """
@@ -76,7 +78,8 @@ def test_following_prints_what_comes_whatever_its_clock_says_until_the_run_ends_
         collector.stdin.flush()
         assert collector.stdout.readline() == "done\n"
 
-    write("INSERT INTO base.console VALUES (30, 'stdout', 0, 0, TIMESTAMP '2026-01-04 04:00:00', 'first')")
+    vit = "run_id LIKE 'vit%' AND rank ="
+    write(f"build.console('first', where={vit + ' 0'!r})")
     follower = subprocess.Popen(
         [*CLI, "logs", "vit", "--follow"], stdout=subprocess.PIPE, text=True, env=environment(tmp_path)
     )
@@ -93,11 +96,11 @@ def test_following_prints_what_comes_whatever_its_clock_says_until_the_run_ends_
     interrupted.send_signal(signal.SIGINT)
     assert interrupted.communicate(timeout=WAIT_S) == ("", "\n"), "a new line after ^C, and nothing else"
     assert interrupted.returncode == 130
-    write("INSERT INTO base.console VALUES (31, 'stdout', 0, 5, TIMESTAMP '1970-01-01 00:00:00', 'clock is wrong')")
+    write(f"build.console('clock is wrong', seq=5, line_no=0, at=-1767499200, where={vit + ' 1'!r})")
     assert follower.stdout.readline() == "rank1 | clock is wrong\n"
-    write("INSERT INTO base.console VALUES (30, 'stdout', 1, 1, TIMESTAMP '2026-01-04 04:00:01', 'second')")
+    write(f"build.console('second', seq=1, at=1, where={vit + ' 0'!r})")
     assert follower.stdout.readline() == "rank0 | second\n"
-    write("UPDATE base.producers SET state = 'finished', ended_at = TIMESTAMP '2026-01-04 05:00:00' WHERE run = 3")
+    write("build.update('run = 3', state='finished', ended_s=3600)")
     assert follower.stdout.read() == ""
     assert follower.wait(WAIT_S) == 0
     follower.stdout.close()

@@ -18,6 +18,7 @@ from chiplog_cli.root import main
 from tests.support.command_line import ON_ONE_WORKER
 from tests.support.hand_written import filled
 from tests.support.logged_media import fill_logged_media
+from tests.support.run_builder import RunBuilder
 from tests.support.shown_runs import labels_of
 
 pytestmark = ON_ONE_WORKER
@@ -127,11 +128,9 @@ def test_the_command_that_launched_a_run_is_a_line_beside_that_of_its_primary() 
 def test_media_and_artifacts_of_a_run_are_a_line_each(tmp_path: Path) -> None:
     def fill(database: Any) -> None:
         fill_logged_media(database)
-        database.execute(
-            "INSERT INTO base.artifacts (producer, seq, ts, project, name, type, digest, n_files, bytes, metadata) "
-            "SELECT 100, 1, '2026-01-02', 'p', name, 'model', name, 0, 0, '{}' FROM unnest(['a', 'b']) t(name); "
-            "INSERT INTO base.artifact_versions SELECT project, name, digest, 3 FROM base.artifacts"
-        )
+        for name in ("a", "b"):
+            of = {"project": "p", "n_files": 0, "bytes": 0, "metadata": "{}"}
+            RunBuilder(database).artifact(name, name, **of, version=3, where="run_id = 'logged' AND rank = 0")
 
     with filled(tmp_path, fill):
         pass

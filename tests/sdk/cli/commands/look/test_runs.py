@@ -13,6 +13,7 @@ from rich.console import Console
 from chiplog_cli.commands.look.runs import complete_text, duration_s, table_of
 from tests.support.command_line import COLOURS, ON_ONE_WORKER, one_line
 from tests.support.hand_written import hand_written
+from tests.support.run_builder import RunBuilder, Sql
 from tests.support.safeguard import proves
 
 pytestmark = ON_ONE_WORKER
@@ -110,27 +111,17 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with runs r0 … r5 whose config and summary differ."""
     root = tmp_path_factory.mktemp("tuned")
     with hand_written(root) as database:
-        database.execute("INSERT INTO base.names VALUES (1, 'loss')")
-        values = ["9", "10", '"text"', None, "2.5e-1", "100"]
-        for number, lr in enumerate(values):
-            database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (?, ?, [])", [number, f"r{number}"])
-            database.execute(
-                "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, started_at) "
-                "VALUES (?, 'rank', ?, 'rank0', 0, true, 0, TIMESTAMP '2026-01-02' + to_seconds(?))",
-                [number, number, number],
-            )
+        build = RunBuilder(database, "TIMESTAMP '2026-01-02'")
+        for number, lr in enumerate((9, 10, "text", None, Sql("'2.5e-1'"), 100)):
+            of_run = f"run_id = 'r{number}'"
+            build.run(f"r{number}")
+            build.ranks(f"r{number}", started_s=number)
             if lr is not None:
-                database.execute(
-                    "INSERT INTO base.config (producer, seq, ts, key, value) VALUES (?, 0, '2026-01-02', 'a.b/lr', ?)",
-                    [number, lr],
-                )
-            for step in range(48):
-                value = "'nan'::DOUBLE" if number == 5 and step > 40 else f"{step} * {number} + 1 / 3"
-                if number != 3 and not (number == 4 and step < 24):
-                    database.execute(
-                        f"INSERT INTO base.metrics VALUES ({number}, 1, {step}, {step}, '2026-01-02', {value})"
-                    )
-        database.execute("INSERT INTO base.metrics VALUES (4, 1, 0, 0, '2026-01-02', 7)")
+                build.config({"a.b/lr": lr}, where=of_run)
+            value = f"CASE WHEN {number} = 5 AND step > 40 THEN 'nan' ELSE step * {number} + 1 / 3 END"
+            steps = {3: range(0), 4: range(24, 48)}.get(number, range(48))
+            build.metrics({"loss": value}, steps=steps, at=0, where=of_run)
+        build.metrics({"loss": 7}, where="run_id = 'r4'")
     return root
 
 
@@ -200,13 +191,10 @@ def test_a_sparkline_is_the_mean_over_labels_in_equal_parts_of_the_steps(chiplog
 
 def test_a_sparkline_of_a_metric_named_like_a_column_replaces_nothing(chiplog, tmp_path):
     with hand_written(tmp_path) as database:
-        database.execute("INSERT INTO base.names VALUES (1, 'lost'), (2, 'tags')")
-        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', ['a'])")
-        database.execute(
-            "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, state, produced) "
-            "VALUES (1, 'rank', 1, 'rank0', 0, true, 0, 'finished', 0)"
-        )
-        database.execute("INSERT INTO base.metrics SELECT 1, k, s, s, now(), 7 FROM range(48) t(s), range(1, 3) u(k)")
+        build = RunBuilder(database)
+        build.run("r", tags=["a"])
+        build.ranks("r", state="finished", produced=0)
+        build.metrics({"lost": 7, "tags": 7}, steps=48, at=0)
     [row] = json.loads(chiplog("runs", "--sparkline", "lost", "--format", "json", root=tmp_path)[1])
     assert (row["lost"], row["lost_1"]) == (0, [7.0] * 24)
     header, _, line = chiplog("runs", "--sparkline", "lost", root=tmp_path)[1].splitlines()

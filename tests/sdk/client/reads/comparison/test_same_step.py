@@ -8,26 +8,24 @@ from chiplog_client.client import connect
 from chiplog_client.reads.comparison.same_step import STEPS_BACK_MAX, read_same_step
 from tests.support.compared_runs import fill_compared_runs
 from tests.support.hand_written import hand_written
+from tests.support.run_builder import RunBuilder
 
 # Name, and the steps of run-1 and of run-2: both label values are the step, that of rank1 is 1 more.
 STEPS = {
-    3: ("equal", "range(10)", "range(10)"),
-    4: ("rare", "range(10)", "range(0, 9, 4)"),
-    5: ("apart", "range(0, 10, 2)", "range(1, 10, 2)"),
-    6: ("alone", "range(10)", "range(0)"),
-    7: ("long ago", f"range(0, {STEPS_BACK_MAX + 20}, {STEPS_BACK_MAX + 10})", f"range(0, {STEPS_BACK_MAX + 9}, 7)"),
+    "equal": (range(10), range(10)),
+    "rare": (range(10), range(0, 9, 4)),
+    "apart": (range(0, 10, 2), range(1, 10, 2)),
+    "alone": (range(10), range(0)),
+    "long ago": (range(0, STEPS_BACK_MAX + 20, STEPS_BACK_MAX + 10), range(0, STEPS_BACK_MAX + 9, 7)),
 }
 
 
 def fill(database: duckdb.DuckDBPyConnection) -> None:
     fill_compared_runs(database)
-    for key, (name, *steps) in STEPS.items():
-        database.execute("INSERT INTO base.names VALUES (?, ?)", [key, name])
-        for run, of in enumerate(steps, 1):
-            database.execute(
-                f"INSERT INTO base.metrics SELECT producer, {key}, s, s, TIMESTAMP '2026-01-02', s * run + rank "
-                f"FROM base.producers, {of} t(s) WHERE run = {run}"
-            )
+    build = RunBuilder(database)
+    for key, of_runs in STEPS.items():
+        for run, steps in enumerate(of_runs, 1):
+            build.metrics({key: "step * run + rank"}, steps=steps, at=0, where=f"run_id = 'run-{run}'")
 
 
 def test_each_metric_has_the_last_step_that_all_its_runs_have(tmp_path: Path) -> None:

@@ -10,17 +10,19 @@ from chiplog_client.reads.media import histograms
 from chiplog_client.reads.media.histograms import HistogramsRequest, read_histograms
 from tests.support.hand_written import filled
 from tests.support.media_run import SPIKE, fill_media_run
+from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 
 
 def fill(database: duckdb.DuckDBPyConnection) -> None:
     fill_media_run(database)
-    database.execute(
-        "INSERT INTO base.histograms SELECT 200, 1, s, s, TIMESTAMP '2026-01-02 03:00:00', "
-        "CASE s WHEN 0 THEN ['-inf'::DOUBLE, -1, 1, 'inf'::DOUBLE] WHEN 1 THEN [-1e308, 1e308] WHEN 2 THEN [3, 3] "
-        "ELSE ['-inf'::DOUBLE, 'inf'::DOUBLE] END, CASE s WHEN 0 THEN [1, 'nan'::DOUBLE, 2] ELSE [4] END "
-        "FROM range(4) t(s)"
+    edges = (
+        "CASE step WHEN 0 THEN ['-inf'::DOUBLE, -1, 1, 'inf'::DOUBLE] WHEN 1 THEN [-1e308, 1e308] WHEN 2 THEN [3, 3] "
+        "ELSE ['-inf'::DOUBLE, 'inf'::DOUBLE] END"
     )
+    counts = "CASE step WHEN 0 THEN [1, 'nan'::DOUBLE, 2] ELSE [4] END"
+    first = "run_id = 'plain' AND rank = 0"
+    RunBuilder(database).histogram("weights", edges, counts, steps=4, at=0, where=first)
 
 
 @pytest.fixture(scope="module")

@@ -2,29 +2,31 @@
 
 from collections.abc import Iterator
 
+import duckdb
 import pytest
 
 from chiplog_client.client import Client
 from chiplog_client.reads.media import logged_media
 from chiplog_client.reads.media.logged_media import describe_contents, read_media
 from tests.support.hand_written import filled
-from tests.support.logged_media import LOST, digest_of, fill_logged_media
+from tests.support.logged_media import LOST, digest_of, fill_logged_media, logged
+from tests.support.run_builder import RunBuilder
 
 NEWEST = 1 << 40
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    def fill(database: object) -> None:
-        fill_logged_media(database)  # type: ignore[arg-type]
-        database.execute(  # type: ignore[attr-defined]
-            "INSERT INTO base.producers SELECT * REPLACE (300 AS producer, 1 AS attempt) FROM base.producers "
-            "WHERE producer = 101; "
-            "INSERT INTO base.media SELECT * REPLACE (300 AS producer, 'again' AS sha256) FROM base.media "
-            "WHERE producer = 101 AND step = 0 AND kind = 'image'; "
-            "INSERT INTO base.media SELECT * REPLACE (seq + 9000 AS seq, 'later' AS sha256) FROM base.media "
-            "WHERE producer = 100 AND step = 0 AND kind = 'html'"
-        )
+    def fill(database: duckdb.DuckDBPyConnection) -> None:
+        fill_logged_media(database)
+        build = RunBuilder(database)
+        build.label("logged", "rank1", attempt=1, rank=1, node="node0")
+        for step, rank, key, content in logged():
+            medium = {"size": len(content.data), "metadata": content.metadata, "step": 0}
+            if (step, rank, content.kind) == (0, 1, "image"):
+                build.media(key, "image", "again", seq=0, where="rank = 1 AND attempt = 1", **medium)
+            elif (step, rank, content.kind) == (0, 0, "html"):
+                build.media(key, "html", "later", seq=9000, where="run_id = 'logged' AND rank = 0", **medium)
 
     with filled(tmp_path_factory.mktemp("logged"), fill) as client:
         yield client

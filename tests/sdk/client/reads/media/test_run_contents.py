@@ -1,21 +1,27 @@
 """Keys of media, and versions of artifacts that a run made or used."""
 
+import hashlib
 from pathlib import Path
+
+import duckdb
 
 from chiplog_client.client import connect
 from chiplog_client.reads.media.run_contents import read_artifacts, read_media_keys
 from tests.support.hand_written import filled, hand_written
-from tests.support.logged_media import LOST, fill_logged_media
+from tests.support.logged_media import LOST, fill_logged_media, logged
+from tests.support.run_builder import RunBuilder
 from tests.support.stored_artifacts import fill
 
 
 def test_parts_of_media_have_no_separate_key(tmp_path: Path) -> None:
-    def fill_media(database: object) -> None:
-        fill_logged_media(database)  # type: ignore[arg-type]
-        database.execute(  # type: ignore[attr-defined]
-            "INSERT INTO base.names VALUES (900, 'predictions/of its own'); "
-            "INSERT INTO base.media SELECT * REPLACE (900 AS key) FROM base.media WHERE kind = 'html'"
-        )
+    def fill_media(database: duckdb.DuckDBPyConnection) -> None:
+        fill_logged_media(database)
+        build = RunBuilder(database)
+        for step, rank, _, content in logged():
+            if content.kind == "html":
+                medium = "html", hashlib.sha256(content.data).hexdigest(), len(content.data), content.metadata
+                where = f"run_id = 'logged' AND rank = {rank}"
+                build.media("predictions/of its own", *medium, step=step, seq=9000 + step, where=where)
 
     with filled(tmp_path, fill_media) as client:
         found = {(row["key"], row["kind"]): row for row in read_media_keys(client, "logged")}
@@ -40,12 +46,11 @@ def test_parts_of_media_have_no_separate_key(tmp_path: Path) -> None:
 def test_versions_that_a_run_made_or_used_are_listed(tmp_path: Path) -> None:
     fill(tmp_path)
     with hand_written(tmp_path) as database:
-        database.execute(
-            "INSERT INTO base.runs (run, run_id) VALUES (2, 'r2'); "
-            "INSERT INTO base.producers SELECT * REPLACE (2 AS producer, 2 AS run) FROM base.producers; "
-            "INSERT INTO base.artifact_uses (producer, seq, ts, project, name, digest) "
-            "SELECT 2, 1, ts, project, name, digest FROM base.artifacts WHERE name = 'data'"
-        )
+        build = RunBuilder(database)
+        build.run("r2", primary_label="a")
+        build.label("r2", "a", is_primary=True)
+        [(digest,)] = database.execute("SELECT digest FROM artifacts WHERE name = 'data'").fetchall()
+        build.artifact_use("data", digest, project="team/gpt", where="run_id = 'r2'")
     with connect(dir=tmp_path) as client:
         made, used = read_artifacts(client, "r1"), read_artifacts(client, "r2")
         assert read_media_keys(client, "r1") == []

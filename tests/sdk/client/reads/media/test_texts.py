@@ -9,14 +9,13 @@ from chiplog_client.client import Client
 from chiplog_client.reads.media.texts import CHARS_MAX, read_texts
 from tests.support.hand_written import filled
 from tests.support.media_run import MARKUP, fill_media_run
+from tests.support.run_builder import RunBuilder
 
 
 def fill(database: duckdb.DuckDBPyConnection) -> None:
     fill_media_run(database)
-    database.execute(
-        "INSERT INTO base.texts SELECT 200, 3, 5, 1, now()::TIMESTAMP, "
-        "repeat('a', 20000) || 'Needle' || repeat('b', 9000)"
-    )
+    text = "a" * 20000 + "Needle" + "b" * 9000
+    RunBuilder(database).texts({"sample": text}, steps=[5], seq=1, where="run_id = 'plain' AND rank = 0")
 
 
 @pytest.fixture(scope="module")

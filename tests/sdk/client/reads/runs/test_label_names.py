@@ -12,6 +12,7 @@ from chiplog_cli.root import main
 from chiplog_client.reads.runs.label_names import label_names
 from tests.support.hand_written import hand_written
 from tests.support.marks import everyday
+from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 
 LABEL = "gpu-7.cluster-x4k9mz"
@@ -42,28 +43,14 @@ def test_only_a_single_generated_label_has_another_name() -> None:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("root")
     with hand_written(root) as database:
-        database.execute("INSERT INTO base.names VALUES (1, 'loss')")
-        for run, name in ((1, "baseline"), (2, None)):
-            database.execute(
-                "INSERT INTO base.runs (run, run_id, name, tags, primary_label) VALUES (?, ?, ?, [], ?)",
-                [run, f"r{run}", name, LABEL],
-            )
-            database.execute(
-                "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, hostname, state, "
-                "exit_code, started_at, ended_at, reason) VALUES (?, 'rank', ?, ?, 0, true, 'gpu-7.cluster', "
-                "'failed', 1, '2026-01-02', '2026-01-02', 'boom')",
-                [run, run, LABEL],
-            )
-            database.execute(
-                "INSERT INTO base.metrics SELECT ?, 1, s, s, TIMESTAMP '2026-01-02', s FROM range(9) t(s)",
-                [run],
-            )
-            database.execute("INSERT INTO base.console VALUES (?, 'stdout', 0, 0, '2026-01-02', 'hello')", [run])
-            database.execute(
-                "INSERT INTO base.events (producer, seq, ts, kind, level, message, body) "
-                "VALUES (?, 20, '2026-01-02', 'alert', 'error', 'loss is NaN', '{}')",
-                [run],
-            )
+        build = RunBuilder(database, "TIMESTAMP '2026-01-02'")
+        for run_id, name in (("r1", "baseline"), ("r2", None)):
+            build.run(run_id, name=name, primary_label=LABEL)
+            ended = {"state": "failed", "exit_code": 1, "ended_s": 0, "reason": "boom"}
+            build.label(run_id, LABEL, is_primary=True, hostname="gpu-7.cluster", **ended)
+        build.metrics({"loss": "step"}, steps=9, at=0)
+        build.console("hello")
+        build.event("alert", "loss is NaN", level="error", seq=20)
     return root
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from chiplog_client.reads.runs.run_sparklines import sparklines_sql
 from tests.support.hand_written import compute_rollups, empty_database
+from tests.support.run_builder import NOW, RunBuilder
 
 BUCKETS = 24
 
@@ -23,25 +24,17 @@ FROM points JOIN spans USING (run_id) GROUP BY ALL
 def test_sparklines_of_any_length_agree_with_all_values(tmp_path: Path, recent: bool) -> None:
     """A part has whole buckets of the curves at lower resolution: so each value is in the same part."""
     database = empty_database(tmp_path / "index.duckdb")
-    database.execute("INSERT INTO base.names VALUES (1, 'loss'), (2, 'other')")
+    build = RunBuilder(database, NOW)
     lengths = {1: 48, 2: 24 * 8 * 16, 3: 24 * 8 * 256, 4: 7}
     for run, steps in lengths.items():
-        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (?, ?, [])", [run, f"r{run}"])
-        for label in (0, 1):
-            producer = 10 * run + label
-            database.execute(
-                "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank) "
-                f"VALUES ({producer}, 'rank', {run}, 'rank{label}', 0, {label == 0}, {label})"
-            )
-            # The sixth part is NaN, and every tenth value; -256 is a whole number of buckets.
-            database.execute(
-                f"INSERT INTO base.metrics SELECT {producer}, key, s, s - 256, now(), CASE WHEN s * 24 // {steps} = 5 "
-                f"OR s % 10 = 3 THEN 'nan' ELSE sin(s) + {label} END FROM range({steps}) t(s), range(1, 3) u(key)"
-            )
-    if recent:
-        late = "FROM base.metrics WHERE seq % 7 = 0"
-        database.execute(f"INSERT INTO base.metrics_recent {late}")
-        database.execute(f"DELETE {late}")
+        build.run(f"r{run}")
+        build.ranks(f"r{run}", 2)
+        # The sixth part is NaN, and every tenth value; -256 is a whole number of buckets.
+        value = f"CASE WHEN step * 24 // {steps} = 5 OR step % 10 = 3 THEN 'nan' ELSE sin(step) + rank END"
+        for late in (False, True):
+            chosen = f"run_id = 'r{run}' AND (step % 7 = 4) = {late}"  # a seq that 7 divides
+            series = {"steps": steps, "seq": "step - 256", "at": 0, "recent": recent and late}
+            build.metrics({"loss": value, "other": value}, **series, where=chosen)
     compute_rollups(database)
     found = database.execute(sparklines_sql(BUCKETS), {"key": "loss", "runs": ["r1", "r2", "r3", "r4"]}).fetchall()
     expected = {(run, bucket): value for run, bucket, value in database.execute(FROM_FACTS).fetchall()}
@@ -51,14 +44,13 @@ def test_sparklines_of_any_length_agree_with_all_values(tmp_path: Path, recent: 
 
 def test_a_metric_with_one_step_has_a_sparkline_over_time(tmp_path: Path) -> None:
     database = empty_database(tmp_path / "index.duckdb")
-    database.execute("INSERT INTO base.names VALUES (1, 'loss')")
-    database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'still', []), (2, 'once', [])")
-    database.execute(
-        "INSERT INTO base.producers (producer, role, run, label, attempt) VALUES (1, 'rank', 1, 'a', 0), "
-        "(2, 'rank', 2, 'a', 0), (3, 'rank', 2, 'b', 0)"
-    )
-    database.execute("INSERT INTO base.metrics SELECT 1, 1, 7, i, make_timestamp(i * 1000), i FROM range(48) t(i)")
-    database.execute("INSERT INTO base.metrics SELECT p, 1, 7, 1, make_timestamp(p * 1000), p FROM range(2, 4) t(p)")
+    build = RunBuilder(database, "TIMESTAMP '1970-01-01'")
+    build.run("still")
+    build.run("once")
+    for run_id, label in (("still", "a"), ("once", "a"), ("once", "b")):
+        build.label(run_id, label)
+    build.metrics({"loss": "step"}, steps=48, step=7, at="step / 1000", where="run_id = 'still'")
+    build.metrics({"loss": "if(label = 'a', 2, 3)"}, step=7, where="run_id = 'once'")
     compute_rollups(database)
     found = database.execute(sparklines_sql(BUCKETS), {"key": "loss", "runs": ["still", "once"]}).fetchall()
     still = [(bucket, value) for run, bucket, value in sorted(found) if run == "still"]

@@ -11,6 +11,7 @@ import pytest
 import chiplog
 from chiplog_client.reads.runs.run_tables import run_history, runs
 from tests.support.hand_written import hand_written
+from tests.support.run_builder import RunBuilder
 
 TIME = "TIMESTAMP '2026-01-0{}'"
 
@@ -20,38 +21,33 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a data directory with the runs old and new of gpt, and one of vit without a config."""
     root = tmp_path_factory.mktemp("runs")
     with hand_written(root) as database:
-        for number, run, project, tags, state in (
-            (1, "gpt-old", "gpt", "['a']", "'finished'"),
-            (2, "gpt-new", "gpt", "['a', 'b']", "NULL"),
-            (3, "vit", "vit", "[]", "'failed'"),
+        build = RunBuilder(database, "TIMESTAMP '2026-01-01'")
+        for number, (run_id, project, tags, state) in enumerate(
+            (("gpt-old", "gpt", ["a"], "finished"), ("gpt-new", "gpt", ["a", "b"], None), ("vit", "vit", [], "failed"))
         ):
-            database.execute(
-                "INSERT INTO base.runs (run, run_id, project, tags, primary_label) "
-                f"VALUES ({number}, '{run}', '{project}', {tags}, 'rank0')"
-            )
-            database.execute(
-                "INSERT INTO base.producers "
-                "(producer, role, run, label, attempt, is_primary, rank, state, started_at, ended_at) "
-                f"SELECT {number}0 + n, 'rank', {number}, label, attempt, label = 'rank0', n % 2, {state}, "
-                f"{TIME.format(number)}, CASE WHEN {state} IS NOT NULL THEN {TIME.format(9)} END "
-                "FROM (VALUES (0, 'rank0', 0), (1, 'rank1', 0), (3, 'rank0', 1)) t(n, label, attempt) "
-                f"WHERE n < 3 OR {number} = 1"
-            )
-        database.execute("INSERT INTO base.names VALUES (1, 'loss'), (2, 'a \"quoted\" key'), (3, 'step')")
-        for producer, key, value in (
-            (10, "lr", "0.1"),
-            (10, "sizes", "[1, 2]"),
-            (20, "lr", "0.2"),
-            (20, "name", '"nan"'),
+            build.run(run_id, project=project, tags=tags)
+            times = {"started_s": 86400 * number, "ended_s": 86400 * 8 if state else None}
+            for rank, attempt in ((0, 0), (1, 0), *([(1, 1)] if number == 0 else [])):
+                label = "rank0" if attempt else f"rank{rank}"
+                is_primary = label == "rank0"
+                of_label = {"attempt": attempt, "rank": rank, "is_primary": is_primary, "state": state}
+                build.label(run_id, label, **of_label, **times)
+        old, new = (f"run_id = '{run}' AND label = 'rank0' AND attempt = 0" for run in ("gpt-old", "gpt-new"))
+        build.config({"lr": 0.1, "sizes": [1, 2]}, where=old)
+        build.config({"lr": 0.2, "name": "nan"}, where=new)
+        build.summary({"best": {"at": 7}}, seq=9, where=old)
+        build.summary({"note": "nan"}, seq=9, where=new)
+        for where, key, step, value in (
+            (old, "loss", 0, 4.0),
+            (old, "loss", 1, 2.0),
+            (old, "loss", 2, 9.0),
+            ("run_id = 'gpt-old' AND attempt = 1", "loss", 2, 1.0),
+            ("run_id = 'gpt-old' AND label = 'rank1'", "loss", 0, 8.0),
+            (old, 'a "quoted" key', 1, 5.0),
+            (old, "step", 1, 6.0),
+            (new, "loss", 0, "'nan'"),
         ):
-            database.execute(f"INSERT INTO base.config VALUES (?, 0, {TIME.format(1)}, ?, ?)", [producer, key, value])
-        database.execute(f"INSERT INTO base.summary VALUES (10, 9, {TIME.format(1)}, 'best', '{{\"at\": 7}}')")
-        database.execute(f"INSERT INTO base.summary VALUES (20, 9, {TIME.format(1)}, 'note', '\"nan\"')")
-        database.execute(
-            f"INSERT INTO base.metrics SELECT p, k, s, s, {TIME.format(1)}, v FROM (VALUES "
-            "(10, 1, 0, 4.0), (10, 1, 1, 2.0), (10, 1, 2, 9.0), (13, 1, 2, 1.0), (11, 1, 0, 8.0), (10, 2, 1, 5.0), "
-            "(10, 3, 1, 6.0), (20, 1, 0, 'nan'::DOUBLE)) t(p, k, s, v)"
-        )
+            build.metrics({key: value}, steps=[step], at=0, where=where)
     return root
 
 

@@ -7,6 +7,7 @@ import pytest
 from chiplog_client.client import Client, connect
 from chiplog_client.reads.system.node_steps import ROWS_MAX, progress_sql, read_step_span
 from tests.support.hand_written import hand_written
+from tests.support.run_builder import RunBuilder
 from tests.support.sampled_run import fill_sampled_run
 from tests.support.slow_ranks import fill_slow_ranks
 
@@ -16,8 +17,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     root = tmp_path_factory.mktemp("sampled")
     with hand_written(root) as database:
         fill_sampled_run(database)
-        database.execute("INSERT INTO base.names VALUES (6, 'rare')")
-        database.execute("INSERT INTO base.metrics SELECT 100, 6, 9000, 9000, TIMESTAMP '2026-01-02 03:00:00', 1")
+        RunBuilder(database).metrics({"rare": 1}, steps=[9000], at=0, where="run_id = 'sampled' AND rank = 0")
     with connect(dir=str(root), start=False) as client:
         yield client
 

@@ -9,6 +9,7 @@ import pytest
 from chiplog.integrations.wandb.errors import CommError
 from chiplog.integrations.wandb.stored import history
 from tests.support.hand_written import hand_written
+from tests.support.run_builder import RunBuilder
 
 BEGAN = datetime(2026, 1, 1)
 RUN = {"primary_label": "rank0", "created_at": BEGAN}
@@ -19,20 +20,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two ranks: rank 0 has two attempts, and rank 1 alone has the key `eval`."""
     root = tmp_path_factory.mktemp("history")
     with hand_written(root) as database:
-        database.execute("INSERT INTO base.runs (run, run_id, project, primary_label) VALUES (1, 'r', 'p', 'rank0')")
-        for producer, label, attempt in ((10, "rank0", 0), (11, "rank0", 1), (12, "rank1", 0)):
-            database.execute(
-                "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, started_at) "
-                f"VALUES ({producer}, 'rank', 1, '{label}', {attempt}, {label == 'rank0'}, {label[-1]}, ?)",
-                [BEGAN],
-            )
-        database.execute("INSERT INTO base.names VALUES (1, 'loss'), (2, 'eval')")
-        for producer, key, steps, value in ((10, 1, 6, 1.0), (12, 1, 6, 9.0), (12, 2, 3, 4.0)):
-            database.execute(
-                f"INSERT INTO base.metrics SELECT {producer}, {key}, s, s, TIMESTAMP '2026-01-01 00:00:02', {value} "
-                f"FROM range({steps}) t(s)"
-            )
-        database.execute("INSERT INTO base.metrics VALUES (11, 1, 5, 0, TIMESTAMP '2026-01-01 00:00:09', 2.0)")
+        build = RunBuilder(database, f"TIMESTAMP '{BEGAN}'")
+        build.run("r", project="p")
+        for label, attempt in (("rank0", 0), ("rank0", 1), ("rank1", 0)):
+            build.label("r", label, attempt=attempt, is_primary=label == "rank0", rank=int(label[-1]))
+        begun = RunBuilder(database, "TIMESTAMP '2026-01-01'")
+        for rank, key, steps, value in ((0, "loss", 6, 1.0), (1, "loss", 6, 9.0), (1, "eval", 3, 4.0)):
+            begun.metrics({key: value}, steps=steps, at=2, where=f"rank = {rank} AND attempt = 0")
+        begun.metrics({"loss": 2.0}, steps=[5], seq=0, at=9, where="attempt = 1")
     return root
 
 
