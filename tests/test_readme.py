@@ -50,7 +50,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for process in ranks:
         process.wait(WAIT_S)
     where = paths_for_root(root)
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 2 * WAIT_S
     with chiplog.connect(dir=root) as client:
         while not client.sql(
             "SELECT 1 WHERE (SELECT count(*) FROM labels WHERE state <> 'running') = 3 "

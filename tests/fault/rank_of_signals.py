@@ -100,11 +100,11 @@ def raises(folder: Path, chooser: random.Random) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
     n_calls = number
     ended.set()
-    thread.join(60)
+    thread.join()
     begun = time.perf_counter()
     done = threading.Thread(target=lambda: [run.log({"last": 1.0}, step=step) for step in range(100)])
     done.start()
-    done.join(60)
+    done.join()
     took_s = time.perf_counter() - begun
     bad = {kind: count for kind, count in run._diagnostics.counts.items() if count}
     print(n_calls, n_raised, n_seen, took_s, bad, flush=True)

@@ -16,6 +16,7 @@ from chiplog.torch.current_device import current_device
 from chiplog_schemas.model.events import EventKind
 from tests.support.sdk_events import counted, losses, numbers, phases
 from tests.support.stand_in_device import resolve
+from tests.support.waiting import WAIT_S
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine"),
@@ -46,7 +47,7 @@ def no_waiting():
 
 def await_device_timing(run) -> None:
     """Wait until phases are timed by the device."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + WAIT_S
     while run._timing.device is None and time.monotonic() < deadline:
         run._tick()
 
@@ -223,7 +224,7 @@ def test_a_stream_of_its_own_and_torch_compile_are_no_trouble(run, no_waiting, o
 
 
 def test_the_allocators_statistics_come_unasked(run, no_waiting, offline) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + WAIT_S
     found: set[str] = set()
     while "chiplog/cuda/reserved_bytes" not in found and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -12,6 +12,7 @@ import pytest
 from tests.launchers.scripts import PLAIN, RANKS
 from tests.launchers.training import TORCHRUN, Training, finished
 from tests.support.ports import free_ports
+from tests.support.waiting import WAIT_S
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 
@@ -185,7 +186,7 @@ def test_ranks_record_where_the_process_before_torchrun_does_although_both_moved
     if way == "chiplog run":
         options = ["--run-id", "r", "--project", "gpt", "--mode", "offline"]
         command = ["-m", "chiplog_cli", "run", "--no-console", *options, "--"]
-    subprocess.run([sys.executable, *command, *torchrun], cwd=tmp_path, env=environ, check=True, timeout=300)
+    subprocess.run([sys.executable, *command, *torchrun], cwd=tmp_path, env=environ, check=True, timeout=2 * WAIT_S)
     for number in range(2):
         found = json.loads((elsewhere / f"{number}.json").read_text())
         assert found == [str(tmp_path / "data"), "offline", "gpt", "r"]

@@ -18,7 +18,7 @@ from tests.support.exported_run import export_of_whole
 from tests.support.hosts import Centre, Host
 from tests.support.node import end_daemons
 from tests.support.safeguard import proves
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 RANK = """
 import sys, chiplog
@@ -93,7 +93,7 @@ def test_all_values_of_a_rank_whose_agent_is_killed_are_at_the_configured_collec
     assert site.agent is not None
     assert rank.poll() is None, "it did not wait for the end of the rank"
     tell(rank, 50)
-    _, err = rank.communicate(timeout=120)
+    _, err = rank.communicate(timeout=WAIT_S)
     wait_until(lambda: centre.stored() == numbers(250), "values by the configured agent again")
     assert (rank.returncode, err) == (0, "")
     assert not site.place.collector.exists(), "no second log"
@@ -107,7 +107,7 @@ def test_a_collector_of_an_operator_replaces_an_embedded_one(centre: Centre) -> 
     centre.start_collector()
     assert centre.collector is not None
     assert daemons.daemon_pid(centre.place, daemons.COLLECTOR) == centre.collector.pid
-    embedded.wait(120)
+    embedded.wait(WAIT_S)
 
 
 @proves(

@@ -5,6 +5,7 @@ import sys
 
 from tests.support.node import Node
 from tests.support.safeguard import proves
+from tests.support.waiting import WAIT_S
 
 TRAINING = """
 import os, sys
@@ -35,7 +36,7 @@ def test_after_an_exec_both_attempts_are_whole_and_finished(node: Node, tmp_path
         assert row["reason"] == f"its process became another program by exec: {sys.executable} {script}"
         assert process.poll() is None
     finally:
-        printed, _ = process.communicate("\n", timeout=180)
+        printed, _ = process.communicate("\n", timeout=WAIT_S)
     assert (process.returncode, printed) == (0, "True\n")
     query = "SELECT attempt, step, value FROM metrics ORDER BY step"
     steps = node.until(query, lambda rows: len(rows) >= 20)

@@ -9,6 +9,7 @@ from chiplog_client.client import connect
 from chiplog_schemas.paths import paths_for_root
 from tests.support.node import end_daemons
 from tests.support.tools import NAMESPACES, needs
+from tests.support.waiting import WAIT_S
 
 pytestmark = needs("unshare", NAMESPACES)
 RANK = """
@@ -24,7 +25,7 @@ def run_as(host: str, *arguments: str, root: Path) -> str:
     command = ["unshare", "--uts", "sh", "-c", 'hostname "$1"; shift; exec "$@"', "sh", host, sys.executable, "-P"]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("CHIPLOG_")}
     environ["CHIPLOG_DIR"] = str(root)
-    done = subprocess.run([*command, *arguments], env=environ, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, *arguments], env=environ, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

@@ -20,7 +20,7 @@ from tests.support.journals import Event, read_events
 from tests.support.node import end_daemons
 from tests.support.safeguard import proves
 from tests.support.sdk_events import values
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 # Another user, who may read the interpreter wherever it is.
 _ANOTHER = ["setpriv", "--reuid=54003", "--regid=54003", "--clear-groups"]
@@ -54,7 +54,7 @@ def test_a_training_that_can_start_no_thread_and_no_process_is_stored_whole(open
 
     def run(*command: str) -> "subprocess.CompletedProcess[str]":
         whole = [*_ANOTHER, sys.executable, *command]
-        return subprocess.run(whole, env=environ, capture_output=True, text=True, timeout=180)
+        return subprocess.run(whole, env=environ, capture_output=True, text=True, timeout=WAIT_S)
 
     done = run("-c", LIMITED)
     assert done.returncode == 0, done.stderr
@@ -140,7 +140,7 @@ print(json.dumps([n_starts, in_memory]), file=sys.stderr)
 @proves("journal-needs-no-thread", "a journal needs no thread", value="ValueError")
 @proves("journal-tried-twice", "a journal is tried again where the system lacked something at one moment", new="raise")
 def test_each_start_that_fails_costs_no_value(chiplog_dir: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", MATRIX], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", MATRIX], capture_output=True, text=True, timeout=2 * WAIT_S)
     assert done.returncode == 0, done.stderr
     n_starts, in_memory = json.loads(done.stderr)
     print("starts that failed in turn:", n_starts)
@@ -177,7 +177,7 @@ run.finish()
     "helper-needs-supervisor", "without a thread that watches over it, no helper reads the console", condition=False
 )
 def test_without_a_thread_the_console_has_no_pipe_that_could_fill_up(chiplog_dir: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", CONSOLE], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([sys.executable, "-c", CONSOLE], capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout) == len("of Python\n") + 20 * 10_001
     assert "only as far as Python prints" in done.stderr
@@ -204,6 +204,6 @@ print(changes, flush=True)
 @proves("context-needs-threads", "libzmq does not end a process that can start no thread", new="pass")
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="another uid needs root and setpriv")
 def test_a_client_with_keys_survives_where_no_thread_can_be_started() -> None:
-    done = subprocess.run([*_ANOTHER, sys.executable, "-c", CLIENT], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([*_ANOTHER, sys.executable, "-c", CLIENT], capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     assert "pids limit" in done.stdout

@@ -28,6 +28,7 @@ from chiplog_client.result_stream import ResultStream
 from chiplog_client.results.result import Result
 from tests.support.node import Node
 from tests.support.tools import needs
+from tests.support.waiting import WAIT_S
 
 PICKLERS = [pickle, cloudpickle, dill, pyspark.cloudpickle]
 by_each_pickler = pytest.mark.parametrize("pickler", PICKLERS, ids=lambda pickler: pickler.__name__)
@@ -149,7 +150,7 @@ def test_tasks_of_a_script_log_in_its_run(
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     script = tmp_path / "train.py"
     script.write_text(TASKS % sent_by)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=2 * WAIT_S)
     assert done.returncode == 0, done.stderr
     numbers = [float(n) for n in range(4)]
     query = "SELECT key, list(value ORDER BY value) AS found FROM metrics WHERE run_id = 'r' GROUP BY key"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.ports import free_ports
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 PREFIX = "/user/anna/"  # as JUPYTERHUB_SERVICE_PREFIX
 
@@ -34,7 +34,7 @@ def jupyter_server(root: Path) -> Iterator[str]:
 
 def _answers(address: str) -> bool:
     try:
-        with urllib.request.urlopen(address, timeout=5):
+        with urllib.request.urlopen(address, timeout=WAIT_S):
             return True
     except OSError:
         return False

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.tools import FUSE, NAMESPACES, ROOT
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 TOOLS = ("bindfs", "unshare", "nsenter", NAMESPACES, FUSE, ROOT)
 
@@ -71,7 +71,7 @@ class SharedNode:
     def run(self, *arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         """Run Python to its end."""
         process = self.start(*arguments, **environ)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=WAIT_S)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def chiplog(self, *arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":

@@ -11,6 +11,7 @@ from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.query_messages import ID_BYTES
 from chiplog_schemas.security.zap import AuthenticatedClient
 from chiplog_schemas.storage.content_files import content_path
+from tests.support.waiting import WAIT_S
 
 Answers = "queue.SimpleQueue[list[bytes]]"
 
@@ -32,7 +33,7 @@ def test_a_part_of_a_file_its_absence_and_a_file_that_cannot_be_read_are_answere
     reader.start()
     for asked in ((digest, 2, 3), (bytes(32), 0, 1), (other, 0, 1)):
         reader.submit(request(*asked, answers))
-    part, absent, broken = (query_messages.parse(answers.get(timeout=60)) for _ in range(3))
+    part, absent, broken = (query_messages.parse(answers.get(timeout=WAIT_S)) for _ in range(3))
     assert bytes(part.payload) == b"234"
     assert (absent.error_kind, broken.error_kind) == ("refused", "internal")
     assert "is not stored at this collector" in absent.message and "cannot be read" in broken.message

@@ -199,7 +199,7 @@ def test_the_first_query_after_a_quiet_time_waits_until_its_flush_is_done(index,
     service.start()
     asker = Asker(address)
     asker.send("SELECT count(*) AS n FROM base.names")
-    assert select.select([demand], [], [], 60)[0], "the writer is not woken"
+    assert select.select([demand], [], [], WAIT_S)[0], "the writer is not woken"
     assert not asker.socket.poll(300), "answered before the flush"
     number = demand.begin()
     RunBuilder(index).name("key100")

@@ -11,6 +11,7 @@ from chiplog_collector.receiver.file_transfers import Arrived, FileTransfers
 from chiplog_schemas.protocol import file_messages
 from chiplog_schemas.protocol.actions import Reply
 from chiplog_schemas.protocol.file_messages import FileMessage, FileMessageKind
+from tests.support.waiting import WAIT_S
 
 SENDER, SESSION = b"spool-of-agent-a", b"session1"
 DATA = b"weights" * 100
@@ -26,7 +27,7 @@ def transfers(tmp_path: Path) -> Iterator[FileTransfers]:
 
 def step(transfers: FileTransfers) -> tuple[list[FileMessage], list[Arrived]]:
     """Wait for the store's next answers; return the messages to the agent, and the files to log."""
-    assert select.select([transfers], [], [], 60.0)[0], "no answer of the store"
+    assert select.select([transfers], [], [], WAIT_S)[0], "no answer of the store"
     replies, arrived = transfers.step(0.0)
     return messages_in(replies), arrived
 

@@ -21,7 +21,7 @@ from chiplog_schemas.process.log_owner import (
     served_elsewhere,
 )
 from tests.support.safeguard import proves
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def test_of_two_claims_at_the_same_time_one_succeeds(
 
     def wait_for_the_other(*arguments: object) -> None:
         decided(*arguments)  # type: ignore[arg-type]
-        both_read.wait(60)
+        both_read.wait(WAIT_S)
 
     monkeypatch.setattr(module, "_require_ended", wait_for_the_other)
     won: list[LogOwnership] = []
@@ -221,7 +221,7 @@ def test_of_two_claims_at_the_same_time_one_succeeds(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(WAIT_S)
     assert len(won) == 1
 
 

@@ -311,7 +311,7 @@ def test_garbage_in_place_of_a_handshake_leaves_the_gate_standing(hasty: None, s
     held = []
     try:
         for number in range(200):
-            peer = socket.create_connection(("127.0.0.1", int(site.tcp.rpartition(":")[2])), timeout=10)
+            peer = socket.create_connection(("127.0.0.1", int(site.tcp.rpartition(":")[2])), timeout=WAIT_S)
             held.append(peer)
             data = chooser.randbytes(chooser.randrange(300))
             peer.sendall(greeting + data if number % 2 else data)

@@ -494,7 +494,7 @@ def test_what_a_handler_raises_while_rows_are_converted_reaches_the_training(whe
     for delay_s in (0.001, 0.01, 0.02, 0.03, 0.05, 0.1):
         with pytest.raises(AlarmError):
             signal.setitimer(signal.ITIMER_REAL, delay_s)
-            end = time.monotonic() + 60  # past it the exception was lost
+            end = time.monotonic() + WAIT_S  # past it the exception was lost
             while time.monotonic() < end:
                 result.tuples()
 

@@ -13,6 +13,7 @@ from chiplog.identity.identity import Identity
 from chiplog.identity.inherited_env import export_run, restore_environ
 from chiplog_schemas.process.inherited_run import PARENT_RUN, decode_inherited
 from tests.support.safeguard import proves
+from tests.support.waiting import WAIT_S
 
 
 def test_a_run_is_named_to_child_processes_only_while_it_is_open(chiplog_dir) -> None:
@@ -99,7 +100,13 @@ def run_parent(tmp_path: Path, way: str, **arguments: str) -> list[str]:
     command = ["parent.py", str(tmp_path / "child.py"), str(tmp_path / "elsewhere"), way, json.dumps(arguments)]
     environ = os.environ | {"CHIPLOG_DIR": "data"}
     done = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=180, check=True
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
     )
     found: list[str] = json.loads(done.stdout)
     return found
@@ -152,7 +159,7 @@ def test_a_command_of_chiplog_run_records_where_the_launcher_does(tmp_path: Path
         env=os.environ | {"CHIPLOG_DIR": "data", "CHIPLOG_MODE": "offline"},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=WAIT_S,
         check=True,
     )
     assert json.loads(done.stdout)[:2] == [str(tmp_path / "data"), "offline"]

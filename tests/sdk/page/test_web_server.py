@@ -35,7 +35,7 @@ def test_a_closed_server_has_no_thread_and_no_port(tmp_path: Path) -> None:
         port = client.server.port
     assert not any(thread.name == "chiplog-page" for thread in set(threading.enumerate()) - before)
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=5)
+        socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
 
 
 def test_a_page_that_follows_changes_does_not_delay_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -441,7 +441,7 @@ def run_alone(script: str, **environ: str) -> str:
         file.write(script)
     where = {"PYTHONPATH": os.pathsep.join((os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[3])))}
     done = subprocess.run(
-        [sys.executable, path], env={**os.environ, **where, **environ}, capture_output=True, text=True, timeout=180
+        [sys.executable, path], env={**os.environ, **where, **environ}, capture_output=True, text=True, timeout=WAIT_S
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout

@@ -393,7 +393,7 @@ def test_dir_shows_the_public_names_and_no_others() -> None:
 def test_the_package_imports_without_argv(tmp_path: Path) -> None:
     code = "import sys; del sys.argv; import chiplog; chiplog.init(mode='offline', capture_console=False).finish()"
     environ = os.environ | {"CHIPLOG_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, env=environ)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, env=environ)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -17,7 +17,7 @@ from chiplog_schemas.process.daemon import start_daemon
 from chiplog_schemas.transport.collector_memory import remembered_collector
 from tests.support.ports import free_ports
 from tests.support.safeguard import proves
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 MODULES = (daemons.COLLECTOR, daemons.AGENT)
 
@@ -74,7 +74,7 @@ def test_a_change_after_a_kill_of_the_daemons_of_up_starts_a_collector(where, ca
     assert main(["up", "--dir", str(where.root)]) == 0
     script = "import chiplog; chiplog.init(run_id='killed-1', capture_console=False).finish()"
     environ = os.environ | {"CHIPLOG_DIR": str(where.root)}
-    assert subprocess.run([sys.executable, "-c", script], env=environ, timeout=100).returncode == 0
+    assert subprocess.run([sys.executable, "-c", script], env=environ, timeout=WAIT_S).returncode == 0
     for module in MODULES:
         pid = daemons.daemon_pid(where, module)
         os.kill(pid, signal.SIGKILL)
@@ -89,7 +89,7 @@ def train(where: Paths, run_id: str, **environment: str) -> str:
     script = f"import chiplog; run = chiplog.init(run_id={run_id!r}, capture_console=False); run.log({{'a': 1}})"
     environ = os.environ | {"CHIPLOG_DIR": str(where.root), **environment}
     command = [sys.executable, "-c", f"{script}; run.finish()"]
-    return subprocess.run(command, env=environ, timeout=100, check=True, capture_output=True, text=True).stderr
+    return subprocess.run(command, env=environ, timeout=WAIT_S, check=True, capture_output=True, text=True).stderr
 
 
 @proves("up-ends-delivery-elsewhere", "up --collector local ends an agent that delivers elsewhere", condition=False)
