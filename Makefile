@@ -7,6 +7,8 @@ ARGS ?=
 export LATEST ?=
 # Tests of processes wait most of their time: three side by side keep two cores busy.
 TEST_WORKERS ?= 3
+# Percent of the lines that all tests cover, as measured; `make test-all` fails below it.
+COVERED := 0
 SEED := $(or $(SEED),$(shell date +%s))
 SHAPE_TESTS := tests/test_layers.py tests/test_tree.py tests/test_contributing.py tests/deploy/test_readmes.py \
     tests/test_readme.py::test_every_link_and_every_named_test_leads_to_a_file
@@ -82,7 +84,11 @@ test-rest: system-packages
 
 test-all: system-packages lint
 	@echo "pytest $(ARGS)"
-	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup $(ARGS)
+	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup --cov --cov-report= $(ARGS)
+	@mkdir -p build
+	@$(PY) -m coverage report --format=total $(if $(ARGS),,--fail-under=$(COVERED)) > build/covered || \
+		{ echo "all tests cover $$(cat build/covered) % of the lines, less than $(COVERED)"; exit 1; }
+	@echo "all tests cover $$(cat build/covered) % of the lines, child processes included (at least $(COVERED))"
 
 # Before `lint`, which makes .venv: its C part needs a compiler.
 system-packages: python

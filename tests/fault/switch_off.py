@@ -75,7 +75,8 @@ def switch_off(module: Path, safeguard: Safeguard, patience_s: float = PATIENCE_
         path, text = changed_file(safeguard)
         (copy / path).write_text(text, encoding="utf-8")
         environment = dict(os.environ, CHIPLOG_ROUNDS_TIMES="10", **safeguard.environment)
-        environment.pop("CHIPLOG_SOAK_MINUTES", None)
+        for name in ("CHIPLOG_SOAK_MINUTES", "COVERAGE_PROCESS_CONFIG"):  # a copy of the tree is not measured
+            environment.pop(name, None)
         environment["PYTHONPATH"] = os.pathsep.join([*(str(copy / name) for name in PACKAGE_ROOTS), str(copy)])
         command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", f"{module}::{safeguard.test}"]
         begun = time.monotonic()
