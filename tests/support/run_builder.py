@@ -271,6 +271,12 @@ class RunBuilder:
             f"DELETE FROM base.{table} f USING {PRODUCERS} WHERE f.producer = p.producer AND {where}"
         )
 
+    def set_values(self, table: str, value: Number, where: str) -> None:
+        """Change values of metrics or phases; `where` sees the text of the key as `key_name`."""
+        known = f"{PRODUCERS}, (SELECT id, name AS key_name FROM base.names) n"
+        joined = "f.producer = p.producer AND f.key = n.id"
+        self._database.execute(f"UPDATE base.{table} f SET value = {value} FROM {known} WHERE {joined} AND {where}")
+
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def rows(self, table: str, rows: Sequence[Sequence[Any]]) -> None:

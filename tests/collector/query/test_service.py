@@ -51,7 +51,7 @@ def open_index(tmp_path: Path, memory_bytes: int = QUERY_MEMORY_BYTES) -> duckdb
         other.execute("CREATE TABLE secret AS SELECT 42 AS answer")
     connection = empty_database(tmp_path / "index.duckdb")
     connection.execute("CREATE SEQUENCE counter")
-    RunBuilder(connection).names(f"key{n}" for n in range(100))
+    RunBuilder(connection).rows("names", [(n, f"key{n}") for n in range(100)])
     files = tmp_path / "files"
     files.mkdir()
     (files / "link").symlink_to("/etc/passwd")

@@ -11,6 +11,7 @@ from chiplog_client.client import Client, connect
 from chiplog_client.reads.comparison.differences import compare_runs
 from tests.support.hand_written import filled, hand_written
 from tests.support.plotted_runs import STEPS, fill_plotted_runs
+from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 
 
@@ -43,8 +44,9 @@ def test_metrics_are_compared_at_the_last_step_that_both_runs_have(found: dict[s
 def test_runs_that_log_at_different_steps_are_compared_at_a_common_one(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         fill_plotted_runs(database)
-        database.execute("DELETE FROM base.metrics WHERE producer // 1000 = 1 AND step % 10 <> 3")
-        database.execute("DELETE FROM base.metrics WHERE producer // 1000 = 2 AND step % 7 <> 2")
+        build = RunBuilder(database)
+        build.delete("metrics", "run_id = 'gpt-a' AND step % 10 <> 3")
+        build.delete("metrics", "run_id = 'gpt-b' AND step % 7 <> 2")
     with connect(dir=tmp_path, start=False) as client:
         loss = metric(compare_runs(client, "gpt-a", "gpt-b"), "loss")
     assert (loss["step"], loss["a_last_step"], loss["b_last_step"]) == (443, 993, 499)
@@ -94,21 +96,15 @@ def test_a_run_without_phases_and_samples_can_be_compared(client: Client) -> Non
     assert (found["phases"], found["system"], [row["key"] for row in found["metrics"]]) == ([], [], ["loss"])
 
 
-def number_of(key: str) -> str:
-    return f"(SELECT id FROM base.names WHERE name = '{key}')"
-
-
 @pytest.mark.full
 def test_lowest_and_highest_are_of_finite_values_also_where_others_are_infinite(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         fill_plotted_runs(database)
-        database.execute(
-            "UPDATE base.metrics SET value = CASE WHEN step % 2 = 0 THEN '-inf'::DOUBLE WHEN step % 3 = 0 THEN 'inf' "
-            f"WHEN step % 5 = 0 THEN 'nan' ELSE value END WHERE producer // 1000 = 1 AND key = {number_of('loss')}"
-        )
-        database.execute(
-            f"UPDATE base.metrics SET value = 'inf' WHERE producer // 1000 = 2 AND key = {number_of('acc')}"
-        )
+        build = RunBuilder(database)
+        infinite = "CASE WHEN step % 2 = 0 THEN '-inf'::DOUBLE WHEN step % 3 = 0 THEN 'inf'"
+        loss = f"{infinite} WHEN step % 5 = 0 THEN 'nan' ELSE value END"
+        build.set_values("metrics", loss, "run_id = 'gpt-a' AND key_name = 'loss'")
+        build.set_values("metrics", "'inf'", "run_id = 'gpt-b' AND key_name = 'acc'")
     with connect(dir=tmp_path, start=False) as client:
         found = compare_runs(client, "gpt-a", "gpt-b")
         finite_values = "FROM metrics WHERE run_id = 'gpt-a' AND key = 'loss' AND isfinite(value)"
