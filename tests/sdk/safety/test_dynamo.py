@@ -5,15 +5,8 @@ import warnings
 
 import pytest
 
-import chiplog
 from tests.support.marks import everyday
 from tests.support.sdk_events import counted, numbers, phases
-
-
-@pytest.fixture
-def run(chiplog_dir):
-    with chiplog.init(mode="offline", run_id="r", label="rank0", capture_console=False) as run:
-        yield run
 
 
 @pytest.mark.parametrize("told", everyday(1, [True, False]), ids=["dynamo told", "dynamo not told"])

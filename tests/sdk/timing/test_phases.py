@@ -7,15 +7,8 @@ import time
 
 import pytest
 
-import chiplog
 from chiplog.timing.phases import Phase, Timing
 from tests.support.sdk_events import phases
-
-
-@pytest.fixture
-def run(chiplog_dir):
-    with chiplog.init(mode="offline", run_id="r", label="rank0", capture_console=False) as run:
-        yield run
 
 
 def test_phases_wait_for_the_next_log_also_when_it_takes_the_fast_path(run, offline) -> None:

@@ -8,19 +8,12 @@ import weakref
 
 import pytest
 
-import chiplog
 from chiplog.native.loader import hot_path
 from chiplog.timing.phases import Timing
 from chiplog_schemas.model.events import EventKind
 from tests.support.safeguard import proves
 from tests.support.sdk_events import numbers, phases
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def run(chiplog_dir):
-    with chiplog.init(mode="offline", run_id="r", label="rank0", capture_console=False) as run:
-        yield run
 
 
 def named(events) -> list[tuple[int, list[str]]]:

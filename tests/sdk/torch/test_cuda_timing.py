@@ -5,17 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import chiplog
 from chiplog.torch.cuda_timing import CudaTiming
 from chiplog_schemas.model.events import EventKind
 from tests.support.sdk_events import counted, phases
 from tests.support.stand_in_device import resolve
-
-
-@pytest.fixture
-def run(chiplog_dir):
-    with chiplog.init(mode="offline", run_id="r", label="rank0", capture_console=False) as run:
-        yield run
 
 
 class Event:

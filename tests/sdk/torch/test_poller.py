@@ -1,17 +1,9 @@
 """The sender thread's work for torch: the allocator's statistics, with the step that was last."""
 
-import pytest
 import torch
 
-import chiplog
 from chiplog.torch import poller
 from tests.support.sdk_events import numbers
-
-
-@pytest.fixture
-def run(chiplog_dir):
-    with chiplog.init(mode="offline", run_id="r", label="rank0", capture_console=False) as run:
-        yield run
 
 
 def test_the_allocators_statistics_are_logged_with_the_step_that_was_last(run, offline, monkeypatch) -> None:

@@ -9,17 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-import chiplog
 from chiplog.torch import watch as watch_module
 from chiplog.torch.watch import group_by_submodule
 from tests.support.sdk_events import counted, notices, numbers
 from tests.support.stand_in_device import StandIn, install, resolve, uninstall
-
-
-@pytest.fixture
-def run(chiplog_dir):
-    with chiplog.init(mode="offline", run_id="r", label="rank0", capture_console=False) as run:
-        yield run
 
 
 def hooks() -> int:

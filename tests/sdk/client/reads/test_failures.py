@@ -1,13 +1,10 @@
 """How the labels of a round ended: order, roles, last steps and lines, and the GPUs at that time."""
 
-from collections.abc import Iterator
-
 import duckdb
 import pytest
 
 from chiplog_client.client import Client
 from chiplog_client.reads.failures import read_failures
-from tests.support.hand_written import filled
 from tests.support.run_builder import RunBuilder, Sql
 from tests.support.sampled_run import fill_sampled_run
 
@@ -31,12 +28,6 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
     build.console(Sql("'line ' || step"), stream="stderr", steps=4, at="800 + step", where=first)
     build.samples("p.gpus[1]", {"hw.temperature.core": 91}, at=800, where=first)
     build.samples("p.gpus[1]", {"hw.gpu.throttle.reasons": 64}, at=801, where=first)
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with filled(tmp_path_factory.mktemp("failures"), fill) as client:
-        yield client
 
 
 def test_the_first_failure_comes_first_then_what_ended_after_it_what_runs_and_what_ended_before(client: Client) -> None:

@@ -1,21 +1,14 @@
 """The heat map: the excess over the median of each step, reduced by the maximum."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from chiplog_client.client import Client
 from chiplog_client.reads import run_phases
 from chiplog_client.reads.heat import HeatRequest, read_heat
-from tests.support.hand_written import filled
 from tests.support.safeguard import proves
 from tests.support.slow_ranks import WIDE_RANKS, fill_rank_outside
 
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with filled(tmp_path_factory.mktemp("slow"), fill_rank_outside) as client:
-        yield client
+fill = fill_rank_outside  # for the fixture `client`
 
 
 @proves("heat-cell-is-the-maximum", "a slow rank is in a picture of any size", part="max(excess)", new="avg(excess)")

@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,13 @@ from chiplog_client.reads import live_run
 from chiplog_client.reads.live_run import Frame, LiveRun
 from chiplog_client.reads.rank_states import Severity
 from chiplog_client.results.result import QueryError
-from tests.support.hand_written import filled, hand_written
+from tests.support.hand_written import hand_written
 from tests.support.live_runs import fill_live_runs
 from tests.support.run_builder import NOW, RunBuilder, Sql
 from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
+
+fill = fill_live_runs  # for the fixture `client`
 
 
 def fill_far_behind(database: duckdb.DuckDBPyConnection) -> None:
@@ -30,12 +31,6 @@ def fill_far_behind(database: duckdb.DuckDBPyConnection) -> None:
         steps = {"steps": range(last - 60, last + 1), "at": f"{pace} * (step - {last})", "where": f"rank = {rank}"}
         build.metrics({"loss": 0.5}, **steps)
         build.phases({"forward": 0.5, "step": 0.5}, **steps)
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with filled(tmp_path_factory.mktemp("live"), fill_live_runs) as client:
-        yield client
 
 
 @pytest.mark.full

@@ -1,22 +1,16 @@
 """Phases over wall time: where the lengths and the stamps of rows place them, and what is left out."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from chiplog_client.client import Client
 from chiplog_client.reads.timeline import TimelineRequest, lay_out, read_timeline
-from tests.support.hand_written import filled
 from tests.support.slow_ranks import fill_rank_outside
 
 S = 1_000_000
 
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with filled(tmp_path_factory.mktemp("slow"), fill_rank_outside) as client:
-        yield client
+fill = fill_rank_outside  # for the fixture `client`
 
 
 def bar(

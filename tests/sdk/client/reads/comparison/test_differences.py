@@ -1,7 +1,6 @@
 """What differs between two runs: values at the same step, configs, phases, means of machines."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +8,12 @@ import pytest
 
 from chiplog_client.client import Client, connect
 from chiplog_client.reads.comparison.differences import compare_runs
-from tests.support.hand_written import filled, hand_written
+from tests.support.hand_written import hand_written
 from tests.support.plotted_runs import STEPS, fill_plotted_runs
 from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with filled(tmp_path_factory.mktemp("compared"), fill_plotted_runs) as client:
-        yield client
+fill = fill_plotted_runs  # for the fixture `client`
 
 
 @pytest.fixture(scope="module")

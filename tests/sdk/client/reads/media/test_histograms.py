@@ -1,14 +1,11 @@
 """Histograms as a picture: rows of values, columns of steps, the largest count of each cell."""
 
-from collections.abc import Iterator
-
 import duckdb
 import pytest
 
 from chiplog_client.client import Client
 from chiplog_client.reads.media import histograms
 from chiplog_client.reads.media.histograms import HistogramsRequest, read_histograms
-from tests.support.hand_written import filled
 from tests.support.media_run import SPIKE, fill_media_run
 from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
@@ -23,12 +20,6 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
     counts = "CASE step WHEN 0 THEN [1, 'nan'::DOUBLE, 2] ELSE [4] END"
     first = "run_id = 'plain' AND rank = 0"
     RunBuilder(database).histogram("weights", edges, counts, steps=4, at=0, where=first)
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with filled(tmp_path_factory.mktemp("media"), fill) as client:
-        yield client
 
 
 @proves(

@@ -1,13 +1,9 @@
 """Texts of a run: those of a step, and those that contain some words."""
 
-from collections.abc import Iterator
-
 import duckdb
-import pytest
 
 from chiplog_client.client import Client
 from chiplog_client.reads.media.texts import CHARS_MAX, read_texts
-from tests.support.hand_written import filled
 from tests.support.media_run import MARKUP, fill_media_run
 from tests.support.run_builder import RunBuilder
 
@@ -16,12 +12,6 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
     fill_media_run(database)
     text = "a" * 20000 + "Needle" + "b" * 9000
     RunBuilder(database).texts({"sample": text}, steps=[5], seq=1, where="run_id = 'plain' AND rank = 0")
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with filled(tmp_path_factory.mktemp("media"), fill) as client:
-        yield client
 
 
 def test_the_last_step_up_to_the_chosen_one_is_shown(client: Client) -> None:

@@ -1,24 +1,18 @@
 """Samples of machines in buckets of time: a line for each device, or a band; rates of counters; marks."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from chiplog_client.client import Client
 from chiplog_client.reads.system.system_curves import SystemRequest, read_names, read_system_curves
-from tests.support.hand_written import filled
 from tests.support.safeguard import proves
 from tests.support.sampled_run import fill_sampled_run
 
 FIRST = 1_767_322_800_000_000  # 2026-01-02 03:00:00 in µs
 LAST = FIRST + 1_001_000_000
 
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with filled(tmp_path_factory.mktemp("sampled"), fill_sampled_run) as client:
-        yield client
+fill = fill_sampled_run  # for the fixture `client`
 
 
 def read_system_curve(client: Client, request: SystemRequest) -> dict[str, Any]:

@@ -3,21 +3,14 @@
 import csv
 import math
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from chiplog_client.transfer.importers.imported_run import ImporterError
-from tests.support.imported_runs import import_path, open_index
+from tests.support.imported_runs import import_path
 from tests.support.index import Index
 from tests.support.safeguard import proves
-
-
-@pytest.fixture
-def index() -> Iterator[Index]:
-    with open_index() as index:
-        yield index
 
 
 def test_every_cell_is_the_value_that_csv_reads(index: Index, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import hashlib
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +31,11 @@ from chiplog_client.transfer.importers.imported_run import (
     Text,
     Unmapped,
 )
-from tests.support.imported_runs import import_parts, open_index
+from tests.support.imported_runs import import_parts
 from tests.support.index import Index
 from tests.support.safeguard import proves
 
 T0 = 1_700_000_000_000_000
-
-
-@pytest.fixture
-def index() -> Iterator[Index]:
-    with open_index() as index:
-        yield index
 
 
 def described(path: Path) -> list[Part]:

@@ -1,14 +1,13 @@
 """Folders of the CSVLogger in SQL: the values that csv reads, the hyperparameters; bad files are one line each."""
 
 import csv
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from chiplog_client.transfer.importers.formats import guess_format
 from chiplog_client.transfer.importers.imported_run import ImporterError
-from tests.support.imported_runs import import_path, open_index
+from tests.support.imported_runs import import_path
 from tests.support.index import Index
 
 # As Lightning 2.6.6 writes them: a column for each metric of the run, empty where a row has none.
@@ -23,12 +22,6 @@ model:
   dim: 4
   none: null
 """
-
-
-@pytest.fixture
-def index() -> Iterator[Index]:
-    with open_index() as index:
-        yield index
 
 
 def versions(root: Path, n: int) -> Path:

@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from chiplog_client.transfer.importers.formats import guess_format
 from chiplog_client.transfer.importers.imported_run import ImporterError
-from tests.support.imported_runs import import_path, open_index
+from tests.support.imported_runs import import_path
 from tests.support.index import Index
 from tests.support.safeguard import proves
 
@@ -23,12 +22,6 @@ _TABLES = {
     "system_metrics": "run_id, timestamp, run_name, metrics",
     "alerts": "run_id, timestamp, run_name, title, text, level, step",
 }
-
-
-@pytest.fixture
-def index() -> Iterator[Index]:
-    with open_index() as index:
-        yield index
 
 
 def make_file(path: Path, *logged: dict[str, Any], without: str = "-") -> Path:

@@ -1,7 +1,6 @@
 """The state of a Trainer in SQL has the values that json reads; of several checkpoints the newest one counts."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from chiplog_client.transfer.importers.formats import guess_format
 from chiplog_client.transfer.importers.imported_run import ImporterError
-from tests.support.imported_runs import import_path, open_index
+from tests.support.imported_runs import import_path
 from tests.support.index import Index
 
 # As transformers 5.24.0 writes it, shortened.
@@ -34,12 +33,6 @@ _STATE: dict[str, Any] = {
     "total_flos": 10**15,
     "trial_params": None,
 }
-
-
-@pytest.fixture
-def index() -> Iterator[Index]:
-    with open_index() as index:
-        yield index
 
 
 def test_a_run_has_the_values_that_json_reads(index: Index, tmp_path: Path) -> None:

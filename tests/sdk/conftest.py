@@ -1,4 +1,4 @@
-"""Fixtures of the recording tests."""
+"""Fixtures of the tests of the SDK."""
 
 from collections.abc import Iterator
 from pathlib import Path
