@@ -12,9 +12,10 @@ from chiplog_client.reads.console import Line, LinesRequest, read_lines, read_ne
 from chiplog_schemas.paths import paths_for_root
 from tests.support.hand_written import hand_written
 from tests.support.page_run import fill_page_run
-from tests.support.served_database import change, served_database
+from tests.support.served_database import changing, served_database
 
 SLOW = LinesRequest("slow", 5)
+EPOCH_S = -1_767_322_800  # 1970, from the beginning of the run
 
 
 @pytest.fixture
@@ -58,14 +59,19 @@ def test_pages_have_each_line_once_and_what_is_stored_in_the_meantime_comes_afte
     rows, newest = next(pages)
     seen = [row["line"] for row in rows]
     [(producer,)] = database.execute("SELECT producer FROM base.identified WHERE run_id = 'slow' LIMIT 1").fetchall()
-    late = "INSERT INTO base.console VALUES ({}, 'stdout', 90000{n}, 90000{n}, TIMESTAMP '1970-01-01', 'late {n}')"
-    change(database, late.format(producer, n=1))
+
+    def store(n: int) -> None:
+        late = {"seq": 900_000 + n, "at": EPOCH_S, "where": f"producer = {producer}"}
+        with changing(database) as build:
+            build.console(f"late {n}", **late)
+
+    store(1)
     for rows, _ in pages:
         seen += [row["line"] for row in rows]
     assert seen == lines
     assert newest is not None
     assert everything(client, replace(request, since=newest)) == (["late 1"], (producer, 900_001))
-    change(database, late.format(producer, n=2))
+    store(2)
     assert everything(client, replace(request, since=(producer, 900_001)))[0] == ["late 2"]
     assert read_newest(client, "slow") == (producer, 900_002)
 
