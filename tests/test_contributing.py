@@ -9,6 +9,7 @@ from tests.support.packages import PACKAGES
 
 ROOT = Path(__file__).parent.parent
 PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("CONTRIBUTING.md", "SECURITY.md")}
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 MADE_BY_A_RECIPE = {
     "sdk/chiplog_cli/commands/care/where.py",
     "tests/sdk/cli/commands/care/test_where.py",
@@ -21,8 +22,10 @@ NAMED = {
     "agent/chiplog_agent/stats/host.py": ["_table"],
     "collector/chiplog_collector/index/apply/event_handlers.py": ["_by_kind"],
     "schemas/chiplog_schemas/model/events.py": ["EventKind", "EventSpec", "Field"],
-    "schemas/chiplog_schemas/sql/__init__.py": ["MIGRATION"],
+    "schemas/chiplog_schemas/sql/__init__.py": ["MIGRATION", "READS"],
+    "sdk/chiplog_cli/health_checks.py": ["TESTED_DUCKDB"],
     "sdk/chiplog_cli/root.py": ["COMMANDS"],
+    "tests/collector/views/test_macros.py": ["COLUMNS"],
     "sdk/chiplog/recording/log/recorder.py": ["_emit"],
     "sdk/chiplog_page/static/js/views/run.js": ["TABS"],
     "sdk/chiplog_page/static/js/views/run/run_view.js": ["RunView"],
@@ -48,9 +51,14 @@ def test_each_path_and_link_leads_to_a_file(page: str) -> None:
     assert [name for name in {*links, *paths} - MADE_BY_A_RECIPE if not (ROOT / name).exists()] == []
 
 
+def test_the_version_of_python_is_that_of_the_package() -> None:
+    needs = re.findall(r'requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert set(re.findall(r"Python ([\d.]+\d) or newer", PAGES["CONTRIBUTING.md"] + README)) == set(needs)
+
+
 def test_each_make_target_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    assert set(re.findall(r"`make ([a-z-]+)", PAGES["CONTRIBUTING.md"])) <= targets
+    assert set(re.findall(r"(?:`|^)make ([a-z-]+)", PAGES["CONTRIBUTING.md"] + README, re.MULTILINE)) <= targets
 
 
 @pytest.mark.parametrize("file", NAMED)

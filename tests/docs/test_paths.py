@@ -18,9 +18,10 @@ PAGES = sorted(
         *(ROOT / "docs").rglob("*.md"),
     ]
 )
+NAMES_MODULES = [ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")]
 OF_THE_CODE = re.compile(r"[\w.-]+(/[\w.-]+)+\.(py|c|js|sql|md|toml|service|env|bin)")
 FOLDER = re.compile(r"(agent/chiplog_agent|collector/chiplog_collector|deploy|docs|schemas|scripts|sdk|tests)/[\w./-]*")
-BARE = re.compile(r"\w+\.(py|js|sql)")  # in a README, which names the modules of its folder
+BARE = re.compile(r"\w+\.(py|js|sql)")  # a module of the folder that the page is about
 NOT_HERE = {
     "sdk/chiplog_cli/commands/care/where.py",  # a recipe of CONTRIBUTING.md makes these
     "tests/sdk/cli/commands/care/test_where.py",
@@ -47,7 +48,7 @@ def paths_on_disk() -> set[str]:
 def test_what_looks_like_a_path_of_the_repository_is_one(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     words = {word.split("::")[0] for word in re.findall(r"`([^`\s]+)`", text)}
-    patterns = [OF_THE_CODE, FOLDER, *([BARE] if page.name == "README.md" and page.parent != ROOT else [])]
+    patterns = [OF_THE_CODE, FOLDER, *([BARE] if page in NAMES_MODULES else [])]
     named = {word.rstrip("/").lstrip("./") for word in words if any(pattern.fullmatch(word) for pattern in patterns)}
     assert sorted(named - paths_on_disk() - NOT_HERE) == []
 
