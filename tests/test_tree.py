@@ -76,3 +76,9 @@ def test_no_test_sets_the_clock_of_the_whole_process() -> None:
     assert sets_a_clock.search('setattr("time.monotonic", f)') and sets_a_clock.search("setattr(module.time, name, f)")
     others = [path for path in sorted(TESTS.rglob("*.py")) if path != Path(__file__)]
     assert [path.name for path in others if sets_a_clock.search(path.read_text())] == []
+
+
+def test_one_module_knows_the_columns_of_the_tables() -> None:
+    """Others write sample runs with RunBuilder. The statements in query_client.py are there to be refused."""
+    writers = {path.name for path in sorted(TESTS.rglob("*.py")) if re.search(r"INSERT INTO base\b", path.read_text())}
+    assert writers - {Path(__file__).name} == {"run_builder.py", "query_client.py"}

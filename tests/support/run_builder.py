@@ -297,14 +297,10 @@ class RunBuilder:
         of_run = f"FROM {source}, (SELECT {run} AS run, {_literal(run_id)} AS run_id)"
         self._insert("producers", of_run, producer=number, role="rank", run=run, **columns)
 
-    def _times(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """Replace times in seconds by times."""
-        return {
-            name.replace("_s", "_at") if name in ("started_s", "ended_s") else name: self._at(value)
-            if name in ("started_s", "ended_s")
-            else value
-            for name, value in columns.items()
-        }
+    def _times(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the times of a label, which are given in seconds, as the table has them."""
+        times = {"started_s": "started_at", "ended_s": "ended_at"}
+        return {times.get(key, key): self._at(value) if key in times else value for key, value in columns.items()}
 
     def _event(
         self, table: str, steps: Steps, seq: Number, *, at: Number = "step", where: str = _RANKS, **columns: Any
