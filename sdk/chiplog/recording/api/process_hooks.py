@@ -78,7 +78,7 @@ def _hook_exceptions() -> None:
             if error is not None and arguments.exc_type is not SystemExit and not is_noted:
                 name = arguments.thread.name if arguments.thread is not None else "?"
                 for run in open_runs():
-                    run._note_thread(name, error)
+                    run._notices.note_thread(name, error)
             _noting.error = error
             try:
                 previous_of_threads(arguments)

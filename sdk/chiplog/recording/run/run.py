@@ -20,13 +20,13 @@ from chiplog.journal.factory import open_journal
 from chiplog.journal.journal import Journal
 from chiplog.journal.sender import SenderThread
 from chiplog.recording.ends.exit_status import ExitStatus, close, run_all
-from chiplog.recording.ends.failures import cause_of, exit_status_of, failure_detail, failure_reason
-from chiplog.recording.log.alerts import ALERT_INTERVAL_S, LEVELS, AlertLimit, parse_alert
+from chiplog.recording.ends.failures import cause_of, exit_status_of, failure_detail
 from chiplog.recording.log.recorder import Recorder
 from chiplog.recording.resume.collector_lookup import AttemptLookup, watch_demand
 from chiplog.recording.resume.resume import unmet_demand
 from chiplog.recording.resume.step_counter import STEPS, StepCounterFile
 from chiplog.recording.resume.unfinished_runs import UNFINISHED, UnfinishedRun
+from chiplog.recording.run.run_notices import RunNotices
 from chiplog.recording.sharing.artifacts import ArtifactStorage
 from chiplog.recording.sharing.config import Config, ConfigPublisher, Summary
 from chiplog.recording.sharing.environment import EnvironmentCollector
@@ -92,7 +92,12 @@ class Run(Recorder):
         self._started_us = now_us()
         self._pid = os.getpid()
         self._exit_status = ExitStatus()
-        self._begin_limits()
+        self._notices = RunNotices(
+            self._emit,
+            lambda bad: self._diagnostics.report(bad),
+            self._report_internal_error,
+            lambda: self._finished,
+        )
         self._finish_lock = threading.RLock()  # a signal handler may call finish() during its thread's finish()
         self._before_finish: Callable[[], None] | None = None  # of an integration, which may still log; never raises
         self._awaiting_group = settings.identity.needs_agreement
@@ -401,11 +406,8 @@ class Run(Recorder):
         Examples:
             >>> run.alert("loss is NaN", f"at step {step}", level="error")
         """
-        if self._is_finished_warn("alert()"):
-            return
-        title, level = parse_alert(title, level, self._diagnostics.report)
-        if self._alerts.allow(title, time.monotonic()):
-            self._emit(EventKind.NOTICE, "alert", level, title, {"text": clean_utf8(str(text))})
+        if not self._is_finished_warn("alert()"):
+            self._notices.alert(title, text, level)
 
     @never_raises("set_tag")
     def _set_tag(self, key: str, value: str | None) -> None:
@@ -672,7 +674,7 @@ class Run(Recorder):
             yield self._collect_environment
             yield self._environment.stop
         yield self._diagnostics.emit_counts
-        yield lambda: self._tell_suppressed(None)
+        yield lambda: self._notices.emit_suppressed(None)
         yield lambda: self._exit_status.set_exit_code(exit_code)
 
     def _mark_exit(self, error: BaseException) -> None:
@@ -697,49 +699,12 @@ class Run(Recorder):
         is_on_disk = isinstance(journal, Journal) and journal.directory is not None
         self._exit_status.leave_open(is_adopted=is_on_disk and has_agent_here)
 
-    def _note_thread(self, name: str, error: BaseException) -> None:
-        """Emit a notice of an exception that ended a thread. The process and the run continue."""
-        if self._alerts.allow(f"thread {name}", time.monotonic()):
-            self._emit_notice(
-                "thread_failed", f"thread {clean_utf8(name)}: {failure_reason(error)}", failure_detail(error)
-            )
-
     def _emit_notice(self, notice: str, message: str, detail: Mapping[str, Any], level: str = "error") -> None:
-        try:
-            if not self._finished:
-                self._emit(EventKind.NOTICE, notice, level, clean_utf8(message), dict(detail), urgent=True)
-        except Exception as error:
-            self._diagnostics.report_internal_error(notice, error)
+        self._notices.emit(notice, message, detail, level)
 
-    def _emit_record(
-        self, kind: str, level: str, template: str, describe: Callable[[], tuple[str, dict[str, Any]]]
-    ) -> None:
-        """Emit a record of logging or of warnings, unless there were too many of its template, or of its level.
-
-        describe: returns message and body.
-        """
+    def _emit_record(self, *record: Any) -> None:
         self._follow_fork()
-        if self._record_limits[level].allow(template, time.monotonic()):
-            message, body = describe()
-            self._emit(EventKind.NOTICE, kind, level, message, body)
-
-    def _begin_limits(self) -> None:
-        """Count alerts and records of logging from zero. Errors have a share that warnings cannot use up."""
-        self._alerts = AlertLimit()
-        self._record_limits = {level: AlertLimit() for level in LEVELS}
-
-    def _tell_suppressed(self, now: float | None) -> None:
-        """Emit how many alerts and records of logging were left out."""
-        many = f"more than one in {ALERT_INTERVAL_S:g} s of one"
-        if (suppressed := self._alerts.take_suppressed(now)) is not None:
-            count, titles = suppressed
-            message = f"{count} alerts suppressed: {many} title, or too many"
-            self._emit(EventKind.NOTICE, "alerts_suppressed", "warning", message, {"count": count, "titles": titles})
-        for level, limit in self._record_limits.items():
-            if (suppressed := limit.take_suppressed(now)) is not None:
-                count, messages = suppressed
-                message = f"{count} records of logging suppressed: {many} message, or too many"
-                self._emit(EventKind.NOTICE, "logs_suppressed", level, message, {"count": count, "messages": messages})
+        self._notices.emit_record(*record)
 
     def _end_capture(self) -> None:
         """Restore the streams, and let the next open run capture them."""
@@ -819,7 +784,7 @@ class Run(Recorder):
         if self._console is not None:
             self._console.tick()
         self._diagnostics.emit_counts(time.monotonic())
-        self._tell_suppressed(time.monotonic())
+        self._notices.emit_suppressed(time.monotonic())
 
     def _collect_environment(self) -> None:
         settings = self._settings
@@ -925,7 +890,7 @@ class Run(Recorder):
         self._is_inherited = True
         self._before_finish = None
         self._finish_lock = threading.RLock()
-        self._begin_limits()
+        self._notices.begin_limits()
         self._steps.stop()
         for watch in self._watches:
             watch.stop()

@@ -158,7 +158,7 @@ def test_an_uncaught_exception_leaves_its_traceback_before_its_process_ends(chip
 def test_a_disabled_run_notes_nothing(chiplog_dir: Path) -> None:
     run = chiplog.init(mode="disabled")
     run._mark_exit(ValueError("x"))
-    run._note_thread("t", ValueError("x"))
+    run._notices.note_thread("t", ValueError("x"))
     run.alert("x")
     run.finish()
     assert not (chiplog_dir / "offline").exists()
