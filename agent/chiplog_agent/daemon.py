@@ -77,7 +77,7 @@ _REFUSED_TURN_S = 0.1  # poll interval while the disk refuses
 _WRITE_AGAIN_S = 1.0  # after a disk error
 _CREDIT_SUM_BYTES = 4 * CREDIT_BYTES  # for all ranks: the agent must stay below 150 MiB with eight of them …
 _CREDIT_MIN_BYTES = 2 * BATCH_BYTES_MAX  # … and with more ranks, one batch is in flight while another is spooled
-_SAID_AGAIN_S = 60.0  # after this long without it, a failure of the same kind is logged again
+_WARN_AGAIN_S = 60.0  # after this long without it, a failure of the same kind is logged again
 _OWNERS_KEPT_S = 600.0  # after the end of a pool's owner: its workers' journals are adopted long before
 RANK_DEVICE = "pid:"  # prefix of the device of a process's samples
 _TIDY_INTERVAL_S = 60.0  # leftovers of dead processes are small
@@ -145,14 +145,14 @@ class AgentDaemon:
             self._spool.id,
             {"node": settings.node, "pid": os.getpid()},
             places.outbox,
-            self._say_of_file,
+            self._emit_of_file,
             curve=settings.curve,
         )
-        self._once = OnceLogger(_log.warning, keys_max=100, quiet_s=_SAID_AGAIN_S)
+        self._once = OnceLogger(_log.warning, keys_max=100, quiet_s=_WARN_AGAIN_S)
         self._collector = CollectorSupervisor(
             self._delivery,
             places,
-            self._say_no_collector,
+            self._emit_no_collector,
             self._warn_throttled,
             may_start=settings.embedded and settings.collector_address is None,
             now=now,
@@ -165,7 +165,7 @@ class AgentDaemon:
         self._poller = zmq.Poller()
         self._polled: set[zmq.Socket[bytes]] = set()  # to the collector; they are replaced at times
         self._stopping = False
-        self._looked_at = 0.0
+        self._last_polled_s = 0.0
         self._tidy_at = 0.0
         self._touch_at = now + FILES_TOUCH_S
         self._busy_at = now
@@ -197,7 +197,7 @@ class AgentDaemon:
             self._take_messages(now)
             self._take_samples(now)
             self._router.throttle_listeners(now)
-            self._look_for_journals(now)
+            self._poll_journals(now)
             self._set_pace()
             self._flush(now)
             now = time.monotonic()  # the sync may have taken long  # safeguard: clock-read-after-sync
@@ -206,7 +206,7 @@ class AgentDaemon:
             # In every turn: the collector's acknowledgement makes room even when there is nothing to flush.
             self._act(self._receiver.set_credit(self._credit), now)
             self._collector.ensure_running(now)
-            self._collector.poll_refused(self._say_refused)
+            self._collector.poll_refused(self._emit_refused)
             if self._is_idle(now) and self._try_exit_idle():
                 break
         self._shut_down()
@@ -259,7 +259,7 @@ class AgentDaemon:
                 break
             self._busy_at = now
             if received is not None:
-                permit = received.visitor.permit
+                permit = received.client.permit
                 self._peer_pid = received.peer_pid
                 self._act(self._receiver.receive(received.routing, received.frames, now, permit), now)
         self._act(self._receiver.tick(now), now)
@@ -287,7 +287,7 @@ class AgentDaemon:
     def _locate(self, producer: bytes, now: float) -> None:
         """Report where the process of a producer runs whose HELLO was just received."""
         is_local = self._peer_pid is not None
-        self._orphans.greet(producer, self._peer_pid or 0)
+        self._orphans.on_hello(producer, self._peer_pid or 0)
         pid = self._exit_causes.pid_of(producer) if is_local else 0
         origin = origin_of_living(pid, self._batcher.peers[producer].identity, is_local=is_local)
         self._batcher.locate(producer, origin, now, now_us())
@@ -365,12 +365,12 @@ class AgentDaemon:
         """Return True if dead ranks' journals may move into the spool: not while it is full or its disk refuses."""
         return self._orphans.is_busy and self._has_room
 
-    def _look_for_journals(self, now: float) -> None:
-        if has_ended := self._exit_causes.look(now_us()):
+    def _poll_journals(self, now: float) -> None:
+        if has_ended := self._exit_causes.poll(now_us()):
             self._watch()
-        if has_ended or now - self._looked_at >= ADOPT_INTERVAL_S:
-            self._looked_at = now
-            self._mind_files(now)
+        if has_ended or now - self._last_polled_s >= ADOPT_INTERVAL_S:
+            self._last_polled_s = now
+            self._check_files(now)
             self._collect_orphans(now)
             self._orphans.decide(self._batcher, now)
         if now >= self._tidy_at:
@@ -500,13 +500,13 @@ class AgentDaemon:
         is_valid = seconds == 0 or SAMPLE_INTERVAL_MIN_S <= seconds <= SAMPLE_INTERVAL_MAX_S
         return seconds if is_valid else self.settings.sample_interval_s
 
-    def _say_no_collector(self, message: str, now: float) -> None:
+    def _emit_no_collector(self, message: str, now: float) -> None:
         self._batcher.notice("no_collector", "warning", message, {}, now, now_us())
 
-    def _say_refused(self, message: str, count: int) -> None:
+    def _emit_refused(self, message: str, count: int) -> None:
         self._batcher.notice("refused", "error", message, {"events": count}, time.monotonic(), now_us())
 
-    def _say_of_file(self, kind: str, level: str, message: str, body: dict[str, Any]) -> None:
+    def _emit_of_file(self, kind: str, level: str, message: str, body: dict[str, Any]) -> None:
         self._batcher.notice(kind, level, message, body, time.monotonic(), now_us())
 
     # -- the end --
@@ -533,7 +533,7 @@ class AgentDaemon:
         self._busy_at = time.monotonic()
         return False
 
-    def _mind_files(self, now: float) -> None:
+    def _check_files(self, now: float) -> None:
         """Restore lock and socket files that a cleaner removed, for new ranks; end when the directory is gone."""
         if reason := keep_lock(self._lock):
             _log.error("agent ends: %s", reason)
@@ -546,7 +546,7 @@ class AgentDaemon:
             self._rebind()
             return
         try:
-            self._router.mind_files()
+            self._router.check_files()
         except (OSError, zmq.ZMQError) as error:
             self._warn_throttled("cannot listen for ranks", error)
 

@@ -30,9 +30,9 @@ SOCKET_PATH_BYTES_MAX = 100  # sockaddr_un holds 107 and the final zero; libzmq 
 LOCAL_DIR = "CHIPLOG_LOCAL_DIR"
 SAME = "same"  # its value for a CHIPLOG_DIR on a disk of this node
 _log = logging.getLogger("chiplog")
-_has_told_homeless = False
-_has_told_foreign = False
-_has_told_relative = False
+_has_warned_homeless = False
+_has_warned_foreign = False
+_has_warned_relative = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +133,14 @@ def own_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, str])
     An agent of another user can set it, as in its agent.env. This user's journals cannot be stored there, so they go to
     the default directory, where this user's own agent finds them. One warning reports it. An argument is used as it is.
     """
-    global _has_told_foreign
+    global _has_warned_foreign
     chosen = resolve_root(argument, environ)
     # safeguard: foreign-directory-unused
     if argument or not environ.get("CHIPLOG_DIR") or not (why := _foreign(chosen)):
         return chosen
     own = resolve_root(None, {name: value for name, value in environ.items() if name != "CHIPLOG_DIR"})
-    if not _has_told_foreign:
-        _has_told_foreign = True
+    if not _has_warned_foreign:
+        _has_warned_foreign = True
         _log.warning("chiplog: CHIPLOG_DIR %s %s; %s is used; set CHIPLOG_DIR to one of your own", chosen, why, own)
     return own
 
@@ -162,11 +162,11 @@ def _foreign(directory: Path) -> str:
 
 
 def _fallback_root(chosen: str) -> Path:
-    global _has_told_homeless
+    global _has_warned_homeless
     # require_private checks it, as everything below that prefix.
     directory = Path(os.path.abspath(f"{SUBSTITUTE_PREFIX}{os.getuid()}/home/{chosen.partition('/')[2]}"))
-    if not _has_told_homeless:
-        _has_told_homeless = True
+    if not _has_warned_homeless:
+        _has_warned_homeless = True
         _log.warning(
             "chiplog: no home directory is known for %s; %s is used; set HOME or CHIPLOG_DIR", chosen, directory
         )
@@ -194,9 +194,9 @@ def paths_for_root(root: Path, environ: Mapping[str, str] | None = None) -> Path
 
 def _warn_relative(named: str) -> None:
     """Warn once: a relative path would name another directory in each process."""
-    global _has_told_relative
-    if not _has_told_relative:
-        _has_told_relative = True
+    global _has_warned_relative
+    if not _has_warned_relative:
+        _has_warned_relative = True
         _log.warning("chiplog: %s is %r, neither an absolute path nor %r; it is not used", LOCAL_DIR, named, SAME)
 
 

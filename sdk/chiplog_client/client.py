@@ -50,7 +50,7 @@ DELIVER_WAIT_S = 10.0  # for waiting journals to reach the database; a query doe
 FINISHED_WAIT_S = 5.0  # for the end of a run on its way: usually it takes a tenth of a second …
 FINISHED_AGAIN_S = 0.02  # … so it is looked for often
 STALLED_S = 5.0  # an agent adopts journals twice a second; a large one takes seconds on a busy machine
-LOOK_AGAIN_S = 0.25  # between two checks of which process holds the database
+POLL_AGAIN_S = 0.25  # between two checks of which process holds the database
 SMALL_RESULT_BYTES = 16 * MIB  # of a result that `stream` receives in one message
 INTERRUPT_AGAIN_S = 0.05  # DuckDB ignores an interrupt that comes before its query runs
 
@@ -156,7 +156,7 @@ class Client:
         self._own_lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
-        self._told_stale = False
+        self._warned_stale = False
         self._may_start = False
         self._awaits_spool = False  # an agent was started to deliver it
         self._cancelled: threading.Event | None = None  # of queries that are given none; of the page's server
@@ -480,7 +480,7 @@ class Client:
             return
         deadline = time.monotonic() + DELIVER_WAIT_S
         while daemons.has_undelivered_spool(self._where) and time.monotonic() < deadline:
-            time.sleep(LOOK_AGAIN_S)
+            time.sleep(POLL_AGAIN_S)
 
     def _wait_for_finished(self) -> None:
         """Wait until the local collector has the runs that have just finished, for at most FINISHED_WAIT_S.
@@ -540,14 +540,14 @@ class Client:
             ended = [producer.hex().upper() for producer in producers if not (is_stalled and producer in left)]
             if self.sql(query, {"ended": ended}).rows()[0]["n"] == len(ended):
                 return
-            time.sleep(LOOK_AGAIN_S)
+            time.sleep(POLL_AGAIN_S)
 
     def _warn_stale(self, opened: "duckdb.DuckDBPyConnection") -> None:
         """Warn once if daemons were killed before all acknowledged records were in the file."""
         assert self._where is not None
-        n_records = 0 if self._told_stale else _unapplied_records(self._where, opened)
+        n_records = 0 if self._warned_stale else _unapplied_records(self._where, opened)
         if n_records > 0:
-            self._told_stale = True
+            self._warned_stale = True
             _log.warning(
                 "chiplog: %d records of the log are not in the database yet; start the collector (chiplog up) "
                 "to apply them",
@@ -610,7 +610,7 @@ class Client:
                 reason = opened
             if time.monotonic() > deadline + daemons.start_wait_s(where):
                 raise QueryError("unreachable", reason)
-            time.sleep(LOOK_AGAIN_S)
+            time.sleep(POLL_AGAIN_S)
 
 
 def _start_collector(where: Paths) -> None:

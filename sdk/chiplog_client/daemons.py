@@ -29,7 +29,7 @@ START_WAIT_S = 15.0  # importing DuckDB on a busy machine
 RENEW_WAIT_S = 5.0  # a daemon checks once a second that its files exist
 STOP_WAIT_S = 30.0  # for the index to catch up with the log
 COMING_UP_MAX_S = 60.0  # an older daemon answers or hangs
-_LOOK_AGAIN_S = 0.05
+_POLL_INTERVAL_S = 0.05
 _JUST_FINISHED_S = 10.0  # the collector has the end of a run long before, unless something is wrong
 _TAIL_BYTES = min(4096, EVENT_BYTES_MAX)
 _HOW_IT_ANSWERS = {
@@ -89,7 +89,7 @@ def start(where: Paths, module: str, arguments: list[str]) -> int:
             if running and not has_started:
                 raise OSError(f"{module} (process {running}) runs and does not listen at {path}")
             raise OSError(f"{module} did not come up within {wait_s:g} s: {last_output_line(where, module)}")
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_INTERVAL_S)
         pid = daemon_pid(where, module)
     return pid
 
@@ -360,5 +360,5 @@ def _wait_until(wait_s: float, done: Callable[[], bool]) -> bool:
     while not done():
         if time.monotonic() > deadline:
             return False
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_INTERVAL_S)
     return True

@@ -83,7 +83,7 @@ def fail(message: str) -> NoReturn:
     raise DemoError(message)
 
 
-def say(text: str) -> None:
+def emit(text: str) -> None:
     """Print one plain paragraph, in bold on a terminal; flush it, because the commands write to the same stream."""
     text = text.strip("\n")
     print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}", flush=True)
@@ -192,7 +192,7 @@ class Demo:
         if self.was_silent and self.step < 0:
             fail(f"the training made no step within {START_LIMIT_S} s")
         if self.was_silent:
-            say(f"  no new step for {SILENCE_LIMIT_S} s after step {self.step}: the training was ended")
+            emit(f"  no new step for {SILENCE_LIMIT_S} s after step {self.step}: the training was ended")
         elif training.returncode:
             fail(f"the training exited with {training.returncode}; its own message is above")
 
@@ -222,7 +222,7 @@ class Demo:
         if "chiplog" not in cmdline:  # another process may have the PID of an old lock by now
             fail(f"{lock} names process {pid}, which is no agent: {cmdline.strip()}")
         os.kill(pid, signal.SIGKILL)
-        say(f"  killed the agent, process {pid}, with SIGKILL; the training continues")
+        emit(f"  killed the agent, process {pid}, with SIGKILL; the training continues")
 
     def settle(self) -> None:
         """Wait until everything that the ranks produced is in SQL or declared lost, and the run has ended."""
@@ -254,43 +254,43 @@ class Demo:
 
     def look(self) -> None:
         """Show the usual questions after a training, each with the command that answers it."""
-        say("Both ranks called chiplog.init() with the same arguments. They are one run:")
+        emit("Both ranks called chiplog.init() with the same arguments. They are one run:")
         self.command("runs")
-        say("Each rank is a label of that run; rank 0 is its primary:")
+        emit("Each rank is a label of that run; rank 0 is its primary:")
         self.sql(LABELS)
-        say("The loss of each rank, and the loss on text that was never trained on:")
+        emit("The loss of each rank, and the loss on text that was never trained on:")
         shown = sorted({*range(0, self.steps, self.stride), self.steps - 1})
         self.sql(LOSS.format(steps=", ".join(map(str, shown))))
-        say(ABOUT_SLOWEST)
+        emit(ABOUT_SLOWEST)
         self.sql(SLOWEST)
         slowest = self.rows(SLOWEST)[0]["rank"]
         if int(slowest) != RANKS - 1:
             fail(f"rank {RANKS - 1} was made slow, but SQL names rank {slowest}")
-        say(f"SQL says rank {slowest}; the other one pays for it in backward.")
-        say("What the machine did during the training, sampled by the agent:")
+        emit(f"SQL says rank {slowest}; the other one pays for it in backward.")
+        emit("What the machine did during the training, sampled by the agent:")
         self.sql(SYSTEM)
         if not self.rows(SYSTEM):
             fail("the agent sampled nothing of this machine during the training")
-        say(ABOUT_SLOW_STEPS)
+        emit(ABOUT_SLOW_STEPS)
         self.sql(SLOW_STEPS)
-        say("What the model writes by now:")
+        emit("What the model writes by now:")
         self.sql(SAMPLE)
 
     def prove(self) -> None:
         """Show that nothing is missing and nothing is doubled; raise DemoError if something is."""
-        say("And nothing is missing. Produced = stored + lost + pending, for each label:")
+        emit("And nothing is missing. Produced = stored + lost + pending, for each label:")
         self.sql(COMPLETENESS)
         for row in self.rows(COMPLETENESS):
             if int(row["stored"]) != int(row["produced"]) or int(row["lost"]) or int(row["pending"]):
                 fail(f"not everything was stored: {row}")
-        say(f"Every one of the {self.steps} steps of every rank is there exactly once:")
+        emit(f"Every one of the {self.steps} steps of every rank is there exactly once:")
         self.sql(EXACTLY_ONCE)
         if missing := self.missing_steps():
             fail(missing)
 
     def what_next(self) -> None:
         """Print commands to try next."""
-        say("Now you:")
+        emit("Now you:")
         if shutil.which("chiplog") != str(CHIPLOG):
             print(f"  export PATH={shlex.quote(str(CHIPLOG.parent))}:$PATH")
         run_id = shlex.quote(self.rows("SELECT run_id FROM runs")[0]["run_id"])
@@ -331,13 +331,13 @@ def main() -> int:
             fail(f"no torch for {sys.executable}; install it there: pip install '.[torch]'")
         demo = Demo(args.dir.absolute(), args.steps)
         demo.fresh()
-        say(ABOUT_TRAINING)
+        emit(ABOUT_TRAINING)
         demo.train(args.kill_agent)
         demo.settle()
         demo.look()
         demo.prove()
         if args.kill_agent:
-            say("The agent was killed in the middle: every rank kept its records until a new agent had them on disk.")
+            emit("The agent was killed in the middle: every rank kept its records until a new agent had them on disk.")
         demo.what_next()
     except DemoError as error:
         print(f"demo failed: {error}", file=sys.stderr)
@@ -345,7 +345,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("demo interrupted", file=sys.stderr)
         return 130
-    say(f"Done in {time.monotonic() - began:.0f} seconds.")
+    emit(f"Done in {time.monotonic() - began:.0f} seconds.")
     return 0
 
 

@@ -479,7 +479,7 @@ input()
     assert daemon._exit_causes.resolve(producer, {}, 99, finished=False)[0] == 42
     daemon._act([SessionClosed(producer, LeaveCause.GOODBYE)], 2.0)
     daemon._flush(200.0)
-    daemon._look_for_journals(200.0)
+    daemon._poll_journals(200.0)
     assert producer not in daemon._batcher.peers
     assert daemon._synced == {}
     assert daemon._exit_causes.resolve(producer, {}, 99, finished=False)[0] == 99
@@ -509,11 +509,11 @@ input()
         daemon._act([SessionOpened(producer, {}), DataReceived(producer, 0, 0, records)], 1.0)
         daemon._flush(100.0)
         daemon._act([SessionClosed(producer, LeaveCause.GOODBYE)], 100.0)
-        daemon._look_for_journals(100.0)
+        daemon._poll_journals(100.0)
         assert daemon._exit_causes.watched == {producer}, "its journal is still there"
         assert n_pidfds_of(process.pid) == 1
         shutil.rmtree(lock.parent)
-        daemon._look_for_journals(200.0)
+        daemon._poll_journals(200.0)
         assert daemon._exit_causes.watched == set()
         assert n_pidfds_of(process.pid) == 0
 
@@ -535,10 +535,10 @@ def test_an_acknowledgement_behind_the_goodbye_is_forgotten_too(daemon: AgentDae
     producer = b"P" * 16
     daemon._act([SessionOpened(producer, {}), DataReceived(producer, 0, 0, frame(Kind.EVENT, 0, identity()))], 1.0)
     daemon._act([SessionClosed(producer, LeaveCause.GOODBYE)], 1.0)
-    daemon._look_for_journals(100.0)
+    daemon._poll_journals(100.0)
     daemon._flush(100.0)
     assert daemon._synced == {producer: 1}, "it was synced after its producer was forgotten"
-    daemon._look_for_journals(200.0)
+    daemon._poll_journals(200.0)
     assert daemon._synced == {}
 
 
@@ -553,14 +553,14 @@ def test_nothing_in_the_loop_ends_for_want_of_a_descriptor_and_each_trouble_is_s
     with no_descriptors(), caplog.at_level("WARNING", "chiplog.agent"):
         for turn in range(5):
             now = time.monotonic() + 100.0 * turn
-            daemon._look_for_journals(now)
+            daemon._poll_journals(now)
             daemon._flush(now)
             daemon._delivery.poll(now)
             daemon._collector.ensure_running(now)
     said = [record.getMessage().partition(":")[0] for record in caplog.records]
     assert len(said) == len(set(said)), said
     assert "journals cannot be listed" in said
-    daemon._look_for_journals(time.monotonic() + 1000.0)
+    daemon._poll_journals(time.monotonic() + 1000.0)
     assert path.exists(), "it listens again"
     daemon._flush(time.monotonic() + 1000.0)
     assert not daemon._spool.waiting_bytes, "and writes"

@@ -118,7 +118,7 @@ def test_without_a_home_directory_it_is_a_private_one_and_that_is_said_once(
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", no_entry)
     monkeypatch.setattr(module, "SUBSTITUTE_PREFIX", f"{tmp_path}/chiplog-")
-    monkeypatch.setattr(module, "_has_told_homeless", False)
+    monkeypatch.setattr(module, "_has_warned_homeless", False)
     home = tmp_path / f"chiplog-{os.getuid()}" / "home"
     own = home / ".chiplog"
     assert resolve_root(None, {}) == own

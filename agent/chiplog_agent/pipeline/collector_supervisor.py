@@ -19,43 +19,43 @@ _log = logging.getLogger("chiplog.agent")
 class CollectorSupervisor:
     """Supervises the collector at the other end of a link.
 
-    may_start: whether this agent may start a collector. say_elsewhere: adds a row to `events` when this directory's
-    data belongs to a collector on another machine. complain: logs a failure that will be retried.
+    may_start: whether this agent may start a collector. emit_elsewhere: adds a row to `events` when this directory's
+    data belongs to a collector on another machine. report_fault: logs a failure that will be retried.
     """
 
     def __init__(
         self,
         link: DeliveryClient,
         places: Paths,
-        say_elsewhere: Callable[[str, float], None],
-        complain: Callable[[str, Exception], None],
+        emit_elsewhere: Callable[[str, float], None],
+        report_fault: Callable[[str, Exception], None],
         *,
         may_start: bool,
         now: float,
     ) -> None:
         self._delivery = link
         self._places = places
-        self._say_elsewhere = say_elsewhere
-        self._complain = complain
+        self._emit_elsewhere = emit_elsewhere
+        self._report_fault = report_fault
         self._may_start = may_start
         self._start_at = now + _START_AFTER_S
-        self._told_where = False
-        self._said = ""
+        self._has_warned = False
+        self._reported = ""
         self._refused = 0  # events, as last reported
         self._report(LinkState.CONNECTING, f"collector {link.address} has not answered yet")
 
     def on_change(self, state: SenderState, reason: str) -> None:
         """Log whether the collector answers: once per change, however many retries there are."""
         if state is SenderState.OPEN:
-            said, link_state = f"collector {reason} answers", LinkState.OPEN
+            text, link_state = f"collector {reason} answers", LinkState.OPEN
         elif state is SenderState.CLOSED:
-            said, link_state = f"collector {self._delivery.address} is out of reach: {reason}", LinkState.CLOSED
+            text, link_state = f"collector {self._delivery.address} is out of reach: {reason}", LinkState.CLOSED
         else:
             return
-        if said != self._said:  # safeguard: state-change-reported-once
-            self._said = said
-            _log.info("%s", said)
-            self._report(link_state, said)
+        if text != self._reported:  # safeguard: state-change-reported-once
+            self._reported = text
+            _log.info("%s", text)
+            self._report(link_state, text)
 
     def poll_refused(self, report: Callable[[str, int], None]) -> None:
         """Report how many events the collector keeps without applying them, whenever that begins, doubles or ends.
@@ -76,7 +76,7 @@ class CollectorSupervisor:
             report(text, refused)
         else:
             _log.info("%s, and no longer refuses any events", text)
-        self._said = text
+        self._reported = text
         self._report(LinkState.REFUSING if refused else LinkState.OPEN, text)
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class CollectorSupervisor:
             write_link_status(self._places.agent_link, state, text)
         except OSError as error:
             remove_link_status(self._places.agent_link)  # an outdated state must not remain
-            self._complain("the state of the link cannot be reported to `chiplog status`", error)
+            self._report_fault("the state of the link cannot be reported to `chiplog status`", error)
 
     def ensure_running(self, now: float) -> None:
         """Start a collector if none answers and this directory's data does not belong to another machine."""
@@ -100,9 +100,9 @@ class CollectorSupervisor:
                 raise FileNotFoundError(NOT_INSTALLED)
             if not (elsewhere := belongs_elsewhere(self._places)):
                 start_daemon(COLLECTOR_MODULE, ["--embedded"], self._places)
-            elif not self._told_where:
-                self._told_where = True
+            elif not self._has_warned:
+                self._has_warned = True
                 _log.warning("%s", elsewhere)
-                self._say_elsewhere(elsewhere, now)
+                self._emit_elsewhere(elsewhere, now)
         except OSError as error:
-            self._complain("no collector could be started, and the spool keeps everything", error)
+            self._report_fault("no collector could be started, and the spool keeps everything", error)

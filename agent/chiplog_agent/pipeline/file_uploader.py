@@ -37,8 +37,8 @@ from chiplog_schemas.protocol.file_sender import (
 from chiplog_schemas.security.curve import ClientCurve
 from chiplog_schemas.storage.content_files import is_content_name
 
-_LOOK_INTERVAL_S = 0.5  # between two checks whether the outbox has changed
-_LOOK_ANYWAY_S = 60.0  # the same for an outbox that shows no change
+_POLL_INTERVAL_S = 0.5  # between two checks whether the outbox has changed
+_POLL_ANYWAY_S = 60.0  # the same for an outbox that shows no change
 _CLOCK_STEP_S = 3.0  # granularity of file times; FAT has 2 s
 _ENTRIES_PER_STEP = 4_096  # listed in one turn of the loop: about 25 ms
 _PAUSE_S = 1.0  # before the next offer, after a refused file or a failed socket
@@ -97,7 +97,7 @@ class _OutboxScan:
 class FileUploader:
     """Delivers one outbox. Owned by the loop's thread; `step` never blocks on more than a read of a chunk.
 
-    sender: 16 bytes. info: sent in OFFER. say: adds a row to `events`: (kind, level, message, body).
+    sender: 16 bytes. info: sent in OFFER. emit: adds a row to `events`: (kind, level, message, body).
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class FileUploader:
         sender: bytes,
         info: dict[str, Any],
         outbox: Path,
-        say: Callable[[str, str, str, dict[str, Any]], None],
+        emit: Callable[[str, str, str, dict[str, Any]], None],
         *,
         curve: ClientCurve | None = None,
     ) -> None:
@@ -116,7 +116,7 @@ class FileUploader:
         self._address = address
         self._curve = curve
         self._outbox = outbox
-        self._say = say
+        self._emit = emit
         self._protocol = FileSenderProtocol(sender, info, lambda: os.urandom(8), half_to_whole)
         self._waiting: deque[str] = deque()  # names, from the last scan
         self._refused: dict[str, tuple[float, str]] = {}  # name -> when to offer it again, and the reported reason
@@ -124,7 +124,7 @@ class FileUploader:
         self._is_failing = False
         self._descriptor = -1  # of the current file
         self._check: _Verification | None = None
-        self._look_at = self._offer_at = self._tidy_at = self._again_at = 0.0
+        self._next_poll_s = self._offer_at = self._tidy_at = self._again_at = 0.0
         self._listing: _OutboxScan | None = None  # the scan in progress
         self._changed_ns = -1  # last change of the outbox, as of the last scan; -1: unreliable
 
@@ -141,7 +141,7 @@ class FileUploader:
             self._act(self._protocol.tick(now), now)
             self._send_chunks(now)
             if not self._protocol.digest and self._check is None:
-                self._look(now)
+                self._poll(now)
                 if is_open and now >= self._offer_at:
                     self._begin(now)
         except (OSError, zmq.ZMQError) as error:  # a disk or a system that refuses, for now
@@ -160,12 +160,12 @@ class FileUploader:
 
     # -- the file --
 
-    def _look(self, now: float) -> None:
+    def _poll(self, now: float) -> None:
         """Scan the outbox again when all scanned files are done, and new ones arrived or may be offered again."""
-        if self._waiting or (self._listing is None and now < self._look_at):
+        if self._waiting or (self._listing is None and now < self._next_poll_s):
             return
         if self._listing is None:
-            self._look_at = now + _LOOK_INTERVAL_S
+            self._next_poll_s = now + _POLL_INTERVAL_S
             try:
                 changed_ns = os.stat(self._outbox).st_mtime_ns
                 if changed_ns == self._changed_ns and now < self._again_at:
@@ -178,8 +178,8 @@ class FileUploader:
         if not self._listing.go_on(self._refused, now):
             return
         listing, self._listing = self._listing, None
-        self._refused = {name: said for name, said in self._refused.items() if name in listing.refused}
-        self._again_at = min([now + _LOOK_ANYWAY_S, *(until for until, _ in self._refused.values())])
+        self._refused = {name: reason for name, reason in self._refused.items() if name in listing.refused}
+        self._again_at = min([now + _POLL_ANYWAY_S, *(until for until, _ in self._refused.values())])
         self._waiting.extend(name for _, name in sorted(listing.found))
         if now >= self._tidy_at:
             self._tidy_at = now + _TIDY_INTERVAL_S
@@ -236,14 +236,14 @@ class FileUploader:
             os.unlink(self._outbox / digest.hex())
         message = f"the copy of a saved file with SHA-256 {digest.hex()} is damaged in the outbox; save it again"
         _log.error("%s", message)
-        self._say("file_damaged", "error", message, {"sha256": digest.hex()})
+        self._emit("file_damaged", "error", message, {"sha256": digest.hex()})
 
     def _defer(self, digest: bytes, until: float, reason: str) -> None:
         name = digest.hex()
         if self._refused.get(name, (0.0, ""))[1] != reason:
             message = f"saved file {name} waits in the outbox: {reason}"
             _log.warning("%s", message)
-            self._say("file_waits", "warning", message, {"sha256": name, "reason": reason})
+            self._emit("file_waits", "warning", message, {"sha256": name, "reason": reason})
         self._refused[name] = until, reason
         self._again_at = min(self._again_at, until)
 

@@ -53,16 +53,16 @@ def _read(path: str, journal: Path, started_us: int) -> dict[str, Any]:
     """Read `{"message": {"message": …, "extraInfo": {"py_callstack": …}}}`: torch.distributed.elastic, ErrorHandler."""
     try:
         text = _bytes_of(path, os.stat(journal).st_uid, started_us / 1e6 - _CLOCK_SLACK_S)
-        said = json.loads(text)["message"]
+        message = json.loads(text)["message"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return {}
-    if isinstance(said, str):
-        return {"message": said[:_MESSAGE_CHARS_MAX], "error_file": path}
-    if not isinstance(said, dict):
+    if isinstance(message, str):
+        return {"message": message[:_MESSAGE_CHARS_MAX], "error_file": path}
+    if not isinstance(message, dict):
         return {}
-    extra = said.get("extraInfo")
+    extra = message.get("extraInfo")
     stack = extra.get("py_callstack") if isinstance(extra, dict) else None
-    error = {"message": str(said.get("message") or "")[:_MESSAGE_CHARS_MAX], "error_file": path}
+    error = {"message": str(message.get("message") or "")[:_MESSAGE_CHARS_MAX], "error_file": path}
     if isinstance(stack, str) and stack:
         error["traceback"] = stack[-_TRACEBACK_CHARS_MAX:]
     return error

@@ -70,7 +70,7 @@ class ExitCauseResolver:
         """Return a descriptor that is readable once a rank's process has ended."""
         return self._processes.fileno()
 
-    def greet(self, producer: bytes, peer_pid: int = 0) -> None:
+    def on_hello(self, producer: bytes, peer_pid: int = 0) -> None:
         """Watch the process that holds the lock of a producer's journal, else the one at the other end of its socket.
 
         peer_pid: of the latter, from the kernel; 0 without one: then a producer without a journal here is not watched.
@@ -85,13 +85,13 @@ class ExitCauseResolver:
             self._processes.watch(producer, pid)
             self._oom_kills.watch(producer, pid)
 
-    def look(self, now_us: int) -> bool:
+    def poll(self, now_us: int) -> bool:
         """Record the processes that ended since the last call.
 
         Return True if any did. Called in every turn of the loop.
         """
         self._errors.begin_turn()
-        return self._processes.look(now_us)
+        return self._processes.poll(now_us)
 
     def is_alive(self, producer: bytes) -> bool:
         """Return True if the process of a producer is watched and has not ended.
@@ -199,7 +199,7 @@ class ExitCauseResolver:
         """
         death = self._processes.exit_of(producer)
         if death is None or death.status is None:
-            death = self._told_by_helper(producer) or death  # safeguard: helper-knows-exit
+            death = self._status_of_helper(producer) or death  # safeguard: helper-knows-exit
         state: dict[str, Any] = {"state": "crashed", "reason": _UNSEEN[finished, left], "cause": EndCause.UNSEEN}
         detail: dict[str, Any] = {}
         ts_us = now_us
@@ -244,10 +244,10 @@ class ExitCauseResolver:
     def _kill_of(self, producer: bytes) -> OomKill | None:
         return self._oom_kills.kill_of(producer, self._pids.get(producer, 0))
 
-    def _told_by_helper(self, producer: bytes) -> ProcessExit | None:
+    def _status_of_helper(self, producer: bytes) -> ProcessExit | None:
         """Return how a producer's process ended, from its console's helper, which had a pidfd of it from the start."""
-        told = read_status(self._journals / producer.hex())
-        return None if told is None else ProcessExit(told[0], told[1], f"{told[2]} of the console's helper")
+        status = read_status(self._journals / producer.hex())
+        return None if status is None else ProcessExit(status[0], status[1], f"{status[2]} of the console's helper")
 
     def _error_of(self, producer: bytes, identity: Mapping[str, Any]) -> dict[str, Any]:
         """Return message and traceback of a rank's error file; nothing if there is none, or only an older one.

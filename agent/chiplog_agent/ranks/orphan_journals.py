@@ -97,7 +97,9 @@ class OrphanJournalCollector:
                 lock = Lock(directory / LOCK_NAME, create=self._is_abandoned(producer, directory))
             except LockHeldError:
                 alive += 1
-                self._exit_causes.greet(producer)  # also one that has not connected: this agent may just have started
+                self._exit_causes.on_hello(
+                    producer
+                )  # also one that has not connected: this agent may just have started
                 continue
             except OSError as error:
                 alive += error.errno in _OUT_OF_DESCRIPTORS or producer in self._lockless
@@ -136,14 +138,14 @@ class OrphanJournalCollector:
         # safeguard: live-rank-without-lock-kept
         return not self._exit_causes.is_alive(producer) and not is_mapped(f"{directory.name}/{HEAD_NAME}")
 
-    def greet(self, producer: bytes, peer_pid: int = 0) -> None:
+    def on_hello(self, producer: bytes, peer_pid: int = 0) -> None:
         """Watch the process of a producer that connected. peer_pid: at the other end of its socket, or 0.
 
         Not a producer whose journal is held here: its message is from before its end. Opening the lock file to find its
         holder would release the lock.
         """
         if producer not in self._held():  # safeguard: adopted-lock-not-opened
-            self._exit_causes.greet(producer, peer_pid)
+            self._exit_causes.on_hello(producer, peer_pid)
 
     def drain_into(self, core: EventBatcher, now: float, now_us: int) -> None:
         """Pass records to the core until its block is full, and report the end of each journal."""

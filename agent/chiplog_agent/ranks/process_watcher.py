@@ -74,7 +74,7 @@ class ProcessWatcher:
         self._processes[descriptor].producers.add(producer)
         self._descriptors[producer] = descriptor
 
-    def look(self, now_us: int) -> bool:
+    def poll(self, now_us: int) -> bool:
         """Record the processes that ended since the last call. Return True if any did."""
         if not self._processes:
             return False

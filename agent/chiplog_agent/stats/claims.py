@@ -45,7 +45,7 @@ class Claims:
         self._claims: dict[bytes, tuple[int, Mapping[str, Any]]] = {}  # producer → PID, claim
         self._resolved: dict[bytes, tuple[str, ...]] = {}
         self._held: dict[int, tuple[str, ...]] = {}  # PID → the GPUs on which NVML last listed its process tree
-        self._said: dict[bytes, tuple[str, ...]] = {}
+        self._reported: dict[bytes, tuple[str, ...]] = {}
 
     def set_gpus(self, gpus: Iterable[Gpu]) -> None:
         """Set the GPUs that NVML enumerated."""
@@ -62,7 +62,7 @@ class Claims:
         for producer in [name for name, claim in self._claims.items() if fresh.get(name) != claim]:
             self._resolved.pop(producer, None)
             if producer not in fresh:
-                self._said.pop(producer, None)
+                self._reported.pop(producer, None)
         pids = {pid for pid, _ in fresh.values()}
         self._held = {pid: uuids for pid, uuids in self._held.items() if pid in pids}
         self._claims = fresh
@@ -76,8 +76,8 @@ class Claims:
             own = self._resolved.get(producer)
             is_fixed = "given" in claim or claim.get("whole", False)
             gpus = own if is_fixed else self._held.get(pid, own)  # safeguard: nvml-corrects-claims
-            if gpus is not None and gpus != self._said.get(producer, None if gpus else ()):
-                self._said[producer] = gpus
+            if gpus is not None and gpus != self._reported.get(producer, None if gpus else ()):
+                self._reported[producer] = gpus
                 changes.append((producer, gpus))
         return changes
 

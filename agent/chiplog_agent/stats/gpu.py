@@ -132,7 +132,7 @@ class _Device:
         self.unsupported: list[str] = []
         self.failing = ""  # the last failure, to report only changes
         self.lines: list[str] = []
-        self.lines_told = 0
+        self.lines_reported = 0
 
 
 class GpuStats:
@@ -158,7 +158,7 @@ class GpuStats:
         self._devices: dict[str, _Device] = {}
         self.gpus: list[Gpu] = []  # once they have been described
         self.lines: list[str] = []  # reasons why a device is missing
-        self.signature = self.look()
+        self.signature = self.inspect()
         try:
             count = self._nvml.nvmlDeviceGetCount()
         except self._nvml.NVMLError as error:
@@ -209,7 +209,7 @@ class GpuStats:
                 continue  # no instance with this number
         return found
 
-    def look(self) -> tuple[Any, ...]:
+    def inspect(self) -> tuple[Any, ...]:
         """Return values that change when a GPU appears, disappears or becomes usable. Cheap enough for every second."""
         codes = []
         try:
@@ -342,8 +342,8 @@ class GpuStats:
         if failing != device.failing:
             device.failing = failing
             lines.append(f"{uuid}: NVML fails: {failing}" if failing else f"{uuid}: NVML answers again")
-        room = _LINES_MAX - device.lines_told
-        device.lines_told += len(lines[:room])
+        room = _LINES_MAX - device.lines_reported
+        device.lines_reported += len(lines[:room])
         device.lines += lines[:room]
 
 

@@ -37,7 +37,7 @@ class GpuThreads:
         self._known: dict[str, None] = {}  # every device ever found, in NVML's order
         self._lost: set[str] = set()  # the devices that were declared lost and are not back
         self._lost_lock = threading.Lock()
-        self._said: tuple[str, ...] = ()
+        self._reported: tuple[str, ...] = ()
         self._has_library = True
 
     def start(self) -> None:
@@ -76,7 +76,7 @@ class GpuThreads:
         while True:
             now = time.monotonic()
             # safeguard: gpu-count-change-noticed
-            is_changed = self._stats is not None and self._stats.look() != self._stats.signature
+            is_changed = self._stats is not None and self._stats.inspect() != self._stats.signature
             if is_changed or (self._is_troubled and now >= retry_at):  # safeguard: nvml-retried-while-lost
                 self._initialise()
                 backoff.max_s = RETRY_MAX_S if self._is_quick else RETRY_BESIDE_MAX_S
@@ -108,16 +108,16 @@ class GpuThreads:
             if error.is_stale and self._known:
                 self.post(["restart", f"the driver was replaced: {error}"])
             self.note_lost(self._known, str(error))
-            self._say(str(error))
+            self._emit(str(error))
         except Exception as error:  # an unknown version of pynvml; the host's samples continue
-            self._say(f"hw.* is absent: {type(error).__name__}: {error}")
+            self._emit(f"hw.* is absent: {type(error).__name__}: {error}")
         else:
             self._begin(stats)
         self.initialised = True  # NVML has answered
 
     def _begin(self, stats: GpuStats) -> None:
         self._stats = stats
-        self._say(*stats.lines)
+        self._emit(*stats.lines)
         self._start_workers(stats)
         gpus = stats.describe()  # a GPU that hangs here blocks this thread, while the others are sampled
         self._start_workers(stats)  # of MIG instances
@@ -132,10 +132,10 @@ class GpuThreads:
             worker.start()
         self._workers += tuple(fresh)
 
-    def _say(self, *lines: str) -> None:
+    def _emit(self, *lines: str) -> None:
         """Post reasons, unless they are the same as last time."""
-        if lines != self._said:
-            self._said = lines
+        if lines != self._reported:
+            self._reported = lines
             self.post(*(["line", line] for line in lines))
 
     def _stop_workers(self) -> bool:

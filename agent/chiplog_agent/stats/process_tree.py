@@ -125,7 +125,7 @@ class ProcessStats:
                 continue
             if rank.tree.members:
                 names, values = self._sum(tree.living(), _spent_ticks(rank, tree), now - rank.sampled_at)
-                group_names, group_values = self._read_group(rank, look_again=all_threads)
+                group_names, group_values = self._read_group(rank, poll_again=all_threads)
                 samples.append((f"pid:{rank.pid}", names + group_names, values + group_values))
             rank.tree = tree
             rank.sampled_at = now
@@ -171,10 +171,10 @@ class ProcessStats:
             return PROCESS_NAMES[:3], values
         return PROCESS_NAMES, (*values, float(fds))
 
-    def _read_group(self, rank: _Rank, *, look_again: bool) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    def _read_group(self, rank: _Rank, *, poll_again: bool) -> tuple[tuple[str, ...], tuple[float, ...]]:
         """Return the memory of the rank's control group; nothing if there is none or its files are malformed."""
         try:
-            if rank.group is None or look_again:  # a process may be moved to another group
+            if rank.group is None or poll_again:  # a process may be moved to another group
                 rank.group = MemoryGroup(rank.pid, proc=self._proc)  # safeguard: own-memory-group
             memory = rank.group.read(self._host_bytes)
         except (OSError, ValueError):
@@ -222,7 +222,7 @@ class ProcessStats:
                     apart[pid] = stat
                     continue
                 if len(members) >= _TREE_PROCESSES_MAX:
-                    self._say_overfull(rank)
+                    self._emit_overfull(rank)
                     waiting.clear()
                     break
                 members[pid] = stat
@@ -232,7 +232,7 @@ class ProcessStats:
         known = rank.tree.apart | {pid: stat for pid, stat in rank.tree.members.items() if pid in self._ranks}
         return _Tree(members, _still_there(known, but=members) | apart)
 
-    def _say_overfull(self, rank: _Rank) -> None:
+    def _emit_overfull(self, rank: _Rank) -> None:
         if not rank.overfull:
             rank.overfull = True
             self.lines.append(f"pid:{rank.pid} has over {_TREE_PROCESSES_MAX} processes; the rest are not counted")

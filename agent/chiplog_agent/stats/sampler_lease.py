@@ -13,7 +13,7 @@ import struct
 
 from chiplog_schemas.addresses import AddressError, ipc_path, is_ipc, parse_tcp
 
-_LOOK_INTERVAL_S = 1.0  # a successor starts within this time plus a sampling interval
+_POLL_INTERVAL_S = 1.0  # a successor starts within this time plus a sampling interval
 _PREFIX = "\0chiplog-sampler-"
 _BACKLOG = 16  # peers that query the holder at the same moment
 _UCRED = struct.Struct("iII")  # struct ucred of socket(7): PID, uid, gid
@@ -30,15 +30,15 @@ class SamplerLease:
         digest = hashlib.sha256("\0".join((boot, node, _canonical(collector))).encode()).hexdigest()[:32]
         self._name = f"{_PREFIX}{digest}"
         self._socket: socket.socket | None = None
-        self._look_at = 0.0
+        self._next_poll_s = 0.0
         self.is_held = False
 
     def poll(self, now: float) -> bool:
         """Take the lease if it is free; return True if that changed who samples. now: monotonic, s."""
-        if self.is_held or now < self._look_at:
+        if self.is_held or now < self._next_poll_s:
             return False
-        is_first = self._look_at == 0.0
-        self._look_at = now + _LOOK_INTERVAL_S
+        is_first = self._next_poll_s == 0.0
+        self._next_poll_s = now + _POLL_INTERVAL_S
         self.is_held = self._take()
         return self.is_held or is_first
 

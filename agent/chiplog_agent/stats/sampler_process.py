@@ -116,8 +116,8 @@ class SamplerProcess:
         self._pids: list[int] = []
         self._outgoing = b""  # the rest of a frame that the pipe accepted only in part
         self._unsent: list[list[Any]] = []
-        self._heard = False
-        self._heard_at: float | None = None
+        self._received = False
+        self._last_received_s: float | None = None
         self._started_at: float | None = None
         self._restart_at = 0.0
         self._backoff = Backoff(RESTART_MIN_S, RESTART_MAX_S)
@@ -154,8 +154,8 @@ class SamplerProcess:
         process.stdout.close()
         self._process = process
         self._reader = FrameReader()
-        self._heard = False
-        self._heard_at = self._started_at = None
+        self._received = False
+        self._last_received_s = self._started_at = None
         self._outgoing = b""
         self._unsent = [["period", self._period_s], ["pids", self._pids]]
         self._flush()
@@ -197,7 +197,7 @@ class SamplerProcess:
         if period_s == self._period_s:
             return
         self._period_s = period_s
-        self._heard_at = None  # it was silent by the interval before
+        self._last_received_s = None  # it was silent by the interval before
         self._unsent = [frame for frame in self._unsent if frame[0] != "period"] + [["period", period_s]]
         self._flush()
 
@@ -229,11 +229,11 @@ class SamplerProcess:
             self._pull()  # its last messages
             self._end(f"the sampler ended with {_describe(code)}", now)
             return
-        if self._heard or self._heard_at is None or self._has_input():
+        if self._received or self._last_received_s is None or self._has_input():
             # Unread bytes count: if the agent itself paused, the sampler was not silent.
-            self._heard = False
-            self._heard_at = now
-        silent_s = now - self._heard_at
+            self._received = False
+            self._last_received_s = now
+        silent_s = now - self._last_received_s
         if silent_s > max(SILENT_PERIODS * self._period_s, SILENT_MIN_S):
             self._end(f"the sampler was silent for {silent_s:.0f} s and was killed", now)
             return
@@ -270,7 +270,7 @@ class SamplerProcess:
             if not data:
                 os.dup2(self._idle_fd, self._fd, inheritable=False)
                 return
-            self._heard = True
+            self._received = True
             bad_frames = self._reader.bad_frames
             try:
                 values = self._reader.feed(data)

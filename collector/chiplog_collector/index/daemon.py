@@ -42,7 +42,7 @@ from chiplog_schemas.security.zap import open_gate
 from chiplog_schemas.storage.watermark import Watermark
 
 _OPEN_WAIT_S = 5.0  # for a reader to close the file, in an index that only applies the log; a full disk stays full
-_CHORES_AGAIN_S = 300.0  # after the disk, or the memory, refused to look for old data
+_MAINTENANCE_AGAIN_S = 300.0  # after the disk, or the memory, refused to look for old data
 _WRITE_AGAIN_S = 2.0  # pause between two attempts while DuckDB cannot write, such as on a full disk
 _EXIT_EXPECTED = 1  # exit statuses: DuckDB or the system failed, or …
 _EXIT_FAULT = 70  # … chiplog did (EX_SOFTWARE), or …
@@ -83,7 +83,7 @@ def serve(
         _log.warning("%d queries ran when the last index ended; each runs alone the next time", running.n_found)
     demand = QueryDemand(page, first_wait_s=first_wait_s)
     queue = ChangeQueue(changes, demand.ask)
-    chores = _Chores(follower, queue, Retention(database.connection, bounds, queue.submit), place)
+    maintenance = _Maintenance(follower, queue, Retention(database.connection, bounds, queue.submit), place)
     space = ResultSpace(place.collector)
     services = [
         QueryService(
@@ -119,7 +119,7 @@ def serve(
             lambda: next((s.damage for s in services if s.damage), None),
             must_exit,
             demand,
-            chores.after_step,
+            maintenance.after_step,
         )
         if must_exit():
             if any(service.must_restart for service in services):
@@ -132,7 +132,7 @@ def serve(
             running.freeze()
         for service in services:
             service.close(answer=is_requested)  # safeguard: crash-is-no-stop
-        chores.close()
+        maintenance.close()
         demand.close()
         if gate is not None:
             gate.close()
@@ -145,7 +145,7 @@ def serve(
     return 0
 
 
-class _Chores:
+class _Maintenance:
     """What the writer does between two transactions: requests, retention, freeing the space of deleted data."""
 
     def __init__(self, follower: LogFollower, queue: ChangeQueue, retention: Retention, place: Paths) -> None:
@@ -168,7 +168,7 @@ class _Chores:
             if isinstance(error, duckdb.Error) and not is_disk_error(error):
                 raise
             _log.warning("old data cannot be looked for: %s; trying again later", str(error).partition("\n")[0])
-            self._not_before = now + _CHORES_AGAIN_S
+            self._not_before = now + _MAINTENANCE_AGAIN_S
 
     def close(self) -> None:
         """End what runs in the background."""

@@ -15,7 +15,7 @@ class ChangeRequest:
     """
 
     peer: bytes
-    visitor: AuthenticatedClient
+    client: AuthenticatedClient
     question: QueryMessage
     arrived: float
     answer: Callable[["ChangeRequest", list[bytes]], None] = field(repr=False)

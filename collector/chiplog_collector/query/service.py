@@ -115,7 +115,7 @@ class _Job:
     """
 
     peer: bytes
-    visitor: AuthenticatedClient
+    client: AuthenticatedClient
     connection: PeerConnection | None
     id: bytes
     sql: str
@@ -429,13 +429,13 @@ class QueryService:
         poller.register(socket, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
         shutter = TcpListenerThrottle(socket, [self.address])
-        bound, look_at = self._file_id(), 0.0
+        bound, next_poll_s = self._file_id(), 0.0
         while not self._closing.is_set():
             now = time.monotonic()
             shutter.tick(now)  # safeguard: index-descriptors-kept
-            if now >= look_at:
-                look_at = now + FILES_LOOK_S
-                bound = self._mind_file(socket, bound)
+            if now >= next_poll_s:
+                next_poll_s = now + FILES_LOOK_S
+                bound = self._check_file(socket, bound)
             self._send_answers(socket)
             self._refuse_overdue(socket, now)
             self._dispatch(now)
@@ -451,7 +451,7 @@ class QueryService:
     def _file_id(self) -> tuple[int, int] | None:
         return file_id(ipc_path(self.address)) if is_ipc(self.address) else None
 
-    def _mind_file(self, socket: "zmq.Socket[bytes]", bound: tuple[int, int] | None) -> tuple[int, int] | None:
+    def _check_file(self, socket: "zmq.Socket[bytes]", bound: tuple[int, int] | None) -> tuple[int, int] | None:
         """Bind a Unix socket again whose file was removed, on the same ROUTER: queries in progress continue."""
         if self._file_id() == bound:  # safeguard: removed-sql-socket-made-again
             return bound
@@ -497,14 +497,12 @@ class QueryService:
                 question = query_messages.parse(received.frames)
             except QueryProtocolError as error:
                 self.counts["malformed"] += 1
-                if error.id and not received.visitor.is_refused:
+                if error.id and not received.client.is_refused:
                     self._send_frames(socket, peer, query_messages.failure(error.id, "refused", str(error)))
                 continue
-            if received.visitor.is_refused:  # safeguard: each-query-checked
+            if received.client.is_refused:  # safeguard: each-query-checked
                 self.counts["not_allowed"] += 1
-                self._send_frames(
-                    socket, peer, query_messages.failure(question.id, "refused", received.visitor.refusal)
-                )
+                self._send_frames(socket, peer, query_messages.failure(question.id, "refused", received.client.refusal))
                 continue
             if question.kind == QueryMessageKind.PING:
                 info = {
@@ -547,7 +545,7 @@ class QueryService:
             message = f"{len(self._requests)} requests are already waiting; try again later"
             self._send_frames(socket, peer, query_messages.failure(question.id, "busy", message))
         else:
-            request = ChangeRequest(peer, received.visitor, question, time.monotonic(), self._request_answered)
+            request = ChangeRequest(peer, received.client, question, time.monotonic(), self._request_answered)
             self._pending_ids.add((peer, question.id))
             self._requests.append(request)
             self._submit(request)
@@ -571,7 +569,7 @@ class QueryService:
         if busy:
             self._send_frames(socket, peer, query_messages.failure(question.id, "busy", busy))
             return
-        request = ChangeRequest(peer, received.visitor, question, time.monotonic(), self._request_answered)
+        request = ChangeRequest(peer, received.client, question, time.monotonic(), self._request_answered)
         self._pending_ids.add((peer, question.id))
         self._requests.append(request)
         self._file_reader.submit(request)  # safeguard: slow-file-answers-pings
@@ -617,7 +615,7 @@ class QueryService:
             return  # sent again although it is here: its answer will follow
         job = _Job(
             peer=peer,
-            visitor=received.visitor,
+            client=received.client,
             connection=connection_of(received),
             id=question.id,
             sql=question.sql,
@@ -721,7 +719,7 @@ class QueryService:
 
     def _send(self, socket: "zmq.Socket[bytes]", job: _Job | ChangeRequest, frames: list[Any]) -> None:
         self._pending_ids.discard((job.peer, job.id))
-        gate, permit = self._gate, job.visitor.permit
+        gate, permit = self._gate, job.client.permit
         if gate is not None and permit is not None and not gate.is_still_allowed(permit, _DOMAIN, time.monotonic()):
             self.counts["not_allowed"] += 1  # revoked while its query ran: the answer is no longer for it
             return
@@ -743,5 +741,5 @@ class QueryService:
 
 def _may_change(received: ReceivedMessage) -> bool:
     """Return True if a client may change what was recorded: through the Unix socket, or with the role admin."""
-    permit = received.visitor.permit
+    permit = received.client.permit
     return received.peer_pid is not None or (permit is not None and Role.ADMIN in permit.roles)

@@ -49,11 +49,11 @@ class AgentLiveness:
     """
 
     def __init__(self, senders: Iterable[bytes], now: float, lost: Iterable[bytes] = ()) -> None:
-        told, until = set(lost), now + PEER_SILENT_S + MISSED_AFTER_S
-        self._missed = {sender: _SilentAgent(now, until) for sender in senders if sender not in told}
-        self._is_open = told.union(senders)  # agents that the log may have declared lost, or will have to
+        known_lost, until = set(lost), now + PEER_SILENT_S + MISSED_AFTER_S
+        self._missed = {sender: _SilentAgent(now, until) for sender in senders if sender not in known_lost}
+        self._is_open = known_lost.union(senders)  # agents that the log may have declared lost, or will have to
         self._names: dict[bytes, tuple[str, str]] = {}  # sender -> node, boot
-        self._looked_at = now
+        self._last_polled_s = now
 
     def greeted(self, sender: bytes, node: object, boot: object) -> LivenessChange | None:
         """Note that an agent opened a session; return the change that the log must record, if any."""
@@ -82,8 +82,8 @@ class AgentLiveness:
 
     def tick(self, now: float, *, listens: bool) -> list[LivenessChange]:
         """Return the agents that must be declared lost now, some at a time. Called in every turn of the loop."""
-        stalled_s = now - self._looked_at
-        self._looked_at = now
+        stalled_s = now - self._last_polled_s
+        self._last_polled_s = now
         if not self._missed:
             return []
         if not listens or stalled_s > _STALL_S:  # safeguard: no-loss-while-deaf

@@ -37,7 +37,7 @@ class ChildProcess:
         self._started_at = self._start_after = 0.0
         self._is_refused = False  # by the system: no process, memory or descriptor is available
 
-    def mind(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         """Start it if it does not run; log with which status it ended."""
         if self._process is not None and (code := self._process.poll()) is not None:
             if now - self._started_at > 2 * BACKOFF_MAX_S:

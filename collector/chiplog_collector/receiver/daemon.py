@@ -68,7 +68,7 @@ _IDLE_POLL_S = 0.25
 _GUARDED_POLL_S = 0.05
 _WRITE_AGAIN_S = 1.0
 _REPLACE_WAIT_S = 40.0  # an embedded collector lets its index catch up before it ends: 30 s at most
-_SAID_AGAIN_S = 60.0  # how often a continuing failure is logged
+_WARN_AGAIN_S = 60.0  # how often a continuing failure is logged
 _REFUSED_INTERVAL_S = 1.0  # a small file, and only people read the result
 _log = logging.getLogger("chiplog.collector")
 
@@ -160,7 +160,7 @@ class ReceiverDaemon:
         self._since: float | None = None
         self._busy_at = time.monotonic()
         self._write_after = 0.0
-        self._look_at = self._complain_at = 0.0
+        self._next_poll_s = self._warn_again_at = 0.0
         self._touch_at = time.monotonic() + FILES_TOUCH_S
         self._refused_at = 0.0  # when to read what the index refused
         self._renewed: dict[bytes, tuple[str, ...]] = {}  # as the log has them, of senders with refusals
@@ -173,7 +173,7 @@ class ReceiverDaemon:
         """Serve until stopped."""
         on_stop_signals(self.stop)
         if self._index is not None:
-            self._index.mind(time.monotonic(), self.log.size_bytes)
+            self._index.tick(time.monotonic(), self.log.size_bytes)
             if self._index.listener is not None:
                 self._poller.register(self._index.listener, zmq.POLLIN)
         _log.info("receiver listens for events at %s", ", ".join(self.settings.bind))
@@ -182,14 +182,14 @@ class ReceiverDaemon:
             if self._index is not None:
                 self._watch_index(self._index)
             if self._page is not None:
-                self._page.mind(time.monotonic())
+                self._page.tick(time.monotonic())
             if self._may_leave(time.monotonic()) and self._leave():
                 break
         self._shut_down()
 
     def _watch_index(self, index: IndexProcess) -> None:
         listener = index.listener
-        index.mind(time.monotonic(), self.log.size_bytes)
+        index.tick(time.monotonic(), self.log.size_bytes)
         if index.listener is not listener:
             if listener is not None:
                 self._poller.unregister(listener)
@@ -212,7 +212,7 @@ class ReceiverDaemon:
         # safeguard: agents-told-of-queries
         self._receiver.is_queried = self._index is not None and self._index.is_queried(now)
         self._router.throttle_listeners(now)  # safeguard: receiver-descriptors-kept
-        self._mind_files(now)
+        self._check_files(now)
         self._take_files(now)
         self._take_changes(now)
         self._act(self._receiver.tick(now))
@@ -238,7 +238,7 @@ class ReceiverDaemon:
             self._busy_at = now
             if received is None:
                 continue
-            permit = received.visitor.permit
+            permit = received.client.permit
             if is_file_message(received.frames):
                 self._act(self._files.receive(received.routing, received.frames, now, permit))
             else:
@@ -304,8 +304,8 @@ class ReceiverDaemon:
         """Record in the log that an agent is lost, or that it has reconnected."""
         if not word.is_here:
             _log.warning("agent of node %s is lost: silent for %.0f s", word.node or "?", word.silent_s)
-        said = [word.is_here, int(word.silent_s * 1e6), word.node, word.boot]
-        self._append([self._commits.add_presence(word.sender, said)])
+        payload = [word.is_here, int(word.silent_s * 1e6), word.node, word.boot]
+        self._append([self._commits.add_presence(word.sender, payload)])
 
     def _append(self, accepted: list[LogEntry]) -> None:
         if self._since is None:
@@ -355,21 +355,21 @@ class ReceiverDaemon:
         else:
             self._publish_after = None
 
-    def _mind_files(self, now: float) -> None:
+    def _check_files(self, now: float) -> None:
         """Restore lock and socket files that a cleaner removed; end when the directory is gone."""
-        if now < self._look_at:
+        if now < self._next_poll_s:
             return
-        self._look_at = now + FILES_LOOK_S
-        self._look_at_disk()
+        self._next_poll_s = now + FILES_LOOK_S
+        self._check_disk()
         if reason := self._ownership.renew() or keep_lock(self._lock):
             _log.error("collector ends: %s", reason)
             self._stopping = True
             return
         try:
-            self._router.mind_files()
+            self._router.check_files()
         except (OSError, zmq.ZMQError) as error:
-            if now >= self._complain_at:
-                self._complain_at = now + _SAID_AGAIN_S
+            if now >= self._warn_again_at:
+                self._warn_again_at = now + _WARN_AGAIN_S
                 _log.warning("cannot listen for agents: %s; trying again", error)
         if now >= self._touch_at:
             self._touch_at = now + FILES_TOUCH_S
@@ -378,13 +378,13 @@ class ReceiverDaemon:
                 self._lock.touch()
             touch([ipc_path(place.collector_address)], [place.collector, place.collector / "log", place.run])
 
-    def _look_at_disk(self) -> None:
+    def _check_disk(self) -> None:
         """Warn about a disk that fills up, and take no events while too little is free."""
         with contextlib.suppress(OSError):
             disk = os.statvfs(self.settings.places.collector)
-            said = self._space.look(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
-            if said is not None:
-                _log.warning("%s: %s", self.settings.places.collector, said)
+            warning = self._space.check(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
+            if warning is not None:
+                _log.warning("%s: %s", self.settings.places.collector, warning)
 
     # -- the end --
 

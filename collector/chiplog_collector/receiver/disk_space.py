@@ -17,21 +17,21 @@ class DiskSpace:
         self.is_short = False
         self._is_warned = False
 
-    def look(self, free_bytes: int, total_bytes: int) -> str | None:
+    def check(self, free_bytes: int, total_bytes: int) -> str | None:
         """Return a line to log, if there is something new. free_bytes: for this user."""
         least = min(LOG_FREE_BYTES_MIN, total_bytes // _SMALL_DISK_SHARE)
         percent = 100 * (1 - free_bytes / total_bytes) if total_bytes else 0.0
-        said = None
+        text = None
         if free_bytes < least and not self.is_short:
             self.is_short = True
-            said = (
+            text = (
                 f"only {free_bytes:,} bytes are free, so no events are taken; agents keep them. Delete runs "
                 "(chiplog prune), or make room"
             )
         elif self.is_short and free_bytes >= 2 * least:  # not at once again
             self.is_short = False
-            said = f"{free_bytes:,} bytes are free: events are taken again"
+            text = f"{free_bytes:,} bytes are free: events are taken again"
         elif percent >= DISK_WARNING_PERCENT and not self._is_warned:
-            said = f"{percent:.0f} % of the disk is in use, {free_bytes / GIB:.1f} GiB are free; see chiplog prune"
+            text = f"{percent:.0f} % of the disk is in use, {free_bytes / GIB:.1f} GiB are free; see chiplog prune"
         self._is_warned = percent >= (_QUIET_PERCENT if self._is_warned else DISK_WARNING_PERCENT)
-        return said
+        return text

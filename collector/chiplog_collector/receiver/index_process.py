@@ -62,7 +62,7 @@ class IndexProcess:
         # The receiver waits for clients at this address only.
         self._is_needed = not embedded or list(queries) != [places.query_address]
         self._is_stopping = False
-        self._look_at = 0.0
+        self._next_poll_s = 0.0
         self._listens_at: tuple[int, int] | None = None
         self._child = ChildProcess("index", self._spawn, restart_min_s=_RESTART_MIN_S, stop_s=_STOP_S)
         # The queries that run in the index, for the next one: see `running`.
@@ -78,16 +78,16 @@ class IndexProcess:
         """Return when a client last received a part of a large result."""
         return read_at(self._memory)
 
-    def mind(self, now: float, log_bytes: int = 0) -> None:
+    def tick(self, now: float, log_bytes: int = 0) -> None:
         """Start the index if it is needed and not running; detect that it ended."""
         if not self._is_needed and not self._detect_need(now, log_bytes):
             return
-        self._child.mind(now)
+        self._child.tick(now)
 
     def _detect_need(self, now: float, log_bytes: int) -> bool:
         """Return True, and free the address of SQL, from the moment in which the index is needed."""
-        if now >= self._look_at:
-            self._look_at = now + FILES_LOOK_S
+        if now >= self._next_poll_s:
+            self._next_poll_s = now + FILES_LOOK_S
             self._listen()
         is_called = self.listener is None or bool(_readable(self.listener))  # safeguard: query-starts-index
         is_behind = log_bytes - self._lag_from_bytes >= _LAG_BYTES  # safeguard: lag-starts-index

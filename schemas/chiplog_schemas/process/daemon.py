@@ -125,8 +125,8 @@ def start_daemon_once(
     try:
         fcntl.lockf(stamp, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Time since boot, which no clock change affects. A stamp of an earlier boot may be in the future.
-        said, now = os.pread(stamp, 32, 0), time.monotonic_ns()
-        if said.isdigit() and 0 <= now - int(said) < just_now_s * 1e9 and not _is_gone(lock, stamp):
+        stamped, now = os.pread(stamp, 32, 0), time.monotonic_ns()
+        if stamped.isdigit() and 0 <= now - int(stamped) < just_now_s * 1e9 and not _is_gone(lock, stamp):
             return False
         os.ftruncate(stamp, 0)
         os.pwrite(stamp, str(now).encode(), 0)

@@ -17,7 +17,7 @@ from pathlib import Path
 from chiplog_schemas.limits import LEAVER_WAIT_S
 
 EMBEDDED = "embedded"  # the lock's note of a daemon that a training or a reader started
-_LOOK_AGAIN_S = 0.1
+_POLL_INTERVAL_S = 0.1
 _TOUCHED_MAX = 10_000  # files per call, at 10 µs each, in a daemon's loop
 _PID_MAX = (1 << 31) - 1  # the kernel's type; a larger number in a file is not a PID
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, PID
@@ -210,7 +210,7 @@ def take_lock(path: Path, *, patient_s: float = 0.0, note: str = "") -> Lock:
         except LockHeldError:
             if time.monotonic() >= deadline:
                 raise  # safeguard: stopped-daemon-keeps-lock
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_INTERVAL_S)
 
 
 def take_daemon_lock(path: Path, *, embedded: bool, replace_wait_s: float) -> Lock:

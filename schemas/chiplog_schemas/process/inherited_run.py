@@ -45,9 +45,9 @@ class InheritedRun(NamedTuple):
     places: str
 
 
-def decode_inherited(said: str) -> InheritedRun:
+def decode_inherited(value: str) -> InheritedRun:
     """Decode a value of `encode_parent_run`, of an older version too, and accept any other text."""
-    pid, _, rest = said.partition(":")
+    pid, _, rest = value.partition(":")
     parts = [pid, *rest.split("/")]
     return InheritedRun(*[*parts, *[""] * len(InheritedRun._fields)][: len(InheritedRun._fields)])
 

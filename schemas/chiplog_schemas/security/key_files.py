@@ -23,7 +23,7 @@ from chiplog_schemas.atomic_file import atomic_write
 from chiplog_schemas.paths import require_private
 from chiplog_schemas.security.permissions import CLIENT_ROLES, Permission, Role
 
-LOOK_INTERVAL_S = 0.5  # between two reads of the allow list: a revoked key is rejected after at most this time
+POLL_INTERVAL_S = 0.5  # between two reads of the allow list: a revoked key is rejected after at most this time
 ALLOWED_MAX = 100_000  # files read: no cluster has more, and they would slow every read
 FILE_BYTES_MAX = 16_384  # a key file has some hundred
 _NAMES_MAX = 10_000  # of keys that were revoked since the start
@@ -210,14 +210,14 @@ class AllowList:
         self._names: dict[str, str] = {}  # of keys that were allowed once, to name them in a refusal
         self._seen: object = None
         self._read: dict[_Stamp, Permission] = {}  # files that have not changed are not read again
-        self._look_at = float("-inf")
-        self._told: set[str] = set()
+        self._next_poll_s = float("-inf")
+        self._reported: set[str] = set()
 
     def find(self, public: str, now: float) -> Permission | None:
         """Return what a public key may do, or None if it is not allowed. `now`: seconds of any monotonic clock."""
         with self._lock:  # safeguard: key-list-read-under-lock
-            if not now - self._look_at < LOOK_INTERVAL_S:
-                self._look_at = now
+            if not now - self._next_poll_s < POLL_INTERVAL_S:
+                self._next_poll_s = now
                 self._reload()
             return self._permits.get(public)
 
@@ -264,10 +264,10 @@ class AllowList:
         self._seen, self._permits, self._read = seen, permits, read
 
     def _warn_once(self, line: str) -> None:
-        if line not in self._told:
-            if len(self._told) > _NAMES_MAX:
-                self._told.clear()
-            self._told.add(line)
+        if line not in self._reported:
+            if len(self._reported) > _NAMES_MAX:
+                self._reported.clear()
+            self._reported.add(line)
             _log.warning("allowed keys: %s", line)
 
 

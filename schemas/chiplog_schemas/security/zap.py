@@ -65,7 +65,7 @@ class ReceivedMessage:
 
     routing: bytes
     frames: list[bytes]
-    visitor: AuthenticatedClient
+    client: AuthenticatedClient
     peer_pid: int | None = None
     first: zmq.Frame | None = None  # knows its connection, see `PeerConnection`
 
@@ -196,8 +196,8 @@ def receive(socket: "zmq.Socket[bytes]", gate: ZapAuthenticator | None, domain: 
     """Return the next message of a ROUTER. Without a gate every peer that can connect is local. Raises zmq.Again."""
     # Only the first frame is received as zmq.Frame: it is small, and libzmq attaches the key of the message to it.
     first = socket.recv(zmq.DONTWAIT, copy=False)
-    visitor = LOCAL if gate is None else gate.identify_client(first, domain, now)
-    return ReceivedMessage(first.bytes, socket.recv_multipart(zmq.DONTWAIT), visitor, _peer_pid(first), first)
+    client = LOCAL if gate is None else gate.identify_client(first, domain, now)
+    return ReceivedMessage(first.bytes, socket.recv_multipart(zmq.DONTWAIT), client, _peer_pid(first), first)
 
 
 def _peer_pid(frame: zmq.Frame) -> int | None:

@@ -137,7 +137,7 @@ class DeliveryClient:
         self._plain: Dealer | None = None
         self._again_at = 0.0  # no attempt before this time
         self._backoff = Backoff()
-        self._has_said_open = False
+        self._has_reported_open = False
         self._has_threads = False  # the first socket starts the context's threads; a later one may be refused
 
     @property
@@ -146,7 +146,7 @@ class DeliveryClient:
         return self.machine.state is SenderState.OPEN
 
     @property
-    def is_heard(self) -> bool:
+    def is_answered(self) -> bool:
         """Return True if a process listens at a plain socket's address, although it may not have answered yet."""
         return self._plain is not None and self._plain.is_connected
 
@@ -162,9 +162,9 @@ class DeliveryClient:
             # WELCOME resets the session's own back-off, so this one is separate.
             self._again_at = now + self._backoff.next_s()
             return
-        if not self._has_said_open and self.is_open:
+        if not self._has_reported_open and self.is_open:
             self._backoff.reset()
-            self._has_said_open = True
+            self._has_reported_open = True
             self._on_change(SenderState.OPEN, self.address)
 
     def beat(self, now: float) -> None:
@@ -204,10 +204,10 @@ class DeliveryClient:
         if self._monitor is None or not _has_message(self._monitor):
             return
         try:
-            told = self._monitor.recv_multipart(zmq.DONTWAIT)
+            frames = self._monitor.recv_multipart(zmq.DONTWAIT)
         except zmq.Again:
             return
-        failure = parse_handshake_failure(told, self.address, self._curve)
+        failure = parse_handshake_failure(frames, self.address, self._curve)
         if failure is not None and (failure.is_final or self._curve is not None):
             self.handshake_error = failure.reason
         self._apply(self.machine.abort(now, failure.reason if failure else "connection closed by the peer"))
@@ -257,7 +257,7 @@ class DeliveryClient:
                     self._on_change(SenderState.GREETING, self.address)
                 case Disconnect(reason):
                     self._drop_socket(0)
-                    self._has_said_open = False
+                    self._has_reported_open = False
                     self._on_change(SenderState.CLOSED, reason)
                 case Resume(number):
                     self.handshake_error = ""

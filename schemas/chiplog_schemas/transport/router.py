@@ -28,7 +28,7 @@ _KEEPALIVE_COUNT = 5  # … this often, and closes; otherwise its connection wou
 _UNBOUND_S = _OPEN_S = (
     5.0  # in turns while they are short: in one those of this host get in, in the other those with keys
 )
-_SAID_AGAIN_S = 60.0  # after this long, the same condition is logged again
+_WARN_AGAIN_S = 60.0  # after this long, the same condition is logged again
 _UNANSWERED_MS = int(2000 * PEER_SILENT_S)  # the same, where sent data is not acknowledged by the peer's kernel
 
 _log = logging.getLogger("chiplog.door")
@@ -61,11 +61,11 @@ class RouterSocket:
         A key that was revoked after it connected gets a refusal, which the gate counts.
         """
         received = receive(self.socket, self._gate, self._domain, now)
-        if not received.visitor.is_refused:  # safeguard: each-message-checked
+        if not received.client.is_refused:  # safeguard: each-message-checked
             return received
         with contextlib.suppress(messages.WireError):
             session = messages.parse(received.frames).session
-            self._send([received.routing, *messages.reset(session, received.visitor.refusal)])
+            self._send([received.routing, *messages.reset(session, received.client.refusal)])
         return None
 
     def reply(self, reply: Reply, now: float) -> None:
@@ -82,7 +82,7 @@ class RouterSocket:
         """
         self._throttle.tick(now)
 
-    def mind_files(self) -> None:
+    def check_files(self) -> None:
         """Bind Unix sockets again whose files were removed, on the same ROUTER. Connected peers do not notice.
 
         The previous listener stays, which costs a descriptor. Raises OSError; call it again then.
@@ -117,7 +117,7 @@ class TcpListenerThrottle:
         self._tcp = [address for address in addresses if _is_tcp(address)]
         self._is_unbound = False
         self._next_change_s = 0.0  # when TCP may be closed or opened again
-        self._once = OnceLogger(_log.warning, keys_max=1, quiet_s=_SAID_AGAIN_S)
+        self._once = OnceLogger(_log.warning, keys_max=1, quiet_s=_WARN_AGAIN_S)
 
     def tick(self, now: float) -> None:
         """Close or open TCP when due. Call it in every turn of a loop."""

@@ -340,7 +340,7 @@ class Artifact(ArtifactValue):
         wanted = self.take_aliases(None)
         for alias in {*wanted} ^ {*self._known_aliases}:
             if alias != LATEST:
-                self._place.say_alias(self._of_project, self.name, self._digest, alias, int(alias in wanted))
+                self._place.emit_alias(self._of_project, self.name, self._digest, alias, int(alias in wanted))
         self._known_aliases = wanted
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ def local_path(reference: str) -> str | None:
 
 
 def entries_of_reference(
-    uri: str, name: str, checksum: bool, complain: Callable[[str], None]
+    uri: str, name: str, checksum: bool, report_fault: Callable[[str], None]
 ) -> Iterator[ArtifactEntry]:
     """Yield the entries of a URI: one, or one for each file of a directory of this machine."""
     path = local_path(uri)
@@ -29,12 +29,12 @@ def entries_of_reference(
             for file in sorted(files):
                 source = os.path.join(parent, file)
                 inside = os.path.relpath(source, path)
-                yield _entry(Path(source).as_uri(), f"{name}/{inside}", source, checksum, complain)
+                yield _entry(Path(source).as_uri(), f"{name}/{inside}", source, checksum, report_fault)
     else:
-        yield _entry(uri, name, path, checksum, complain)
+        yield _entry(uri, name, path, checksum, report_fault)
 
 
-def _entry(uri: str, name: str, path: str, checksum: bool, complain: Callable[[str], None]) -> ArtifactEntry:
+def _entry(uri: str, name: str, path: str, checksum: bool, report_fault: Callable[[str], None]) -> ArtifactEntry:
     size, digest = 0, None
     try:
         if checksum:
@@ -44,5 +44,5 @@ def _entry(uri: str, name: str, path: str, checksum: bool, complain: Callable[[s
         else:
             size = os.stat(path).st_size
     except unless_interrupt(OSError) as error:
-        complain(f"has the reference {uri:.200} that cannot be read: {error.strerror}; it has no checksum")
+        report_fault(f"has the reference {uri:.200} that cannot be read: {error.strerror}; it has no checksum")
     return ArtifactEntry(name, reference=uri, size=size, sha256=digest)

@@ -10,7 +10,7 @@ import time
 
 from chiplog_schemas.process.exit_status import exit_status, write_status
 
-_LOOK_INTERVAL_S = 1.0  # between two checks whether the journal still exists
+_POLL_INTERVAL_S = 1.0  # between two checks whether the journal still exists
 _FINISHED_WAIT_S = 10.0  # a finished run has its state in the journal; its process exits soon
 
 
@@ -36,5 +36,5 @@ class ExitWatch:
         poll = select.poll()
         poll.register(self.rank, select.POLLIN)
         while not self.has_ended and os.path.isdir(self._journal) and time.monotonic() < deadline:
-            if poll.poll(_LOOK_INTERVAL_S * 1000):
+            if poll.poll(_POLL_INTERVAL_S * 1000):
                 self.note()

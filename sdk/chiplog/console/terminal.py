@@ -22,7 +22,7 @@ from chiplog_schemas.process.procfs import FOREGROUND_GROUP, GROUP, START, read_
 
 _KEYS_BYTES_MAX = 1_024  # of one read; a terminal's queue holds 4096
 _MODES_BYTES = 64  # the kernel's struct termios has 36
-_LOOK_INTERVAL_S = 0.25  # between two checks for a reader, while a program has changed the modes
+_POLL_INTERVAL_S = 0.25  # between two checks for a reader, while a program has changed the modes
 _PROCESSES_MAX = 1_000  # examined; a training with more children has no pager in the foreground
 _START_S = 10.0  # a program that reads its keys from stderr changes the modes within this
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -59,19 +59,19 @@ class Keyboard:
         self._is_changed = False  # by a program that reads keys
         self._changed_at_s = 0.0  # since the boot
         self._is_mirrored = False
-        self._look_at = 0.0
+        self._next_poll_s = 0.0
 
     def look(self, now: float) -> None:
         """Check the pseudo-terminal's modes and whether a program reads from it. Sets `descriptor`."""
         try:
             modes = fcntl.ioctl(self._fds.source, termios.TCGETS, bytes(_MODES_BYTES))
             if modes != self._modes:
-                self._modes, self._look_at, self._changed_at_s = modes, now, uptime_us() / 1e6
+                self._modes, self._next_poll_s, self._changed_at_s = modes, now, uptime_us() / 1e6
                 self._is_changed = termios.tcgetattr(self._fds.source)[3] & _EDITING != _EDITING
                 self._follow()
-            elif self._is_changed and now >= self._look_at:
+            elif self._is_changed and now >= self._next_poll_s:
                 self._follow()
-            self._look_at = max(self._look_at, now + _LOOK_INTERVAL_S) if self._is_changed else now
+            self._next_poll_s = max(self._next_poll_s, now + _POLL_INTERVAL_S) if self._is_changed else now
         except (OSError, termios.error):
             self.close()  # the terminal is closed
 

@@ -118,15 +118,15 @@ def encode_parent_run(
 ) -> str:
     """Build the value of PARENT_RUN. Neither a run ID nor a label has a slash. kind: '' or LAUNCHER. places: quoted."""
     rank = "" if identity.rank is None else str(identity.rank)
-    said = f"{pid}:{run_id}/{identity.label}/{rank}/{_SETTLED if _is_settled(identity) else ''}/{stamp}"
+    record = f"{pid}:{run_id}/{identity.label}/{rank}/{_SETTLED if _is_settled(identity) else ''}/{stamp}"
     launch = quote(identity.demand_launch or identity.launch, safe="") if identity.demand and not kind else ""
     more = ["" if kind else identity.demand, launch, kind, places]
     while more and not more[-1]:
         more.pop()
     if not more:
-        return said
-    missing = len(InheritedRun._fields) - len(_AFTER_STAMP) - 1 - said.count("/")
-    return "/".join((said + "/" * max(missing - 1, 0), *more))
+        return record
+    missing = len(InheritedRun._fields) - len(_AFTER_STAMP) - 1 - record.count("/")
+    return "/".join((record + "/" * max(missing - 1, 0), *more))
 
 
 _AFTER_STAMP = ("demand", "launch", "kind", "places")
@@ -281,13 +281,13 @@ def with_group(
     return replace(known, primary=rank == 0, is_fallback_primary=False)
 
 
-def for_forked_child(identity: Identity, pid: int, unheard: int | None = None) -> Identity:
+def for_forked_child(identity: Identity, pid: int, unreceived: int | None = None) -> Identity:
     """Return the identity of a forked child: in the same run, with its own label, and never the primary.
 
     unheard: the PID of a parent that is a forked child itself and has emitted nothing. Its label is not in use.
     """
     own = f".{pid}"
-    label = identity.label if unheard is None else identity.label.removesuffix(f".{unheard}")
+    label = identity.label if unreceived is None else identity.label.removesuffix(f".{unreceived}")
     label = f"{label[: NAME_CHARS_MAX - len(own)]}{own}"
     return replace(identity, label=label, primary=False, rank=None, local_rank=None)
 

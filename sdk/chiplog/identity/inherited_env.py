@@ -11,7 +11,7 @@ from chiplog.identity.identity import Identity, encode_parent_run
 from chiplog_schemas.process.inherited_run import PARENT_RUN, process_fingerprint
 
 _previous_value: str | None = None  # the variable's value before: a run of an ancestor, which outlives this one
-_told: dict[int, str] = {}  # the value for each open run of this process, by owner, in the order of opening
+_exported: dict[int, str] = {}  # the value for each open run of this process, by owner, in the order of opening
 
 
 def export_run(
@@ -21,8 +21,8 @@ def export_run(
     global _previous_value
     if not _is_own(environ):
         _previous_value = environ.get(PARENT_RUN)
-        _told.clear()  # in a forked child these are its parent's
-    _told[id(owner)] = environ[PARENT_RUN] = encode_parent_run(
+        _exported.clear()  # in a forked child these are its parent's
+    _exported[id(owner)] = environ[PARENT_RUN] = encode_parent_run(
         os.getpid(), run_id, identity, process_fingerprint(), places=places
     )
 
@@ -30,11 +30,11 @@ def export_run(
 def restore_environ(environ: MutableMapping[str, str], owner: object) -> None:
     """Name the latest run that is still open, or restore the variable's previous value."""
     global _previous_value
-    _told.pop(id(owner), None)
+    _exported.pop(id(owner), None)
     if not _is_own(environ):
         return
-    if told := list(_told.values()):  # a copy: a signal handler may open or finish a run here
-        environ[PARENT_RUN] = told[-1]
+    if open_runs := list(_exported.values()):  # a copy: a signal handler may open or finish a run here
+        environ[PARENT_RUN] = open_runs[-1]
     elif _previous_value is None:
         del environ[PARENT_RUN]
     else:

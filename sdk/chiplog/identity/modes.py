@@ -48,12 +48,12 @@ def mode_of(given: Any, variable: str, identity: Identity) -> tuple[str, Diagnos
     An unknown word means offline: sent data cannot be recalled, but `chiplog sync` can send data later.
     variable: CHIPLOG_MODE, which decides if `given` is None or `rank0`.
     """
-    told = _mode(variable) or "online"
-    mode = _mode(given) or told
+    wanted = _mode(variable) or "online"
+    mode = _mode(given) or wanted
     if mode == RANK0:
         if not is_rank0(identity):
             return "disabled", None
-        mode = "online" if told == RANK0 else told
+        mode = "online" if wanted == RANK0 else wanted
     if mode in MODES:
         return mode, None
     asked = variable if _mode(given) in ("", RANK0) else given

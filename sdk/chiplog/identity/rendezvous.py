@@ -28,7 +28,7 @@ _STORE_WAIT_S = 5.0  # the store's own limit is five minutes
 _PAUSE_S = 0.1  # before the first retry; doubled each time
 _TRIES = 9  # a store that serves ten thousand ranks is slow; after a minute each rank keeps its own run ID
 _EXPECT_S = 60.0  # groups usually form soon after init(), and RPC between two workers may last a tenth of a second
-_LOOK_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # for the firm proposal of a rank that starts later
+_POLL_INTERVAL_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # for the firm proposal of a rank that starts later
 
 _agreed = 0  # number of runs of this process with an agreement: the second of each rank is the same run
 _unasked: "list[RunIdRendezvous]" = []  # open runs without a number, in the order of opening
@@ -54,7 +54,7 @@ class RunIdRendezvous:
     def __init__(self, identity: Identity) -> None:
         if identity.needs_agreement:
             _unasked.append(self)
-        self._heard_group = self._heard_rpc = False
+        self._has_group_answer = self._has_rpc_answer = False
         self._is_settled = identity.run_id_is_final
         self._expected_until = time.monotonic() + _EXPECT_S if identity.needs_agreement else 0.0
         self._retries_for_firm = bool(identity.launch_cache_key) and not identity.run_id_is_final
@@ -69,7 +69,7 @@ class RunIdRendezvous:
 
         candidate: the run ID to propose.
         """
-        if self._heard_rpc or (self._heard_any and _rpc_agent() is None):
+        if self._has_rpc_answer or (self._has_any_answer and _rpc_agent() is None):
             return
         if self in _unasked and _unasked[0] is not self:
             return  # of several open runs, the first one of each rank goes first
@@ -118,19 +118,19 @@ class RunIdRendezvous:
     @property
     def expects_group(self) -> bool:
         """True if a group or RPC may appear soon. The sender then polls often: one that has ended leaves no trace."""
-        may_come = not self._heard_rpc and "torch.distributed" in sys.modules
+        may_come = not self._has_rpc_answer and "torch.distributed" in sys.modules
         return may_come and time.monotonic() < self._expected_until
 
     @property
-    def _heard_any(self) -> bool:
-        return self._heard_group or self._heard_rpc
+    def _has_any_answer(self) -> bool:
+        return self._has_group_answer or self._has_rpc_answer
 
     def _find_group(self) -> tuple[Any, int, int, str | None] | None:
-        agent = None if self._heard_rpc else _rpc_agent()
+        agent = None if self._has_rpc_answer else _rpc_agent()
         if agent is not None:
             own = agent.get_worker_info()
             return agent.store, own.id, len(agent.get_worker_infos()), own.name
-        if self._heard_any or _group() is None:
+        if self._has_any_answer or _group() is None:
             return None
         distributed = sys.modules["torch.distributed"]
         store = distributed.distributed_c10d._get_default_store()
@@ -155,13 +155,13 @@ class RunIdRendezvous:
             except (RuntimeError, AttributeError, ValueError, TypeError):
                 time.sleep(backoff.next_s())
         self._answer = Agreement(word, rank, world_size, name)
-        self._heard_rpc, self._heard_group = name is not None, True
+        self._has_rpc_answer, self._has_group_answer = name is not None, True
         self._is_settled = True  # processes that RPC adds follow the group
         self._is_asking = False
         self._answered.set()
-        for pause_s in _LOOK_AGAIN_S if self._retries_for_firm and clone is not None else ():
+        for pause_s in _POLL_INTERVAL_S if self._retries_for_firm and clone is not None else ():
             time.sleep(pause_s)
-            if self._heard_rpc and name is None:
+            if self._has_rpc_answer and name is None:
                 return
             try:
                 self._answer = Agreement(self._compare_and_set(clone, offer), rank, world_size, name)

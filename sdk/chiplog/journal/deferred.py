@@ -15,7 +15,7 @@ from chiplog.journal.event_sink import EventSink
 from chiplog.journal.journal import Journal
 from chiplog_schemas.interrupts import unless_interrupt
 
-_LOOK_AGAIN_S = 0.001  # poll interval while finish() waits for a device
+_POLL_INTERVAL_S = 0.001  # poll interval while finish() waits for a device
 
 
 class DeferredEvent(Protocol):
@@ -95,10 +95,10 @@ class DeferredEvents:
         deadline = time.monotonic() + wait_s
         self.poll()
         while self.pending and time.monotonic() < deadline:
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_INTERVAL_S)
             self.poll()
-        while self._is_polling and time.monotonic() < deadline + _LOOK_AGAIN_S:
-            time.sleep(_LOOK_AGAIN_S)
+        while self._is_polling and time.monotonic() < deadline + _POLL_INTERVAL_S:
+            time.sleep(_POLL_INTERVAL_S)
         left = sum(map(len, self._lanes.values()))
         if not left or self._is_polling:
             return

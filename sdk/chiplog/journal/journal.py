@@ -57,13 +57,13 @@ _CROWDED = 7 / 8  # of the quota: above this console lines are dropped, so that 
 # Threads that find a segment full at the same moment wait so long for the first of them to make the next one. Not
 # longer: code that waits for one of them may have interrupted it. A healthy disk takes less than a millisecond.
 _MAKING_S = 0.05
-_LOOK_AGAIN_S = 0.0005
+_POLL_INTERVAL_S = 0.0005
 # Divisor: this part of a segment is for appends while the next one is made, such as those of a signal handler that
 # interrupts it. Otherwise handlers that come faster than segments are made would each make one. 16 KiB hold about a
 # hundred events.
 _LAST_PART = 16
 _PROMISED_MAX = 0xFFFFFFFF  # a u32 on the head page
-_NOBODY = (0, 0.0)
+_NO_OWNER = (0, 0.0)
 
 
 @dataclass(slots=True)
@@ -135,10 +135,10 @@ class Journal(Appender):
         self.last_disk_error: OSError | None = None  # why earlier ones may be
         self._disk_again_at = 0.0
         self._ordinals = itertools.count(1)  # drawn by several threads: next() is atomic
-        self._making_by: tuple[int, float] = _NOBODY  # thread that makes a segment; others wait until then
+        self._making_by: tuple[int, float] = _NO_OWNER  # thread that makes a segment; others wait until then
         self._file_lock: Lock | None = None
         self._page: HeadPage | None = None  # use `_head`
-        self._look_at = 0.0  # time of the next check that the files exist
+        self._next_poll_s = 0.0  # time of the next check that the files exist
         self._touch_at = time.monotonic() + FILES_TOUCH_S
         self._staging_dir = directory
         try:
@@ -296,7 +296,7 @@ class Journal(Appender):
         if not maker or time.monotonic() >= until or (wait and maker == get_ident()):
             return False
         if wait:
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_INTERVAL_S)
         return True
 
     def _count_dropped(self, tail: Tail, count: int, refuse: Callable[[], None] | None) -> bool:
@@ -345,7 +345,7 @@ class Journal(Appender):
             if made is not None:
                 self._install(made)
         finally:
-            self._making_by = _NOBODY
+            self._making_by = _NO_OWNER
             if made is not None:
                 self._delete_unknown(made)
         return made is not None
@@ -410,7 +410,7 @@ class Journal(Appender):
             self._change(
                 lambda layout: replace(layout, reserved=0)
             )  # last: until then the segment counts twice, but is never missing
-            self._making_by = _NOBODY
+            self._making_by = _NO_OWNER
 
     def _new_segment(self, size: int, urgent: bool = False) -> Segment | None:
         """Return a segment on disk, or in memory while the disk rejects writes; None if that is used up too."""
@@ -451,9 +451,9 @@ class Journal(Appender):
         process alive.
         """
         lock = self._file_lock
-        if now < self._look_at or lock is None or self.is_sealed or self._staging_dir != self.directory:
+        if now < self._next_poll_s or lock is None or self.is_sealed or self._staging_dir != self.directory:
             return
-        self._look_at = now + FILES_LOOK_S
+        self._next_poll_s = now + FILES_LOOK_S
         if now >= self._touch_at and self.directory is not None:
             self._touch_at = now + FILES_TOUCH_S
             touch((), [self.directory])

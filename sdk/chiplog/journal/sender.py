@@ -38,8 +38,8 @@ NO_COLLECTOR = (
 )
 _START_AFTER_S = 0.1  # a running agent answers within this; otherwise start one
 _START_AGAIN_S = 5.0  # then start another if that one did not come up
-_LOOK_AGAIN_S = 1.0  # another rank has just started one: check again after this
-_LAST_LOOK_S = 0.5  # at the end of a run without an answer: an agent started before this should have answered
+_POLL_INTERVAL_S = 1.0  # another rank has just started one: check again after this
+_LAST_POLL_S = 0.5  # at the end of a run without an answer: an agent started before this should have answered
 _OPEN_AGAIN_MIN_S = 0.2  # out of descriptors, or keys that cannot be read: first pause before a retry
 _OPEN_AGAIN_MAX_S = 5.0  # longest pause between retries
 _PROBE_AFTER_S = 1.0  # then probe a named agent that has not answered: the report comes within 2 s
@@ -134,7 +134,7 @@ class SenderThread:
         """Send the rest for at most `wait_s` and stop. Return True if everything was acknowledged."""
         if not self.is_running and (not may_start_threads() or self._start_thread() is not None):
             if self._online and self._may_start_agent and lock_holder_pid(self._places.agent / "lock") == 0:
-                self._try_agent(_LAST_LOOK_S)  # it adopts the journal; without one, a later agent does
+                self._try_agent(_LAST_POLL_S)  # it adopts the journal; without one, a later agent does
             return False
         self._deadline = time.monotonic() + wait_s - _CLOSE_S  # safeguard: finish-waits-one-second
         self.wake()
@@ -181,7 +181,7 @@ class SenderThread:
 
         The first try is also that of a run that has ended already: a short one ends before its thread comes here.
         """
-        backoff, told = Backoff(_OPEN_AGAIN_MIN_S, _OPEN_AGAIN_MAX_S), False
+        backoff, has_warned = Backoff(_OPEN_AGAIN_MIN_S, _OPEN_AGAIN_MAX_S), False
         while True:
             try:
                 require_free_fds()
@@ -195,8 +195,8 @@ class SenderThread:
                 self._report(f"no agent can be reached: {error}", "the journal keeps everything until one adopts it")
                 self._offline_loop()
             except (OSError, zmq.ZMQError) as error:  # safeguard: unreadable-keys-end-nothing
-                if not told:
-                    told = True
+                if not has_warned:
+                    has_warned = True
                     self._report(f"the agent cannot be reached yet: {error}", "the journal keeps everything")
                 self._offline_loop(time.monotonic() + backoff.next_s())  # safeguard: descriptors-checked-again
             else:
@@ -212,7 +212,7 @@ class SenderThread:
         if opened is None:
             return
         context, link = opened
-        told = False
+        has_warned = False
         start_at = time.monotonic() + _START_AFTER_S
         if self._probe_at == 0.0:
             self._probe_at = time.monotonic() + _PROBE_AFTER_S
@@ -221,8 +221,8 @@ class SenderThread:
                 now = time.monotonic()
                 self._maintain()
                 link.poll(now)
-                if link.handshake_error and not told:
-                    told = True
+                if link.handshake_error and not has_warned:
+                    has_warned = True
                     self._report(link.handshake_error, "the journal keeps everything")
                 if link.is_open:
                     self._probe_at = float("inf")
@@ -232,7 +232,7 @@ class SenderThread:
                         None, self._places.agent_address, self._journal.producer, self._info, self._journal
                     )
                 if not link.is_open and self._may_start_agent and now >= start_at and not self._is_served(link):
-                    start_at = now + (_START_AGAIN_S if self._start_agent() else _LOOK_AGAIN_S)
+                    start_at = now + (_START_AGAIN_S if self._start_agent() else _POLL_INTERVAL_S)
                 if self._deadline != float("inf"):
                     if self._has_ended(link, now):
                         return
@@ -250,7 +250,7 @@ class SenderThread:
     def _is_served(self, link: DeliveryClient) -> bool:
         """Return True if an agent will answer. Another could not take its lock, or would take it after its end."""
         # safeguard: slow-agent-awaited
-        return link.is_heard and lock_holder_pid(self._places.agent / "lock") != 0
+        return link.is_answered and lock_holder_pid(self._places.agent / "lock") != 0
 
     def _interval_s(self, link: DeliveryClient) -> float:
         """Return the pause before the next tick."""
@@ -269,7 +269,7 @@ class SenderThread:
             if self._probe_at != float("inf"):
                 self._must_use_own_agent()
             if self._may_start_agent:
-                self._start_agent(_LAST_LOOK_S)  # the previous agent may have been exiting
+                self._start_agent(_LAST_POLL_S)  # the previous agent may have been exiting
         return True
 
     def _must_use_own_agent(self) -> bool:

@@ -173,6 +173,6 @@ def _film(frames: Any, rate: float, form: str) -> bytes:
         except subprocess.TimeoutExpired:
             raise MediaError(f"ffmpeg took longer than {_FFMPEG_WAIT_S:g} s; log fewer or smaller frames") from None
         if done.returncode:
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"status {done.returncode}"]
-            raise MediaError(f"ffmpeg failed: {said[-1][:200]}; use another format, such as webp")
+            message = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"status {done.returncode}"]
+            raise MediaError(f"ffmpeg failed: {message[-1][:200]}; use another format, such as webp")
         return read_file(path)

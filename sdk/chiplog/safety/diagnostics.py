@@ -32,11 +32,11 @@ class Diagnostic:
 
 
 class Diagnostics:
-    """The diagnostics of one run in one process. `say` appends an event: the first of each is a row in `events`."""
+    """The diagnostics of one run in one process. `emit` appends an event: the first of each is a row in `events`."""
 
-    def __init__(self, say: Callable[..., None]) -> None:
+    def __init__(self, emit: Callable[..., None]) -> None:
         self.counts: Counter[str] = Counter()
-        self._say = say
+        self._emit = emit
         self._once: dict[str, OnceLogger] = {}  # by kind
         self._reported: dict[str, int] = {}
         self._report_at: float | None = None
@@ -45,7 +45,7 @@ class Diagnostics:
         """Count a value or key that cannot be logged."""
         self.counts[bad.kind] += 1
         if self.warn_once((bad.kind, bad.key), bad.message, bad.level):
-            self._say(EventKind.NOTICE, "bad_value", bad.level, bad.message, {"kind": bad.kind, "key": bad.key})
+            self._emit(EventKind.NOTICE, "bad_value", bad.level, bad.message, {"kind": bad.kind, "key": bad.key})
 
     def report_too_many_keys(self, key: str, keys_max: int) -> None:
         """Count a key beyond the limit, with one message for all of them: there may be millions."""
@@ -68,9 +68,9 @@ class Diagnostics:
         n_kept = counts.pop(_NOT_FINITE, 0)
         if n_kept != before.pop(_NOT_FINITE, 0):
             body = {_NOT_FINITE: n_kept}
-            self._say(EventKind.NOTICE, "nonfinite_values", "warning", "NaN and infinite values; they are kept", body)
+            self._emit(EventKind.NOTICE, "nonfinite_values", "warning", "NaN and infinite values; they are kept", body)
         if counts != before:
-            self._say(EventKind.NOTICE, "bad_values", "warning", "values that could not be logged", counts)
+            self._emit(EventKind.NOTICE, "bad_values", "warning", "values that could not be logged", counts)
 
     def report_nonfinite(self, data: Mapping[str, Any], step: int) -> None:
         """Count NaN and infinities, which are recorded, and report the first one of each key."""

@@ -50,15 +50,15 @@ class Timing(TimingFields):
     device: the timer on a device, once there is one.
     """
 
-    def __init__(self, complain: Callable[[Diagnostic], None] = lambda bad: None) -> None:
+    def __init__(self, report_fault: Callable[[Diagnostic], None] = lambda bad: None) -> None:
         self.totals: dict[str, float] = {}
         # Parts of totals that were emitted before the step ended, by number: take_totals() subtracts the last one.
         self._partial: dict[int, dict[str, float]] = {}
-        self._n_said = 0
-        self._said_last: tuple[dict[str, float], dict[str, float]] = ({}, {})  # totals, and their emitted part
+        self._n_reported = 0
+        self._reported_last: tuple[dict[str, float], dict[str, float]] = ({}, {})  # totals, and their emitted part
         self.is_pending = False  # phases or callbacks wait for a step
         self.device: DeviceTimer | None = None
-        self.complain = complain
+        self.report_fault = report_fault
         self.open_by_thread: dict[str, dict[int, Opened]] = {}  # by name, then thread
 
     def begin(self) -> Any:
@@ -81,7 +81,7 @@ class Timing(TimingFields):
 
     def _fails(self, error: Exception) -> None:
         message = f"phases are timed by the host: {type(error).__name__} {str(error)[:200]}"
-        self.complain(Diagnostic("device_timing_failed", "", message))
+        self.report_fault(Diagnostic("device_timing_failed", "", message))
 
     def add(self, name: str, seconds: float) -> None:
         """Add seconds to a phase. Makes no call, so no other thread and no signal handler runs in between."""
@@ -114,14 +114,14 @@ class Timing(TimingFields):
         return self._minus_partial(totals) if self._partial else totals  # safeguard: partial-phase-counts-once
 
     def _minus_partial(self, totals: dict[str, float]) -> dict[str, float]:
-        last, said = 0, dict[str, float]()
+        last, reported = 0, dict[str, float]()
         while self._partial:
             try:
                 number, so_far = self._partial.popitem()
             except unless_interrupt(KeyError):  # the sender thread has withdrawn it
                 break
-            last, said = (number, so_far) if number > last else (last, said)
-        left = {name: seconds - said.get(name, 0.0) for name, seconds in totals.items()}
+            last, reported = (number, so_far) if number > last else (last, reported)
+        left = {name: seconds - reported.get(name, 0.0) for name, seconds in totals.items()}
         return {name: seconds for name, seconds in left.items() if seconds > 0}
 
     def take_partial(self, totals: dict[str, float]) -> dict[str, float]:
@@ -131,19 +131,19 @@ class Timing(TimingFields):
         whether the training has taken the totals. Either the training finds the record, or the record is withdrawn.
         """
         so_far = totals.copy()
-        of, said = self._said_last
-        before = said if of is totals else {}
+        of, reported = self._reported_last
+        before = reported if of is totals else {}
         new = {name: seconds - before.get(name, 0.0) for name, seconds in so_far.items()}
         new = {name: seconds for name, seconds in new.items() if seconds > 0}
         if not new:
             return {}
-        self._n_said += 1
+        self._n_reported += 1
         noted = self._partial
-        noted[self._n_said] = so_far
-        if self.totals is not totals and noted.pop(self._n_said, None) is not None:
+        noted[self._n_reported] = so_far
+        if self.totals is not totals and noted.pop(self._n_reported, None) is not None:
             return {}
-        noted.pop(self._n_said - 1, None)
-        self._said_last = totals, so_far
+        noted.pop(self._n_reported - 1, None)
+        self._reported_last = totals, so_far
         return new
 
 
@@ -250,7 +250,7 @@ class Phase(PhaseBlock):
         """Return a timed function. Generators and coroutines cannot be timed: their calls return before they run."""
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
             message = f"phase {self._name!r:.60} on a generator or coroutine times nothing; put `with` inside of it"
-            self._timing.complain(Diagnostic("phase_of_generator", self._name, message))
+            self._timing.report_fault(Diagnostic("phase_of_generator", self._name, message))
             return function
 
         @dynamo_disable

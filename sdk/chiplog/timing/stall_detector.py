@@ -11,8 +11,8 @@ from chiplog_schemas.model.events import EventKind
 STALL_AFTER_S = 2.0  # a phase that is open for longer is reported …
 _TIMES_USUAL = 2.0  # … but only after twice its usual time: slow steps do not hang
 _DECAY = 0.9  # per occurrence, of the usual time: after one long hang the next one is reported too
-_LOOK_INTERVAL_S = 1.0
-_TOLD_MAX = 8  # per poll: a hanging pool of threads is one hang
+_POLL_INTERVAL_S = 1.0
+_REPORTED_MAX = 8  # per poll: a hanging pool of threads is one hang
 
 _Key = tuple[str, int]  # phase, thread; 0 for the phases of Steps
 _WHOLE_STEP = (STEP, 0)
@@ -21,31 +21,31 @@ _WHOLE_STEP = (STEP, 0)
 class StallDetector:
     """Report the phases of one run that are open for long, once each, with step and start. For one thread."""
 
-    def __init__(self, timing: Timing, steps: Steps, say: Callable[..., None]) -> None:
+    def __init__(self, timing: Timing, steps: Steps, emit: Callable[..., None]) -> None:
         self._timing = timing
         self._steps = steps
-        self._say = say
-        self._look_at = 0.0
+        self._append = emit
+        self._next_poll_s = 0.0
         self._open: dict[_Key, tuple[float, float]] = {}  # at the last poll: start and duration
-        self._told: dict[_Key, float] = {}  # start of each reported phase
+        self._reported: dict[_Key, float] = {}  # start of each reported phase
         self._typical_s: dict[str, float] = {}  # of phases that were open at a poll
 
     def poll(self, now: float, step: int | None) -> None:
         """Report stalled phases. now: of perf_counter(). step: the current step, if it is known."""
-        if now < self._look_at:
+        if now < self._next_poll_s:
             return
-        self._look_at = now + _LOOK_INTERVAL_S
+        self._next_poll_s = now + _POLL_INTERVAL_S
         found = self._open_phases()
         for key, (began, took) in self._open.items():
             if found.get(key) != began:
                 self._typical_s[key[0]] = max(took, self._typical_s.get(key[0], 0.0) * _DECAY)
         self._open = {key: (began, now - began) for key, began in found.items()}
-        self._told = {key: began for key, began in self._told.items() if found.get(key) == began}
+        self._reported = {key: began for key, began in self._reported.items() if found.get(key) == began}
         step_began = found.get(_WHOLE_STEP, 0.0)  # a phase that began earlier encloses the whole loop
         is_in_phase = any(key != _WHOLE_STEP and began >= step_began for key, began in found.items())
-        lingering = [key for key in found if self._is_stalled(key) and not (key == _WHOLE_STEP and is_in_phase)]
-        for key in lingering[:_TOLD_MAX]:
-            self._told[key] = found[key]
+        stalled = [key for key in found if self._is_stalled(key) and not (key == _WHOLE_STEP and is_in_phase)]
+        for key in stalled[:_REPORTED_MAX]:
+            self._reported[key] = found[key]
             self._emit(key[0], step, now - found[key])
 
     def _open_phases(self) -> dict[_Key, float]:
@@ -61,7 +61,7 @@ class StallDetector:
 
     def _is_stalled(self, key: _Key) -> bool:
         least = max(STALL_AFTER_S, _TIMES_USUAL * self._typical_s.get(key[0], 0.0))
-        return key not in self._told and self._open[key][1] >= least
+        return key not in self._reported and self._open[key][1] >= least
 
     def _emit(self, name: str, step: int | None, took: float) -> None:
         since = time.time() - took
@@ -71,4 +71,4 @@ class StallDetector:
         else:
             message = f"in phase {name}{'' if step is None else f' of step {step}'} since {clock}"
         body: dict[str, Any] = {"phase": name, "step": step, "since_us": int(since * 1e6)}
-        self._say(EventKind.NOTICE, "phase_open", "info", message, body)
+        self._append(EventKind.NOTICE, "phase_open", "info", message, body)

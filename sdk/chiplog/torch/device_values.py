@@ -208,10 +208,10 @@ class DeviceRing:
 class DeviceValues:
     """The rings of all devices that one run logs from."""
 
-    def __init__(self, later: DeferredEvents, append: Append, complain: Callable[[Diagnostic], None]) -> None:
+    def __init__(self, later: DeferredEvents, append: Append, report_fault: Callable[[Diagnostic], None]) -> None:
         self._deferred = later
         self._append = append
-        self._complain = complain
+        self._report_fault = report_fault
         self._rings: dict[Any, tuple[Backend, DeviceRing | None]] = {}
         self._lock = RLock()
 
@@ -261,7 +261,7 @@ class DeviceValues:
 
     def _lose(self, reason: str, bad: Diagnostic) -> None:
         self._deferred.lose(reason)
-        self._complain(bad)
+        self._report_fault(bad)
 
     def _make(self, torch: Any, device: Any) -> tuple[Backend, DeviceRing | None]:
         with self._lock:

@@ -36,19 +36,19 @@ class Watch:
     """Watch one model until it is deleted, or until `stop`. Keeps neither it nor its graph alive."""
 
     def __init__(
-        self, torch: Any, model: Any, every: int, name: str, attach: Attach, complain: Callable[[Diagnostic], None]
+        self, torch: Any, model: Any, every: int, name: str, attach: Attach, report_fault: Callable[[Diagnostic], None]
     ) -> None:
         self._torch = torch
         self._every = every
         self._name = name
         self._attach = attach
-        self._complain = complain
+        self._report_fault = report_fault
         self._n_steps = 0
         self._optimizer: Callable[[], Any] = lambda: None  # the optimizer whose steps count
         self._others: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers of other models
         self._model = weakref.ref(model)
         self._is_stopped = False
-        self._is_told = False  # whether the omitted parameters were reported
+        self._is_reported = False  # whether the omitted parameters were reported
         _hook_once()
         _watching.append(self)
 
@@ -72,7 +72,7 @@ class Watch:
                 self._measure(optimizer)
         except unless_interrupt(Exception) as error:
             message = f"watch() of {self._name!r:.60} failed: {type(error).__name__} {str(error)[:200]}; it continues"
-            self._complain(Diagnostic("watch_failed", self._name, message))
+            self._report_fault(Diagnostic("watch_failed", self._name, message))
 
     def _owns(self, optimizer: Any) -> bool:
         model = self._model()
@@ -94,9 +94,9 @@ class Watch:
         parameters = dict(model.named_parameters())
         summed = tuple(getattr(torch, dtype) for dtype in _SUMMED)
         left_out = {name: parameter.dtype for name, parameter in parameters.items() if parameter.dtype not in summed}
-        if left_out and not self._is_told:
-            self._is_told = True
-            self._tell(left_out, len(parameters))
+        if left_out and not self._is_reported:
+            self._is_reported = True
+            self._warn(left_out, len(parameters))
         for name, parameter in parameters.items():
             if name in left_out:
                 continue
@@ -121,14 +121,14 @@ class Watch:
         if rows:
             self._attach(numbers, partial(to_metrics, self._name, rows))
 
-    def _tell(self, left_out: Mapping[str, Any], n_parameters: int) -> None:
+    def _warn(self, left_out: Mapping[str, Any], n_parameters: int) -> None:
         name, dtype = next(iter(left_out.items()))
         message = (
             f"watch() of {self._name!r:.60} leaves out {len(left_out)} of {n_parameters} parameters: {name!r:.80} is "
             f"{dtype}, and norms are those of {', '.join(_SUMMED)}"
         )
         for _ in left_out:
-            self._complain(Diagnostic("not_watched", self._name, message))
+            self._report_fault(Diagnostic("not_watched", self._name, message))
 
     def _norms(self, tensors: list[Any]) -> Any:
         """Return the norms in order, as one tensor. Half types are summed in float32: float16 overflows at 65,504."""

@@ -66,7 +66,7 @@ class ArtifactPlace:
     url: str | None
     root: Path
     wait_s: float
-    say_alias: Callable[[str, str, bytes, str, int], None]
+    emit_alias: Callable[[str, str, bytes, str, int], None]
 
 
 class ArtifactValue:

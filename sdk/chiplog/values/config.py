@@ -36,7 +36,7 @@ PER_PROCESS = {"device", "device_id", "device_index", "gpu", "gpu_id", "gpu_ids"
     *("process_index", "local_process_index"),
 }
 
-Complain = Callable[[Diagnostic], None]
+Report = Callable[[Diagnostic], None]
 
 
 def config_entries(value: Any) -> dict[str, Any]:
@@ -107,20 +107,20 @@ def _omegaconf_list(value: Any, to: Any) -> Iterator[Any]:
             yield text
 
 
-def to_plain(name: str, value: Any, complain: Complain) -> Any:
+def to_plain(name: str, value: Any, report_fault: Report) -> Any:
     """Return a value as nested dicts, lists, texts, numbers, booleans and None.
 
     name: for diagnostics, such as `config lr`. An unreadable value becomes a placeholder text, and is reported.
     """
-    return _PlainConverter(name, complain).plain(value)
+    return _PlainConverter(name, report_fault).plain(value)
 
 
 class _PlainConverter:
     """Convert one value."""
 
-    def __init__(self, name: str, complain: Complain) -> None:
+    def __init__(self, name: str, report_fault: Report) -> None:
         self._name = name
-        self._complain = complain
+        self._report_fault = report_fault
         self._budget = VALUES_MAX
         self._ancestors: set[int] = set()  # containers that enclose the current one
 
@@ -229,7 +229,7 @@ class _PlainConverter:
 
     def _placeholder(self, kept: str, what: str) -> str:
         message = f"{self._name} {what}; {f'{kept} is recorded instead, ' if kept else ''}use plain values"
-        self._complain(Diagnostic("not_json", self._name, clean_utf8(message)))
+        self._report_fault(Diagnostic("not_json", self._name, clean_utf8(message)))
         return kept
 
 

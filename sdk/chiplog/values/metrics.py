@@ -64,7 +64,9 @@ class Histogram:
         except unless_interrupt(Exception) as error:  # numpy or a foreign type may raise anything
             values = edges if sequence is None else sequence
             found = (), ()
-            problem = f"no histogram of {type(values).__name__}: {type(error).__name__} {_said(error)}; give it numbers"
+            problem = (
+                f"no histogram of {type(values).__name__}: {type(error).__name__} {_error_text(error)}; give it numbers"
+            )
             problem = clean_utf8(problem)
         for name, value in zip(("edges", "counts", "problem"), (*found, problem), strict=True):
             object.__setattr__(self, name, value)
@@ -163,7 +165,7 @@ def flatten(
             media = _media_of(value)
             converted = convert_value(name, value) if media is None else media
         except unless_interrupt(Exception) as error:  # a foreign type may raise anything
-            why = f"{type(error).__name__} {_said(error)}"
+            why = f"{type(error).__name__} {_error_text(error)}"
             message = f"{name!r:.80} cannot be read: {why}; log a number or short text"
             converted = Diagnostic("unreadable", name, message)
         yield converted if isinstance(converted, Diagnostic) else (name, converted)
@@ -189,7 +191,7 @@ def _entries(data: Mapping[Any, Any], name: str) -> Iterator[tuple[Any, Any]]:
 
 def _unreadable(name: str, error: Exception) -> Diagnostic:
     what = f"the dict {name!r:.80}" if name else "the dict that log() was given"
-    message = f"{what} cannot be read on: {type(error).__name__} {_said(error)}"
+    message = f"{what} cannot be read on: {type(error).__name__} {_error_text(error)}"
     return Diagnostic("unreadable", name, message)
 
 
@@ -200,7 +202,7 @@ def _is_mapping(value: Any) -> bool:
         return False
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     try:
         return clean_utf8(str(error))[:200]
     except unless_interrupt(Exception):  # an exception whose str() raises

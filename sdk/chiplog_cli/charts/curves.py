@@ -137,7 +137,7 @@ class _Series:
 
 def read_panels(client: Client, request: PlotRequest) -> tuple[list[Panel], list[str]]:
     """Return the panels of a plot, and notes about what they leave out. Raises UsageError."""
-    series = [[_look_up(client, request, run, key) for run in request.runs] for key in request.keys]
+    series = [[_find(client, request, run, key) for run in request.runs] for key in request.keys]
     notes = [note for of_key in series for one in of_key for note in one.notes]
     panels: list[Panel] = []
     groups = [[one for of_key in series for one in of_key]] if request.is_together else series
@@ -145,7 +145,7 @@ def read_panels(client: Client, request: PlotRequest) -> tuple[list[Panel], list
         x_title = group[0].x
         still = next((one for one in group if one.only_step is not None), None)
         if still is not None and request.x is None:  # by step it would be a vertical line
-            group = [_look_up(client, request, one.run, one.key, TIME) if one.x == STEP else one for one in group]
+            group = [_find(client, request, one.run, one.key, TIME) if one.x == STEP else one for one in group]
             of = f" of {still.run if len(request.runs) > 1 else still.key}" if len(group) > 1 else ""
             x_title = f"{TIME} (all steps{of} are {still.only_step})"
         names = {one.x for one in group}
@@ -163,7 +163,7 @@ def read_panels(client: Client, request: PlotRequest) -> tuple[list[Panel], list
     return panels, notes
 
 
-def _look_up(client: Client, request: PlotRequest, run: str, key: str, x: str | None = None) -> _Series:
+def _find(client: Client, request: PlotRequest, run: str, key: str, x: str | None = None) -> _Series:
     """Find out which labels logged a key, and over which range of x. Raises UsageError if there is nothing to plot."""
     params: dict[str, Any] = {"run": run, "key": key}
     x = x or request.x or _step_metric(client, params) or STEP

@@ -261,8 +261,8 @@ class ImportBlocks:
         query = f"SELECT p.place, r.* FROM {source} r JOIN places p USING (producer) ORDER BY place"
         names = [name for name, *_ in self._described(query)]
         for row in self._reader.rows(query):
-            said = dict(zip(names, row, strict=True))
-            *parts, head = self._parts_of(said, delivered.get(said["place"], []))
+            described = dict(zip(names, row, strict=True))
+            *parts, head = self._parts_of(described, delivered.get(described["place"], []))
             yield from parts
             heads.append(head)
         yield from heads
@@ -270,52 +270,52 @@ class ImportBlocks:
     def _described(self, query: str) -> list[tuple[Any, ...]]:
         return list(self._reader.rows(f"DESCRIBE {query}"))
 
-    def _parts_of(self, said: dict[str, Any], delivered: list[tuple[int, int]]) -> list[Event]:
+    def _parts_of(self, described: dict[str, Any], delivered: list[tuple[int, int]]) -> list[Event]:
         """Return the IMPORTED events of one producer, that with its identity last.
 
         They have the first seqs that no other event of the import has.
         """
         have = Intervals(delivered)
-        stored = [(range_["first_seq"], range_["last_seq"]) for range_ in said["stored"]]
+        stored = [(range_["first_seq"], range_["last_seq"]) for range_ in described["stored"]]
         free = Intervals(part for first, last in stored for part in have.missing(first, last))
         if not free.total:
-            raise self._error(said, "has no identity")
-        parts = list(self._row_parts(said["producer"]))
-        bodies = _merged([*parts, self._head_of(said)], free.total)
+            raise self._error(described, "has no identity")
+        parts = list(self._row_parts(described["producer"]))
+        bodies = _merged([*parts, self._head_of(described)], free.total)
         own = list(itertools.islice((seq for first, last in free for seq in range(first, last + 1)), len(bodies)))
         for seq in own:
             free.remove(seq, seq)
         flat = [bound for range_ in free for bound in range_]
         size = 2 * max(RANGES_PER_PART, -(-len(free) // len(bodies)))
-        seen_at, ts = _microseconds(said["last_seen_at"]), _microseconds(said["started_at"])
+        seen_at, ts = _microseconds(described["last_seen_at"]), _microseconds(described["started_at"])
         events = []
         for number, (seq, body) in enumerate(zip(own, bodies, strict=True)):
             seqs = flat[number * size : (number + 1) * size]
             payload = encode(EventKind.IMPORTED, ts, {**body, "seqs": seqs, "seen_at": seen_at})
             if len(payload) > PAYLOAD_BYTES_MAX:
-                raise self._error(said, f"has rows of {len(payload)} bytes for one event")
-            events.append((self._uuids[said["place"]], seq, payload))
+                raise self._error(described, f"has rows of {len(payload)} bytes for one event")
+            events.append((self._uuids[described["place"]], seq, payload))
         return events
 
-    def _error(self, said: dict[str, Any], reason: str) -> ExportError:
-        what = f"producers.parquet: producer {said['producer']} {reason}"
+    def _error(self, described: dict[str, Any], reason: str) -> ExportError:
+        what = f"producers.parquet: producer {described['producer']} {reason}"
         return ExportError(f"{self._reader.directory} cannot be imported: {what}; export the run again")
 
-    def _head_of(self, said: dict[str, Any]) -> dict[str, Any]:
+    def _head_of(self, described: dict[str, Any]) -> dict[str, Any]:
         producer = {
-            name: _microseconds(said[name]) if name in _TIMES else said[name]
+            name: _microseconds(described[name]) if name in _TIMES else described[name]
             for name in PRODUCER_FIELDS
-            if said[name] is not None
+            if described[name] is not None
         }
         head: dict[str, Any] = {"producer": producer}
-        if said["label"] is not None and said["role"] != "console":
+        if described["label"] is not None and described["role"] != "console":
             head["run"] = self._run_map()
-        if said["role"] == "console":  # its label is its owner's
+        if described["role"] == "console":  # its label is its owner's
             producer.pop("label", None)
-        if said["owner"]:
-            head["owner"] = self._uuid(said["owner"])
-        if said["lost"]:
-            head["lost"] = [[lost["first_seq"], lost["last_seq"], lost["reason"]] for lost in said["lost"]]
+        if described["owner"]:
+            head["owner"] = self._uuid(described["owner"])
+        if described["lost"]:
+            head["lost"] = [[lost["first_seq"], lost["last_seq"], lost["reason"]] for lost in described["lost"]]
         return head
 
     def _run_map(self) -> dict[str, Any]:
@@ -413,8 +413,8 @@ def _fields_of(kind: EventKind, fields: list[Any]) -> list[Any]:
             return [_STREAMS[stream] if stream in _STREAMS else int(stream), line_no, line]
         case EventKind.DEFINE:
             name, summary, step_metric, hidden = fields
-            said = {"summary": summary, "step_metric": step_metric, "hidden": hidden}
-            given = {field: value for field, value in said.items() if value}
+            described = {"summary": summary, "step_metric": step_metric, "hidden": hidden}
+            given = {field: value for field, value in described.items() if value}
             return [name, given | ({"hidden": hidden == "true"} if hidden else {})]
         case EventKind.CONFIG_HASHES:
             return [int(fields[0]), json.loads(fields[1])]

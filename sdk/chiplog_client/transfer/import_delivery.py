@@ -231,10 +231,10 @@ class _FileSender:
 
     def send(self, digest: bytes, path: Path, file: BufferedReader) -> None:
         """Send one file, and return when the collector has it. Raises DeliveryError."""
-        heard_at, offer_at = time.monotonic(), 0.0
+        last_received_s, offer_at = time.monotonic(), 0.0
         while True:
             now = time.monotonic()
-            if now - heard_at > CONNECT_WAIT_S:
+            if now - last_received_s > CONNECT_WAIT_S:
                 raise DeliveryError(
                     f"{self._destination.address}: no collector takes saved files within {CONNECT_WAIT_S:g} s; "
                     "check that it runs, and that it allows this host's key"
@@ -244,7 +244,7 @@ class _FileSender:
             self._socket.poll(int(_POLL_S * 1000))
             actions = self._protocol.tick(now)
             while self._socket.poll(0):
-                heard_at = now
+                last_received_s = now
                 actions += self._protocol.receive(self._socket.recv_multipart(), now)
             if any(isinstance(action, FileStored) for action in actions):
                 return

@@ -25,13 +25,13 @@ class Agent:
         self.where = where
         self.hop = hop
         self.elsewhere: list[str] = []
-        self.complaints: list[str] = []
+        self.diagnostics: list[str] = []
         self.refused: list[int] = []
         self.supervisor = CollectorSupervisor(
             hop.link,
             where,
             lambda message, now: self.elsewhere.append(message),
-            lambda message, error: self.complaints.append(message),
+            lambda message, error: self.diagnostics.append(message),
             may_start=may_start,
             now=0.0,
         )
@@ -106,7 +106,7 @@ def test_no_report_outlives_the_supervisor(agent: Agent) -> None:
 def test_a_report_that_cannot_be_written_is_a_complaint(where: Paths, hop: Hop) -> None:
     os.rmdir(where.agent)
     agent = Agent(where, hop, may_start=False)
-    assert agent.complaints == ["the state of the link cannot be reported to `chiplog status`"]
+    assert agent.diagnostics == ["the state of the link cannot be reported to `chiplog status`"]
 
 
 def test_refused_events_are_reported_when_they_begin_double_and_end(
@@ -177,7 +177,7 @@ def test_data_of_another_host_is_reported_once_and_no_collector_is_started(
 def test_a_start_that_fails_is_a_complaint_and_is_tried_again(starter: Agent) -> None:
     starter.where.run.write_text("a file in place of the directory")
     starter.supervisor.ensure_running(1.0)
-    assert starter.complaints == ["no collector could be started, and the spool keeps everything"]
+    assert starter.diagnostics == ["no collector could be started, and the spool keeps everything"]
     os.unlink(starter.where.run)
     starter.supervisor.ensure_running(10.0)
     wait_until(lambda: len(starts(starter.where)) == 1, "a collector")
@@ -188,5 +188,5 @@ def test_a_collector_that_is_not_installed_is_a_complaint_and_no_process(
 ) -> None:
     monkeypatch.setattr("chiplog_schemas.process.daemon.COLLECTOR_MODULE", "chiplog_not_installed")
     starter.supervisor.ensure_running(1.0)
-    assert starter.complaints == ["no collector could be started, and the spool keeps everything"]
+    assert starter.diagnostics == ["no collector could be started, and the spool keeps everything"]
     assert starts(starter.where) == []

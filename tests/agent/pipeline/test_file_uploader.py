@@ -51,10 +51,10 @@ class Bench:
         address = f"ipc://{directory}/c.sock"
         self.collector = Collector(self.context, address)
         self.said: list[tuple[str, dict[str, Any]]] = []
-        self.lane = FileUploader(self.context, address, b"s" * 16, {"node": "a"}, self.outbox, self._say)
+        self.lane = FileUploader(self.context, address, b"s" * 16, {"node": "a"}, self.outbox, self._emit)
         self.now = 1_000.0
 
-    def _say(self, kind: str, level: str, message: str, body: dict[str, Any]) -> None:
+    def _emit(self, kind: str, level: str, message: str, body: dict[str, Any]) -> None:
         assert "\n" not in message
         self.said.append((kind, body))
 

@@ -50,9 +50,9 @@ def verdict(
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
-    endings.greet(PRODUCER)
+    endings.on_hello(PRODUCER)
     process.communicate("\n", timeout=WAIT_S)
-    wait_until(lambda: endings.look(42), "the end of the process")
+    wait_until(lambda: endings.poll(42), "the end of the process")
     ts_us, state = endings.resolve(PRODUCER, {"started_at": STARTED_US, "rank": 0, **identity}, 99, finished=finished)
     assert ts_us == 42
     assert "late_us" not in state, "the end was observed"
@@ -217,14 +217,14 @@ def test_ranks_whose_error_files_hang_are_done_without_after_the_first(
     monkeypatch.setattr(os, "open", opens)
     n_threads = threading.active_count()
     for _ in range(16):
-        endings.look(1)
+        endings.poll(1)
         assert of_rank(endings, "/hung/error.json") == VANISHED
     assert len(opened) == 1
     assert threading.active_count() == n_threads + 1
     assert of_rank(endings, path) == VANISHED, "the one reader hangs"
     hung.set()
     wait_until(lambda: threading.active_count() == n_threads, "the end of the reader")
-    endings.look(1)
+    endings.poll(1)
     assert of_rank(endings, path).endswith("ValueError: boom")
 
 
@@ -240,13 +240,13 @@ def test_one_turn_waits_for_slow_error_files_once(
         return open_file(name, *rest, **named)
 
     monkeypatch.setattr(os, "open", opens)
-    endings.look(1)
+    endings.poll(1)
     n_read = sum(of_rank(endings, path) != VANISHED for _ in range(4))
     assert n_read <= 1, "another one would be longer than a turn may wait"
     monkeypatch.undo()
 
     def is_read() -> bool:
-        endings.look(1)
+        endings.poll(1)
         return of_rank(endings, path) != VANISHED
 
     wait_until(is_read, "the file in another turn")
@@ -290,14 +290,14 @@ def test_a_rank_without_its_lock_that_is_not_dead_yet_is_waited_for_until_its_st
     assert endings.is_alive(PRODUCER)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: kernel_lock_holder_pid(tmp_path / PRODUCER.hex() / "lock") == 0, "its lock")
-    assert not endings.look(41)
+    assert not endings.poll(41)
     assert adoption.scan({}) == []
     assert adoption.alive == 1
     monkeypatch.setattr("chiplog_agent.ranks.exit_cause._LEAVING_MAX_S", 0.0)
     assert not endings.exit_status_pending(PRODUCER), "a process that hangs while it exits is not waited for forever"
     monkeypatch.undo()
     may_end()
-    wait_until(lambda: endings.look(42), "its end")
+    wait_until(lambda: endings.poll(42), "its end")
     assert adoption.scan({}) == [PRODUCER]
     ts_us, state = endings.resolve(PRODUCER, {"rank": 0}, 99, finished=False)
     assert (ts_us, state["exit_signal"]) == (42, signal.SIGKILL)

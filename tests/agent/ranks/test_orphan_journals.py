@@ -79,7 +79,7 @@ class Agent:
 
     def adopt(self, synced: dict[bytes, int] | None = None) -> list[bytes]:
         """Scan once, read everything, sync; return the adopted producers."""
-        self.endings.look(5)
+        self.endings.poll(5)
         found = self.adoption.scan(synced or {})
         while self.adoption.is_busy:
             self.adoption.drain_into(self.core, 1.0, 5)
@@ -404,7 +404,7 @@ def test_a_journal_without_a_lock_is_adopted_although_its_process_was_gone_befor
     agent = Agent(journals)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    agent.endings.greet(b"\1" * 16, gone.pid)  # the agent read the PID a moment before the process ended
+    agent.endings.on_hello(b"\1" * 16, gone.pid)  # the agent read the PID a moment before the process ended
     assert agent.adopt() == [], "a living rank makes its lock again within a second"
     monkeypatch.setattr("chiplog_agent.ranks.orphan_journals._LOCKLESS_S", 0.0)
     assert agent.adopt() == [b"\1" * 16]
@@ -417,7 +417,7 @@ def test_a_late_word_of_a_dead_rank_does_not_cost_the_lock_of_its_journal(journa
     agent = Agent(journals)
 
     def is_held() -> bool:
-        agent.adoption.greet(b"\1" * 16)
+        agent.adoption.on_hello(b"\1" * 16)
         return subprocess.run([sys.executable, "-c", LOCKS, str(journal / LOCK_NAME)], timeout=WAIT_S).returncode == 9
 
     assert agent.adoption.scan({}) == [b"\1" * 16]

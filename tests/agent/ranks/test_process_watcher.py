@@ -17,11 +17,11 @@ def test_the_end_of_a_killed_process_gets_a_time() -> None:
     deaths = ProcessWatcher()
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     deaths.watch(b"p" * 16, process.pid)
-    assert not deaths.look(1)
+    assert not deaths.poll(1)
     assert deaths.exit_of(b"p" * 16) is None
     process.kill()
     wait_until(lambda: select.select([deaths], [], [], 0)[0], "the descriptor that reports all of them")
-    assert deaths.look(42)
+    assert deaths.poll(42)
     process.wait()
     assert deaths.exit_of(b"p" * 16) == ProcessExit(42, signal.SIGKILL, "/proc/PID/stat")
     deaths.forget(b"p" * 16)
@@ -52,7 +52,7 @@ def test_the_status_of_a_process_is_known_before_and_after_its_parent_waited_for
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     if is_reaped:
         process.wait()
-    assert deaths.look(42)
+    assert deaths.poll(42)
     death = deaths.exit_of(b"p" * 16)
     assert death is not None
     assert (death.exit_code, death.exit_signal) == (code, number)
@@ -64,7 +64,7 @@ def test_what_is_no_pid_of_a_living_process_is_left_to_the_lock() -> None:
     deaths = ProcessWatcher()
     for pid in (-1, 0, 1 << 40, (1 << 31) - 1):
         deaths.watch(b"p" * 16, pid)
-    assert not deaths.look(1)
+    assert not deaths.poll(1)
 
 
 @proves("one-descriptor-per-process", "a process costs an agent one descriptor", value="None")
@@ -100,9 +100,9 @@ def test_all_producers_of_a_process_end_with_it_and_later_ones_are_of_another() 
     process.stdin.close()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # not reaped: its PID is still its own
     deaths.watch(late, process.pid)
-    assert deaths.look(42)
+    assert deaths.poll(42)
     assert [death.ts_us for death in map(deaths.exit_of, (one, other, late)) if death] == [42] * 3
-    assert not deaths.look(43)
+    assert not deaths.poll(43)
     process.wait()
     for producer in (one, other, late):
         deaths.forget(producer)

@@ -155,10 +155,10 @@ def test_a_disk_that_refuses_to_show_what_is_old_costs_nothing_else(index: Index
             turns.append(1.0)
             raise duckdb.IOException("IO Error: Could not read file: Input/output error")
 
-    chores = daemon._Chores(follower, ChangeQueue(), Refusing(), place)  # type: ignore[arg-type]
+    maintenance = daemon._Maintenance(follower, ChangeQueue(), Refusing(), place)  # type: ignore[arg-type]
     for _ in range(3):
-        chores.after_step(False)
-    chores.close()
+        maintenance.after_step(False)
+    maintenance.close()
     follower.database.close()
     assert len(turns) == 1, "it is tried again later"
     assert "old data cannot be looked for: IO Error" in caplog.text

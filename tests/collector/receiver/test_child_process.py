@@ -40,19 +40,19 @@ def test_a_process_that_ended_is_started_again_after_a_wait_that_grows(
     started.script = "exit 3"
     now = 1.0
     for n, wait_s in enumerate((FIRST_S, 2 * FIRST_S), 1):
-        started.child.mind(now)
+        started.child.tick(now)
         process = started.processes[n - 1]
         wait_until(lambda process=process: process.poll() is not None, "its end")
-        started.child.mind(now)
+        started.child.tick(now)
         assert started.child.ended_with == 3
         assert f"the cat ended with exit status 3; starting it again in {wait_s:.1f} s" in caplog.text
-        started.child.mind(now + 0.9 * wait_s)
+        started.child.tick(now + 0.9 * wait_s)
         assert len(started.processes) == n
         now += wait_s
 
 
 def test_a_process_ends_with_its_standard_input(started: Started) -> None:
-    started.child.mind(1.0)
+    started.child.tick(1.0)
     started.child.stop()
     [process] = started.processes
     assert process.returncode == 0
@@ -61,7 +61,7 @@ def test_a_process_ends_with_its_standard_input(started: Started) -> None:
 
 def test_a_process_that_does_not_end_by_itself_is_terminated(started: Started) -> None:
     started.script = "exec sleep 600"
-    started.child.mind(1.0)
+    started.child.tick(1.0)
     started.child.stop()
     [process] = started.processes
     assert process.returncode == -15
@@ -71,10 +71,10 @@ def test_a_refused_start_is_logged_once_and_tried_again(started: Started, caplog
     caplog.set_level(logging.INFO)
     started.script = None
     for now in (1.0, 10.0, 20.0):
-        started.child.mind(now)
+        started.child.tick(now)
     said = "the cat cannot be started: no more processes; trying again, events are still received"
     assert caplog.text.count(said) == 1
     started.script = "cat"
-    started.child.mind(30.0)
+    started.child.tick(30.0)
     assert len(started.processes) == 1
     assert caplog.text.count("the cat could be started again") == 1

@@ -47,29 +47,29 @@ def index_of(place: Paths, queries: Sequence[str], monkeypatch: pytest.MonkeyPat
 
 @proves("lag-starts-index", "a log that grows starts the index of an embedded collector", value="False")
 def test_the_index_of_an_embedded_collector_starts_when_the_log_has_grown(noted: Noted, place: Paths) -> None:
-    noted.index.mind(1.0, LOG_BYTES + _LAG_BYTES - 1)
+    noted.index.tick(1.0, LOG_BYTES + _LAG_BYTES - 1)
     assert not noted.started
     assert noted.index.listener is not None
-    noted.index.mind(2.0, LOG_BYTES + _LAG_BYTES)
+    noted.index.tick(2.0, LOG_BYTES + _LAG_BYTES)
     assert noted.started == [2.0]
     assert not ipc_path(place.query_address).exists(), "the index binds it"
 
 
 def test_an_index_with_further_addresses_is_started_at_once(place: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     found = index_of(place, [place.query_address, "tcp://127.0.0.1:4101"], monkeypatch)
-    found.index.mind(1.0)
+    found.index.tick(1.0)
     assert found.started == [1.0]
     found.index.close()
 
 
 def test_a_removed_socket_for_queries_is_restored(noted: Noted, place: Paths) -> None:
     path = ipc_path(place.query_address)
-    noted.index.mind(1.0, LOG_BYTES)
+    noted.index.tick(1.0, LOG_BYTES)
     path.unlink()
-    noted.index.mind(1.0 + FILES_LOOK_S, LOG_BYTES)
+    noted.index.tick(1.0 + FILES_LOOK_S, LOG_BYTES)
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
-        noted.index.mind(2.0 + FILES_LOOK_S, LOG_BYTES)
+        noted.index.tick(2.0 + FILES_LOOK_S, LOG_BYTES)
     assert len(noted.started) == 1
 
 
@@ -77,5 +77,5 @@ def test_the_index_is_started_at_once_if_its_socket_cannot_be_bound(noted: Noted
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(ipc_path(place.query_address)))
         other.listen()
-        noted.index.mind(1.0, LOG_BYTES)
+        noted.index.tick(1.0, LOG_BYTES)
     assert noted.started == [1.0], "it waits for the address, as after a restart"

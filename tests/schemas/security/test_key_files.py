@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.security.key_files import (
-    LOOK_INTERVAL_S,
+    POLL_INTERVAL_S,
     AllowList,
     KeyPair,
     Keys,
@@ -157,12 +157,12 @@ def test_the_list_follows_its_directory(keys: Keys) -> None:
     assert allowed.find(pair.public, now) is None
     permit = permit_of(pair, "node1")
     path = write_permit(keys.allowed, permit)
-    assert allowed.find(pair.public, now + LOOK_INTERVAL_S / 2) is None
-    assert allowed.find(pair.public, now := now + LOOK_INTERVAL_S) == permit
+    assert allowed.find(pair.public, now + POLL_INTERVAL_S / 2) is None
+    assert allowed.find(pair.public, now := now + POLL_INTERVAL_S) == permit
     write_permit(keys.allowed, changed := permit_of(pair, "node2", roles=("agent", "reader")))
-    assert allowed.find(pair.public, now := now + LOOK_INTERVAL_S) == changed
+    assert allowed.find(pair.public, now := now + POLL_INTERVAL_S) == changed
     path.unlink()
-    assert allowed.find(pair.public, now + LOOK_INTERVAL_S) is None
+    assert allowed.find(pair.public, now + POLL_INTERVAL_S) is None
     assert allowed.name_of(pair.public) == "node1"
 
 
@@ -179,7 +179,7 @@ def test_a_bad_file_costs_itself_and_is_said_once(keys: Keys, caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         for look in range(5):
             os.utime(keys.allowed / "bad.pub", ns=(look, look))
-            found = allowed.find(pair.public, look * LOOK_INTERVAL_S)
+            found = allowed.find(pair.public, look * POLL_INTERVAL_S)
             assert found is not None and found.nodes == ("node1",)
     assert len(caplog.records) == 4
     assert all("skipped" in record.getMessage() for record in caplog.records)

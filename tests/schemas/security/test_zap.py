@@ -78,7 +78,7 @@ class Site:
         while self.door.socket.poll(0):
             received = self.door.receive(time.monotonic())
             if received is not None:
-                permit = received.visitor.permit
+                permit = received.client.permit
                 taken.append((received.frames, permit))
                 session = messages.parse(received.frames).session
                 self.door.reply(Reply(received.routing, messages.welcome(session, 7, 1), permit), time.monotonic())
@@ -213,7 +213,7 @@ def test_a_message_without_a_key_counts_only_from_a_unix_socket(site: Site) -> N
     client.socket.send_multipart(HELLO)
     with contextlib.closing(plain):
         assert plain.poll(WAIT_MS)
-        assert receive(plain, site.gate, "ingest", time.monotonic()).visitor.is_refused
+        assert receive(plain, site.gate, "ingest", time.monotonic()).client.is_refused
 
 
 @proves("each-message-checked", "every message is checked against the list", condition=True)

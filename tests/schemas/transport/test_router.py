@@ -73,7 +73,7 @@ def test_a_socket_whose_file_was_removed_takes_peers_again_and_keeps_those_it_ha
     before = knock(f"ipc://{path}")
     assert is_answered(door, before)
     path.unlink()
-    door.mind_files()
+    door.check_files()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     after = knock(f"ipc://{path}")
     assert is_answered(door, after)

@@ -700,7 +700,7 @@ def test_a_collector_that_is_still_starting_is_waited_for(where):
 
 def test_a_file_that_somebody_else_writes_is_waited_for_and_then_named(where, monkeypatch):
     monkeypatch.setattr(client_module, "CONNECT_WAIT_S", 0.1)
-    monkeypatch.setattr(client_module, "LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(client_module, "POLL_AGAIN_S", 0.05)
     code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print(1, flush=True); sys.stdin.readline()"
     holder = subprocess.Popen([sys.executable, "-c", code, where.index], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdin and holder.stdout and holder.stdout.readline()

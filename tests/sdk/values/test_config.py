@@ -23,9 +23,9 @@ from chiplog.values.config import HASHES_MAX, TEXT_CHARS_MAX, Fingerprints, conf
 
 def plain(value: Any) -> Any:
     """Return a value made plain, which must cost no complaint and be JSON."""
-    complaints: list[Diagnostic] = []
-    made = to_plain("config x", value, complaints.append)
-    assert complaints == []
+    diagnostics: list[Diagnostic] = []
+    made = to_plain("config x", value, diagnostics.append)
+    assert diagnostics == []
     json.dumps(made)
     return made
 
@@ -238,8 +238,8 @@ def test_a_later_word_on_a_key_replaces_the_earlier() -> None:
 
 
 def test_a_long_text_is_cut_with_a_word() -> None:
-    complaints: list[Diagnostic] = []
-    text = to_plain("config x", "t" * (TEXT_CHARS_MAX + 1), complaints.append)
+    diagnostics: list[Diagnostic] = []
+    text = to_plain("config x", "t" * (TEXT_CHARS_MAX + 1), diagnostics.append)
     assert len(text) == TEXT_CHARS_MAX
     assert text.endswith(f"… ({TEXT_CHARS_MAX + 1} characters)")
-    assert [bad.kind for bad in complaints] == ["not_json"]
+    assert [bad.kind for bad in diagnostics] == ["not_json"]

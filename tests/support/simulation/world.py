@@ -314,7 +314,7 @@ class Door:
 
     def receive(self, now: float) -> Any:
         routing, *frames = self.socket.recv_multipart()
-        return SimpleNamespace(routing=routing, frames=frames, visitor=SimpleNamespace(permit=None), peer_pid=None)
+        return SimpleNamespace(routing=routing, frames=frames, client=SimpleNamespace(permit=None), peer_pid=None)
 
     def reply(self, reply: Any, now: float) -> None:
         self.socket.send_multipart([reply.routing, *reply.frames])
@@ -383,7 +383,7 @@ class Node:
             self.agent = agent_daemon.AgentDaemon(settings, None)  # type: ignore[arg-type]
         except (OSError, Killed):
             return  # the caller that starts agents tries again
-        self.agent._mind_files = lambda *more: None  # type: ignore[method-assign]
+        self.agent._check_files = lambda *more: None  # type: ignore[method-assign]
 
     def kill_agent(self) -> None:
         if self.agent is not None:
@@ -400,7 +400,7 @@ class Node:
         self.world.network.deliver(self.address)
         try:  # the body of AgentDaemon.run's loop
             agent._take_messages(now)
-            agent._look_for_journals(now)
+            agent._poll_journals(now)
             agent._flush(now)
             agent._link.poll(now)
             self.world.n_full += agent._spool.is_full
@@ -584,7 +584,7 @@ class World:
         except (OSError, Killed):
             self.network.routers.pop("collector", None)
         else:
-            self.collector._mind_files = lambda *more: None  # type: ignore[method-assign]
+            self.collector._check_files = lambda *more: None  # type: ignore[method-assign]
 
     def kill_collector(self) -> None:
         self.collector = None

@@ -114,10 +114,10 @@ class NodeAuthorization:
 
     def _record(self, speaker: RestrictedSender, uuid: bytes, number: int, node: str) -> None:
         """Add one row per producer and sender, however often the sender tries."""
-        told = self._state.refused.setdefault(speaker.nodes, set())
-        if (uuid, speaker.sender) in told or len(told) >= REFUSALS_PER_KEY_MAX:  # safeguard: refusal-is-one-row
+        reported = self._state.refused.setdefault(speaker.nodes, set())
+        if (uuid, speaker.sender) in reported or len(reported) >= REFUSALS_PER_KEY_MAX:  # safeguard: refusal-is-one-row
             return
-        told.add((uuid, speaker.sender))
+        reported.add((uuid, speaker.sender))
         names = ", ".join(speaker.nodes) or "no node"
         run_id, label = self._run_of(uuid)
         message = (
@@ -140,8 +140,8 @@ class NodeAuthorization:
         producer = self._state.producers.get(uuid)
         if producer is not None and producer.run is not None:
             return self._state.runs_by_number[producer.run].run_id, producer.label
-        said = self._identities.get(uuid, {})
-        run_id, label = said.get("run_id"), said.get("label")
+        described = self._identities.get(uuid, {})
+        run_id, label = described.get("run_id"), described.get("label")
         return run_id and clean(run_id)[:NAME_CHARS_MAX], label and clean(label)[:NAME_CHARS_MAX]
 
 

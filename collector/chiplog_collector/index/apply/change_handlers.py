@@ -40,19 +40,19 @@ class Changes:
         """
         match change.action:
             case Action.DELETE:
-                said = self._delete(change.body, number)
+                applied = self._delete(change.body, number)
             case Action.RESTORE:
-                said = self._restore(change.body)
+                applied = self._restore(change.body)
             case Action.EDIT:
-                said = self._edit(change.body)
+                applied = self._edit(change.body)
             case Action.SAVE_VIEW:
-                said = self._save_view(change.body)
+                applied = self._save_view(change.body)
             case Action.TRIM_SYSTEM:
-                said = self._trim_system(change.body, number)
+                applied = self._trim_system(change.body, number)
             case Action.ROLL_UP:
-                said = self._roll_up(change.body)
+                applied = self._roll_up(change.body)
         self._state.managed.add(change.id)
-        message, body = said
+        message, body = applied
         row = (number, change.id, change.action.value, body.get("until", 0), body.get("every", 0))
         self._context.batch.add("changes", row)
         if (kind := CHANGE_EVENTS.get(change.action)) is not None:

@@ -15,15 +15,15 @@ _HASH_CHARS_MAX = 64
 
 def definition_of(name: Any, definition: Any) -> tuple[str, str, str, str]:
     """Return (name, summary, step metric, true or false for hidden) of a DEFINE event; empty if not given."""
-    said = select_typed(definition, DEFINITION_FIELDS)
-    summary = said.get("summary", "")
+    fields = select_typed(definition, DEFINITION_FIELDS)
+    summary = fields.get("summary", "")
     if summary and summary not in SUMMARIES:
         raise ValueError(f"summary {short_repr(summary)} must be one of {', '.join(SUMMARIES)}")
     pattern = text_of(name)
     if not 0 < len(pattern) <= _NAME_CHARS_MAX:
         raise ValueError(f"name of {len(pattern)} characters, the limit is 1 to {_NAME_CHARS_MAX}")
-    hidden = {True: "true", False: "false", None: ""}[said.get("hidden")]
-    return pattern, summary, clean(said.get("step_metric", ""))[:_NAME_CHARS_MAX], hidden
+    hidden = {True: "true", False: "false", None: ""}[fields.get("hidden")]
+    return pattern, summary, clean(fields.get("step_metric", ""))[:_NAME_CHARS_MAX], hidden
 
 
 def hashes_of(hashes: Any) -> str:

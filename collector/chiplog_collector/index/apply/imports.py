@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chiplog_collector.index.apply.apply_context import REASON_CHARS_MAX, ApplyContext
-from chiplog_collector.index.apply.label_checks import TOLD_MAX
+from chiplog_collector.index.apply.label_checks import REPORTED_MAX
 from chiplog_collector.index.apply.ledger import CLOCK_US_MAX, Ledger
 from chiplog_collector.index.apply.registry import (
     CONSOLE,
@@ -77,40 +77,42 @@ class RunImporter:
 
     def _enter(self, producer: Producer, part: ImportedPart) -> None:
         """Enter who a producer is, and its run if it has one."""
-        said = part.producer or {}
+        described = part.producer or {}
         before = {
             name: getattr(producer, name) for name in ("launch", "restart", "boot", "uptime_us", "node", "agent_node")
         }
         for name in before:
-            if name in said:  # attempts are counted, and nodes compared, when it enters its run
-                setattr(producer, name, said[name])
+            if name in described:  # attempts are counted, and nodes compared, when it enters its run
+                setattr(producer, name, described[name])
         if part.run is not None:
             try:
-                run = self._registry.enter_imported(producer, part.run["run_id"], said["label"])
+                run = self._registry.enter_imported(producer, part.run["run_id"], described["label"])
             except ValueError:
                 for name, value in before.items():
                     setattr(producer, name, value)
                 raise
             self._describe(run, part.run)
             is_same = run.primary_label == part.run.get("primary_label")
-            said["is_primary"] = said.get("is_primary", False) and run.primary_label == said["label"]
-            said["is_coauthor"] = said.get("is_coauthor", False) and is_same
-        for name, value in said.items():
+            described["is_primary"] = described.get("is_primary", False) and run.primary_label == described["label"]
+            described["is_coauthor"] = described.get("is_coauthor", False) and is_same
+        for name, value in described.items():
             if name != "label":
                 setattr(producer, name, value)
         if part.owner is not None and producer.role == CONSOLE and part.owner not in self._context.state.deleted:
             self._context.state.set_owner(producer, self._context.producer(part.owner))
         self._context.batch.producers.add(producer.producer)
 
-    def _describe(self, run: Run, said: dict[str, Any]) -> None:
+    def _describe(self, run: Run, described: dict[str, Any]) -> None:
         """Fill the fields of a run that are unknown here."""
         for name, column in RUN_COLUMNS.items():
-            if name in said and not getattr(run, column) and column not in run.edited:
-                setattr(run, column, said[name])
+            if name in described and not getattr(run, column) and column not in run.edited:
+                setattr(run, column, described[name])
         if run.primary_label is None:
-            run.primary_label, run.primary_launch = said.get("primary_label"), said.get("primary_launch")
-            run.primary_restart = said.get("primary_restart", 0)
-        run.told += [what for what in said.get("told", []) if what not in run.told][: max(0, TOLD_MAX - len(run.told))]
+            run.primary_label, run.primary_launch = described.get("primary_label"), described.get("primary_launch")
+            run.primary_restart = described.get("primary_restart", 0)
+        run.told += [what for what in described.get("told", []) if what not in run.told][
+            : max(0, REPORTED_MAX - len(run.told))
+        ]
         self._context.batch.runs.add(run.run)
 
 
@@ -134,28 +136,28 @@ def parse_part(body: Any) -> ImportedPart:
 
 
 def _producer_of(given: Any) -> dict[str, Any]:
-    said, _ = plain_fields(select_typed(given, PRODUCER_FIELDS))
-    if not said.get("role"):
+    described, _ = plain_fields(select_typed(given, PRODUCER_FIELDS))
+    if not described.get("role"):
         raise ValueError("a producer has no role")
-    if said.get("state", "running") not in STATES:
-        raise ValueError(f"state {said['state']!r:.40} must be one of {', '.join(STATES)}")
+    if described.get("state", "running") not in STATES:
+        raise ValueError(f"state {described['state']!r:.40} must be one of {', '.join(STATES)}")
     for name in _INT32_FIELDS:
-        if name in said and int32_of(said[name]) is None:
-            del said[name]
-    if not 0 <= said.get("produced", 0) < SEQ_END:
-        del said["produced"]
-    if abs(said.get("clock_us", 0)) >= CLOCK_US_MAX:
-        del said["clock_us"]
-    said["late_us"] = min(max(0, said.get("late_us", 0)), LATE_US_MAX)
-    cause = end_cause(said.pop("cause", None))
-    return said if cause is None else {**said, "cause": cause.value}
+        if name in described and int32_of(described[name]) is None:
+            del described[name]
+    if not 0 <= described.get("produced", 0) < SEQ_END:
+        del described["produced"]
+    if abs(described.get("clock_us", 0)) >= CLOCK_US_MAX:
+        del described["clock_us"]
+    described["late_us"] = min(max(0, described.get("late_us", 0)), LATE_US_MAX)
+    cause = end_cause(described.pop("cause", None))
+    return described if cause is None else {**described, "cause": cause.value}
 
 
 def _run_of(given: Any) -> dict[str, Any]:
-    said, _ = plain_fields(select_typed(given, RUN_FIELDS))
-    if not said.get("run_id"):
+    described, _ = plain_fields(select_typed(given, RUN_FIELDS))
+    if not described.get("run_id"):
         raise ValueError("a run has no ID")
-    return said
+    return described
 
 
 def _rows_of(body: dict[str, Any], name: str, *checks: Callable[[Any], Any]) -> Rows:

@@ -13,7 +13,7 @@ from chiplog_schemas.model.block_decoder import Block
 # How much later than the start of the next process an event must be, to prove that both ran at the same time. On one
 # node a clock may be stepped between a death and the next start; clocks of two nodes differ.
 _SAME_CLOCK_US, _CLOCKS_APART_US = 1_000_000, 60_000_000
-TOLD_MAX = 1_000  # of one run; a peer can invent labels
+REPORTED_MAX = 1_000  # of one run; a peer can invent labels
 
 
 class LabelChecks:
@@ -37,15 +37,15 @@ class LabelChecks:
         started = producer.started_at
         if started is None:
             return
-        younger = [mate for mate in mates if mate is not producer and (mate.started_at or started) > started]
+        younger = [peer for peer in mates if peer is not producer and (peer.started_at or started) > started]
         run = self._state.runs_by_number[producer.run or 0]
         if not younger or self._was_emitted(run, f"label_twice:{producer.label}"):
             return
         seq, ts = _last_of(block, index)
-        for mate in younger:
-            apart = _SAME_CLOCK_US if mate.node == producer.node else _CLOCKS_APART_US
-            if (mate.started_at or 0) + apart < ts:
-                self._emit_label_twice(run, producer, mate, seq, ts)
+        for peer in younger:
+            apart = _SAME_CLOCK_US if peer.node == producer.node else _CLOCKS_APART_US
+            if (peer.started_at or 0) + apart < ts:
+                self._emit_label_twice(run, producer, peer, seq, ts)
                 return
 
     def _emit_label_twice(self, run: Run, older: Producer, younger: Producer, seq: int, ts: int) -> None:
@@ -55,7 +55,7 @@ class LabelChecks:
         )
         both = [{"pid": one.pid, "node": one.node, "attempt": one.attempt} for one in (older, younger)]
         self._context.emit_event(older, seq, ts, "label_twice", "warning", message, {"processes": both})
-        self._tell(run, f"label_twice:{older.label}")
+        self._report(run, f"label_twice:{older.label}")
 
     def check_run_end(self, producer: Producer, seq: int, ts: int) -> None:
         """Report, once all labels of a run have ended, that it has a rank 0 and that no label claimed to be primary."""
@@ -63,18 +63,18 @@ class LabelChecks:
         if run is None or run.primary_label is not None or self._was_emitted(run, "no_primary"):
             return
         members = self._state.members[run.run].values()
-        if all(mate.state is not None for mate in members) and any(mate.rank == 0 for mate in members):
+        if all(peer.state is not None for peer in members) and any(peer.rank == 0 for peer in members):
             message = (
                 f"no label of run {run.run_id} is its primary: the run has no config, and its state is the worst "
                 "of all labels; leave primary= and CHIPLOG_PRIMARY to rank 0, or set them on one rank"
             )
             self._context.emit_event(producer, seq, ts, "no_primary", "warning", message, {})
-            self._tell(run, "no_primary")
+            self._report(run, "no_primary")
 
     def _was_emitted(self, run: Run, what: str) -> bool:
-        return what in run.told or len(run.told) >= TOLD_MAX
+        return what in run.told or len(run.told) >= REPORTED_MAX
 
-    def _tell(self, run: Run, what: str) -> None:
+    def _report(self, run: Run, what: str) -> None:
         run.told.append(what)
         self._context.batch.runs.add(run.run)
 

@@ -34,11 +34,11 @@ def prune_block(
         block = decode_block(payload)
     except BlockError:
         return None
-    doomed = np.array([uuid in deleted for uuid, _ in block.producers], dtype=np.bool_)
-    masks = [_kept_rows(group, doomed, samples_until) for group in block.groups]
+    expired = np.array([uuid in deleted for uuid, _ in block.producers], dtype=np.bool_)
+    masks = [_kept_rows(group, expired, samples_until) for group in block.groups]
     if all(mask.all() for mask in masks):
         return None
-    return _selected(block, masks, doomed)
+    return _selected(block, masks, expired)
 
 
 def _may_have_removed(payload: bytes | memoryview, deleted: frozenset[bytes], samples_until: int | None) -> bool:
@@ -55,10 +55,10 @@ def _may_have_removed(payload: bytes | memoryview, deleted: frozenset[bytes], sa
         return False
 
 
-def _kept_rows(group: Group, doomed: NDArray[np.bool_], samples_until: int | None) -> NDArray[np.bool_]:
+def _kept_rows(group: Group, expired: NDArray[np.bool_], samples_until: int | None) -> NDArray[np.bool_]:
     kept = np.ones(len(group.seq), dtype=np.bool_)
     if group.kind not in _DECIDING:
-        kept &= ~doomed[group.producer]
+        kept &= ~expired[group.producer]
     if group.kind == OPAQUE:  # safeguard: imported-identity-stays
         kept |= np.array([_is_deciding(payload) for payload in group.columns["payload"]], dtype=np.bool_)
     if group.kind == EventKind.SYSTEM and samples_until is not None:
@@ -77,13 +77,13 @@ def _is_deciding(payload: object) -> bool:
     return event[0] == EventKind.IMPORTED and len(event) > 2 and bool(identity_of_import(event[2]))
 
 
-def _selected(block: Block, masks: list[NDArray[np.bool_]], doomed: NDArray[np.bool_]) -> bytes:
+def _selected(block: Block, masks: list[NDArray[np.bool_]], expired: NDArray[np.bool_]) -> bytes:
     """Return the block of the kept rows. Its producers' ranges are those of the kept rows.
 
     Producers that the block only names, to number them in this order, stay.
     """
     groups = [_rows_of(group, mask) for group, mask in zip(block.groups, masks, strict=True) if mask.any()]
-    named = [n for n, (_, ranges) in enumerate(block.producers) if not ranges and not doomed[n]]
+    named = [n for n, (_, ranges) in enumerate(block.producers) if not ranges and not expired[n]]
     if not groups and not named:
         return b""
     owners = np.concatenate([np.zeros(0, dtype=np.uint32), *(group.producer for group in groups)])

@@ -48,7 +48,7 @@ def lenient(method: _Method) -> _Method:
         try:
             return method(self, *given, **named)
         except Exception as error:
-            self._tell(method.__name__, error)
+            self._warn(method.__name__, error)
             return None
 
     return call  # type: ignore[return-value]  # of the same arguments

@@ -191,7 +191,7 @@ class ChiplogStore(LoggedModels):
         experiment_id = str(experiment_id or "0")
         given: dict[str, str | None] = {tag.key: str(tag.value) for tag in tags or ()}
         if run_name and given.get(MLFLOW_RUN_NAME, run_name) != run_name:
-            self._tell("start_run", invalid(f"run_name={run_name!r} and the tag {MLFLOW_RUN_NAME} differ"))
+            self._warn("start_run", invalid(f"run_name={run_name!r} and the tag {MLFLOW_RUN_NAME} differ"))
         name = run_name or given.get(MLFLOW_RUN_NAME)
         record = self._runs.create(experiment_id, self._experiments.name_of(experiment_id), name)
         known = self._experiments.find(experiment_id)
@@ -242,7 +242,7 @@ class ChiplogStore(LoggedModels):
         try:
             record = self._update(run_id, status, end_time, run_name)
         except Exception as error:
-            self._tell("update_run_info", error)
+            self._warn("update_run_info", error)
             record = self._runs.find(run_id) or self._runs.expect(run_id, "0")
         return self._to_run(record).info
 
@@ -335,7 +335,7 @@ class ChiplogStore(LoggedModels):
                     _validate_metric(key, value, time_ms, step)
                     step, time_ms, value = int(step), int(time_ms), float(value)
                 except Exception as error:
-                    self._tell("log_metric", error)
+                    self._warn("log_metric", error)
                     continue
                 if len(self._valid_keys) < _KEYS_MAX:
                     self._valid_keys.add(key)
@@ -365,7 +365,9 @@ class ChiplogStore(LoggedModels):
                 raise MlflowException(line, INVALID_PARAMETER_VALUE)
             if record.inner is not None:
                 message = f"param {param.key!r:.80} is {before!r:.80} already; {param.value!r:.80} is not recorded"
-                record.inner._complain(Diagnostic("param_changed", param.key, f"{message}: log it under another name"))
+                record.inner._report_fault(
+                    Diagnostic("param_changed", param.key, f"{message}: log it under another name")
+                )
 
     def _set_valid_tag(self, record: RunRecord, tag: RunTag) -> None:
         self._set_tags(record, {tag.key: tag.value})
@@ -459,9 +461,9 @@ class ChiplogStore(LoggedModels):
         try:
             call(item)
         except Exception as error:
-            self._tell(name, error)
+            self._warn(name, error)
 
-    def _tell(self, name: str, error: Exception) -> None:
+    def _warn(self, name: str, error: Exception) -> None:
         """Write one line, or raise MLflow's error with ?strict=1."""
         if is_interrupt(error) or (self._address.is_strict and isinstance(error, MlflowException)):
             raise error

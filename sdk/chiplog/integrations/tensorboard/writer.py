@@ -99,7 +99,7 @@ class SummaryWriter:
             except OSError as error:
                 raise_interrupt(error)
                 message = f"the log_dir {self.log_dir!r:.200} cannot be created: {error_line(error)}; values are logged"
-                self._run.open()._complain(Diagnostic("log_dir", self.log_dir, message))
+                self._run.open()._report_fault(Diagnostic("log_dir", self.log_dir, message))
 
     @property
     def logdir(self) -> str:
@@ -173,12 +173,12 @@ class SummaryWriter:
             raise_interrupt(error)
             tag = short_repr(given[0] if given else named.get("tag"))
             message = f"{method}({tag}, …) is not recorded: {error_line(error)}; check its arguments"
-            run._complain(Diagnostic("bad_argument", f"{method} {tag}", message))
+            run._report_fault(Diagnostic("bad_argument", f"{method} {tag}", message))
 
     def _note_unrecorded(self, method: str) -> None:
         if self._is_recording:
             message = f"{method}() has no effect here; use TensorBoard's SummaryWriter beside sync() for it"
-            self._run.open()._complain(Diagnostic(NOT_RECORDED, method, message))
+            self._run.open()._report_fault(Diagnostic(NOT_RECORDED, method, message))
 
 
 _writers: "WeakSet[SummaryWriter]" = WeakSet()  # that are not closed

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from chiplog.artifacts.artifact import Artifact
 from chiplog.integrations.adapter.module_aliases import add_modules
 from chiplog.integrations.wandb.charts import plot_table, visualize
-from chiplog.integrations.wandb.errors import CommError, Error, UsageError, harmless, tell, write_line
+from chiplog.integrations.wandb.errors import CommError, Error, UsageError, harmless, warn, write_line
 from chiplog.integrations.wandb.mirror import mirror
 from chiplog.integrations.wandb.names import MEDIA, AlertLevel, lookup, module_names
 from chiplog.integrations.wandb.settings import Settings
@@ -94,7 +94,7 @@ def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = 
     """Log to the current run; see `Run.log`. Without a run it does nothing, with one line."""
     found = current()
     if found is None:
-        tell("wandb.log() without a run records nothing; call wandb.init() first")
+        warn("wandb.log() without a run records nothing; call wandb.init() first")
     else:
         found.log(data, step, commit, sync)
 
@@ -166,7 +166,7 @@ def _call(name: str) -> Any:
     def call(*given: Any, **named: Any) -> Any:
         found = current()
         if found is None:
-            tell(f"wandb.{name}() without a run does nothing; call wandb.init() first")
+            warn(f"wandb.{name}() without a run does nothing; call wandb.init() first")
             return None
         return getattr(found, name)(*given, **named)
 

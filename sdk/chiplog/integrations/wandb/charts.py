@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
-from chiplog.integrations.wandb.errors import tell
+from chiplog.integrations.wandb.errors import warn
 from chiplog.safety.diagnostics import error_line
 from chiplog_schemas.interrupts import unless_interrupt
 
@@ -40,7 +40,7 @@ def _never_raises(chart: _Chart) -> _Chart:
         try:
             return chart(*given, **named)
         except unless_interrupt(Exception) as error:
-            tell(f"wandb.plot.{chart.__name__}() makes no chart: {error_line(error)}")
+            warn(f"wandb.plot.{chart.__name__}() makes no chart: {error_line(error)}")
             return None
 
     return call  # type: ignore[return-value]  # of the same arguments

@@ -76,7 +76,7 @@ def write_line(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def tell(message: str) -> None:
+def warn(message: str) -> None:
     """Write one line to stderr, once."""
     _once.log(message, "chiplog: %s", message)
 
@@ -85,7 +85,7 @@ def harmless(name: str) -> Any:
     """Return what does nothing in place of a name of W&B that chiplog lacks, and say so once. name: without `wandb.`"""
     if name not in _stand_ins:
         _stand_ins[name] = foreign_names.stand_in(name.rpartition(".")[2])
-        tell(foreign_names.unavailable("wandb", name).message + _REMEDIES.get(name.rpartition(".")[2], ""))
+        warn(foreign_names.unavailable("wandb", name).message + _REMEDIES.get(name.rpartition(".")[2], ""))
     return _stand_ins[name]
 
 
@@ -93,7 +93,7 @@ def refuse(is_strict: bool, message: str, kind: type[Error] = UsageError) -> Non
     """Raise an error in strict mode, else write it as one line."""
     if is_strict:
         raise kind(message)
-    tell(message)
+    warn(message)
 
 
 def too_late(run_id: str, name: str) -> UsageError:

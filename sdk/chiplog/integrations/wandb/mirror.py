@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from chiplog.identity.identity import is_rank_of_launcher
-from chiplog.integrations.wandb.errors import tell
+from chiplog.integrations.wandb.errors import warn
 from chiplog.integrations.wandb.start import init
 from chiplog.integrations.wandb.wandb_run import Run
 from chiplog_schemas.interrupts import unless_interrupt
@@ -30,10 +30,10 @@ def mirror() -> None:
     try:
         real: Any = importlib.import_module("wandb")
     except ImportError:
-        tell("mirror() needs an installed wandb; without one, import chiplog.integrations.wandb as wandb")
+        warn("mirror() needs an installed wandb; without one, import chiplog.integrations.wandb as wandb")
         return
     if real.__name__ != "wandb":
-        tell("mirror() does nothing here: wandb is chiplog's drop-in already")
+        warn("mirror() does nothing here: wandb is chiplog's drop-in already")
     elif not hasattr(real.init, _MARK):
         _follow(real)
 

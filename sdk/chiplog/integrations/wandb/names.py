@@ -19,7 +19,7 @@ from chiplog.integrations.wandb.errors import (
     UsageError,
     WandbCoreNotAvailableError,
     harmless,
-    tell,
+    warn,
 )
 from chiplog.integrations.wandb.settings import Settings
 from chiplog.integrations.wandb.start import attach, current, generate_id, init
@@ -97,7 +97,7 @@ def lookup(name: str) -> Any:
     try:
         return getattr(import_module(f"chiplog.integrations.wandb.callbacks.{library}_callbacks"), own)
     except ImportError as error:
-        tell(f"wandb.{name} does nothing: its library cannot be imported: {error_line(error)}")
+        warn(f"wandb.{name} does nothing: its library cannot be imported: {error_line(error)}")
         return foreign_names.stand_in(own)
 
 
@@ -185,7 +185,7 @@ def unpatch_tensorboard() -> None:
 def monitor_gym() -> None:
     """Log the videos that gymnasium and gym record to the current run, until the process ends."""
     if not gym_videos.is_installed():
-        tell(gym_videos.MISSING)
+        warn(gym_videos.MISSING)
     elif not _monitors:
         what = "a video of gymnasium"
         _monitors.append(gym_videos.Monitor(_log_to_current(what), _report(what)))
@@ -196,7 +196,7 @@ def _log_to_current(what: str) -> Callable[[dict[str, Any], int | None], None]:
     def log(data: dict[str, Any], step: int | None) -> None:
         run = current()
         if run is None:
-            tell(f"{what} is not recorded without a run; call wandb.init() first")
+            warn(f"{what} is not recorded without a run; call wandb.init() first")
         else:
             run.log(data, step)
 
@@ -204,7 +204,7 @@ def _log_to_current(what: str) -> Callable[[dict[str, Any], int | None], None]:
 
 
 def _report(what: str) -> Callable[[str, Exception], None]:
-    return lambda where, error: tell(f"{what} is not recorded: {error_line(error)}")
+    return lambda where, error: warn(f"{what} is not recorded: {error_line(error)}")
 
 
 _patched: list[Sync] = []

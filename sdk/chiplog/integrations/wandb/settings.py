@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from chiplog.integrations.wandb.errors import tell
+from chiplog.integrations.wandb.errors import warn
 from chiplog.safety.text import short_repr
 
 # The fields of `wandb.Settings` of wandb 0.31.0.
@@ -108,7 +108,7 @@ def settings_of(given: Any) -> Settings:
         return given
     fields = given if isinstance(given, Mapping) else getattr(given, "__dict__", None)
     if fields is None:
-        tell(f"settings={short_repr(given)} is no wandb.Settings or dict; it is left out")
+        warn(f"settings={short_repr(given)} is no wandb.Settings or dict; it is left out")
         return Settings()
     return Settings(**{str(name): value for name, value in fields.items()})
 

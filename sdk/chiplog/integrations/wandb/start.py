@@ -11,7 +11,7 @@ from typing import Any
 from chiplog.identity.identity import is_rank_of_launcher
 from chiplog.integrations.adapter.reads import former_state
 from chiplog.integrations.wandb import gym_videos
-from chiplog.integrations.wandb.errors import Error, refuse, set_silent, tell
+from chiplog.integrations.wandb.errors import Error, refuse, set_silent, warn
 from chiplog.integrations.wandb.settings import Settings, settings_of, settings_of_environ
 from chiplog.integrations.wandb.state.config_file import read_config
 from chiplog.integrations.wandb.wandb_run import Run, run_of_attach_id
@@ -139,7 +139,7 @@ def _init_leniently(given: dict[str, Any]) -> Run:
     except Error:  # only in strict mode
         raise
     except Exception as error:
-        tell(f"wandb.init() got arguments that it cannot use; nothing is recorded: {error_line(error)}")
+        warn(f"wandb.init() got arguments that it cannot use; nothing is recorded: {error_line(error)}")
         return _enter(Run(chiplog_init(mode="disabled"), Settings()))
 
 
@@ -155,16 +155,16 @@ def attach(attach_id: str | None = None, run_id: str | None = None, *, run: Run 
 
 def _init(given: dict[str, Any], environ: Mapping[str, str]) -> Run:
     given["settings"] = settings_of(given["settings"])
-    said = _merged(given, environ)
-    set_silent(bool(said.get("silent")))
+    chosen = _merged(given, environ)
+    set_silent(bool(chosen.get("silent")))
     previous = current(is_own=True)
-    reinit = _reinit(said.get("reinit"))
-    is_strict = bool(said.get("strict"))
+    reinit = _reinit(chosen.get("reinit"))
+    is_strict = bool(chosen.get("strict"))
     if previous is not None and reinit == "return_previous":
-        if said.get("run_id") not in (None, previous.id):
+        if chosen.get("run_id") not in (None, previous.id):
             refuse(
                 is_strict,
-                f"wandb.init(id={said['run_id']!r}) returns the open run {previous.id}; finish it first",
+                f"wandb.init(id={chosen['run_id']!r}) returns the open run {previous.id}; finish it first",
                 Error,
             )
         dropped = [
@@ -174,28 +174,28 @@ def _init(given: dict[str, Any], environ: Mapping[str, str]) -> Run:
         ]
         if dropped:
             what = f"wandb.init() returns the open run {previous.id}, so {', '.join(dropped)} is not used"
-            tell(f"{what}; finish it first, or pass reinit='create_new'")
-        previous.config.update(_config(said))
-        previous._take_from_libraries(said)
+            warn(f"{what}; finish it first, or pass reinit='create_new'")
+        previous.config.update(_config(chosen))
+        previous._take_from_libraries(chosen)
         return previous
-    _check(said, reinit)
-    for line in _not_available(given, said):
-        tell(line)
-    inner = chiplog_init(**_arguments(said, environ), reinit=None if reinit == "return_previous" else reinit)
+    _check(chosen, reinit)
+    for line in _not_available(given, chosen):
+        warn(line)
+    inner = chiplog_init(**_arguments(chosen, environ), reinit=None if reinit == "return_previous" else reinit)
     process_hooks.print_exceptions()
-    directory = said.get("root_dir")
-    if said.get("mode") == "shared":
-        said["x_label"] = inner.label
+    directory = chosen.get("root_dir")
+    if chosen.get("mode") == "shared":
+        chosen["x_label"] = inner.label
     run = _enter(
-        Run(inner, Settings(**said), None if directory is None else os.path.abspath(directory)),
+        Run(inner, Settings(**chosen), None if directory is None else os.path.abspath(directory)),
         is_global=reinit != "create_new",
     )
     _warn_of_ignored_run(run)
     if directory is not None:
         _ = run.dir  # W&B makes it at once
-    if said.get("save_code"):
+    if chosen.get("save_code"):
         _save_main_script(run)
-    run._take_from_libraries(said)
+    run._take_from_libraries(chosen)
     return run
 
 
@@ -215,21 +215,21 @@ def global_run() -> Run | None:
     return next((run for run in _global if not run._is_finished), None)
 
 
-def _check(said: Mapping[str, Any], reinit: str) -> None:
+def _check(chosen: Mapping[str, Any], reinit: str) -> None:
     """Refuse what W&B refuses: raise in strict mode, else write a line."""
-    is_strict, project, run_id = bool(said.get("strict")), said.get("project"), said.get("run_id")
+    is_strict, project, run_id = bool(chosen.get("strict")), chosen.get("project"), chosen.get("run_id")
     name = str(project or "")
     is_bad_project = len(name) > _PROJECT_CHARS_MAX or not set(name).isdisjoint(_NOT_IN_PROJECTS)
     if is_strict and is_bad_project:  # chiplog itself takes any name
         refuse(is_strict, f'Invalid project name "{project}": it has one of {_NOT_IN_PROJECTS}, or is too long')
-    if is_strict and said.get("config_include_keys") and said.get("config_exclude_keys"):
+    if is_strict and chosen.get("config_include_keys") and chosen.get("config_exclude_keys"):
         refuse(is_strict, "Expected at most only one of exclude or include: config_include_keys or config_exclude_keys")
     if reinit == "create_new" and run_id and any(run.id == run_id for run in _opened if not run._is_finished):
         refuse(is_strict, f"run ID {run_id} is in use by an open run of this process", Error)
-    if said.get("monitor_gym") and not gym_videos.is_installed():
+    if chosen.get("monitor_gym") and not gym_videos.is_installed():
         refuse(is_strict, gym_videos.MISSING, Error)
-    resume = str(said.get("resume") or "").lower()
-    if is_strict and resume in ("must", "never") and said.get("mode") in (None, "online", "shared"):
+    resume = str(chosen.get("resume") or "").lower()
+    if is_strict and resume in ("must", "never") and chosen.get("mode") in (None, "online", "shared"):
         place = resolve_root(None, os.environ)
         try:
             is_stored = bool(run_id) and former_state(place, str(run_id), now_us(), _STRICT_WAIT_S) is not None
@@ -263,55 +263,58 @@ def _merged(given: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]
     return {**settings_of_environ(environ).given(), **ours, **settings.given(), **arguments}
 
 
-def _arguments(said: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+def _arguments(chosen: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments of `chiplog.init`."""
-    is_shared = said.get("mode") == "shared"
-    run_id = said.get("run_id")
+    is_shared = chosen.get("mode") == "shared"
+    run_id = chosen.get("run_id")
     is_rank = is_rank_of_launcher(environ)
-    goes_on = str(said.get("resume")).lower() in ("auto", "true")  # with the last unfinished run, whose ID is not known
+    goes_on = str(chosen.get("resume")).lower() in (
+        "auto",
+        "true",
+    )  # with the last unfinished run, whose ID is not known
     if run_id is None and not is_rank and not goes_on:
         run_id = generate_id()
     arguments: dict[str, Any] = {
-        "project": said.get("project"),
+        "project": chosen.get("project"),
         "run_id": run_id,
-        "name": said.get("run_name"),
-        "notes": said.get("run_notes"),
-        "tags": said.get("run_tags") or (),
-        "group": said.get("run_group"),
-        "job_type": said.get("run_job_type"),
-        "mode": "disabled" if said.get("disabled") is True else "online" if is_shared else said.get("mode"),
-        "resume": said.get("resume"),
-        "label": said.get("x_label"),
-        "config": _config(said),
+        "name": chosen.get("run_name"),
+        "notes": chosen.get("run_notes"),
+        "tags": chosen.get("run_tags") or (),
+        "group": chosen.get("run_group"),
+        "job_type": chosen.get("run_job_type"),
+        "mode": "disabled" if chosen.get("disabled") is True else "online" if is_shared else chosen.get("mode"),
+        "resume": chosen.get("resume"),
+        "label": chosen.get("x_label"),
+        "config": _config(chosen),
     }
-    if is_rank and run_id is None and said.get("run_group") and not is_shared:
+    if is_rank and run_id is None and chosen.get("run_group") and not is_shared:
         arguments["one_run_per_process"] = BY_GROUP
-    arguments["primary"] = said.get("x_primary")
-    arguments["update_finish_state"] = said.get("x_update_finish_state")
-    if said.get("x_stats_gpu_device_ids") is not None:
-        arguments["gpu_device_ids"] = [str(index) for index in said["x_stats_gpu_device_ids"]]
+    arguments["primary"] = chosen.get("x_primary")
+    arguments["update_finish_state"] = chosen.get("x_update_finish_state")
+    if chosen.get("x_stats_gpu_device_ids") is not None:
+        arguments["gpu_device_ids"] = [str(index) for index in chosen["x_stats_gpu_device_ids"]]
     arguments["sample_interval_s"] = (
-        0 if flag("x_disable_stats", said.get("x_disable_stats"))[0] else said.get("x_stats_sampling_interval")
+        0 if flag("x_disable_stats", chosen.get("x_disable_stats"))[0] else chosen.get("x_stats_sampling_interval")
     )
-    if said.get("console") == "off":
+    if chosen.get("console") == "off":
         arguments["capture_console"] = False
     return arguments
 
 
-def _config(said: Mapping[str, Any]) -> dict[str, Any]:
+def _config(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config: of a namespace or a dict, without what is excluded."""
-    config = said.get("config")
+    config = chosen.get("config")
     if config is None:
         return {}
     if isinstance(config, str | os.PathLike):
-        config = read_config(config, tell)
-    plain = to_plain("config", config, lambda bad: tell(bad.message))
+        config = read_config(config, warn)
+    plain = to_plain("config", config, lambda bad: warn(bad.message))
     if not isinstance(plain, Mapping):
-        tell(f"config={short_repr(config)} is no dict; it is left out")
+        warn(f"config={short_repr(config)} is no dict; it is left out")
         return {}
-    included, excluded = said.get("config_include_keys"), said.get("config_exclude_keys")
+    included, excluded = chosen.get("config_include_keys"), chosen.get("config_exclude_keys")
     if included and excluded:  # in strict mode this was raised
-        tell("config_include_keys and config_exclude_keys exclude each other; config_include_keys counts")
+        warn("config_include_keys and config_exclude_keys exclude each other; config_include_keys counts")
         excluded = None
     return {
         key: value
@@ -333,11 +336,11 @@ def _is_notebook() -> bool:
     return shell is not None and "IPKernelApp" in getattr(getattr(shell, "get_ipython", lambda: None)(), "config", {})
 
 
-def _not_available(given: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]:
+def _not_available(given: Mapping[str, Any], chosen: Mapping[str, Any]) -> list[str]:
     lines = [f"wandb.init() has no argument {name}=; it is ignored" for name in given["unknown"]]
     lines += [f"Settings({name}=) is not a field of wandb 0.31; it is ignored" for name in given["settings"].unknown()]
     for name in ("resume_from", "fork_from"):
-        if said.get(name):
+        if chosen.get(name):
             lines.append(f"wandb.init({name}=) is not available in chiplog: the run is opened without it")
     return lines
 

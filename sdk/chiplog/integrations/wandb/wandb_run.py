@@ -514,14 +514,14 @@ class Run:
         self._summary.publish()
 
     @never_raises("init")
-    def _take_from_libraries(self, said: Mapping[str, Any]) -> None:
+    def _take_from_libraries(self, found: Mapping[str, Any]) -> None:
         """Log what other libraries write, until `finish`. said: arguments of `init`: sync_tensorboard, monitor_gym."""
         report = self._inner._report_internal_error
         for name, taker in (
             ("sync_tensorboard", Sync(self._log_taken, self._config.setdefaults, report)),
             ("monitor_gym", Monitor(self._log_taken, report)),
         ):
-            if said.get(name) and name not in self._taken and not self.disabled:
+            if found.get(name) and name not in self._taken and not self.disabled:
                 self._taken[name] = taker
                 taker.begin()
 
@@ -595,7 +595,7 @@ class Run:
         return repr(self._inner)
 
     def _report(self, kind: str, message: str) -> None:
-        self._inner._complain(Diagnostic(kind, message[:80], message))
+        self._inner._report_fault(Diagnostic(kind, message[:80], message))
 
 
 def _passed_on(name: str) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from chiplog_schemas.once import OnceLogger
 _log = logging.getLogger("chiplog")
 _once = OnceLogger(_log.warning, keys_max=100)  # one line for each wrong call, of which a script has a few
 _METADATA_BYTES_MAX = 1 << 19  # as JSON: half of an event
-_SAID_CHARS = 200  # of a foreign exception
+_MESSAGE_CHARS = 200  # of a foreign exception
 
 
 class CapturedMedia(MediaValue):
@@ -64,10 +64,10 @@ def problem_of(error: Exception) -> str:
     if isinstance(error, MediaError):
         return str(error)
     try:
-        said = clean_utf8(" ".join(str(error).split()))[:_SAID_CHARS]
+        message = clean_utf8(" ".join(str(error).split()))[:_MESSAGE_CHARS]
     except unless_interrupt(Exception):  # an exception whose str() raises
-        said = ""
-    return f"it cannot be read: {type(error).__name__} {said}".rstrip()
+        message = ""
+    return f"it cannot be read: {type(error).__name__} {message}".rstrip()
 
 
 def refuse_stand_in(value: Any) -> None:

@@ -9,7 +9,7 @@ from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.values.media_value import MediaError
 from chiplog_schemas.limits import TABLE_ROWS_MAX
 
-_SAID_CHARS = 200  # of a panic
+_MESSAGE_CHARS = 200  # of a panic
 
 
 def is_pandas(value: Any) -> bool:
@@ -98,7 +98,7 @@ def panics_caught() -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise MediaError(f"Arrow cannot convert it: {clean_utf8(str(error))[:_SAID_CHARS]}") from None
+        raise MediaError(f"Arrow cannot convert it: {clean_utf8(str(error))[:_MESSAGE_CHARS]}") from None
 
 
 def too_many_rows() -> MediaError:

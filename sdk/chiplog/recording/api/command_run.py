@@ -32,12 +32,12 @@ class LaunchedRun:
     arguments as those of `init`. Constructor and `open` raise what a run cannot be opened with.
     """
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str], told: Mapping[str, Any]) -> None:
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], given: Mapping[str, Any]) -> None:
         self._name = os.path.basename(command[0])
         self._environ = dict(environ)
         # Without GPUs: they belong to the training.
         fixed = {"label": safe_name("label", f"{LAUNCHER}-{node_name()}", NAME_CHARS_MAX)[0], "gpu_device_ids": ()}
-        settings = resolve_settings(environ, {**dict.fromkeys(_INIT_ARGUMENTS), **told, **fixed}, (), frozenset())
+        settings = resolve_settings(environ, {**dict.fromkeys(_INIT_ARGUMENTS), **given, **fixed}, (), frozenset())
         known = settings.identity
         # srun or mpirun may start one for each rank.
         label = known.label if known.rank is None else f"{LAUNCHER}-rank{known.rank}"
@@ -57,8 +57,8 @@ class LaunchedRun:
     def open(self) -> None:
         """Begin to record: from here on the console of this process and of its children."""
         self._run = Run(self._settings)
-        for remark in self._settings.diagnostics:
-            self._run._complain(remark)
+        for note in self._settings.diagnostics:
+            self._run._report_fault(note)
         if self._run._console is not None:
             try:
                 self._run._console.share_targets()

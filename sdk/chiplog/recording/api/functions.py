@@ -300,7 +300,7 @@ def _run(call: str) -> "Run":
 def _warn_of_foreign_name(name: str) -> None:
     bad = foreign_names.unavailable("chiplog", name)
     if (run := current()) is not None and not run.disabled:
-        run._complain(bad)
+        run._report_fault(bad)
     else:
         _warn_once(bad.key, bad.message)
 

@@ -126,8 +126,8 @@ def _init(environ: MutableMapping[str, str], given: dict[str, Any]) -> Run:
     settings = _resolve(environ, given)
     previous = _previous(settings, reinit_of(given["reinit"])[0])
     if previous is not None:
-        for remark in settings.diagnostics:
-            previous._complain(remark)
+        for note in settings.diagnostics:
+            previous._report_fault(note)
         return previous
     run = _enter(settings)
     if run.mode != "disabled":
@@ -148,8 +148,8 @@ def _enter(settings: RunSettings) -> Run:
     run = _open(settings)
     for line in settings.announcements:
         _log.warning("chiplog: %s", line)
-    for remark in settings.diagnostics:
-        run._complain(remark)
+    for note in settings.diagnostics:
+        run._report_fault(note)
     if run.mode != "disabled":
         current_run.opened_ids.add(initial_run_id(settings.identity))  # safeguard: second-run-is-another
     current_run.enter(run)

@@ -72,20 +72,20 @@ class ExitStatus:
         return encode(EventKind.STATE, self._failed_us or now_us(), self._fields)
 
 
-def run_all(steps: Iterable[Callable[[], object]], complain: Callable[[Exception], object]) -> None:
+def run_all(steps: Iterable[Callable[[], object]], report_fault: Callable[[Exception], object]) -> None:
     """Run the steps in order. Report one that fails, and continue with the next."""
     for step in steps:
         try:
             step()
         except unless_interrupt(Exception) as error:
             try:
-                complain(error)
+                report_fault(error)
             except unless_interrupt(Exception):  # a logging handler that raises
                 continue
 
 
 def close(
-    journal: Journal, sender: SenderThread | None, complaints: Diagnostics, wait_s: float, *, is_open: bool = False
+    journal: Journal, sender: SenderThread | None, diagnostics: Diagnostics, wait_s: float, *, is_open: bool = False
 ) -> None:
     """Close a sealed journal, even if Ctrl-C ends the wait for the agent. is_open: as in `ExitStatus`."""
     delivered = False
@@ -95,7 +95,7 @@ def close(
         else:
             journal.mark_finished()
         delivered = sender.stop(wait_s) if sender is not None else False
-        complaints.warn_undelivered(journal.unpersisted_events, journal.last_disk_error)
+        diagnostics.warn_undelivered(journal.unpersisted_events, journal.last_disk_error)
     finally:
         journal.close(remove=delivered and not is_open, keep_lock=is_open)  # safeguard: lock-held-until-exit
 

@@ -28,8 +28,8 @@ def exit_status_of(error: BaseException) -> tuple[int, str]:
     if isinstance(error, SystemExit):
         code = error.code
         if code is None or isinstance(code, int):
-            said = _handled_exception(error) if code else None
-            return int(code or 0), said[0] if said is not None else f"SystemExit: {code}"
+            handled = _handled_exception(error) if code else None
+            return int(code or 0), handled[0] if handled is not None else f"SystemExit: {code}"
     return 1, failure_reason(error)
 
 
@@ -44,8 +44,8 @@ def failure_reason(error: BaseException) -> str:
 def failure_detail(error: BaseException) -> dict[str, Any]:
     """Return details beside the reason: the exception's type, its traceback, and whether memory ran out."""
     if isinstance(error, SystemExit):
-        said = _handled_exception(error) if error.code else None
-        return said[1] if said is not None else {}
+        handled = _handled_exception(error) if error.code else None
+        return handled[1] if handled is not None else {}
     detail: dict[str, Any] = {
         "exception": type(error).__qualname__,
         "traceback": traceback_of(error),
@@ -58,9 +58,9 @@ def failure_detail(error: BaseException) -> dict[str, Any]:
 def cause_of(error: BaseException) -> EndCause:
     """Return why this exception ends a process: from its type, or from its text if the type is not specific."""
     if isinstance(error, SystemExit):
-        said = _handled_exception(error) if error.code else None
-        if said is not None:
-            return EndCause(said[1]["cause"])
+        handled = _handled_exception(error) if error.code else None
+        if handled is not None:
+            return EndCause(handled[1]["cause"])
         if isinstance(error.code, int):
             return EndCause.INTERRUPTED if error.code in SIGNALLED_EXIT_CODES else EndCause.EXIT_STATUS
     types = {kind.__name__ for kind in type(error).__mro__}
@@ -87,17 +87,17 @@ def attach_context(left: SystemExit, raised: SystemExit) -> None:
 
     The exception itself would keep alive the frames that it passed, and all their variables.
     """
-    if raised.code not in (None, 0) and (said := _handled_exception(raised)) is not None:
-        left._chiplog_said = said  # type: ignore[attr-defined]  # any attribute may be set
+    if raised.code not in (None, 0) and (handled := _handled_exception(raised)) is not None:
+        left._chiplog_reported = handled  # type: ignore[attr-defined]  # any attribute may be set
 
 
 def _handled_exception(error: SystemExit) -> tuple[str, dict[str, Any]] | None:
     """Return reason and detail of the exception that was being handled during a sys.exit(), if any."""
-    said: tuple[str, dict[str, Any]] | None = getattr(error, "_chiplog_said", None)
+    handled: tuple[str, dict[str, Any]] | None = getattr(error, "_chiplog_reported", None)
     context = error.__context__
-    if said is None and isinstance(context, Exception):
-        said = failure_reason(context), failure_detail(context)
-    return said
+    if handled is None and isinstance(context, Exception):
+        handled = failure_reason(context), failure_detail(context)
+    return handled
 
 
 def _out_of_memory(error: BaseException) -> str:
@@ -110,5 +110,5 @@ def _out_of_memory(error: BaseException) -> str:
         return "cuda"
     # torch has no separate type for these: the message of c10/cuda/CUDACachingAllocator.cpp before OutOfMemoryError,
     # and that of cudaErrorMemoryAllocation from cudaGetErrorString, in c10/cuda/CUDAException.cpp.
-    said = error_text(error)
-    return "cuda" if isinstance(error, RuntimeError) and (_CUDA in said or "CUDA error: out of memory" in said) else ""
+    text = error_text(error)
+    return "cuda" if isinstance(error, RuntimeError) and (_CUDA in text or "CUDA error: out of memory" in text) else ""

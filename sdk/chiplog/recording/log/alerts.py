@@ -16,7 +16,7 @@ ALERT_INTERVAL_S = 10.0  # then one of this title in this time
 ALERTS_PER_MINUTE = 100  # of all titles: both the burst and the rate
 TITLES_MAX = 1_000  # tracked separately; a title that contains a step number is new each time
 _REPORT_INTERVAL_S = 60.0  # between two notices of suppressed alerts
-_TITLES_TOLD_MAX = 20  # listed by title; the others are summed up
+_TITLES_REPORTED_MAX = 20  # listed by title; the others are summed up
 _TITLE_CHARS_MAX = 200
 _OTHERS = "other titles"
 LEVELS = ("debug", "info", "warning", "error")
@@ -24,20 +24,20 @@ _ALIASES = {"warn": "warning", "critical": "error", "fatal": "error"}
 _NO_TITLE = "alert"
 
 
-def parse_alert(title: Any, level: Any, complain: Callable[[Diagnostic], None]) -> tuple[str, str]:
+def parse_alert(title: Any, level: Any, report_fault: Callable[[Diagnostic], None]) -> tuple[str, str]:
     """Return title and level as they appear in `events`; report bad ones."""
     kept = "" if title is None else clean_utf8(str(title))
     if not kept.strip():
         kept = _NO_TITLE
         message = f"alert() has the title {short_repr(title)}; {_NO_TITLE!r} is used instead, so give it one"
-        complain(Diagnostic("alert_without_title", short_repr(title), message))
+        report_fault(Diagnostic("alert_without_title", short_repr(title), message))
     word = str(getattr(level, "value", level)).lower()  # for a foreign enum
     meant = _ALIASES.get(word, word)
     if meant not in LEVELS:
         meant = "warning"
     if word not in (meant, "warn"):
         message = f"alert level {short_repr(level)} is not one of {', '.join(LEVELS)}; {meant} is used"
-        complain(Diagnostic("bad_level", short_repr(level), message))
+        report_fault(Diagnostic("bad_level", short_repr(level), message))
     return kept, meant
 
 
@@ -80,7 +80,7 @@ class AlertLimit:
         if now is not None:
             self._report_at = now + _REPORT_INTERVAL_S
         suppressed, self._suppressed = self._suppressed, Counter()
-        told = dict(suppressed.most_common(_TITLES_TOLD_MAX))
-        if rest := suppressed.total() - sum(told.values()):
-            told[_OTHERS] = told.get(_OTHERS, 0) + rest
-        return suppressed.total(), told
+        reported = dict(suppressed.most_common(_TITLES_REPORTED_MAX))
+        if rest := suppressed.total() - sum(reported.values()):
+            reported[_OTHERS] = reported.get(_OTHERS, 0) + rest
+        return suppressed.total(), reported

@@ -40,9 +40,9 @@ from chiplog_schemas.model.events import EventKind, encode
 _INT_BYTES_MAX = 9  # of msgpack
 _WATCHES_MAX = 64  # models; each is checked before every step of an optimizer
 _SHAPES_MAX = 4096  # cached tuples of keys; a script that generates more takes the slow path
-_LOOK_WAIT_S = 0.05  # part of finish()'s one second: to wait while the sender thread flushes the open step
+_POLL_WAIT_S = 0.05  # part of finish()'s one second: to wait while the sender thread flushes the open step
 _SUMMARY_WAIT_S = 1.0  # a reader of the summary asked for values that a device has to compute first
-_LOOK_AGAIN_S = 0.001
+_POLL_INTERVAL_S = 0.001
 _SHAPE_KEYS_MAX = 200_000  # keys in all of them: about 20 MB
 
 
@@ -82,7 +82,7 @@ class Recorder(LoopCalls):
         self._ended_step: int | None = None  # by the last `with run.step():`
 
     def _begin_devices(self) -> None:
-        self._is_looking = False  # the sender thread polls the open step
+        self._is_polling = False  # the sender thread polls the open step
         self._per_step_callbacks = []
         self._deferred = DeferredEvents(lambda: self._journal, self._note_unreadable)
         self._torch_poller = TorchPoller(self._deferred, self._timing, self._append_times)
@@ -280,7 +280,7 @@ class Recorder(LoopCalls):
         while self._deferred.pending and monotonic() < deadline:
             self._deferred.poll()
             if self._deferred.pending:
-                sleep(_LOOK_AGAIN_S)
+                sleep(_POLL_INTERVAL_S)
 
     def _step(self, step: Any) -> int:
         if step is None:
@@ -398,8 +398,8 @@ class Recorder(LoopCalls):
             self._watches = [watch for watch in self._watches if not watch.is_stopped]
             if len(self._watches) >= _WATCHES_MAX:
                 return
-            complain = self._diagnostics.report
-            self._watches.append(Watch(torch, model, int(every), clean_utf8(str(name)), self._attach, complain))
+            report_fault = self._diagnostics.report
+            self._watches.append(Watch(torch, model, int(every), clean_utf8(str(name)), self._attach, report_fault))
 
     def _attach(self, tensors: Sequence[Any], make: Callable[[list[float]], Mapping[str, float]]) -> None:
         """Log the numbers of tensors with the next step: at once on the host, else once they are copied."""
@@ -486,9 +486,9 @@ class Recorder(LoopCalls):
 
     def _append_last_phases(self) -> None:
         """Append pending phases at the end of the run, after what the sender thread may be appending."""
-        deadline = monotonic() + _LOOK_WAIT_S
-        while self._is_looking and monotonic() < deadline:
-            sleep(_LOOK_AGAIN_S)
+        deadline = monotonic() + _POLL_WAIT_S
+        while self._is_polling and monotonic() < deadline:
+            sleep(_POLL_INTERVAL_S)
         self._append_phases(self._last_step)
 
     def _poll_open_step(self) -> None:
@@ -496,7 +496,7 @@ class Recorder(LoopCalls):
 
         Otherwise a step that hangs would show nothing, and a kill would lose the phases that ended before.
         """
-        self._is_looking = True  # before the check below: finish() sets `_finished` first, and then checks this
+        self._is_polling = True  # before the check below: finish() sets `_finished` first, and then checks this
         try:
             if self._finished:
                 return
@@ -506,7 +506,7 @@ class Recorder(LoopCalls):
                 self._append_partial_phases(totals)  # safeguard: long-step-survives-kill
             self._stalls.poll(now, None if self._steps_per_log else self._last_step)
         finally:
-            self._is_looking = False
+            self._is_polling = False
 
     def _append_partial_phases(self, totals: dict[str, float]) -> None:
         step, timing = self._last_step, self._timing

@@ -29,23 +29,23 @@ class Asked(NamedTuple):
         return self.word not in ("", NEVER)
 
 
-def requested_run(given: Mapping[str, Any], environ: Mapping[str, str], remarks: list[Diagnostic]) -> Asked:
+def requested_run(given: Mapping[str, Any], environ: Mapping[str, str], notes_found: list[Diagnostic]) -> Asked:
     """Return the run that run_id=, id=, resume= and CHIPLOG_RUN_ID request. given: arguments of `init`."""
     named, other, resume = given["run_id"], given["id"], given["resume"]
     if named and other and str(named) != str(other):
         what = f"id={short_repr(other)} and run_id={short_repr(named)} name two runs; the second is used"
-        remarks.append(Diagnostic("bad_argument", "id", f"{what}, so leave out one of them"))
+        notes_found.append(Diagnostic("bad_argument", "id", f"{what}, so leave out one of them"))
     named = named or other
     word = AUTO if resume is True else str(resume).strip().lower() if resume else ""
     if word in ("", ALLOW, MUST, NEVER, AUTO):  # safeguard: resume-word-is-no-run
         run_id = named or environ.get("CHIPLOG_RUN_ID")
         if word == MUST and not run_id:
             message = "resume='must' needs the ID of the run; give run_id=, or CHIPLOG_RUN_ID. A new run begins"
-            remarks.append(Diagnostic("bad_argument", "resume", message))
+            notes_found.append(Diagnostic("bad_argument", "resume", message))
         return Asked(run_id, word)
     if named and str(named) != str(resume):
         what = f"resume={short_repr(resume)} and run_id={short_repr(named)} name two runs; the second is used"
-        remarks.append(Diagnostic("bad_argument", "resume", f"{what}, so leave out one of them"))
+        notes_found.append(Diagnostic("bad_argument", "resume", f"{what}, so leave out one of them"))
     return Asked(named or resume, _BY_ID)
 
 
@@ -101,7 +101,7 @@ def is_resumed(where: Paths, identity: Identity, asked: Asked) -> bool:
     return is_here or has_counted(steps, identity.run_id, identity.label)
 
 
-def warn_unknown_run(where: Paths, identity: Identity, asked: Asked, remarks: list[Diagnostic]) -> None:
+def warn_unknown_run(where: Paths, identity: Identity, asked: Asked, notes_found: list[Diagnostic]) -> None:
     """Report a run ID in resume= that is unknown on this node: it may be a typo."""
     run_id = identity.run_id
     if asked.word != _BY_ID or is_known(where.local / STEPS, run_id, identity.launch):
@@ -109,9 +109,9 @@ def warn_unknown_run(where: Paths, identity: Identity, asked: Asked, remarks: li
     what = f"no run {run_id!r} is known on this node: unless it ran elsewhere, a new one begins"
     if run_id == "latest":
         what = f"resume={run_id!r} is taken as the ID of a run; {_REMEDY}"
-        remarks.append(Diagnostic("resume_unknown", run_id, what))
+        notes_found.append(Diagnostic("resume_unknown", run_id, what))
     else:
-        remarks.append(Diagnostic("resume_unknown", run_id[:60], f"{what}; chiplog runs lists those there are"))
+        notes_found.append(Diagnostic("resume_unknown", run_id[:60], f"{what}; chiplog runs lists those there are"))
 
 
 def unmet_demand(where: Paths, identity: Identity) -> str | None:

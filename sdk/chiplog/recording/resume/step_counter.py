@@ -23,7 +23,7 @@ STEPS = "steps"  # the directory's name
 FILES_MAX = 4_096  # of resumable runs on one node; beyond this the oldest quarter is removed
 _BYTES_MAX = 1_024
 _STEP_MAX = (1 << 63) - 1
-_LOOK_AGAIN_S = 0.001
+_POLL_INTERVAL_S = 0.001
 _TURN_WAIT_S = 0.25  # part of finish()'s one second: to wait for a write of the sender thread
 
 
@@ -64,7 +64,7 @@ class StepCounterFile:
         while self._is_writing:
             if time.monotonic() >= deadline:
                 return  # the disk hangs
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_INTERVAL_S)
         self._is_writing = True
         try:
             if not self._is_over:

@@ -56,7 +56,7 @@ def enter_unpickled(run: Run) -> None:
         if _current is None or _current._finished:
             _current = run
         else:
-            _secondary_runs[:] = [guest for guest in _secondary_runs if not guest._finished]
+            _secondary_runs[:] = [client for client in _secondary_runs if not client._finished]
             _secondary_runs.append(run)
 
 

@@ -105,7 +105,7 @@ class Run(Recorder):
         self._is_inherited = not opens  # from another process: by fork or pickle
         self._disk_warned = False
         self._device: CurrentDevice | None = None  # the device that torch uses
-        self._told_device: CurrentDevice | None = None
+        self._warned_device: CurrentDevice | None = None
         self._info: dict[str, Any] = {}  # the sender's description of this process in HELLO
         self._attempt = AttemptLookup(settings.places)
         self._console: ConsoleCapture | None = None
@@ -116,16 +116,16 @@ class Run(Recorder):
             settings.places.offline_files if offline else settings.places.outbox,
             file_bytes_max=bounds.file_bytes_max,
             outbox_bytes_max=bounds.outbox_bytes_max,
-            say=lambda path, size, digest: self._emit(EventKind.FILE, path, size, digest),
-            complain=lambda bad: self._diagnostics.report(bad),
+            emit=lambda path, size, digest: self._emit(EventKind.FILE, path, size, digest),
+            report_fault=lambda bad: self._diagnostics.report(bad),
         )
         self._media = MediaStorage(
             self._saver.store_bytes,
-            say=lambda *fields: self._emit(EventKind.MEDIA, *fields),
-            complain=lambda bad: self._diagnostics.report(bad),
+            emit=lambda *fields: self._emit(EventKind.MEDIA, *fields),
+            report_fault=lambda bad: self._diagnostics.report(bad),
         )
         self._artifacts = ArtifactStorage(
-            self._saver, say=self._emit, complain=lambda bad: self._diagnostics.report(bad)
+            self._saver, emit=self._emit, report_fault=lambda bad: self._diagnostics.report(bad)
         )
         self._config_publisher = ConfigPublisher(
             self._emit,
@@ -138,7 +138,7 @@ class Run(Recorder):
         )
         self._config = Config(self._config_publisher.publish_config, lambda bad: self._diagnostics.report(bad))
         self._summary = Summary(
-            self._config_publisher.say_summary,
+            self._config_publisher.emit_summary,
             lambda bad: self._diagnostics.report(bad),
             self._logged,
             self._await_devices,
@@ -147,13 +147,13 @@ class Run(Recorder):
         self._step_counter = StepCounterFile(settings.places.local / STEPS)
         self._unfinished = UnfinishedRun(settings.places.local / UNFINISHED, settings.unfinished_key)
         self._environment = EnvironmentCollector(
-            lambda *told: self._emit(EventKind.NOTICE, "environment", "info", *told), os.environ, settings.launched
+            lambda *fields: self._emit(EventKind.NOTICE, "environment", "info", *fields), os.environ, settings.launched
         )
         if settings.mode != "disabled" and opens:
             self._count_from(self._step_counter.load(self._identity, settings.label_given))
             unmet = unmet_demand(settings.places, self._identity)
             self._open()
-            self._mind_demand(unmet)
+            self._watch_demand(unmet)
         elif settings.mode != "disabled":
             self._journal = LazyJournal(self._open_lazily)
         self.config._publish_update(settings.config)
@@ -287,7 +287,7 @@ class Run(Recorder):
             return _ALIASES[name](self)
         if name not in foreign_names.RUN_NAMES:
             raise AttributeError(f"'Run' object has no attribute {name!r}")
-        self._complain(foreign_names.unavailable("run", name))
+        self._report_fault(foreign_names.unavailable("run", name))
         return foreign_names.run_attribute(name)
 
     def __repr__(self) -> str:
@@ -325,7 +325,7 @@ class Run(Recorder):
             is_run = is_unnamed and is_alike and is_in_group()  # safeguard: one-run-around-group
         return is_run and is_label and not self._is_inherited
 
-    def _complain(self, bad: Diagnostic) -> None:
+    def _report_fault(self, bad: Diagnostic) -> None:
         """Report a bad argument once, to the log and in `events`."""
         if not self._finished:  # otherwise the call itself warns that it is too late
             self._diagnostics.report(bad)
@@ -359,7 +359,7 @@ class Run(Recorder):
 
     def _record_identity(self) -> None:
         """Replace the identity on the journal's head page and append it as an event."""
-        self._told_device = self._device
+        self._warned_device = self._device
         info = self._identity_map()
         if isinstance(self._journal, Journal):
             self._journal.set_identity(pack(info))
@@ -713,15 +713,15 @@ class Run(Recorder):
         if self._console is not None:
             self._console.close()
             if _capturing:
-                heir = _capturing[0]
-                heir._console = heir._capture()
+                successor = _capturing[0]
+                successor._console = successor._capture()
 
     def _capture(self) -> ConsoleCapture:
         journal = self._journal
         return ConsoleCapture(
             self._settings,
             journal.producer if isinstance(journal, Journal) else b"",
-            self._say_line,
+            self._emit_line,
             lambda *notice: self._emit(EventKind.NOTICE, "console_lost", "warning", *notice, urgent=True),
             lambda: not getattr(self._journal, "is_under_pressure", False),
             lambda message: self._diagnostics.warn_once(("console", ""), message),
@@ -729,7 +729,7 @@ class Run(Recorder):
             is_supervised=self._sender is not None and self._sender.is_running,
         )
 
-    def _say_line(self, stream: int, line_no: int, line: str) -> None:
+    def _emit_line(self, stream: int, line_no: int, line: str) -> None:
         self._emit(EventKind.CONSOLE, stream, line_no, line if is_encodable(line) else clean_utf8(line))
 
     # -- the journal and its sender --
@@ -740,7 +740,7 @@ class Run(Recorder):
 
     def _open(self) -> None:
         info = self._info = self._identity_map()
-        self._told_device = self._device
+        self._warned_device = self._device
         if "owner" in info:
             announce(self._settings.places.owners, info["owner"])
         self._journal, on_disk = open_journal(
@@ -803,7 +803,7 @@ class Run(Recorder):
             self._rendezvous.poll_group(self._proposed_run_id)
             if (agreed := self._rendezvous.take_answer()) is not None:
                 self._adopt_identity(agreed)
-        if self._device != self._told_device:  # safeguard: device-recorded-once-known
+        if self._device != self._warned_device:  # safeguard: device-recorded-once-known
             self._record_identity()
             self._info.update(self._identity_map())  # for a later HELLO; only this thread reads it
 
@@ -830,7 +830,7 @@ class Run(Recorder):
         if self.is_primary and not self._finished:
             self._config_publisher.publish_config(self.config)
 
-    def _mind_demand(self, unmet: str | None) -> None:
+    def _watch_demand(self, unmet: str | None) -> None:
         """Warn once per launch that the run is stored under another ID: from local files, else from the collector."""
         identity, settings = self._identity, self._settings
         if not identity.demand or identity.demand_launch or not identity.primary:
@@ -902,8 +902,8 @@ class Run(Recorder):
         )  # never loaded: no later process uses a child's label
         self._diagnostics = Diagnostics(self._emit)
         self._config_publisher.reset_after_fork()
-        unheard = isinstance(self._journal, LazyJournal)
-        self._identity = for_forked_child(self._identity, os.getpid(), self._pid if unheard else None)
+        unreceived = isinstance(self._journal, LazyJournal)
+        self._identity = for_forked_child(self._identity, os.getpid(), self._pid if unreceived else None)
         self._pid = os.getpid()
         self._attempt = AttemptLookup(self._settings.places)
         self._journal = LazyJournal(self._open_lazily)
@@ -928,7 +928,7 @@ class Run(Recorder):
 
 @report_unknown.register
 def _(run: Run, bad: Diagnostic) -> None:
-    run._complain(bad)
+    run._report_fault(bad)
 
 
 # Open runs that capture the console, in the order of opening. The first one records it, so each line is in one run.

@@ -20,19 +20,19 @@ class Emit(Protocol):
 class RunNotices:
     """The notices of one run.
 
-    complain: called for a bad argument. report_error: called with the place of an exception inside of chiplog.
+    report_fault: called for a bad argument. report_error: called with the place of an exception inside of chiplog.
     is_finished: whether the run has finished; failures are then left out.
     """
 
     def __init__(
         self,
         emit: Emit,
-        complain: Callable[[Diagnostic], None],
+        report_fault: Callable[[Diagnostic], None],
         report_error: Callable[[str, Exception], None],
         is_finished: Callable[[], bool],
     ) -> None:
         self._emit = emit
-        self._complain = complain
+        self._report_fault = report_fault
         self._report_error = report_error
         self._is_finished = is_finished
         self.begin_limits()
@@ -44,7 +44,7 @@ class RunNotices:
 
     def alert(self, title: str, text: str, level: str) -> None:
         """Emit an alert, unless there were too many of its title, or of all."""
-        title, level = parse_alert(title, level, self._complain)
+        title, level = parse_alert(title, level, self._report_fault)
         if self._alerts.allow(title, time.monotonic()):
             self._emit(EventKind.NOTICE, "alert", level, title, {"text": clean_utf8(str(text))})
 

@@ -27,13 +27,16 @@ _METADATA_BYTES_MAX = 1 << 18  # as JSON: a quarter of an event
 class ArtifactStorage:
     """Stores artifacts of one run.
 
-    saver: copies files. say: called with the kind and the fields of each event. complain: called for what is left out.
+    saver: copies files. emit: called with the kind and the fields of each event. report_fault: called for
+    what is left out.
     """
 
-    def __init__(self, saver: FileSaver, *, say: Callable[..., None], complain: Callable[[Diagnostic], None]) -> None:
+    def __init__(
+        self, saver: FileSaver, *, emit: Callable[..., None], report_fault: Callable[[Diagnostic], None]
+    ) -> None:
         self._saver = saver
-        self._say = say
-        self._complain = complain
+        self._emit = emit
+        self._report_fault = report_fault
 
     def log(self, artifact: ArtifactValue, place: ArtifactPlace, aliases: Any = None) -> None:
         """Store the files of an artifact, and emit its manifest, its version and its aliases."""
@@ -46,20 +49,20 @@ class ArtifactStorage:
         digest = manifest_digest(files.values())
         for file in files.values():
             entry = file.path, file.size, file.sha256, file.reference, file.omitted
-            self._say(EventKind.ARTIFACT_FILE, digest, *entry)
+            self._emit(EventKind.ARTIFACT_FILE, digest, *entry)
         described = self._metadata(artifact), _text(artifact.description)
         of_version = place.project, artifact.name
         size = sum(file.size for file in files.values())
-        self._say(EventKind.ARTIFACT, *of_version, _text(artifact.type), digest, len(files), size, *described)
+        self._emit(EventKind.ARTIFACT, *of_version, _text(artifact.type), digest, len(files), size, *described)
         for alias in artifact.take_aliases(aliases):
             if alias != LATEST:
-                self._say(EventKind.ARTIFACT_ALIAS, *of_version, digest, alias, 1)
+                self._emit(EventKind.ARTIFACT_ALIAS, *of_version, digest, alias, 1)
         artifact.note_logged(place, digest)
         for problem in artifact.take_problems():
             self._refuse(artifact, problem)
 
     def _metadata(self, artifact: ArtifactValue) -> str:
-        plain = to_plain("metadata", artifact.metadata, self._complain)  # scripts assign whatever they have
+        plain = to_plain("metadata", artifact.metadata, self._report_fault)  # scripts assign whatever they have
         metadata = json.dumps(plain if isinstance(plain, dict) else {"metadata": plain})
         if len(metadata) <= _METADATA_BYTES_MAX:
             return metadata
@@ -90,7 +93,7 @@ class ArtifactStorage:
             self._refuse(artifact, f"lacks {entry.path!r:.80}: {error_text(error)}")
 
     def _refuse(self, artifact: ArtifactValue, why: str, kind: str = "artifact") -> None:
-        self._complain(Diagnostic(kind, why[:100], clean_utf8(f"artifact {artifact.name!r:.80} {why}")))
+        self._report_fault(Diagnostic(kind, why[:100], clean_utf8(f"artifact {artifact.name!r:.80} {why}")))
 
 
 def _text(value: Any) -> str:

@@ -29,16 +29,16 @@ def _ignore(_: Diagnostic) -> None:
 class _ObservedDict(MutableMapping[str, Any]):
     """A dict that reports every change, by key or attribute: `run.config.lr = 0.5`."""
 
-    def __init__(self, say: Callable[[Mapping[str, Any]], None], complain: Callable[[Diagnostic], None]) -> None:
-        self._say = say
-        self._complain = complain
+    def __init__(self, emit: Callable[[Mapping[str, Any]], None], report_fault: Callable[[Diagnostic], None]) -> None:
+        self._emit = emit
+        self._report_fault = report_fault
         self._values: dict[str, Any] = {}
 
     def _publish_update(self, values: Mapping[str, Any]) -> None:
         """Set many at once, as one event."""
         if values:
             self._values.update(values)
-            self._say(values)
+            self._emit(values)
 
     def _merge_remote(self, values: Mapping[str, Any]) -> None:
         """Adopt entries that another process has set and emitted."""
@@ -64,7 +64,7 @@ class _ObservedDict(MutableMapping[str, Any]):
             message = (
                 f"{name}.update() takes a dict, not {', '.join(map(short_repr, arguments))} ({type(error).__name__})"
             )
-            self._complain(Diagnostic("not_a_dict", name, message))
+            self._report_fault(Diagnostic("not_a_dict", name, message))
             return
         self._publish_update(changes)
 
@@ -156,12 +156,12 @@ class Summary(_ObservedDict):
 
     def __init__(
         self,
-        say: Callable[[Mapping[str, Any]], None],
-        complain: Callable[[Diagnostic], None],
+        emit: Callable[[Mapping[str, Any]], None],
+        report_fault: Callable[[Diagnostic], None],
         logged: LoggedValues | None = None,
         await_values: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(say, complain)
+        super().__init__(emit, report_fault)
         self._logged = LoggedValues() if logged is None else logged
         self._await_values = await_values
         self._deleted: dict[str, Tally] = {}  # what a metric had then: it is back with the next value
@@ -215,15 +215,15 @@ class Summary(_ObservedDict):
 class ConfigPublisher:
     """Emit events for config, summary and metric definitions. All labels emit hashes, only the primary the config.
 
-    say: appends an event. internal: called with internal errors, because nothing is raised here.
+    emit: appends an event. internal: called with internal errors, because nothing is raised here.
     is_silent: called with the name of the call. Returns True if the run is disabled or finished, and warns if finished.
     whole: whether init() got a config. If it did, a key that it lacks differs from the primary's too.
     """
 
     def __init__(
         self,
-        say: Callable[..., None],
-        complain: Callable[[Diagnostic], None],
+        emit: Callable[..., None],
+        report_fault: Callable[[Diagnostic], None],
         internal: Callable[[str, Exception], None],
         *,
         is_primary: Callable[[], bool],
@@ -231,8 +231,8 @@ class ConfigPublisher:
         whole: bool = True,
         event_bytes_max: int = EVENT_BYTES_MAX,
     ) -> None:
-        self._say = say
-        self._complain = complain
+        self._emit = emit
+        self._report_fault = report_fault
         self._report_internal_error = internal
         self._is_primary = is_primary
         self._is_silent = is_silent
@@ -255,23 +255,23 @@ class ConfigPublisher:
         self._fingerprints.update(plain)
         self._hashes_are_new = True
         if self._is_primary():
-            self._say_json(EventKind.CONFIG, plain)
+            self._emit_json(EventKind.CONFIG, plain)
 
-    def say_summary(self, values: Mapping[str, Any]) -> None:
+    def emit_summary(self, values: Mapping[str, Any]) -> None:
         """Emit entries of the summary."""
         if not self._is_silent("summary"):
-            self._say_summary(values)
+            self._emit_summary(values)
 
     @never_raises("summary")
-    def _say_summary(self, values: Mapping[str, Any]) -> None:
-        self._say_json(EventKind.SUMMARY, self._plain("summary", values))
+    def _emit_summary(self, values: Mapping[str, Any]) -> None:
+        self._emit_json(EventKind.SUMMARY, self._plain("summary", values))
 
     def summary_kind(self, key: str) -> str:
         """Return how this label sums up a metric: an exact name counts, then the longest pattern."""
         kinds = [
-            (name == key, len(name), name, said["summary"])
-            for name, said in list(self._definitions.items())
-            if "summary" in said and (name == key or fnmatchcase(key, name))
+            (name == key, len(name), name, definition["summary"])
+            for name, definition in list(self._definitions.items())
+            if "summary" in definition and (name == key or fnmatchcase(key, name))
         ]
         return max(kinds)[-1] if kinds else "last"
 
@@ -280,42 +280,40 @@ class ConfigPublisher:
         """Emit how a metric, or all metrics of a pattern, is summarized and drawn."""
         if not self._is_name(name, "name", name):
             return
-        said: dict[str, Any] = {}
+        definition: dict[str, Any] = {}
         if isinstance(summary, str) and summary in SUMMARIES:
-            said["summary"] = summary
+            definition["summary"] = summary
         elif summary is not None:
-            self._complain_of(
+            self._report_of(
                 name, f"summary {short_repr(summary)} is not one of {', '.join(SUMMARIES)}; it is unchanged"
             )
         if step_metric is not None and self._is_name(name, "step_metric", step_metric):
-            said["step_metric"] = clean_utf8(step_metric)
+            definition["step_metric"] = clean_utf8(step_metric)
         is_hidden, bad = flag("hidden", hidden)
         if bad is not None:
-            self._complain_of(name, f"hidden {short_repr(hidden)} is not True or False; it is unchanged")
+            self._report_of(name, f"hidden {short_repr(hidden)} is not True or False; it is unchanged")
         elif is_hidden is not None:
-            said["hidden"] = is_hidden
+            definition["hidden"] = is_hidden
         name = clean_utf8(name)
-        merged = self._definitions.get(name, {}) | said
+        merged = self._definitions.get(name, {}) | definition
         if merged == self._definitions.get(name, {}):  # scripts repeat definitions in every epoch
             return
         if name not in self._definitions and len(self._definitions) >= _DEFINITIONS_MAX:
-            self._complain_of(name, f"the limit is {_DEFINITIONS_MAX} names; use a pattern such as val/*")
+            self._report_of(name, f"the limit is {_DEFINITIONS_MAX} names; use a pattern such as val/*")
             return
         self._definitions[name] = merged
         if not self._is_silent("define_metric()"):
-            self._say(EventKind.DEFINE, name, merged)
+            self._emit(EventKind.DEFINE, name, merged)
 
     def _is_name(self, name: Any, what: str, given: Any) -> bool:
         size = len(given.encode("utf-8", "replace")) if isinstance(given, str) else 0
         if 0 < size <= KEY_BYTES_MAX:
             return True
-        self._complain_of(
-            name, f"{what} {short_repr(given)} is not a text of 1 to {KEY_BYTES_MAX} bytes; name a metric"
-        )
+        self._report_of(name, f"{what} {short_repr(given)} is not a text of 1 to {KEY_BYTES_MAX} bytes; name a metric")
         return False
 
-    def _complain_of(self, name: Any, what: str) -> None:
-        self._complain(Diagnostic("bad_definition", short_repr(name), f"define_metric({short_repr(name)}): {what}"))
+    def _report_of(self, name: Any, what: str) -> None:
+        self._report_fault(Diagnostic("bad_definition", short_repr(name), f"define_metric({short_repr(name)}): {what}"))
 
     def publish_hashes(self, now: float | None = None) -> None:
         """Emit the hashes of the config if it changed. With `now` in seconds, at most once per interval."""
@@ -323,7 +321,7 @@ class ConfigPublisher:
             if self._hashes_are_new and (now is None or now - self._hashes_at >= _HASHES_INTERVAL_S):
                 self._hashes_are_new = False
                 self._hashes_at = now or 0.0
-                self._say(EventKind.CONFIG_HASHES, int(self._whole), self._fingerprints.as_event_fields())
+                self._emit(EventKind.CONFIG_HASHES, int(self._whole), self._fingerprints.as_event_fields())
 
     def reset_after_fork(self) -> None:
         """Drop pending hashes in a forked child: the parent emits them."""
@@ -334,19 +332,19 @@ class ConfigPublisher:
         plain = {}
         for key, value in values.items():
             name = key if isinstance(key, str) else short_repr(key)
-            plain[clean_utf8(name)] = to_plain(f"{what} {short_repr(key)}", value, self._complain)
+            plain[clean_utf8(name)] = to_plain(f"{what} {short_repr(key)}", value, self._report_fault)
         return plain
 
-    def _say_json(self, kind: EventKind, plain: Mapping[str, Any]) -> None:
-        said = {key: json.dumps(value) for key, value in plain.items()}
-        for part in _split(said, self._event_bytes_max // 2):
-            self._say(kind, part)
+    def _emit_json(self, kind: EventKind, plain: Mapping[str, Any]) -> None:
+        definition = {key: json.dumps(value) for key, value in plain.items()}
+        for part in _split(definition, self._event_bytes_max // 2):
+            self._emit(kind, part)
 
 
-def _split(said: dict[str, str], chars_max: int) -> Iterator[dict[str, str]]:
-    if len(said) > 1 and sum(map(len, said)) + sum(map(len, said.values())) > chars_max:
-        items = list(said.items())
+def _split(definition: dict[str, str], chars_max: int) -> Iterator[dict[str, str]]:
+    if len(definition) > 1 and sum(map(len, definition)) + sum(map(len, definition.values())) > chars_max:
+        items = list(definition.items())
         yield from _split(dict(items[: len(items) // 2]), chars_max)
         yield from _split(dict(items[len(items) // 2 :]), chars_max)
-    elif said:
-        yield said
+    elif definition:
+        yield definition

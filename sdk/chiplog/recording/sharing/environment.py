@@ -137,9 +137,9 @@ class EnvironmentCollector:
     """Collect the facts once, in a dedicated thread: a file system that hangs must not block the training."""
 
     def __init__(
-        self, say: Callable[[str, dict[str, Any]], None], environ: Mapping[str, str], launched: Sequence[str] = ()
+        self, emit: Callable[[str, dict[str, Any]], None], environ: Mapping[str, str], launched: Sequence[str] = ()
     ) -> None:
-        self._say = say
+        self._emit = emit
         self._environ = environ
         self._launched = launched
         self._thread: threading.Thread | None = None
@@ -177,4 +177,4 @@ class EnvironmentCollector:
             facts, message = {}, f"not known: {type(error).__name__}"
         with self._lock:
             if not self._is_over:
-                self._say(message, facts)
+                self._emit(message, facts)

@@ -46,7 +46,7 @@ class FileSaver:
     """Save files of one run.
 
     outbox: the directory of the copies. file_bytes_max, outbox_bytes_max: limits of one file and of all waiting files.
-    say: called with (path in the run, bytes, digest) for each saved file. complain: called for each rejected one.
+    emit: called with (path in the run, bytes, digest) for each saved file. report_fault: called for each rejected one.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class FileSaver:
         *,
         file_bytes_max: int,
         outbox_bytes_max: int,
-        say: Callable[[str, int, bytes], None],
-        complain: Callable[[Diagnostic], None],
+        emit: Callable[[str, int, bytes], None],
+        report_fault: Callable[[Diagnostic], None],
     ) -> None:
         self._places = places
         self._outbox = outbox
         self._file_bytes_max = file_bytes_max
         self._outbox_bytes_max = outbox_bytes_max
-        self._say = say
-        self._complain = complain
+        self._emit = emit
+        self._report_fault = report_fault
         self._n_refused = 0
         self._waiting = (float("-inf"), 0)  # when the outbox was looked at, and the bytes in it since
 
@@ -77,7 +77,7 @@ class FileSaver:
             message = f"save() takes a path, not {short_repr(path)}" + (
                 "" if name is None else f" as {short_repr(name)}"
             )
-            self._complain(Diagnostic("file_bad_path", type(path).__name__, f"{message}; it is not saved"))
+            self._report_fault(Diagnostic("file_bad_path", type(path).__name__, f"{message}; it is not saved"))
             return []
         saved: list[SavedFile] = []
         left = self._outbox_bytes_max  # the agent frees room during copies, so bound one call
@@ -100,7 +100,7 @@ class FileSaver:
             except unless_interrupt(OSError) as error:
                 self._refuse(source, "file_unreadable", f"{error.strerror or error}; it is not saved")
             else:
-                self._say(in_run, size, digest)
+                self._emit(in_run, size, digest)
                 saved.append(SavedFile(in_run, size, digest))
         if not count and self._n_refused == n_refused:
             self._refuse(pattern, "file_missing", "it contains no files; nothing is saved")
@@ -135,7 +135,7 @@ class FileSaver:
     def _refuse(self, source: str, kind: str, why: str) -> None:
         self._n_refused += 1
         where = clean_utf8(source)[:_SHOWN_CHARS]
-        self._complain(Diagnostic(kind, where, clean_utf8(f"file {where!r}: {why}")))
+        self._report_fault(Diagnostic(kind, where, clean_utf8(f"file {where!r}: {why}")))
 
     # -- which files, and their names --
 

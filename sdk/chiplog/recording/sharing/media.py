@@ -19,23 +19,23 @@ from chiplog_schemas.limits import MEDIA_BYTES_MAX, MEDIA_PER_LOG_MAX, PARTS_PER
 class MediaStorage:
     """Stores media of one run.
 
-    store: keeps bytes and returns their digest. say: called with the fields of a MEDIA event. complain: called for each
-    value that is not stored.
+    store: keeps bytes and returns their digest. emit: called with the fields of a MEDIA event. report_fault: called for
+    each value that is not stored.
     """
 
     def __init__(
-        self, store: Callable[[bytes], bytes], *, say: Callable[..., None], complain: Callable[[Diagnostic], None]
+        self, store: Callable[[bytes], bytes], *, emit: Callable[..., None], report_fault: Callable[[Diagnostic], None]
     ) -> None:
         self._store = store
-        self._say = say
-        self._complain = complain
+        self._emit = emit
+        self._report_fault = report_fault
 
     def log(self, step: int, key: str, value: Media) -> None:
         """Store one value, or the items of a list, whose metadata then have the number of each as `item`."""
         items = value if isinstance(value, tuple) else (value,)
         if len(items) > MEDIA_PER_LOG_MAX:
             message = f"{key!r:.80} has {len(items)} media; the first {MEDIA_PER_LOG_MAX} are stored, log fewer at once"
-            self._complain(Diagnostic("too_many_media", key, message))
+            self._report_fault(Diagnostic("too_many_media", key, message))
         for number, item in enumerate(items[:MEDIA_PER_LOG_MAX]):
             try:
                 place = {"item": number} if isinstance(value, tuple) else {}
@@ -56,8 +56,8 @@ class MediaStorage:
             self._log_content(step, f"{key}/{name}", part, place)
         digest = self._store(content.data)
         metadata = json.dumps({**content.metadata, **place}, allow_nan=False)
-        self._say(step, clean_utf8(key), content.kind, digest, len(content.data), metadata)
+        self._emit(step, clean_utf8(key), content.kind, digest, len(content.data), metadata)
 
     def _refuse(self, key: str, item: MediaValue, why: str, kind: str = "media") -> None:
         message = f"{key!r:.80} ({type(item).__name__}) is not stored: {clean_utf8(why)}"
-        self._complain(Diagnostic(kind, key, message))
+        self._report_fault(Diagnostic(kind, key, message))

@@ -20,9 +20,9 @@ class RunText:
 
     def __set__(self, run: Any, value: Any) -> None:
         if is_stand_in(value):
-            run._complain(left_out(f"run.{self._name}"))
+            run._report_fault(left_out(f"run.{self._name}"))
             return
         text, change = clean_text(self._name, value)
         if change is not None:
-            run._complain(change)
+            run._report_fault(change)
         run._describe(**{self._name: text})

@@ -50,7 +50,7 @@ WHERE list_contains($producers::VARCHAR[], p.id) AND p.role IS NOT NULL
 """
 _APPLIED_WAIT_S = 60.0  # a collector with other work applies what it has in its order
 _STALLED_S = 5.0  # an index applies several times a second; a large transaction takes seconds on a busy machine
-_LOOK_AGAIN_S = 0.1
+_POLL_INTERVAL_S = 0.1
 _KNOWN = """
 SELECT DISTINCT p.run_id, p.id AS uuid, t.key, t.value
 FROM reads.producers p LEFT JOIN reads.logged_run_tags t ON t.producer = p.producer AND starts_with(t.key, $tag)
@@ -438,7 +438,7 @@ def _wait_until_applied(client: Client, producers: list[str], blocks: ImportBloc
             position, stalled_at = row["position"], now + _STALLED_S
         if now > min(deadline, stalled_at):
             return False
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_INTERVAL_S)
     return True
 
 

@@ -23,7 +23,7 @@ from chiplog_schemas.storage.content_files import list_contents
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, list_journals
 from chiplog_schemas.storage.segment_format import list_segments
 
-_LOOK_AGAIN_S = 0.1
+_POLL_INTERVAL_S = 0.1
 
 
 @click.command()
@@ -170,4 +170,4 @@ def _wait(waiting: dict[Path, Path], timeout_s: float) -> list[Path]:
             progress.update(task, completed=len(delivered))
             if len(delivered) == len(waiting) or time.monotonic() > deadline:
                 return delivered
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_INTERVAL_S)

@@ -153,12 +153,12 @@ def _artifact_text(row: dict[str, Any]) -> str:
     return f"{row['name']}:{row['version']}{'' if row['is_made'] else ' (used)'}"
 
 
-def _environment_rows(told: dict[str, Any]) -> dict[str, str | None]:
-    branch = f" on {told['branch']}" if told.get("branch") else ""
+def _environment_rows(environment: dict[str, Any]) -> dict[str, str | None]:
+    branch = f" on {environment['branch']}" if environment.get("branch") else ""
     return {
-        "commit": f"{told['commit']}{branch}" if told.get("commit") else None,
-        "command": shlex.join(map(str, told.get("command") or ())) or None,
-        "launched by": shlex.join(map(str, told.get("launched") or ())) or None,
+        "commit": f"{environment['commit']}{branch}" if environment.get("commit") else None,
+        "command": shlex.join(map(str, environment.get("command") or ())) or None,
+        "launched by": shlex.join(map(str, environment.get("launched") or ())) or None,
     }
 
 
@@ -179,16 +179,19 @@ def _interrupted_text(failure: dict[str, Any] | None) -> str | None:
 
 def _last_event(labels: list[dict[str, Any]]) -> str | None:
     """Return the age of the last event of the running labels, and the label that has been silent for longest."""
-    heard = {
+    silent_for = {
         label["label"]: label["last_event_s"]
         for label in labels
         if label["state"] == "running" and label["last_event_s"] is not None
     }
-    if not heard:
+    if not silent_for:
         return None
-    last, silent = min(heard, key=lambda name: heard[name]), max(heard, key=lambda name: heard[name])
-    text = f"{duration_text(heard[last])} ago, of {last}"
-    return text if last == silent else f"{text}; longest ago of {silent}, {duration_text(heard[silent])}"
+    last, silent = (
+        min(silent_for, key=lambda name: silent_for[name]),
+        max(silent_for, key=lambda name: silent_for[name]),
+    )
+    text = f"{duration_text(silent_for[last])} ago, of {last}"
+    return text if last == silent else f"{text}; longest ago of {silent}, {duration_text(silent_for[silent])}"
 
 
 # -- labels -----------------------------------------------------------------------------------------------------------
@@ -260,8 +263,8 @@ def _omitted_counts(labels: Sequence[dict[str, Any]], rows: Sequence[dict[str, A
         return ""
     counts = Counter(label["state"] for label in labels)
     counts.subtract(Counter(label["state"] for label in rows))
-    told = ", ".join(f"{n} {state}" for state, n in sorted(counts.items()) if n)
-    return f"; worst first, and {len(labels) - len(rows)} more ({told})"
+    environment = ", ".join(f"{n} {state}" for state, n in sorted(counts.items()) if n)
+    return f"; worst first, and {len(labels) - len(rows)} more ({environment})"
 
 
 def _step_text(label: dict[str, Any]) -> Any:
@@ -377,14 +380,14 @@ def _keys(keys: list[dict[str, Any]], shown: int | None) -> Sheet | None:
     if not keys:
         return None
     rows = sorted(keys, key=lambda key: key["key"].startswith("chiplog/"))[:shown]  # the training's own first
-    told = {key["key"]: _summary_text(key) for key in rows}
+    environment = {key["key"]: _summary_text(key) for key in rows}
     columns = [
         Column("key", is_name=True, width_max=NAME_WIDTH_MAX),
         Column("points", is_number=True, drop=2),
         Column("labels", is_number=True, drop=1),
         Column("last step", is_number=True, drop=3),
         Column("last value"),
-        *[Column("summary", drop=4)] * any(told.values()),
+        *[Column("summary", drop=4)] * any(environment.values()),
     ]
     table = Sheet(columns, "Metrics")
     for key in rows:
@@ -396,7 +399,11 @@ def _keys(keys: list[dict[str, Any]], shown: int | None) -> Sheet | None:
         else:
             last = f"{number_text(key['lowest'])} … {number_text(key['highest'])}"
         cells = (str(key["points"]), str(key["labels"]), str(key["last_step"]), plain_cell(last))
-        table.add(plain_cell(key["key"]), *cells, *([plain_cell(told[key["key"]])] if any(told.values()) else []))
+        table.add(
+            plain_cell(key["key"]),
+            *cells,
+            *([plain_cell(environment[key["key"]])] if any(environment.values()) else []),
+        )
     return _with_more_caption(table, len(keys), shown, "keys")
 
 

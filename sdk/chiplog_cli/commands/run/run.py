@@ -34,7 +34,7 @@ chiplog run --as wandb -- torchrun --nproc-per-node 8 train.py
 @click.option("-q", "--quiet", is_flag=True, help="Do not print the run ID at the start.")
 @click.option("--dir", "dir_", metavar="DIR", help="Directory to record to instead of CHIPLOG_DIR.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="[--] COMMAND [ARGUMENT]...")
-def run(command: Sequence[str], as_: str | None, no_console: bool, quiet: bool, **told: Any) -> int:
+def run(command: Sequence[str], as_: str | None, no_console: bool, quiet: bool, **given: Any) -> int:
     """Run a training command as a run: its run ID, console, command line and exit status are recorded.
 
     The command needs no change. If its processes call chiplog.init(), they join this run, and their primary decides
@@ -47,7 +47,7 @@ def run(command: Sequence[str], as_: str | None, no_console: bool, quiet: bool, 
     The exit code is that of the command, 128 + n if signal n ended it, 127 if there is no such program, 126 if it
     cannot be executed.
     """
-    environ = _variables(told)
+    environ = _variables(given)
     if as_ is not None:
         environ.update(as_wandb.variables(environ))
     try:
@@ -56,8 +56,8 @@ def run(command: Sequence[str], as_: str | None, no_console: bool, quiet: bool, 
         click.echo(f"chiplog run: {error}", err=True)
         return error.exit_code
     signals = SignalForwarder()
-    is_run = as_ is None or told["run_id"]
-    launched = _open(command, environ, {**told, "capture_console": not no_console}, quiet) if is_run else None
+    is_run = as_ is None or given["run_id"]
+    launched = _open(command, environ, {**given, "capture_console": not no_console}, quiet) if is_run else None
     exit_code, why = 0, ""
     try:
         exit_code = signals.run(program, command, launched.environ if launched is not None else environ)
@@ -70,21 +70,21 @@ def run(command: Sequence[str], as_: str | None, no_console: bool, quiet: bool, 
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 
-def _variables(told: dict[str, Any]) -> dict[str, str]:
+def _variables(given: dict[str, Any]) -> dict[str, str]:
     """Return the variables of the command: those of this process, and the options that have one."""
-    named = {"CHIPLOG_RUN_ID": told["run_id"], "CHIPLOG_PROJECT": told["project"], "CHIPLOG_MODE": told["mode"]}
-    told["dir"] = told.pop("dir_")
-    if told["dir"]:
-        named["CHIPLOG_DIR"] = os.path.abspath(told["dir"])
+    named = {"CHIPLOG_RUN_ID": given["run_id"], "CHIPLOG_PROJECT": given["project"], "CHIPLOG_MODE": given["mode"]}
+    given["dir"] = given.pop("dir_")
+    if given["dir"]:
+        named["CHIPLOG_DIR"] = os.path.abspath(given["dir"])
     return {**os.environ, **{name: value for name, value in named.items() if value}}
 
 
 def _open(
-    command: Sequence[str], environ: Mapping[str, str], told: Mapping[str, Any], quiet: bool
+    command: Sequence[str], environ: Mapping[str, str], given: Mapping[str, Any], quiet: bool
 ) -> LaunchedRun | None:
     """Open the run; None if that fails, because the training must run."""
     try:
-        launched = LaunchedRun(command, environ, told)
+        launched = LaunchedRun(command, environ, given)
         if launched.is_recorded and not quiet:
             click.echo(f"chiplog run: {launched.id}", err=True)  # before the console is captured
         launched.open()

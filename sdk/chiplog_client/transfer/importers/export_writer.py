@@ -305,16 +305,16 @@ class _RunWriter:
             for array in (part.key_of, part.steps, times, part.values, rows):
                 self._digest.update(np.ascontiguousarray(array).data)
             return
-        told = {field.name: getattr(part, field.name) for field in fields(part)}
-        told.pop("content", None)
-        if isinstance(part, Config | Summary) or told.get("ts") == self._run.file_us:
-            told.pop("ts", None)  # of the file, or of the beginning
-        self._digest_values(type(part).__name__, *told.values())
+        named = {field.name: getattr(part, field.name) for field in fields(part)}
+        named.pop("content", None)
+        if isinstance(part, Config | Summary) or named.get("ts") == self._run.file_us:
+            named.pop("ts", None)  # of the file, or of the beginning
+        self._digest_values(type(part).__name__, *named.values())
 
     def _digest_values(self, *values: Any) -> None:
         for value in values:
-            told = sorted(value.items()) if isinstance(value, Mapping) else value
-            data = repr(told).encode("utf-8", "surrogatepass")
+            named = sorted(value.items()) if isinstance(value, Mapping) else value
+            data = repr(named).encode("utf-8", "surrogatepass")
             self._digest.update(len(data).to_bytes(8, "little") + data)
 
     def is_same(self, run: ImportedRun) -> bool:
@@ -417,21 +417,23 @@ class _RunWriter:
             text = text[: limit - 1] + "…"
         return clean_utf8(text)
 
-    def _add_histogram(self, told: HistogramOf) -> int:
-        if not self._takes(told.key):
+    def _add_histogram(self, named: HistogramOf) -> int:
+        if not self._takes(named.key):
             return 1
-        if len(told.edges) != len(told.counts) + 1:
-            self._leave_out("histograms whose edges do not fit their counts", 1, told.key)
+        if len(named.edges) != len(named.counts) + 1:
+            self._leave_out("histograms whose edges do not fit their counts", 1, named.key)
             return 1
-        lists = {"edges": _list_text(told.edges), "counts": _list_text(told.counts)}
+        lists = {"edges": _list_text(named.edges), "counts": _list_text(named.counts)}
         n_chars = sum(map(len, lists.values()))
-        return self._add("histograms", told.label, told.ts, n_chars, key=clean_utf8(told.key), step=told.step, **lists)
+        return self._add(
+            "histograms", named.label, named.ts, n_chars, key=clean_utf8(named.key), step=named.step, **lists
+        )
 
     def _add_media(self, media: MediaOf) -> int:
         if self._takes(media.key) and (found := self._keep(media.content)) is not None:
             digest, n_bytes = found
             metadata = _json_text(media.metadata)
-            said = {"key": clean_utf8(media.key), "step": media.step, "kind": media.kind, "metadata": metadata}
+            described = {"key": clean_utf8(media.key), "step": media.step, "kind": media.kind, "metadata": metadata}
             self._add(
                 "media",
                 media.label,
@@ -440,7 +442,7 @@ class _RunWriter:
                 sha256=digest,
                 bytes=n_bytes,
                 stored_at=media.ts,
-                **said,
+                **described,
             )
         return 1
 
@@ -481,24 +483,28 @@ class _RunWriter:
     def _add_summary(self, summary: Summary) -> int:
         return self._add_values("summary", summary)
 
-    def _add_values(self, table: str, said: Config | Summary) -> int:
-        for key, value in said.values.items():
+    def _add_values(self, table: str, described: Config | Summary) -> int:
+        for key, value in described.values.items():
             text = _json_text(value)
             if len(text.encode()) > _VALUE_BYTES_MAX or not 0 < len(clean_utf8(key).encode()) <= KEY_BYTES_MAX:
                 self._leave_out(
                     f"values of {table} over {_VALUE_BYTES_MAX:,} bytes, or of longer names than any", 1, key
                 )
                 continue
-            self._add(table, said.label, said.ts, len(text), key=clean_utf8(key), value=text)
-        return len(said.values)
+            self._add(table, described.label, described.ts, len(text), key=clean_utf8(key), value=text)
+        return len(described.values)
 
-    def _add_definition(self, told: Definition) -> int:
-        if not 0 < len(told.name) <= KEY_BYTES_MAX:
-            self._leave_out(f"definitions of names over {KEY_BYTES_MAX} characters", 1, told.name[:_EXAMPLE_CHARS])
+    def _add_definition(self, named: Definition) -> int:
+        if not 0 < len(named.name) <= KEY_BYTES_MAX:
+            self._leave_out(f"definitions of names over {KEY_BYTES_MAX} characters", 1, named.name[:_EXAMPLE_CHARS])
             return 1
-        said = {"name": clean_utf8(told.name), "summary": told.summary, "step_metric": clean_utf8(told.step_metric)}
-        hidden = "" if told.is_hidden is None else str(told.is_hidden).lower()
-        return self._add("definitions", told.label, told.ts, **said, hidden=hidden)
+        described = {
+            "name": clean_utf8(named.name),
+            "summary": named.summary,
+            "step_metric": clean_utf8(named.step_metric),
+        }
+        hidden = "" if named.is_hidden is None else str(named.is_hidden).lower()
+        return self._add("definitions", named.label, named.ts, **described, hidden=hidden)
 
     def _add_tag(self, tag: RunTag) -> int:
         value = self._cut(tag.value, TEXT_CHARS_MAX, "tags cut to {} characters")
@@ -506,9 +512,9 @@ class _RunWriter:
 
     def _add_notice(self, notice: Notice) -> int:
         message = self._cut(notice.message, TEXT_CHARS_MAX, "messages cut to {} characters")
-        said: dict[str, Any] = {"kind": notice.kind, "level": notice.level, "message": message}
-        said["body"] = _json_text(notice.body)
-        return self._add("events", notice.label, notice.ts, len(message), **said)
+        described: dict[str, Any] = {"kind": notice.kind, "level": notice.level, "message": message}
+        described["body"] = _json_text(notice.body)
+        return self._add("events", notice.label, notice.ts, len(message), **described)
 
     def _note_label(self, label: Label) -> int:
         self._writer(label.label).who = label

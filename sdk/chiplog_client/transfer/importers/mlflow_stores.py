@@ -274,13 +274,13 @@ class _StoreReader:
         """Yield the files at a URI. own: the place in a store that was moved. folder: below `mlflow/`."""
         parts = urlsplit(uri)
         if parts.scheme in ("", "file"):
-            told = Path(unquote(parts.path) if parts.scheme else uri)
+            named = Path(unquote(parts.path) if parts.scheme else uri)
             root = self._path.resolve() if self._path.is_dir() else self._path.resolve().parent
-            places = [root / told, root / own, root / "mlruns" / own]
+            places = [root / named, root / own, root / "mlruns" / own]
             if place := next(filter(Path.is_dir, places), None):
                 yield from _files_of(place, folder, ts)
             elif not places[0].parents[1].exists():  # a run without artifacts has no folder either
-                yield Unmapped(what="folders of artifacts that are not here, if there were any", example=str(told))
+                yield Unmapped(what="folders of artifacts that are not here, if there were any", example=str(named))
             return
         from mlflow.artifacts import download_artifacts, list_artifacts
 

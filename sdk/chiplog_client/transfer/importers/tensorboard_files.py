@@ -93,8 +93,8 @@ class _RunReader:
     def _run_of(self, path: Path, first_event: Any) -> ImportedRun:
         """Return the run. Its ID follows from what a copy of the directory has, too."""
         own_name = path.resolve().parent.name
-        said = f"{own_name}\n{path.name}\n{first_event.wall_time!r}"
-        digest = hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()
+        described = f"{own_name}\n{path.name}\n{first_event.wall_time!r}"
+        digest = hashlib.sha256(described.encode("utf-8", "surrogateescape")).hexdigest()
         is_root = self._directory == self._root
         return ImportedRun(
             source=self._directory,

@@ -65,14 +65,14 @@ def test_an_end_that_nobody_saw_is_the_agents_to_tell_where_there_is_one() -> No
 def test_a_step_that_fails_is_reported_and_the_next_ones_run() -> None:
     done: list[str] = []
 
-    def complain(error: Exception) -> None:
+    def report_fault(error: Exception) -> None:
         done.append(str(error))
         raise RuntimeError("a logging handler that raises")
 
     def fail() -> None:
         raise OSError("no space")
 
-    run_all([lambda: done.append("first"), fail, lambda: done.append("last")], complain)
+    run_all([lambda: done.append("first"), fail, lambda: done.append("last")], report_fault)
     assert done == ["first", "no space", "last"]
 
 
@@ -81,13 +81,13 @@ def test_what_a_handler_raises_in_a_step_reaches_the_training() -> None:
         raise TimeoutError("the training's own limit")
 
     before = signal.signal(signal.SIGALRM, expire)
-    complaints: list[Exception] = []
+    diagnostics: list[Exception] = []
     try:
         with pytest.raises(TimeoutError):
-            run_all([lambda: signal.raise_signal(signal.SIGALRM)], complaints.append)
+            run_all([lambda: signal.raise_signal(signal.SIGALRM)], diagnostics.append)
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert complaints == []
+    assert diagnostics == []
 
 
 def test_a_journal_that_no_agent_has_is_closed_and_its_events_are_counted_in_a_warning(caplog) -> None:

@@ -231,12 +231,12 @@ def test_config_and_summary_take_attributes_and_no_wrong_call_raises(run, offlin
 
 def test_counts_of_faults_are_said_while_they_change_but_not_often() -> None:
     said: list[dict[str, int]] = []
-    complaints = Diagnostics(lambda kind, notice, *fields: said.append(fields[-1]) if notice == "bad_values" else None)
+    diagnostics = Diagnostics(lambda kind, notice, *fields: said.append(fields[-1]) if notice == "bad_values" else None)
     for now in range(300):
         if now == 10 or now == 200:
-            complaints.report(Diagnostic("array", "x", "x is an array"))
-        complaints.emit_counts(float(now))
-    complaints.emit_counts()
+            diagnostics.report(Diagnostic("array", "x", "x is an array"))
+        diagnostics.emit_counts(float(now))
+    diagnostics.emit_counts()
     assert said == [{"array": 1}, {"array": 2}]
 
 

@@ -13,12 +13,12 @@ class Events:
 
     def __init__(self) -> None:
         self.rows: list[tuple[Any, ...]] = []
-        self.complaints: list[Diagnostic] = []
+        self.diagnostics: list[Diagnostic] = []
         self.errors: list[str] = []
         self.is_finished = False
         self.notices = RunNotices(
             self.emit,
-            self.complaints.append,
+            self.diagnostics.append,
             lambda where, error: self.errors.append(where),
             lambda: self.is_finished,
         )
@@ -33,7 +33,7 @@ def test_an_alert_has_a_level_and_a_title_that_repeats_is_counted() -> None:
     for _ in range(ALERT_BURST + 2):
         events.notices.alert("loss is NaN", "at 3", "loud")
     assert events.rows == [("alert", "warning", "loss is NaN", {"text": "at 3"}, False)] * ALERT_BURST
-    assert {bad.kind for bad in events.complaints} == {"bad_level"}
+    assert {bad.kind for bad in events.diagnostics} == {"bad_level"}
     events.notices.emit_suppressed(None)
     assert events.rows[-1][0] == "alerts_suppressed" and events.rows[-1][3]["count"] == 2
 

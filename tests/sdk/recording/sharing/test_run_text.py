@@ -12,8 +12,8 @@ class Run:
     def __init__(self) -> None:
         self._settings = SimpleNamespace(name="first")
         self.described: list[dict[str, Any]] = []
-        self.complaints: list[Any] = []
-        self._complain = self._report = self.complaints.append
+        self.diagnostics: list[Any] = []
+        self._report_fault = self._report = self.diagnostics.append
 
     def _describe(self, **changes: Any) -> None:
         self.described.append(changes)
@@ -26,13 +26,13 @@ def test_a_text_is_read_from_the_settings_and_an_assignment_is_recorded() -> Non
     run.name = "second"
     assert run.described == [{"name": "second"}]
     assert run.name == "second"
-    assert run.complaints == []
+    assert run.diagnostics == []
 
 
 def test_what_is_no_text_is_reported_and_raises_nothing() -> None:
     run = Run()
     run.name = "half a character: \ud800"
-    assert len(run.complaints) == 1
+    assert len(run.diagnostics) == 1
     run.name.encode("utf-8")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from chiplog.artifacts.artifact import Artifact
 from chiplog.integrations.adapter.keras_library import keras, learning_rate
-from chiplog.integrations.wandb.errors import tell
+from chiplog.integrations.wandb.errors import warn
 from chiplog.integrations.wandb.start import current
 from chiplog.media.table import Table
 from chiplog.safety.diagnostics import error_line
@@ -62,7 +62,7 @@ class WandbMetricsLogger(_callbacks.Callback):  # type: ignore[misc,name-defined
         try:
             return learning_rate(self.model, self.global_step)
         except Exception as error:  # whatever an optimizer has there
-            tell(f"WandbMetricsLogger cannot read the learning rate, which is left out: {error_line(error)}")
+            warn(f"WandbMetricsLogger cannot read the learning rate, which is left out: {error_line(error)}")
             return None
 
 
@@ -196,7 +196,7 @@ class WandbCallback(_callbacks.Callback):  # type: ignore[misc,name-defined]
         self.best = float("-inf" if is_up else "inf")
         for name, is_asked in (("log_gradients", log_gradients), ("log_evaluation", log_evaluation)):
             if is_asked:
-                tell(f"WandbCallback({name}=) is not available in chiplog: nothing of it is recorded")
+                warn(f"WandbCallback({name}=) is not available in chiplog: nothing of it is recorded")
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Log a batch, if it is one of those to log."""
@@ -228,7 +228,7 @@ class WandbCallback(_callbacks.Callback):  # type: ignore[misc,name-defined]
         try:
             (self.model.save_weights if self.save_weights_only else self.model.save)(path)
         except Exception as error:  # W&B says it and continues, too
-            tell(f"WandbCallback cannot save the model, which is not kept: {error_line(error)}")
+            warn(f"WandbCallback cannot save the model, which is not kept: {error_line(error)}")
             return
         _log_model(path, ["latest", "best", f"epoch_{epoch}"])
 
@@ -236,7 +236,7 @@ class WandbCallback(_callbacks.Callback):  # type: ignore[misc,name-defined]
 def _log(row: dict[str, Any], commit: bool | None = None) -> None:
     run = current()
     if run is None:
-        tell("W&B's callbacks for Keras record nothing without a run; call wandb.init() first")
+        warn("W&B's callbacks for Keras record nothing without a run; call wandb.init() first")
     else:
         run.log(row, commit=commit)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from chiplog.artifacts.artifact import Artifact
 from chiplog.integrations.wandb import charts
-from chiplog.integrations.wandb.errors import Error, tell
+from chiplog.integrations.wandb.errors import Error, warn
 from chiplog.integrations.wandb.start import current
 from chiplog.integrations.wandb.wandb_run import Run
 from chiplog.media.table import Table
@@ -21,13 +21,13 @@ class LibraryCallback:
     def _report_internal_error(self, where: str, error: Exception) -> None:
         if is_interrupt(error) or isinstance(error, Error):  # W&B's errors are raised in strict mode only
             raise error
-        tell(f"W&B's callback for {self._library} failed in {where}; it continues: {error_line(error)}")
+        warn(f"W&B's callback for {self._library} failed in {where}; it continues: {error_line(error)}")
 
     def _run(self) -> Run | None:
         """Return the current run. Without one the callback records nothing, with one line."""
         run = current()
         if run is None:
-            tell(f"W&B's callback for {self._library} records nothing without a run; call wandb.init() first")
+            warn(f"W&B's callback for {self._library} records nothing without a run; call wandb.init() first")
         return run
 
 

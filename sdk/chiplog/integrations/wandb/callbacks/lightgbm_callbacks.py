@@ -12,7 +12,7 @@ from chiplog.integrations.wandb.callbacks.library_callbacks import (
     log_model,
     summary_word,
 )
-from chiplog.integrations.wandb.errors import tell
+from chiplog.integrations.wandb.errors import warn
 from chiplog.safety.boundary import never_raises
 
 _SMALLER = ("l1", "l2", "rmse", "mape", "huber", "fair", "poisson", "gamma")  # W&B's; losses, too
@@ -53,7 +53,7 @@ class _Callback(LibraryCallback):
         if run is None:
             return
         if not isinstance(model, Booster):
-            tell(f"wandb's log_summary() takes a lightgbm.Booster, not a {type(model).__name__}; it records nothing")
+            warn(f"wandb's log_summary() takes a lightgbm.Booster, not a {type(model).__name__}; it records nothing")
             return
         run.summary.update({"best_iteration": model.best_iteration, "best_score": model.best_score})
         if feature_importance:

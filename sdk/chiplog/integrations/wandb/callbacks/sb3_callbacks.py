@@ -5,7 +5,7 @@ import os
 from stable_baselines3.common.callbacks import BaseCallback
 
 from chiplog.integrations.wandb.callbacks.library_callbacks import LibraryCallback
-from chiplog.integrations.wandb.errors import tell
+from chiplog.integrations.wandb.errors import warn
 from chiplog.safety.boundary import never_raises
 
 _LOGS = ("gradients", "parameters", "all", None)
@@ -38,10 +38,10 @@ class WandbCallback(LibraryCallback, BaseCallback):  # type: ignore[misc]  # myp
         super().__init__(verbose)
         self._run()
         if log not in _LOGS:
-            tell(f"WandbCallback(log={log!r}) must be one of gradients, parameters, all and None; it logs all")
+            warn(f"WandbCallback(log={log!r}) must be one of gradients, parameters, all and None; it logs all")
             log = "all"
         if model_save_freq > 0 and model_save_path is None:
-            tell("WandbCallback(model_save_freq=) saves nothing without model_save_path=")
+            warn("WandbCallback(model_save_freq=) saves nothing without model_save_path=")
         self.model_save_path = model_save_path
         self.model_save_freq = model_save_freq
         self.gradient_save_freq = gradient_save_freq

@@ -9,7 +9,7 @@ from typing import Any
 from chiplog.artifacts.artifact import Artifact, used_artifact
 from chiplog.integrations.adapter import reads
 from chiplog.integrations.wandb.addresses import run_url
-from chiplog.integrations.wandb.errors import CommError, artifact_errors, harmless, tell
+from chiplog.integrations.wandb.errors import CommError, artifact_errors, harmless, warn
 from chiplog.integrations.wandb.state.attribute_dicts import AttributeDict
 from chiplog.integrations.wandb.stored import history
 from chiplog.integrations.wandb.stored.filters import NAME, Conditions
@@ -233,13 +233,13 @@ class Run:
         if stream == "default":
             found = history.sampled(self.id, self._row, wanted, samples)
         else:
-            tell("run.history(stream='system') has no rows; the view `system` has the samples of the machine")
+            warn("run.history(stream='system') has no rows; the view `system` has the samples of the machine")
         if not pandas:
             return found
         try:
             from pandas import DataFrame
         except ImportError:
-            tell("run.history() returns a list: pandas is not installed")
+            warn("run.history() returns a list: pandas is not installed")
             return found
         return DataFrame.from_records(found)
 
@@ -276,7 +276,7 @@ class Run:
 
     def update(self, *given: Any, **named: Any) -> None:
         """Change nothing, with one line."""
-        tell("wandb.Api() of chiplog only reads; `chiplog edit` changes stored runs, and `chiplog rm` deletes them")
+        warn("wandb.Api() of chiplog only reads; `chiplog edit` changes stored runs, and `chiplog rm` deletes them")
 
     save = delete = upload_file = log_artifact = use_artifact = update
 

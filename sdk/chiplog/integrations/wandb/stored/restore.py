@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from chiplog.integrations.adapter.reads import download_saved
-from chiplog.integrations.wandb.errors import CommError, tell
+from chiplog.integrations.wandb.errors import CommError, warn
 from chiplog.safety.text import short_repr
 from chiplog_schemas.storage.content_files import invalid_path_reason
 
@@ -31,10 +31,10 @@ def restore_file(
     """
     reason = invalid_path_reason(str(name))
     if reason is not None:
-        tell(f"wandb.restore({short_repr(name)}) returns None: {reason}")
+        warn(f"wandb.restore({short_repr(name)}) returns None: {reason}")
         return None
     if run is None and not run_path:
-        tell(
+        warn(
             f"wandb.restore({short_repr(name)}) returns None without a run; call wandb.init() first, or give run_path="
         )
         return None
