@@ -403,7 +403,7 @@ def test_a_late_label_fills_its_part_and_the_end_of_a_run_what_was_logged_out_of
     assert steps_of(page, "train/loss", "rank1") == list(range(300))
     change(
         uneven,
-        LOSSES.format(rank=2) + "range(101, 104) t(s)",
+        LOSSES.format(range(101, 104), 2),
         "build.update('true', state='finished', exit_code=0, ended_s=1200)",
     )
     expect(page.locator(".chip.finished")).to_be_visible()
