@@ -1,6 +1,7 @@
 """The shape of tests/: each module has its own test module, and no test module imports another."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.packages import PACKAGES, ROOT, mirror_of
 from tests.support.promises import PROMISES, proofs
 
 TESTS = Path(__file__).parent
+MODULES_MAX = 16  # of a folder: what a reader takes in at a glance
 
 
 def own_tests_of(package: str, module: Path) -> Path:
@@ -82,3 +84,13 @@ def test_one_module_knows_the_columns_of_the_tables() -> None:
     """Others write sample runs with RunBuilder. The statements in query_client.py are there to be refused."""
     writers = {path.name for path in sorted(TESTS.rglob("*.py")) if re.search(r"INSERT INTO base\b", path.read_text())}
     assert writers - {Path(__file__).name} == {"run_builder.py", "query_client.py"}
+
+
+def test_no_folder_of_the_product_holds_more_than_sixteen_modules() -> None:
+    folders = Counter(
+        path.parent.relative_to(ROOT).as_posix()
+        for package in PACKAGES.values()
+        for path in package.rglob("*")
+        if path.suffix in (".py", ".js") and "vendor" not in path.parts
+    )
+    assert {folder: n for folder, n in folders.items() if n > MODULES_MAX} == {}, "part the folder by purpose"
