@@ -32,6 +32,7 @@ from chiplog.recording.sharing.config import Config, ConfigPublisher, Summary
 from chiplog.recording.sharing.environment import EnvironmentCollector
 from chiplog.recording.sharing.files import FileSaver, SavedFile
 from chiplog.recording.sharing.media import MediaStorage
+from chiplog.recording.sharing.run_artifacts import RunArtifacts
 from chiplog.recording.sharing.run_text import RunText
 from chiplog.safety import foreign_names
 from chiplog.safety.boundary import never_raises
@@ -42,7 +43,7 @@ from chiplog.safety.process_number import may_start_threads, process_number
 from chiplog.safety.text import clean_utf8, is_encodable
 from chiplog.settings import RunSettings, as_strings, identity_event_fields, safe_name
 from chiplog.torch.current_device import CurrentDevice, current_device
-from chiplog.values.artifact_value import ArtifactPlace, ArtifactValue, artifact_class, find_artifact
+from chiplog.values.artifact_value import ArtifactValue, artifact_class
 from chiplog.values.metrics import Media, flatten
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.codec import pack
@@ -124,8 +125,13 @@ class Run(Recorder):
             emit=lambda *fields: self._emit(EventKind.MEDIA, *fields),
             report_fault=lambda bad: self._diagnostics.report(bad),
         )
-        self._artifacts = ArtifactStorage(
-            self._saver, emit=self._emit, report_fault=lambda bad: self._diagnostics.report(bad)
+        self._artifacts = RunArtifacts(
+            ArtifactStorage(self._saver, emit=self._emit, report_fault=lambda bad: self._diagnostics.report(bad)),
+            lambda: self._settings,
+            self._emit,
+            self._report_internal_error,
+            is_open=lambda call: not self._is_finished_warn(call),
+            ensure_recording=self._ensure_recording,
         )
         self._config_publisher = ConfigPublisher(
             self._emit,
@@ -483,15 +489,8 @@ class Run(Recorder):
             >>> artifact = run.log_artifact("checkpoints/last.pt", name="model", type="model", aliases=["best"])
         """
         artifact: Any = artifact_class().from_any(artifact_or_path, name, type, self.id)
-        self._log_artifact(artifact, aliases)
+        self._artifacts.log(artifact, aliases)
         return artifact
-
-    @never_raises("log_artifact")
-    def _log_artifact(self, artifact: ArtifactValue, aliases: Any) -> None:
-        if self._settings.mode == "disabled":
-            artifact.note_logged(self._artifact_place, b"")
-        elif not self._is_finished_warn("log_artifact()") and self._ensure_recording():
-            self._artifacts.log(artifact, self._artifact_place, aliases)
 
     @ignore_unknown_arguments
     def log_model(self, path: str | os.PathLike[str], name: str | None = None, aliases: list[str] | None = None) -> Any:
@@ -533,42 +532,7 @@ class Run(Recorder):
         Examples:
             >>> directory = run.use_artifact("model:best").download()
         """
-        place = self._artifact_place
-        if isinstance(artifact_or_name, ArtifactValue):
-            artifact: Any = artifact_or_name
-            if artifact.digest is None:
-                self._log_artifact(artifact, aliases)
-        else:
-            artifact = find_artifact(place, artifact_or_name, type, timeout_s)
-        self._note_use(artifact)
-        if aliases:
-            artifact.aliases = [*artifact.aliases, *aliases]
-            artifact.save()
-        return artifact
-
-    @never_raises("use_artifact")
-    def _note_use(self, artifact: Any) -> None:
-        is_recorded = self._settings.mode != "disabled" and artifact.digest is not None
-        if is_recorded and not self._is_finished_warn("use_artifact()") and self._ensure_recording():
-            of_version = artifact.project or "", artifact.name, bytes.fromhex(artifact.digest or "")
-            self._emit(EventKind.ARTIFACT_USE, *of_version)
-
-    @property
-    def _artifact_place(self) -> ArtifactPlace:
-        settings = self._settings
-        return ArtifactPlace(
-            clean_utf8(settings.project or ""),
-            settings.mode,
-            os.environ.get("CHIPLOG_COLLECTOR") or None,
-            settings.places.root,
-            settings.bounds.artifact_wait_s,
-            self._emit_alias,
-        )
-
-    @never_raises("artifact.save")
-    def _emit_alias(self, project: str, name: str, digest: bytes, alias: str, is_set: int) -> None:
-        if self._settings.mode != "disabled" and not self._is_finished_warn("artifact.save()"):
-            self._emit(EventKind.ARTIFACT_ALIAS, project, name, digest, alias, is_set)
+        return self._artifacts.use(artifact_or_name, type, aliases, timeout_s)
 
     @ignore_unknown_arguments
     def define_metric(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from chiplog.integrations import wandb
-from chiplog.recording.run.run import Run as ChiplogRun
+from chiplog.recording.sharing.run_artifacts import RunArtifacts
 
 MODULE = "chiplog.integrations.wandb.callbacks.keras_callbacks"
 
@@ -67,7 +67,7 @@ def models(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def keep(self: Any, artifact: Any, aliases: Any) -> None:
         found.append(([entry.path for entry in artifact.entries()], aliases))
 
-    monkeypatch.setattr(ChiplogRun, "_log_artifact", keep)
+    monkeypatch.setattr(RunArtifacts, "log", keep)
     return found
 
 
