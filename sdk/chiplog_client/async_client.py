@@ -6,7 +6,8 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
-from chiplog_client.client import Client, Params, connect
+from chiplog_client.client import Client, connect
+from chiplog_client.query_parameters import Params
 from chiplog_client.result_stream import ResultStream
 from chiplog_client.results.result import Result
 

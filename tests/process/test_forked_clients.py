@@ -13,7 +13,7 @@ import pytest
 
 import chiplog
 from chiplog_client import client as client_module
-from chiplog_client import dbapi
+from chiplog_client import database_file, dbapi
 from chiplog_client.client import Client
 from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.query import result_sink
@@ -102,11 +102,11 @@ def test_a_child_of_a_process_that_reads_the_file_gets_an_error(tmp_path: Path) 
     database.close()
     with client_module.connect(dir=tmp_path, start=False) as client:
         assert in_child(lambda: ask(client)) == "[{'a': 1}]"
-        opened = client_module._open_file(place)  # as during a query of another thread
+        opened = database_file.open_file(place)  # as during a query of another thread
         said = in_child(lambda: ask(client))
         assert said.startswith("QueryError: this process was forked while its parent read "), said
         assert not isinstance(opened, str)
-        client_module._close_file(opened)
+        database_file.close_file(opened)
         assert in_child(lambda: ask(client)) == "[{'a': 1}]"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_client import client as client_module
+from chiplog_client import pending_delivery
 from chiplog_client.client import connect
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.storage.watermark import Watermark
@@ -104,11 +104,11 @@ def n_values(node: Node) -> int:
 def test_a_query_waits_for_a_finished_run_and_names_what_is_missing(
     stopped: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(client_module, "FINISHED_WAIT_S", 0.1)
+    monkeypatch.setattr(pending_delivery, "FINISHED_WAIT_S", 0.1)
     assert n_values(stopped) == 0
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("chiplog: 1 journal of an ended process waits; the answers lack it until then")
-    monkeypatch.setattr(client_module, "FINISHED_WAIT_S", WAIT_S)
+    monkeypatch.setattr(pending_delivery, "FINISHED_WAIT_S", WAIT_S)
     assert stopped.agent is not None
     stopped.agent.send_signal(signal.SIGCONT)
     assert n_values(stopped) == 1
@@ -119,7 +119,7 @@ def test_a_query_waits_for_a_finished_run_and_names_what_is_missing(
 def test_a_query_waits_for_no_run_on_its_way_to_a_collector_elsewhere(
     stopped: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(client_module, "FINISHED_WAIT_S", 0.1)
+    monkeypatch.setattr(pending_delivery, "FINISHED_WAIT_S", 0.1)
     elsewhere = RememberedCollector("tcp://192.0.2.1:9", "", "", is_configured=False)
     remember_collector(stopped.place.agent, elsewhere)
     assert n_values(stopped) == 0
@@ -137,7 +137,7 @@ def test_a_query_waits_until_the_index_has_what_the_collector_has(
     """A query shares a flush that has just begun, which lacks what the collector acknowledged since."""
     place = make_place(tmp_path)
     place.journals.mkdir(parents=True)  # as if a run had just ended
-    monkeypatch.setattr(client_module, "FINISHED_WAIT_S", 0.1)
+    monkeypatch.setattr(pending_delivery, "FINISHED_WAIT_S", 0.1)
     with served_database(place) as database:
         [position] = database.execute("SELECT next_number FROM base.position").fetchone() or (0,)
         synced = Watermark(place.collector / "synced", writable=True)

@@ -226,7 +226,7 @@ def test_a_reader_stops_waiting_for_a_journal_that_is_not_delivered(
     (stuck / LOCK_NAME).touch()
     (stuck / segment_name(0)).mkdir()  # cannot be read
     wait_s = 90.0
-    monkeypatch.setattr("chiplog_client.client.DELIVER_WAIT_S", wait_s)
+    monkeypatch.setattr("chiplog_client.pending_delivery.DELIVER_WAIT_S", wait_s)
     begun = time.monotonic()
     with chiplog.connect() as client:
         assert client.sql("SELECT run_id, state FROM runs").rows() == [{"run_id": "waits", "state": "crashed"}]

@@ -1,9 +1,7 @@
 """The query client: against a real collector's query service, and against the file itself."""
 
 import gc
-import hashlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,11 +9,10 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -23,21 +20,21 @@ import pytest
 from chiplog_cli.tables.writers import write_parquet
 from chiplog_client import client as client_module
 from chiplog_client import connection as remote_module
+from chiplog_client import database_file
 from chiplog_client.client import NoDataError, QueryError, connect
 from chiplog_client.results import result as result_module
 from chiplog_schemas import codec
 from chiplog_schemas.limits import QUERY_CHARS_MAX
-from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
+from chiplog_schemas.paths import Paths
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query import result_sink as sink_module
 from tests.support.marks import everyday
 from tests.support.ports import free_ports
-from tests.support.recorded import create_database
-from tests.support.run_builder import RunBuilder, Sql
 from tests.support.safeguard import proves
-from tests.support.stored_media import store_content
 from tests.support.waiting import WAIT_S, wait_until
+
+pytestmark = pytest.mark.usefixtures("no_environment")
 
 FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * 7 + b.range) % 13 = 3"
 
@@ -94,43 +91,6 @@ class Collector:
         self.process.wait(WAIT_S)
         self.process.stdin.close()
         self.process.stdout.close()
-
-
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch):
-    for name in ("CHIPLOG_DIR", "CHIPLOG_COLLECTOR"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory) -> Paths:
-    found, database = create_database(tmp_path_factory.mktemp("recorded"), "2026-01-02 03:04:05.000006")
-    with database:
-        build = RunBuilder(database, "TIMESTAMP '2026-01-02'")
-        build.metrics({"loss": "step / 2"}, steps=1000)
-        for step, n_rows in enumerate((2, 50_000)):
-            store_table(database, found, step, n_rows)
-    return found
-
-
-def store_table(database: duckdb.DuckDBPyConnection, place: Paths, step: int, n_rows: int) -> None:
-    """Store a logged table of whole numbers and their hashes."""
-    path = place.collector / "table"
-    database.execute(f"COPY (SELECT range AS n, hash(range) AS h FROM range({n_rows})) TO '{path}' (FORMAT parquet)")
-    data = path.read_bytes()
-    path.unlink()
-    store_content(place.files, data)
-    content = hashlib.sha256(data).hexdigest(), len(data)
-    build = RunBuilder(database)
-    build.media("loss", "table", *content, {}, step=step, seq=5000 + step)
-    build.store(*content)
-
-
-@pytest.fixture
-def where(tmp_path: Path, recorded: Paths) -> Paths:
-    found = paths_for_root(tmp_path / "chiplog")
-    shutil.copytree(recorded.root, found.root)
-    return found
 
 
 @pytest.fixture
@@ -211,9 +171,9 @@ def test_what_duckdb_optimizes_wrongly_is_off_through_the_socket_and_from_the_fi
 
 @pytest.mark.parametrize("live", everyday(1, [True, False]))
 def test_errors_are_equal_through_the_socket_and_from_the_file(where, live, monkeypatch):
-    settings = [text.replace("'1024MiB'", "'128MiB'") for text in client_module.LOCKED_SETTINGS]
-    assert settings != list(client_module.LOCKED_SETTINGS)
-    monkeypatch.setattr(client_module, "LOCKED_SETTINGS", settings)
+    settings = [text.replace("'1024MiB'", "'128MiB'") for text in database_file.LOCKED_SETTINGS]
+    assert settings != list(database_file.LOCKED_SETTINGS)
+    monkeypatch.setattr(database_file, "LOCKED_SETTINGS", settings)
     running = Collector(where) if live else None
     expected = [
         ("SELECT nope FROM runs", "sql", "Binder Error"),
@@ -243,14 +203,6 @@ def test_errors_are_equal_through_the_socket_and_from_the_file(where, live, monk
             client.sql("SELECT 1", timeout_s=1000)
     if running:
         running.stop()
-
-
-def test_a_result_above_the_limit_is_too_large_from_the_file_too(where, monkeypatch):
-    monkeypatch.setattr(sink_module, "RESULT_BYTES_MAX", 100_000)
-    with connect(dir=where.root) as client:
-        with pytest.raises(QueryError, match=r"exceeds the limit of 100000 bytes; .*Client\.stream\(\)") as error:
-            client.sql("SELECT hash(range) FROM range(1000000)")
-        assert error.value.kind == "too_large"
 
 
 # -- streams ----------------------------------------------------------------------------------------------------------
@@ -428,7 +380,7 @@ def test_what_a_handler_raises_while_a_query_runs_reaches_the_training(where, li
     new="if True:",
 )
 def test_what_a_handler_raises_while_a_query_starts_ends_the_query(where, raising_handler, monkeypatch):
-    read_file = client_module._read_file
+    read_file = database_file._read_file
     ended: list[bool] = []
 
     class Interrupted(threading.Thread):
@@ -444,9 +396,9 @@ def test_what_a_handler_raises_while_a_query_starts_ends_the_query(where, raisin
             ended.append(True)
 
     with connect(dir=where.root) as client:
-        monkeypatch.setattr(client_module, "_read_file", read_late)
+        monkeypatch.setattr(database_file, "_read_file", read_late)
         with monkeypatch.context() as patched, pytest.raises(AlarmError):
-            patched.setattr(client_module.threading, "Thread", Interrupted)
+            patched.setattr(database_file.threading, "Thread", Interrupted)
             client.sql(FOR_EVER)
         assert ended, "the query continues"
 
@@ -457,7 +409,7 @@ def test_a_query_without_a_thread_is_an_error_at_once(where, monkeypatch):
 
     with connect(dir=where.root) as client:
         with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="can't start new thread"):
-            patched.setattr(client_module.threading.Thread, "start", refuse)
+            patched.setattr(database_file.threading.Thread, "start", refuse)
             client.sql("SELECT 1")
         assert client.sql("SELECT 1 AS a").rows() == [{"a": 1}]
 
@@ -526,46 +478,7 @@ def test_what_a_handler_raises_while_the_garbage_collector_runs_reaches_the_trai
         getattr(result, method)()
 
 
-@proves(
-    "shared-database-configured-once",
-    "a second thread that opens the same file does not set what the first one has locked",
-    condition=True,
-)
-def test_threads_may_read_the_file_at_the_same_time(where):
-    def ask(number: int) -> int:
-        with connect(dir=where.root) as client:
-            return client.sql("SELECT count(*) AS n FROM metrics").rows()[0]["n"]
-
-    with ThreadPoolExecutor(4) as pool:
-        assert set(pool.map(ask, range(24))) == {1000}
-
-
 # -- values -----------------------------------------------------------------------------------------------------------
-FORKS = """
-import os, signal, sys, threading
-from chiplog_client import client
-held = threading.Event()
-def hold():
-    with client._configuring:
-        held.set()
-        threading.Event().wait()
-threading.Thread(target=hold, daemon=True).start()
-held.wait()
-pid = os.fork()
-if pid == 0:
-    signal.alarm(30)
-    with client.connect(dir=sys.argv[1]) as reader:
-        os._exit(reader.sql("SELECT 7 AS n").rows()[0]["n"])
-print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-os._exit(0)
-"""
-
-
-@proves("fork-renews-configuring-lock", "a forked child does not wait for a thread of its parent")
-def test_a_forked_child_opens_the_file_that_a_thread_of_its_parent_was_opening(where):
-    command = [sys.executable, "-P", "-c", FORKS, str(where.root)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
-    assert done.stdout == "7\n", (done.stdout, done.stderr)
 
 
 def test_rows_are_dicts_of_python_values(where):
@@ -617,23 +530,6 @@ def test_arrow_is_pyarrow_where_that_is_installed_and_an_arrow_table_elsewhere(w
         bare = result.arrow()
         assert not isinstance(bare, pa.Table)
         assert pa.table(bare) == pa.table(result._table)
-
-
-def test_parameters_may_be_times_arrays_scalars_and_tuples(where):
-    with connect(dir=where.root) as client:
-        since = datetime(2026, 1, 2, 0, 10)
-        named = "SELECT count(*) AS n FROM metrics WHERE ts >= $since"
-        assert client.sql(named, {"since": since}).rows() == [{"n": 400}]
-        assert client.sql(named, {"since": since.replace(tzinfo=UTC)}).rows() == [{"n": 400}]
-        assert client.sql("SELECT ? + ? AS a", (np.float64(1.5), np.int32(2))).rows() == [{"a": 3.5}]
-        assert client.sql("SELECT count(*) AS n FROM metrics WHERE step = ANY(?)", [(1, 2, 3)]).rows() == [{"n": 3}]
-
-
-@pytest.mark.parametrize("params", [[object()], {"a": {1, 2}}, [1 << 70], ["\ud800"], "text", 5])
-def test_a_parameter_that_is_no_plain_value_is_named(where, params):
-    with connect(dir=where.root) as client, pytest.raises(QueryError, match=r"parameter .* is|params is") as error:
-        client.sql("SELECT ?", params)
-    assert error.value.kind == "refused"
 
 
 # -- sources of data -------------------------------------------------------------------------------------------------
@@ -726,14 +622,14 @@ def test_an_open_client_does_not_keep_a_collector_from_starting_and_follows_it(w
 
 
 def test_a_client_survives_a_collector_that_is_killed_in_the_middle_of_a_question(where, monkeypatch, waits_there):
-    ask_file = client_module._ask_file
+    ask_file = database_file.ask
     asked_of_file = []
 
     def ask_file_briefly(connection, query, params, timeout_s, *more):
         asked_of_file.append(query)
         return ask_file(connection, query, params, 0.2 if query == FOR_EVER else timeout_s, *more)
 
-    monkeypatch.setattr(client_module, "_ask_file", ask_file_briefly)
+    monkeypatch.setattr(database_file, "ask", ask_file_briefly)
     first = Collector(where)
     with connect(dir=where.root) as client, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(client.sql, FOR_EVER)
@@ -793,53 +689,8 @@ def test_a_collector_of_another_version_is_named(where, collector, monkeypatch):
         connect(dir=where.root)
 
 
-def test_a_file_that_is_no_database_is_named(where):
-    where.index.write_bytes(b"x" * 100_000)
-    with pytest.raises(QueryError, match=r"cannot be read: .*; try chiplog rebuild"):
-        connect(dir=where.root)
-
-
 def test_importing_the_client_costs_no_heavy_module():
     code = "import chiplog_client.client, sys; "
     code += "print([m for m in ('duckdb','numpy','arro3','rich','click') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-# -- records outside the file ----------------------------------------------------------------------------------------
-def _acknowledged(where: Paths, synced: int, applied: int) -> None:
-    (where.collector / "synced").write_bytes(synced.to_bytes(8, "little") + bytes(4088))
-    with duckdb.connect(str(where.index)) as database:
-        RunBuilder(database).position(applied, migration=1, log_id=Sql("'L'::BLOB"), last_run=0, last_producer=0)
-
-
-def test_records_that_are_not_in_the_file_yet_are_told_once(where, caplog):
-    _acknowledged(where, 12, 5)
-    with connect(dir=where.root) as client:
-        for _ in range(2):
-            assert client.sql("SELECT run_id FROM runs").rows() == [{"run_id": "run-a"}]
-    [record] = caplog.records
-    assert record.getMessage() == (
-        "chiplog: 7 records of the log are not in the database yet; start the collector (chiplog up) to apply them"
-    )
-
-
-@pytest.mark.parametrize("page", ["caught up", "torn", "missing"])
-def test_a_file_that_has_all_records_is_answered_without_a_word(where, caplog, page):
-    _acknowledged(where, 5, 5)
-    if page == "torn":
-        (where.collector / "synced").write_bytes(b"abc")
-    elif page == "missing":
-        (where.collector / "synced").unlink()
-    with connect(dir=where.root) as client:
-        assert len(client.sql("SELECT run_id FROM runs")) == 1
-    assert not caplog.records
-
-
-def test_a_damaged_file_in_a_directory_named_like_a_lock_is_not_in_use(tmp_path):
-    where = paths_for_root(tmp_path / "review-blocks")
-    ensure_private_dir(where.collector)
-    where.index.write_bytes(b"no database" * 1000)
-    with pytest.raises(QueryError, match=r"cannot be read: .*; try chiplog rebuild") as error:
-        connect(dir=where.root)
-    assert error.value.kind == "internal"
