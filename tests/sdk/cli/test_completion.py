@@ -45,7 +45,7 @@ def complete(forking) -> Callable[..., list[str]]:
     everyday(
         6,
         [
-            (["s"], ["show", "sql", "status", "sync"]),
+            (["s"], ["show", "system", "sql", "status", "sync"]),
             (["runs", "--st"], ["--state"]),
             (["runs", "--state", "f"], ["finished", "failed"]),
             (["runs", "--columns", "run_id,st"], ["run_id,state"]),
