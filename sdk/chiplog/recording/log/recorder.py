@@ -3,17 +3,19 @@
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isfinite, nan
+from math import isfinite
 from time import monotonic, perf_counter, sleep, time_ns
 from typing import Any
 
 from chiplog.journal.deferred import DeferredEvents
 from chiplog.journal.event_sink import LazyJournal, NullJournal
+from chiplog.recording.log.given_step import parse_step
+from chiplog.recording.log.logged_dict import DictSorter
+from chiplog.recording.log.logged_keys import LoggedKeys
 from chiplog.recording.log.loop_calls import NO_STEP, STEP_MAX, LoopCalls
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import Diagnostic, Diagnostics, error_text
 from chiplog.safety.dynamo import dynamo_disable
-from chiplog.safety.foreign_names import is_stand_in
 from chiplog.safety.lenient_calls import (
     NO_DATA,
     ignore_unknown_arguments,
@@ -29,10 +31,9 @@ from chiplog.torch.device_values import DeviceValues
 from chiplog.torch.poller import TorchPoller
 from chiplog.torch.watch import Watch
 from chiplog.values.logged_values import LoggedValues
-from chiplog.values.media_value import MediaValue
-from chiplog.values.metrics import DeviceScalar, Histogram, Media, flatten
+from chiplog.values.metrics import Media
 from chiplog_schemas.codec import pack, packer
-from chiplog_schemas.interrupts import is_interrupt, unless_interrupt
+from chiplog_schemas.interrupts import is_interrupt
 from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.limits import KEY_BYTES_MAX
 from chiplog_schemas.model.events import EventKind, encode
@@ -61,7 +62,8 @@ class Recorder(LoopCalls):
         self._key_sets = {}
         self._logged = LoggedValues()
         self._shape_keys = 0
-        self._keys: set[str] = set()
+        self._keys = LoggedKeys(bounds.keys_max, lambda key, limit: self._diagnostics.report_too_many_keys(key, limit))
+        self._sorter = DictSorter(self._keys, self._emit, self._log_media, lambda bad: self._diagnostics.report(bad))
         self._begin_count()
         self._first_step_phases = []
         self._diagnostics = Diagnostics(self._emit)
@@ -134,7 +136,7 @@ class Recorder(LoopCalls):
                 self._diagnostics.report(Diagnostic("not_a_dict", type(data).__name__, message))
                 return
             self._note_step(step)
-            numbers, on_device = self._sort_values(data, step)
+            numbers, on_device = self._sorter.sort(data, step)
             if numbers:
                 if not isfinite(sum(numbers.values())):
                     self._diagnostics.report_nonfinite(numbers, step)
@@ -161,34 +163,6 @@ class Recorder(LoopCalls):
             return False
         return True
 
-    def _sort_values(self, data: Mapping[str, Any], step: int) -> tuple[dict[str, float], dict[str, Any]]:
-        """Emit texts, histograms and media, report what is bad; return the numbers and the tensors on devices."""
-        numbers: dict[str, float] = {}
-        on_device: dict[str, Any] = {}
-        for item in flatten(data, self._exceeds_key_limit):
-            if isinstance(item, Diagnostic):
-                self._diagnostics.report(item)
-                continue
-            key, value = item
-            if not self._register_key(key):
-                continue
-            if key in numbers or key in on_device:
-                message = f"{key!r:.80} appears twice in one log(), nested and with a slash; the later one is kept"
-                self._diagnostics.report(Diagnostic("same_key", key, f"{message}, so rename one"))
-            if isinstance(value, str):
-                self._emit(EventKind.TEXT, step, key, value)
-            elif isinstance(value, DeviceScalar):
-                on_device[key] = value.tensor
-            elif isinstance(value, Histogram):
-                edges, counts = value.edges, value.counts
-                packed = struct.pack(f"<{len(edges)}d", *edges), struct.pack(f"<{len(counts)}d", *counts)
-                self._emit(EventKind.HISTOGRAM, step, key, *packed)
-            elif isinstance(value, MediaValue | tuple):
-                self._log_media(step, key, value)
-            else:
-                numbers[key] = value
-        return numbers, on_device
-
     def _log_media(self, step: int, key: str, value: Media) -> None:
         """Store contents and emit their events. `Run` knows where to."""
         raise NotImplementedError
@@ -204,7 +178,7 @@ class Recorder(LoopCalls):
         return not isinstance(self._journal, NullJournal)
 
     def _append_resolved(self, step: int, ts: int, numbers: Mapping[str, float]) -> None:
-        numbers = {key: value for key, value in numbers.items() if self._register_key(key)}
+        numbers = {key: value for key, value in numbers.items() if self._keys.register(key)}
         if not numbers:
             return
         if not isfinite(sum(numbers.values())):
@@ -283,25 +257,8 @@ class Recorder(LoopCalls):
                 sleep(_POLL_INTERVAL_S)
 
     def _step(self, step: Any) -> int:
-        if step is None:
-            return self._next_step
-        try:
-            if getattr(getattr(step, "device", None), "type", "") in BACKENDS:
-                what = f"a step on {step.device} is not waited for"
-                self._diagnostics.report(Diagnostic("bad_step", what, f"{what}; pass int(), or the loop's own count"))
-                return self._step(None)
-            given = nan if is_stand_in(step) else step.item() if hasattr(step, "item") else step
-            number = int(given)
-            if given != number:
-                message = f"step {short_repr(step)} is not an integer; {number} is used, so pass int() of it"
-                self._diagnostics.report(Diagnostic("bad_step", short_repr(step), message))
-        except unless_interrupt(Exception):  # a foreign type may raise anything
-            number = 1 << 70
-        if -(1 << 63) <= number < 1 << 63:
-            return number
-        message = f"step {short_repr(step)} is not a 64-bit integer; the label's own count is used instead"
-        self._diagnostics.report(Diagnostic("bad_step", short_repr(step), message))
-        return self._step(None)
+        parsed = parse_step(step, self._diagnostics.report)
+        return self._next_step if parsed is None else parsed
 
     def _note_step(self, step: int) -> None:
         """Continue the count after a logged step, as `log()` does inline."""
@@ -328,19 +285,6 @@ class Recorder(LoopCalls):
         """The step from which a later attempt of this label continues."""
         return max(self._top_step + 1, 0)
 
-    def _register_key(self, key: str) -> bool:
-        if self._exceeds_key_limit(key):
-            return False
-        self._keys.add(key)
-        return True
-
-    def _exceeds_key_limit(self, key: str) -> bool:
-        """Return True if a key exceeds the limit, and count it, without a message for each: there may be millions."""
-        if len(self._keys) < self._bounds.keys_max or key in self._keys:  # safeguard: keys-bounded
-            return False
-        self._diagnostics.report_too_many_keys(key, self._bounds.keys_max)
-        return True
-
     # -- phases and steps --
 
     def _new_phase(self, key: str, on_host: bool) -> Phase:
@@ -350,7 +294,7 @@ class Recorder(LoopCalls):
             if not key:
                 message = "a phase has no name, and is not recorded; give the phase a name"
             self._diagnostics.report(Diagnostic("phase_length", key[:60], message))
-        elif self._register_key(key):
+        elif self._keys.register(key):
             phase = Phase(self._timing, key, on_host)
             return phase if on_host else self._phases.setdefault(key, phase)
         return Phase(Timing(), key)  # its time is discarded
@@ -435,7 +379,7 @@ class Recorder(LoopCalls):
             if self._steps_per_log:
                 self._steps_per_log = 0
                 for name in (DATA, STEP, GC):
-                    self._register_key(name)
+                    self._keys.register(name)
                 self._first_step_phases.append((step, self._timing.take_totals()))
                 if self._timing.device is not None:
                     self._timing.device.submit(step)
