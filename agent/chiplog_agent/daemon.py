@@ -12,23 +12,13 @@ import zmq
 from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.pipeline.collector_supervisor import CollectorSupervisor
 from chiplog_agent.pipeline.file_uploader import FileUploader
+from chiplog_agent.pipeline.sample_intake import SampleIntake
 from chiplog_agent.pipeline.spool import Spool
 from chiplog_agent.ranks.exit_cause import ExitCauseResolver
 from chiplog_agent.ranks.former_place import FormerPlaceMover
 from chiplog_agent.ranks.origins import origin_of_living
 from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector, remove_stale_staging
-from chiplog_agent.stats.claims import Claims
 from chiplog_agent.stats.sampler_lease import SamplerLease
-from chiplog_agent.stats.sampler_process import (
-    DeviceEvent,
-    DeviceStale,
-    Gpus,
-    Holders,
-    Message,
-    Sample,
-    SamplerLog,
-    SamplerProcess,
-)
 from chiplog_schemas._version import __version__
 from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.clock import now_us
@@ -38,8 +28,6 @@ from chiplog_schemas.limits import (
     CREDIT_BYTES,
     FILES_TOUCH_S,
     IDLE_EXIT_S,
-    SAMPLE_INTERVAL_MAX_S,
-    SAMPLE_INTERVAL_MIN_S,
     SAMPLE_INTERVAL_S,
     SPOOL_BYTES_MAX,
     SPOOL_SYNC_INTERVAL_S,
@@ -79,7 +67,6 @@ _CREDIT_SUM_BYTES = 4 * CREDIT_BYTES  # for all ranks: the agent must stay below
 _CREDIT_MIN_BYTES = 2 * BATCH_BYTES_MAX  # … and with more ranks, one batch is in flight while another is spooled
 _WARN_AGAIN_S = 60.0  # after this long without it, a failure of the same kind is logged again
 _OWNERS_KEPT_S = 600.0  # after the end of a pool's owner: its workers' journals are adopted long before
-RANK_DEVICE = "pid:"  # prefix of the device of a process's samples
 _TIDY_INTERVAL_S = 60.0  # leftovers of dead processes are small
 _log = logging.getLogger("chiplog.agent")
 
@@ -157,11 +144,16 @@ class AgentDaemon:
             may_start=settings.embedded and settings.collector_address is None,
             now=now,
         )
-        self._sampler = (
-            SamplerProcess(period_s=settings.sample_interval_s, may_share=settings.embedded) if settings.stats else None
-        )
         collector = settings.curve.server.public if settings.curve is not None else self._delivery.address
-        self._lease = SamplerLease(boot_id(), settings.node, collector)
+        self._samples = SampleIntake(
+            self._batcher,
+            SamplerLease(boot_id(), settings.node, collector),
+            settings.node,
+            period_s=settings.sample_interval_s if settings.stats else None,
+            is_embedded=settings.embedded,
+            has_room=lambda: self._has_room,
+            is_dead=self._exit_causes.is_dead,
+        )
         self._poller = zmq.Poller()
         self._polled: set[zmq.Socket[bytes]] = set()  # to the collector; they are replaced at times
         self._stopping = False
@@ -170,9 +162,6 @@ class AgentDaemon:
         self._touch_at = now + FILES_TOUCH_S
         self._busy_at = now
         self._write_after = 0.0
-        self._watched: set[int] = set()
-        self._samples_node = not settings.embedded  # as a rank asks, or an operator who started this agent
-        self._claims = Claims()
         self._peer_pid: int | None = None  # of the message being handled, see ReceivedMessage
 
     # -- the loop --
@@ -186,16 +175,14 @@ class AgentDaemon:
         on_stop_signals(self.stop)
         self._poller.register(self._router.socket, zmq.POLLIN)
         self._poller.register(self._exit_causes.fileno(), zmq.POLLIN)
-        if self._sampler is not None:
-            self._sampler.start()
-            self._poller.register(self._sampler.fileno(), zmq.POLLIN)
+        self._samples.start(self._poller)
         _log.info("agent of node %s serves %s", self.settings.node, self.settings.places.agent_address)
         while not self._stopping:
             now = time.monotonic()
             self._poll(now)
             now = time.monotonic()
             self._take_messages(now)
-            self._take_samples(now)
+            self._samples.take(self._receiver.senders, now)
             self._router.throttle_listeners(now)
             self._poll_journals(now)
             self._set_pace()
@@ -275,14 +262,14 @@ class AgentDaemon:
                 case SessionOpened(sender, info):
                     self._batcher.register(sender, info)
                     self._locate(sender, now)
-                    self._watch()
+                    self._samples.watch(self._receiver.senders)
                 case NumbersLost(sender, first, last, reason):
                     self._batcher.declare_lost(sender, first, last, reason, now_us())
                 case SessionClosed(sender, _):
                     peer = self._batcher.peers.get(sender)
                     if peer is not None and peer.finished:
                         self._forget(sender)
-                    self._watch()
+                    self._samples.watch(self._receiver.senders)
 
     def _locate(self, producer: bytes, now: float) -> None:
         """Report where the process of a producer runs whose HELLO was just received."""
@@ -292,73 +279,10 @@ class AgentDaemon:
         origin = origin_of_living(pid, self._batcher.peers[producer].identity, is_local=is_local)
         self._batcher.locate(producer, origin, now, now_us())
 
-    def _take_samples(self, now: float) -> None:
-        if self._sampler is None:
-            return
-        descriptor = self._sampler.fileno()
-        if self._lease.poll(now):
-            self._report_lease(now)
-        for item in self._sampler.read():
-            if not self._lease.is_held and _is_of_node(item):  # safeguard: one-agent-samples-host
-                continue
-            if not self._samples_node and isinstance(item, Sample) and _is_of_node(item):
-                continue
-            self._take_sample(item, now)
-        if self._batcher.has_news:
-            self._watch()
-        for producer, uuids in self._claims.take_changes():
-            self._batcher.assign_gpus(producer, uuids, now, now_us())
-        if self._batcher.samples_dropped and self._has_room:
-            self._declare_dropped_samples(now)
-        self._sampler.tick(now)
-        if self._sampler.fileno() != descriptor:
-            with contextlib.suppress(KeyError):
-                self._poller.unregister(descriptor)
-            if self._sampler.fileno() >= 0:
-                self._poller.register(self._sampler.fileno(), zmq.POLLIN)
-
-    def _take_sample(self, item: Message, now: float) -> None:
-        """Pass on one message of the sampler process."""
-        match item:
-            case Sample(ts_us, device, names, values) if self._has_room:
-                self._batcher.sample(device, names, values, ts_us, now)
-            case Sample():
-                self._batcher.samples_dropped += 1
-            case DeviceStale(device):
-                message = f"device {device} has not answered; other statistics continue"
-                self._batcher.notice("device_stale", "warning", message, {"device": device}, now, now_us())
-            case Gpus(gpus):
-                self._claims.set_gpus(gpus)
-            case Holders(pid, uuids):
-                self._claims.hold(pid, uuids)
-            case DeviceEvent(kind, level, text, device):
-                _log.log(logging.ERROR if level == "error" else logging.INFO, "%s", text)
-                self._batcher.notice(kind, level, text, {"device": device}, now, now_us())
-            case SamplerLog(text):
-                _log.info("%s", text)
-                self._batcher.notice("sampler", "info", text, {}, now, now_us())
-
-    def _report_lease(self, now: float) -> None:
-        """Report which agent samples the host and its GPUs, when that changes."""
-        node = self.settings.node
-        if self._lease.is_held:
-            message, holder = f"this agent samples the host and the GPUs of {node}", os.getpid()
-        else:
-            holder, uid = self._lease.holder()
-            of = f" (process {holder} of uid {uid})" if holder else ""
-            message = f"another agent{of} samples the host and the GPUs of {node}; this one samples its ranks only"
-        _log.info("%s", message)
-        self._batcher.notice("sampler", "info", message, {"pid": holder}, now, now_us())
-
     @property
     def _has_room(self) -> bool:
         """Return True if there is room for more than the ranks' data, on the disk or in memory if the disk refuses."""
         return not self._spool.is_full and self._spool.waiting_bytes <= CREDIT_BYTES
-
-    def _declare_dropped_samples(self, now: float) -> None:
-        dropped, self._batcher.samples_dropped = self._batcher.samples_dropped, 0
-        message = f"{dropped} samples were dropped while the spool was full or its disk refused"
-        self._batcher.notice("samples_dropped", "warning", message, {"samples": dropped}, now, now_us())
 
     @property
     def _can_drain_orphans(self) -> bool:
@@ -367,7 +291,7 @@ class AgentDaemon:
 
     def _poll_journals(self, now: float) -> None:
         if has_ended := self._exit_causes.poll(now_us()):
-            self._watch()
+            self._samples.watch(self._receiver.senders)
         if has_ended or now - self._last_polled_s >= ADOPT_INTERVAL_S:
             self._last_polled_s = now
             self._check_files(now)
@@ -395,7 +319,7 @@ class AgentDaemon:
         for producer in adopted:
             self._receiver.forget(producer)
             self._busy_at = now
-            self._watch()
+            self._samples.watch(self._receiver.senders)
         known = self._orphans.known | self._receiver.senders
         # Only watched: it sent BYE before it removed its journal, and a scan in between watched it once more.
         # safeguard: peer-state-dropped, process-watched-while-needed
@@ -464,41 +388,6 @@ class AgentDaemon:
             self._spool.append(block)
         if blocks and self._delivers_here:
             self._spool.owe()
-
-    def _watch(self) -> None:
-        """Tell the sampler which processes are ranks of this node."""
-        if self._sampler is None:
-            return
-        alive = self._receiver.senders
-        self._batcher.has_news = False
-        # Console helpers report no PID, and ask for nothing.
-        peers = {name: peer for name, peer in self._batcher.peers.items() if name in alive and "pid" in peer.identity}
-        intervals_s = {name: self._interval_of(peer.identity) for name, peer in peers.items()}
-        asked_s = [seconds for seconds in intervals_s.values() if seconds > 0]
-        self._samples_node = bool(asked_s) or not self.settings.embedded
-        self._sampler.set_period(min(asked_s, default=self.settings.sample_interval_s))
-        ranks = {  # safeguard: sampled-pid-from-kernel
-            producer: peer.origin.pid
-            for producer, peer in peers.items()
-            if intervals_s[producer] > 0
-            and peer.origin is not None
-            and peer.origin.can_sample
-            and not self._exit_causes.is_dead(producer)  # its PID may have been reused
-        }
-        identities = {producer: self._batcher.peers[producer].identity for producer in ranks}
-        self._claims.set_claims(
-            {name: (ranks[name], known["gpu_claim"]) for name, known in identities.items() if "gpu_claim" in known}
-        )
-        pids = set(ranks.values())
-        if pids != self._watched:
-            self._watched = pids
-            self._sampler.watch(pids)
-
-    def _interval_of(self, identity: dict[str, Any]) -> float:
-        """Return the seconds between samples that a rank asks for, 0 for none; by default those of this agent."""
-        seconds = float(identity.get("sample_interval_s", -1.0))
-        is_valid = seconds == 0 or SAMPLE_INTERVAL_MIN_S <= seconds <= SAMPLE_INTERVAL_MAX_S
-        return seconds if is_valid else self.settings.sample_interval_s
 
     def _emit_no_collector(self, message: str, now: float) -> None:
         self._batcher.notice("no_collector", "warning", message, {}, now, now_us())
@@ -570,14 +459,12 @@ class AgentDaemon:
 
     def _shut_down(self) -> None:
         """Stop intake, drain, flush, close, in this order."""
-        self._lease.close()
+        self._samples.close()
         self._former.close()
-        if self._sampler is not None:
-            self._sampler.close()
         if not self._router.socket.closed:
             self._take_messages(time.monotonic())
         if self._batcher.samples_dropped:
-            self._declare_dropped_samples(time.monotonic())
+            self._samples.declare_dropped(time.monotonic())
         self._append_pending()
         with contextlib.suppress(OSError):  # data that the disk refuses is still in the ranks' journals
             self._offload.run(self._spool.sync)
@@ -619,8 +506,3 @@ class AgentDaemon:
         return RouterSocket(  # safeguard: ranks-domain
             self._context, [self.settings.places.agent_address, *self.settings.bind], self._gate, "ranks"
         )
-
-
-def _is_of_node(message: Message) -> bool:
-    """Return True if a message of the sampler is about the host or its GPUs, and not about a rank."""
-    return isinstance(message, Sample | DeviceStale | DeviceEvent) and not message.device.startswith(RANK_DEVICE)

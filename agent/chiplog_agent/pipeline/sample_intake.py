@@ -1,0 +1,181 @@
+"""The agent's end of the sampler: which agent of a node samples, which processes are watched, what becomes an event."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Set
+from typing import Any
+
+import zmq
+
+from chiplog_agent.pipeline.batcher import EventBatcher
+from chiplog_agent.stats.claims import Claims
+from chiplog_agent.stats.sampler_lease import SamplerLease
+from chiplog_agent.stats.sampler_process import (
+    DeviceEvent,
+    DeviceStale,
+    Gpus,
+    Holders,
+    Message,
+    Sample,
+    SamplerLog,
+    SamplerProcess,
+)
+from chiplog_schemas.clock import now_us
+from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_MIN_S, SAMPLE_INTERVAL_S
+
+RANK_DEVICE = "pid:"  # prefix of the device of a process's samples
+_log = logging.getLogger("chiplog.agent")
+
+
+class SampleIntake:
+    """Passes samples and claims of GPUs to the batcher.
+
+    period_s: between samples; None: no statistics. has_room: returns True while the spool takes samples. is_dead:
+    returns True if a producer's process has ended.
+    """
+
+    def __init__(
+        self,
+        batcher: EventBatcher,
+        lease: SamplerLease,
+        node: str,
+        *,
+        period_s: float | None,
+        is_embedded: bool,
+        has_room: Callable[[], bool],
+        is_dead: Callable[[bytes], bool],
+    ) -> None:
+        self._batcher = batcher
+        self._lease = lease
+        self._node = node
+        self._period_s = SAMPLE_INTERVAL_S if period_s is None else period_s
+        self._sampler = None if period_s is None else SamplerProcess(period_s=period_s, may_share=is_embedded)
+        self._is_embedded = is_embedded
+        self._has_room = has_room
+        self._is_dead = is_dead
+        self._poller: zmq.Poller | None = None
+        self._watched: set[int] = set()
+        self._samples_node = not is_embedded  # as a rank asks, or an operator who started this agent
+        self._claims = Claims()
+
+    def start(self, poller: zmq.Poller) -> None:
+        """Start the sampler. poller: wakes the agent's loop when the sampler has written."""
+        self._poller = poller
+        if self._sampler is not None:
+            self._sampler.start()
+            poller.register(self._sampler.fileno(), zmq.POLLIN)
+
+    def close(self) -> None:
+        """End the sampler and free the lease."""
+        self._lease.close()
+        if self._sampler is not None:
+            self._sampler.close()
+
+    def take(self, alive: Set[bytes], now: float) -> None:
+        """Pass on what the sampler has measured. alive: the connected producers."""
+        if self._sampler is None:
+            return
+        descriptor = self._sampler.fileno()
+        if self._lease.poll(now):
+            self._report_lease(now)
+        for item in self._sampler.read():
+            if not self._lease.is_held and _is_of_node(item):  # safeguard: one-agent-samples-host
+                continue
+            if not self._samples_node and isinstance(item, Sample) and _is_of_node(item):
+                continue
+            self._take_sample(item, now)
+        if self._batcher.has_news:
+            self.watch(alive)
+        for producer, uuids in self._claims.take_changes():
+            self._batcher.assign_gpus(producer, uuids, now, now_us())
+        if self._batcher.samples_dropped and self._has_room():
+            self.declare_dropped(now)
+        self._sampler.tick(now)
+        if self._sampler.fileno() != descriptor:
+            self._register_again(descriptor)
+
+    def _register_again(self, former: int) -> None:
+        assert self._poller is not None and self._sampler is not None
+        with contextlib.suppress(KeyError):
+            self._poller.unregister(former)
+        if self._sampler.fileno() >= 0:
+            self._poller.register(self._sampler.fileno(), zmq.POLLIN)
+
+    def _take_sample(self, item: Message, now: float) -> None:
+        """Pass on one message of the sampler process."""
+        match item:
+            case Sample(ts_us, device, names, values) if self._has_room():
+                self._batcher.sample(device, names, values, ts_us, now)
+            case Sample():
+                self._batcher.samples_dropped += 1
+            case DeviceStale(device):
+                message = f"device {device} has not answered; other statistics continue"
+                self._batcher.notice("device_stale", "warning", message, {"device": device}, now, now_us())
+            case Gpus(gpus):
+                self._claims.set_gpus(gpus)
+            case Holders(pid, uuids):
+                self._claims.hold(pid, uuids)
+            case DeviceEvent(kind, level, text, device):
+                _log.log(logging.ERROR if level == "error" else logging.INFO, "%s", text)
+                self._batcher.notice(kind, level, text, {"device": device}, now, now_us())
+            case SamplerLog(text):
+                _log.info("%s", text)
+                self._batcher.notice("sampler", "info", text, {}, now, now_us())
+
+    def _report_lease(self, now: float) -> None:
+        """Report which agent samples the host and its GPUs, when that changes."""
+        node = self._node
+        if self._lease.is_held:
+            message, holder = f"this agent samples the host and the GPUs of {node}", os.getpid()
+        else:
+            holder, uid = self._lease.holder()
+            of = f" (process {holder} of uid {uid})" if holder else ""
+            message = f"another agent{of} samples the host and the GPUs of {node}; this one samples its ranks only"
+        _log.info("%s", message)
+        self._batcher.notice("sampler", "info", message, {"pid": holder}, now, now_us())
+
+    def declare_dropped(self, now: float) -> None:
+        """Declare the samples that were dropped."""
+        dropped, self._batcher.samples_dropped = self._batcher.samples_dropped, 0
+        message = f"{dropped} samples were dropped while the spool was full or its disk refused"
+        self._batcher.notice("samples_dropped", "warning", message, {"samples": dropped}, now, now_us())
+
+    def watch(self, alive: Set[bytes]) -> None:
+        """Report to the sampler which processes are ranks of this node. alive: the connected producers."""
+        if self._sampler is None:
+            return
+        self._batcher.has_news = False
+        # Console helpers report no PID, and ask for nothing.
+        peers = {name: peer for name, peer in self._batcher.peers.items() if name in alive and "pid" in peer.identity}
+        intervals_s = {name: self._interval_of(peer.identity) for name, peer in peers.items()}
+        asked_s = [seconds for seconds in intervals_s.values() if seconds > 0]
+        self._samples_node = bool(asked_s) or not self._is_embedded
+        self._sampler.set_period(min(asked_s, default=self._period_s))
+        ranks = {  # safeguard: sampled-pid-from-kernel
+            producer: peer.origin.pid
+            for producer, peer in peers.items()
+            if intervals_s[producer] > 0
+            and peer.origin is not None
+            and peer.origin.can_sample
+            and not self._is_dead(producer)  # its PID may have been reused
+        }
+        identities = {producer: self._batcher.peers[producer].identity for producer in ranks}
+        self._claims.set_claims(
+            {name: (ranks[name], known["gpu_claim"]) for name, known in identities.items() if "gpu_claim" in known}
+        )
+        pids = set(ranks.values())
+        if pids != self._watched:
+            self._watched = pids
+            self._sampler.watch(pids)
+
+    def _interval_of(self, identity: dict[str, Any]) -> float:
+        """Return the seconds between samples that a rank asks for, 0 for none; by default those of this agent."""
+        seconds = float(identity.get("sample_interval_s", -1.0))
+        is_valid = seconds == 0 or SAMPLE_INTERVAL_MIN_S <= seconds <= SAMPLE_INTERVAL_MAX_S
+        return seconds if is_valid else self._period_s
+
+
+def _is_of_node(message: Message) -> bool:
+    """Return True if a message of the sampler is about the host or its GPUs, and not about a rank."""
+    return isinstance(message, Sample | DeviceStale | DeviceEvent) and not message.device.startswith(RANK_DEVICE)

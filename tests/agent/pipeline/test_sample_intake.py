@@ -1,0 +1,69 @@
+"""What the agent makes of its sampler's messages. The sampler's process: tests/agent/stats/test_sampler_process.py."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from chiplog_agent.pipeline.batcher import EventBatcher
+from chiplog_agent.pipeline.sample_intake import SampleIntake
+from chiplog_agent.stats.sampler_lease import SamplerLease
+from chiplog_agent.stats.sampler_process import DeviceStale, Sample
+from chiplog_schemas.model.block_decoder import decode_block
+from chiplog_schemas.model.events import EventKind, decode
+from tests.support.blocks import block_to_rows
+
+NODE = f"node-{os.getpid()}"
+
+
+class Intake:
+    """An intake without a sampler: messages are given by hand."""
+
+    def __init__(self) -> None:
+        self.batcher = EventBatcher(bytes(16), NODE, os.getpid(), "1", 1)
+        self.batcher.build(0)  # its own identity
+        self.has_room = True
+        self.samples = SampleIntake(
+            self.batcher,
+            SamplerLease("boot", NODE, "collector"),
+            NODE,
+            period_s=None,
+            is_embedded=False,
+            has_room=lambda: self.has_room,
+            is_dead=lambda producer: False,
+        )
+
+    def events(self) -> list[EventKind]:
+        """Return the kinds of the events in the next block."""
+        blocks, _ = self.batcher.build(1)
+        payloads = [payload for block in blocks for _, _, payload in block_to_rows(decode_block(block))]
+        return [EventKind(decode(payload)[0]) for payload in payloads if payload != b"\xc1"]
+
+
+@pytest.fixture
+def intake() -> Iterator[Intake]:
+    made = Intake()
+    yield made
+    made.samples.close()
+
+
+def test_samples_without_room_are_counted_and_declared(intake: Intake) -> None:
+    intake.has_room = False
+    for _ in range(3):
+        intake.samples._take_sample(Sample(1, "host", ["cpu.util"], [1.0]), 0.0)
+    assert intake.batcher.samples_dropped == 3
+    intake.samples.declare_dropped(1.0)
+    assert intake.batcher.samples_dropped == 0
+    assert intake.events() == [EventKind.NOTICE]
+
+
+def test_a_sample_and_a_stale_device_become_events(intake: Intake) -> None:
+    intake.samples._take_sample(Sample(1, "", ["cpu.util"], [1.0]), 0.0)
+    intake.samples._take_sample(DeviceStale("gpu0"), 0.0)
+    assert sorted(intake.events()) == sorted([EventKind.SYSTEM, EventKind.NOTICE])
+
+
+def test_an_agent_without_statistics_has_no_sampler(intake: Intake) -> None:
+    intake.samples.take(set(), 0.0)
+    intake.samples.watch(set())
+    assert not intake.samples._lease.is_held
