@@ -475,7 +475,7 @@ input()
     assert daemon._synced == {producer: 1}
     process.communicate()
     shutil.rmtree(lock.parent)
-    assert daemon._exit_causes.look(42)
+    assert daemon._exit_causes.poll(42)
     assert daemon._exit_causes.resolve(producer, {}, 99, finished=False)[0] == 42
     daemon._act([SessionClosed(producer, LeaveCause.GOODBYE)], 2.0)
     daemon._flush(200.0)
