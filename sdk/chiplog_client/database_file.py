@@ -209,7 +209,7 @@ def _read_file(
     except Exception as error:  # Arrow passes errors of a running stream on without their type
         sink.close_file()
         failure = execute.failure_of(error, sink)
-        if timed_out.is_set() and sink.refusal is None:
+        if timed_out.is_set() and sink.failure is None:
             failure = execute.timeout_of(timeout_s)
         elif failure.kind == execute.DAMAGED:
             failure = execute.Failure("internal", f"{failure.message}; try chiplog rebuild")

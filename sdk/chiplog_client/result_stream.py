@@ -48,17 +48,17 @@ class ResultStream:
         self._failure: BaseException | None = None  # why `_relation` cannot be read to its end
         try:
             _, self._schema = self._next_message() or (0, b"")
-            self._empty = Result(self._schema + _END)
+            self._empty_result = Result(self._schema + _END)
         except BaseException:
             self.close()
             raise
-        self.columns: list[str] = self._empty.columns
+        self.columns: list[str] = self._empty_result.columns
         self.n_rows = source.n_rows
 
     @property
     def schema(self) -> Any:
         """The pyarrow.Schema of the batches; without pyarrow that of arro3."""
-        return self._empty.arrow().schema
+        return self._empty_result.arrow().schema
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the batches that are left."""
@@ -106,11 +106,11 @@ class ResultStream:
     # -- as writers of files and cursors use it --
     @property
     def _types(self) -> list[Any]:
-        return self._empty._types
+        return self._empty_result._types
 
     @property
     def _wall_times(self) -> list[str]:
-        return self._empty.wall_times
+        return self._empty_result.wall_times
 
     def tuples(self) -> Iterator[tuple[Any, ...]]:
         """Yield the rows that are left, as `Result.tuples` returns them."""
@@ -121,7 +121,7 @@ class ResultStream:
         """Return the rows that are left as a relation, which reads them once."""
         from arro3.core import RecordBatchReader
 
-        table = self._empty._table
+        table = self._empty_result._table
         return relation_of(RecordBatchReader.from_batches(table.schema, self._batches()), is_stream=True)
 
     def _stop(self) -> None:

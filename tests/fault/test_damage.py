@@ -490,7 +490,7 @@ def test_a_log_that_lost_its_end_and_the_word_of_it_takes_new_events_all_the_sam
     daemon.log.append(Kind.BLOCK, block_of((rank, 0, 1)))
     daemon.log.append(Kind.RECEIPT, pack([1_795_000_000_000_000, []]))
     daemon.log.commit()
-    daemon._synced.set(daemon.log.next_number)
+    daemon._synced_watermark.set(daemon.log.next_number)
     daemon.close()
     process = subprocess.run(
         [sys.executable, "-P", "-m", "chiplog_collector.index", str(place.root)],

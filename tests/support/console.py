@@ -30,7 +30,7 @@ def helper_of(run):
 
 def waiting(run, stream):
     from chiplog.console.relay import bytes_available
-    return bytes_available(run._console._pipes._streams[stream].source)
+    return bytes_available(run._console._redirect._streams[stream].source)
 
 libc = ctypes.CDLL(None)
 """

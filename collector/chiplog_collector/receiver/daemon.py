@@ -112,10 +112,10 @@ class ReceiverDaemon:
             self._lock.release()
             raise
         directory = places.collector / "log"
-        self._synced = Watermark(places.collector / "synced", writable=True)
+        self._synced_watermark = Watermark(places.collector / "synced", writable=True)
         self.log = SegmentLog(directory, log_owner(directory) or os.urandom(16))
         # A log that lost its end must not reuse numbers that the index has seen.
-        self.log.skip_to(self._synced.get())
+        self.log.skip_to(self._synced_watermark.get())
         if self.log.torn_bytes:
             _log.info("log: %d torn bytes after the last whole record were cut off", self.log.torn_bytes)
         next_numbers, lost = _recover(directory)
@@ -224,7 +224,7 @@ class ReceiverDaemon:
             now - self._since >= GATHER_S or self._commits.waiting_bytes >= GATHER_BYTES or self._write_after
         ):
             self._commit(now)
-        if now >= self._publish_after if self._publish_after is not None else not self._synced.exists_on_disk:
+        if now >= self._publish_after if self._publish_after is not None else not self._synced_watermark.exists_on_disk:
             self._publish()
 
     def _take_messages(self, now: float) -> None:
@@ -346,9 +346,9 @@ class ReceiverDaemon:
     def _publish(self) -> None:
         """Publish for the index how far the log is synced, in a new file if the old one was removed."""
         try:
-            if not self._synced.exists_on_disk:
-                self._synced = Watermark(self.settings.places.collector / "synced", writable=True)
-            self._synced.set(self._synced_number)
+            if not self._synced_watermark.exists_on_disk:
+                self._synced_watermark = Watermark(self.settings.places.collector / "synced", writable=True)
+            self._synced_watermark.set(self._synced_number)
         except OSError as error:
             self._publish_after = time.monotonic() + _WRITE_AGAIN_S
             _log.warning("how far the log is cannot be published to the index: %s; trying again", error)

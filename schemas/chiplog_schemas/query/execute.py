@@ -108,8 +108,8 @@ def stream_result(connection: duckdb.DuckDBPyConnection, sql: str, params: _Para
 def failure_of(error: BaseException, sink: ResultSink) -> Failure:
     """Return why `stream_result` failed, unless the caller interrupted it."""
     text = str(error)
-    if sink.refusal is not None:
-        return sink.refusal
+    if sink.failure is not None:
+        return sink.failure
     if is_damage(text):
         return Failure(DAMAGED, one_line(text))
     if isinstance(error, duckdb.OutOfMemoryException) or is_out_of_memory(text):

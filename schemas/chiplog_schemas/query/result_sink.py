@@ -18,7 +18,7 @@ class Failure(NamedTuple):
 class ResultSink(io.RawIOBase):
     """Collect a stream in `data`; a longer one in `file`, if there is a space for files.
 
-    Without one it raises OverflowError above RESULT_BYTES_MAX. `refusal` keeps the reason for a result that is too
+    Without one it raises OverflowError above RESULT_BYTES_MAX. `failure` keeps the reason for a result that is too
     large: arro3 expects the methods of a file, and may replace an exception of `write` by its own.
 
     space: for files. memory_bytes: what `data` may hold then.
@@ -27,7 +27,7 @@ class ResultSink(io.RawIOBase):
     def __init__(self, space: ResultSpace | None = None, memory_bytes: int = RESULT_SPILL_BYTES) -> None:
         self.data = bytearray()
         self.file: ResultFile | None = None
-        self.refusal: Failure | None = None
+        self.failure: Failure | None = None
         self._space = space
         self._memory_bytes = min(memory_bytes, RESULT_SPILL_BYTES)
 
@@ -48,7 +48,7 @@ class ResultSink(io.RawIOBase):
                     f"result exceeds the limit of {RESULT_BYTES_MAX} bytes; select fewer rows or columns, aggregate, "
                     "or read it with Client.stream() or chiplog sql -o FILE, which have no such limit"
                 )
-                self.refusal = Failure("too_large", message)
+                self.failure = Failure("too_large", message)
                 raise OverflowError(message)
             self.data += part
         elif self.file is None and len(self.data) + len(part) <= self._memory_bytes:
@@ -65,10 +65,10 @@ class ResultSink(io.RawIOBase):
                 self.data = bytearray()
             self.file.write(part)
         except NoRoomError as error:
-            self.refusal = Failure("busy" if error.is_shared else "too_large", str(error))
+            self.failure = Failure("busy" if error.is_shared else "too_large", str(error))
             raise
         except OSError as error:
-            self.refusal = Failure(
+            self.failure = Failure(
                 "internal", f"a large result cannot be written to {space.directory}: {error.strerror}"
             )
             raise

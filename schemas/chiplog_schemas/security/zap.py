@@ -106,7 +106,7 @@ class ZapAuthenticator:
         self.refused = 0  # handshakes and messages of keys that are not allowed
         self._context = context
         self._secret = secret.encode()
-        self._allowed = AllowList(keys.allowed)
+        self._allow_list = AllowList(keys.allowed)
         self._closing = threading.Event()
         self._bound = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chiplog-gate", daemon=True)
@@ -130,7 +130,7 @@ class ZapAuthenticator:
         if user:
             permission = self.permission_for(user, domain, now)
             self.refused += permission is None
-            return AuthenticatedClient(False, permission, self._allowed.name_of(user) or user)
+            return AuthenticatedClient(False, permission, self._allow_list.name_of(user) or user)
         # Without a key only a Unix socket is admitted. If libzmq ever admitted another peer, it is refused here.
         try:
             is_local = str(frame.get("Peer-Address")).startswith(_IPC_PEER)  # safeguard: tcp-peer-never-local
@@ -141,7 +141,7 @@ class ZapAuthenticator:
 
     def permission_for(self, public: str, domain: str, now: float) -> Permission | None:
         """Return the permit of a key that has the domain's role; None when it is not allowed there."""
-        permit = self._allowed.find(public, now)
+        permit = self._allow_list.find(public, now)
         # safeguard: domain-needs-role
         return permit if permit is not None and DOMAINS.get(domain) in permit.roles else None
 

@@ -134,7 +134,7 @@ class DeliveryClient:
         self.handshake_error = ""  # why a handshake failed permanently since the last session, with the remedy
         self.socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
-        self._plain: Dealer | None = None
+        self._plain_dealer: Dealer | None = None
         self._again_at = 0.0  # no attempt before this time
         self._backoff = Backoff()
         self._has_reported_open = False
@@ -148,7 +148,7 @@ class DeliveryClient:
     @property
     def is_answered(self) -> bool:
         """Return True if a process listens at a plain socket's address, although it may not have answered yet."""
-        return self._plain is not None and self._plain.is_connected
+        return self._plain_dealer is not None and self._plain_dealer.is_connected
 
     def poll(self, now: float) -> None:
         """Process what arrived, handle timeouts, send what the credit allows."""
@@ -193,7 +193,7 @@ class DeliveryClient:
                 if self.socket is None:
                     break
         for _ in range(_MESSAGES_PER_STEP):
-            if self._plain is None or (received := self._plain.receive()) is None:
+            if self._plain_dealer is None or (received := self._plain_dealer.receive()) is None:
                 break
             self._apply(self.machine.receive(received, now))
         self._apply(self.machine.tick(now, self._source.first_number))
@@ -213,7 +213,7 @@ class DeliveryClient:
         self._apply(self.machine.abort(now, failure.reason if failure else "connection closed by the peer"))
 
     def _send_available(self, now: float) -> None:
-        while (self.socket is not None or self._plain is not None) and (window := self.machine.window()) > 0:
+        while (self.socket is not None or self._plain_dealer is not None) and (window := self.machine.window()) > 0:
             if self.machine.in_flight_bytes and window < RECORD_BYTES_MAX // 4:
                 return  # let acknowledgements accumulate instead of sending tiny slices
             piece = self._source.read(min(window, BATCH_BYTES_MAX))  # safeguard: backlog-in-large-pieces
@@ -240,15 +240,15 @@ class DeliveryClient:
                     except zmq.Again:
                         # Credit bounds the queue, so a full one means that the peer is gone: restart, nothing is lost.
                         self._apply(self.machine.abort(time.monotonic(), "send queue full"))
-                case Send(frames) if self._plain is not None:
+                case Send(frames) if self._plain_dealer is not None:
                     try:
-                        self._plain.send(frames)
+                        self._plain_dealer.send(frames)
                     except BlockingIOError:
                         self._apply(self.machine.abort(time.monotonic(), "send queue full"))
                 case Connect(frames) if self._context is None:
                     self._drop_socket(0)
-                    self._plain = Dealer(self.address)
-                    self._plain.send(frames)
+                    self._plain_dealer = Dealer(self.address)
+                    self._plain_dealer.send(frames)
                     self._on_change(SenderState.GREETING, self.address)
                 case Connect(frames):
                     self._drop_socket(0)
@@ -268,12 +268,12 @@ class DeliveryClient:
     @property
     def is_blocked(self) -> bool:
         """Return True if data waits for room in the kernel's buffer; `wait` returns once there is some."""
-        return self._plain is not None and self._plain.is_blocked
+        return self._plain_dealer is not None and self._plain_dealer.is_blocked
 
     def wait(self, wait_s: float) -> None:
         """Wait until something arrived or can be sent, at most this long."""
-        if self._plain is not None:
-            self._plain.wait(wait_s)
+        if self._plain_dealer is not None:
+            self._plain_dealer.wait(wait_s)
         elif self.socket is not None:
             self.socket.poll(int(wait_s * 1000))
         else:
@@ -311,8 +311,8 @@ class DeliveryClient:
         if self.socket is not None:
             self._close(self.socket, linger_ms)
             self.socket = None
-        if self._plain is not None:
-            plain, self._plain = self._plain, None
+        if self._plain_dealer is not None:
+            plain, self._plain_dealer = self._plain_dealer, None
             plain.close(linger_ms / 1000)
 
     def _close(self, socket: zmq.Socket[bytes], linger_ms: int) -> None:

@@ -47,27 +47,29 @@ class ConsoleCapture:
         self._noting = (on_line, lambda count: on_lost(*lost_lines(count)), has_room)
         self._bounds = settings.bounds
         self._warn = warn
-        self._pipes: StreamRedirect | None = None
+        self._redirect: StreamRedirect | None = None
         self._console: PythonStreamCapture | None = None
         self._targets: TargetServer | None = None
         adopt_targets(os.environ)
         captured = [stream for stream in (STDOUT, STDERR) if writes_to_fd(stream)]
         # safeguard: pid-1-without-helper
         if captured and os.getpid() == 1:  # the kernel would kill the helper with it, and unrecorded lines
-            self._tell("this process is PID 1 of a container; start it under an init, as `docker run --init` does")
+            self._warn_limited(
+                "this process is PID 1 of a container; start it under an init, as `docker run --init` does"
+            )
             captured = []
         # safeguard: helper-needs-supervisor
         if captured and not is_supervised:  # a pipe without a reader would stop the training once it is full
-            self._tell("no thread can be started to replace a helper that ends")
+            self._warn_limited("no thread can be started to replace a helper that ends")
             captured = []
         if captured:
             try:
                 require_free_fds()
                 config = {**helper_config(settings, producer), "journal": "" if journal is None else str(journal)}
                 callbacks = self._declare_killed_helper, self._fall_back_to_python, self._record_leftover
-                self._pipes = StreamRedirect(captured, settings.places, config, *callbacks)
+                self._redirect = StreamRedirect(captured, settings.places, config, *callbacks)
             except Exception as error:
-                self._tell(str(error))
+                self._warn_limited(str(error))
                 captured = []
         rest = [stream for stream in (STDOUT, STDERR) if stream not in captured]
         if rest:
@@ -76,16 +78,16 @@ class ConsoleCapture:
     @property
     def helper(self) -> int:
         """The PID of the helper that drains descriptors; 0 when there is none."""
-        return 0 if self._pipes is None else self._pipes.helper
+        return 0 if self._redirect is None else self._redirect.helper
 
     def share_targets(self) -> None:
         """Let processes that this one starts print past this capture, each into its own. Raises OSError."""
-        if self._pipes is not None:
-            self._targets = TargetServer(self._pipes.targets)
+        if self._redirect is not None:
+            self._targets = TargetServer(self._redirect.targets)
 
     def tick(self) -> None:
         """Check the helper and restart it if necessary. The sender thread calls this."""
-        pipes, console = self._pipes, self._console
+        pipes, console = self._redirect, self._console
         if pipes is not None:
             pipes.tick()
         if console is not None:
@@ -97,7 +99,7 @@ class ConsoleCapture:
             self._targets.close()
         if self._console is not None:
             self._console.close()
-        pipes, self._pipes = self._pipes, None
+        pipes, self._redirect = self._redirect, None
         if pipes is not None:
             _flush()
             pipes.finish(FINISH_WAIT_S)
@@ -106,7 +108,7 @@ class ConsoleCapture:
         """Stop capturing in a forked child. It keeps printing into its parent's pipes."""
         if self._console is not None:
             self._console.release_in_child()
-        pipes, self._pipes = self._pipes, None
+        pipes, self._redirect = self._redirect, None
         if pipes is not None:
             pipes.close_in_child()
 
@@ -118,7 +120,7 @@ class ConsoleCapture:
 
     def _fall_back_to_python(self, why: str, unrecorded: dict[int, bytes], last_line_no: int) -> None:
         """Capture what Python prints, and record what no helper has recorded."""
-        self._tell(why)
+        self._warn_limited(why)
         streams = sorted({*unrecorded} | ({STDOUT, STDERR} if self._console is not None else set()))
         if self._console is not None:
             self._console.close()
@@ -136,7 +138,7 @@ class ConsoleCapture:
         message = f"up to {CHUNK_BYTES} bytes, and the lines in hand: the helper that records the console was killed"
         self._on_lost(message, {"bytes": CHUNK_BYTES})
 
-    def _tell(self, why: str) -> None:
+    def _warn_limited(self, why: str) -> None:
         self._warn(f"the console is captured only as far as Python prints, not C code and subprocesses: {why}")
 
 

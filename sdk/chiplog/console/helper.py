@@ -148,7 +148,7 @@ class ConsoleHelper:
             signal_resize(self._config["pid"])  # safeguard: winch-after-resize
         for keyboard in self._keyboards.values():
             before = keyboard.descriptor
-            keyboard.look(time.monotonic())
+            keyboard.poll_modes(time.monotonic())
             if keyboard.descriptor not in (-1, before):  # epoll drops a closed descriptor itself
                 self._epoll.register(keyboard.descriptor, select.EPOLLIN)
 

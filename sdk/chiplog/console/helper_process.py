@@ -66,12 +66,12 @@ class HelperProcess:
             watch = self._open_watch()
             wanted = [theirs, lock, *watch, *(number for stream in streams for number in stream.fds)]
             given = dict(zip(wanted, _free_fd_numbers(wanted), strict=False))
-            told = {
+            given_fds = {
                 "streams": [stream.to_helper_args(given) for stream in streams],
                 "lock": given[lock],
                 "watch": [given[number] for number in watch],
             }
-            self.send({**self._config, **told, "pid": os.getpid()})
+            self.send({**self._config, **given_fds, "pid": os.getpid()})
             self._shells.append(_spawn(given, given[theirs], self._places))
         finally:
             for descriptor in (theirs, *watch):
@@ -94,8 +94,8 @@ class HelperProcess:
             return None
         except OSError:
             data = b""
-        said: dict[str, Any] = json.loads(data) if data else {"gone": True}
-        return said
+        reported: dict[str, Any] = json.loads(data) if data else {"gone": True}
+        return reported
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message, if there is a helper."""

@@ -23,20 +23,20 @@ STDOUT, STDERR = 1, 2
 class TeeStream:
     """A text stream that passes every complete line to `on_line` and all text to the stream that it replaces.
 
-    turn: lets one thread record at a time; shared by all streams whose lines are counted together.
+    guard: lets one thread record at a time; shared by all streams whose lines are counted together.
     """
 
-    def __init__(self, stream: TextIO, on_line: Callable[[str], None], turn: "ReentrancyGuard | None" = None) -> None:
+    def __init__(self, stream: TextIO, on_line: Callable[[str], None], guard: "ReentrancyGuard | None" = None) -> None:
         self._stream = stream
         self._on_line: Callable[[str], None] | None = on_line
         self._lines = LineSplitter()
-        self._turn = turn or ReentrancyGuard()
+        self._guard = guard or ReentrancyGuard()
 
     def write(self, text: str) -> int:
         """Write through, then record the lines that became complete."""
         written = self._stream.write(text)
         if self._on_line is not None:
-            self._turn.note(self, text)
+            self._guard.note(self, text)
         return written
 
     def writelines(self, lines: Any) -> None:
@@ -46,7 +46,7 @@ class TeeStream:
 
     def detach(self) -> TextIO:
         """Stop recording, record an unterminated line, and return the wrapped stream."""
-        self._turn.note(self, "")  # an interrupted thread may have left texts
+        self._guard.note(self, "")  # an interrupted thread may have left texts
         on_line, self._on_line = self._on_line, None
         if on_line is not None:
             for line in self._lines.flush():
@@ -61,7 +61,7 @@ class TeeStream:
     def tick(self) -> None:
         """Record the rows of progress bars that are not drawn any more."""
         if self._lines.is_holding:
-            self._turn.note(self, "")
+            self._guard.note(self, "")
 
     def note(self, text: str) -> None:
         """Record the lines that this text completes. One thread at a time may call this."""
@@ -137,14 +137,14 @@ class PythonStreamCapture:
         self._on_lost = on_lost
         self._has_room = has_room
         self.line_no = last_line_no
-        self._pace = TokenBucket(time.monotonic(), lines_per_s, burst_lines)
+        self._line_bucket = TokenBucket(time.monotonic(), lines_per_s, burst_lines)
         self._lost = 0
-        self._turn = turn = ReentrancyGuard()
+        self._guard = guard = ReentrancyGuard()
         # A process without a terminal may have no streams at all.
         out = sys.stdout if STDOUT in streams else None
         err = sys.stderr if STDERR in streams else None
-        self._out = TeeStream(out, lambda line: self._line(STDOUT, line), turn) if out is not None else None
-        self._err = TeeStream(err, lambda line: self._line(STDERR, line), turn) if err is not None else None
+        self._out = TeeStream(out, lambda line: self._line(STDOUT, line), guard) if out is not None else None
+        self._err = TeeStream(err, lambda line: self._line(STDERR, line), guard) if err is not None else None
         sys.stdout = self._out or sys.stdout
         sys.stderr = self._err or sys.stderr
 
@@ -174,14 +174,14 @@ class PythonStreamCapture:
 
     def _line(self, stream: int, line: str) -> None:
         self.line_no += 1
-        if not self._has_room() or not self._pace.allow(time.monotonic()):  # safeguard: line-rate-bounded
+        if not self._has_room() or not self._line_bucket.allow(time.monotonic()):  # safeguard: line-rate-bounded
             self._lost += 1
             return
         self._declare()
         self._emit(stream, self.line_no, line)
 
     def _declare(self) -> None:
-        self._lost += self._turn.take_lost()
+        self._lost += self._guard.take_lost()
         if self._lost:
             lost, self._lost = self._lost, 0
             self._on_lost(lost)

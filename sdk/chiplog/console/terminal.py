@@ -61,7 +61,7 @@ class Keyboard:
         self._is_mirrored = False
         self._next_poll_s = 0.0
 
-    def look(self, now: float) -> None:
+    def poll_modes(self, now: float) -> None:
         """Check the pseudo-terminal's modes and whether a program reads from it. Sets `descriptor`."""
         try:
             modes = fcntl.ioctl(self._fds.source, termios.TCGETS, bytes(_MODES_BYTES))

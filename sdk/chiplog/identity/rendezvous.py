@@ -61,7 +61,7 @@ class RunIdRendezvous:
         self._number = 0
         self._is_asking = False  # by one thread: no call between setting the flag and entering the `try`
         self._answered = threading.Event()
-        self._answer: Agreement | None = None
+        self._agreement: Agreement | None = None
         self._delivered: Agreement | None = None
 
     def poll_group(self, candidate: str) -> None:
@@ -98,7 +98,7 @@ class RunIdRendezvous:
         """Return a new answer, None if there is none. wait_s: how long to wait for an exchange in progress."""
         if wait_s and self._is_asking:
             self._answered.wait(wait_s)
-        answer = self._answer
+        answer = self._agreement
         if answer == self._delivered:
             return None
         self._delivered = answer
@@ -154,7 +154,7 @@ class RunIdRendezvous:
                 break
             except (RuntimeError, AttributeError, ValueError, TypeError):
                 time.sleep(backoff.next_s())
-        self._answer = Agreement(word, rank, world_size, name)
+        self._agreement = Agreement(word, rank, world_size, name)
         self._has_rpc_answer, self._has_group_answer = name is not None, True
         self._is_settled = True  # processes that RPC adds follow the group
         self._is_asking = False
@@ -164,7 +164,7 @@ class RunIdRendezvous:
             if self._has_rpc_answer and name is None:
                 return
             try:
-                self._answer = Agreement(self._compare_and_set(clone, offer), rank, world_size, name)
+                self._agreement = Agreement(self._compare_and_set(clone, offer), rank, world_size, name)
             except (RuntimeError, ValueError):
                 return  # the group's store is closed: no firmer proposal can come
 

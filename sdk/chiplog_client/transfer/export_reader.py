@@ -63,7 +63,7 @@ class ExportReader:
         self._resources = contextlib.ExitStack()
         try:
             try:
-                self._opened = self._resources.enter_context(OpenDirectory(directory))
+                self._open_directory = self._resources.enter_context(OpenDirectory(directory))
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise self._no_export() from error
             content = self._read_json()
@@ -105,7 +105,7 @@ class ExportReader:
 
     def source(self, name: str) -> str:
         """Return the rows of a table's file in SQL."""
-        rows = self._opened.rows(f"{name}.parquet")
+        rows = self._open_directory.rows(f"{name}.parquet")
         added = "".join(f", NULL::{PARQUET_FILES[name][column]} AS {column}" for column in self._lacking.get(name, ()))
         return f"(SELECT *{added} FROM {rows})" if added else rows
 
@@ -132,7 +132,7 @@ class ExportReader:
 
     def open_saved(self, path: Path) -> BufferedReader:
         """Open a saved file of `contents`. Raises OSError."""
-        return self._opened.open(str(path.relative_to(self.directory)))
+        return self._open_directory.open(str(path.relative_to(self.directory)))
 
     @contextlib.contextmanager
     def naming(self, name: str) -> Iterator[None]:
@@ -160,7 +160,7 @@ class ExportReader:
 
     def _read_json(self) -> dict[str, Any]:
         try:
-            with self._opened.open(RUN_FILE) as file:
+            with self._open_directory.open(RUN_FILE) as file:
                 content = json.loads(file.read(_JSON_BYTES_MAX))
         except FileNotFoundError as error:
             raise self._no_export() from error
@@ -207,7 +207,7 @@ class ExportReader:
         table = name.removesuffix(".parquet")
         expected = PARQUET_FILES[table]
         try:
-            with self._opened.open(name) as file:
+            with self._open_directory.open(name) as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise self._error(f"{name} cannot be read: {_reason(error)}") from error
@@ -296,7 +296,7 @@ class ExportReader:
     def _digest_reason(self, name: str, digest: str) -> str | None:
         """Return why a file does not hold a content, or None if it does."""
         try:
-            with self._opened.open(name) as file:
+            with self._open_directory.open(name) as file:
                 is_same = hashlib.file_digest(file, "sha256").hexdigest() == digest
         except OSError as error:
             return _reason(error)

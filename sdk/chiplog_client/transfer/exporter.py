@@ -164,7 +164,7 @@ class _Exporter:
 
         self._client = client
         self._run = run
-        self._opened = opened
+        self._open_directory = opened
         self._directory = opened.path
         self._on_progress = on_progress
         self._tables: dict[str, dict[str, Any]] = {}
@@ -323,7 +323,7 @@ class _Exporter:
         return part
 
     def _write_parquet(self, query: str, name: str) -> None:
-        self._local.execute(f"COPY ({query}) TO {self._opened.target(name)} (FORMAT parquet, COMPRESSION zstd)")
+        self._local.execute(f"COPY ({query}) TO {self._open_directory.target(name)} (FORMAT parquet, COMPRESSION zstd)")
 
     def _finish(self, name: str, parts: list[str], order: str = "") -> int:
         """Make one file of the parts, in their order, and return its rows."""
@@ -334,10 +334,10 @@ class _Exporter:
             os.rename(self._directory / parts[0], target)
         else:
             ordered = f" ORDER BY {order}" if order else ""
-            self._write_parquet(f"FROM {self._opened.rows(*parts)}{ordered}", target.name)
+            self._write_parquet(f"FROM {self._open_directory.rows(*parts)}{ordered}", target.name)
             for part in parts:
                 (self._directory / part).unlink()
-        counted = self._local.execute(f"SELECT count(*) FROM {self._opened.rows(target.name)}").fetchall()
+        counted = self._local.execute(f"SELECT count(*) FROM {self._open_directory.rows(target.name)}").fetchall()
         n_rows = int(counted[0][0])
         if n_rows == 0 and name != "producers":
             target.unlink()

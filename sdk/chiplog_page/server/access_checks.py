@@ -65,7 +65,7 @@ class Gate:
         self._cookie = cookie
         self._on_token_used = on_token_used
         self._cookie_s = cookie_s
-        self._warnings = OnceLogger(_log.warning, keys_max=1)
+        self._once = OnceLogger(_log.warning, keys_max=1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or pass it on."""
@@ -131,7 +131,7 @@ class Gate:
 
     def _too_many(self, peer: str) -> Response:
         tried = f"{PASSWORD_TRIES} passwords were tried in a short time from {peer or 'an unknown address'}"
-        self._warnings.log("passwords", f"{tried}; the page now takes one every {PASSWORD_INTERVAL_S:.0f} s from there")
+        self._once.log("passwords", f"{tried}; the page now takes one every {PASSWORD_INTERVAL_S:.0f} s from there")
         response = self._form("Too many passwords were tried. Try again in a few seconds.", 429)
         response.headers["retry-after"] = f"{PASSWORD_INTERVAL_S:.0f}"
         return response

@@ -27,7 +27,7 @@ class BoundedProtocol(H11Protocol):
     It logs no requests. uvicorn's option for that removes the handlers of other servers in this process.
     """
 
-    _warnings = OnceLogger(_log.warning, keys_max=2)
+    _once = OnceLogger(_log.warning, keys_max=2)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -77,5 +77,5 @@ class BoundedProtocol(H11Protocol):
             self._close(f"a connection without a whole request is closed after {HEAD_S:.0f} s")
 
     def _close(self, why: str) -> None:
-        self._warnings.log(why, f"{why}; the last one was from {self.client and self.client[0]}")
+        self._once.log(why, f"{why}; the last one was from {self.client and self.client[0]}")
         self.transport.abort()

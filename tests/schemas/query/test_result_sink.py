@@ -22,8 +22,8 @@ def test_a_result_beyond_the_limit_is_refused_and_the_reason_is_kept(monkeypatch
     sink.write(b"1234")
     with pytest.raises(OverflowError, match="limit of 4 bytes"):
         sink.write(b"5")
-    assert sink.refusal is not None
-    assert sink.refusal.kind == "too_large" and "limit of 4 bytes" in sink.refusal.message
+    assert sink.failure is not None
+    assert sink.failure.kind == "too_large" and "limit of 4 bytes" in sink.failure.message
     assert bytes(sink.data) == b"1234"
 
 
@@ -55,13 +55,13 @@ def test_a_result_without_room_on_disk_is_refused_with_the_reason(tmp_path: Path
         sink = ResultSink(space, 0)
         with pytest.raises(OSError, match="limit of 6 bytes on disk"):
             sink.write(part)
-        assert sink.refusal is not None and sink.refusal.kind == kind
+        assert sink.failure is not None and sink.failure.kind == kind
         sink.close_file()
     reading.close_file()
     gone = ResultSink(ResultSpace(tmp_path / "gone"), 0)
     with pytest.raises(OSError):
         gone.write(b"1")
-    assert gone.refusal == Failure(
+    assert gone.failure == Failure(
         "internal", f"a large result cannot be written to {tmp_path}/gone: No such file or directory"
     )
 

@@ -182,7 +182,7 @@ def test_lines_above_the_rate_limit_are_declared_with_their_number(put_buffers) 
     for _ in range(CONSOLE_BURST_LINES + 500):
         print("line")
     assert len(noted) == CONSOLE_BURST_LINES
-    console._pace.allowance = 1.0  # time passes
+    console._line_bucket.allowance = 1.0  # time passes
     print("room again")
     assert lost == [500]
     assert noted[-1] == CONSOLE_BURST_LINES + 501, "the numbers of lines show the gap too"

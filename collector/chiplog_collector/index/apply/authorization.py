@@ -43,7 +43,7 @@ class NodeAuthorization:
         self._state = context.state
         self._identities: dict[bytes, dict[str, Any]] = {}  # in the block being checked, by producer
 
-    def unauthorized(self, speaker: RestrictedSender, number: int, block: Block) -> frozenset[int]:
+    def unauthorized(self, restricted: RestrictedSender, number: int, block: Block) -> frozenset[int]:
         """Return the producers of a block that the sender may not deliver for. Bind those that are not bound yet.
 
         number: of the block's record.
@@ -52,7 +52,7 @@ class NodeAuthorization:
         for uuid, node, is_remote in _located(block):  # first, because the rest of this block depends on it
             if (
                 uuid not in self._state.deleted
-                and self.authorize(speaker, uuid, number, [node])
+                and self.authorize(restricted, uuid, number, [node])
                 and (about := self._context.producer(uuid)).agent_node is None
             ):
                 about.agent_node, about.is_remote = node, is_remote
@@ -65,7 +65,7 @@ class NodeAuthorization:
         return frozenset(
             i
             for i, (uuid, _) in producers
-            if uuid not in self._state.deleted and not self.authorize(speaker, uuid, number, claims.get(i, ()))
+            if uuid not in self._state.deleted and not self.authorize(restricted, uuid, number, claims.get(i, ()))
         )
 
     def foreign(self, nodes: tuple[str, ...], payload: bytes | memoryview) -> frozenset[bytes]:
@@ -80,20 +80,20 @@ class NodeAuthorization:
         return frozenset(about for about in producers if self._foreign_node(nodes, about, ()) is not None)
 
     def authorize(
-        self, speaker: RestrictedSender, uuid: bytes, number: int, claimed: list[str] | tuple[str, ...] = ()
+        self, restricted: RestrictedSender, uuid: bytes, number: int, claimed: list[str] | tuple[str, ...] = ()
     ) -> bool:
         """Return True if a sender may deliver for a producer, or report about it. A row in `events` reports a refusal.
 
         claimed: nodes that its agent, or the producer's identities, name in this block. An identity's node does not
         count once an agent has reported a node.
         """
-        foreign = self._foreign_node(speaker.nodes, uuid, claimed)
+        foreign = self._foreign_node(restricted.nodes, uuid, claimed)
         if foreign is not None:
-            self._record(speaker, uuid, number, foreign)
+            self._record(restricted, uuid, number, foreign)
             return False
         producer = self._context.producer(uuid)
         if producer.key_node is None and not producer.nodes:
-            producer.nodes = list(speaker.nodes)  # safeguard: unnamed-producer-bound-to-key
+            producer.nodes = list(restricted.nodes)  # safeguard: unnamed-producer-bound-to-key
             self._context.batch.producers.add(producer.producer)
         return True
 
@@ -112,13 +112,15 @@ class NodeAuthorization:
             return None if nodes else "any"
         return None if claimed and all(matches_node(bound, node) for node in claimed) else ", ".join(bound)
 
-    def _record(self, speaker: RestrictedSender, uuid: bytes, number: int, node: str) -> None:
+    def _record(self, restricted: RestrictedSender, uuid: bytes, number: int, node: str) -> None:
         """Add one row per producer and sender, however often the sender tries."""
-        reported = self._state.refused.setdefault(speaker.nodes, set())
-        if (uuid, speaker.sender) in reported or len(reported) >= REFUSALS_PER_KEY_MAX:  # safeguard: refusal-is-one-row
+        reported = self._state.refused.setdefault(restricted.nodes, set())
+        if (uuid, restricted.sender) in reported or len(
+            reported
+        ) >= REFUSALS_PER_KEY_MAX:  # safeguard: refusal-is-one-row
             return
-        reported.add((uuid, speaker.sender))
-        names = ", ".join(speaker.nodes) or "no node"
+        reported.add((uuid, restricted.sender))
+        names = ", ".join(restricted.nodes) or "no node"
         run_id, label = self._run_of(uuid)
         message = (
             f"{label or 'a producer'} of {run_id or 'no run'} is refused: a key for {names} does not speak for "
@@ -126,9 +128,9 @@ class NodeAuthorization:
         )
         body = {
             "record": number,
-            "sender": speaker.sender.hex(),
+            "sender": restricted.sender.hex(),
             "producer": uuid.hex(),
-            "nodes": list(speaker.nodes),
+            "nodes": list(restricted.nodes),
             "node": node[:_NODE_CHARS],
             "run_id": run_id,
             "label": label,

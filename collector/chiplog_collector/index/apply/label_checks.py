@@ -28,16 +28,16 @@ class LabelChecks:
         for index, number in enumerate(numbers.tolist()):
             producer = self._state.producers_by_number.get(number)
             if producer is not None and producer.run is not None and producer.label is not None:
-                mates = self._state.by_label.get((producer.run, producer.label), [])
-                if len(mates) > 1:
-                    self._compare(producer, mates, block, index)
+                peers = self._state.by_label.get((producer.run, producer.label), [])
+                if len(peers) > 1:
+                    self._compare(producer, peers, block, index)
 
-    def _compare(self, producer: Producer, mates: list[Producer], block: Block, index: int) -> None:
+    def _compare(self, producer: Producer, peers: list[Producer], block: Block, index: int) -> None:
         """Report a younger process under the same label, if this one logged after the younger one had started."""
         started = producer.started_at
         if started is None:
             return
-        younger = [peer for peer in mates if peer is not producer and (peer.started_at or started) > started]
+        younger = [peer for peer in peers if peer is not producer and (peer.started_at or started) > started]
         run = self._state.runs_by_number[producer.run or 0]
         if not younger or self._was_emitted(run, f"label_twice:{producer.label}"):
             return

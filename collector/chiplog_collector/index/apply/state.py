@@ -171,9 +171,9 @@ class State:
         self.have.pop(number, None)
         self.lost.pop(number, None)
         if producer.run is not None and producer.label is not None:
-            mates = self.by_label[(producer.run, producer.label)]
-            mates.remove(producer)
-            if not mates:
+            peers = self.by_label[(producer.run, producer.label)]
+            peers.remove(producer)
+            if not peers:
                 del self.by_label[(producer.run, producer.label)]
             del self.members[producer.run][number]
         if producer.sender is not None:

@@ -253,9 +253,12 @@ class _RunWriter:
         self._directory = directory
         self._contents = directory / CONTENTS
         self._contents.mkdir(parents=True)
-        self._opened = OpenDirectory(directory)
+        self._open_directory = OpenDirectory(directory)
         self._local = duckdb.connect(
-            config={"memory_limit": f"{_MEMORY_BYTES >> 20}MiB", "temp_directory": self._opened.place(".spilled")}
+            config={
+                "memory_limit": f"{_MEMORY_BYTES >> 20}MiB",
+                "temp_directory": self._open_directory.place(".spilled"),
+            }
         )
         self._local.execute("SET TimeZone = 'UTC'")
         self._local.execute(f"CREATE TABLE points ({', '.join(f'{name} {kind}' for name, kind in _POINTS.items())})")
@@ -287,7 +290,7 @@ class _RunWriter:
 
     def __exit__(self, *_: object) -> None:
         self._local.close()
-        self._opened.close()
+        self._open_directory.close()
 
     def add(self, part: Part) -> int:
         """Add a part, and return how many values or rows it has."""
@@ -601,9 +604,9 @@ class _RunWriter:
     def _copy(self, name: str, query: str) -> dict[str, dict[str, Any]]:
         """Write the rows of a query; return the entry of its file in `run.json`."""
         file = f"{name}.parquet"
-        self._local.execute(f"COPY ({query}) TO {self._opened.target(file)} (FORMAT parquet, COMPRESSION zstd)")
-        [(n_rows,)] = self._local.execute(f"SELECT count(*) FROM {self._opened.rows(file)}").fetchall()
-        with self._opened.open(file) as written:
+        self._local.execute(f"COPY ({query}) TO {self._open_directory.target(file)} (FORMAT parquet, COMPRESSION zstd)")
+        [(n_rows,)] = self._local.execute(f"SELECT count(*) FROM {self._open_directory.rows(file)}").fetchall()
+        with self._open_directory.open(file) as written:
             return {file: {"rows": n_rows, "sha256": hashlib.file_digest(written, "sha256").hexdigest()}}
 
     def _write_points(self) -> dict[str, dict[str, Any]]:

@@ -23,7 +23,7 @@ class WrittenBlocks:
         self._runs = runs
         self._senders: dict[bytes, str] = {producer: run.run_id for run in runs for producer in run.producers}
         self._n_before = 0  # rows of the runs that are done
-        self._open: ImportBlocks | None = None
+        self._blocks: ImportBlocks | None = None
         self.run_id = runs[0].run_id
         self.n_rows = sum(run.n_rows for run in runs)
         self.contents = {digest: path for run in runs for digest, path in run.contents.items()}
@@ -31,7 +31,7 @@ class WrittenBlocks:
     @property
     def n_done(self) -> int:
         """How many rows were turned into events so far."""
-        return self._n_before + (self._open.n_done if self._open is not None else 0)
+        return self._n_before + (self._blocks.n_done if self._blocks is not None else 0)
 
     @property
     def senders(self) -> list[bytes]:
@@ -58,7 +58,7 @@ class WrittenBlocks:
                 tempfile.TemporaryDirectory(prefix="chiplog-import-") as scratch,
                 ExportReader(run.path, Path(scratch)) as reader,
             ):
-                self._open = ImportBlocks(reader)
-                yield from self._open.blocks()
-                self._senders |= dict.fromkeys(self._open.senders, run.run_id)
-                self._n_before, self._open = self.n_done, None
+                self._blocks = ImportBlocks(reader)
+                yield from self._blocks.blocks()
+                self._senders |= dict.fromkeys(self._blocks.senders, run.run_id)
+                self._n_before, self._blocks = self.n_done, None
