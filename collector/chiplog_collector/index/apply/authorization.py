@@ -115,9 +115,8 @@ class NodeAuthorization:
     def _record(self, restricted: RestrictedSender, uuid: bytes, number: int, node: str) -> None:
         """Add one row per producer and sender, however often the sender tries."""
         reported = self._state.refused.setdefault(restricted.nodes, set())
-        if (uuid, restricted.sender) in reported or len(
-            reported
-        ) >= REFUSALS_PER_KEY_MAX:  # safeguard: refusal-is-one-row
+        # safeguard: refusal-is-one-row
+        if (uuid, restricted.sender) in reported or len(reported) >= REFUSALS_PER_KEY_MAX:
             return
         reported.add((uuid, restricted.sender))
         names = ", ".join(restricted.nodes) or "no node"
