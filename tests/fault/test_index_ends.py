@@ -46,12 +46,12 @@ if "chiplog_collector.index" in " ".join(sys.orig_argv):
     import duckdb
     from chiplog_collector.index.cleaning import checkpoints
     from chiplog_collector.index import database
-    from chiplog_collector.query import service as query
+    from chiplog_collector.query import query_worker as query
     is_broken, is_faulty = [], []
     def check():
         if is_broken:
             raise duckdb.FatalException("FATAL Error: Failed: database has been invalidated")
-    run, write, refused = query._Worker._run_query, database.Database._write, query._Worker._is_invalidated
+    run, write, refused = query.QueryWorker._run_query, database.Database._write, query.QueryWorker._is_invalidated
     def run_query(self, job, sink):
         check()
         if "'crash_here'" in job.sql:
@@ -76,9 +76,9 @@ if "chiplog_collector.index" in " ".join(sys.orig_argv):
             raise MemoryError("a fault that no query explains")
         turn(self, now)
     checkpoints.Checkpoints.turn = failing
-    query._Worker._run_query = run_query
+    query.QueryWorker._run_query = run_query
     database.Database._write = _write
-    query._Worker._is_invalidated = lambda self: bool(is_broken)
+    query.QueryWorker._is_invalidated = lambda self: bool(is_broken)
 """
 # About half a second each, of real rows.
 LONG = "SELECT count(*) AS n, sum(hash(m.value + r.range)) AS h FROM metrics m, range(400000) r WHERE m.step < 40"

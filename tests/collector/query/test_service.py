@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 import zmq
 
-from chiplog_collector.query import file_reader
+from chiplog_collector.query import file_reader, query_socket
 from chiplog_collector.query import service as query_module
 from chiplog_collector.query import sql_guard as examiner_module
 from chiplog_collector.query.flush_demand import QueryDemand
@@ -694,7 +694,7 @@ def test_a_stale_socket_is_replaced(index, tmp_path, address):
 
 
 def test_an_address_somebody_answers_at_is_not_taken_from_them(service, asker, index, monkeypatch):
-    monkeypatch.setattr(query_module, "BIND_WAIT_S", 0.1)
+    monkeypatch.setattr(query_socket, "BIND_WAIT_S", 0.1)
     second = QueryService(index, service.address)
     with pytest.raises(OSError, match="in use"):
         second.start()
