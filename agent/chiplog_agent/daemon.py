@@ -152,7 +152,7 @@ class AgentDaemon:
             period_s=settings.sample_interval_s if settings.stats else None,
             is_embedded=settings.embedded,
             has_room=lambda: self._has_room,
-            is_dead=self._exit_causes.is_dead,
+            is_dead=lambda producer: self._exit_causes.is_dead(producer),
         )
         self._poller = zmq.Poller()
         self._polled: set[zmq.Socket[bytes]] = set()  # to the collector; they are replaced at times

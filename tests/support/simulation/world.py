@@ -172,8 +172,8 @@ class DeadJournal:
 # Processes are virtual too: their locks show that they ended, but not how.
 UNSEEN_ENDS = SimpleNamespace(
     watched=frozenset(),
-    look=lambda now_us: False,
-    greet=lambda producer, pid=0: None,
+    poll=lambda now_us: False,
+    on_hello=lambda producer, pid=0: None,
     pid_of=lambda producer: 0,
     may_be_dismissed=lambda *more: False,
     forget=lambda producer: None,
@@ -387,7 +387,7 @@ class Node:
 
     def kill_agent(self) -> None:
         if self.agent is not None:
-            self.world.network_closes(self.agent._link)
+            self.world.network_closes(self.agent._delivery)
             self.agent = None
             self.world.network.routers.pop(self.address, None)
 
@@ -402,7 +402,7 @@ class Node:
             agent._take_messages(now)
             agent._poll_journals(now)
             agent._flush(now)
-            agent._link.poll(now)
+            agent._delivery.poll(now)
             self.world.n_full += agent._spool.is_full
             agent._act(agent._receiver.set_credit(0 if agent._spool.is_full else CREDIT), now)
         except Killed:
@@ -665,7 +665,7 @@ class World:
             core = node.agent._batcher  # type: ignore[union-attr]
             if core._since is not None or core._builder.n_events:
                 return False
-            if not self._is_known(node.agent._link.machine):  # type: ignore[union-attr]
+            if not self._is_known(node.agent._delivery.machine):  # type: ignore[union-attr]
                 return False  # it has yet to ask what this collector has
         return (
             self.collector is not None

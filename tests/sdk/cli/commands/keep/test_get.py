@@ -215,15 +215,15 @@ def test_a_collector_that_ends_between_two_parts_costs_nothing(root: Path) -> No
             data = CONTENTS["model/last.pt"]
             parts = client.read_file(hashlib.sha256(data).hexdigest())
             found = next(parts)
-            assert client._remote is not None
-            sent = client._remote._send
+            assert client._connection is not None
+            sent = client._connection._send
 
             def end_first(frames: list[bytes]) -> None:
                 sent(frames)
                 service.close()
                 lock.release()
 
-            client._remote._send = end_first  # type: ignore[method-assign]
+            client._connection._send = end_first  # type: ignore[method-assign]
             service._receive = lambda socket: None  # type: ignore[method-assign]  # it ends before it answers
             assert found + b"".join(parts) == data
 
