@@ -8,12 +8,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-
 from tests.support.captures import BLOCK, capture
 from tests.support.hand_written import hand_written
+from tests.support.marks import everyday
 from tests.support.recorded import fill_three_runs
 from tests.support.tools import needs
-from tests.support.marks import everyday
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SCREENS = [
@@ -39,7 +38,9 @@ def masked(screen: str) -> str:
 @needs("tmux")
 @pytest.mark.parametrize(("page", "width", "command", "shown"), everyday(1, SCREENS))
 def test_a_screen_is_what_the_command_shows(root: Path, page: Path, width: str, command: str, shown: str) -> None:
-    assert masked(capture(root, int(width), command)) == masked(shown), f"python -m {__name__} writes it into {page.name}"
+    assert masked(capture(root, int(width), command)) == masked(shown), (
+        f"python -m {__name__} writes it into {page.name}"
+    )
 
 
 def test_the_screens_have_the_widths_that_they_name() -> None:
@@ -57,8 +58,10 @@ def write() -> None:
             text = page.read_text(encoding="utf-8")
             page.write_text(
                 BLOCK.sub(
-                    lambda found: f"<!-- capture {found[1]}: {found[2]} -->\n\n```text\n"
-                    f"{capture(Path(directory), int(found[1]), found[2])}```",
+                    lambda found: (
+                        f"<!-- capture {found[1]}: {found[2]} -->\n\n```text\n"
+                        f"{capture(Path(directory), int(found[1]), found[2])}```"
+                    ),
                     text,
                 ),
                 encoding="utf-8",

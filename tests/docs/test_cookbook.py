@@ -1,6 +1,6 @@
 """The SQL cookbook: every view is on a page with its columns, and each worked query returns the rows printed below it.
 
-After a change of a query, `python -m tests.docs.test_cookbook` writes its rows into the page. Read them before you commit.
+After changing a query, `python -m tests.docs.test_cookbook` writes its rows into the page. Read them before a commit.
 """
 
 import re
@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.collector_log import START_US, Rank
+from tests.support.index import Index
+from tests.support.stored_media import log_table, store_content
 
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.block_builder import BlockBuilder
@@ -19,9 +22,6 @@ from chiplog_schemas.model.change_record import Action, Change, encode_change
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.query.execute import tables_found
 from chiplog_schemas.storage.record import Kind
-from tests.support.collector_log import START_US, Rank
-from tests.support.index import Index
-from tests.support.stored_media import log_table, store_content
 
 SQL = Path(__file__).resolve().parents[2] / "docs" / "sql"
 PAGES = sorted(page for page in SQL.glob("*.md") if page.stem != "index")
@@ -42,7 +42,9 @@ class Story:
     def rank(self, run_id: str, number: int | None, label: str | None = None, **identity: Any) -> Rank:
         """Return a new producer."""
         self._producers += 1
-        rank = Rank(self._producers, label or f"rank{number}", rank=number, run_id=run_id, primary=number == 0, **identity)
+        rank = Rank(
+            self._producers, label or f"rank{number}", rank=number, run_id=run_id, primary=number == 0, **identity
+        )
         rank.uuid = self._producers.to_bytes(16, "big")
         return rank
 
@@ -105,12 +107,17 @@ def gpt(story: Story) -> None:
     for item, caption in enumerate(("a seven", "a one")):
         metadata = f'{{"caption": "{caption}", "item": {item}}}'
         ranks[1].say(EventKind.MEDIA, 2, "digits", "image", bytes([item]) * 32, 310 + item, metadata, ts=at(31))
-    tables = ([{"prompt": "2 + 2 =", "score": 0.5}, {"prompt": "To be", "score": 0.25}], [{"prompt": "2 + 2 =", "score": 0.75}])
+    tables = (
+        [{"prompt": "2 + 2 =", "score": 0.5}, {"prompt": "To be", "score": 0.25}],
+        [{"prompt": "2 + 2 =", "score": 0.75}],
+    )
     contents = [log_table(rank, 2, "samples", rows, ts=at(31)) for rank, rows in zip(ranks, tables, strict=True)]
     ranks[0].say(EventKind.FILE, "checkpoints/last.pt", 4096, bytes(range(32)), ts=at(32))
     for step in range(2):
         digest = bytes([step]) * 32
-        ranks[0].say(EventKind.ARTIFACT_FILE, digest, "weights.pt", 4096 + step, bytes(range(step, 32 + step)), "", ts=at(32))
+        ranks[0].say(
+            EventKind.ARTIFACT_FILE, digest, "weights.pt", 4096 + step, bytes(range(step, 32 + step)), "", ts=at(32)
+        )
         ranks[0].say(EventKind.ARTIFACT_FILE, digest, "corpus", 0, None, "s3://corpora/en", ts=at(32))
         metadata = f'{{"step": {step}}}'
         ranks[0].say(EventKind.ARTIFACT, "gpt", "model", "model", digest, 2, 4096 + step, metadata, "", ts=at(32))
@@ -254,7 +261,9 @@ def documented_views() -> dict[str, list[str]]:
 
 
 def test_every_view_has_a_section_with_its_columns_in_order(index: Index) -> None:
-    names = index.sql("SELECT view_name FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal AND NOT temporary")
+    names = index.sql(
+        "SELECT view_name FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal AND NOT temporary"
+    )
     assert documented_views() == {name: [row[0] for row in index.sql(f"DESCRIBE {name}")] for (name,) in names}
 
 
@@ -281,7 +290,11 @@ def test_every_section_has_one_worked_query() -> None:
 
 @pytest.mark.parametrize(
     ("query", "rows"),
-    [pytest.param(*worked, id=worked[0].split("\n")[0][:60]) for page in PAGES for worked in WORKED.findall(page.read_text())],
+    [
+        pytest.param(*worked, id=worked[0].split("\n")[0][:60])
+        for page in PAGES
+        for worked in WORKED.findall(page.read_text())
+    ],
 )
 def test_a_worked_query_returns_the_rows_on_the_page(index: Index, query: str, rows: str) -> None:
     assert rows_of(index, query) == rows

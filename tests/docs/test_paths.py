@@ -5,7 +5,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-
 from tests.support.packages import PACKAGES
 
 ROOT = Path(__file__).parents[2]

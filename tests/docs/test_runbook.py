@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 import pytest
+from tests.support.index import Index
 
 from chiplog_cli.root import chiplog
-from tests.support.index import Index
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [(DOCS / name).read_text(encoding="utf-8") for name in ("runbook.md", "operations.md")]

@@ -9,8 +9,8 @@ from pathlib import Path
 import duckdb
 import pytest
 from playwright.sync_api import expect
-from tests.support.page_site import WAIT_MS, running_browser
 from tests.support.packages import PACKAGES
+from tests.support.page_site import WAIT_MS, running_browser
 from tests.support.tools import needs
 from tests.support.waiting import WAIT_S
 
