@@ -2,8 +2,10 @@
 
 import gc
 import math
+import subprocess
 import sys
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from chiplog.torch import watch as watch_module
 from chiplog.torch.watch import group_by_submodule
 from tests.support.sdk_events import counted, notices, numbers
 from tests.support.stand_in_device import StandIn, install, resolve, uninstall
+from tests.support.waiting import WAIT_S
 
 
 def hooks() -> int:
@@ -269,3 +272,23 @@ def test_wrapped_and_sharded_models_are_watched_and_what_is_replicated_is_logged
     for key in ("grad_norm", "param_norm", "grad_norm/0", "param_norm/2"):
         assert found[f"fsdp/{key}"] == pytest.approx(found[f"ddp/{key}"], rel=1e-6)
     assert notices(offline()) == [("wrapped_tensor", "partial")]
+
+
+FORKS = """
+import os, torch, chiplog
+from chiplog.torch import watch
+run = chiplog.init(mode="offline", capture_console=False)
+model = torch.nn.Linear(1, 1)
+run.watch(model)
+if (pid := os.fork()) == 0:
+    print(len(watch._watching), flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+print(len(watch._watching))
+"""
+
+
+def test_a_forked_child_watches_nothing_that_its_parent_watches(chiplog_dir: Path) -> None:
+    """The child's run has another label: values of the parent's model would be a second copy there."""
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=WAIT_S)
+    assert (done.stdout.split(), done.stderr) == (["0", "1"], "")

@@ -847,6 +847,8 @@ class Run(Recorder):
         # To destroy these could change the parent's files, and CUDA ends a child that destroys its parent's events.
         # safeguard: fork-destroys-no-marks
         never_destroy((self._journal, self._sender, self._deferred, self._devices, self._timing.forget()))
+        for watch in self._watches:
+            watch.stop()
         self._begin_devices()
         self._sender = None
         self._awaiting_group = False  # the visible group is the parent's
@@ -856,8 +858,6 @@ class Run(Recorder):
         self._finish_lock = threading.RLock()
         self._notices.begin_limits()
         self._steps.stop()
-        for watch in self._watches:
-            watch.stop()
         self._first_step_phases.clear()
         self._logged.reset()
         self._begin_count()  # the label is new
