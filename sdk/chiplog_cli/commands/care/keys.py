@@ -96,6 +96,8 @@ def allow(own: Keys, key: str, name: str | None, roles: tuple[str, ...], nodes: 
             raise KeysError("role admin is in addition to reader; give --role reader --role admin")
         if not nodes and Role.AGENT in allowed_roles:  # safeguard: agent-key-names-node
             nodes = (given.name,)
+        if listed := next((node for node in nodes if "," in node), None):
+            raise KeysError(f"node {listed!r:.80} is several names; write --node once for each")
         permit = Permission(chosen, allowed_roles, tuple(node_pattern(node) for node in nodes), given.public)
         _prepare(own.directory)
         _prepare(own.allowed)

@@ -108,6 +108,7 @@ def test_bad_input_is_refused_in_one_line_with_the_remedy(directory: Path, tmp_p
     assert "'a/b'" in refusal(capsys, "allow", key, "--name", "a/b", "--role", "reader")
     assert "'../x'" in refusal(capsys, "revoke", "../x")
     assert "node" in refusal(capsys, "allow", key, "--name", "a", "--role", "agent", "--node", "a b")
+    assert "once for each" in refusal(capsys, "allow", key, "--name", "a", "--role", "agent", "--node", "a,b")
     assert "king" in refusal(capsys, "new", "king")
     assert "'a b'" in refusal(capsys, "new", "agent", "--name", "a b")
     assert not (directory / "allowed").exists()
