@@ -15,6 +15,8 @@ from chiplog_schemas._version import __version__
 
 sys.meta_path.append(FormerPaths())
 
+_ONLY_SDK = "is in the package chiplog, and only chiplog-sdk is installed; pip install chiplog"
+
 # The command `chiplog` uses no name of the SDK, and loading them takes twice as long as the rest of its start. There a
 # name is loaded when it is used; everywhere else all are loaded here, so that no later call has to import anything.
 # safeguard: command-loads-no-sdk
@@ -215,9 +217,7 @@ def _load(module: str, name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name != module.split(".")[0]:
             raise
-        raise ImportError(
-            f"chiplog.{name} is in the package chiplog, and only chiplog-sdk is installed; pip install chiplog"
-        ) from None
+        raise ImportError(f"chiplog.{name} {_ONLY_SDK}") from None
 
 
 def _load_sdk_name(name: str) -> Any:

@@ -2,12 +2,14 @@
 
 import sys
 
+from chiplog import _ONLY_SDK
+
 try:
     from chiplog_cli import main
 except ModuleNotFoundError as error:
     if error.name != "chiplog_cli":
         raise
-    sys.exit("chiplog: the command is in the package chiplog, and only chiplog-sdk is installed; pip install chiplog")
+    sys.exit(f"chiplog: the command {_ONLY_SDK}")
 
 __all__ = ["main"]
 

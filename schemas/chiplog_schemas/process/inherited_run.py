@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from chiplog_schemas.process.procfs import DEAD, START, STATE, boot_id, read_proc_stat
+from chiplog_schemas.process.procfs import DEAD, START, STATE, boot_id, read_proc_stat, start_ticks
 
 # "pid:run_id/label/rank/settled/world/start/session/demand/launch/kind/places", for the processes that this one starts.
 # World and start identify the process even if its PID is reused. Older versions lack them, the session, demand and
@@ -107,7 +107,7 @@ def pid_was_reused(record: str) -> bool:
     Only then is SETUP stale: a launcher may exit before its workers call init().
     """
     owner = _local_owner(record)
-    return owner is not None and start_ticks(owner.pid) not in (owner.start, _UNKNOWN)
+    return owner is not None and str(start_ticks(owner.pid)) not in (owner.start, _UNKNOWN)
 
 
 def _local_owner(record: str) -> _Owner | None:
@@ -141,7 +141,7 @@ def _is_child_of(owner: _Owner) -> bool:
     """
     if owner.pid == os.getpid():
         return False  # this process has the owner's PID now
-    if owner.session == str(os.getsid(0)) or int(start_ticks(os.getppid())) <= int(owner.start):
+    if owner.session == str(os.getsid(0)) or start_ticks(os.getppid()) <= int(owner.start):
         return True
     module = sys.modules.get("multiprocessing.process")
     parent = module.parent_process() if module is not None else None
@@ -172,9 +172,3 @@ def _exists(pid: int) -> bool:
     except OSError:
         return True  # another user's
     return True
-
-
-def start_ticks(pid: int) -> str:
-    """Return when a process started, in clock ticks since boot. Setting the clock does not change it."""
-    fields = read_proc_stat(pid)
-    return fields[START] if fields else _UNKNOWN

@@ -15,7 +15,8 @@ import threading
 from collections.abc import Callable, Mapping
 
 from chiplog.console.stream_fds import fd_identity, inherited_pipes
-from chiplog_schemas.process.inherited_run import LAUNCHER, PARENT_RUN, decode_inherited, pid_namespace_id, start_ticks
+from chiplog_schemas.process.inherited_run import LAUNCHER, PARENT_RUN, decode_inherited, pid_namespace_id
+from chiplog_schemas.process.procfs import start_ticks
 
 WAIT_S = 0.25  # for an answer; after it, the launcher records the lines too. init() waits no longer
 _BYTES_MAX = 1_024  # of the answer: two streams
@@ -32,7 +33,7 @@ class TargetServer:
         self._targets = targets
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self._socket.bind(_address(os.getpid(), start_ticks(os.getpid())))
+            self._socket.bind(_address(os.getpid(), str(start_ticks(os.getpid()))))
             self._socket.listen(_QUEUE)
         except OSError:
             self._socket.close()

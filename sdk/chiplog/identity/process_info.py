@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from chiplog.identity.identity import ProcessFacts, SpawnPosition
 from chiplog_schemas.limits import NAME_CHARS_MAX
-from chiplog_schemas.process.inherited_run import process_fingerprint, stale_variables, start_ticks
+from chiplog_schemas.process.inherited_run import process_fingerprint, stale_variables
 from chiplog_schemas.process.pool_owners import name_of
-from chiplog_schemas.process.procfs import boot_id
+from chiplog_schemas.process.procfs import boot_id, start_ticks
 
 _SPAWN = ("torch.multiprocessing.spawn", "_wrap")  # the function that each process of mp.spawn() runs
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # without characters that people confuse

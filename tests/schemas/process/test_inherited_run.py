@@ -9,15 +9,15 @@ from chiplog_schemas.process.inherited_run import (
     is_stale_parent,
     process_fingerprint,
     stale_variables,
-    start_ticks,
     with_inherited_places,
 )
+from chiplog_schemas.process.procfs import start_ticks
 
 
 def test_an_orphan_whose_new_parent_is_as_old_as_its_own_was_is_still_that_ones_child() -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
-    world, tick = process_fingerprint().split("/")[0], int(start_ticks(os.getppid()))
+    world, tick = process_fingerprint().split("/")[0], start_ticks(os.getppid())
     as_old, older = (f"{ended.pid}:r/x//settled/{world}/{start}" for start in (tick, tick - 1))
     assert not is_stale_parent(as_old), "init, or tini, starts the training in the very tick of its own start"
     assert is_stale_parent(older)

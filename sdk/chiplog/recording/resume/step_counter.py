@@ -17,7 +17,7 @@ from chiplog.identity.identity import Identity
 from chiplog_schemas.interrupts import unless_interrupt
 from chiplog_schemas.paths import ensure_private_dir, require_private
 from chiplog_schemas.process.descriptors import OwnedDescriptor
-from chiplog_schemas.process.inherited_run import start_ticks
+from chiplog_schemas.process.procfs import start_ticks
 
 STEPS = "steps"  # the directory's name
 FILES_MAX = 4_096  # of resumable runs on one node; beyond this the oldest quarter is removed
@@ -109,7 +109,7 @@ def label_to_resume(directory: Path, run_id: str) -> str | None:
     start, _, label = rest.partition(" ")
     if not pid.isdigit() or not label:
         return None
-    is_alive = int(pid) != os.getpid() and start_ticks(int(pid)) == start
+    is_alive = int(pid) != os.getpid() and str(start_ticks(int(pid))) == start
     return None if is_alive else label
 
 
