@@ -28,7 +28,7 @@ NOT_FOR_DAEMONS = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONWARNIN
 
 
 def has_collector(environ: Mapping[str, str]) -> bool:
-    """Return True if an agent that starts here has a collector: one that is named, or one that it can start."""
+    """Return True if an agent that starts here has a collector: by CHIPLOG_COLLECTOR, or because it can start one."""
     return bool(environ.get("CHIPLOG_COLLECTOR")) or find_spec(COLLECTOR_MODULE) is not None
 
 
