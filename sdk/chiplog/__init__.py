@@ -65,7 +65,8 @@ if TYPE_CHECKING:
     from chiplog.values.artifact_value import ArtifactError
     from chiplog_client.async_client import AsyncClient
     from chiplog_client.client import Client, NoDataError, QueryError
-    from chiplog_client.reads.runs.run_tables import run_history, runs
+    from chiplog_client.reads.curves.history import run_history
+    from chiplog_client.reads.runs.run_tables import runs
     from chiplog_client.results.result import Result
     from chiplog_page.notebook import ui
 
@@ -132,7 +133,7 @@ _LATER_NAMES = {  # loaded when they are used
     "Table": "chiplog.media.table",
     "Video": "chiplog.media.video",
     "capture_warnings": "chiplog.integrations.logging.captured_warnings",
-    "run_history": "chiplog_client.reads.runs.run_tables",
+    "run_history": "chiplog_client.reads.curves.history",
     "runs": "chiplog_client.reads.runs.run_tables",
     "ui": "chiplog_page.notebook",
 }

@@ -1,5 +1,7 @@
 """Pure: what the readers of runs are asked for: bounds of steps, a choice of labels, the error for a bad question."""
 
+from chiplog_client.results.result import QueryError
+
 STEP_MIN, STEP_MAX = -(1 << 63), (1 << 63) - 1
 # Part of a condition: `label` is one of the parameter `labels` of a query; any one if that is empty.
 CHOSEN_LABELS = "(len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[], label))"
@@ -7,3 +9,9 @@ CHOSEN_LABELS = "(len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[
 
 class BadRequestError(ValueError):
     """A request that cannot be answered as it is. The text is one line for people."""
+
+
+def require_positive(name: str, number: int) -> None:
+    """Raise QueryError if an argument of a public function is less than 1."""
+    if number < 1:
+        raise QueryError("refused", f"{name} is {number}; give 1 or more")

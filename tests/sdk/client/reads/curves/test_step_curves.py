@@ -18,7 +18,7 @@ import duckdb
 import pytest
 
 from chiplog_client.client import Client
-from chiplog_client.reads.curves import CurvesRequest, bucket_width, end_pieces, read_curves
+from chiplog_client.reads.curves.step_curves import CurvesRequest, bucket_width, end_pieces, read_curves
 from tests.support.hand_written import filled
 from tests.support.marks import everyday
 from tests.support.run_builder import NOW, PRODUCERS, RunBuilder, Sql
@@ -311,7 +311,7 @@ def test_an_answer_that_would_be_too_large_has_buckets(client: Client, monkeypat
     curves = read_curves(client, request)
     assert [curve["width"] for curve in curves] == [1, 1, 1]
     monkeypatch.setattr(
-        "chiplog_client.reads.curves.ANSWER_MAX", N_LABELS * min(curve["most_values"] for curve in curves)
+        "chiplog_client.reads.curves.step_curves.ANSWER_MAX", N_LABELS * min(curve["most_values"] for curve in curves)
     )
     assert sorted(curve["width"] for curve in read_curves(client, request)) == [1, 8, 8]
 

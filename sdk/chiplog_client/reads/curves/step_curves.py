@@ -1,4 +1,4 @@
-"""Curves, each label up to a number of labels, above that a band over all of them: values, or buckets of steps.
+"""Curves over steps: values, or buckets of steps. A line for each label, or a band over many labels.
 
 A curve has its values as they were logged while each label has fewer than VALUES_MAX of them; above that it has buckets
 of equally many steps. These are read from reads.points, which has buckets of 16 and of 256 steps, and the recent rows.
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chiplog_client.client import Client
+from chiplog_client.reads.curves.step_metrics import STEP_METRICS
 from chiplog_client.reads.parameters import CHOSEN_LABELS, STEP_MAX, STEP_MIN
 from chiplog_schemas.sql import LEVELS
 
@@ -53,10 +54,7 @@ WITH members AS (
            max(n) AS most_values, max(n_nan) AS most_nan, list(label) AS labels
     FROM found GROUP BY key, kind
 ), defined AS (
-    SELECT k.key, arg_min(d.step_metric, (d.name <> k.key, -length(d.name), d.label)) AS step_metric
-    FROM (SELECT unnest($keys::VARCHAR[]) AS key) k
-    JOIN metric_definitions d ON d.name = k.key OR k.key GLOB d.name
-    WHERE d.run_id = $run AND d.step_metric <> k.key GROUP BY k.key
+    {STEP_METRICS}
 )
 SELECT s.* EXCLUDE (kind, labels), d.step_metric, coalesce(k.n, s.n_labels) AS n_peers,
        CASE WHEN s.n_labels < k.n THEN s.labels END AS labels, CASE WHEN s.n_labels < k.n THEN k.labels END AS peers
