@@ -26,6 +26,7 @@ MARKS_SHOWN = 20
 @click.argument("run", default="latest", shell_complete=complete_runs)
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--label", "labels", multiple=True, metavar="NAME", shell_complete=complete_labels, help="Only theirs.")
+@click.option("--by", type=click.Choice(("time", "step")), help="Over which axis the lines go.  [default: time]")
 @output_options("table", "json", "md")
 @local_option
 @source_options
@@ -33,6 +34,7 @@ def system(
     run: str,
     names: tuple[str, ...],
     labels: tuple[str, ...],
+    by: str | None,
     output: Output,
     is_local: bool,
     dir_: str | None,
@@ -42,8 +44,11 @@ def system(
 
     RUN is an ID, the beginning of one, a name, or `latest`, which is also the default. Without a NAME it lists what was
     sampled, and the last marks: throttling and errors of GPUs. With names such as hw.gpu.utilization it shows a line
-    for each device over the time of the run; counters are shown as growth per second.
+    for each device over the time of the run; counters are shown as growth per second. With --by step a sample is at the
+    last step that its node had logged by then.
     """
+    if by and not names:
+        raise click.UsageError(f"--by {by} needs a NAME; chiplog system {run} lists them")
     zone = common_timezone(is_local)
     with open_client(dir_, url) as client:
         run_id = resolve_run(client, run)
@@ -54,12 +59,14 @@ def system(
         for name in names:
             require_known(f"sample of run {run_id!r}", name, known, f"chiplog system {run_id} lists all")
         if names:
-            request = SystemRequest(run_id, names, points=POINTS, labels=labels, lines_max=LINES_MAX)
+            request = SystemRequest(
+                run_id, names, points=POINTS, labels=labels, lines_max=LINES_MAX, is_by_step=by == "step"
+            )
             found = {"curves": read_system_curves(client, request)}
     if output.form == "json":
         write_object(found, output.path, zone)
     else:
-        write_sheets(_curves(found["curves"]) if names else _names(found, zone), output)
+        write_sheets(_curves(found["curves"], is_by_step=by == "step") if names else _names(found, zone), output)
 
 
 def _names(found: dict[str, Any], zone: Zone) -> Iterator[Sheet | str]:
@@ -92,20 +99,30 @@ def _marks(found: dict[str, Any], zone: Zone) -> Sheet:
     return sheet
 
 
-def _curves(curves: list[dict[str, Any]]) -> Iterator[Sheet | str]:
+def _curves(curves: list[dict[str, Any]], *, is_by_step: bool) -> Iterator[Sheet | str]:
     for number, curve in enumerate(curves):
         if number:
             yield ""
         rate = ", per second" if curve["is_rate"] else ""
         columns = [Column("", is_name=True), *(Column(name, is_number=True) for name in ("last", "min", "max"))]
-        sheet = Sheet([*columns, Column("over time", is_whole=True)], f"{curve['title']}{rate}")
+        steps = _steps_text(curve) if is_by_step and curve["step"] else ""
+        over = Column("over steps" if is_by_step else "over time", is_whole=True)
+        sheet = Sheet([*columns, over], f"{curve['title']}{rate}{steps}")
         if curve["kind"] == "band":
             last = curve["last"]["median"]
             sheet.add(*_row(f"{curve['n_labels']} devices", last, curve["median"], curve["min"], curve["max"]))
         for line in curve.get("lines", ()):
             lows, highs = line["min"] or line["mean"], line["max"] or line["mean"]
             sheet.add(*_row(line["label"], line["last"]["value"], line["mean"], lows, highs))
+        if not sheet.rows:
+            sheet.caption = "no sample after the first step of its node" if is_by_step else "no sample"
         yield sheet
+
+
+def _steps_text(curve: dict[str, Any]) -> str:
+    """Return the first and the last step of a curve over steps."""
+    lasts = [line["last"]["step"] for line in curve.get("lines", [curve])]
+    return f", steps {curve['step'][0]:,} to {max(lasts):,}"
 
 
 def _row(name: str, last: Any, values: list[Any], lows: list[Any], highs: list[Any]) -> list[Any]:

@@ -43,6 +43,17 @@ def test_a_name_has_a_line_for_each_device_of_the_chosen_labels(root: Path) -> N
     assert [line.split()[0] for line in chosen[3:]] == ["rank1"]
 
 
+def test_lines_go_over_the_steps_of_their_nodes(root: Path) -> None:
+    lines = call(root, "sampled", "hw.gpu.utilization", "--by", "step").stdout.splitlines()
+    assert lines[0] == "GPU utilization, steps 0 to 499"
+    assert lines[1].endswith("over steps")
+    assert {line.split()[0]: line.split()[1:4] for line in lines[3:]} == {"rank0": ["0.9"] * 3, "rank1": ["0.5"] * 3}
+    found = json.loads(call(root, "sampled", "hw.power.limit", "--by", "step", "--format", "json").stdout)
+    assert found["curves"][0]["width"] == 16, "steps in a bucket"
+    none = call(root, "many", "hw.gpu.utilization", "--by", "step").stdout
+    assert none.splitlines()[-1] == "no sample after the first step of its node", "the run has no step"
+
+
 def test_a_counter_is_shown_per_second(root: Path) -> None:
     lines = call(root, "sampled", "system.network.receive").stdout.splitlines()
     assert lines[0] == "system.network.receive, per second"
@@ -60,6 +71,7 @@ def test_json_has_what_the_page_has(root: Path) -> None:
     [
         (["sampled", "hw.gpu.util"], "did you mean 'hw.gpu.utilization'?"),
         (["sampled", "--label", "rank9"], "label 'rank9'"),
+        (["sampled", "--by", "step"], "--by step needs a NAME; chiplog system sampled lists them"),
     ],
 )
 def test_an_unknown_name_is_one_line(root: Path, arguments: list[str], message: str) -> None:
