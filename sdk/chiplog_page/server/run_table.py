@@ -1,11 +1,12 @@
 """The table of runs, kept between requests: a page that has it gets only the runs that have changed since."""
 
 import asyncio
+import math
 import secrets
 from collections import OrderedDict
 from typing import Any
 
-from chiplog_client.results.json_texts import decoded
+from chiplog_client.reads.runs.runs_query import MAPS, RunsRequest, read_runs
 from chiplog_page.server.source import Source
 
 RUNS_MAX = 20_000  # the newest
@@ -14,13 +15,6 @@ _COLUMNS = [
     *("run_id", "project", "name", "run_group", "job_type", "tags", "notes", "state", "created_at"),
     *("ended_at", "primary_label", "n_labels", "n_attempts", "n_failed", "n_running"),
 ]
-_RUNS = f"SELECT {', '.join(_COLUMNS)} FROM runs ORDER BY created_at DESC NULLS LAST, run_id DESC LIMIT {RUNS_MAX}"
-_PENDING = """
-SELECT run_id, CASE WHEN count(pending) = count(*) THEN sum(pending)::BIGINT END AS pending, sum(lost)::BIGINT AS lost
-FROM completeness GROUP BY run_id
-"""
-_VALUES = "SELECT run_id, key, value FROM {view} WHERE list_contains($keys::VARCHAR[], key)"
-_VIEWS = {"config": "config", "summary": "run_summary"}
 _Chosen = dict[str, list[str]]
 
 
@@ -37,7 +31,7 @@ class RunTable:
         self._rows: dict[str, list[Any]] = {}
         self._changed: dict[str, int] = {}
         self._deleted: dict[str, int] = {}
-        self._columns = [*_COLUMNS, *(f"{name}.{key}" for name in _VIEWS for key in chosen[name]), "pending", "lost"]
+        self._columns = [*_COLUMNS, *(f"{name}.{key}" for name in MAPS for key in chosen[name]), "pending", "lost"]
 
     async def read(self, since: str) -> dict[str, Any]:
         """Return what has changed since a version; everything if it is unknown."""
@@ -69,20 +63,14 @@ class RunTable:
         self._rows = rows
 
     async def _read_rows(self) -> dict[str, list[Any]]:
-        runs = await self._source.rows(_RUNS)
-        for name, view in _VIEWS.items():
-            keys = self._chosen[name]
-            if not keys:
-                continue
-            found = await self._source.rows(_VALUES.format(view=view), keys=keys)
-            values = {(row["run_id"], row["key"]): row["value"] for row in found}
-            for run in runs:
-                run |= {f"{name}.{key}": decoded(values.get((run["run_id"], key))) for key in keys}
-        counts = {row["run_id"]: row for row in await self._source.rows(_PENDING)}
-        for run in runs:
-            count = counts.get(run["run_id"])
-            run["pending"], run["lost"] = (count["pending"], count["lost"]) if count else (0, 0)
-        return {run["run_id"]: [run[name] for name in self._columns] for run in runs}
+        request = RunsRequest(self._columns, limit=RUNS_MAX)
+        runs = await self._source.call(lambda client: read_runs(client, request))
+        return {run["run_id"]: [_shown(run[name]) for name in self._columns] for run in runs}
+
+
+def _shown(value: Any) -> Any:
+    """Return a number that JSON lacks as a text."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class RunTables:

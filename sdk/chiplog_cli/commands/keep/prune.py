@@ -7,7 +7,7 @@ import click
 
 from chiplog_cli.commands.keep.rm import deletion_text
 from chiplog_cli.options import open_client, require_project, source_options
-from chiplog_cli.runs_query import parse_since
+from chiplog_cli.runs_options import parse_since
 from chiplog_cli.tables.format_values import UTC_ZONE, printable
 from chiplog_cli.tables.plain_table import Column, plain_lines
 

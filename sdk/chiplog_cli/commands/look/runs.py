@@ -9,16 +9,7 @@ import click
 from chiplog_cli.completion import complete_keys, words_of_list
 from chiplog_cli.options import local_option, open_client, require_group, require_project, source_options
 from chiplog_cli.output import FORMATS, Output, output_options
-from chiplog_cli.runs_query import (
-    COLUMNS,
-    SPARK_BUCKETS,
-    Selection,
-    build_query,
-    keyed,
-    parse_columns,
-    parse_since,
-    parse_sort,
-)
+from chiplog_cli.runs_options import COLUMNS, asked_columns, of_view, parse_columns, parse_since, parse_sort
 from chiplog_cli.tables.format_values import UTC_ZONE, Zone, common_timezone, duration_text
 from chiplog_cli.tables.plain_table import Column
 from chiplog_cli.tables.tables import NULL, plain_cell, table_value
@@ -26,7 +17,7 @@ from chiplog_cli.tables.writers import Rows, write_result
 from chiplog_client.client import Client
 from chiplog_client.nearest_names import KNOWN_MAX, unknown_name
 from chiplog_client.reads.runs.run_sparklines import read_sparklines
-from chiplog_client.results.json_texts import decoded
+from chiplog_client.reads.runs.runs_query import MAPS, RunsRequest, keyed, read_runs
 from chiplog_client.results.result import unique_names
 from chiplog_client.results.sparkline import sparkline
 
@@ -34,6 +25,7 @@ if TYPE_CHECKING:
     from chiplog_cli.tables.fitted_table import Cell, Sheet
 
 STATES = ("running", "finished", "failed", "crashed")
+SPARK_BUCKETS = 24  # as many characters as a column of a table may take
 LIMIT = 50  # a few screens
 _NO_LIMIT = (1 << 63) - 1  # LIMIT of --all
 # What is asked for without --columns: csv and json have all of it, a table what has values.
@@ -42,7 +34,6 @@ DEFAULT_COLUMNS = (
     *("created_at", "ended_at", "duration_s", "complete", "pending", "lost"),
 )
 _NAMES = ("run_id", "name")  # of a run: a table for people has one of them
-_NOT_A_NUMBER = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}  # a summary has text for these
 _TYPES = {"VARCHAR": ("project", "name", "run_group", "job_type", "notes", "primary_label"), "VARCHAR[]": ("tags",)}
 _TYPE_OF = {column: kind for kind, columns in _TYPES.items() for column in columns}
 
@@ -121,33 +112,34 @@ def runs(
     chosen = parse_columns(columns) if columns is not None else None
     if chosen == []:
         raise click.UsageError(f"--columns {columns!r} names no column; use {', '.join(COLUMNS)}")
-    selection = Selection(
-        columns=list(dict.fromkeys([*(chosen or DEFAULT_COLUMNS), *_NAMES])),
+    needed = list(dict.fromkeys([*(chosen or DEFAULT_COLUMNS), *_NAMES]))
+    request = RunsRequest(
+        columns=asked_columns(needed),
         project=project,
         state=state,
         group=group,
         tags=tags,
         texts=text,
         since=parse_since(since, now, is_local) if since else None,
-        sort=sort_column,
+        sort=of_view(sort_column),
         descending=descending,
         limit=_NO_LIMIT if everything else limit or LIMIT,
         now=now,
+        has_total=True,
     )
     zone = common_timezone(is_local)
     with open_client(dir_, url) as client:
-        rows = client.sql(*build_query(selection)).rows()
+        rows = [_row_of(found, needed) for found in read_runs(client, request)]
         # A program may ask before the first run of a project begins: it gets an empty result.
         is_shown = output.form == "table" and output.path is None
         if not rows and is_shown:  # safeguard: unknown-project-refused
-            _require_known_names(client, selection)
-        _decode(rows, selection.columns)
-        for column in [*selection.columns, sort_column]:
+            _require_known_names(client, request)
+        for column in [*needed, sort_column]:
             _require_values(client, rows, column)
         curve = _curve(client, rows, spark_key) if spark_key is not None else None
     names = [*(chosen or DEFAULT_COLUMNS)]
     if not rows and is_shown:
-        click.echo("no runs match" if selection.is_filtered else "no runs yet", err=True)
+        click.echo("no runs match" if request.is_filtered else "no runs yet", err=True)
         return
     # safeguard: table-names-its-runs
     shown = None if chosen is None else [*_missing_names(rows, chosen), *chosen]
@@ -163,34 +155,31 @@ def _missing_names(rows: list[dict[str, Any]], chosen: Sequence[str]) -> list[st
     return [name for name in _NAMES if name == "run_id" or any(row[name] for row in rows)]
 
 
-def _require_known_names(client: Client, selection: Selection) -> None:
+def _require_known_names(client: Client, request: RunsRequest) -> None:
     """Raise UsageError if no run at all has the project or the group that was asked for."""
-    if selection.project is not None:
-        require_project(client, selection.project)
-    if selection.group is not None:
-        require_group(client, selection.group)
+    if request.project is not None:
+        require_project(client, request.project)
+    if request.group is not None:
+        require_group(client, request.group)
 
 
-def _decode(rows: list[dict[str, Any]], columns: Sequence[str]) -> None:
-    for row in rows:
-        for column in columns:
-            if (view_and_key := keyed(column)) is not None:
-                value = decoded(row[column])
-                is_number = view_and_key[0] == "run_summary" and isinstance(value, str)
-                row[column] = _NOT_A_NUMBER.get(value, value) if is_number else value
-        if "complete" in columns:
-            row["complete"] = row["is_over"] and row["pending"] == 0 and not row["lost"]
+def _row_of(found: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    """Return a row of `read_runs` with the columns of the command."""
+    row = found | {column: found[of_view(column)] for column in columns if column != "complete"}
+    if "complete" in columns:
+        row["complete"] = row["is_over"] and row["pending"] == 0 and not row["lost"]
+    return row
 
 
 def _require_values(client: Client, rows: list[dict[str, Any]], column: str) -> None:
     """Raise UsageError if no run at all has the key of a column."""
-    view_and_key = keyed(column)
-    if view_and_key is None or not rows or any(row.get(column) is not None for row in rows):
+    found = keyed(column)
+    if found is None or not rows or any(row.get(column) is not None for row in rows):
         return
-    view, key = view_and_key
-    known = [str(row["key"]) for row in client.sql(f"SELECT DISTINCT key FROM {view} ORDER BY key LIMIT {KNOWN_MAX}")]
+    kind, key = found
+    query = f"SELECT DISTINCT key FROM {MAPS[kind]} ORDER BY key LIMIT {KNOWN_MAX}"
+    known = [str(row["key"]) for row in client.sql(query)]
     if key not in known:  # safeguard: unknown-keyed-column-refused
-        kind = column.partition(".")[0]
         raise click.UsageError(
             unknown_name("column", column, [f"{kind}.{key}" for key in known], f"no run has a {kind} {key!r}")
         )

@@ -7,32 +7,11 @@ from typing import Any
 
 from chiplog_client.client import Client, connect
 from chiplog_client.reads.parameters import require_positive
+from chiplog_client.reads.runs.runs_query import MAPS, VIEW_COLUMNS, RunsRequest, runs_sql
 from chiplog_client.results.result import Result
 from chiplog_schemas.interrupts import handlers_held
 
-_MAPS = ("config", "summary")
-_RUNS = """
-WITH page AS MATERIALIZED (
-    FROM runs {where} ORDER BY created_at DESC NULLS LAST, run_id DESC LIMIT $limit
-), configs AS (
-    SELECT run_id, map_from_entries(list((key, value) ORDER BY key)) AS config
-    FROM config WHERE run_id IN (SELECT run_id FROM page) GROUP BY run_id
-), said AS (
-    SELECT DISTINCT run_id, key FROM reads.set_summaries WHERE run_id IN (SELECT run_id FROM page)
-), summaries AS (
-    -- A computed number that JSON lacks is a text in run_summary; here it is as Python's json reads and writes it.
-    SELECT s.run_id, map_from_entries(list((s.key, CASE
-               WHEN o.key IS NOT NULL THEN s.value::VARCHAR
-               WHEN s.value->>'$' = 'nan' THEN 'NaN' WHEN s.value->>'$' = 'inf' THEN 'Infinity'
-               WHEN s.value->>'$' = '-inf' THEN '-Infinity' ELSE s.value::VARCHAR END) ORDER BY s.key)) AS summary
-    FROM run_summary s LEFT JOIN said o ON o.run_id = s.run_id AND o.key = s.key
-    WHERE s.run_id IN (SELECT run_id FROM page) GROUP BY s.run_id
-)
-SELECT p.*, coalesce(c.config, MAP {{}}::MAP(VARCHAR, JSON)) AS config,
-       coalesce(s.summary, MAP {{}}::MAP(VARCHAR, VARCHAR)) AS summary
-FROM page p LEFT JOIN configs c ON c.run_id = p.run_id LEFT JOIN summaries s ON s.run_id = p.run_id
-ORDER BY p.created_at DESC NULLS LAST, p.run_id DESC
-"""
+_COLUMNS = (*VIEW_COLUMNS, *MAPS)
 
 
 class RunTable(Result):
@@ -45,7 +24,7 @@ class RunTable(Result):
     def _values(self) -> list[Sequence[Any]]:
         columns = super()._values()
         for number, name in enumerate(self.columns):
-            if name in _MAPS:
+            if name in MAPS:
                 columns[number] = [_decoded(values) for values in columns[number]]
         return columns
 
@@ -57,10 +36,10 @@ class RunTable(Result):
         """
         import pandas
 
-        parts = [super().df().drop(columns=list(_MAPS))]
+        parts = [super().df().drop(columns=list(MAPS))]
         with handlers_held():
             columns = dict(zip(self.columns, self._values(), strict=True))
-            for name in _MAPS:
+            for name in MAPS:
                 keys = sorted({key for values in columns[name] for key in values})
                 keyed = {f"{name}.{key}": [values.get(key) for values in columns[name]] for key in keys}
                 parts.append(pandas.DataFrame(keyed, index=parts[0].index))
@@ -101,23 +80,15 @@ def runs(
         >>> chiplog.runs("gpt", state="finished").df()[["run_id", "config.lr", "summary.train/loss"]]
     """
     require_positive("limit", limit)
-    conditions, params = [], dict[str, Any](limit=limit)
-    for name, value in (("project", project), ("state", state)):
-        if value is not None:
-            conditions.append(f"{name} = ${name}")
-            params[name] = value
-    for number, tag in enumerate([tags] if isinstance(tags, str) else tags or ()):
-        conditions.append(f"list_contains(tags, $tag{number})")
-        params[f"tag{number}"] = tag
-    query = _RUNS.format(where=f"WHERE {' AND '.join(conditions)}" if conditions else "")
+    chosen = [tags] if isinstance(tags, str) else tags or ()
+    request = RunsRequest(_COLUMNS, project=project, state=state, tags=chosen, limit=limit)
     with connect(url, dir=dir) as client:
-        return RunTable(client.sql(query, params))
+        return RunTable(client.sql(*runs_sql(request)))
 
 
 def runs_by_id(client: Client, run_ids: Sequence[str]) -> Result:
     """Return the rows of `runs` for these runs."""
-    query = _RUNS.format(where="WHERE list_contains($ids, run_id)")
-    return RunTable(client.sql(query, {"ids": list(run_ids), "limit": len(run_ids)}))
+    return RunTable(client.sql(*runs_sql(RunsRequest(_COLUMNS, ids=run_ids, limit=len(run_ids)))))
 
 
 def _decoded(values: Mapping[str, str | None]) -> dict[str, Any]:

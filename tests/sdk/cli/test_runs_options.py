@@ -1,38 +1,14 @@
-"""The query of `chiplog runs`: only what is asked for, values as parameters, and names of columns."""
+"""The options of `chiplog runs`: names of columns, what to sort by, and since when."""
 
 from datetime import datetime
 
 import click
 import pytest
 
-from chiplog_cli.runs_query import (
-    COLUMNS,
-    Selection,
-    build_query,
-    keyed,
-    parse_columns,
-    parse_since,
-    parse_sort,
-)
+from chiplog_cli.runs_options import COLUMNS, asked_columns, of_view, parse_columns, parse_since, parse_sort
+from chiplog_client.reads.runs.runs_query import VIEW_COLUMNS
 
 NOW = datetime(2026, 1, 2, 12)
-
-
-def test_a_query_counts_only_what_is_asked_for():
-    query, params = build_query(Selection(["run_id", "state"]))
-    assert params == {"limit": 50}
-    assert "completeness" not in query and "config" not in query
-    assert "completeness" in build_query(Selection(["complete"]))[0]
-    query, params = build_query(Selection(["config.lr", "summary.loss"]))
-    assert [name for name in params.values() if isinstance(name, str)] == ["lr", "loss"]
-
-
-def test_values_are_parameters_and_a_key_with_quotes_is_a_name():
-    evil = """x' OR "1" = '1"""
-    selection = Selection([f"config.{evil}"], evil, evil, evil, [evil], [evil], NOW, f"summary.{evil}")
-    query, params = build_query(selection)
-    assert query.replace('AS "config.x\' OR ""1"" = \'1"', "").count("OR") == query.count("ORDER") + query.count(" FOR")
-    assert list(params.values()).count(evil) == 7
 
 
 @pytest.mark.parametrize(
@@ -54,9 +30,9 @@ def test_an_unknown_column_is_refused(name):
         parse_sort(name)
 
 
-def test_only_config_and_summary_have_keys():
-    assert keyed("config.a.b") == ("config", "a.b") and keyed("summary.x") == ("run_summary", "x")
-    assert not any(map(keyed, COLUMNS))
+def test_columns_of_the_command_are_those_of_the_view() -> None:
+    assert asked_columns(["complete", "pending", "labels"]) == ["pending", "lost", "is_over", "n_labels"]
+    assert {of_view(name) for name in COLUMNS} >= set(VIEW_COLUMNS)
 
 
 def test_a_hyphen_asks_for_the_largest_first():
