@@ -49,7 +49,7 @@ def print_tables(*tables: Any, file: TextIO | None = None) -> None:
 
     console = Console(file=target)
     for table in tables:
-        console.print(table)
+        console.print(table, markup=False)  # a name such as [/loss] is text
 
 
 def _lines(table: Any) -> Iterable[str]:
