@@ -1,7 +1,6 @@
 """Histograms, texts and media of a run."""
 
 import re
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -13,7 +12,7 @@ from chiplog_client.reads.media.histograms import COLUMNS_MAX, ROWS_MAX, Histogr
 from chiplog_client.reads.media.logged_media import describe_contents, read_media
 from chiplog_client.reads.media.logged_tables import ROWS_MAX as TABLE_ROWS_MAX
 from chiplog_client.reads.media.logged_tables import TABLE_BYTES_MAX, read_table
-from chiplog_client.reads.media.run_contents import read_media_keys
+from chiplog_client.reads.media.run_contents import read_logged_keys
 from chiplog_client.reads.media.texts import read_texts
 from chiplog_client.reads.parameters import STEP_MAX, BadRequestError
 from chiplog_client.results.result import QueryError
@@ -22,11 +21,6 @@ from chiplog_page.server.json_response import read_json, to_exact_json
 from chiplog_page.server.parameters import LABELS_MAX, choice, integer, number, optional_integer, repeated
 
 _MEDIA_CELL = re.compile(r"sha256:[0-9a-f]{64}$")
-_KINDS = ("histograms", "texts")
-_KEYS = """
-SELECT key, count(*) AS n, count(DISTINCT label) AS n_labels, min(step) AS first_step, max(step) AS last_step
-FROM {kind} WHERE run_id = $run GROUP BY key ORDER BY key
-"""
 
 
 async def get_media(request: Request) -> Response:
@@ -35,12 +29,7 @@ async def get_media(request: Request) -> Response:
     Masks of an image, and media in a table, belong to its key.
     """
     run = request.path_params["run"]
-
-    def read(client: Client) -> dict[str, Any]:
-        found = {kind: client.sql(_KEYS.format(kind=kind), {"run": run}).rows() for kind in _KINDS}
-        return {**found, "media": read_media_keys(client, run)}
-
-    return await read_json(request, read)
+    return await read_json(request, lambda client: read_logged_keys(client, run))
 
 
 async def get_histograms(request: Request) -> Response:

@@ -5,7 +5,7 @@ in a single step stay visible. Where all histograms have the same bins, the rows
 equally high, and a bin that covers several of them counts in each by its share of the bin's width.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from chiplog_client.client import Client
@@ -14,6 +14,7 @@ from chiplog_client.reads.parameters import CHOSEN_LABELS, STEP_MAX, STEP_MIN
 
 ROWS_MAX = 256
 COLUMNS_MAX = 600
+_QUANTILES = {"q05": 0.05, "median": 0.5, "q95": 0.95}
 # Of several attempts of a label the newest one counts.
 _FOUND = f"""
 WITH found AS MATERIALIZED (
@@ -141,6 +142,35 @@ def read_histograms(client: Client, request: HistogramsRequest) -> dict[str, Any
         "n_steps": [column["n"] for column in columns],
         **_matrix(cells, [column["place"] for column in columns], len(edges) - 1, width > 1),
     }
+
+
+def read_quantiles(client: Client, request: HistogramsRequest, step: int) -> dict[str, Any] | None:
+    """Return how the values of a key were distributed at one step; None without a histogram there.
+
+    Returns:
+        `step`; `n`, the sum of the counts; `min` and `max`, the bounds of the bins with values; `q05`, `median` and
+        `q95`, as if the values were spread evenly in a bin.
+
+    Raises:
+        QueryError: A query has no result.
+    """
+    found = read_histograms(client, replace(request, first=step, last=step, rows=ROWS_MAX))
+    if not found["n"] or not found["largest"]:
+        return None
+    edges, counts = found["edges"], found["counts"]
+    filled = [row for row, count in enumerate(counts) if count]
+    ends = {"min": edges[filled[0]], "max": edges[filled[-1] + 1]}
+    quantiles = {name: _quantile(edges, counts, share) for name, share in _QUANTILES.items()}
+    return {"step": step, "n": sum(counts), **ends, **quantiles}
+
+
+def _quantile(edges: list[float], counts: list[float], share: float) -> float:
+    left = share * sum(counts)
+    for row, count in enumerate(counts):
+        if count and count >= left:
+            return edges[row] + (edges[row + 1] - edges[row]) * left / count
+        left -= count
+    return edges[-1]
 
 
 def _matrix(cells: list[tuple[Any, ...]], places: list[int], n_rows: int, has_steps: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Media that a run logged: those of a key at one step, and what describes a content."""
+"""Media that a run logged: those of a key at one step or at all, and what describes a content."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import orjson
 
 from chiplog_client.client import Client
 from chiplog_client.reads.media.shown_types import shown_type
-from chiplog_client.reads.parameters import CHOSEN_LABELS
+from chiplog_client.reads.parameters import CHOSEN_LABELS, STEP_MAX
 
 ROWS_MAX = 200  # values of one key at one step
 MASKS_MAX = 10 * ROWS_MAX
@@ -22,14 +22,14 @@ FROM steps s, chosen c
 """
 # Of several attempts of a label the newest one counts, and of several values of a step the last one.
 _ROWS = f"""
-SELECT label, attempt, key, try_cast(metadata->>'$.item' AS BIGINT) AS item, metadata, bytes, sha256,
+SELECT label, attempt, step, key, try_cast(metadata->>'$.item' AS BIGINT) AS item, metadata, bytes, sha256,
        {_STORED} AS is_stored
 FROM reads.media f
-WHERE run_id = $run AND key IN (SELECT unnest($keys::VARCHAR[])) AND kind = $kind AND step = $step
+WHERE run_id = $run AND key IN (SELECT unnest($keys::VARCHAR[])) AND kind = $kind AND {{at}}
   AND {CHOSEN_LABELS} AND NOT json_exists(metadata, '$.row')
-QUALIFY attempt = max(attempt) OVER (PARTITION BY label)
-    AND row_number() OVER (PARTITION BY label, key, attempt, item ORDER BY seq DESC) = 1
-ORDER BY length(label), label, item, key LIMIT $limit
+QUALIFY attempt = max(attempt) OVER (PARTITION BY label, step)
+    AND row_number() OVER (PARTITION BY label, step, key, attempt, item ORDER BY seq DESC) = 1
+ORDER BY step DESC, length(label), label, item, key LIMIT $limit
 """
 _DESCRIBED = f"""
 SELECT sha256, arg_max(kind, ts) AS kind, arg_max(metadata->>'$.format', ts) AS format, arg_max(bytes, ts) AS bytes,
@@ -38,31 +38,45 @@ FROM reads.media f WHERE run_id = $run AND sha256 {{chosen}} GROUP BY sha256
 """
 
 
-def read_media(client: Client, run: str, key: str, kind: str, step: int, labels: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the media of a key at one step.
+def read_media(
+    client: Client,
+    run: str,
+    key: str,
+    kind: str,
+    step: int | None,
+    labels: Sequence[str] = (),
+    *,
+    limit: int = ROWS_MAX,
+) -> dict[str, Any]:
+    """Return the media of a key at one step, or those of all steps, the newest first.
 
     Args:
         client: The collector.
         run: ID of the run.
         key: Its name.
         kind: Its kind, as in the view `media`.
-        step: The last step with such media up to this one is chosen; the first one if there is none.
+        step: The last step with such media up to this one is chosen; the first one if there is none. None for all
+            steps.
         labels: Only of these; of all if empty.
+        limit: Media at most.
 
     Returns:
-        `n_steps` with such media, the chosen `step` and those `before` and `after` it; `rows` of label, attempt, item
-        (the place in a list), metadata, bytes, sha256, is_stored, type (as a browser shows it, else null) and masks.
-        `is_cut`: whether there are more rows.
+        `n_steps` with such media, the chosen `step` and those `before` and `after` it; `rows` of label, attempt, step,
+        item (the place in a list), metadata, bytes, sha256, is_stored, type (as a browser shows it, else null) and,
+        of one step, masks. `is_cut`: whether there are more rows.
 
     Raises:
         QueryError: A query has no result.
     """
     named: dict[str, Any] = {"run": run, "kind": kind, "labels": list(labels)}
-    [steps] = client.sql(_STEPS, {**named, "key": key, "step": step}).rows()
+    [steps] = client.sql(_STEPS, {**named, "key": key, "step": STEP_MAX if step is None else step}).rows()
     if not steps["n_steps"]:
         return {**steps, "rows": [], "is_cut": False}
-    named["step"] = steps["step"]
-    rows = _described(client, [key], ROWS_MAX + 1, named)
+    if step is not None:
+        named["step"] = steps["step"]
+    rows = _described(client, [key], limit + 1, named)
+    if step is None:
+        return {**steps, "rows": rows[:limit], "is_cut": len(rows) > limit}
     layers = {f"{key}/{name}": name for row in rows for name in row["metadata"].get("masks", ())}
     masks: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for mask in _described(client, list(layers), MASKS_MAX, {**named, "kind": "mask"}) if layers else ():
@@ -70,11 +84,12 @@ def read_media(client: Client, run: str, key: str, kind: str, step: int, labels:
         masks.setdefault(place, []).append({**mask, "name": layers[mask["key"]]})
     for row in rows:
         row["masks"] = masks.get((row["label"], row["attempt"], row["item"]), [])
-    return {**steps, "rows": rows[:ROWS_MAX], "is_cut": len(rows) > ROWS_MAX}
+    return {**steps, "rows": rows[:limit], "is_cut": len(rows) > limit}
 
 
 def _described(client: Client, keys: list[str], limit: int, named: dict[str, Any]) -> list[dict[str, Any]]:
-    rows = client.sql(_ROWS, {**named, "keys": keys, "limit": limit}).rows()
+    at = "step = $step" if "step" in named else "true"
+    rows = client.sql(_ROWS.format(at=at), {**named, "keys": keys, "limit": limit}).rows()
     for row in rows:
         row["metadata"] = orjson.loads(row["metadata"])
         row["type"] = shown_type(named["kind"], str(row["metadata"].get("format")))

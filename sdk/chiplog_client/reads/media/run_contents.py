@@ -13,12 +13,23 @@ _PARTS = """
 SELECT DISTINCT key, kind FROM reads.media
 WHERE run_id = $run AND sha256 IN (SELECT unnest($digests::VARCHAR[])) AND json_exists(metadata, '$.row')
 """
+_KINDS = ("histograms", "texts")
+_OF_KIND = """
+SELECT key, count(*) AS n, count(DISTINCT label) AS n_labels, min(step) AS first_step, max(step) AS last_step
+FROM {kind} WHERE run_id = $run GROUP BY key ORDER BY key
+"""
 _ARTIFACTS = """
 SELECT project, name, 'v' || version AS version, type, aliases,
        list_contains(made_by, $run) AS is_made, list_contains(used_by, $run) AS is_used
 FROM artifacts WHERE list_contains(made_by, $run) OR list_contains(used_by, $run)
 ORDER BY project, name, artifacts.version
 """
+
+
+def read_logged_keys(client: Client, run: str) -> dict[str, list[dict[str, Any]]]:
+    """Return keys of `histograms`, `texts` and `media` of a run, each with its number and steps. Raises QueryError."""
+    found = {kind: client.sql(_OF_KIND.format(kind=kind), {"run": run}).rows() for kind in _KINDS}
+    return {**found, "media": read_media_keys(client, run)}
 
 
 def read_media_keys(client: Client, run: str) -> list[dict[str, Any]]:

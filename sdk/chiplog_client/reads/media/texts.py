@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from chiplog_client.client import Client
-from chiplog_client.reads.parameters import CHOSEN_LABELS
+from chiplog_client.reads.parameters import CHOSEN_LABELS, STEP_MAX
 
 CHARS_MAX = 4_000  # of a text among others; a single label's text is sent whole
 ROWS_MAX = 100
@@ -29,29 +29,37 @@ FROM steps s, chosen c
 )
 _ROWS = (
     _TEXTS
-    + f"""
+    + """
 SELECT label, attempt, step, ts, length(value) AS n_chars, start AS n_before, substr(value, start + 1, $chars) AS value
 FROM (
     SELECT *, CASE WHEN length(value) <= $chars OR $search = '' THEN 0
                    ELSE greatest(instr(lower(value), lower($search)) - $chars // 4, 0) END AS start
     FROM found WHERE $step IS NULL OR step = $step
-) ORDER BY step DESC, rank NULLS LAST, length(label), label LIMIT {ROWS_MAX + 1}
+) ORDER BY step DESC, rank NULLS LAST, length(label), label LIMIT $limit
 """
 )
 
 
 def read_texts(
-    client: Client, run: str, key: str, step: int, labels: Sequence[str] = (), search: str = ""
+    client: Client,
+    run: str,
+    key: str,
+    step: int | None,
+    labels: Sequence[str] = (),
+    search: str = "",
+    *,
+    limit: int = ROWS_MAX,
 ) -> dict[str, Any]:
-    """Return the texts of a key at one step, or with a search those of all steps, the newest first.
+    """Return the texts of a key at one step, or those of all steps, the newest first.
 
     Args:
         client: The collector.
         run: ID of the run.
         key: Name of the texts.
-        step: The last step with texts up to this one is chosen; the first one if there is none.
+        step: The last step with texts up to this one is chosen; the first one if there is none. None for all steps.
         labels: Only of these; of all if empty. The texts of a single one are whole.
-        search: Only texts with these words, in any case; "" for those of the step.
+        search: Only texts with these words, in any case, of all steps.
+        limit: Texts at most.
 
     Returns:
         `n_steps` with texts, `first_step`, `last_step`, the chosen `step` and those `before` and `after` it; `rows` of
@@ -62,10 +70,10 @@ def read_texts(
         QueryError: A query has no result.
     """
     named = {"run": run, "key": key, "labels": list(labels), "search": search}
-    [steps] = client.sql(_STEPS, {**named, "step": step}).rows()
-    chosen = None if search else steps["step"]
+    [steps] = client.sql(_STEPS, {**named, "step": STEP_MAX if step is None else step}).rows()
+    chosen = None if search or step is None else steps["step"]
     if not steps["n_steps"]:
         return {**steps, "rows": [], "is_cut": False}
     chars = CHARS_MAX if search or len(labels) != 1 else 1 << 20
-    rows = client.sql(_ROWS, {**named, "step": chosen, "chars": chars}).rows()
-    return {**steps, "rows": rows[:ROWS_MAX], "is_cut": len(rows) > ROWS_MAX}
+    rows = client.sql(_ROWS, {**named, "step": chosen, "chars": chars, "limit": limit + 1}).rows()
+    return {**steps, "rows": rows[:limit], "is_cut": len(rows) > limit}

@@ -5,7 +5,7 @@ import pytest
 
 from chiplog_client.client import Client
 from chiplog_client.reads.media import histograms
-from chiplog_client.reads.media.histograms import HistogramsRequest, read_histograms
+from chiplog_client.reads.media.histograms import HistogramsRequest, read_histograms, read_quantiles
 from tests.support.media_run import SPIKE, fill_media_run
 from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
@@ -77,6 +77,19 @@ def test_infinite_edges_end_where_the_finite_ones_do(client: Client) -> None:
     assert (found["n"], found["edges"][0], found["edges"][-1]) == (4, -1e308, 1e308)
     columns = [[round(value, 3) for value in found["counts"][column::4]] for column in range(4)]
     assert columns == [[0.5, 0.5, 1, 1], [1] * 4, [0, 0, 4, 0], [1] * 4]
+
+
+def test_quantiles_are_those_of_values_spread_evenly_in_a_bin(client: Client) -> None:
+    found = read_quantiles(client, HistogramsRequest("media", "weights"), 100)
+    assert found == {"step": 100, "n": 32, "min": -2, "max": 2} | {
+        name: pytest.approx(value) for name, value in (("q05", -1.8), ("median", 0), ("q95", 1.8))
+    }
+    grads = read_quantiles(client, HistogramsRequest("media", "grads"), 100)
+    assert grads is not None and (grads["n"], grads["min"], grads["max"]) == (1000, 0, 1)
+    assert [grads[name] for name in ("q05", "median", "q95")] == [
+        pytest.approx(0.1 * share * 1000 / 990) for share in (0.05, 0.5, 0.95)
+    ]
+    assert read_quantiles(client, HistogramsRequest("media", "grads"), 101) is None
 
 
 def test_nothing_is_no_histogram(client: Client) -> None:

@@ -6,7 +6,6 @@ import duckdb
 import pytest
 
 from chiplog_client.client import Client
-from chiplog_client.reads.media import logged_media
 from chiplog_client.reads.media.logged_media import describe_contents, read_media
 from tests.support.hand_written import filled
 from tests.support.logged_media import LOST, digest_of, fill_logged_media, logged
@@ -47,12 +46,11 @@ def test_images_of_a_step_have_their_masks_and_boxes(client: Client) -> None:
     assert mask["metadata"]["class_labels"] == {"0": "nothing", "1": "cat"}
 
 
-def test_items_of_a_list_keep_their_order_and_are_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_of_a_list_keep_their_order_and_are_bounded(client: Client) -> None:
     found = read_media(client, "logged", "digits", "image", NEWEST, ["rank0"])
     assert [row["metadata"]["caption"] for row in found["rows"]] == [f"digit {n}" for n in range(5)]
     assert not found["is_cut"]
-    monkeypatch.setattr(logged_media, "ROWS_MAX", 2)
-    found = read_media(client, "logged", "digits", "image", NEWEST)
+    found = read_media(client, "logged", "digits", "image", NEWEST, limit=2)
     assert (len(found["rows"]), found["is_cut"]) == (2, True)
     assert read_media(client, "logged", "digits", "image", NEWEST, ["rank1"])["rows"] == []
 
@@ -60,6 +58,14 @@ def test_items_of_a_list_keep_their_order_and_are_bounded(client: Client, monkey
 def test_the_newest_attempt_and_the_last_value_of_a_step_count(client: Client) -> None:
     assert [row["sha256"] for row in read_media(client, "logged", "scene", "image", 0, ["rank1"])["rows"]] == ["again"]
     assert [row["sha256"] for row in read_media(client, "logged", "report", "html", 0)["rows"]] == ["later"]
+
+
+def test_without_a_step_the_newest_media_of_all_steps_come_first(client: Client) -> None:
+    found = read_media(client, "logged", "digits", "image", None, limit=7)
+    assert [(row["step"], row["item"]) for row in found["rows"]] == [*((200, n) for n in range(5)), (100, 0), (100, 1)]
+    assert found["is_cut"]
+    again = read_media(client, "logged", "scene", "image", None, ["rank1"])
+    assert [(row["step"], row["attempt"]) for row in again["rows"]] == [(200, 0), (100, 0), (0, 1)]
 
 
 def test_contents_are_described_by_their_digest(client: Client) -> None:

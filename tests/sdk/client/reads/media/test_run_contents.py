@@ -6,9 +6,10 @@ from pathlib import Path
 import duckdb
 
 from chiplog_client.client import connect
-from chiplog_client.reads.media.run_contents import read_artifacts, read_media_keys
+from chiplog_client.reads.media.run_contents import read_artifacts, read_logged_keys, read_media_keys
 from tests.support.hand_written import filled, hand_written
 from tests.support.logged_media import LOST, fill_logged_media, logged
+from tests.support.media_run import fill_media_run
 from tests.support.run_builder import RunBuilder
 from tests.support.stored_artifacts import fill
 
@@ -41,6 +42,15 @@ def test_parts_of_media_have_no_separate_key(tmp_path: Path) -> None:
         assert digits == {"key": "digits", "kind": "image", "n": 15, "first_step": 0, "last_step": 200}
         assert read_media_keys(client, "other") == []
         assert read_artifacts(client, "logged") == []
+
+
+def test_histograms_and_texts_have_their_number_and_steps(tmp_path: Path) -> None:
+    with filled(tmp_path, fill_media_run) as client:
+        found = read_logged_keys(client, "media")
+    steps = {"first_step": 0, "last_step": 400}
+    assert found["texts"] == [{"key": "sample", "n": 10, "n_labels": 2, **steps}]
+    assert [row["key"] for row in found["histograms"]] == ["grads", "weights"]
+    assert found["media"] == []
 
 
 def test_versions_that_a_run_made_or_used_are_listed(tmp_path: Path) -> None:

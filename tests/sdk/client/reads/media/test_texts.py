@@ -25,6 +25,12 @@ def test_the_last_step_up_to_the_chosen_one_is_shown(client: Client) -> None:
     assert [row["label"] for row in read_texts(client, "media", "sample", 0, ["rank1"])["rows"]] == ["rank1"]
 
 
+def test_without_a_step_the_newest_texts_of_all_steps_come_first(client: Client) -> None:
+    found = read_texts(client, "media", "sample", None, limit=3)
+    assert [(row["step"], row["label"]) for row in found["rows"]] == [(400, "rank0"), (400, "rank1"), (300, "rank0")]
+    assert found["is_cut"]
+
+
 def test_a_search_finds_texts_of_all_steps_in_any_case(client: Client) -> None:
     found = read_texts(client, "media", "sample", 0, search="TO BE: 3")
     assert [(row["step"], row["label"]) for row in found["rows"]] == [(300, "rank0")]
