@@ -58,6 +58,13 @@ def complete_keys(context: click.Context, _: click.Parameter, begun: str) -> lis
     return _of_run(context, query, "key", begun)
 
 
+def complete_media_keys(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Return the keys of histograms, texts and media that begin with a text."""
+    of_media = "SELECT run_id, key FROM media WHERE kind <> 'mask'"
+    found = f"SELECT run_id, key FROM histograms UNION ALL SELECT run_id, key FROM texts UNION ALL {of_media}"
+    return _of_run(context, f"SELECT DISTINCT key FROM ({found}) WHERE starts_with(key, $begun)", "key", begun)
+
+
 def complete_labels(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
     """Return the labels of the run in the command that begin with a text."""
     return _of_run(context, "SELECT DISTINCT label FROM labels WHERE starts_with(label, $begun)", "label", begun)

@@ -48,6 +48,7 @@ COMMANDS = (
     CommandSpec("failures", "commands.look.failures:failures", LOOK, "Show who failed first, and what followed."),
     CommandSpec("events", "commands.look.events:events", LOOK, "List what happened: alerts, ends, restarts, losses."),
     CommandSpec("system", "commands.look.system:system", LOOK, "Show GPUs, hosts and processes of a run."),
+    CommandSpec("media", "commands.look.media:media", LOOK, "Show histograms, texts, images, tables and other media."),
     CommandSpec("logs", "commands.look.logs:logs", LOOK, "Print what a run's processes printed."),
     CommandSpec("artifacts", "commands.look.artifacts:artifacts", LOOK, "List versions of artifacts."),
     CommandSpec("sql", "commands.look.sql:sql", LOOK, "Query the database, live and read-only."),

@@ -58,6 +58,7 @@ OTHER_COMMANDS = {
     **dict.fromkeys(("server", "serve", "dashboard", "web"), "ui"),
     **dict.fromkeys(("download", "pull"), "get"),
     **dict.fromkeys(("rename", "tag"), "edit"),
+    **dict.fromkeys(("histograms", "histogram", "texts", "text", "images", "tables", "logged"), "media"),
     "start": "up",
     "stop": "down",
     "query": "sql",

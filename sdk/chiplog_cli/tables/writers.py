@@ -23,6 +23,7 @@ from chiplog_client.results.json_texts import decoded
 
 if TYPE_CHECKING:
     import duckdb
+    from rich.text import Text
 
     from chiplog_cli.tables.fitted_table import Sheet
     from chiplog_client.client import Result
@@ -310,12 +311,14 @@ def _write_table(
         click.echo(f"… and {len(rows) - len(shown)} more rows; use --format csv for all", err=True)
 
 
-def write_sheets(sheets: "Iterable[Sheet | str]", output: Output) -> None:
+def write_sheets(sheets: "Iterable[Sheet | str | Text]", output: Output) -> None:
     """Write laid-out tables, and texts between them, as a table or in Markdown."""
+    from chiplog_cli.tables.fitted_table import Sheet
+
     with open_output(output.path) as target:
         if output.form == "md":
             for sheet in sheets:
-                lines = [sheet] if isinstance(sheet, str) else sheet.markdown()
+                lines = sheet.markdown() if isinstance(sheet, Sheet) else [str(sheet)]
                 target.writelines(f"{line}\n" for line in lines)
         else:
             print_tables(*sheets, file=target)

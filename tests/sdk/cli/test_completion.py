@@ -13,6 +13,7 @@ from chiplog_schemas.limits import QUERY_TIMEOUT_S
 from tests.support.command_line import ON_ONE_WORKER, environment, on_pipes, one_line
 from tests.support.hand_written import hand_written
 from tests.support.marks import everyday
+from tests.support.media_run import fill_media_run
 from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
@@ -64,6 +65,12 @@ def complete(forking) -> Callable[..., list[str]]:
 )
 def test_each_word_of_a_command_can_be_completed(complete, recorded, words, found):
     assert complete(recorded, *words) == found
+
+
+def test_keys_of_histograms_texts_and_media_are_offered(complete, tmp_path):
+    with hand_written(tmp_path) as database:
+        fill_media_run(database)
+    assert complete(tmp_path, "media", "media", "") == ["grads", "sample", "weights"]
 
 
 def test_a_metric_without_a_summary_is_offered_too(complete, tmp_path):

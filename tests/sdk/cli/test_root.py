@@ -31,6 +31,7 @@ def test_help_lists_the_commands_in_sections_and_without_arguments_too(chiplog):
         "failures",
         "events",
         "system",
+        "media",
         "logs",
         "artifacts",
         "sql",

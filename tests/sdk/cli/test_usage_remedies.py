@@ -14,6 +14,7 @@ from tests.support.safeguard import proves
         ("logs latest --rank 3", "--label rank3 is the label of rank 3"),
         ("plot latest loss --rank 3", "--label rank3 is the label of rank 3"),
         ("runs --json", "--format json"),
+        ("histograms latest", "write chiplog media"),
         ("logs", "name a run, or `latest` for the newest"),
         ("plot", "name a run, or `latest` for the newest"),
         ("plot latest", "name a metric: chiplog show RUN lists them"),

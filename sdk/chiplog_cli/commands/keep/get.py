@@ -21,8 +21,8 @@ _FILES = """SELECT path, bytes, sha256 FROM files
 WHERE run_id = $run AND ($path = '' OR path = $path OR starts_with(path, $path || '/')) ORDER BY path"""
 
 
-class _SavedFile(NamedTuple):
-    """A saved file, and where to write it."""
+class SavedFile(NamedTuple):
+    """A stored content, and where to write it."""
 
     path: str
     n_bytes: int
@@ -81,16 +81,10 @@ def get(
             raise click.UsageError(f"{given!r} means run {run!r} now; to replace {taken[0]} give that ID")
         if blocked := next((target for target in taken if target.is_dir()), None):
             raise click.UsageError(f"{blocked} is a directory, not a file; name another place with -o")
-        try:
-            _copy_all(client, files)
-        except OSError as error:
-            raise click.ClickException(f"{error.filename or 'a file'} cannot be written: {error.strerror}") from error
-    n_bytes = sum(file.n_bytes for file in files)
-    what = f"{len(files)} file{'s' if len(files) != 1 else ''}, {n_bytes:,} bytes"
-    click.echo(f"{what}, written to {files[0].target if len(files) == 1 else _common(files)}", err=True)
+        copy_files(client, files)
 
 
-def _find(client: Client, run: str, path: str, output: Path | None, *, is_directory: bool) -> list[_SavedFile]:
+def _find(client: Client, run: str, path: str, output: Path | None, *, is_directory: bool) -> list[SavedFile]:
     """Return the files of a run that a path names, with their targets. Raises UsageError for an unknown path.
 
     is_directory: `output` is one, or becomes one.
@@ -116,11 +110,22 @@ def _find(client: Client, run: str, path: str, output: Path | None, *, is_direct
             # safeguard: run-id-stays-one-name
             directory = output if output is not None else Path(path.rsplit("/", 1)[-1] or directory_name(run))
             target = directory / name.removeprefix(f"{path}/")
-        found.append(_SavedFile(name, int(row["bytes"]), str(row["sha256"]), target))
+        found.append(SavedFile(name, int(row["bytes"]), str(row["sha256"]), target))
     return found
 
 
-def _copy_all(client: Client, files: list[_SavedFile]) -> None:
+def copy_files(client: Client, files: list[SavedFile]) -> None:
+    """Write files, and report how many on standard error. Raises ClickException."""
+    try:
+        _copy_all(client, files)
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or 'a file'} cannot be written: {error.strerror}") from error
+    n_bytes = sum(file.n_bytes for file in files)
+    what = f"{len(files)} file{'s' if len(files) != 1 else ''}, {n_bytes:,} bytes"
+    click.echo(f"{what}, written to {files[0].target if len(files) == 1 else _common(files)}", err=True)
+
+
+def _copy_all(client: Client, files: list[SavedFile]) -> None:
     from rich.progress import DownloadColumn, TransferSpeedColumn
 
     with progress_bar(DownloadColumn(), TransferSpeedColumn()) as progress:
@@ -169,5 +174,5 @@ def _version_of(client: Client, text: str) -> Version:
     return version
 
 
-def _common(files: list[_SavedFile]) -> str:
+def _common(files: list[SavedFile]) -> str:
     return os.path.commonpath([file.target.parent for file in files]) or "."
