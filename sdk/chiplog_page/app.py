@@ -15,6 +15,7 @@ from starlette.routing import Mount, Route
 
 from chiplog_client.client import NoDataError
 from chiplog_client.reads.parameters import BadRequestError
+from chiplog_client.reads.runs.known_names import count_runs
 from chiplog_client.results.result import QueryError
 from chiplog_page.routes import (
     compare,
@@ -93,8 +94,8 @@ async def index(request: Request) -> Response:
 
 async def info(request: Request) -> Response:
     """GET api/info: the version of chiplog, and how many runs there are."""
-    [counted] = await request.app.state.source.rows("SELECT count(*) AS n FROM runs")
-    return JsonResponse({"version": __version__, "n_runs": counted["n"]})
+    n_runs = await request.app.state.source.call(count_runs)
+    return JsonResponse({"version": __version__, "n_runs": n_runs})
 
 
 async def _on_query_error(request: Request, error: Any) -> Response:

@@ -1,4 +1,4 @@
-"""Everything about one run that fits on a page, for `chiplog show` and the page."""
+"""Everything about one run that fits on a page, for `chiplog show` and the page; and an outline that is read sooner."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -88,6 +88,13 @@ SELECT *, NOT is_cause AND (exit_signal IS NOT DISTINCT FROM 2 OR exit_code IS N
 FROM first_failure f WHERE run_id = $run
 ORDER BY {RANK_ROUNDS_FIRST} LIMIT 1
 """
+_OUTLINE = f"""
+SELECT *, (SELECT list(DISTINCT key ORDER BY key)[1:{KEYS_MAX}] FROM keys WHERE run_id = $run) AS keys,
+(SELECT list(key) FROM reads.hidden_metrics WHERE run_id = $run) AS hidden, (
+    SELECT list(DISTINCT {{'label': label, 'hostname': hostname}})[1:2] FROM labels WHERE run_id = $run
+) AS known_labels
+FROM runs WHERE run_id = $run
+"""
 
 
 def read_run(client: Client, run: str) -> dict[str, Any] | None:
@@ -140,6 +147,25 @@ def read_run(client: Client, run: str) -> dict[str, Any] | None:
         "events": events[::-1],
         "first_failure": failures[0] if failures else None,
     }
+
+
+def read_outline(client: Client, run: str) -> dict[str, Any] | None:
+    """Return the row of a run in the view `runs`, its `keys` and `label_names`; None if there is no such run.
+
+    Returns:
+        `keys` has `key` and `is_hidden` of each metric. `label_names`: to show in place of labels.
+
+    Raises:
+        QueryError: The query has no result.
+    """
+    found = client.sql(_OUTLINE, {"run": run}).rows()
+    if not found:
+        return None
+    [outline] = found
+    names = label_names(run, outline["name"], outline.pop("known_labels") or [])
+    hidden = set(outline.pop("hidden") or [])
+    keys = [{"key": key, "is_hidden": key in hidden} for key in outline["keys"] or []]
+    return outline | {"label_names": names, "keys": keys}
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

@@ -17,30 +17,22 @@ from chiplog_client.reads.events import EVENTS_MAX, EventsRequest, read_events
 from chiplog_client.reads.failures import read_failures
 from chiplog_client.reads.parameters import BadRequestError
 from chiplog_client.reads.rank_states import ROW_COLUMNS, row_values
-from chiplog_client.reads.run_report import KEYS_MAX, read_run
-from chiplog_client.reads.runs.label_names import label_names
+from chiplog_client.reads.run_report import read_outline, read_run
+from chiplog_client.reads.saved_files import read_saved_file
 from chiplog_client.results.result import QueryError
 from chiplog_page.routes.contents import download
 from chiplog_page.server.body import json_object
-from chiplog_page.server.json_response import JsonResponse, columns_of, read_json, to_json
+from chiplog_page.server.json_response import columns_of, read_json, to_json
 from chiplog_page.server.parameters import LABELS_MAX, choice, integer, optional_integer, repeated
 from chiplog_page.server.shared_answers import shared
 from chiplog_schemas.limits import FILE_BYTES_MAX
 
 LINES_MAX = 2_000
 FIELDS = ("name", "notes", "tags", "project", "group", "job_type")
-_OUTLINE = f"""
-SELECT *, (SELECT list(DISTINCT key ORDER BY key)[1:{KEYS_MAX}] FROM keys WHERE run_id = $run) AS keys,
-(SELECT list(key) FROM reads.hidden_metrics WHERE run_id = $run) AS hidden, (
-    SELECT list(DISTINCT {{'label': label, 'hostname': hostname}})[1:2] FROM labels WHERE run_id = $run
-) AS known_labels
-FROM runs WHERE run_id = $run
-"""
 _LINE_COLUMNS = ["label", "attempt", "stream", "line_no", "ts", "line"]
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ]|$)")
 _RESUME = re.compile(r"(\d{1,18})\.(\d{1,18})", re.ASCII)
 _EVENT_COLUMNS = ["ts", "label", "attempt", "node", "kind", "level", "message", "body"]
-_FILE = "SELECT path, bytes, sha256 FROM files WHERE run_id = $run AND path = $path"
 
 
 async def get_outline(request: Request) -> Response:
@@ -49,15 +41,14 @@ async def get_outline(request: Request) -> Response:
     label_names: to show in place of labels. For a page that draws curves before it has the whole report.
     """
     run = request.path_params["run"]
-    found = await request.app.state.source.rows(_OUTLINE, run=run)
-    if not found:
-        raise HTTPException(404, f"there is no run {run!r:.200}")
-    [outline] = found
-    names = label_names(run, outline["name"], outline.pop("known_labels") or [])
-    hidden = set(outline.pop("hidden") or [])
-    keys = [{"key": key, "is_hidden": key in hidden} for key in outline["keys"] or []]
-    outline |= {"label_names": names, "labels": [], "keys": keys}
-    return JsonResponse(outline)
+
+    def read(client: Client) -> dict[str, Any]:
+        found = read_outline(client, run)
+        if found is None:
+            raise HTTPException(404, f"there is no run {run!r:.200}")
+        return {**found, "labels": []}
+
+    return await read_json(request, read)
 
 
 @shared
@@ -175,11 +166,11 @@ async def get_file(request: Request) -> Response:
     """
     run, path, source = request.path_params["run"], request.path_params["path"], request.app.state.source
     n_most = integer(request.query_params, "bytes", FILE_BYTES_MAX, 0, FILE_BYTES_MAX)
-    found = await source.rows(_FILE, run=run, path=path)
-    if not found:
+    found = await source.call(lambda client: read_saved_file(client, run, path))
+    if found is None:
         raise HTTPException(404, f"run {run!r:.200} saved no file {path!r:.200}")
     try:
-        return await download(source, found[0]["sha256"], min(found[0]["bytes"], n_most), path.rpartition("/")[2])
+        return await download(source, found["sha256"], min(found["bytes"], n_most), path.rpartition("/")[2])
     except QueryError as error:
         if error.kind != "refused":
             raise

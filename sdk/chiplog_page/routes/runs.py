@@ -7,20 +7,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog_client.client import Client
+from chiplog_client.reads.runs.known_names import read_known_names
 from chiplog_client.reads.runs.run_sparklines import read_sparklines
 from chiplog_page.server.json_response import JsonResponse, read_json
 from chiplog_page.server.parameters import integer, repeated
 
 KEYS_MAX = 20  # chosen columns of config, and of the summary
-NAMES_MAX = 2_000
 SPARKLINES_MAX = 100  # runs in one request: as many rows as a screen shows
 POINTS_MAX = 200
-# Names of columns to choose from: those of most runs first.
-_NAMES = f"SELECT key, count(*) AS n FROM {{view}} GROUP BY key ORDER BY n DESC, key LIMIT {NAMES_MAX}"
-_METRICS = f"""
-SELECT name AS key FROM reads.series WHERE is_metric
-GROUP BY name ORDER BY count(DISTINCT run_id) DESC, name LIMIT {NAMES_MAX}
-"""
 
 
 async def list_runs(request: Request) -> Response:
@@ -37,13 +31,7 @@ async def list_runs(request: Request) -> Response:
 
 async def list_keys(request: Request) -> Response:
     """GET api/keys: names of config, of the summary and of metrics (`curve`), for the choice of columns."""
-    source = request.app.state.source
-    queries = {
-        "config": _NAMES.format(view="config"),
-        "summary": _NAMES.format(view="run_summary"),
-        "curve": _METRICS,
-    }
-    return JsonResponse({name: [row["key"] for row in await source.rows(query)] for name, query in queries.items()})
+    return await read_json(request, read_known_names)
 
 
 async def get_sparklines(request: Request) -> Response:

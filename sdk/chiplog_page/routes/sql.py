@@ -11,9 +11,10 @@ from starlette.routing import Route
 
 from chiplog_client.client import Client
 from chiplog_client.reads.parameters import BadRequestError
+from chiplog_client.reads.runs.known_names import read_view_columns
 from chiplog_client.result_stream import ResultStream
 from chiplog_page.server.body import json_object
-from chiplog_page.server.json_response import JsonResponse, read_json, to_exact_json
+from chiplog_page.server.json_response import read_json, to_exact_json
 
 ROWS_MAX = 10_000
 TEXT_BYTES_MAX = 32 << 20  # of rows: a browser draws a table of that
@@ -51,11 +52,7 @@ def _first(stream: ResultStream) -> Iterator[orjson.Fragment]:
 
 async def list_words(request: Request) -> Response:
     """GET api/words: views and their columns, for completion."""
-    rows = await request.app.state.source.rows(
-        "SELECT table_name AS view, list(column_name ORDER BY column_index) AS columns FROM duckdb_columns() "
-        "WHERE schema_name = 'main' AND NOT internal GROUP BY table_name ORDER BY table_name"
-    )
-    return JsonResponse({row["view"]: row["columns"] for row in rows})
+    return await read_json(request, read_view_columns)
 
 
 ROUTES = [
