@@ -1,28 +1,20 @@
 """Runs beside each other: config, summary, metrics at the same step, time per phase."""
 
 import asyncio
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from chiplog_client.reads.comparison.phase_means import read_phase_means
 from chiplog_client.reads.comparison.same_step import read_same_step
+from chiplog_client.reads.comparison.side_by_side import read_described, read_phases, read_settings, read_whole
 from chiplog_client.reads.parameters import STEP_MAX
-from chiplog_client.results.json_texts import decoded
 from chiplog_page.server.json_response import JsonResponse, read_json
 from chiplog_page.server.parameters import integer, repeated
 
 RUNS_MIN = 2
 RUNS_MAX = 10
-KEYS_MAX = 2_000  # of config, and of the summary
-_OF_RUNS = "WHERE list_contains($runs::VARCHAR[], run_id)"
-_RUNS = f"SELECT run_id, name, state, created_at, ended_at, n_labels, n_failed FROM runs {_OF_RUNS}"
-_CONFIG = f"SELECT run_id, key, value FROM config {_OF_RUNS} ORDER BY key"
-# Keys of chiplog itself come last.
-_SUMMARY = f"SELECT run_id, key, value FROM run_summary {_OF_RUNS} ORDER BY starts_with(key, 'chiplog/'), key"
 
 
 async def compare(request: Request) -> Response:
@@ -33,27 +25,16 @@ async def compare(request: Request) -> Response:
     """
     runs = repeated(request.query_params, "run", RUNS_MAX, least=RUNS_MIN)
     source = request.app.state.source
-    found = {row["run_id"]: row for row in await source.rows(_RUNS, runs=runs)}
+    described = await source.call(lambda client: read_described(client, runs))
+    found = {run["run_id"] for run in described}
     missing = [run for run in runs if run not in found]
     if missing:
         raise HTTPException(404, f"there is no run {missing[0]!r:.200}")
-    config, summary, phases = await asyncio.gather(
-        *(source.rows(query, runs=runs) for query in (_CONFIG, _SUMMARY)),
-        source.call(lambda client: read_phase_means(client, runs)),
+    settings, phases = await asyncio.gather(
+        source.call(lambda client: read_settings(client, runs)),
+        source.call(lambda client: read_phases(client, runs)),
     )
-    phases = [{**row, "key": row["phase"]} for row in phases]
-    for row in (*config, *summary):
-        row["value"] = decoded(row["value"])
-    return JsonResponse(
-        {
-            "runs": [found[run] for run in runs],
-            "config": _beside(config, runs, "value"),
-            "summary": _beside(summary, runs, "value"),
-            "phases": _beside(phases, runs, "mean_s"),
-            "phase_medians": _beside(phases, runs, "median_s"),
-            "phase_shares": _beside([row for row in phases if row["share"] is not None], runs, "share"),
-        }
-    )
+    return JsonResponse({"runs": described, **settings, **phases})
 
 
 async def compare_metrics(request: Request) -> Response:
@@ -67,23 +48,18 @@ async def compare_metrics(request: Request) -> Response:
     return await read_json(request, lambda client: read_same_step(client, runs, step))
 
 
-def _beside(rows: list[dict[str, Any]], runs: list[str], name: str) -> list[dict[str, Any]]:
-    """Return one entry per key, with the values of all runs; None for a run without it."""
-    values: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        values.setdefault(row["key"], {})[row["run_id"]] = row[name]
-    return [
-        {
-            "key": key,
-            "values": [of_runs.get(run) for run in runs],
-            "is_same": len(of_runs) == len(runs) and all(_is_same(of_runs[run], of_runs[runs[0]]) for run in runs),
-        }
-        for key, of_runs in list(values.items())[:KEYS_MAX]
-    ]
+async def compare_whole(request: Request) -> Response:
+    """GET api/compare/whole: final and best values of metrics, and means of machines, of 2 to 10 whole runs.
+
+    run: repeated. `final`: the mean of the last values of the labels. `best`: the lowest value of any label, or the
+    highest if define_metric(summary="max") says so. Means of machines have a quantity, as of api/runs/RUN/system.
+    """
+    runs = repeated(request.query_params, "run", RUNS_MAX, least=RUNS_MIN)
+    return await read_json(request, lambda client: read_whole(client, runs))
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    return one == other and isinstance(one, bool) == isinstance(other, bool)  # in Python True is 1
-
-
-ROUTES = [Route("/compare", compare), Route("/compare/metrics", compare_metrics)]
+ROUTES = [
+    Route("/compare", compare),
+    Route("/compare/metrics", compare_metrics),
+    Route("/compare/whole", compare_whole),
+]

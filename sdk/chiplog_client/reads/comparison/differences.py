@@ -5,42 +5,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from chiplog_client.client import Client
+from chiplog_client.reads.comparison.key_values import KEYS_MAX, read_key_values
+from chiplog_client.reads.comparison.machine_means import read_machine_means
 from chiplog_client.reads.comparison.phase_means import read_phase_means
 from chiplog_client.reads.comparison.same_step import read_same_step
 from chiplog_client.results.json_texts import decoded
 
-KEYS_MAX = 10_000  # as many as a run may have
-SYSTEM_NAMES = (
-    "hw.gpu.utilization",
-    "hw.gpu.memory.usage",
-    "hw.power",
-    "system.cpu.utilization",
-    "system.memory.usage",
-    "process.cpu.utilization",
-    "process.memory.usage",
-)
-
 _RUN = "SELECT * FROM runs WHERE run_id = $run"
 _CONFIG = "SELECT key, value FROM config WHERE run_id = $run ORDER BY key"
-_TOTALS = f"""
-SELECT key, count(*) AS labels, max(last_step) AS last_step, avg(last_value) AS final, min(min) AS min, max(max) AS max
-FROM keys WHERE run_id = $run GROUP BY key ORDER BY starts_with(key, 'chiplog/'), key LIMIT {KEYS_MAX}
-"""
-# Of keys with infinite values: the rollups have no minimum and maximum of the others.
-_FINITE = """
-SELECT key, min(value) AS min, max(value) AS max FROM metrics
-WHERE run_id = $run AND list_contains($keys::VARCHAR[], key) AND isfinite(value) GROUP BY key
-"""
-# A definition of a name wins over patterns, and a longer pattern over a shorter one.
-_BEST = """
-SELECT k.key, arg_max(d.summary, (d.name = k.key)::BIGINT * 1000000 + length(d.name)) AS best
-FROM (SELECT unnest($keys::VARCHAR[]) AS key) k
-JOIN metric_definitions d ON d.name = k.key OR k.key GLOB d.name
-WHERE d.run_id IN ($a, $b) AND d.summary IN ('min', 'max') GROUP BY k.key
-"""
-_SYSTEM = f"""
-SELECT name, avg(value) AS mean FROM system WHERE run_id = $run AND name IN {SYSTEM_NAMES} GROUP BY name
-"""
 _STEPS = "SELECT min(first_step) AS first_step, max(last_step) AS last_step FROM keys WHERE run_id = $run"
 
 
@@ -51,11 +23,6 @@ def compare_runs(client: Client, a: str, b: str, keys: tuple[str, ...] = ()) -> 
         return client.sql(query, {"run": a}).rows(), client.sql(query, {"run": b}).rows()
 
     metrics = [row for row in _metrics(client, a, b) if not keys or row["key"] in keys]
-    names = [row["key"] for row in metrics]
-    best = {row["key"]: row["best"] for row in client.sql(_BEST, {"keys": names, "a": a, "b": b}).rows()}
-    for row in metrics:
-        row["best"] = best.get(row["key"], "min")
-        row["a_best"], row["b_best"] = row[f"a_{row['best']}"], row[f"b_{row['best']}"]
     configs = [{row["key"]: decoded(row["value"]) for row in rows} for rows in both(_CONFIG)]
     return {
         "runs": {
@@ -65,7 +32,7 @@ def compare_runs(client: Client, a: str, b: str, keys: tuple[str, ...] = ()) -> 
         "config_equal": sum(key in configs[1] and configs[1][key] == value for key, value in configs[0].items()),
         "metrics": metrics,
         "phases": _joined("phase", *_phases(client, a, b)),
-        "system": _joined("name", *both(_SYSTEM)),
+        "system": _joined("name", *_machines(client, a, b)),
     }
 
 
@@ -96,17 +63,21 @@ def _change(a: Any, b: Any) -> float | None:
 
 
 def _metrics(client: Client, a: str, b: str) -> list[dict[str, Any]]:
-    """Return one row per key of either run: at the last common step, final, lowest and highest."""
-    totals = [_totals(client, run) for run in (a, b)]
+    """Return one row per key of either run: at the last common step, final, lowest, highest and best."""
+    found = read_key_values(client, [a, b])
+    totals = [{row["key"]: row for row in found if row["run_id"] == run} for run in (a, b)]
     same = {row["key"]: row for row in read_same_step(client, [a, b], keys_max=KEYS_MAX, steps_back=None)}
+    best = {row["key"]: row["best"] for row in found}
     rows = []
     for key in dict.fromkeys([*totals[0], *totals[1]]):
         at = same.get(key, {"step": None, "values": (None, None)})
         row: dict[str, Any] = {"key": key, "step": at["step"]}
-        for side, found, value in zip("ab", totals, at["values"], strict=True):
+        for side, of_run, value in zip("ab", totals, at["values"], strict=True):
             row[side] = value
-            known = found.get(key, {})
+            known = of_run.get(key, {})
             row |= {f"{side}_{name}": known.get(name) for name in ("last_step", "final", "min", "max", "labels")}
+        row["best"] = best[key]
+        row |= {f"{side}_best": row[f"{side}_{best[key]}"] for side in "ab"}
         rows.append(row)
     return rows
 
@@ -118,17 +89,10 @@ def _phases(client: Client, *runs: str) -> Iterator[list[dict[str, Any]]]:
         yield [{"phase": row["phase"], "mean_s": row["mean_s"], "label_s": row["label_s"]} for row in rows]
 
 
-def _totals(client: Client, run: str) -> dict[str, dict[str, Any]]:
-    """Return what is known of each key without reading its values; minimum and maximum are of finite values."""
-    totals = {row.pop("key"): row for row in client.sql(_TOTALS, {"run": run}).rows()}
-    infinite = [
-        key for key, row in totals.items() if any(row[name] in (math.inf, -math.inf) for name in ("min", "max"))
-    ]
-    if infinite:
-        finite = {row.pop("key"): row for row in client.sql(_FINITE, {"run": run, "keys": infinite}).rows()}
-        for key in infinite:
-            totals[key] |= finite.get(key, {"min": None, "max": None})
-    return totals
+def _machines(client: Client, *runs: str) -> Iterator[list[dict[str, Any]]]:
+    found = read_machine_means(client, runs)
+    for run in runs:
+        yield [{"name": row["name"], "mean": row["mean"]} for row in found if row["run_id"] == run]
 
 
 def _config_differences(a: dict[str, Any], b: dict[str, Any]) -> list[dict[str, Any]]:

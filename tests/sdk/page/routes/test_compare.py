@@ -66,3 +66,9 @@ def test_metrics_at_the_same_step_need_two_runs(client: PageClient) -> None:
     assert client.get("compare/metrics?run=run-1&run=run-2&step=3") == []
     wrong = client.ask("/api/compare/metrics?run=run-1")
     assert (wrong.status, wrong.json["error"]["message"]) == (400, "1 values of run; give 2 to 10")
+
+
+def test_the_whole_of_runs_has_entries_without_metrics_and_machines(client: PageClient) -> None:
+    assert client.get("compare/whole?run=run-1&run=run-2") == {"final": [], "best": [], "machines": []}
+    wrong = client.ask("/api/compare/whole?run=run-1")
+    assert (wrong.status, wrong.json["error"]["message"]) == (400, "1 values of run; give 2 to 10")
