@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import zmq
 
-import chiplog
 from chiplog_agent.daemon import AgentDaemon, AgentSettings
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import CREDIT_BYTES, MIB
@@ -365,20 +364,6 @@ def test_an_embedded_agent_stays_while_a_rank_lives_or_its_spool_is_not_delivere
         process.communicate()
 
 
-def test_a_killed_rank_is_delivered_and_reported_crashed(node) -> None:
-    code = RANK.replace("run.finish()", "input()")
-    rank = subprocess.Popen([sys.executable, "-c", code, "rank0"], stdin=subprocess.PIPE)
-    node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] > 0)  # so the agent knows it
-    rank.kill()
-    rank.communicate()
-    rows = node.until(
-        "SELECT state, exit_code, exit_signal, reason FROM labels", lambda rows: rows[0]["state"] != "running"
-    )
-    assert rows == [{"state": "crashed", "exit_code": None, "exit_signal": 9, "reason": "killed by SIGKILL"}]
-    assert node.sql("SELECT count(*) AS n FROM metrics") == [{"n": 100}]
-    assert node.sql("SELECT lost, pending FROM completeness") == [{"lost": 0, "pending": 0}]
-
-
 def test_a_sigterm_stops_it_with_everything_synced_and_said(bare_node, rank) -> None:
     bare_node.start_agent()
     rank.hello()
@@ -389,16 +374,6 @@ def test_a_sigterm_stops_it_with_everything_synced_and_said(bare_node, rank) -> 
     assert "agent stopped" in bare_node.output()
     assert "Traceback" not in bare_node.output()
     assert lock_holder_pid(bare_node.place.agent / "lock") == 0
-
-
-def test_a_run_of_this_very_process_is_delivered_by_its_finish(node) -> None:
-    run = chiplog.init(run_id="r", label="here", capture_console=False)
-    for step in range(10):
-        run.log({"x": 1.0}, step=step)
-    run.finish()
-    wait_until(lambda: not list(node.place.journals.iterdir()), "a journal that is removed")
-    node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] == 10)
-    assert node.sql("SELECT state FROM labels") == [{"state": "finished"}]
 
 
 def test_an_agent_whose_socket_was_cleaned_away_listens_anew(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.paths import paths_for_root
-from tests.support.node import Node, end_daemons
+from tests.support.node import Node
 from tests.support.waiting import WAIT_S, wait_until
 
 RANK = """
@@ -142,14 +142,3 @@ def test_media_of_a_killed_rank_and_its_children_arrive_move_and_go_with_their_r
     finally:
         other.stop()
     assert stored(bare_node.root) == contents
-
-
-@pytest.mark.full
-@pytest.mark.timeout(900)
-def test_media_that_were_logged_offline_arrive_with_sync(other: Node, tmp_path: Path) -> None:
-    record(other.root, tmp_path, CHIPLOG_MODE="offline")
-    try:
-        command(other.root, "sync")
-        check(other)
-    finally:
-        end_daemons(other.place)

@@ -290,13 +290,3 @@ def test_a_daemon_names_a_bad_bound_and_does_not_start(tmp_path: Path, module: s
     (line,) = done.stderr.splitlines()
     least, most = RANGES["CHIPLOG_CREDIT_BYTES"]
     assert f"CHIPLOG_CREDIT_BYTES='1 GB' is not a whole number from {least} to {most}" in line
-
-
-def test_training_takes_the_default_in_place_of_a_bad_bound_and_says_so_once(
-    chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("CHIPLOG_KEYS_MAX", "many")
-    with chiplog.init(mode="offline", capture_console=False) as run:
-        run.log({"x": 1.0})
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "CHIPLOG_KEYS_MAX='many' is not a whole number from 1 to 10000; 10000 is used" in said

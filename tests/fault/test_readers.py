@@ -27,7 +27,7 @@ from tests.support.query_client import (
     assert_is_stopped,
 )
 from tests.support.safeguard import proves
-from tests.support.waiting import WAIT_S, wait_until
+from tests.support.waiting import wait_until
 
 STUBBORN = 10_000_000  # letters: some minutes of work in one call, which no interruption ends
 MEMORY_BYTES_MAX = 4 << 30  # of the index: what `memory.py` lets it have, and some for what it had before
@@ -235,21 +235,3 @@ def test_readers_that_never_read_and_sixteen_that_do_cost_nobody_an_event(
     assert index_pid(node) == pid, "the index is the same process"
     assert peak_bytes(pid) < MEMORY_BYTES_MAX
     logging_rank.end()
-
-
-@pytest.mark.full
-def test_questions_without_end_are_answered_busy_and_pings_at_once(node: Node, reader: Asker) -> None:
-    ids = [reader.send(FOR_EVER, timeout_s=0.2) for _ in range(100)]
-    id = os.urandom(8)
-    reader.socket.send_multipart(query_messages.ping(id))
-    kinds: list[str] = []
-    while True:
-        answer = reader.receive()
-        if answer.kind == QueryMessageKind.PONG:
-            break
-        kinds.append(answer.error_kind)
-    assert "busy" in kinds
-    assert len(kinds) < len(ids), "the ping was answered before the queries"
-    other = Asker(node.place.query_address)
-    wait_until(lambda: other.ask("SELECT 1").kind == QueryMessageKind.RESULT, "another reader's answer", WAIT_S)
-    other.close()

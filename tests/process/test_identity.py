@@ -15,7 +15,6 @@ import pytest
 from chiplog_schemas.storage.journal_dir import list_journals
 from tests.support.hosts import Centre, Host
 from tests.support.node import Node
-from tests.support.ports import free_ports
 from tests.support.safeguard import proves
 from tests.support.tools import NAMESPACES, needs
 from tests.support.waiting import WAIT_S, wait_until
@@ -171,33 +170,3 @@ def test_what_a_collector_refuses_is_kept_and_reported_until_the_key_is_allowed(
         rank.kill()
         rank.wait(WAIT_S)
         other.stop()
-
-
-@pytest.mark.full
-def test_a_rank_that_comes_over_tcp_is_not_sampled(bare_node: Node, tmp_path: Path) -> None:
-    port = free_ports()
-    bare_node.start_collector()
-    flags = ("--sample-interval-s", "0.2", "--node", "gpu-17", "--bind", f"tcp://127.0.0.1:{port}")
-    bare_node.agent = bare_node._start("chiplog_agent", *flags)
-    wait_until(lambda: Path(bare_node.place.agent_address.removeprefix("ipc://")).exists(), "an agent that listens")
-    until = tmp_path / "until"
-    far = start_rank(tmp_path / "far", f"tcp://127.0.0.1:{port}", "rank0", until=str(until), in_pod=False)
-    near = start_rank(tmp_path / "near", bare_node.place.agent_address, "rank1", until=str(until), in_pod=False)
-    try:
-        bare_node.until(f"SELECT 1 FROM system_samples WHERE device = 'pid:{near.pid}'")
-        bare_node.until("SELECT 1 FROM labels WHERE label = 'rank0'")
-        wait_until(
-            lambda: bare_node.sql("SELECT count(*) AS n FROM system_samples WHERE device LIKE 'pid:%'")[0]["n"] > 20,
-            "samples of the other",
-        )
-        devices = bare_node.sql("SELECT DISTINCT device FROM system_samples WHERE device LIKE 'pid:%'")
-        assert [row["device"] for row in devices] == [f"pid:{near.pid}"]
-        labels = bare_node.sql("SELECT label, node, pid, rank_pid FROM labels ORDER BY label")
-        assert [tuple(row.values()) for row in labels] == [
-            ("rank0", "gpu-17", None, far.pid),
-            ("rank1", "gpu-17", near.pid, near.pid),
-        ]
-    finally:
-        until.touch()
-        far.wait(WAIT_S)
-        near.wait(WAIT_S)

@@ -1,7 +1,6 @@
 """End to end: scripts as users write them, daemons that start on demand, and the resulting rows in SQL."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.node import Node
-from tests.support.ports import free_ports
 from tests.support.waiting import WAIT_S, wait_until
 
 PLAIN = """
@@ -23,38 +21,6 @@ for step in range(200):
     run.log({"x": float(step), "y": step * 0.5}, step=step)
 print("hello from", number)
 run.finish()
-"""
-
-TORCHRUN = """
-import chiplog
-run = chiplog.init(project="torchrun", config={"lr": 0.1})
-for step in range(50):
-    run.log({"loss": float(step)})
-run.finish()
-"""
-
-SPAWN = """
-import os, sys, time
-import chiplog
-
-def work(rank, port):
-    run = chiplog.init(project="spawned", config={"lr": 0.1})
-    run.log({"before": float(rank)}, step=0)
-    import torch.distributed as dist
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    for step in range(20):
-        run.log({"after": float(step)}, step=step)
-    for _ in range(12_000):
-        if not run._identity.needs_agreement: break
-        time.sleep(0.01)
-    assert (run.rank, run.label) == (rank, f"rank{rank}"), run
-    run.finish()
-    dist.barrier()
-    dist.destroy_process_group()
-
-if __name__ == "__main__":
-    import torch.multiprocessing
-    torch.multiprocessing.spawn(work, args=(int(sys.argv[1]),), nprocs=2)
 """
 
 LATE_IMPORT = """
@@ -162,78 +128,5 @@ def test_eight_processes_that_race_from_nothing_get_one_agent_one_collector_and_
 
 
 @pytest.mark.full
-def test_torchrun_gives_one_run_with_a_label_for_each_rank(node: Node, script) -> None:
-    run_to_end(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script(TORCHRUN)]
-    )
-    rows = node.until(
-        "SELECT label, rank, local_rank, world_size, is_primary, attempt, state FROM labels ORDER BY rank",
-        lambda rows: [row["state"] for row in rows] == ["finished"] * 2,
-    )
-    assert rows == [
-        {
-            "label": f"rank{rank}",
-            "rank": rank,
-            "local_rank": rank,
-            "world_size": 2,
-            "is_primary": rank == 0,
-            "attempt": 0,
-            "state": "finished",
-        }
-        for rank in range(2)
-    ]
-    [run] = node.sql("SELECT run_id, project, state, primary_label, n_labels FROM runs")
-    assert run.pop("run_id").startswith("torchelastic-")
-    assert run == {"project": "torchrun", "state": "finished", "primary_label": "rank0", "n_labels": 2}
-    counts = node.sql("SELECT label, rank, count(*) AS n, max(step) AS last FROM metrics GROUP BY ALL ORDER BY rank")
-    assert counts == [{"label": f"rank{rank}", "rank": rank, "n": 50, "last": 49} for rank in range(2)]
-    assert node.sql("SELECT key, label FROM config") == [{"key": "lr", "label": "rank0"}]
-
-
-@pytest.mark.full
-def test_spawned_processes_that_learn_their_ranks_later_end_up_in_one_run(node: Node, script) -> None:
-    run_to_end([sys.executable, script(SPAWN), str(free_ports(1))])
-    rows = node.until(
-        "SELECT run_id, label, rank, world_size, is_primary, state FROM labels ORDER BY rank",
-        lambda rows: [row["state"] for row in rows] == ["finished"] * 2,
-    )
-    assert len({row.pop("run_id") for row in rows}) == 1
-    assert rows == [
-        {"label": f"rank{rank}", "rank": rank, "world_size": 2, "is_primary": rank == 0, "state": "finished"}
-        for rank in range(2)
-    ]
-    assert node.sql("SELECT project, primary_label, n_labels, state FROM runs") == [
-        {"project": "spawned", "primary_label": "rank0", "n_labels": 2, "state": "finished"}
-    ]
-    counts = node.sql("SELECT label, key, count(*) AS n FROM metrics GROUP BY ALL ORDER BY ALL")
-    assert counts == [
-        {"label": f"rank{rank}", "key": key, "n": n} for rank in range(2) for key, n in (("after", 20), ("before", 1))
-    ]
-    assert node.sql("SELECT label, key, value FROM config") == [{"label": "rank0", "key": "lr", "value": "0.1"}]
-    assert node.sql("SELECT kind FROM events") == []
-
-
-@pytest.mark.full
 def test_torch_may_be_imported_while_the_sender_looks_for_its_process_group(chiplog_dir: Path, script) -> None:
     assert run_to_end([sys.executable, script(LATE_IMPORT)]) == "done\n"
-
-
-@pytest.mark.full
-def test_a_rank_that_is_killed_before_any_agent_runs_is_delivered_by_the_next_one(chiplog_dir: Path, script) -> None:
-    """Nothing is running; the rank dies at once; another run's agent finds its journal."""
-    # Its sender starts an agent after 0.1 s: an explicit address prevents that.
-    killed = PLAIN.replace("run.finish()", "import os; os.kill(os.getpid(), 9)")
-    killed = killed.replace("config=", "agent='ipc:///nowhere/agent.sock', config=")
-    done = subprocess.run([sys.executable, script(killed), "1"], capture_output=True, timeout=WAIT_S)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    run_to_end([sys.executable, script(PLAIN), "0"])
-    node = Node(chiplog_dir)
-    rows = node.until(
-        "SELECT label, state FROM labels ORDER BY label",
-        lambda rows: [row["state"] for row in rows] == ["finished", "crashed"],
-    )
-    assert [row["label"] for row in rows] == ["p0", "p1"]
-    assert node.sql("SELECT label, count(*) AS n FROM metrics GROUP BY ALL ORDER BY ALL") == [
-        {"label": "p0", "n": 400},
-        {"label": "p1", "n": 400},
-    ]

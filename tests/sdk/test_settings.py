@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chiplog.settings import as_strings, clean_name, clean_text, flag, safe_name
@@ -25,6 +26,8 @@ def test_names_lose_what_would_break_a_path_or_a_terminal() -> None:
         ("../up ", (".._up", "space at its ends, a slash")),
         ("a\nb", ("a_b", "control characters")),
         (" ", ("", "no characters")),
+        (" a ", ("a", "space at its ends")),
+        ("l" * 129, (clean_name("l" * 129, 128)[0], "129 characters, over the limit of 128")),
     ],
 )
 def test_what_is_wrong_with_a_name_is_listed(text: str, expected: tuple[str, str]) -> None:
@@ -40,7 +43,11 @@ def test_tags_are_taken_as_one_or_many(words, expected) -> None:
 
 @pytest.mark.parametrize(
     ("given", "value"),
-    [(True, True), (1, True), (" YES ", True), ("on", True), (False, False), (0, False), ("Off", False), ("", None)],
+    [
+        *((given, True) for given in (True, 1, np.True_, " YES ", "on", "1")),
+        *((given, False) for given in (False, 0, np.False_, np.int64(0), "Off", "false", " No ")),
+        *((given, None) for given in (None, "")),
+    ],
 )
 def test_every_word_for_yes_and_no_is_taken_without_a_diagnostic(given: Any, value: bool | None) -> None:
     assert flag("primary", given) == (value, None)

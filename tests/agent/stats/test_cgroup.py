@@ -43,11 +43,24 @@ def test_a_group_outside_of_the_mount_has_no_folders(tree: Path) -> None:
     assert MemoryGroup(proc=str(tree / "proc")).read(HOST_BYTES) is None
 
 
+@pytest.mark.parametrize(
+    ("cgroup", "mount"),
+    [("0::/../other\n", "/ MOUNT rw - cgroup2"), ("0::/\n", "/ MOUNT rw - cgroup2"), ("", "/ /proc rw - proc")],
+    ids=["of another container", "the root, which counts nothing", "no control groups"],
+)
+def test_a_process_without_a_counting_group_has_no_memory_of_one(tree: Path, cgroup: str, mount: str) -> None:
+    (tree / "proc/self/cgroup").write_text(cgroup)
+    (tree / "proc/self/mountinfo").write_text(f"25 1 0:22 {mount.replace('MOUNT', str(tree / 'cgroup'))} x rw\n")
+    assert MemoryGroup(proc=str(tree / "proc")).read(HOST_BYTES) is None
+
+
 def test_version_1_counts_where_it_has_the_memory_controller(tree: Path) -> None:
     mount = tree / "cgroup"
-    (tree / "proc/self/cgroup").write_text("4:cpu,memory:/job\n0::/\n")
-    (tree / "proc/self/mountinfo").write_text(f"25 1 0:22 / {mount} rw - cgroup cgroup rw,memory\n")
-    (mount / "job/memory.limit_in_bytes").write_text("600\n")
-    (mount / "job/memory.usage_in_bytes").write_text("350\n")
-    (mount / "job/memory.stat").write_text("total_inactive_file 50\n")
+    (tree / "proc/self/cgroup").write_text("5:cpu,cpuacct:/\n4:memory:/docker/abc\n0::/docker/abc\n")
+    (tree / "proc/self/mountinfo").write_text(
+        f"35 31 0:32 /docker/abc {mount} rw - cgroup cgroup rw,memory\n36 31 0:33 / /x rw - cgroup2 cgroup2 rw\n"
+    )
+    (mount / "memory.limit_in_bytes").write_text("600\n")
+    (mount / "memory.usage_in_bytes").write_text("350\n")
+    (mount / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 50\n")
     assert MemoryGroup(proc=str(tree / "proc")).read(HOST_BYTES) == Memory(300, 600)

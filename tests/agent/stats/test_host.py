@@ -13,13 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
-from chiplog_agent.stats.cgroup import MemoryGroup
 from chiplog_agent.stats.host import HostStats
 from chiplog_agent.stats.process_tree import ProcessStats
 from tests.support.safeguard import proves
 from tests.support.waiting import WAIT_S
 
-GIB = 1 << 30
 EVERYWHERE = {
     "system.cpu.utilization",
     "system.cpu.load_average.1m",
@@ -122,18 +120,6 @@ def test_memory_is_the_hosts_also_for_an_agent_in_a_limited_group(group: Path) -
     assert float(done.stdout) == psutil.virtual_memory().total, done.stderr
 
 
-def tree(root: Path, cgroup: str, mountinfo: str, files: dict[str, str]) -> MemoryGroup:
-    """Make a /proc and a cgroup mount of real files, and return what is found in them."""
-    (root / "proc/self").mkdir(parents=True)
-    (root / "proc/self/cgroup").write_text(cgroup)
-    (root / "proc/self/mountinfo").write_text(mountinfo.replace("MOUNT", str(root / "fs")))
-    for name, text in files.items():
-        path = root / "fs" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return MemoryGroup(proc=str(root / "proc"))
-
-
 @pytest.fixture
 def group() -> Iterator[Path]:
     """A control group of this machine with a memory limit of 256 MiB, of v1 or v2."""
@@ -152,54 +138,6 @@ def group() -> Iterator[Path]:
 
 
 V2 = "30 23 0:26 / MOUNT rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
-V1 = "35 31 0:32 /docker/abc MOUNT rw - cgroup cgroup rw,memory\n36 31 0:33 / /x rw - cgroup2 cgroup2 rw\n"
-
-
-def test_the_tightest_limit_of_cgroup_v2_counts_without_its_page_cache(tmp_path: Path) -> None:
-    files = {
-        "job/memory.max": f"{4 * GIB}\n",
-        "job/memory.current": f"{3 * GIB}\n",
-        "job/memory.stat": f"anon 5\ninactive_file {GIB}\nactive_file 7\n",
-        "job/step/memory.max": "max\n",
-        "job/step/memory.current": "1\n",
-        "job/step/memory.stat": "anon 1\n",
-    }
-    group = tree(tmp_path, "0::/job/step\n", V2, files)
-    assert group.read(16 * GIB) == (2 * GIB, 4 * GIB)
-    assert group.read(2 * GIB) == (1, None)  # the host has less, so no limit applies: usage of the process's own group
-
-
-def test_a_limit_that_changes_is_seen(tmp_path: Path) -> None:
-    files = {"memory.max": "max\n", "memory.current": "5\n", "memory.stat": ""}
-    group = tree(tmp_path, "0::/\n", V2, files)
-    assert group.read(GIB) == (5, None)
-    (tmp_path / "fs/memory.max").write_text("1000\n")
-    assert group.read(GIB) == (5, 1000)
-
-
-def test_cgroup_v1_counts_where_it_has_the_memory_controller(tmp_path: Path) -> None:
-    files = {
-        "memory.limit_in_bytes": f"{GIB}\n",
-        "memory.usage_in_bytes": "5000\n",
-        "memory.stat": "cache 9\ninactive_file 1\ntotal_inactive_file 1000\n",
-    }
-    group = tree(tmp_path, "5:cpu,cpuacct:/\n4:memory:/docker/abc\n0::/docker/abc\n", V1, files)
-    assert group.read(2 * GIB) == (4000, GIB)
-
-
-def test_another_containers_group_is_not_mistaken_for_ones_own(tmp_path: Path) -> None:
-    files = {"memory.max": "1000\n", "memory.current": "5\n", "memory.stat": ""}
-    group = tree(tmp_path, "0::/../other\n", V2, files)
-    assert group.read(GIB) is None
-
-
-def test_a_host_without_control_groups_has_no_limit(tmp_path: Path) -> None:
-    assert tree(tmp_path, "", "22 27 0:21 / /proc rw - proc proc rw\n", {}).read(GIB) is None
-
-
-def test_the_root_group_of_cgroup_v2_accounts_for_nothing(tmp_path: Path) -> None:
-    """It has neither memory.max nor memory.current."""
-    assert tree(tmp_path, "0::/\n", V2, {"cgroup.procs": ""}).read(GIB) is None
 
 
 @proves(

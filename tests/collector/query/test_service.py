@@ -4,12 +4,10 @@ import hashlib
 import os
 import select
 import signal
-import socket as sockets
 import stat
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import duckdb
@@ -34,12 +32,8 @@ from chiplog_schemas.sql import READS
 from chiplog_schemas.storage.content_files import content_path
 from tests.support.hand_written import empty_database
 from tests.support.query_client import (
-    A_SELECT_THAT_IS_STOPPED,
     FOR_EVER,
-    NOT_A_SELECT,
-    REFUSALS,
     Asker,
-    assert_is_stopped,
 )
 from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
@@ -101,28 +95,6 @@ def shared_asker(shared_service: QueryService) -> Iterator[Asker]:
     connected = Asker(shared_service.address)
     yield connected
     connected.close()
-
-
-# -- saved files ------------------------------------------------------------------------------------------------------
-def test_a_saved_file_is_answered_part_by_part(index, address, tmp_path):
-    data = os.urandom(3 << 20)
-    digest = hashlib.sha256(data).digest()
-    path = content_path(tmp_path / "files", digest)
-    path.parent.mkdir(parents=True)
-    path.write_bytes(data)
-    service = QueryService(index, address, files=tmp_path / "files")
-    service.start()
-    asker = Asker(address)
-    try:
-        parts = [ask_for_part(asker, digest, offset, 1 << 30) for offset in (0, 1 << 20, 2 << 20, 3 << 20)]
-        assert {(part.kind, part.n_bytes) for part in parts} == {(QueryMessageKind.PART, len(data))}
-        assert b"".join(bytes(part.payload) for part in parts) == data
-        assert [len(part.payload) for part in parts] == [1 << 20, 1 << 20, 1 << 20, 0]
-        missing = ask_for_part(asker, bytes(32), 0, 1)
-        assert missing.error_kind == "refused" and "is not stored at this collector" in missing.message
-    finally:
-        asker.close()
-        service.close()
 
 
 def test_a_service_without_files_says_so(shared_asker):
@@ -230,27 +202,6 @@ def test_a_query_runs_in_the_time_zone_that_it_names(shared_asker):
         assert pa.ipc.open_stream(answer.payload).read_all().to_pylist() == [{"hour": hour}]
     assert shared_asker.ask(query, time_zone="No'Where").error_kind == "sql"
     assert shared_asker.ask("SET TimeZone = 'Asia/Tokyo'").error_kind == "refused"
-
-
-def test_no_way_to_write_or_to_read_files_is_answered(asker, index, tmp_path):
-    unwritten = (tmp_path / "index.duckdb.wal").read_bytes()
-    assert unwritten
-    for sql, words in (dict.fromkeys(NOT_A_SELECT, REFUSALS) | A_SELECT_THAT_IS_STOPPED).items():
-        text = sql.replace("{dir}", str(tmp_path)).replace("{files}", str(tmp_path / "files"))
-        assert_is_stopped(sql, asker.ask(text), words)
-    assert asker.rows("SELECT count(*) AS n FROM base.names") == [{"n": 100}]
-    assert (tmp_path / "index.duckdb.wal").read_bytes() == unwritten  # no checkpoint either
-    assert not (tmp_path / "stolen.csv").exists() and not (tmp_path / "stolen").exists()
-    assert [path.name for path in (tmp_path / "files").iterdir()] == ["link"]
-    assert index.execute("SELECT current_setting('memory_limit')").fetchone() == ("1.0 GiB",)
-
-
-def test_a_text_that_keeps_the_parser_busy_for_ever_costs_a_child_and_is_refused(asker, service):
-    answer = asker.ask("WITH a AS (" * 40)
-    assert (answer.kind, answer.error_kind) == (QueryMessageKind.ERROR, "refused")
-    assert "could not be parsed" in answer.message
-    assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
-    assert service._sql_guard.n_replaced == 1
 
 
 @proves(
@@ -458,28 +409,6 @@ def test_a_query_that_needs_more_memory_than_there_is_is_an_answer(shared_asker)
     assert shared_asker.rows("SELECT 1 AS a") == [{"a": 1}]
 
 
-def test_a_result_larger_than_one_frame_s_copy_comes_whole(shared_asker):
-    rows = shared_asker.rows("SELECT range AS a, hash(range) AS b FROM range(300000)")
-    assert [row["a"] for row in rows] == list(range(300_000))
-
-
-# -- many, and too many -----------------------------------------------------------------------------------------------
-def test_sixteen_clients_at_once_get_their_own_results(service):
-    def work(number: int) -> None:
-        client = Asker(service.address)
-        try:
-            for turn in range(5):
-                (row,) = client.rows("SELECT ? AS who, sum(range)::BIGINT AS n FROM range(?)", [number, 1000 + turn])
-                assert row == {"who": number, "n": sum(range(1000 + turn))}
-        finally:
-            client.close()
-
-    with ThreadPoolExecutor(16) as pool:
-        for done in [pool.submit(work, number) for number in range(16)]:
-            done.result()
-    wait_until(lambda: service.counts["answered"] == 80, "eighty answers, each counted once it was sent")
-
-
 @pytest.mark.promise(9)
 def test_a_query_is_cancelled_at_its_timeout_while_others_and_the_writer_go_on(service, asker, index):
     other = Asker(service.address)
@@ -680,17 +609,6 @@ def test_the_socket_is_for_its_user_only_and_goes_with_the_service(index, tmp_pa
     service.close()
     service.close()
     assert not (tmp_path / "query.sock").exists()
-
-
-def test_a_stale_socket_is_replaced(index, tmp_path, address):
-    with sockets.socket(sockets.AF_UNIX) as stale:
-        stale.bind(str(tmp_path / "query.sock"))
-    service = QueryService(index, address)
-    service.start()
-    client = Asker(address)
-    assert client.rows("SELECT 1 AS a") == [{"a": 1}]
-    client.close()
-    service.close()
 
 
 def test_an_address_somebody_answers_at_is_not_taken_from_them(service, asker, index, monkeypatch):

@@ -14,19 +14,17 @@ import zmq
 
 from chiplog_client.client import NoDataError, connect
 from chiplog_collector.query.flush_demand import QueryDemand
-from chiplog_collector.receiver import agent_liveness as presence_module
 from chiplog_collector.receiver import daemon as receiver_module
 from chiplog_collector.receiver.agent_liveness import CLEAN_EXIT_GRACE_S, MISSED_AFTER_S
 from chiplog_collector.receiver.daemon import ReceiverDaemon, ReceiverSettings
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.limits import CREDIT_BYTES, PEER_SILENT_S
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
-from chiplog_schemas.process.file_lock import LockHeldError, lock_holder_pid
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.process.log_owner import LogOwnership
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.actions import LeaveCause, SessionClosed
 from chiplog_schemas.protocol.messages import MessageKind
-from chiplog_schemas.storage.log_reader import LogReader
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 from chiplog_schemas.storage.record import encode as frame
 from chiplog_schemas.storage.segment_format import list_segments, read_segment
@@ -83,30 +81,6 @@ def test_an_acknowledgement_reports_whether_a_client_has_asked(bare_node, agent)
     bare_node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows == [{"n": 3}])
     agent.send(1, rank_of(1, 3))
     assert agent.acknowledged(2).queried
-
-
-def test_what_is_sent_again_after_a_restart_is_not_doubled(bare_node, agent) -> None:
-    """The second receiver knows from the log what it has; an agent that sends it again anyway is stored once."""
-    blocks = [rank_of(number, 3) for number in range(3)]
-    agent.hello()
-    agent.send(0, *blocks)
-    agent.acknowledged(3)
-    bare_node.collector.kill()
-    bare_node.collector.wait()
-    bare_node.start_collector()
-    assert agent.hello().next == 3
-    agent.send(0, *blocks)
-    agent.acknowledged(3)
-    other = Agent(bare_node.place.collector_address, b"spool-of-agent-b")
-    assert other.hello().next == 0
-    other.send(0, *blocks)
-    other.acknowledged(3)
-    other.close()
-    rows = bare_node.until("SELECT count(*) AS n, count(DISTINCT (label, step)) AS d FROM metrics", lambda r: r[0]["n"])
-    assert rows == [{"n": 9, "d": 9}]
-    bare_node.stop_collector()
-    assert len(blocks_of(bare_node.place)) == 6, "the log may hold it twice, the tables never"
-    assert bare_node.sql("SELECT count(*) AS n FROM metrics") == [{"n": 9}]
 
 
 def test_a_session_that_is_not_known_is_told_to_begin_again(agent) -> None:
@@ -451,30 +425,6 @@ def greet(daemon: ReceiverDaemon, agent: Agent) -> int:
     return found[0]
 
 
-def test_a_lost_agent_is_called_lost_once_however_often_the_receiver_starts(daemons, chiplog_dir, monkeypatch) -> None:
-    for name in ("PEER_SILENT_S", "MISSED_AFTER_S"):
-        monkeypatch.setattr(presence_module, name, 0.0)
-    monkeypatch.setattr(receiver_module, "GATHER_S", 0.0)
-    daemon = daemons()
-    agent = Agent(paths_for_root(chiplog_dir).collector_address)
-    try:
-        greet(daemon, agent)
-        agent.send(0, b"a")
-        talk(daemon, agent, lambda message: message.next == 1)
-    finally:
-        agent.close()
-    for _ in range(3):
-        daemon = daemons()
-        for _ in range(3):
-            daemon.turn()
-    said = [
-        item
-        for item in records_of(paths_for_root(chiplog_dir))
-        if isinstance(item, Record) and item.kind == Kind.PRESENCE
-    ]
-    assert [unpack(record.payload)[:2] for record in said] == [[agent.sender, False]]
-
-
 @proves("silent-since-last-message", "an agent that fell silent is missed since its last message", value="0.0")
 @pytest.mark.parametrize("cause", LeaveCause)
 def test_how_long_an_agent_is_waited_for_depends_on_the_cause_of_its_sessions_end(daemons, cause) -> None:
@@ -519,59 +469,7 @@ def test_positions_of_all_senders_are_recovered_from_the_newest_segment(daemons,
         busy.close()
 
 
-def test_a_torn_tail_is_cut_off_and_sent_again(daemons, chiplog_dir) -> None:
-    place = paths_for_root(chiplog_dir)
-    daemon = daemons()
-    agent = Agent(place.collector_address)
-    try:
-        greet(daemon, agent)
-        for number in range(2):
-            agent.send(number, bytes([number]) * 100)
-            talk(daemon, agent, lambda message, number=number: message.next == number + 1)
-        daemon.log.close()
-        _, newest = list_segments(place.collector / "log")[-1]
-        os.truncate(newest, newest.stat().st_size - 5)  # the last receipt is torn: its records were never acknowledged
-        daemon = daemons()
-        assert daemon.log.torn_bytes > 0
-        assert greet(daemon, agent) == 1
-        agent.send(1, b"\1" * 100)
-        talk(daemon, agent, lambda message: message.next == 2)
-        reader = LogReader(place.collector / "log")
-        found = []
-        while items := reader.read(daemon.log.next_number, 1 << 20):
-            found += items
-        reader.close()
-        assert [bytes(item.payload[:1]) for item in found if item.kind == Kind.BLOCK] == [b"\0", b"\1", b"\1"]
-    finally:
-        agent.close()
-
-
-def test_a_disk_that_refuses_acknowledges_nothing_and_loses_nothing(daemons, chiplog_dir, monkeypatch) -> None:
-    monkeypatch.setattr(receiver_module, "_WRITE_AGAIN_S", 0.05)
-    daemon = daemons()
-    place = paths_for_root(chiplog_dir)
-    agent = Agent(place.collector_address)
-    try:
-        greet(daemon, agent)
-        original, refused = daemon.log.commit, 0
-
-        def refuse() -> int:
-            nonlocal refused
-            refused += 1
-            raise OSError(28, "No space left on device")
-
-        daemon.log.commit = refuse
-        agent.send(0, b"kept")
-        wait_until(lambda: daemon.turn() or refused > 2, "commits that were refused")
-        assert not agent.socket.poll(0)
-        daemon.log.commit = original
-        talk(daemon, agent, lambda message: message.next == 1)
-        assert blocks_of(place) == [b"kept"]
-    finally:
-        agent.close()
-
-
-def test_while_the_disk_refuses_nothing_is_taken_behind_the_receipt_that_waits(
+def test_a_disk_that_refuses_acknowledges_nothing_and_takes_nothing_behind_the_receipt_that_waits(
     daemons, chiplog_dir, monkeypatch
 ) -> None:
     """The records after it would have no receipt, and be acknowledged."""
@@ -592,10 +490,12 @@ def test_while_the_disk_refuses_nothing_is_taken_behind_the_receipt_that_waits(
         wait_until(lambda: daemon.turn() or refused > 2, "commits that were refused")
         agent.send(1, b"second")
         wait_until(lambda: daemon.turn() or refused > 20, "more of them")
+        assert not agent.socket.poll(0)
         daemon.log.commit = original
         talk(daemon, agent, lambda message: message.next == 2)
         kinds = [item.kind for item in records_of(paths_for_root(chiplog_dir)) if isinstance(item, Record)]
         assert kinds[-4:] == [Kind.BLOCK, Kind.RECEIPT, Kind.BLOCK, Kind.RECEIPT]
+        assert blocks_of(paths_for_root(chiplog_dir)) == [b"first", b"second"]
     finally:
         agent.close()
 
@@ -624,10 +524,3 @@ def test_a_turn_ends_however_many_messages_come(daemons, chiplog_dir) -> None:
         daemon._router.receive = original
     finally:
         agent.close()
-
-
-def test_two_receivers_in_one_directory_are_refused_by_the_lock(bare_node, agent) -> None:
-    agent.hello()
-    with pytest.raises(LockHeldError) as caught:
-        ReceiverDaemon(ReceiverSettings(bare_node.place, []), with_index=False)
-    assert caught.value.pid == bare_node.collector.pid

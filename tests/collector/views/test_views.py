@@ -297,24 +297,6 @@ def test_a_runs_state_is_its_primarys_in_its_latest_attempt(index: Index) -> Non
     assert index.sql("SELECT state, exit_code FROM runs") == [("finished", 0)]
 
 
-@pytest.mark.parametrize(
-    ("states", "expected"),
-    [
-        (["finished", None], "running"),
-        (["finished", "failed", "crashed"], "crashed"),
-        (["finished", "failed"], "failed"),
-        (["finished", "finished"], "finished"),
-    ],
-)
-def test_without_a_primary_the_worst_label_decides(index: Index, states, expected) -> None:
-    ranks = [Rank(number + 1) for number in range(len(states))]
-    for rank, state in zip(ranks, states, strict=True):
-        if state:
-            rank.say(EventKind.STATE, {"state": state})
-    index.take(whole(*ranks))
-    assert index.sql("SELECT state, primary_label FROM runs") == [(expected, None)]
-
-
 def test_the_runs_description_is_the_primarys(index: Index) -> None:
     zero = Rank(0, project="gpt", name="n", group="g", job_type="train", tags=["x", "y"], notes="words")
     index.take(whole(Rank(1, project="other", job_type="eval")), whole(zero))

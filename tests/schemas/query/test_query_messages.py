@@ -48,23 +48,6 @@ def test_every_message_parses_into_what_it_was_made_of(sql: str, params: list[An
     assert wait == QueryMessage(QueryMessageKind.WAIT, ID, number=7, timeout_s=timeout_s)
 
 
-def test_messages_survive_their_own_encoding() -> None:
-    question = parse(query_messages.request(ID, "SELECT ?", [1, None, "x", b"y", [1.5]], 12))
-    assert (question.id, question.sql, question.params, question.timeout_s) == (
-        ID,
-        "SELECT ?",
-        [1, None, "x", b"y", [1.5]],
-        12.0,
-    )
-    assert parse(query_messages.request(ID, "SELECT 1", None, 1e9)).timeout_s == 30.0
-    answer = parse([bytes(part) for part in query_messages.result(ID, 5, b"stream")])
-    assert (answer.n_rows, bytes(answer.payload)) == (5, b"stream")
-    error = parse(query_messages.failure(ID, "sql", "Parser Error: a\n\nLINE 3: b\n   ^"))
-    assert (error.error_kind, error.message) == ("sql", "Parser Error: a (LINE 3: b)")
-    assert parse(query_messages.ping(ID)).id == ID
-    assert parse(query_messages.pong(ID, {"pid": 1})).info == {"pid": 1}
-
-
 @given(st.lists(st.binary(max_size=60), max_size=3))
 def test_any_frames_are_a_message_or_a_protocol_error(frames: list[bytes]) -> None:
     try:

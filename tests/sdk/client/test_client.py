@@ -284,44 +284,6 @@ def test_a_stream_that_is_closed_or_forgotten_leaves_nothing(where, live):
         running.stop()
 
 
-READS = """
-import sys
-from chiplog_client import client as client_module
-client_module.SMALL_RESULT_BYTES = 100_000
-stream = client_module.connect(dir=sys.argv[1]).stream(sys.argv[2])
-next(stream)
-print("reads", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_reader_that_is_killed_leaves_nothing_at_the_collector(where, collector):
-    command = [sys.executable, "-P", "-c", READS, str(where.root), MANY]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
-        assert reader.stdout.readline() == b"reads\n"
-        assert len(files_of_results(collector.process.pid, where)) == 1
-        reader.kill()
-    wait_until(lambda: not files_of_results(collector.process.pid, where), "an end of the file")
-
-
-@pytest.mark.full
-@pytest.mark.usefixtures("in_parts")
-def test_a_stream_ends_with_one_clear_error_when_its_collector_is_replaced(where, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote_module, "HEARTBEAT_INTERVAL_S", 0.1)
-    (tmp_path / "remote").mkdir()
-    address = f"ipc://{tmp_path}/remote/query.sock"
-    first = Collector(where, address)
-    with connect(address) as client, client.stream(MANY) as stream:
-        next(stream)
-        killed_and_free(first, where)
-        second = Collector(where, address)
-        with pytest.raises(QueryError, match="ask again") as error:
-            list(stream)
-        assert error.value.kind == "expired"
-        assert client.sql("SELECT count(*) AS n FROM metrics").rows() == [{"n": 1000}]
-    second.stop()
-
-
 @proves(
     "lost-result-is-expired",
     "a stream whose collector was restarted ends with an error",
@@ -438,17 +400,6 @@ def test_what_a_handler_raises_while_a_message_is_decoded_is_no_bad_message(wher
         with pytest.raises(AlarmError):
             client.sql("SELECT 1 AS a")
     running.stop()
-
-
-@pytest.mark.full
-def test_what_a_handler_raises_while_rows_are_converted_reaches_the_training(where, raising_handler):
-    result = connect(dir=where.root).sql("SELECT range AS n, range::VARCHAR AS text FROM range(300000)")
-    for delay_s in (0.001, 0.01, 0.02, 0.03, 0.05, 0.1):
-        with pytest.raises(AlarmError):
-            signal.setitimer(signal.ITIMER_REAL, delay_s)
-            end = time.monotonic() + WAIT_S  # past it the exception was lost
-            while time.monotonic() < end:
-                result.tuples()
 
 
 @proves(

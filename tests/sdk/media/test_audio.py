@@ -1,6 +1,5 @@
 """Sound: samples as WAV, other formats by soundfile, files as they are."""
 
-import inspect
 import io
 import sys
 import wave
@@ -116,7 +115,3 @@ def test_without_soundfile_only_wav_is_written(monkeypatch: pytest.MonkeyPatch) 
         MediaError, match="a sound as flac needs soundfile, which is not installed; pip install 'chiplog"
     ):
         Audio(TONE, 8_000, file_type="flac").to_content()
-
-
-def test_the_signature_shows_the_arguments_of_wandb() -> None:
-    assert list(inspect.signature(Audio).parameters) == ["data_or_path", "sample_rate", "caption", "file_type"]

@@ -1,6 +1,5 @@
 """Pages of HTML from text and files."""
 
-import inspect
 import io
 import os
 from pathlib import Path
@@ -57,7 +56,3 @@ def test_what_is_not_html_is_said_by_to_content(tmp_path: Path) -> None:
         with pytest.raises(MediaError) as caught:
             Html(value).to_content()
         assert reason in str(caught.value)
-
-
-def test_the_signature_shows_the_arguments_of_wandb() -> None:
-    assert list(inspect.signature(Html).parameters) == ["data", "inject", "data_is_not_path"]

@@ -1,7 +1,6 @@
 """Images: from arrays, tensors, figures, Pillow and files to bytes."""
 
 import copy
-import inspect
 import pickle
 import sys
 from io import BytesIO
@@ -48,11 +47,6 @@ def test_pixels_are_stored_as_png(value: Any) -> None:
     content = Image(value).to_content()
     assert (content.kind, content.metadata, content.parts) == ("image", SIZE, ())
     assert (pixels_of(Image(value)) == PIXELS).all()
-
-
-@pytest.mark.parametrize(("shape", "mode"), [((4, 5), "L"), ((4, 5, 1), "L"), ((4, 5, 3), "RGB"), ((4, 5, 4), "RGBA")])
-def test_channels_decide_the_mode(shape: tuple[int, ...], mode: str) -> None:
-    assert Pillow.open(BytesIO(Image(np.zeros(shape)).to_content().data)).mode == mode
 
 
 def test_later_changes_of_the_source_are_not_logged(tmp_path: Path) -> None:
@@ -128,12 +122,6 @@ def test_what_lies_over_an_image_is_metadata_and_parts() -> None:
     assert first.to_content().metadata == Image(first).to_content().metadata == SIZE
 
 
-def test_values_that_could_not_be_kept_are_counted() -> None:
-    image = Image(np.array([[np.nan, 0.5], [1.0, 0.0]]))
-    assert image.to_content().metadata["n_nan"] == 1
-    assert pixels_of(image).tolist() == [[0, 127], [255, 0]]
-
-
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -158,9 +146,3 @@ def test_an_image_is_a_media_value_that_pickles_and_copies() -> None:
     assert isinstance(image, MediaValue)
     assert pickle.loads(pickle.dumps(image)).to_content() == copy.deepcopy(image).to_content() == image.to_content()
     assert pickle.loads(pickle.dumps(image)).to_content() == image.to_content()
-
-
-def test_the_signature_shows_the_arguments_of_wandb() -> None:
-    names = list(inspect.signature(Image).parameters)
-    wandb = ["data_or_path", "mode", "caption", "grouping", "classes", "boxes", "masks", "file_type"]
-    assert names == [*wandb, "normalize"]

@@ -1,6 +1,5 @@
 """Objects in three dimensions."""
 
-import inspect
 import io
 import json
 from pathlib import Path
@@ -76,7 +75,3 @@ def test_what_is_not_an_object_is_said_by_to_content(value: Any, reason: str) ->
     with pytest.raises(MediaError) as caught:
         Object3D(value).to_content()
     assert reason in str(caught.value)
-
-
-def test_the_signature_shows_the_arguments_of_wandb() -> None:
-    assert list(inspect.signature(Object3D).parameters) == ["data_or_path", "caption", "file_type"]

@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import inspect
 import pickle
 from datetime import timedelta
 from io import BytesIO
@@ -221,12 +220,6 @@ def test_endless_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert problem_of(table).startswith("it has more than ")
 
 
-@pytest.mark.parametrize("data", [[[1]] * 4, pd.DataFrame({"a": [1] * 4})], ids=["rows", "pandas"])
-def test_too_many_rows_are_refused(monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
-    monkeypatch.setattr(tables, "TABLE_ROWS_MAX", 3)
-    assert problem_of(Table(columns=["a"], data=data)).startswith("it has more than ")
-
-
 def test_wrong_columns_and_rows_are_said_by_to_content() -> None:
     table = Table(columns=["a"], data=[[1]])
     table.add_column("b", [1, 2])
@@ -251,8 +244,3 @@ def test_a_table_pickles_and_copies() -> None:
     frame = Table(data=pa.Table.from_pylist(STORED))
     for other in (pickle.loads(pickle.dumps(frame)), copy.copy(frame), frame):
         assert rows_of(other.to_content()) == STORED
-
-
-def test_the_signature_shows_the_arguments_of_wandb() -> None:
-    wandb = ["columns", "data", "rows", "dataframe", "dtype", "optional", "allow_mixed_types", "log_mode"]
-    assert list(inspect.signature(Table).parameters) == wandb

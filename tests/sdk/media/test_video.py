@@ -1,6 +1,5 @@
 """Videos: frames encoded by ffmpeg or Pillow, files as they are."""
 
-import inspect
 import io
 import re
 import subprocess
@@ -138,7 +137,3 @@ def test_what_is_not_a_video_is_said_by_to_content(value: Any, options: dict[str
     with pytest.raises(MediaError) as caught:
         Video(value, **options).to_content()
     assert reason in str(caught.value)
-
-
-def test_the_signature_shows_the_arguments_of_wandb() -> None:
-    assert list(inspect.signature(Video).parameters) == ["data_or_path", "caption", "fps", "format"]

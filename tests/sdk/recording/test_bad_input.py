@@ -3,7 +3,6 @@
 Bad configs have separate tests (test_config.py), and so have bad values (test_recorder.py).
 """
 
-import numpy as np
 import pytest
 
 import chiplog
@@ -55,22 +54,6 @@ def test_a_run_id_or_label_that_cannot_be_kept_is_changed_and_said_once(
         assert f"{used!r} is used" in rows[0]
 
 
-@pytest.mark.parametrize(
-    ("given", "fault"),
-    [
-        ("a/b", "has a slash;"),
-        (" a ", "has space at its ends;"),
-        ("a\tb", "has control characters;"),
-        ("l" * 200, "has 200 characters, over the limit of 128;"),
-        (" a/b", "has space at its ends, a slash;"),
-    ],
-)
-def test_of_a_name_the_fault_that_it_has_is_named(chiplog_dir, caplog, given, fault) -> None:
-    chiplog.init(**QUIET, run_id="r", label=given).finish()
-    [message] = said(caplog)
-    assert fault in message
-
-
 def test_run_ids_of_ten_kilobytes_that_begin_alike_are_two_runs(chiplog_dir, caplog) -> None:
     ids = []
     for end in "ab":
@@ -111,29 +94,6 @@ def test_init_twice_without_a_word_of_another_run_is_the_open_run_where_the_run_
     assert other is not first
     assert first._finished, "one process is one writer at a time"
     other.finish()
-
-
-def test_a_rank_that_calls_init_twice_has_one_run_and_after_a_finish_another(chiplog_dir, monkeypatch, caplog) -> None:
-    for name, value in {"RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
-        monkeypatch.setenv(name, str(value))
-    first = chiplog.init(**QUIET)
-    assert chiplog.init(**QUIET) is first
-    first.finish()
-    second = chiplog.init(**QUIET)
-    assert (second.id, second.label) == (f"{first.id}-2", "rank1")
-    second.finish()
-
-
-def test_finish_twice_and_log_after_it_end_nothing_and_are_said_once(chiplog_dir, offline, caplog) -> None:
-    run = chiplog.init(**QUIET, run_id="r")
-    run.finish()
-    run.finish(exit_code=3)
-    chiplog.finish()
-    for _ in range(3):
-        run.log({"x": 1.0})
-        chiplog.log({"x": 1.0})
-    assert said(caplog) == ["chiplog: log() after finish() of r is not recorded; call init() again"]
-    assert len(offline(EventKind.STATE)) == 1
 
 
 @pytest.mark.promise(3)
@@ -182,55 +142,6 @@ def test_an_interval_of_samples_that_is_none_is_one_warning(chiplog_dir, offline
     [message] = said(caplog)
     assert "sample_interval_s=" in message and "give 0.1 to 3600 s, or 0 for no samples" in message
     assert "sample_interval_s" not in offline(EventKind.IDENTITY)[0].fields["identity"]
-
-
-@pytest.mark.parametrize("name", ["CHIPLOG_PRIMARY", "CHIPLOG_SURROUNDINGS"])
-def test_a_variable_that_is_neither_true_nor_false_is_one_warning(chiplog_dir, monkeypatch, caplog, name) -> None:
-    monkeypatch.setenv(name, "si")
-    with chiplog.init(**QUIET, run_id="r") as run:
-        assert run.is_primary
-    [message] = said(caplog)
-    assert f"{name}='si' is neither true nor false" in message
-
-
-@pytest.mark.parametrize(
-    ("given", "is_primary"),
-    [
-        (False, False),
-        (0, False),
-        ("false", False),
-        (" No ", False),
-        ("OFF", False),
-        (np.False_, False),
-        (np.int64(0), False),
-        (True, True),
-        (1, True),
-        ("yes", True),
-        ("1", True),
-        (np.True_, True),
-        (None, True),
-        ("", True),
-    ],
-)
-def test_what_a_yes_or_no_is_taken_for_without_a_word(chiplog_dir, caplog, given, is_primary) -> None:
-    with chiplog.init(**QUIET, run_id="r", primary=given) as run:
-        assert run.is_primary is is_primary
-    assert said(caplog) == []
-
-
-@pytest.mark.parametrize("word", ["0", "false", "OFF", "no"])
-def test_every_word_for_no_keeps_the_environment_from_being_recorded(chiplog_dir, offline, monkeypatch, word) -> None:
-    monkeypatch.setenv("CHIPLOG_SURROUNDINGS", word)
-    chiplog.init(**QUIET, run_id="r").finish()
-    assert not [event for event in offline(EventKind.NOTICE) if event.fields["notice"] == "environment"]
-
-
-@pytest.mark.parametrize("bad", [object(), [], float("nan"), b"x", {"a": 1}, 7, np.ones(2)])
-def test_no_yes_or_no_makes_init_raise(chiplog_dir, offline, bad) -> None:
-    run = chiplog.init(mode="offline", run_id="r", primary=bad, capture_console=bad, update_finish_state=bad)
-    run.log({"x": 1.0})
-    run.finish()
-    assert len(offline(EventKind.METRICS)) == 1
 
 
 def test_a_directory_that_cannot_be_made_is_one_line_with_the_remedy_and_the_end_counts_what_is_lost(caplog) -> None:

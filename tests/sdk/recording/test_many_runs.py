@@ -24,11 +24,6 @@ def trial(number):
 def ranked(index, call):
     run = chiplog.init(mode="offline")
     run.log({"index": index}, step=100 + call)
-
-def feeds(queue, number):
-    for step in range(5):
-        queue.put((number, step))
-    queue.put(None)
 """
 N_RUNS = 100
 
@@ -173,27 +168,3 @@ with multiprocessing.get_context("fork").Pool(2) as pool:
         assert len({label for _, label in ranks}) == 2
     calls = sorted(event.fields["step"] for event in offline(EventKind.METRICS) if event.fields["step"] >= 100)
     assert calls == [100, 100, 101, 101]
-
-
-def test_processes_that_feed_rank_0_by_a_queue_leave_one_label(chiplog_dir, offline) -> None:
-    run_script(
-        """
-spawn = multiprocessing.get_context("spawn")
-queue = spawn.Queue()
-run = chiplog.init(mode="offline", run_id="r", label="main")
-children = [spawn.Process(target=feeds, args=(queue, number)) for number in range(2)]
-for process in children: process.start()
-open_ends = 2
-while open_ends:
-    item = queue.get()
-    if item is None:
-        open_ends -= 1
-    else:
-        run.log({f"from{item[0]}": 1.0}, step=item[1])
-for process in children: process.join()
-""",
-        POOL,
-    )
-    runs = by_run(offline)
-    for number in range(2):
-        assert sorted(values(runs["r"], f"from{number}")) == [(step, 1.0) for step in range(5)]

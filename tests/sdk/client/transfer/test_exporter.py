@@ -9,12 +9,11 @@ import duckdb
 import pytest
 
 from chiplog_client.client import Client, QueryError, connect
-from chiplog_client.transfer import chunks, exporter
-from chiplog_client.transfer.export_format import PARQUET_FILES, TABLES
+from chiplog_client.transfer import exporter
+from chiplog_client.transfer.export_format import PARQUET_FILES
 from chiplog_client.transfer.exporter import export_run
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.storage.content_files import content_path
-from tests.support.collector_log import contents_of
 from tests.support.exported_run import ABSENT, IMAGE, SAVES, both_runs, make_place, served, sha256_of
 from tests.support.marks import everyday
 from tests.support.run_builder import RunBuilder
@@ -93,28 +92,6 @@ def test_producers_have_their_stored_and_lost_ranges(exported: Path, client: Cli
     assert [tuple(map(int, row)) for row in rows] == [
         tuple(map(int, row)) for row in client.sql(query, {"run": run}).tuples()
     ]
-
-
-@pytest.mark.full
-def test_small_chunks_give_the_same_files(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    export_run(client, "whole", tmp_path / "large")
-    for module, name in ((chunks, "CHUNK_ROWS"), (chunks, "WIDE_CHUNK_ROWS"), (exporter, "CHUNK_ROWS")):
-        monkeypatch.setattr(module, name, 50)
-    told: list[tuple[str, int, int]] = []
-    export_run(client, "whole", tmp_path / "small", lambda *progress: told.append(progress))
-    for name in (*TABLES, "system"):
-        large, small = (
-            contents_of(lambda query: duckdb.sql(query).fetchall(), f"'{tmp_path}/{size}/{name}.parquet'")
-            for size in ("large", "small")
-        )
-        assert small == large, name
-    rows = [
-        duckdb.sql(f"SELECT * EXCLUDE (value) FROM '{tmp_path}/{size}/metrics.parquet'").fetchall()
-        for size in ("large", "small")
-    ]
-    assert rows[0] == rows[1], "in the same order, too"
-    assert ("metrics", 189, 189) in told
-    assert len([name for name, *_ in told if name == "metrics"]) > 3
 
 
 def test_saved_files_come_under_their_paths_and_earlier_versions_by_their_digests(

@@ -11,19 +11,10 @@ import torch
 from PIL import Image as Pillow
 
 from chiplog.integrations import wandb
-from chiplog.integrations.wandb import errors
 from chiplog.integrations.wandb.media import Audio, Classes, Html, Image, Object3D, Plotly, Table, Video, WBValue
 from chiplog.values.media_value import MediaError
-from chiplog_schemas.once import OnceLogger
 
 PIXELS = np.array([[[0.2, 0.9, 1.0], [254.9, 17.5, 128.0]]] * 2)
-
-
-@pytest.fixture(autouse=True)
-def nothing_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = OnceLogger(lambda message, *given: errors.write_line(message % given), keys_max=1_000)
-    monkeypatch.setattr(errors, "_once", said)
-    monkeypatch.setattr(errors, "_stand_ins", {})
 
 
 def pixels_of(image: Image) -> Any:

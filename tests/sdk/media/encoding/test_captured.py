@@ -1,5 +1,6 @@
 """Media that are read when they are made: failures are kept, bytes are encoded once."""
 
+import inspect
 import logging
 import signal
 from typing import Any
@@ -63,6 +64,21 @@ def test_an_object_of_a_name_that_chiplog_lacks_is_refused(kind: Any) -> None:
     media = kind(stand_in("Plotly")())
     with pytest.raises(MediaError, match="a Plotly of another library holds nothing in chiplog; log its data"):
         media.to_content()
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (Audio, "data_or_path sample_rate caption file_type"),
+        (Html, "data inject data_is_not_path"),
+        (Image, "data_or_path mode caption grouping classes boxes masks file_type normalize"),
+        (Object3D, "data_or_path caption file_type"),
+        (Table, "columns data rows dataframe dtype optional allow_mixed_types log_mode"),
+        (Video, "data_or_path caption fps format"),
+    ],
+)
+def test_the_signature_shows_the_arguments_of_wandb(kind: Any, arguments: str) -> None:
+    assert list(inspect.signature(kind).parameters) == arguments.split()
 
 
 def test_bytes_are_encoded_once() -> None:

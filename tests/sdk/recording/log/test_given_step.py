@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from chiplog.recording.log.given_step import parse_step
 from chiplog.safety.diagnostics import Diagnostic
@@ -18,6 +19,8 @@ ON_DEVICE = SimpleNamespace(device=SimpleNamespace(type="cuda"))
         (None, None, 0),
         (7, 7, 0),
         (np.int64(-3), -3, 0),
+        (np.uint8(7), 7, 0),
+        (torch.tensor(7), 7, 0),
         (2.0, 2, 0),
         (2.5, 2, 1),
         ("x", None, 1),

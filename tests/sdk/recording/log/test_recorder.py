@@ -110,15 +110,6 @@ def test_a_step_that_is_no_int64_is_replaced_by_the_labels_own_count(run, offlin
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("step", [7, np.int64(7), torch.tensor(7), 7.0, np.uint8(7)])
-def test_a_step_may_be_any_kind_of_integer(run, offline, step) -> None:
-    run.log({"x": 1.0}, step=step)
-    run.log({"x": 1.0}, step=step)
-    run.finish()
-    assert [step for _, step, _ in numbers(offline())] == [7, 7]
-    assert counted(offline()) == {}
-
-
 @pytest.mark.parametrize("step", [1.5, np.float32(1.5), torch.tensor(1.5), "1"], ids=lambda step: type(step).__name__)
 def test_a_step_that_had_to_be_made_an_integer_is_said(run, offline, step) -> None:
     for _ in range(2):

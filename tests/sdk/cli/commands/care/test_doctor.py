@@ -7,19 +7,10 @@ import pytest
 
 from chiplog_cli import health_checks
 from chiplog_client import daemons
-from chiplog_schemas.paths import ensure_private_dir
 from tests.support.command_line import run_cli
 from tests.support.findings import findings
 from tests.support.node import Node
 from tests.support.waiting import wait_until
-
-
-def test_a_directory_that_others_can_write_is_bad_and_the_remedy_is_named(chiplog_dir: Path) -> None:
-    ensure_private_dir(chiplog_dir)
-    chiplog_dir.chmod(0o777)
-    code, out, _ = run_cli(chiplog_dir, "doctor")
-    assert code == 1
-    assert f"chmod go-w {chiplog_dir}" in out
 
 
 def test_daemons_that_were_stopped_by_a_signal_are_named_with_the_remedy(node: Node) -> None:
