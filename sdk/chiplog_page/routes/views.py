@@ -7,11 +7,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chiplog_client.reads.parameters import BadRequestError
+from chiplog_client.reads.runs.saved_views import read_saved_views
 from chiplog_page.server.body import json_object
 from chiplog_page.server.json_response import JsonResponse
 
 VIEW_BYTES_MAX = 32 << 10
-_VIEWS = "SELECT name, view, ts FROM saved_views WHERE starts_with(name, $prefix) ORDER BY name"
 
 
 async def list_views(request: Request) -> Response:
@@ -20,8 +20,8 @@ async def list_views(request: Request) -> Response:
     prefix: only names that begin with it. The page uses `run/PROJECT/` for layouts of a run, `runs/` for those of the
     table of runs, and `sql/` for queries.
     """
-    rows = await request.app.state.source.rows(_VIEWS, prefix=request.query_params.get("prefix", ""))
-    return JsonResponse([{**row, "view": json.loads(row["view"])} for row in rows])
+    prefix = request.query_params.get("prefix", "")
+    return JsonResponse(await request.app.state.source.call(lambda client: read_saved_views(client, prefix)))
 
 
 async def save_view(request: Request) -> Response:
