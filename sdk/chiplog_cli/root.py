@@ -73,6 +73,7 @@ COMMANDS = (
     ),
     CommandSpec("edit", "commands.keep.edit:edit", KEEP, "Change name, tags or notes of a run."),
     CommandSpec("rm", "commands.keep.rm:rm", KEEP, "Delete runs."),
+    CommandSpec("views", "commands.keep.views:views", KEEP, "List what people saved on the page, or delete one."),
     CommandSpec("prune", "commands.keep.prune:prune", KEEP, "Delete many runs: by age, project, state or size."),
     CommandSpec("sync", "commands.keep.sync:sync", KEEP, "Deliver journals that were recorded elsewhere."),
     CommandSpec("backup", "", KEEP, "Back up the collector's data while it runs."),

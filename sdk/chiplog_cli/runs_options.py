@@ -1,12 +1,17 @@
-"""The options of `chiplog runs`: names of columns, what to sort by, and since when."""
+"""The options of `chiplog runs`: names of columns, what to sort by, since when, and a view that the page saved."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from urllib.parse import parse_qs
 
 import click
 
+from chiplog_cli.suggestions import require_known
+from chiplog_client.client import Client
 from chiplog_client.nearest_names import nearest
 from chiplog_client.reads.runs.runs_query import DURATION, MAPS, VIEW_COLUMNS, keyed
+from chiplog_client.reads.runs.saved_views import RUNS, read_saved_views
 
 # Columns whose names are shorter than in the view `runs`.
 _OF_VIEW = {"labels": "n_labels", "attempts": "n_attempts", "failed": "n_failed", "running": "n_running"}
@@ -17,6 +22,8 @@ COLUMNS = (*_STORED, DURATION, *_COUNTED)
 # The headings of the table name columns, too.
 ALIASES = {"run": "run_id", "group": "run_group", "tries": "attempts", "started": "created_at", "took": "duration_s"}
 _KNOWN = ", ".join([*COLUMNS, *(f"{prefix}.KEY" for prefix in MAPS)])
+# Beside the keys of a view that chooses no columns: a terminal is narrower than the page.
+_BESIDE_KEYS = ("name", "state", "duration")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -32,7 +39,9 @@ def of_view(column: str) -> str:
 
 def parse_columns(text: str) -> list[str]:
     """Return the columns of `run_id,state,config.lr`. Raises UsageError with the nearest columns."""
-    return [column_name(name.strip()) for name in text.split(",") if name.strip()]
+    if not (names := [column_name(name.strip()) for name in text.split(",") if name.strip()]):
+        raise click.UsageError(f"--columns {text!r} names no column; use {', '.join(COLUMNS)}")
+    return names
 
 
 def column_name(name: str) -> str:
@@ -73,3 +82,48 @@ def parse_since(text: str, now: datetime, is_local: bool, option: str = "--since
     except (ValueError, OverflowError) as error:
         example = "write a time as 2026-01-02 or 2026-01-02T15:00, or an age as 90m, 12h, 7d"
         raise click.UsageError(f"{option} {text!r} is no time; {example}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """What the table of runs shows. columns: None for those of the table. The texts are those of the options."""
+
+    columns: list[str] | None = None
+    sort: str | None = None
+    filter: str = ""
+    sparkline: str | None = None
+
+    def or_of(self, view: "TableOptions") -> "TableOptions":
+        """Return these options, with those of a view in place of missing ones. Both filters hold."""
+        return TableOptions(
+            self.columns if self.columns is not None else view.columns,
+            self.sort or view.sort,
+            f"{view.filter} {self.filter}".strip(),
+            self.sparkline or view.sparkline,
+        )
+
+
+def options_of_view(client: Client, name: str) -> TableOptions:
+    """Return the options of a view of the table of runs that the page saved. Raises UsageError, QueryError."""
+    name = name.removeprefix(f"{RUNS}/")
+    found = {row["name"].removeprefix(f"{RUNS}/"): row["view"] for row in read_saved_views(client, f"{RUNS}/")}
+    require_known("view of the runs", name, found, "chiplog views lists all")
+    values = parse_qs(str(found[name].get("query", "")) if isinstance(found[name], dict) else "")
+    keys = [f"{kind}.{key}" for kind in MAPS for key in values.get(kind, ())]
+    columns = [_of_page(column) for column in values.get("column", _BESIDE_KEYS if keys else ())]
+    columns = [column for column in columns if column in COLUMNS]
+    if "name" in columns:
+        columns.insert(columns.index("name"), "run_id")
+    [sort] = values.get("sort", [""])[:1]
+    by = _of_page(sort.removeprefix("-"))
+    is_known = (by in COLUMNS and by not in _COUNTED) or keyed(by) is not None
+    return TableOptions(
+        columns=[*columns, *keys] or None,
+        sort=("-" if sort.startswith("-") else "") + by if is_known else None,
+        filter=values.get("filter", [""])[0],
+        sparkline=values.get("curve", [None])[0],
+    )
+
+
+def _of_page(column: str) -> str:
+    return DURATION if column == "duration" else _SHORT.get(column, column)

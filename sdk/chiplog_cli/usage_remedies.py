@@ -33,7 +33,6 @@ _OTHER_OPTIONS = {
     "--run": _RUN,
     "--id": _RUN,
     "--status": (("state", "--state finished"),),
-    "--filter": (("text", "words follow: chiplog runs WORDS; or --state, --project, --group, --tag"),),
     "--search": (("text", "words follow: chiplog runs WORDS"),),
     "--grep": (("logs", "pipe it: chiplog logs RUN | grep WORD"),),
     "--stderr": (("logs", "--stream stderr"),),

@@ -42,7 +42,6 @@ from tests.support.safeguard import proves
         ("runs -n 5", "--limit 20 lists 20 runs"),
         ("runs --last 5", "--limit 20 lists 20 runs"),
         ("runs --status finished", "--state finished"),
-        ("runs --filter lr>1", "words follow: chiplog runs WORDS"),
         ("runs --search x", "words follow: chiplog runs WORDS"),
         ("runs --user me", "see chiplog runs --help"),
         ("runs --stat failed", "did you mean --state?"),

@@ -9,13 +9,24 @@ import click
 from chiplog_cli.completion import complete_keys, words_of_list
 from chiplog_cli.options import local_option, open_client, require_group, require_project, source_options
 from chiplog_cli.output import FORMATS, Output, output_options
-from chiplog_cli.runs_options import COLUMNS, asked_columns, of_view, parse_columns, parse_since, parse_sort
+from chiplog_cli.runs_options import (
+    COLUMNS,
+    TableOptions,
+    asked_columns,
+    of_view,
+    options_of_view,
+    parse_columns,
+    parse_since,
+    parse_sort,
+)
 from chiplog_cli.tables.format_values import UTC_ZONE, Zone, common_timezone, duration_text
 from chiplog_cli.tables.plain_table import Column
 from chiplog_cli.tables.tables import NULL, plain_cell, table_value
 from chiplog_cli.tables.writers import Rows, write_result
 from chiplog_client.client import Client
 from chiplog_client.nearest_names import KNOWN_MAX, unknown_name
+from chiplog_client.reads.parameters import BadRequestError
+from chiplog_client.reads.runs.run_filter import read_filtered
 from chiplog_client.reads.runs.run_sparklines import read_sparklines
 from chiplog_client.reads.runs.runs_query import MAPS, RunsRequest, keyed, read_runs
 from chiplog_client.results.result import unique_names
@@ -44,6 +55,7 @@ Examples:
   chiplog runs --state failed --since 7d
   chiplog runs gpt --columns run_id,state,config.lr,summary.loss --sort summary.loss
   chiplog runs --project gpt --sparkline train/loss
+  chiplog runs --filter 'lr<0.01 -tag:old loss<2'
   chiplog runs --all -o runs.parquet
 """
 
@@ -60,6 +72,10 @@ Examples:
 @click.option("--state", type=click.Choice(STATES), help="Only runs in this state.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag; repeat it for several.")
 @click.option("--group", metavar="NAME", help="Only runs of this group.")
+@click.option(
+    "--filter", "filter_", default="", metavar="TEXT", help="A filter as the page has it: 'lr<0.01 -tag:old'."
+)
+@click.option("--view", metavar="NAME", help="Filter, order and columns of a view that the page saved.")
 @click.option("--since", metavar="TIME", help="Only runs created since a time, or within an age such as 12h or 7d.")
 @click.option(
     "--sort",
@@ -86,6 +102,8 @@ def runs(
     state: str | None,
     tags: tuple[str, ...],
     group: str | None,
+    filter_: str,
+    view: str | None,
     since: str | None,
     sort: str | None,
     spark_key: str | None,
@@ -102,50 +120,67 @@ def runs(
     has not sent yet; `unknown` when a label was lost with its node; or how many are pending (may still come) and lost
     (never will). A run that is running counts its time until now.
 
+    A filter has words, and conditions on columns and keys of config and summary: `state:failed` for a part of a text,
+    `layers=12` for all of it, `lr<0.01`, `started>2026-01-02`; a minus in front negates one. `chiplog views` lists the
+    saved views; other options win over those of a view, and both filters hold.
+
     A curve has the mean over all labels in each of 24 equal parts of the run's steps, without NaN; × is a part of NaN
     only, or infinity, · a part without points. csv and json have its numbers.
     """
     if everything and limit is not None:
         raise click.UsageError(f"--all and --limit {limit} exclude each other; give one of them")
     now = datetime.now(UTC).replace(tzinfo=None)
-    sort_column, descending = parse_sort(sort or "-created_at")
-    chosen = parse_columns(columns) if columns is not None else None
-    if chosen == []:
-        raise click.UsageError(f"--columns {columns!r} names no column; use {', '.join(COLUMNS)}")
-    needed = list(dict.fromkeys([*(chosen or DEFAULT_COLUMNS), *_NAMES]))
-    request = RunsRequest(
-        columns=asked_columns(needed),
-        project=project,
-        state=state,
-        group=group,
-        tags=tags,
-        texts=text,
-        since=parse_since(since, now, is_local) if since else None,
-        sort=of_view(sort_column),
-        descending=descending,
-        limit=_NO_LIMIT if everything else limit or LIMIT,
-        now=now,
-        has_total=True,
-    )
+    options = TableOptions(parse_columns(columns) if columns is not None else None, sort, filter_, spark_key)
+    order = parse_sort(sort or "-created_at")
+    created = parse_since(since, now, is_local) if since else None
     zone = common_timezone(is_local)
     with open_client(dir_, url) as client:
-        rows = [_row_of(found, needed) for found in read_runs(client, request)]
+        if view is not None:
+            options = options.or_of(options_of_view(client, view))
+            order = parse_sort(options.sort or "-created_at")
+        chosen = options.columns
+        needed = list(dict.fromkeys([*(chosen or DEFAULT_COLUMNS), *_NAMES]))
+        request = RunsRequest(
+            columns=asked_columns(needed),
+            project=project,
+            state=state,
+            group=group,
+            tags=tags,
+            texts=text,
+            since=created,
+            sort=of_view(order[0]),
+            descending=order[1],
+            limit=_NO_LIMIT if everything else limit or LIMIT,
+            now=now,
+            has_total=True,
+        )
+        rows = [_row_of(found, needed) for found in _read(client, request, options.filter)]
         # A program may ask before the first run of a project begins: it gets an empty result.
         is_shown = output.form == "table" and output.path is None
         if not rows and is_shown:  # safeguard: unknown-project-refused
             _require_known_names(client, request)
-        for column in [*needed, sort_column]:
+        for column in [*needed, order[0]]:
             _require_values(client, rows, column)
-        curve = _curve(client, rows, spark_key) if spark_key is not None else None
+        curve = _curve(client, rows, options.sparkline) if options.sparkline is not None else None
     names = [*(chosen or DEFAULT_COLUMNS)]
     if not rows and is_shown:
-        click.echo("no runs match" if request.is_filtered else "no runs yet", err=True)
+        click.echo("no runs match" if request.is_filtered or options.filter else "no runs yet", err=True)
         return
     # safeguard: table-names-its-runs
     shown = None if chosen is None else [*_missing_names(rows, chosen), *chosen]
     write_result(_values_of(rows, names, curve), output, zone, sheets=lambda: [table_of(rows, zone, shown, curve)])
     if rows and len(rows) < rows[0]["n_all"]:  # safeguard: left-out-runs-counted
         click.echo(f"{len(rows)} of {rows[0]['n_all']} runs; --all or --limit N shows more", err=True)
+
+
+def _read(client: Client, request: RunsRequest, text: str) -> list[dict[str, Any]]:
+    """Return the rows of a request that match a filter. Raises UsageError."""
+    if not text:
+        return read_runs(client, request)
+    try:
+        return read_filtered(client, request, text)
+    except BadRequestError as error:
+        raise click.UsageError(f"--filter: {error}") from error
 
 
 def _missing_names(rows: list[dict[str, Any]], chosen: Sequence[str]) -> list[str]:

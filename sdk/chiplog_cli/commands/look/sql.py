@@ -11,11 +11,13 @@ import click
 from chiplog_cli.completion import complete_runs
 from chiplog_cli.options import local_option, open_client, resolve_run, source_options
 from chiplog_cli.output import FORMATS, Output, output_options
+from chiplog_cli.suggestions import require_known
 from chiplog_cli.tables.format_values import common_timezone
 from chiplog_cli.tables.local_time import localized, zone_name
 from chiplog_cli.tables.writers import Rows, StreamedRows, TerminalText, write_result
 from chiplog_client.client import Client, QueryError, Result
 from chiplog_client.nearest_names import nearest
+from chiplog_client.reads.runs.saved_views import SQL, read_saved_views
 from chiplog_client.results.result import unique_names
 from chiplog_client.saved_queries import NAMES, about, query_of
 from chiplog_schemas.process.recording_dir import recording_dir
@@ -51,7 +53,9 @@ class _QueryCommand(click.Command):
 @output_options(*FORMATS)
 @click.option("--param", "params", multiple=True, metavar="NAME=VALUE", help="Value for $NAME; JSON, else text.")
 @click.option("--timeout", "timeout_s", type=float, metavar="S", help="Cancel after S seconds, at most 30.")
-@click.option("--saved", type=click.Choice(NAMES), help="A query that chiplog includes, for --run or the latest run.")
+@click.option(
+    "--saved", metavar="NAME", help="A query that chiplog includes, for --run or the latest run; or of the page."
+)
 @click.option(
     "--run",
     "run",
@@ -59,7 +63,9 @@ class _QueryCommand(click.Command):
     shell_complete=complete_runs,
     help="Value for $run: a run ID, a beginning of one, a name, or latest.",
 )
-@click.option("--list-saved", is_flag=True, help="List the queries that chiplog includes, and exit.")
+@click.option(
+    "--list-saved", is_flag=True, help="List the queries that chiplog includes, and exit; chiplog views the page's."
+)
 @local_option
 @source_options
 def sql(
@@ -96,7 +102,11 @@ def sql(
     if saved is not None:
         if query is not None:
             raise click.UsageError(f"--saved {saved} and a query exclude each other; leave one out")
-        query, run = query_of(saved), run or "latest"
+        if saved in NAMES:
+            query, run = query_of(saved), run or "latest"
+        else:
+            with open_client(dir_, url) as client:
+                query = _query_of_page(client, saved)
     values = dict(_param(text) for text in params)
     if query is None and sys.stdin.isatty():
         if output.path is not None or not sys.stdout.isatty():
@@ -114,6 +124,14 @@ def sql(
         if run is not None:
             values["run"] = resolve_run(client, run)
         _Asker(client, output, values, timeout_s, is_local).ask(query)
+
+
+def _query_of_page(client: Client, name: str) -> str:
+    """Return a query that was saved on the page. Raises UsageError."""
+    name = name.removeprefix(f"{SQL}/")
+    found = {row["name"].removeprefix(f"{SQL}/"): row["view"] for row in read_saved_views(client, f"{SQL}/")}
+    require_known("query", name, [*NAMES, *found], f"use {', '.join(NAMES)}, or one of chiplog views")
+    return str(found[name].get("query", "")) if isinstance(found[name], dict) else ""
 
 
 def _read_query() -> str:

@@ -13,6 +13,7 @@ from rich.console import Console
 from chiplog_cli.commands.look.runs import complete_text, duration_s, table_of
 from tests.support.command_line import COLOURS, ON_ONE_WORKER, one_line
 from tests.support.hand_written import hand_written
+from tests.support.recorded import fill_three_runs
 from tests.support.run_builder import RunBuilder, Sql
 from tests.support.safeguard import proves
 
@@ -203,6 +204,30 @@ def test_a_sparkline_of_a_metric_named_like_a_column_replaces_nothing(chiplog, t
         chiplog("runs", "--columns", "run_id,name", "--sparkline", "tags", "--format", "json", root=tmp_path)[1]
     )
     assert row == {"run_id": "r", "name": None, "tags": [7.0] * 24}
+
+
+def test_a_filter_and_a_saved_view_narrow_sort_and_choose_columns(chiplog, tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        fill_three_runs(database)
+        view = {"query": "filter=lr%3E0&sort=started&config=lr&column=state"}
+        RunBuilder(database).saved_view("runs/with lr", view)
+    code, text, errors = chiplog("runs", "--filter", "-state:finished", "--limit", "1", root=tmp_path)
+    assert (code, errors) == (0, "1 of 2 runs; --all or --limit N shows more\n")
+    assert text.splitlines()[2].startswith("vit-20260104-0042")
+    lines = chiplog("runs", "--view", "with lr", root=tmp_path)[1].splitlines()
+    assert [line.split() for line in (lines[0], *lines[2:])] == [
+        ["run", "name", "state", "config.lr"],
+        ["gpt-20260102-7f3a91", "first", "try", "finished", "0.0003"],
+    ]
+    assert chiplog("runs", "--view", "with lr", "--filter", "vit", root=tmp_path) == (0, "", "no runs match\n")
+    rows = json.loads(chiplog("runs", "--view", "with lr", "--columns", "run", "--format", "json", root=tmp_path)[1])
+    assert rows == [{"run_id": "gpt-20260102-7f3a91"}]
+    for arguments, message in (
+        (["--view", "with"], "view 'with' of the runs is unknown; did you mean 'with lr'?"),
+        (["--filter", "lrr<1"], "--filter: no run has a column 'lrr'"),
+    ):
+        code, text, errors = chiplog("runs", *arguments, root=tmp_path)
+        assert (code, text) == (2, "") and message in one_line(errors)
 
 
 @proves("unknown-keyed-column-refused", "a column of config or summary that no run has is bad input", condition=False)

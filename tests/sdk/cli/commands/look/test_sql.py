@@ -8,7 +8,9 @@ import pytest
 
 from chiplog_client.saved_queries import NAMES
 from tests.support.command_line import ON_ONE_WORKER, one_line
+from tests.support.hand_written import hand_written
 from tests.support.marks import everyday
+from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
 
 pytestmark = ON_ONE_WORKER
@@ -132,6 +134,18 @@ def test_the_prompt_answers_line_by_line_and_survives_errors(on_terminal):
     shown = on_terminal(80, "sql", typed="SELECT 40 +\n2 AS answer;\nselec;\nSELECT 'more' AS x\n\nexit\n")
     assert "42" in shown and "more" in shown
     assert 'Parser Error: syntax error at or near "selec"' in shown
+
+
+def test_a_query_that_the_page_saved_runs_by_its_name(chiplog, tmp_path):
+    with hand_written(tmp_path) as database:
+        RunBuilder(database).saved_view("sql/one more", {"query": "SELECT 41 + 1 AS n, $run AS run"})
+        RunBuilder(database).run("r")
+        RunBuilder(database).ranks("r")
+    for name in ("one more", "sql/one more"):
+        code, text, errors = chiplog("sql", "--saved", name, "--run", "r", "--format", "csv", root=tmp_path)
+        assert (code, text, errors) == (0, "n,run\n42,r\n", "")
+    code, text, errors = chiplog("sql", "--saved", "onemore", root=tmp_path)
+    assert (code, text) == (2, "") and "query 'onemore' is unknown; did you mean 'one more'?" in errors
 
 
 def test_a_saved_query_is_of_the_latest_run_or_of_one_that_is_named(chiplog):
