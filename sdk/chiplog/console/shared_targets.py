@@ -32,16 +32,12 @@ class TargetServer:
     def __init__(self, targets: Callable[[], Targets]) -> None:
         self._targets = targets
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._thread = threading.Thread(target=self._answer_all, name="chiplog-targets", daemon=True)
         try:
             self._socket.bind(_address(os.getpid(), str(start_ticks(os.getpid()))))
             self._socket.listen(_QUEUE)
-        except OSError:
-            self._socket.close()
-            raise
-        self._thread = threading.Thread(target=self._answer_all, name="chiplog-targets", daemon=True)
-        try:
             self._thread.start()
-        except RuntimeError as error:  # out of threads
+        except (OSError, RuntimeError) as error:  # RuntimeError: out of threads
             self._socket.close()
             raise OSError(str(error)) from error
 

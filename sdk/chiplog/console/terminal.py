@@ -9,7 +9,7 @@ The kernel stops a background process that changes its terminal, but not the hel
 helper changes nothing unless a process of the training is in the foreground.
 """
 
-import errno
+import contextlib
 import fcntl
 import os
 import signal
@@ -29,23 +29,19 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _EDITING = termios.ICANON | termios.ECHO  # what a program that reads keys switches off
 
 
-def foreground_of(rank: int) -> int:
-    """Return the foreground process group of the rank's terminal; 0 if none of the rank's processes is in it."""
+def foreground_of(rank: int) -> list[int]:
+    """Return the processes of the rank that are in the foreground of its terminal."""
     fields = read_proc_stat(rank)
     if len(fields) <= FOREGROUND_GROUP or (group := int(fields[FOREGROUND_GROUP])) <= 0:
-        return 0
-    if int(fields[GROUP]) == group or any(_group_of(pid) == group for pid in _descendants(rank)):
-        return group
-    return 0
+        return []
+    return [pid for pid in (rank, *_descendants(rank)) if _group_of(pid) == group]
 
 
 def signal_resize(rank: int) -> None:
     """Send SIGWINCH to the foreground programs: the kernel's came before the pseudo-terminal had the new size."""
-    if group := foreground_of(rank):
-        try:
-            os.killpg(group, signal.SIGWINCH)
-        except OSError:
-            pass  # it has just ended
+    if processes := foreground_of(rank):
+        with contextlib.suppress(OSError):  # they have just ended
+            os.killpg(_group_of(processes[0]), signal.SIGWINCH)
 
 
 class Keyboard:
@@ -79,10 +75,10 @@ class Keyboard:
         """Forward pressed keys to the program."""
         try:
             keys = os.read(self.descriptor, _KEYS_BYTES_MAX)
-            if not keys:
+            if keys:
+                os.write(self._fds.source, keys)  # safeguard: pager-gets-keys
+            else:
                 self.close()
-                return
-            os.write(self._fds.source, keys)  # safeguard: pager-gets-keys
         except BlockingIOError:
             pass  # another reader was first, or the program's queue is full: a terminal drops keys too
         except OSError:
@@ -96,13 +92,13 @@ class Keyboard:
 
     def _follow(self) -> None:
         """Make the real terminal's modes and the forwarding of keys match the pseudo-terminal's modes."""
-        group = foreground_of(self._rank) if self._is_changed else 0  # safeguard: background-leaves-terminal
-        reads = bool(group) and self._has_reader(group)
+        processes = foreground_of(self._rank) if self._is_changed else []  # safeguard: background-leaves-terminal
+        reads = any(map(self._is_reader, processes))
         if reads and self.descriptor < 0:
             self.descriptor = _opened(self._fds.target)
         elif not reads:
             self.close()
-        if group or (self._is_mirrored and not self._is_changed):
+        if processes or (self._is_mirrored and not self._is_changed):
             self._mirror(is_read=reads)
 
     def _mirror(self, *, is_read: bool) -> None:
@@ -116,15 +112,12 @@ class Keyboard:
             termios.tcsetattr(self._fds.target, termios.TCSANOW, wanted)
         self._is_mirrored = self._is_changed
 
-    def _has_reader(self, group: int) -> bool:
+    def _is_reader(self, pid: int) -> bool:
         """Return True if a foreground process reads the pseudo-terminal.
 
         It has the terminal as stdin (`vim -`), has opened it read-only (`less`), or has another stdin and was started
         just before the modes changed (`more`, which reads stderr).
         """
-        return any(_group_of(pid) == group and self._is_reader(pid) for pid in (self._rank, *_descendants(self._rank)))
-
-    def _is_reader(self, pid: int) -> bool:
         try:
             for number in os.listdir(f"/proc/{pid}/fd"):  # safeguard: keys-left-to-reading-child
                 if os.readlink(f"/proc/{pid}/fd/{number}") == self._fds.name and (
@@ -146,18 +139,14 @@ def _opened(target: int) -> int:
     """Open the terminal non-blocking. `target` itself cannot be made so: other processes share its description."""
     try:
         return os.open(f"/proc/self/fd/{target}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM):
-            raise
-        return fcntl.fcntl(target, fcntl.F_DUPFD_CLOEXEC, 3)  # after `su`: the terminal is another user's
+    except PermissionError:  # after `su`: the terminal is another user's
+        return fcntl.fcntl(target, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
 def _is_read_only(pid: int, number: str) -> bool:
     with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii") as about:
-        for line in about:
-            if line.startswith("flags:"):
-                return int(line.split()[1], 8) & os.O_ACCMODE == os.O_RDONLY
-    return False
+        flags = next(line.split()[1] for line in about if line.startswith("flags:"))
+    return int(flags, 8) & os.O_ACCMODE == os.O_RDONLY
 
 
 def _group_of(pid: int) -> int:
@@ -177,10 +166,8 @@ def _descendants(pid: int) -> Iterator[int]:
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
-    try:
+    with contextlib.suppress(OSError):  # it has just ended; or a kernel without this file
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as children:
                 found += map(int, children.read().split())
-    except OSError:
-        pass  # it has just ended; or a kernel without this file
     return found

@@ -296,7 +296,7 @@ def test_modes_that_a_child_sets_are_those_of_the_terminal_until_it_restores_the
     "background-leaves-terminal",
     "a run in the background leaves the terminal's modes and keys alone",
     part="foreground_of",
-    new="os.getpgid",
+    new="(lambda rank: [rank, *_descendants(rank)])",
 )
 def test_a_run_in_the_background_leaves_the_terminal_alone(run, tmp_path: Path) -> None:
     training = tmp_path / "background.py"
