@@ -40,15 +40,12 @@ def start_daemon(module: str, arguments: Sequence[str], places: Paths) -> None:
     CHIPLOG_KEYS are absolute in its environment. Two concurrent starts are harmless: each daemon locks its directory,
     and the second one exits.
     """
-    ensure_private_dir(places.run)
     environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_DAEMONS}
     environment["CHIPLOG_DIR"] = str(places.root)
     if keys := environment.get("CHIPLOG_KEYS"):  # the daemon's working directory is another one
         environment["CHIPLOG_KEYS"] = os.path.abspath(os.path.expanduser(keys))
-    output = os.open(output_path(places, module), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    output = open_output(places, module)
     try:
-        if os.fstat(output).st_size > OUTPUT_BYTES_MAX:
-            os.ftruncate(output, 0)
         closes = [(os.POSIX_SPAWN_CLOSE, number) for number in _inheritable()]
         # -P: a module in the training's directory must not shadow one of chiplog or of the standard library.
         command = [sys.executable, "-P", "-m", module, *arguments]
@@ -193,6 +190,15 @@ def fds_nearly_exhausted() -> bool:
         return True
     os.close(lowest)
     return limit != resource.RLIM_INFINITY and lowest >= limit - min(limit // 4, _SPARE_DESCRIPTORS_MAX)
+
+
+def open_output(places: Paths, module: str) -> int:
+    """Open the file with the output of a background daemon, truncated if it is too long. Raises OSError."""
+    ensure_private_dir(places.run)
+    output = os.open(output_path(places, module), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    if os.fstat(output).st_size > OUTPUT_BYTES_MAX:
+        os.ftruncate(output, 0)
+    return output
 
 
 def output_path(places: Paths, module: str) -> Path:

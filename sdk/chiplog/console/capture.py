@@ -4,11 +4,13 @@ import contextlib
 import dataclasses
 import os
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from chiplog.console.lines import ByteSplitter, lost_lines
+from chiplog.console.lines import ByteSplitter, LineLimiter
 from chiplog.console.python_streams import STDERR, STDOUT, PythonStreamCapture
 from chiplog.console.redirect import StreamRedirect
 from chiplog.console.relay import CHUNK_BYTES
@@ -19,23 +21,21 @@ from chiplog_schemas._version import __version__
 from chiplog_schemas.transport.dealer import require_free_fds
 
 FINISH_WAIT_S = 0.3  # part of finish()'s one second; the helper needs a few milliseconds
-OnLine = Callable[[int, int, str], None]
 
 
 class ConsoleCapture:
     """The console of one run, captured from construction to `close`. Never raises.
 
-    producer: the run's producer; the lines belong to its label. on_line, has_room: as in `PythonStreamCapture`.
-    on_lost: called with the message and the body of a notice. warn: called once if descriptors cannot be captured.
-    journal: the run's journal directory if it is on disk; the helper writes there how this process ended.
-    is_supervised: whether `tick` will be called.
+    producer: the run's producer; the lines belong to its label. on_line, on_lost, has_room: as in `LineLimiter`.
+    warn: called once if descriptors cannot be captured. journal: the run's journal directory if it is on disk; the
+    helper writes there how this process ended. is_supervised: whether `tick` will be called.
     """
 
     def __init__(
         self,
         settings: RunSettings,
         producer: bytes,
-        on_line: OnLine,
+        on_line: Callable[[int, int, str], None],
         on_lost: Callable[[str, dict[str, int]], None],
         has_room: Callable[[], bool],
         warn: Callable[[str], object],
@@ -43,27 +43,23 @@ class ConsoleCapture:
         *,
         is_supervised: bool = True,
     ) -> None:
+        rate, burst = settings.bounds.console_lines_per_s, settings.bounds.console_burst_lines
+        self._new_limiter = partial(LineLimiter, on_line, on_lost, has_room, rate, burst)
         self._on_lost = on_lost
-        self._noting = (on_line, lambda count: on_lost(*lost_lines(count)), has_room)
-        self._bounds = settings.bounds
         self._warn = warn
         self._redirect: StreamRedirect | None = None
         self._console: PythonStreamCapture | None = None
         self._targets: TargetServer | None = None
         adopt_targets(os.environ)
         captured = [stream for stream in (STDOUT, STDERR) if writes_to_fd(stream)]
-        # safeguard: pid-1-without-helper
-        if captured and os.getpid() == 1:  # the kernel would kill the helper with it, and unrecorded lines
-            self._warn_limited(
-                "this process is PID 1 of a container; start it under an init, as `docker run --init` does"
-            )
-            captured = []
-        # safeguard: helper-needs-supervisor
-        if captured and not is_supervised:  # a pipe without a reader would stop the training once it is full
-            self._warn_limited("no thread can be started to replace a helper that ends")
-            captured = []
         if captured:
             try:
+                # safeguard: pid-1-without-helper
+                if os.getpid() == 1:  # the kernel would kill the helper with it, and unrecorded lines
+                    raise OSError("this process is PID 1 of a container; start it under an init: `docker run --init`")
+                # safeguard: helper-needs-supervisor
+                if not is_supervised:  # a pipe without a reader would stop the training once it is full
+                    raise OSError("no thread can be started to replace a helper that ends")
                 require_free_fds()
                 config = {**helper_config(settings, producer), "journal": "" if journal is None else str(journal)}
                 callbacks = self._declare_killed_helper, self._fall_back_to_python, self._record_leftover
@@ -73,7 +69,7 @@ class ConsoleCapture:
                 captured = []
         rest = [stream for stream in (STDOUT, STDERR) if stream not in captured]
         if rest:
-            self._console = self._note(rest, 0)
+            self._console = PythonStreamCapture(self._new_limiter(), rest)
 
     @property
     def helper(self) -> int:
@@ -112,27 +108,22 @@ class ConsoleCapture:
         if pipes is not None:
             pipes.close_in_child()
 
-    def _note(self, streams: list[int], last_line_no: int) -> PythonStreamCapture:
-        rate, burst = self._bounds.console_lines_per_s, self._bounds.console_burst_lines
-        return PythonStreamCapture(
-            *self._noting, lines_per_s=rate, burst_lines=burst, streams=streams, last_line_no=last_line_no
-        )
-
     def _fall_back_to_python(self, why: str, unrecorded: dict[int, bytes], last_line_no: int) -> None:
         """Capture what Python prints, and record what no helper has recorded."""
         self._warn_limited(why)
         streams = sorted({*unrecorded} | ({STDOUT, STDERR} if self._console is not None else set()))
         if self._console is not None:
             self._console.close()
-        self._console = self._note(streams, last_line_no)
-        _replay(self._console, unrecorded)
+        limiter = self._new_limiter(last_line_no)
+        self._console = PythonStreamCapture(limiter, streams)
+        _replay(limiter, unrecorded)
 
     def _record_leftover(self, unrecorded: dict[int, bytes], last_line_no: int) -> int:
         """Record what was printed while no helper was running; return the number of the last line."""
-        console = self._note([], last_line_no)
-        _replay(console, unrecorded)
-        console.close()
-        return console.line_no
+        limiter = self._new_limiter(last_line_no)
+        _replay(limiter, unrecorded)
+        limiter.declare()
+        return limiter.line_no
 
     def _declare_killed_helper(self) -> None:
         message = f"up to {CHUNK_BYTES} bytes, and the lines in hand: the helper that records the console was killed"
@@ -142,12 +133,11 @@ class ConsoleCapture:
         self._warn(f"the console is captured only as far as Python prints, not C code and subprocesses: {why}")
 
 
-def _replay(console: PythonStreamCapture, unrecorded: dict[int, bytes]) -> None:
+def _replay(limiter: LineLimiter, unrecorded: dict[int, bytes]) -> None:
     """Record bytes as lines."""
     for stream, data in unrecorded.items():
         splitter = ByteSplitter()
-        for line in [*splitter.feed_bytes(data, 0.0), *splitter.flush()]:
-            console.take(stream, line)
+        limiter.take(stream, [*splitter.feed_bytes(data, 0.0), *splitter.flush()], time.monotonic())
 
 
 def helper_config(settings: RunSettings, producer: bytes) -> dict[str, Any]:

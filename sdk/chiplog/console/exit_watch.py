@@ -19,14 +19,12 @@ class ExitWatch:
 
     def __init__(self, rank: int, status: int, pid: int, journal: str) -> None:
         self.rank = rank
-        self.has_ended = False
         self._status = status
         self._pid = pid
         self._journal = journal
 
     def note(self) -> None:
         """Write how the rank ended. Call this once the pidfd is readable."""
-        self.has_ended = True
         with contextlib.suppress(OSError):  # a full disk: the agent does not learn the exit status
             write_status(self._status, *exit_status(self.rank, self._pid))
 
@@ -35,6 +33,7 @@ class ExitWatch:
         deadline = time.monotonic() + (_FINISHED_WAIT_S if is_finished else float("inf"))
         poll = select.poll()
         poll.register(self.rank, select.POLLIN)
-        while not self.has_ended and os.path.isdir(self._journal) and time.monotonic() < deadline:
+        while os.path.isdir(self._journal) and time.monotonic() < deadline:
             if poll.poll(_POLL_INTERVAL_S * 1000):
                 self.note()
+                return

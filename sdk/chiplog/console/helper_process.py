@@ -7,23 +7,20 @@ import contextlib
 import itertools
 import json
 import os
-import select
 import socket
 import sys
 import time
-from collections.abc import Iterable
 from typing import Any
 
-from chiplog.console.stream_fds import FIRST, StreamFds, dup_above_stdio
-from chiplog_schemas.paths import Paths, ensure_private_dir
-from chiplog_schemas.process.daemon import NOT_FOR_DAEMONS, OUTPUT_BYTES_MAX, reap, spawn_detached
+from chiplog.console.stream_fds import FIRST, MESSAGE_BYTES_MAX, StreamFds, dup_above_stdio
+from chiplog_schemas.paths import Paths
+from chiplog_schemas.process.daemon import NOT_FOR_DAEMONS, open_output, reap, spawn_detached
 from chiplog_schemas.process.descriptors import OwnedDescriptor
 from chiplog_schemas.process.exit_status import STATUS_NAME
 
 HELPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "helper_main.py")
-OUTPUT = "chiplog_console.out"  # the helpers' log, usually empty
+OUTPUT = "chiplog_console"  # the helpers' log, usually empty
 _SHELL_WAIT_S = 0.01  # it only starts a process; if it takes longer, the sender thread reaps it
-_MESSAGE_BYTES_MAX = 65_536
 
 
 class HelperProcess:
@@ -55,17 +52,18 @@ class HelperProcess:
         self.n_starts += 1
         if not sys.executable:
             raise OSError("there is no sys.executable to run a helper with")
-        watch: tuple[int, ...] = ()
         ours, theirs = (
             dup_above_stdio(end.detach()) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         )
         self.close()
         self._control = socket.socket(fileno=ours)
         self._owned = OwnedDescriptor(ours)
+        watch = self._open_watch()
         try:
-            watch = self._open_watch()
             wanted = [theirs, lock, *watch, *(number for stream in streams for number in stream.fds)]
-            given = dict(zip(wanted, _free_fd_numbers(wanted), strict=False))
+            # Numbers outside `wanted`: a dup2 onto a descriptor that is not copied yet would lose it.
+            free = (number for number in itertools.count(FIRST) if number not in wanted)
+            given = dict(zip(wanted, free, strict=False))
             given_fds = {
                 "streams": [stream.to_helper_args(given) for stream in streams],
                 "lock": given[lock],
@@ -84,13 +82,10 @@ class HelperProcess:
     def receive(self, wait_s: float) -> dict[str, Any] | None:
         """Return the helper's next message, {"gone": True} after its end; None if none comes within `wait_s`."""
         assert self._control is not None
-        poll = select.poll()
-        poll.register(self._control, select.POLLIN)
-        if not poll.poll(wait_s * 1000):
-            return None
+        self._control.settimeout(wait_s)
         try:
-            data = self._control.recv(_MESSAGE_BYTES_MAX, socket.MSG_DONTWAIT)
-        except BlockingIOError:
+            data = self._control.recv(MESSAGE_BYTES_MAX)
+        except (BlockingIOError, TimeoutError):
             return None
         except OSError:
             data = b""
@@ -100,39 +95,34 @@ class HelperProcess:
     def send(self, message: dict[str, Any]) -> None:
         """Send a message, if there is a helper."""
         if self._control is not None:
+            self._control.settimeout(0)
             with contextlib.suppress(OSError):  # it has exited: `receive` reports that
-                self._control.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
+                self._control.send(json.dumps(message).encode())
 
     def close(self) -> None:
-        """Close the socket. The helper keeps relaying until the last writer has closed."""
+        """Close the socket, unless other code has. The helper keeps relaying until the last writer has closed."""
         if self._control is not None:
-            self._control.close()
-            self._control = self._owned = None
-
-    def disown(self) -> None:
-        """Leave the socket's number to the code that may have opened another file on it."""
-        if self._control is not None:
-            self._control.detach()
+            number = self._control.detach()
+            if self.is_ours:
+                os.close(number)
             self._control = self._owned = None
 
     def reap(self) -> None:
         """Reap shells that have ended: training code that waits for any child must not get them."""
         self._shells = [pid for pid in self._shells if reap(pid) is None]
 
-    def _open_watch(self) -> tuple[int, ...]:
+    def _open_watch(self) -> list[int]:
         """Open what a helper needs to record the exit status: this process's pidfd and the journal's status file."""
-        if not self._config.get("journal"):
-            return ()
-        opened = []
-        try:
-            opened.append(os.pidfd_open(os.getpid()))
+        opened: list[int] = []
+        if self._config.get("journal"):
             path = os.path.join(self._config["journal"], STATUS_NAME)
-            opened.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        except OSError:  # an older kernel, or out of descriptors: the agent may still see the exit
-            for descriptor in opened:
-                os.close(descriptor)
-            return ()
-        return dup_above_stdio(opened[0]), dup_above_stdio(opened[1])
+            with contextlib.suppress(OSError):  # an older kernel, or out of descriptors: the agent may see the exit
+                opened.append(dup_above_stdio(os.pidfd_open(os.getpid())))
+                opened.append(dup_above_stdio(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)))
+                return opened
+        for descriptor in opened:
+            os.close(descriptor)
+        return []
 
 
 def _spawn(given: dict[int, int], control: int, places: Paths) -> int:
@@ -145,30 +135,12 @@ def _spawn(given: dict[int, int], control: int, places: Paths) -> int:
     dropped = {*NOT_FOR_DAEMONS, "PYTHONPATH"}
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
     environment["CHIPLOG_DIR"] = str(places.root)
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 1, _output(places), os.O_WRONLY | os.O_APPEND, 0),
-        *((os.POSIX_SPAWN_DUP2, here, there) for here, there in given.items()),
-    ]
-    return spawn_detached(helper, environment, actions)  # safeguard: helper-reads-under-gil
-
-
-def _output(places: Paths) -> str:
-    """Return the path of the helpers' log file; truncate it when it has grown long."""
-    path = places.run / OUTPUT
     try:
-        ensure_private_dir(places.run)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if os.fstat(descriptor).st_size > OUTPUT_BYTES_MAX:
-                os.ftruncate(descriptor, 0)
-        finally:
-            os.close(descriptor)
+        output = open_output(places, OUTPUT)
     except OSError:
-        return os.devnull
-    return str(path)
-
-
-def _free_fd_numbers(wanted: Iterable[int]) -> Iterable[int]:
-    """Yield numbers outside `wanted`: a dup2 onto a descriptor that is not copied yet would lose it."""
-    taken = set(wanted)
-    return (number for number in itertools.count(FIRST) if number not in taken)
+        output = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    copies = [(os.POSIX_SPAWN_DUP2, here, there) for here, there in ((output, 1), *given.items())]
+    try:
+        return spawn_detached(helper, environment, copies)  # safeguard: helper-reads-under-gil
+    finally:
+        os.close(output)

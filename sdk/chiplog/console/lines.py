@@ -1,10 +1,12 @@
-"""Turn what a process writes into the lines to record: split, fold progress bars, truncate. Pure."""
+"""Turn what a process writes into the lines to record: split, fold progress bars, truncate, limit. Pure."""
 
 import codecs
 import re
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from chiplog_schemas.limits import CONSOLE_LINE_CHARS_MAX
+from chiplog_schemas.rate_limit import TokenBucket
 
 if TYPE_CHECKING:
     from chiplog.console.screen import Screen
@@ -82,6 +84,43 @@ def truncate(line: str) -> str:
     return line if len(line) <= CONSOLE_LINE_CHARS_MAX else line[: CONSOLE_LINE_CHARS_MAX - 1] + "…"
 
 
-def lost_lines(count: int) -> tuple[str, dict[str, int]]:
-    """Return the message and the body of the notice that declares dropped lines."""
-    return f"{count} lines above the rate limit, or while the journal was nearly full", {"lines": count}
+class LineLimiter:
+    """Number the lines of both streams, and drop those above the rate. A notice declares them before the next line.
+
+    on_line: called with a stream, the number of a line, and the line. on_lost: called with the message and the body of
+    a notice. has_room: returns False while the room is needed for something else; lines are dropped then too.
+    """
+
+    def __init__(
+        self,
+        on_line: Callable[[int, int, str], None],
+        on_lost: Callable[[str, dict[str, int]], None],
+        has_room: Callable[[], bool],
+        lines_per_s: float,
+        burst_lines: float,
+        last_line_no: int = 0,
+    ) -> None:
+        self.line_no = last_line_no
+        self.n_lost = 0  # not declared yet
+        self._on_line = on_line
+        self._on_lost = on_lost
+        self._has_room = has_room
+        self._bucket = TokenBucket(0.0, lines_per_s, burst_lines)
+
+    def take(self, stream: int, lines: Iterable[str], now: float) -> None:
+        """Record or drop lines of a stream. now: monotonic, s."""
+        has_room = self._has_room()
+        for line in lines:
+            self.line_no += 1
+            if not has_room or not self._bucket.allow(now):  # safeguard: line-rate-bounded
+                self.n_lost += 1
+                continue
+            self.declare()
+            self._on_line(stream, self.line_no, line)
+
+    def declare(self) -> None:
+        """Declare the lines that were dropped since the last call."""
+        if self.n_lost:
+            count, self.n_lost = self.n_lost, 0
+            message = f"{count} lines above the rate limit, or while the journal was nearly full"
+            self._on_lost(message, {"lines": count})

@@ -14,47 +14,37 @@ _FULL = 1 / 4  # of a pipe, between two polls: its writer would soon have to wai
 _PIPE_REST_S = 2 * POLL_INTERVAL_S  # the same for a pipe, whose burst may continue
 
 
-class _StreamRate:
-    """Recent writes of one stream."""
+class StreamRate:
+    """Recent writes of one stream. holds_bytes: how much it takes before its writer has to wait."""
 
-    __slots__ = ("at", "began", "burst_at", "bytes_max", "is_busy", "n_bytes", "rest_s")
+    def __init__(self, holds_bytes: int, *, is_terminal: bool) -> None:
+        self._bytes_max = int(holds_bytes * _FULL)
+        self._rest_s = BURST_REST_S if is_terminal else _PIPE_REST_S
+        self._burst_at = float("-inf")  # when an interval last had more than `_bytes_max`
+        self._at = float("-inf")  # time of the last write
+        self._is_busy = False  # the last two writes were less than QUIET_S apart
+        self._began = float("-inf")  # start of this interval
+        self._n_bytes = 0  # in this interval
 
-    def __init__(self, holds_bytes: int, rest_s: float) -> None:
-        self.bytes_max = int(holds_bytes * _FULL)
-        self.rest_s = rest_s
-        self.burst_at = float("-inf")  # when an interval last had more than `bytes_max`
-        self.at = float("-inf")  # time of the last write
-        self.is_busy = False  # the last two writes were less than QUIET_S apart
-        self.began = float("-inf")  # start of this interval
-        self.n_bytes = 0  # in this interval
+    def record_write(self, n_bytes: int, now: float) -> None:
+        """Record a write to the stream."""
+        self._is_busy = now - self._at < QUIET_S
+        self._at = now
+        if now - self._began >= POLL_INTERVAL_S:
+            self._began, self._n_bytes = now, 0
+        self._n_bytes += n_bytes
+        if self._n_bytes > self._bytes_max:
+            self._burst_at = now
+
+    def is_busy(self, now: float) -> bool:
+        """Return True if the stream is written to again and again."""
+        return self._is_busy and now - self._at < QUIET_S
+
+    def had_burst(self, now: float) -> bool:
+        """Return True if the stream nearly filled up a short time ago."""
+        return now - self._burst_at <= self._rest_s
 
 
-class PollPolicy:
-    """Choose how to sleep. holds_bytes: by descriptor, how much a stream takes before its writer has to wait."""
-
-    def __init__(self, holds_bytes: dict[int, int], terminals: Collection[int] = ()) -> None:
-        self._rates = {
-            descriptor: _StreamRate(n_bytes, BURST_REST_S if descriptor in terminals else _PIPE_REST_S)
-            for descriptor, n_bytes in holds_bytes.items()
-        }
-
-    def record_write(self, descriptor: int, n_bytes: int, now: float) -> None:
-        """Record a write to a stream."""
-        rate = self._rates[descriptor]
-        rate.is_busy = now - rate.at < QUIET_S
-        rate.at = now
-        if now - rate.began >= POLL_INTERVAL_S:
-            rate.began, rate.n_bytes = now, 0
-        rate.n_bytes += n_bytes
-        if rate.n_bytes > rate.bytes_max:
-            rate.burst_at = now
-
-    def forget(self, descriptor: int) -> None:
-        """Drop a stream that has ended."""
-        del self._rates[descriptor]
-
-    def uses_timer(self, now: float) -> bool:
-        """Return True if a stream is busy and none had a burst: sleep for POLL_INTERVAL_S, without the streams."""
-        rates = self._rates.values()
-        is_busy = any(rate.is_busy and now - rate.at < QUIET_S for rate in rates)
-        return is_busy and all(now - rate.burst_at > rate.rest_s for rate in rates)
+def uses_timer(rates: Collection[StreamRate], now: float) -> bool:
+    """Return True if a stream is busy and none had a burst: sleep for POLL_INTERVAL_S, without the streams."""
+    return any(rate.is_busy(now) for rate in rates) and not any(rate.had_burst(now) for rate in rates)

@@ -8,16 +8,16 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from functools import partial
 from threading import get_ident
 from typing import Any, TextIO
 
-from chiplog.console.lines import LineSplitter
+from chiplog.console.lines import LineLimiter, LineSplitter
 from chiplog_schemas.interrupts import unless_interrupt
-from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINES_PER_S
-from chiplog_schemas.rate_limit import TokenBucket
 
 _WAITING_MAX = 10_000  # texts that wait while another thread records: with more of them it is stuck
 STDOUT, STDERR = 1, 2
+_NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 
 
 class TeeStream:
@@ -26,11 +26,11 @@ class TeeStream:
     guard: lets one thread record at a time; shared by all streams whose lines are counted together.
     """
 
-    def __init__(self, stream: TextIO, on_line: Callable[[str], None], guard: "ReentrancyGuard | None" = None) -> None:
+    def __init__(self, stream: TextIO, on_line: Callable[[str], None], guard: "ReentrancyGuard") -> None:
         self._stream = stream
         self._on_line: Callable[[str], None] | None = on_line
         self._lines = LineSplitter()
-        self._guard = guard or ReentrancyGuard()
+        self._guard = guard
 
     def write(self, text: str) -> int:
         """Write through, then record the lines that became complete."""
@@ -86,21 +86,17 @@ class ReentrancyGuard:
     Output that recording itself causes is dropped and counted: recording it would cause more output.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limiter: LineLimiter) -> None:
+        self._limiter = limiter
         self._waiting: deque[tuple[TeeStream, str]] = deque()
         self._noting_by = 0  # thread ID, 0 for none
-        self._lost = 0
-
-    def take_lost(self) -> int:
-        """Return how many lines were dropped since the last call."""
-        lost, self._lost = self._lost, 0
-        return lost
 
     def note(self, tee: TeeStream, text: str) -> None:
         """Record a text of a stream, or queue it for the thread that is recording."""
         waiting, me = self._waiting, get_ident()
         if self._noting_by == me or len(waiting) >= _WAITING_MAX:
-            self._lost += text.count("\n")
+            n_lines = text.count("\n")
+            self._limiter.n_lost += n_lines
             return
         waiting.append((tee, text))
         while waiting:
@@ -116,72 +112,36 @@ class ReentrancyGuard:
 
 
 class PythonStreamCapture:
-    """Capture one or both streams of this process, from construction to `close`.
+    """Capture one or both streams of this process, from construction to `close`. limiter: takes their lines."""
 
-    has_room: returns False while the room is needed for something else. Lines are dropped then, and on_lost declares
-    them. last_line_no: of the capture that this one continues.
-    """
-
-    def __init__(
-        self,
-        on_line: Callable[[int, int, str], None],
-        on_lost: Callable[[int], None],
-        has_room: Callable[[], bool] = lambda: True,
-        *,
-        lines_per_s: int = CONSOLE_LINES_PER_S,
-        burst_lines: int = CONSOLE_BURST_LINES,
-        streams: Collection[int] = (STDOUT, STDERR),
-        last_line_no: int = 0,
-    ) -> None:
-        self._emit = on_line
-        self._on_lost = on_lost
-        self._has_room = has_room
-        self.line_no = last_line_no
-        self._line_bucket = TokenBucket(time.monotonic(), lines_per_s, burst_lines)
-        self._lost = 0
-        self._guard = guard = ReentrancyGuard()
-        # A process without a terminal may have no streams at all.
-        out = sys.stdout if STDOUT in streams else None
-        err = sys.stderr if STDERR in streams else None
-        self._out = TeeStream(out, lambda line: self._line(STDOUT, line), guard) if out is not None else None
-        self._err = TeeStream(err, lambda line: self._line(STDERR, line), guard) if err is not None else None
-        sys.stdout = self._out or sys.stdout
-        sys.stderr = self._err or sys.stderr
+    def __init__(self, limiter: LineLimiter, streams: Collection[int] = (STDOUT, STDERR)) -> None:
+        self._limiter = limiter
+        self._tees: list[TeeStream] = []
+        guard = ReentrancyGuard(limiter)
+        for stream in streams:
+            python = getattr(sys, _NAMES[stream])
+            if python is not None:  # a process without a terminal may have no streams at all
+                self._tees.append(TeeStream(python, partial(self._take, stream), guard))
+                setattr(sys, _NAMES[stream], self._tees[-1])
 
     def close(self) -> None:
         """Restore the streams, unless other code has replaced them."""
-        for tee in filter(None, (self._out, self._err)):
+        for tee in self._tees:
             stream = tee.detach()
-            if sys.stdout is tee:
-                sys.stdout = stream
-            if sys.stderr is tee:
-                sys.stderr = stream
-        self._declare()
+            for name in _NAMES.values():
+                if getattr(sys, name) is tee:
+                    setattr(sys, name, stream)
+        self._limiter.declare()
 
     def tick(self) -> None:
         """Record the rows of progress bars that are not drawn any more. The sender thread calls this."""
-        for tee in filter(None, (self._out, self._err)):
+        for tee in self._tees:
             tee.tick()
-
-    def take(self, stream: int, line: str) -> None:
-        """Record a line that was written some other way."""
-        self._line(stream, line)
 
     def release_in_child(self) -> None:
         """Stop recording in a forked child: the parent records the lines that it inherited."""
-        for tee in filter(None, (self._out, self._err)):
+        for tee in self._tees:
             tee.stop_recording()
 
-    def _line(self, stream: int, line: str) -> None:
-        self.line_no += 1
-        if not self._has_room() or not self._line_bucket.allow(time.monotonic()):  # safeguard: line-rate-bounded
-            self._lost += 1
-            return
-        self._declare()
-        self._emit(stream, self.line_no, line)
-
-    def _declare(self) -> None:
-        self._lost += self._guard.take_lost()
-        if self._lost:
-            lost, self._lost = self._lost, 0
-            self._on_lost(lost)
+    def _take(self, stream: int, line: str) -> None:
+        self._limiter.take(stream, [line], time.monotonic())

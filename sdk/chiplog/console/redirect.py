@@ -51,38 +51,31 @@ class StreamRedirect:
         self._on_given_up = on_given_up
         self._on_rest = on_rest
         self._streams: dict[int, StreamFds] = {}
-        self._broken: set[int] = set()
         self._inodes: dict[int, tuple[int, int]] = {}
-        self._buffering: dict[int, tuple[Any, bool]] = {}
+        self._line_buffered: list[Any] = []  # Python's streams that were made line-buffered
         self._owned: dict[int, OwnedDescriptor] = {}  # descriptors that the training could close, by number
-        self._helper = 0  # its PID, once it has reported that it is ready and until it has finished
+        self.helper = 0  # its PID, once it has reported that it is ready and until it has finished
         self._fine_at = time.monotonic()  # when the helper was started, or last seen to run
         self._next_check_s = 0.0
         self._is_given_up = False
         self._lock = threading.Lock()
-        self._lock_descriptor = dup_above_stdio(os.memfd_create("chiplog-console", os.MFD_CLOEXEC))
-        self._relay_lock = RelayLock(self._lock_descriptor)
+        self._relay_lock = RelayLock(dup_above_stdio(os.memfd_create("chiplog-console", os.MFD_CLOEXEC)))
+        self._own(self._relay_lock.descriptor)
         writing: dict[int, int] = {}
         try:
             for stream in streams:
                 self._streams[stream], writing[stream] = open_stream_fds(stream)
-            numbers = (self._lock_descriptor, *(number for fds in self._streams.values() for number in fds.fds))
-            self._owned = {number: OwnedDescriptor(number) for number in numbers}
-            self._start_helper()
+                self._own(*self._streams[stream].fds)
+            self._process.start(self._relay_lock.descriptor, self._open_streams())
             for stream, descriptor in writing.items():
                 self._replace_fd(stream, descriptor)
         except BaseException:
             self._restore()
-            self._close(targets=True)
+            self._close()
             raise
         finally:
             for descriptor in writing.values():
                 os.close(descriptor)
-
-    @property
-    def helper(self) -> int:
-        """The PID of the helper; 0 while none is ready."""
-        return self._helper
 
     def targets(self) -> dict[int, tuple[tuple[int, int], int]]:
         """Return for each captured stream what replaces it, as (device, inode), and its original target."""
@@ -105,11 +98,11 @@ class StreamRedirect:
                 return
             while self._process.is_connected and (kind := self._receive(0)):
                 if kind == "gone":
-                    self._restart_helper()  # safeguard: killed-helper-replaced
+                    self._replace_helper()  # safeguard: killed-helper-replaced
                     return
             self._check_helper()  # safeguard: stopped-helper-ended
             # safeguard: printing-waits-for-no-helper
-            if not self._helper and any(map(is_filling, self._open_streams())):
+            if not self.helper and any(map(is_filling, self._open_streams())):
                 # In a thread: the reader may be slow, and the sender has other work.
                 with contextlib.suppress(RuntimeError):  # no thread can be started now
                     threading.Thread(target=self._drain_without_helper, name="chiplog-console", daemon=True).start()
@@ -120,11 +113,11 @@ class StreamRedirect:
         """Handle the helper's next message. Return its kind, "" if none comes within `wait_s`."""
         message = self._process.receive(wait_s) or {}
         if "ready" in message:
-            self._helper = message["ready"]
+            self.helper = message["ready"]
         elif "broken" in message:
             self._close_broken(message["broken"])  # safeguard: training-meets-epipe
         elif message:
-            killed, self._helper = self._helper and "gone" in message, 0
+            killed, self.helper = self.helper and "gone" in message, 0
             if killed:
                 self._on_killed()  # safeguard: killed-helper-declared
         return next(iter(message), "")
@@ -139,15 +132,12 @@ class StreamRedirect:
         if self._process.is_ours and all(descriptor.is_ours for descriptor in self._owned.values()):
             return
         self._streams, self._inodes, self._owned = {}, {}, {}
-        self._process.disown()
+        self._process.close()
 
     def _close_broken(self, stream: int) -> None:
         """Close the pipe so that writers get EPIPE: the stream's original target has no reader any more."""
-        if stream not in self._broken:
-            self._broken.add(stream)
-            source = self._streams[stream].source
-            self._owned.pop(source, None)
-            os.close(source)
+        if (source := self._owned.pop(self._streams[stream].source, None)) is not None:
+            source.close()
         self._process.send({"closed": stream})
 
     def _check_helper(self) -> None:
@@ -157,12 +147,12 @@ class StreamRedirect:
             return
         self._next_check_s = now + _CHECK_INTERVAL_S
         waits = any(state & select.POLLIN for state in self._states())
-        if self._helper:
-            if not waits or read_proc_stat(self._helper)[STATE : STATE + 1] not in (["T"], ["t"]):
+        if self.helper:
+            if not waits or read_proc_stat(self.helper)[STATE : STATE + 1] not in (["T"], ["t"]):
                 self._fine_at = now
             elif now - self._fine_at > _STOPPED_S:
                 with contextlib.suppress(OSError):
-                    os.kill(self._helper, signal.SIGKILL)  # still its PID: its end of the socket is open
+                    os.kill(self.helper, signal.SIGKILL)  # still its PID: its end of the socket is open
         elif waits and now - self._fine_at > _LATE_S and self._relay_lock.acquire():
             self._fall_back("it does not come up")  # else it has just started, and will report that
 
@@ -175,24 +165,16 @@ class StreamRedirect:
         found = dict(poll.poll(0))
         return [found.get(descriptor, 0) for descriptor in sources]
 
-    def _all_writers_closed(self) -> bool:
-        """Return True if all writers have closed and no bytes wait: a helper exits then."""
-        return all(state and not state & select.POLLIN for state in self._states())
-
-    def _start_helper(self) -> None:
-        """Start a helper on the pipes, without waiting for it. Raises OSError."""
-        self._fine_at = time.monotonic()
-        self._process.start(self._lock_descriptor, self._open_streams())
-
-    def _restart_helper(self) -> None:
-        if self._all_writers_closed():  # the training has replaced the descriptors
+    def _replace_helper(self) -> None:
+        """Start another helper, unless the training has replaced the descriptors: then all writers have closed."""
+        if all(state and not state & select.POLLIN for state in self._states()):
             self._process.close()
             return
-        if self._process.n_starts >= STARTS_MAX:
-            self._fall_back(f"{self._process.n_starts} helpers ended")
-            return
         try:
-            self._start_helper()
+            if self._process.n_starts >= STARTS_MAX:
+                raise OSError(f"{self._process.n_starts} helpers ended")
+            self._fine_at = time.monotonic()
+            self._process.start(self._relay_lock.descriptor, self._open_streams())
         except OSError as error:
             self._fall_back(str(error))
 
@@ -205,11 +187,10 @@ class StreamRedirect:
 
     def _drain(self) -> dict[int, bytes]:
         """Relay the available bytes without a helper; return what was not recorded of each stream."""
-        begun = self._relay_lock.take_begun()
-        found: dict[int, bytes] = {}
+        found = self._relay_lock.take_begun()
         for fds in self._open_streams():
             relay = StreamRelay(fds)
-            found[fds.stream] = begun.get(fds.stream, b"") + b"".join(relay.relay_all())
+            found[fds.stream] = found.get(fds.stream, b"") + b"".join(relay.relay_all())
             if relay.has_ended or relay.reader_closed:
                 self._close_broken(fds.stream)
         return found
@@ -217,12 +198,12 @@ class StreamRedirect:
     def _drain_without_helper(self) -> None:
         """Relay and record whole lines of pipes that fill up while no helper is ready."""
         with self._lock:
-            if self._helper or not self._process.is_connected or not self._streams or not self._relay_lock.acquire():
+            if self.helper or not self._process.is_connected or not self._streams or not self._relay_lock.acquire():
                 return  # already finished, or the helper has just started
             try:
                 begun, lines = self._relay_lock.take_begun(), {}
                 for fds in self._open_streams():
-                    data = begun.get(fds.stream, b"") + StreamRelay(fds).relay_without_blocking()
+                    data = begun.get(fds.stream, b"") + b"".join(StreamRelay(fds).relay_all(waits=False))
                     end = data.rfind(b"\n") + 1
                     lines[fds.stream], begun[fds.stream] = data[:end], data[end:]
                 self._relay_lock.line_no = self._on_rest(lines, self._relay_lock.line_no)
@@ -231,22 +212,22 @@ class StreamRedirect:
                 self._relay_lock.release()
 
     def _open_streams(self) -> list[StreamFds]:
-        return [fds for stream, fds in self._streams.items() if stream not in self._broken]
+        return [fds for fds in self._streams.values() if fds.source in self._owned]
 
     # -- the end --
 
-    def finish(self, wait_s: float) -> bool:
-        """Restore the streams and have the helper record the rest. Return True if it confirms within `wait_s`.
+    def finish(self, wait_s: float) -> None:
+        """Restore the streams, and have the helper record the rest within `wait_s`, else relay and record it here.
 
         The helper keeps relaying what children still write into the pipes.
         """
         if not self._lock.acquire(timeout=wait_s):
-            return False
+            return
         try:
             deadline = time.monotonic() + wait_s
             self._disown_what_was_closed()
             if not self._streams:
-                return True
+                return
             self._restore()
             finished = self._finish_helper(deadline)
             # safeguard: late-helper-loses-no-line
@@ -255,30 +236,19 @@ class StreamRedirect:
                 if not self._is_given_up:  # else they were recorded when Python printed them
                     self._on_rest(rest, self._relay_lock.line_no)
             self._process.reap()
-            self._close(targets=True)
-            return finished
+            self._close()
         finally:
             self._lock.release()
 
     def _finish_helper(self, deadline: float) -> bool:
-        if self._is_given_up or not self._process.is_connected:
-            return False
+        """Return True if the helper confirms that it has recorded everything."""
         self._process.send({"finish": True})
-        while (wait_s := deadline - time.monotonic()) > 0:
+        while self._process.is_connected and (wait_s := deadline - time.monotonic()) > 0:
             kind = self._receive(wait_s)
             if kind == "finished":
                 return True
             if kind == "gone":
                 self._process.close()
-                if self._all_writers_closed():
-                    return True
-                if self._process.n_starts >= STARTS_MAX:
-                    return False
-                try:
-                    self._start_helper()
-                except OSError:
-                    return False
-                self._process.send({"finish": True})
         return False
 
     def close_in_child(self) -> None:
@@ -288,46 +258,40 @@ class StreamRedirect:
             return
         for stream, fds in self._streams.items():
             inherited_pipes[stream] = (self._inodes[stream], fds.target)
-        self._close(targets=False)
+            del self._owned[fds.target]
+        self._close()
 
     # -- descriptors --
 
     def _replace_fd(self, stream: int, descriptor: int) -> None:
         """Replace a stream by a pipe's write end."""
-        python = _python_stream(stream)
+        python: Any = sys.stdout if stream == 1 else sys.stderr
         if python is not None:
             with contextlib.suppress(Exception):  # a stream that fails would fail without capture too
                 python.flush()
         os.dup2(descriptor, stream)
-        status = os.fstat(stream)
-        self._inodes[stream] = (status.st_dev, status.st_ino)
+        self._inodes[stream] = fd_identity(stream)
         # Python writes 8 KiB at once to a pipe or file. Line buffering gives each line its own time and its place among
         # the output of C code, and keeps the last lines of a process that is killed.
         if python is not None and not getattr(python, "line_buffering", True):
             with contextlib.suppress(Exception):
                 python.reconfigure(line_buffering=True)
-                self._buffering[stream] = (python, False)
+                self._line_buffered.append(python)
 
     def _restore(self) -> None:
         """Restore the streams, unless other code has replaced them."""
         for stream, inode in self._inodes.items():
             if fd_identity(stream) == inode:
                 os.dup2(self._streams[stream].target, stream)
-        for python, line_buffering in self._buffering.values():
+        while self._line_buffered:
             with contextlib.suppress(Exception):  # closed or detached
-                python.reconfigure(line_buffering=line_buffering)
-        self._buffering = {}
+                self._line_buffered.pop().reconfigure(line_buffering=False)
 
-    def _close(self, *, targets: bool) -> None:
-        for stream, fds in self._streams.items():
-            if stream not in self._broken:
-                os.close(fds.source)
-            if targets:
-                os.close(fds.target)
+    def _own(self, *numbers: int) -> None:
+        self._owned.update((number, OwnedDescriptor(number)) for number in numbers)
+
+    def _close(self) -> None:
+        for descriptor in self._owned.values():
+            descriptor.close()
         self._streams, self._inodes, self._owned = {}, {}, {}
         self._process.close()
-        os.close(self._lock_descriptor)
-
-
-def _python_stream(number: int) -> Any:
-    return sys.stdout if number == 1 else sys.stderr

@@ -47,24 +47,19 @@ class StreamRelay:
         self._write(data)
         return data
 
-    def relay_all(self) -> Iterator[bytes]:
-        """Yield the available bytes, chunk by chunk. Ends even if a process keeps writing."""
-        for _ in range(CHUNKS_MAX):
-            data = self.relay()
+    def relay_all(self, *, waits: bool = True) -> Iterator[bytes]:
+        """Yield the available bytes, chunk by chunk. Ends even if a process keeps writing.
+
+        waits: until the target has room for them; else it ends once the target has none.
+        """
+        n_bytes = CHUNK_BYTES if waits else select.PIPE_BUF  # a pipe that is ready takes PIPE_BUF bytes at once
+        for _ in range(CHUNKS_MAX * CHUNK_BYTES // n_bytes):
+            if not waits and not _has_room(self.fds.target, _ROOM_WAIT_MS):
+                return
+            data = self.relay(n_bytes)
             if not data:
                 return
             yield data
-
-    def relay_without_blocking(self) -> bytes:
-        """Relay the available bytes while the target has room for them, and return them."""
-        pieces = []
-        for _ in range(CHUNKS_MAX * CHUNK_BYTES // select.PIPE_BUF):
-            # A pipe that is ready takes PIPE_BUF bytes at once.
-            data = self.relay(select.PIPE_BUF) if _is_ready(self.fds.target, select.POLLOUT, _ROOM_WAIT_MS) else b""
-            if not data:
-                break
-            pieces.append(data)
-        return b"".join(pieces)
 
     def close(self) -> None:
         """Close everything, the target too: its reader waits for the end."""
@@ -78,7 +73,7 @@ class StreamRelay:
                 view = view[os.write(self.fds.target, view) :]
                 self.write_error = None
             except BlockingIOError:
-                _is_ready(self.fds.target, select.POLLOUT, _WAIT_MS)  # a non-blocking pipe that is full
+                _has_room(self.fds.target, _WAIT_MS)  # a non-blocking pipe that is full
             except OSError as error:
                 if error.errno in _GONE:
                     self.reader_closed = True
@@ -98,38 +93,38 @@ class RelayLock:
     _number = struct.Struct("<Q")
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
 
     def acquire(self, *, wait: bool = False) -> bool:
         """Return True if this process has the lock, until it exits or closes the descriptor."""
         try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError:
             return False
         return True
 
     def release(self) -> None:
         """Release the lock."""
-        fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+        fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
 
     @property
     def line_no(self) -> int:
         """The number of the last line, over both streams."""
-        return int(self._number.unpack(os.pread(self._descriptor, 8, 0) or bytes(8))[0])
+        return int(self._number.unpack(os.pread(self.descriptor, 8, 0) or bytes(8))[0])
 
     @line_no.setter
     def line_no(self, value: int) -> None:
-        os.pwrite(self._descriptor, self._number.pack(value), 0)
+        os.pwrite(self.descriptor, self._number.pack(value), 0)
 
     def leave_begun(self, begun: dict[int, bytes]) -> None:
         """Hand over the begin of lines whose end was not read yet."""
         text = json.dumps({stream: data[:_BEGUN_BYTES_MAX].decode("latin-1") for stream, data in begun.items()})
-        os.pwrite(self._descriptor, text.encode(), 8)
+        os.pwrite(self.descriptor, text.encode(), 8)
 
     def take_begun(self) -> dict[int, bytes]:
         """Return what was handed over last, by stream, and clear it."""
-        text = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 8)
-        os.ftruncate(self._descriptor, 8)
+        text = os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 8)
+        os.ftruncate(self.descriptor, 8)
         return {int(stream): data.encode("latin-1") for stream, data in json.loads(text or b"{}").items()}
 
 
@@ -147,7 +142,7 @@ def bytes_available(descriptor: int) -> int:
     return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4))[0])
 
 
-def _is_ready(descriptor: int, event: int, wait_ms: int) -> bool:
+def _has_room(target: int, wait_ms: int) -> bool:
     poll = select.poll()
-    poll.register(descriptor, event)
+    poll.register(target, select.POLLOUT)
     return bool(poll.poll(wait_ms))

@@ -9,6 +9,7 @@ import termios
 # share 64 MiB (pipe-user-pages-soft). Beyond that each new pipe, a DataLoader's too, holds one page.
 PIPE_BYTES = 256 << 10
 _TERMINAL_BYTES = 4096  # N_TTY_BUF_SIZE: a pseudo-terminal holds at least this
+MESSAGE_BYTES_MAX = 65_536  # between a rank and its helper: paths and bounds, never output
 FIRST = 3  # lower descriptors belong to the standard streams, even if closed
 # Captured streams that a forked child inherited, for its own init(): the pipe's inode and the original target.
 inherited_pipes: dict[int, tuple[tuple[int, int], int]] = {}
@@ -34,14 +35,9 @@ class StreamFds:
         """Both descriptors."""
         return self.source, self.target
 
-    def to_helper_args(self, given: dict[int, int]) -> dict[str, int | str]:
+    def to_helper_args(self, given: dict[int, int]) -> tuple[int, int, int, str]:
         """Return the constructor's arguments for a process where the descriptors have other numbers."""
-        return {
-            "stream": self.stream,
-            "source": given[self.source],
-            "target": given[self.target],
-            "name": self.name,
-        }
+        return self.stream, given[self.source], given[self.target], self.name
 
     @property
     def capacity_bytes(self) -> int:

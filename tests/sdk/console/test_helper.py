@@ -80,7 +80,8 @@ def test_what_was_written_first_is_moved_first_however_late_the_helper_is(tmp_pa
     bounds = {"console_lines_per_s": 1, "console_burst_lines": 1}
     with control, ours, open(os.memfd_create("lock"), "wb") as lock, target.open("wb") as file:
         streams = [StreamFds(n + 1, source, os.dup(file.fileno())) for n, (source, _) in enumerate(pipes)]
-        helper = ConsoleHelper({"bounds": bounds}, control, streams, RelayLock(lock.fileno()))
+        config = {"bounds": bounds, "pid": os.getpid(), "watch": []}
+        helper = ConsoleHelper(config, control, streams, RelayLock(lock.fileno()))
         helper._records = False  # no journal is opened
         expected = b""
         for number in range(20):
@@ -96,7 +97,7 @@ def test_what_was_written_first_is_moved_first_however_late_the_helper_is(tmp_pa
         for writer in writers:
             os.close(writer)
         helper.poll_once()
-    assert helper._relays == {}
+    assert helper._streams == {}
     assert target.read_bytes() == expected
 
 

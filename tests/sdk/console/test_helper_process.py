@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.console import helper_process
 from chiplog.console.helper_process import OUTPUT, HelperProcess
 from chiplog.console.stream_fds import StreamFds
 from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
+from chiplog_schemas.process import daemon
+from chiplog_schemas.process.daemon import output_path
 from chiplog_schemas.process.exit_status import STATUS_NAME
 from tests.support.console import recorded, run_script
 from tests.support.safeguard import proves
@@ -147,7 +148,7 @@ def test_a_helper_has_the_environment_and_descriptors_that_it_needs_and_no_other
     assert not names & {"LD_PRELOAD", "PYTHONSTARTUP", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"}
     assert f"CHIPLOG_DIR={where.root}" in Path(f"/proc/{pid}/environ").read_text().split("\0")
     assert str(tmp_path / "inherited") not in opened
-    assert os.readlink(f"/proc/{pid}/fd/2") == str(where.run / OUTPUT)
+    assert os.readlink(f"/proc/{pid}/fd/2") == str(output_path(where, OUTPUT))
 
 
 def test_a_helper_of_a_run_with_a_journal_records_how_the_rank_ends(open_pipe, tmp_path: Path) -> None:
@@ -161,14 +162,14 @@ def test_a_helper_of_a_run_with_a_journal_records_how_the_rank_ends(open_pipe, t
 
 
 def test_a_log_of_the_helpers_that_is_too_long_is_truncated(open_pipe, where: Paths, monkeypatch) -> None:
-    monkeypatch.setattr(helper_process, "OUTPUT_BYTES_MAX", 10)
+    monkeypatch.setattr(daemon, "OUTPUT_BYTES_MAX", 10)
     ensure_private_dir(where.run)
-    (where.run / OUTPUT).write_bytes(b"x" * 10)
+    output_path(where, OUTPUT).write_bytes(b"x" * 10)
     open_pipe().start()
-    assert (where.run / OUTPUT).read_bytes() == b"x" * 10
-    (where.run / OUTPUT).write_bytes(b"x" * 11)
+    assert output_path(where, OUTPUT).read_bytes() == b"x" * 10
+    output_path(where, OUTPUT).write_bytes(b"x" * 11)
     open_pipe().start()
-    assert (where.run / OUTPUT).read_bytes() == b""
+    assert output_path(where, OUTPUT).read_bytes() == b""
 
 
 def test_a_start_without_an_interpreter_opens_nothing(open_pipe, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +191,7 @@ def test_a_socket_that_the_training_closed_is_left_to_its_new_owner(open_pipe, t
     with open(tmp_path / "other", "wb") as other:
         os.dup2(other.fileno(), number)
     assert not pipe.helper.is_ours
-    pipe.helper.disown()
+    pipe.helper.close()
     assert not pipe.helper.is_connected
     os.write(number, b"still open")
     os.close(number)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chiplog.console.lines import ByteSplitter, LineSplitter, lost_lines
+from chiplog.console.lines import ByteSplitter, LineLimiter, LineSplitter
 from chiplog_schemas.limits import CONSOLE_LINE_CHARS_MAX
 
 PIECES = [b"a", b"bc", b"\r", b"\n", b"\r\n", b"\b", b"\xff", "ü".encode(), b"\x1b[A", b"\x1b[K"]
@@ -92,7 +92,18 @@ def test_a_bar_that_has_ended_is_final_after_a_second() -> None:
     assert not splitter.is_holding
 
 
-def test_dropped_lines_are_counted_in_a_notice() -> None:
-    message, body = lost_lines(3)
-    assert message.startswith("3 lines")
-    assert body == {"lines": 3}
+def test_dropped_lines_are_numbered_and_declared_before_the_next_line() -> None:
+    events: list[object] = []
+    has_room = True
+    limiter = LineLimiter(
+        lambda *line: events.append(line), lambda *notice: events.append(notice), lambda: has_room, 1, 2, last_line_no=7
+    )
+    limiter.take(1, [f"line {number}" for number in range(4)], 10.0)
+    has_room = False
+    limiter.take(2, ["no room"], 20.0)
+    has_room = True
+    limiter.take(2, ["room again"], 20.0)
+    limiter.declare()
+    message = "3 lines above the rate limit, or while the journal was nearly full"
+    assert events == [(1, 8, "line 0"), (1, 9, "line 1"), (message, {"lines": 3}), (2, 13, "room again")]
+    assert limiter.line_no == 13

@@ -4,16 +4,30 @@ import io
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
 import chiplog
 from chiplog.console import python_streams
-from chiplog.console.python_streams import STDERR, STDOUT, PythonStreamCapture, TeeStream
-from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX
+from chiplog.console.lines import LineLimiter
+from chiplog.console.python_streams import STDERR, STDOUT, PythonStreamCapture, ReentrancyGuard, TeeStream
+from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX, CONSOLE_LINES_PER_S
 from chiplog_schemas.model.events import EventKind
 from tests.support.waiting import WAIT_S
+
+
+def limiter(
+    on_line: Callable[[int, int, str], None] = lambda *line: None,
+    on_lost: Callable[[str, dict[str, int]], None] = lambda *notice: None,
+    lines_per_s: float = CONSOLE_LINES_PER_S,
+) -> LineLimiter:
+    return LineLimiter(on_line, on_lost, lambda: True, lines_per_s, CONSOLE_BURST_LINES)
+
+
+def tee_of(stream: io.StringIO, on_line: Callable[[str], None]) -> TeeStream:
+    return TeeStream(stream, on_line, ReentrancyGuard(limiter()))
 
 
 @pytest.fixture
@@ -21,7 +35,7 @@ def noted():
     """Return a Tee over a text buffer, and the lines that it noted."""
     lines: list[str] = []
     stream = io.StringIO()
-    return TeeStream(stream, lines.append), stream, lines
+    return tee_of(stream, lines.append), stream, lines
 
 
 @pytest.mark.parametrize(
@@ -85,7 +99,7 @@ def test_an_error_while_noting_ends_the_noting_and_not_the_printing() -> None:
         raise RuntimeError("telemetry is broken")
 
     stream = io.StringIO()
-    tee = TeeStream(stream, fail)
+    tee = tee_of(stream, fail)
     print("one", file=tee)
     print("two", file=tee)
     assert stream.getvalue() == "one\ntwo\n"
@@ -99,7 +113,7 @@ def test_a_print_while_a_line_is_noted_does_not_recurse() -> None:
         lines.append(line)
         print("noted", line, file=tee)
 
-    tee = TeeStream(stream, on_line)
+    tee = tee_of(stream, on_line)
     print("one", file=tee)
     assert lines == ["one"]
     assert stream.getvalue() == "one\nnoted one\n"
@@ -107,7 +121,7 @@ def test_a_print_while_a_line_is_noted_does_not_recurse() -> None:
 
 def test_threads_that_print_at_once_lose_no_line() -> None:
     lines: list[str] = []
-    tee = TeeStream(io.StringIO(), lines.append)
+    tee = tee_of(io.StringIO(), lines.append)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -140,7 +154,7 @@ def put_buffers(monkeypatch):
 def test_both_streams_are_captured_numbered_together_and_given_back(put_buffers) -> None:
     streams = put_buffers()
     lines: list[tuple[int, int, str]] = []
-    console = PythonStreamCapture(lambda *line: lines.append(line), lambda count: None)
+    console = PythonStreamCapture(limiter(lambda *line: lines.append(line)))
     print("out")
     print("err", file=sys.stderr)
     print("unfinished", end="")
@@ -154,7 +168,7 @@ def test_both_streams_are_captured_numbered_together_and_given_back(put_buffers)
 def test_streams_that_somebody_put_in_place_later_are_left_alone(put_buffers) -> None:
     streams = put_buffers()
     lines: list[str] = []
-    console = PythonStreamCapture(lambda stream, number, line: lines.append(line), lambda count: None)
+    console = PythonStreamCapture(limiter(lambda stream, number, line: lines.append(line)))
     mine = io.StringIO()
     sys.stdout = mine
     console.close()
@@ -165,7 +179,7 @@ def test_streams_that_somebody_put_in_place_later_are_left_alone(put_buffers) ->
 def test_a_process_without_streams_can_be_captured_too(monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
-    console = PythonStreamCapture(lambda *line: None, lambda count: None)
+    console = PythonStreamCapture(limiter())
     print("without a stream")
     assert sys.stdout is None
     console.release_in_child()
@@ -178,11 +192,14 @@ def test_lines_above_the_rate_limit_are_declared_with_their_number(put_buffers) 
     put_buffers()
     noted: list[int] = []
     lost: list[int] = []
-    console = PythonStreamCapture(lambda stream, number, line: noted.append(number), lost.append, lines_per_s=0)
+    lines = limiter(
+        lambda stream, number, line: noted.append(number), lambda message, body: lost.append(body["lines"]), 0.0
+    )
+    console = PythonStreamCapture(lines)
     for _ in range(CONSOLE_BURST_LINES + 500):
         print("line")
     assert len(noted) == CONSOLE_BURST_LINES
-    console._line_bucket.allowance = 1.0  # time passes
+    lines._bucket.allowance = 1.0  # time passes
     print("room again")
     assert lost == [500]
     assert noted[-1] == CONSOLE_BURST_LINES + 501, "the numbers of lines show the gap too"
@@ -194,7 +211,7 @@ def test_lines_above_the_rate_limit_are_declared_with_their_number(put_buffers) 
 def test_a_long_line_is_cut_and_marked(put_buffers) -> None:
     put_buffers()
     lines: list[str] = []
-    console = PythonStreamCapture(lambda stream, number, line: lines.append(line), lambda count: None)
+    console = PythonStreamCapture(limiter(lambda stream, number, line: lines.append(line)))
     print("a" * CONSOLE_LINE_CHARS_MAX)
     print("b" * (CONSOLE_LINE_CHARS_MAX + 1))
     for _ in range(20):

@@ -19,7 +19,7 @@ from tests.support.waiting import WAIT_S, wait_until
 KILLED = """
 run = init()
 for number in range(2):
-    for n in range(10_000): os.write(1, b"%d %d\\n" % (number, n))
+    for n in range(4_000): os.write(1, b"%d %d\\n" % (number, n))
     if not number:
         victim = helper_of(run)
         os.kill(victim, signal.SIGKILL)
@@ -34,7 +34,7 @@ print("done")
 @pytest.mark.parametrize("waits", everyday(1, [True, False]), ids=["after its end", "while bytes wait"])
 def test_a_helper_that_is_killed_costs_one_chunk_at_most_and_is_declared(chiplog_dir, tmp_path, waits) -> None:
     done = run_script(tmp_path, KILLED.format(waits=waits))
-    written = b"".join(b"%d %d\n" % (number, n) for number in range(2) for n in range(10_000)) + b"done\n"
+    written = b"".join(b"%d %d\n" % (number, n) for number in range(2) for n in range(4_000)) + b"done\n"
     assert (done.returncode, done.stderr) == (0, b"")
     n_lost = len(written) - len(done.stdout)
     n_first = next((n for n, byte in enumerate(done.stdout) if byte != written[n]), len(done.stdout))

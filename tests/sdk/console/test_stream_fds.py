@@ -87,7 +87,7 @@ def test_another_process_gets_the_numbers_that_the_descriptors_have_there(termin
     opened, replacement = open_stream_fds(terminal)
     try:
         given = {descriptor: 100 + number for number, descriptor in enumerate(opened.fds)}
-        there = StreamFds(**opened.to_helper_args(given))  # type: ignore[arg-type]
+        there = StreamFds(*opened.to_helper_args(given))
         assert there.fds == (100, 101)
         assert (there.stream, there.name) == (opened.stream, opened.name)
     finally:
