@@ -91,20 +91,6 @@ def test_a_word_for_no_run_or_several_is_bad_input(client: Client, word: str, me
         resolve_run(client, word)
 
 
-@pytest.mark.parametrize(
-    ("given", "code", "part"),
-    [
-        (["SELECT count(*) FROM runs"], 0, "[(4,)]"),
-        (["SELECT nope FROM runs"], 2, "Binder Error"),
-        (["DROP TABLE base.runs"], 2, "DROP statement is refused"),
-        (["SELECT 1", "--url", "tcp://127.0.0.1:9"], 2, "exclude each other"),
-    ],
-)
-def test_bad_input_and_bad_sql_end_a_command_with_2(root: Path, given: list[str], code: int, part: str) -> None:
-    done = CliRunner().invoke(ask, ["--no-start", "--dir", str(root), *given])
-    assert (done.exit_code, part in done.output) == (code, True), done.output
-
-
 def test_a_source_without_data_ends_a_command_with_1_and_a_url_that_is_none_with_2(tmp_path: Path) -> None:
     done = CliRunner().invoke(ask, ["--no-start", "--dir", str(tmp_path), "SELECT 1"])
     assert (done.exit_code, "nothing has been recorded" in done.output) == (1, True), done.output

@@ -77,13 +77,18 @@ def test_no_word_becomes_a_run(chiplog_dir, offline, monkeypatch, word, named) -
         ({"resume": "must"}, None, "resume='must' needs the ID of the run"),
         ({"resume": "allow"}, None, ""),
         ({"resume": "never"}, None, ""),
+        ({"resume": "latest"}, "latest", "resume='latest' is taken as the ID of a run; give the ID of the run"),
+        ({"resume": "y", "run_id": "y"}, "y", ""),
+        ({"resume": False}, None, ""),
     ],
 )
 def test_what_names_no_run_or_two_is_one_line(chiplog_dir, caplog, given, run_id, line) -> None:
     with chiplog.init(mode="offline", capture_console=False, **given) as run:
         assert run.id == run_id if run_id else run.id.count("-") == 2
     said = [record.getMessage() for record in caplog.records]
-    assert sum("name two runs" in one or "needs the ID" in one for one in said) == bool(line)
+    assert sum(any(part in one for part in ("name two runs", "needs the ID", "is taken as")) for one in said) == bool(
+        line
+    )
     assert line in caplog.text
 
 

@@ -13,6 +13,7 @@ from chiplog_page.routes.live import RUNS_MAX, Live
 from chiplog_page.server.source import Source
 from tests.support.hand_written import hand_written
 from tests.support.live_runs import fill_live_runs
+from tests.support.loops import in_a_loop
 from tests.support.page_client import serving
 from tests.support.run_builder import RunBuilder
 from tests.support.waiting import WAIT_S
@@ -41,51 +42,47 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes_live, "POLL_INTERVAL_S", 0)
 
 
-def test_the_watch_goes_on_after_any_error_and_reports_it(no_pause: None, caplog: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        source = Scripted(ValueError("no such\nkey"), ValueError("no such\nkey"))
-        live = Live(source)
-        changes = live.changes()
-        assert await anext(changes) == {"error": "ValueError: no such"}
-        await source.ended.wait()
-        assert [record.levelname for record in caplog.records] == ["ERROR"], "once"
-        live.close()
-
-    asyncio.run(test())
-
-
-def test_a_page_that_stalls_gets_the_newest_state_alone(no_pause: None) -> None:
-    async def test() -> None:
-        source = Scripted(*({"position": number, "n_deleted": 0} for number in range(5)))
-        live = Live(source)
-        changes = live.changes()
-        assert await anext(changes) == {"position": 0, "n_deleted": 0}
-        await source.ended.wait()
-        assert await anext(changes) == {"position": 4, "n_deleted": 0}
-        live.close()
-        assert [state async for state in changes] == []
-
-    asyncio.run(test())
+@in_a_loop
+async def test_the_watch_goes_on_after_any_error_and_reports_it(
+    no_pause: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Scripted(ValueError("no such\nkey"), ValueError("no such\nkey"))
+    live = Live(source)
+    changes = live.changes()
+    assert await anext(changes) == {"error": "ValueError: no such"}
+    await source.ended.wait()
+    assert [record.levelname for record in caplog.records] == ["ERROR"], "once"
+    live.close()
 
 
-def test_a_deletion_ends_the_memory_of_frames(no_pause: None) -> None:
-    async def test() -> None:
-        source = Scripted({"position": 1, "n_deleted": 1})
-        live = Live(source)
-        changes = live.changes()
-        await anext(changes)
-        before = live.frames("run")
-        source.states.append({"position": 2, "n_deleted": 1})
-        source.states.append({"position": 3, "n_deleted": 2})
-        again = live.changes()  # a watch that is new finds what was deleted before
-        live._watch.cancel()  # type: ignore[union-attr]
-        await asyncio.sleep(0)
-        await anext(again)
-        await source.ended.wait()
-        assert live.frames("run") is not before
-        live.close()
+@in_a_loop
+async def test_a_page_that_stalls_gets_the_newest_state_alone(no_pause: None) -> None:
+    source = Scripted(*({"position": number, "n_deleted": 0} for number in range(5)))
+    live = Live(source)
+    changes = live.changes()
+    assert await anext(changes) == {"position": 0, "n_deleted": 0}
+    await source.ended.wait()
+    assert await anext(changes) == {"position": 4, "n_deleted": 0}
+    live.close()
+    assert [state async for state in changes] == []
 
-    asyncio.run(test())
+
+@in_a_loop
+async def test_a_deletion_ends_the_memory_of_frames(no_pause: None) -> None:
+    source = Scripted({"position": 1, "n_deleted": 1})
+    live = Live(source)
+    changes = live.changes()
+    await anext(changes)
+    before = live.frames("run")
+    source.states.append({"position": 2, "n_deleted": 1})
+    source.states.append({"position": 3, "n_deleted": 2})
+    again = live.changes()  # a watch that is new finds what was deleted before
+    live._watch.cancel()  # type: ignore[union-attr]
+    await asyncio.sleep(0)
+    await anext(again)
+    await source.ended.wait()
+    assert live.frames("run") is not before
+    live.close()
 
 
 def test_a_page_hears_of_each_change(tmp_path: Path) -> None:

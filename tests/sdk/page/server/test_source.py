@@ -11,6 +11,7 @@ from chiplog_page.server.source import CLIENTS, Source
 from tests.support.endless_queries import EndlessQueries
 from tests.support.hand_written import hand_written
 from tests.support.live_runs import fill_live_runs
+from tests.support.loops import in_a_loop
 from tests.support.waiting import WAIT_S
 
 
@@ -38,60 +39,51 @@ def test_what_cannot_be_connected_is_said_and_tried_again(tmp_path: Path) -> Non
     asyncio.run(source.close())
 
 
-def test_a_task_that_is_cancelled_cancels_its_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_a_loop
+async def test_a_task_that_is_cancelled_cancels_its_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with hand_written(tmp_path) as database:
         fill_live_runs(database)
     source = Source(dir=str(tmp_path), may_start=False)
     endless = EndlessQueries(monkeypatch, "endless")
-
-    async def test() -> None:
-        for _ in range(CLIENTS + 1):
-            waiting = asyncio.create_task(source.rows("endless"))
-            assert await asyncio.to_thread(endless.began.acquire, timeout=WAIT_S)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            assert await asyncio.to_thread(endless.endings.get, timeout=WAIT_S) == "cancelled"
-        await source.close()
-
-    asyncio.run(test())
+    for _ in range(CLIENTS + 1):
+        waiting = asyncio.create_task(source.rows("endless"))
+        assert await asyncio.to_thread(endless.began.acquire, timeout=WAIT_S)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await asyncio.to_thread(endless.endings.get, timeout=WAIT_S) == "cancelled"
+    await source.close()
 
 
-def test_a_closed_source_has_cancelled_its_queries_and_refuses_others(
+@in_a_loop
+async def test_a_closed_source_has_cancelled_its_queries_and_refuses_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with hand_written(tmp_path) as database:
         fill_live_runs(database)
     source = Source(dir=str(tmp_path), may_start=False)
     endless = EndlessQueries(monkeypatch, "endless")
-
-    async def test() -> None:
-        waiting = [asyncio.create_task(source.rows("endless")) for _ in range(CLIENTS + 1)]
-        for _ in range(CLIENTS):
-            assert await asyncio.to_thread(endless.began.acquire, timeout=WAIT_S)
-        await source.close()
-        kinds = [error.kind for error in await asyncio.gather(*waiting, return_exceptions=True)]  # type: ignore[union-attr]
-        assert sorted(kinds) == [*["cancelled"] * CLIENTS, "stopping"]
-
-    asyncio.run(test())
+    waiting = [asyncio.create_task(source.rows("endless")) for _ in range(CLIENTS + 1)]
+    for _ in range(CLIENTS):
+        assert await asyncio.to_thread(endless.began.acquire, timeout=WAIT_S)
+    await source.close()
+    kinds = [error.kind for error in await asyncio.gather(*waiting, return_exceptions=True)]  # type: ignore[union-attr]
+    assert sorted(kinds) == [*["cancelled"] * CLIENTS, "stopping"]
 
 
-def test_an_iterator_has_a_client_until_its_end(tmp_path: Path) -> None:
+@in_a_loop
+async def test_an_iterator_has_a_client_until_its_end(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         fill_live_runs(database)
     source = Source(dir=str(tmp_path), may_start=False)
-
-    async def test() -> None:
-        streams = [source.iterate(lambda client: iter(client.sql("FROM range(3)").tuples())) for _ in range(CLIENTS)]
-        assert [await anext(stream) for stream in streams] == [(0,)] * CLIENTS
-        other = asyncio.create_task(source.rows("SELECT 1 AS n"))
-        assert [row async for row in streams[0]] == [(1,), (2,)]
-        assert await other == [{"n": 1}]
-        for stream in streams[1:]:
-            await stream.aclose()
-        await source.close()
-
-    asyncio.run(test())
+    streams = [source.iterate(lambda client: iter(client.sql("FROM range(3)").tuples())) for _ in range(CLIENTS)]
+    assert [await anext(stream) for stream in streams] == [(0,)] * CLIENTS
+    other = asyncio.create_task(source.rows("SELECT 1 AS n"))
+    assert [row async for row in streams[0]] == [(1,), (2,)]
+    assert await other == [{"n": 1}]
+    for stream in streams[1:]:
+        await stream.aclose()
+    await source.close()
 
 
 def test_keys_that_cannot_be_used_are_an_error_of_the_request(tmp_path: Path) -> None:

@@ -116,10 +116,6 @@ def test_each_method_of_a_run_is_a_function_of_the_package_with_the_same_argumen
     assert named(getattr(chiplog, name)) == named(getattr(chiplog.Run, name))
 
 
-def test_a_disabled_run_has_each_public_name_of_a_run() -> None:
-    assert {name for name in PUBLIC if not hasattr(DisabledRun(), name)} == set()
-
-
 def test_no_module_hides_a_public_name_and_no_stand_in_hides_a_module() -> None:
     modules = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     public = set(chiplog.__all__) | PUBLIC - {"dir", "id"}

@@ -234,20 +234,3 @@ def test_a_run_that_is_not_known_here_is_begun_with_a_word_about_it(chiplog_dir,
     chiplog.init(resume="nope", mode="offline", label="rank1", primary=False, capture_console=False).finish()
     chiplog.init(resume="nope", mode="disabled").finish()
     assert "'nope'" not in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("given", "run_id", "word"),
-    [
-        ({"resume": "latest"}, "latest", "resume='latest' is taken as the ID of a run; give the ID of the run"),
-        ({"resume": "x", "run_id": "y"}, "y", "resume='x' and run_id='y' name two runs; the second is used"),
-        ({"resume": "y", "run_id": "y"}, "y", ""),
-        ({"resume": False}, None, ""),
-    ],
-)
-def test_what_resume_cannot_be_is_said(chiplog_dir, caplog, given, run_id, word) -> None:
-    chiplog.init(run_id="y", mode="offline", capture_console=False).finish()
-    run = chiplog.init(**given, mode="offline", capture_console=False)
-    run.finish()
-    assert run.id == run_id or (run_id is None and run.id.count("-") == 2)
-    assert (word in caplog.text) if word else caplog.text == ""
