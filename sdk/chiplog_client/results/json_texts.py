@@ -1,6 +1,7 @@
-"""Decode the columns of views that hold JSON."""
+"""Decode the columns of views that hold JSON, and keep numbers that JSON lacks."""
 
 import json
+import math
 from typing import Any
 
 
@@ -14,3 +15,8 @@ def decoded(value: Any) -> Any:
         return json.loads(value)
     except ValueError:
         return value
+
+
+def json_number(value: Any) -> Any:
+    """Return a number that JSON lacks as the text "nan", "inf" or "-inf"; any other value unchanged."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

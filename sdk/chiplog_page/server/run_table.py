@@ -1,12 +1,12 @@
 """The table of runs, kept between requests: a page that has it gets only the runs that have changed since."""
 
 import asyncio
-import math
 import secrets
 from collections import OrderedDict
 from typing import Any
 
 from chiplog_client.reads.runs.runs_query import MAPS, RunsRequest, read_runs
+from chiplog_client.results.json_texts import json_number
 from chiplog_page.server.source import Source
 
 RUNS_MAX = 20_000  # the newest
@@ -65,12 +65,7 @@ class RunTable:
     async def _read_rows(self) -> dict[str, list[Any]]:
         request = RunsRequest(self._columns, limit=RUNS_MAX)
         runs = await self._source.call(lambda client: read_runs(client, request))
-        return {run["run_id"]: [_shown(run[name]) for name in self._columns] for run in runs}
-
-
-def _shown(value: Any) -> Any:
-    """Return a number that JSON lacks as a text."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        return {run["run_id"]: [json_number(run[name]) for name in self._columns] for run in runs}
 
 
 class RunTables:

@@ -17,6 +17,7 @@ from typing import Any
 from chiplog_client.client import Client
 from chiplog_client.reads.curves.step_metrics import STEP_METRICS
 from chiplog_client.reads.parameters import CHOSEN_LABELS, STEP_MAX, STEP_MIN
+from chiplog_client.results.json_texts import json_number
 from chiplog_schemas.sql import LEVELS
 
 POINTS_MAX = 2_000  # as many as a wide chart has pixels
@@ -373,13 +374,13 @@ def _set_ends(curve: dict[str, Any], ends: list[dict[str, Any]], attempts: dict[
     if curve["kind"] == "band":
         place = {name: curve[name][-1] for name in ("step", "min", "median", "max")}
         last = next(iter(ends), place)
-        curve["last"] = {"step": last["step"], **{name: _plain(last[name]) for name in ("min", "median", "max")}}
+        curve["last"] = {"step": last["step"], **{name: json_number(last[name]) for name in ("min", "median", "max")}}
         return
     values = {(row["label"], row["attempt"]): row for row in ends}
     for line in curve["lines"]:
         row = values.get((line["label"], attempts[line["label"]]))
         if row is not None:
-            line["last"] = {"step": row["step"], "value": _plain(row["value"])}
+            line["last"] = {"step": row["step"], "value": json_number(row["value"])}
 
 
 def _set_times(curve: dict[str, Any], width_us: int) -> None:
@@ -392,11 +393,6 @@ def _set_times(curve: dict[str, Any], width_us: int) -> None:
     curve["step"] = [step] * len(curve["step"])
     for end in [curve] if curve["kind"] == "band" else curve["lines"]:
         end["last"]["step"] = step
-
-
-def _plain(value: float | None) -> float | str | None:
-    """Return a number that JSON has, or a text."""
-    return value if value is None or math.isfinite(value) else str(value)
 
 
 def span_of(row: dict[str, Any]) -> dict[str, Any]:
@@ -480,7 +476,8 @@ def lines_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
         n_infinite += sum(map(_is_infinite, lows, highs))
         line: dict[str, Any] = {"label": row["label"], "rank": row["rank"], "gaps": [place for place, _ in gaps]}
         line["gap_texts"] = ["nan" if mean is None else str(mean) for _, mean in gaps]
-        line["last"] = {"step": row["last_step"], "value": _plain(math.nan if row["last"] is None else row["last"])}
+        last = math.nan if row["last"] is None else row["last"]
+        line["last"] = {"step": row["last_step"], "value": json_number(last)}
         line["mean"] = _spread(row["mean"], at, len(steps))
         is_flat = lows == row["mean"] == highs
         line["min"], line["max"] = (None, None) if is_flat else (_spread(of, at, len(steps)) for of in (lows, highs))

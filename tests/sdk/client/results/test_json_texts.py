@@ -2,7 +2,7 @@
 
 import pytest
 
-from chiplog_client.results.json_texts import decoded
+from chiplog_client.results.json_texts import decoded, json_number
 
 
 @pytest.mark.parametrize(
@@ -11,3 +11,10 @@ from chiplog_client.results.json_texts import decoded
 )
 def test_only_a_text_of_json_is_decoded(value, found):
     assert decoded(value) == found
+
+
+@pytest.mark.parametrize(
+    ("value", "found"), [(1.5, 1.5), (float("nan"), "nan"), (float("-inf"), "-inf"), ("nan", "nan"), (None, None)]
+)
+def test_a_number_that_json_lacks_is_a_text(value, found):
+    assert json_number(value) == found
