@@ -12,6 +12,7 @@ from tests.support.compared_runs import fill_compared_runs
 from tests.support.curved_runs import fill_curved_runs
 from tests.support.kept_log import finished, kept_log
 from tests.support.page_site import Site
+from tests.support.plotted_runs import fill_plotted_runs
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,20 @@ def test_what_differs_is_beside_each_other(two: Site, page: Page) -> None:
     expect(config.get_by_role("link", name="<b>second</b>")).to_have_attribute("href", "#/run/run-2")
     overlay = page.get_by_role("link", name="Overlay their curves")
     expect(overlay).to_have_attribute("href", "#/run/run-1/curves?with=run-2")
+
+
+def test_whole_runs_have_final_and_best_values_and_means_of_machines(site_of: Callable[..., Site], page: Page) -> None:
+    site_of(fill_plotted_runs).visit(page, "#/compare?run=gpt-a&run=gpt-b&run=gpt-64")
+    final = page.get_by_role("region", name="Final values of metrics")
+    expect(final.get_by_role("row", name="loss 0.0025 0.01 +300 % 0.0325 ×13")).to_be_visible()
+    expect(final.get_by_role("row", name="nan nan – –")).to_be_visible()
+    best = page.get_by_role("region", name="Best values of metrics")
+    expect(best.get_by_role("row", name="acc highest 0.999 0.499 -50 % 0.999")).to_be_visible()
+    machines = page.get_by_role("region", name="Machines")
+    expect(machines.get_by_role("row", name="GPU utilization 50 % 90 % +80 % –")).to_be_visible()
+    expect(machines.get_by_role("row", name="GPU memory used 20 GiB 20 GiB –")).to_be_visible()
+    same = page.get_by_role("region", name="Metrics at the same step")
+    expect(same.get_by_text("acc")).to_have_count(0)  # the mean of 64 labels is rounded another way
 
 
 @pytest.mark.full

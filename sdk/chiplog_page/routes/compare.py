@@ -1,15 +1,18 @@
 """Runs beside each other: config, summary, metrics at the same step, time per phase."""
 
 import asyncio
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from chiplog_client.client import Client
 from chiplog_client.reads.comparison.same_step import read_same_step
 from chiplog_client.reads.comparison.side_by_side import read_described, read_phases, read_settings, read_whole
 from chiplog_client.reads.parameters import STEP_MAX
+from chiplog_client.results.json_texts import json_number
 from chiplog_page.server.json_response import JsonResponse, read_json
 from chiplog_page.server.parameters import integer, repeated
 
@@ -45,7 +48,14 @@ async def compare_metrics(request: Request) -> Response:
     """
     query = request.query_params
     runs, step = repeated(query, "run", RUNS_MAX, least=RUNS_MIN), integer(query, "step", STEP_MAX)
-    return await read_json(request, lambda client: read_same_step(client, runs, step))
+
+    def read(client: Client) -> list[dict[str, Any]]:
+        return [
+            {**row, "values": [json_number(value) for value in row["values"]]}
+            for row in read_same_step(client, runs, step)
+        ]
+
+    return await read_json(request, read)
 
 
 async def compare_whole(request: Request) -> Response:

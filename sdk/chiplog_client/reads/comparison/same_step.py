@@ -1,11 +1,13 @@
 """Metrics of several runs at the same step: of each metric the last step that all runs have which logged it."""
 
+import math
 from typing import Any
 
 from chiplog_client.client import Client
 from chiplog_client.reads.parameters import STEP_MAX, STEP_MIN
 
 KEYS_MAX = 2_000
+ROUNDING = 1e-12  # means of equal values over different numbers of labels differ by less
 STEPS_BACK_MAX = 20_000  # how far back a common step is searched for
 _KEYS = """
 SELECT key, count(DISTINCT run_id) AS n_runs, min(last_step) AS last_step FROM (
@@ -75,10 +77,18 @@ def read_same_step(
             row |= {"step": common.get(row["key"]), "values": [None] * len(runs)}
         _fill(client, runs, [row for row in apart if row["step"] is not None])
     return [
-        {name: row[name] for name in ("key", "step", "values")}
-        | {"is_same": None not in row["values"] and len({repr(value) for value in row["values"]}) == 1}  # NaN as well
-        for row in rows
+        {name: row[name] for name in ("key", "step", "values")} | {"is_same": _are_same(row["values"])} for row in rows
     ]
+
+
+def _are_same(values: list[float | None]) -> bool:
+    first = values[0]
+    return first is not None and all(value is not None and is_same_number(value, first) for value in values)
+
+
+def is_same_number(one: float, other: float) -> bool:
+    """Return True if two numbers are the same, except for the rounding of their sums. NaN is the same as NaN."""
+    return math.isclose(one, other, rel_tol=ROUNDING) or (math.isnan(one) and math.isnan(other))
 
 
 def _fill(client: Client, runs: list[str], rows: list[_Row]) -> None:

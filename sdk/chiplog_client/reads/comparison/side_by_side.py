@@ -7,8 +7,9 @@ from chiplog_client.client import Client
 from chiplog_client.reads.comparison.key_values import read_key_values
 from chiplog_client.reads.comparison.machine_means import read_machine_means
 from chiplog_client.reads.comparison.phase_means import read_phase_means
+from chiplog_client.reads.comparison.same_step import is_same_number
 from chiplog_client.reads.system.sample_names import sample_name
-from chiplog_client.results.json_texts import decoded
+from chiplog_client.results.json_texts import decoded, json_number
 
 KEYS_MAX = 2_000  # of each kind
 _OF_RUNS = "WHERE list_contains($runs::VARCHAR[], run_id)"
@@ -35,7 +36,8 @@ def read_settings(client: Client, runs: Sequence[str]) -> dict[str, list[Entry]]
     found = {}
     for name, query in (("config", _CONFIG), ("summary", _SUMMARY)):
         rows = client.sql(query, {"runs": list(runs)}).rows()
-        found[name] = beside([{**row, "value": decoded(row["value"])} for row in rows], runs, "value")
+        rows = [{**row, "value": decoded(row["value"])} for row in rows]
+        found[name] = beside(rows, runs, "value", is_exact=True)
     return found
 
 
@@ -79,22 +81,30 @@ def _named(entry: Entry) -> Entry:
     return {**entry, "key": name.title, "quantity": name.quantity}
 
 
-def beside(rows: list[dict[str, Any]], runs: Sequence[str], name: str) -> list[Entry]:
-    """Return one entry per key, with the values of all runs; None for a run without it."""
+def beside(rows: list[dict[str, Any]], runs: Sequence[str], name: str, *, is_exact: bool = False) -> list[Entry]:
+    """Return one entry per key, with the values of all runs: None for a run without it, a text for NaN and infinity.
+
+    Args:
+        rows: With `run_id` and `key`.
+        runs: IDs of runs.
+        name: The column with the values.
+        is_exact: Numbers that differ by less than the rounding of a mean differ.
+    """
     values: dict[str, dict[str, Any]] = {}
     for row in rows:
         values.setdefault(row["key"], {})[row["run_id"]] = row[name]
     return [
         {
             "key": key,
-            "values": [of_runs.get(run) for run in runs],
-            "is_same": len(of_runs) == len(runs) and all(_is_same(of_runs[run], of_runs[runs[0]]) for run in runs),
+            "values": [json_number(of_runs.get(run)) for run in runs],
+            "is_same": len(of_runs) == len(runs)
+            and all(_is_same(of_runs[run], of_runs[runs[0]], is_exact) for run in runs),
         }
         for key, of_runs in list(values.items())[:KEYS_MAX]
     ]
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Return True if two values are the same: NaN is, and in Python True is 1."""
-    is_equal = one == other or (one != one and other != other)
-    return is_equal and isinstance(one, bool) == isinstance(other, bool)
+def _is_same(one: Any, other: Any, is_exact: bool) -> bool:
+    if not is_exact and isinstance(one, float) and isinstance(other, float):
+        return is_same_number(one, other)
+    return one == other and isinstance(one, bool) == isinstance(other, bool)  # in Python True is 1

@@ -1,15 +1,18 @@
-// Runs beside each other: what differs in their config, their summary, their metrics at the same step, and their phases.
+// Runs beside each other: what differs in their config, summary, phases and machines, and in their metrics: at the same
+// step, at the end, and at their best.
 
 import { seriesName } from "../charts/colours.js";
 import { h, show } from "../dom.js";
 import { checkbox, emptySection, quiet } from "../elements.js";
 import { addressOf, wholeOf } from "../net/address.js";
 import { wordFilter } from "../text/filter.js";
+import { sampleText } from "../text/sample_units.js";
 import { agoText, countText, durationText, numberText, secondsOf, secondsText, timeText, valueText, wholeText } from "../text/texts.js";
 import { PageView } from "./view.js";
 
 const RUNS_MAX = 10;
 const REFRESH_MS = 2_000;
+const WHOLE_MS = 60_000; // between two answers that read all samples of the runs
 
 export default class ComparePage extends PageView {
   runs = [...new Set(this.query.getAll("run"))];
@@ -49,6 +52,7 @@ export default class ComparePage extends PageView {
       this.body,
     );
     this.draw();
+    this.loadWhole();
     // Runs that are over change only when a person edits them: not worth a request for each change of others.
     const lives = this.found.runs.some((run) => run.state === "running");
     if (lives) this.follow(() => this.refresh(), { pauseMs: REFRESH_MS, isQuiet: true });
@@ -61,7 +65,19 @@ export default class ComparePage extends PageView {
     return { ...answer, metrics };
   }
 
+  /** Ask for values of whole runs, whose samples may be many: the rest of the page does not wait for them. */
+  async loadWhole() {
+    this.wholeMs = performance.now();
+    try {
+      this.whole = await this.ask("compare/whole", { run: this.runs });
+      this.draw();
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
   async refresh() {
+    if (performance.now() > this.wholeMs + WHOLE_MS) this.loadWhole();
     const isNewest = this.begin("runs");
     try {
       const answer = await this.load();
@@ -76,10 +92,11 @@ export default class ComparePage extends PageView {
   }
 
   draw() {
-    const { body, found } = this;
+    const { body, found, whole } = this;
     const boxes = () => body.querySelectorAll(".wide");
     const places = new Map([...boxes()].map((box) => [box.ariaLabel, box.scrollLeft]));
     const held = body.contains(document.activeElement) ? document.activeElement.ariaLabel : null;
+    const values = { text: (value) => numberText(value), withChange: true, nothing: "No metric differs.", none: "These runs have no metrics." };
     const phases = {
       text: (seconds) => secondsText(seconds, 3),
       withChange: true,
@@ -96,14 +113,15 @@ export default class ComparePage extends PageView {
         none: "These runs have no config.",
       }),
       this.section("Metrics at the same step, mean of the labels", found.metrics, {
-        text: numberText,
-        withChange: true,
-        nothing: "No metric differs.",
+        ...values,
         none: "No metric was logged by two of these runs.",
       }),
+      whole && [
+        this.section("Final values of metrics, mean of the labels", whole.final, values),
+        this.section("Best values of metrics: lowest, or highest as defined", whole.best, values),
+      ],
       this.section("Summary: last values, or as defined", found.summary, {
-        text: numberText,
-        withChange: true,
+        ...values,
         nothing: "No value of the summary differs.",
         none: "These runs have no summary.",
       }),
@@ -115,6 +133,13 @@ export default class ComparePage extends PageView {
       }),
       this.section("Seconds per step and phase, median label", found.phase_medians, phases),
       this.section("Seconds per step and phase, mean label", found.phases, phases),
+      whole &&
+        this.section("Machines, mean of the whole run", whole.machines, {
+          text: (value, entry) => sampleText(entry, value),
+          withChange: true,
+          nothing: "No mean differs.",
+          none: "These runs have no samples of machines.",
+        }),
     );
     for (const box of boxes()) {
       box.scrollLeft = places.get(box.ariaLabel) ?? 0;
@@ -179,17 +204,17 @@ export default class ComparePage extends PageView {
             h(
               "tbody",
               {},
-              shown.map(({ key, values, step: at }) =>
+              shown.map((entry) =>
                 h(
                   "tr",
                   {},
-                  h("th", { scope: "row" }, key, stepNote(at)),
-                  values.map((value, at) =>
+                  h("th", { scope: "row" }, entry.key, noteOf(entry)),
+                  entry.values.map((value, at) =>
                     h(
                       "td",
                       { class: typeof value === "number" ? "number" : "text" },
-                      value === null ? h("span", { class: "quiet" }, "–") : text(value),
-                      withChange && at > 0 && changeOf(values[0], value),
+                      value === null ? h("span", { class: "quiet" }, "–") : text(value, entry),
+                      withChange && at > 0 && changeOf(entry.values[0], value),
                       withBars && typeof value === "number" && bar(value / most, at),
                     ),
                   ),
@@ -208,10 +233,10 @@ function restCell() {
   return h("td", { class: "rest" });
 }
 
-/** Return the step of a metric; nothing for other values. */
-function stepNote(step) {
-  if (step === undefined) return null;
-  return h("span", { class: "quiet small" }, step === null ? " no common step" : ` step ${wholeText(step)}`);
+/** Return the step of a metric, or that its highest value is the best; nothing for other values. */
+function noteOf({ step, is_highest: isHighest }) {
+  const text = isHighest ? "highest" : step === null ? "no common step" : step === undefined ? "" : `step ${wholeText(step)}`;
+  return text && [" ", h("span", { class: "quiet small" }, text)];
 }
 
 function changeOf(first, value) {
@@ -220,7 +245,8 @@ function changeOf(first, value) {
   if (Math.abs(percent) < 0.05) return null; // it would be 0.0 %
   const digits = Math.abs(percent) < 10 ? 1 : 0;
   const text = Math.abs(percent) > 999 ? `×${Number((value / first).toPrecision(3))}` : `${percent.toFixed(digits)} %`;
-  return h("span", { class: "quiet small", title: "compared with the first run" }, ` ${percent > 0 && !text.startsWith("×") ? "+" : ""}${text}`);
+  const sign = percent > 0 && !text.startsWith("×") ? "+" : "";
+  return [" ", h("span", { class: "quiet small", title: "compared with the first run" }, sign, text)];
 }
 
 function bar(share, at) {

@@ -1,11 +1,13 @@
 """Metrics of several runs at the same step: the last common one, or the last one until a step."""
 
+import math
 from pathlib import Path
 
 import duckdb
+import pytest
 
 from chiplog_client.client import connect
-from chiplog_client.reads.comparison.same_step import STEPS_BACK_MAX, read_same_step
+from chiplog_client.reads.comparison.same_step import STEPS_BACK_MAX, is_same_number, read_same_step
 from tests.support.compared_runs import fill_compared_runs
 from tests.support.hand_written import hand_written
 from tests.support.run_builder import RunBuilder
@@ -44,3 +46,11 @@ def test_each_metric_has_the_last_step_that_all_its_runs_have(tmp_path: Path) ->
         at_zero = {row["key"]: row for row in read_same_step(client, ["run-1", "run-2"], 0)}
         assert at_zero["equal"]["is_same"] and "apart" not in at_zero, "run-2 begins later"
         assert read_same_step(client, ["run-1", "gone"], 5) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [(0.1 + 0.2, 0.3, True), (math.nan, math.nan, True), (math.inf, math.inf, True), (0.3, 0.3000001, False)],
+)
+def test_rounding_of_means_and_nan_make_no_difference(one: float, other: float, is_same: bool) -> None:
+    assert is_same_number(one, other) == is_same

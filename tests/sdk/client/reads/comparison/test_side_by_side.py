@@ -29,12 +29,23 @@ def test_the_whole_of_each_run_has_final_and_best_values_and_means_of_machines(c
     best = {entry["key"]: entry for entry in found["best"]}
     assert (best["acc"]["values"], best["acc"]["is_highest"]) == ([0.999, 0.499], True)
     assert (best["grad_norm"]["values"][0], best["grad_norm"]["is_highest"]) == (1.0, False)
+    final = {entry["key"]: entry["values"] for entry in read_whole(client, ["gpt-a", "gpt-64"])["final"]}
+    assert final["nan"] == ["nan", None], "a value that JSON lacks is a text"
     machines = {entry["key"]: entry for entry in found["machines"]}
     assert machines["GPU utilization"]["values"] == pytest.approx([0.5, 0.9])
     assert machines["GPU utilization"]["quantity"] == "share"
 
 
-def test_nan_is_the_same_as_nan_and_true_is_not_1() -> None:
-    rows = [{"run_id": run, "key": key, "of": value} for key in "ab" for run, value in (("1", 1), ("2", True))]
-    rows[0]["of"] = rows[1]["of"] = math.nan
-    assert [entry["is_same"] for entry in beside(rows, ["1", "2"], "of")] == [True, False]
+def test_rounding_and_nan_make_no_difference_and_true_is_not_1() -> None:
+    values = {"nan": (math.nan, math.nan), "sum": (0.1 + 0.2, 0.3), "bool": (1, True), "lr": (0.1, 0.2)}
+    rows = [
+        {"run_id": run, "key": key, "of": value}
+        for key, pair in values.items()
+        for run, value in zip("ab", pair, strict=True)
+    ]
+
+    def same(*, is_exact: bool) -> list[str]:
+        return [entry["key"] for entry in beside(rows, ["a", "b"], "of", is_exact=is_exact) if entry["is_same"]]
+
+    assert same(is_exact=False) == ["nan", "sum"]
+    assert same(is_exact=True) == []
