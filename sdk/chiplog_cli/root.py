@@ -42,7 +42,7 @@ COMMANDS = (
         "compare",
         "commands.look.compare:compare",
         LOOK,
-        "Compare two runs: config, metrics, phases, machines.",
+        "Compare runs: config, metrics, phases, machines.",
     ),
     CommandSpec("ranks", "commands.look.ranks:ranks", LOOK, "Show which rank was slow, as a map or step by step."),
     CommandSpec("failures", "commands.look.failures:failures", LOOK, "Show who failed first, and what followed."),

@@ -98,7 +98,7 @@ def _option_text(command: click.Command, option: str) -> str:
 def _missing_text(command: click.Command, parameter: click.Parameter) -> str:
     if command.name in ("rm", "edit") and parameter.name in ("run", "runs"):
         return "; chiplog runs lists the IDs"
-    if parameter.name in ("run", "a", "b"):
+    if parameter.name in ("run", "runs"):
         return "; name a run, or `latest` for the newest"
     if parameter.name == "keys":
         return "; name a metric: chiplog show RUN lists them"

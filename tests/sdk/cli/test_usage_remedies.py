@@ -37,7 +37,7 @@ from tests.support.safeguard import proves
         ("show latest --csv", "--format csv"),
         ("show a b", "; write chiplog show [RUN]"),
         ("show latest --format csv", "'table', 'json', 'md'"),
-        ("compare a b c", "; write chiplog compare A B"),
+        ("compare", "name a run, or `latest` for the newest"),
         ("compare a b --host x", "--url tcp://HOST:PORT"),
         ("runs -n 5", "--limit 20 lists 20 runs"),
         ("runs --last 5", "--limit 20 lists 20 runs"),

@@ -1,4 +1,4 @@
-"""`chiplog compare`: two runs beside each other."""
+"""`chiplog compare`: two runs beside each other with what changed, or up to ten runs with a column each."""
 
 import json
 import math
@@ -15,28 +15,39 @@ from chiplog_cli.output import FORMATS, Output, output_options
 from chiplog_cli.tables.fitted_table import Column, Sheet
 from chiplog_cli.tables.format_values import Zone, common_timezone, duration_text, number_text, seconds_text
 from chiplog_cli.tables.plain_table import NAME_WIDTH_MAX
+from chiplog_cli.tables.side_by_side import (
+    VALUE_COLUMNS,
+    VALUE_TYPES,
+    Section,
+    run_letters,
+    section_sheet,
+    value_rows,
+)
 from chiplog_cli.tables.tables import plain_cell
 from chiplog_cli.tables.writers import Rows, write_object, write_result
 from chiplog_client.client import Client
 from chiplog_client.reads.comparison.differences import PAIR_COLUMNS, PAIR_TYPES, compare_runs, pairs_of
+from chiplog_client.reads.comparison.same_step import read_same_step
+from chiplog_client.reads.comparison.side_by_side import read_described, read_phases, read_settings, read_whole
 
+RUNS_MIN, RUNS_MAX = 2, 10  # as on the page
 SHOWN = 20  # rows of each table without --all
 ONLY_SHOWN = 5  # keys that one run lacks
 _RATIO_MIN = 10.0  # a larger change is shown as a factor
+_OF_METRICS = ("metrics", "final", "best")
+_QUANTITIES = {"watts": "W", "cores": "cores"}
 _UNITS = {"utilization": "%", "usage": "GiB", "power": "W"}
 
 
 @click.command()
-@click.argument("a", shell_complete=complete_runs)
-@click.argument("b", shell_complete=complete_runs)
+@click.argument("runs", metavar="A B [C]...", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option("--key", "keys", multiple=True, metavar="KEY", help="Only this metric; may be repeated.")
 @output_options(*FORMATS)
 @click.option("--all", "everything", is_flag=True, help=f"More than {SHOWN} rows of each table.")
 @local_option
 @source_options
 def compare(
-    a: str,
-    b: str,
+    runs: tuple[str, ...],
     keys: tuple[str, ...],
     output: Output,
     everything: bool,
@@ -44,29 +55,56 @@ def compare(
     dir_: str | None,
     url: str | None,
 ) -> None:
-    """Compare two runs: config, metrics at the same step, seconds per phase, means of GPUs and processes.
+    """Compare 2 to 10 runs: config, metrics at the same step, seconds per phase, means of GPUs and processes.
 
-    A and B are IDs, beginnings, names, or `latest`. `step` is the last step that both runs have of a metric; A and
+    Each is an ID, the beginning of one, a name, or `latest`. More than two runs have a column each, and no changes.
+
+    Of two runs, `step` is the last step that both runs have of a metric; A and
     B beside it are the means of their labels there. `best` is the lowest value of any label, or the highest, marked
     `max`, if define_metric(summary="max") says so. `final` is the mean of the last values of the labels. `change` is
     that of B from A, in percent or as a factor. Phases are seconds per step of a label.
 
     json is one object with everything. csv, jsonl, parquet and arrow have one row for each pair of values: kind (run,
-    config, metric, phase, machine), key, figure, step, a, b, and change, which is b - a.
+    config, metric, phase, machine), key, figure, step, a, b, and change, which is b - a; of more than two runs one row
+    for each value: kind, key, step, run_id, value.
     """
+    if not RUNS_MIN <= len(runs) <= RUNS_MAX:
+        given = f"{len(runs)} run{'s' * (len(runs) != 1)} given"
+        remedy = (
+            "name a run, or `latest` for the newest, for each of A and B" if len(runs) < RUNS_MIN else "leave some out"
+        )
+        raise click.UsageError(f"{given}, {RUNS_MIN} to {RUNS_MAX} can be compared; {remedy}")
+
     zone = common_timezone(is_local)
     with open_client(dir_, url) as client:
-        ids = resolve_run(client, a), resolve_run(client, b)
-        if ids[0] == ids[1]:
-            raise click.UsageError(f"{a!r} and {b!r} are the same run {ids[0]!r}; give two runs")
-        found = compare_runs(client, *ids, keys)
+        ids = _resolved(client, runs)
+        if len(ids) > RUNS_MIN:
+            found = read_columns(client, ids, keys)
+        else:
+            found = compare_runs(client, ids[0], ids[1], keys)
         for key in keys:
             _require_key(client, ids, key, found)
+    shown = None if everything else SHOWN
     if output.form == "json":
         write_object(found, output.path, zone)
+    elif len(ids) > RUNS_MIN:
+        values = Rows(VALUE_COLUMNS, value_rows(sections(found), ids), VALUE_TYPES)
+        write_result(values, output, zone, sheets=lambda: page_of_columns(found, shown, zone))
     else:
         rows = Rows(PAIR_COLUMNS, pairs_of(found), PAIR_TYPES)
-        write_result(rows, output, zone, sheets=lambda: page(found, None if everything else SHOWN, zone))
+        write_result(rows, output, zone, sheets=lambda: page(found, shown, zone))
+
+
+def _resolved(client: Client, runs: Sequence[str]) -> list[str]:
+    """Return the IDs of different runs. Raises UsageError."""
+    names: dict[str, str] = {}
+    for name in runs:
+        run_id = resolve_run(client, name)
+        if run_id in names:
+            message = f"{names[run_id]!r} and {name!r} are the same run {run_id!r}"
+            raise click.UsageError(f"{message}; give {'two' if len(runs) == RUNS_MIN else 'different'} runs")
+        names[run_id] = name
+    return list(names)
 
 
 def _require_key(client: Client, runs: Sequence[str], key: str, found: dict[str, Any]) -> None:
@@ -83,6 +121,76 @@ def page(found: dict[str, Any], shown: int | None, zone: Zone) -> list[Any]:
         if table is not None:
             lines += ["", table] if lines else [table]
     return lines
+
+
+def read_columns(client: Client, run_ids: list[str], keys: Sequence[str]) -> dict[str, Any]:
+    """Return what the page shows of several runs. keys: only these metrics."""
+    found: dict[str, Any] = {"runs": read_described(client, run_ids)}
+    found |= read_settings(client, run_ids) | read_phases(client, run_ids) | read_whole(client, run_ids)
+    found["metrics"] = read_same_step(client, run_ids)
+    if keys:
+        found |= {name: [entry for entry in found[name] if entry["key"] in keys] for name in _OF_METRICS}
+    return found
+
+
+def sections(found: dict[str, Any]) -> list[Section]:
+    """Return what `read_columns` found, in the order of the page."""
+    metrics = {entry["key"] for entry in found["final"]}
+    summary = [entry for entry in found["summary"] if entry["key"] not in metrics]  # the others are final values
+    return [
+        Section("config", "Config", "key", found["config"], _config_text, is_number=False, hides_same=True),
+        Section("metric", "Metrics at the last common step", "key", found["metrics"], _number_text),
+        Section("final", "Final values, mean of the labels", "key", found["final"], _number_text),
+        Section("best", "Lowest value of any label, or the highest, marked max", "key", found["best"], _best_text),
+        Section("summary", "Summary beside metrics", "key", summary, _config_text, is_number=False, hides_same=True),
+        Section("phase", "Time per phase of a step", "phase", found["phases"], lambda _, seconds: _seconds(seconds)),
+        Section("machine", "Machines", "mean of", found["machines"], _machine_text),
+    ]
+
+
+def page_of_columns(found: dict[str, Any], shown: int | None, zone: Zone) -> list[Any]:
+    """Return the tables of several runs, with empty lines between them."""
+    runs = found["runs"]
+    columns = [Column("", is_whole=True), Column("run", is_name=True), Column("name", drop=4)]
+    columns += [Column("state", is_whole=True), Column("started", is_whole=True, drop=1)]
+    sheet = Sheet([*columns, Column("took", is_number=True, drop=2), Column("labels", is_number=True, drop=3)])
+    now = datetime.now(UTC).replace(tzinfo=None)
+    for letter, run in zip(run_letters(len(runs)), runs, strict=True):
+        began, took = run["created_at"], duration_s(run["created_at"], run["ended_at"], run["state"], now)
+        sheet.add(
+            plain_cell(letter, "bold"),
+            plain_cell(run["run_id"]),
+            plain_cell(run["name"]),
+            state_text(run["state"]),
+            f"{zone.text(began, 'seconds')} {zone.name([began])}" if began else "",
+            "" if took is None else duration_text(took),
+            str(run["n_labels"]),
+        )
+    lines: list[Any] = [sheet]
+    for section in sections(found):
+        if (table := section_sheet(section, len(runs), shown)) is not None:
+            lines += ["", table]
+    return lines
+
+
+def _config_text(_: dict[str, Any], value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _number_text(_: dict[str, Any], value: Any) -> str:
+    return _number(value) if isinstance(value, int | float) else str(value)
+
+
+def _best_text(entry: dict[str, Any], value: Any) -> str:
+    return _number_text(entry, value) + (" max" if entry["is_highest"] else "")
+
+
+def _machine_text(entry: dict[str, Any], value: float) -> str:
+    if entry["quantity"] == "share":
+        return f"{value:.0%}"
+    if entry["quantity"] == "bytes":
+        return f"{value / (1 << 30):.2f} GiB"
+    return f"{value:.4g} {_QUANTITIES.get(entry['quantity'], '')}".rstrip()
 
 
 def _runs(found: dict[str, Any], zone: Zone) -> Sheet:

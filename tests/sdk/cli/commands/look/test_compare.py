@@ -1,4 +1,4 @@
-"""`chiplog compare`: two runs beside each other at any width, and as json."""
+"""`chiplog compare`: two runs, or several, beside each other at any width, and as json."""
 
 import json
 from pathlib import Path
@@ -51,6 +51,41 @@ def test_a_page_fits_a_terminal(root, width):
         lines = [line.rstrip("\r") for line in COLOURS.sub("", terminal.raw).splitlines()]
     assert max(map(len, lines)) <= width
     assert any(line.startswith("loss") and "+100.0%" in line for line in lines)
+
+
+def test_more_than_two_runs_have_a_column_each(chiplog, root):
+    code, text, errors = chiplog("compare", "gpt-b", "gpt-a", "gpt-64", root=root)
+    assert (code, errors) == (0, "")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    for line in (
+        "A gpt-b finished 2026-01-02 03:00:00 UTC 33m20s 4",
+        "Config: 3 of 3 differ",
+        "lr 0.001 0.0003 (none)",
+        "warmup 100 (none) (none)",
+        "loss 499 0.01 0.005 0.065",
+        "acc 0.499 max 0.999 max 0.999 max",
+        "forward 500ms 500ms (none)",
+        "data 200ms 100ms (none)",
+        "GPU utilization 90% 50% (none)",
+        "GPU memory used 20.00 GiB 20.00 GiB (none)",
+    ):
+        assert line in lines, text
+    assert "only_b" in text and "nan" in text
+
+
+def test_programs_get_all_of_several_runs_or_a_row_for_each_value(chiplog, root):
+    runs = ("gpt-a", "gpt-b", "gpt-64")
+    found = json.loads(chiplog("compare", *runs, "--key", "loss", "--format", "json", root=root)[1])
+    assert [run["run_id"] for run in found["runs"]] == list(runs)
+    assert [(entry["key"], entry["step"]) for entry in found["metrics"]] == [("loss", 499)]
+    assert {entry["key"] for entry in found["final"] + found["best"]} == {"loss"}
+    lines = chiplog("compare", *runs, "--format", "csv", root=root)[1].splitlines()
+    assert lines[0] == "kind,key,step,run_id,value"
+    assert "config,warmup,,gpt-b,100" in lines
+    assert [line.rpartition(",")[0] for line in lines if line.startswith("metric,loss")] == [
+        f"metric,loss,499,{run}" for run in runs
+    ]
+    assert [line for line in lines if line.startswith("final,only_b")] == ["final,only_b,,gpt-b,7.0"]
 
 
 def test_a_long_name_pads_no_other_row(chiplog, tmp_path: Path) -> None:
@@ -145,7 +180,10 @@ def test_a_change_is_a_percentage_or_a_factor(a, b, text):
             (["gpt-a", "gpt-c"], "run 'gpt-c' is unknown; did you mean"),
             (["gpt-a", "gpt-a"], "'gpt-a' and 'gpt-a' are the same run 'gpt-a'; give two runs"),
             (["gpt-a", "gpt-b", "--key", "lss"], "key 'lss' of run 'gpt-a' is unknown; did you mean 'loss'?"),
-            (["gpt-a"], "B"),
+            (["gpt-a"], "1 run given, 2 to 10 can be compared; name a run"),
+            (["gpt-a"] * 11, "11 runs given, 2 to 10 can be compared; leave some out"),
+            (["gpt-a", "gpt-b", "gpt-a"], "'gpt-a' and 'gpt-a' are the same run 'gpt-a'; give different runs"),
+            (["gpt-a", "gpt-b", "gpt-64", "--key", "lss"], "key 'lss' of run 'gpt-a' is unknown; did you mean 'loss'?"),
         ],
     ),
 )
