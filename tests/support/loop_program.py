@@ -24,7 +24,7 @@ import numpy as np
 
 from chiplog.journal import appender, journal, segment
 from chiplog.native.loader import hot_path
-from chiplog.recording.log import loop_calls, recorder
+from chiplog.recording.log import device_events, loop_calls, recorder, step_phases, value_events
 from chiplog.timing import phases, steps
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.limit_settings import Limits
@@ -246,10 +246,12 @@ def journal_of(seed: int, directory: Path, n_calls: int) -> list[str]:
     for module, name, replaced in (
         (loop_calls, "time_ns", clock.time_ns),
         (recorder, "time_ns", clock.time_ns),
+        (value_events, "time_ns", clock.time_ns),
+        (device_events, "time_ns", clock.time_ns),
         (journal, "now_us", lambda: clock.now_us),
         (phases, "perf_counter", clock.seconds),
         (steps, "perf_counter", clock.seconds),
-        (recorder, "perf_counter", clock.seconds),
+        (step_phases, "perf_counter", clock.seconds),
     ):
         setattr(module, name, replaced)
     run = Probe(directory)

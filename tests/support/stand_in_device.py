@@ -82,5 +82,5 @@ def uninstall() -> None:
 def resolve(run) -> None:
     """Do now what the sender thread does at its next poll."""
     deadline = time.monotonic() + WAIT_S
-    while run._deferred.pending and time.monotonic() < deadline:
-        run._deferred.poll()
+    while run._devices.deferred.pending and time.monotonic() < deadline:
+        run._devices.deferred.poll()

@@ -35,8 +35,12 @@ class Diagnostics:
     """The diagnostics of one run in one process. `emit` appends an event: the first of each is a row in `events`."""
 
     def __init__(self, emit: Callable[..., None]) -> None:
-        self.counts: Counter[str] = Counter()
         self._emit = emit
+        self.begin_in_child()
+
+    def begin_in_child(self) -> None:
+        """Begin with no counts, as the run of a forked child does."""
+        self.counts: Counter[str] = Counter()
         self._once: dict[str, OnceLogger] = {}  # by kind
         self._reported: dict[str, int] = {}
         self._report_at: float | None = None

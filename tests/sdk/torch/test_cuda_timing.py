@@ -58,7 +58,7 @@ class Cuda:
 def cuda(run):
     cuda = Cuda()
     stand_in = SimpleNamespace(cuda=cuda, Event=partial(Event, cuda))
-    run._timing.device = CudaTiming(stand_in, run._deferred, run._append_times)
+    run._timing.device = CudaTiming(stand_in, run._devices.deferred, run._values.append_times)
     yield cuda
     cuda.happen(1.0)
 
@@ -69,7 +69,7 @@ def test_phases_on_a_device_have_its_seconds_and_their_step_once_they_are_over(r
     with run.phase("load", on_host=True):
         pass
     run.log({"x": 1.0}, step=5)
-    run._deferred.poll()
+    run._devices.deferred.poll()
     assert [(step, list(seconds)) for step, seconds in phases(offline())] == [(5, ["load"])]
     cuda.happen(250.0)
     resolve(run)

@@ -61,9 +61,9 @@ def test_a_value_on_a_device_arrives_when_its_copy_is_complete_with_the_step_and
     after = time.time_ns() // 1000
     run.log({"lr": 0.2}, step=4)
     for _ in range(5):
-        run._deferred.poll()
+        run._devices.deferred.poll()
     assert numbers(offline()) == [("lr", 3, 0.1), ("lr", 4, 0.2)], "host values are durable at once"
-    assert run._deferred.pending == 1
+    assert run._devices.deferred.pending == 1
     device.advance()
     resolve(run)
     run.finish()
@@ -162,7 +162,7 @@ def test_no_graph_is_kept_alive(run, device) -> None:
     run.log({"loss": loss})
     del loss
     assert node() is None
-    assert run._deferred.pending == 1
+    assert run._devices.deferred.pending == 1
 
 
 def test_a_full_ring_drops_counts_and_declares_and_holds_nobody_up(run, device, offline, monkeypatch, caplog) -> None:
@@ -170,7 +170,7 @@ def test_a_full_ring_drops_counts_and_declares_and_holds_nobody_up(run, device, 
     monkeypatch.setattr(DeviceRing.__init__, "__defaults__", (64, 1024))
     for step in range(20):
         run.log({"loss": torch.tensor(float(step)), "host": step}, step=step)
-    resolved_before = run._deferred.pending
+    resolved_before = run._devices.deferred.pending
     device.advance()
     resolve(run)
     run.log({"loss": torch.tensor(20.0)}, step=20)
@@ -312,7 +312,7 @@ def test_a_disabled_run_touches_no_device(chiplog_dir, device, caplog) -> None:
     for step in range(3):
         run.log({"loss": torch.tensor(1.0)}, step=step)
     run.finish()
-    assert (device.allocated, len(device.waiting), run._watches) == (0, 0, [])
+    assert (device.allocated, len(device.waiting), len(run._watches)) == (0, 0, 0)
     assert caplog.records == []
 
 
@@ -326,7 +326,7 @@ def test_log_from_many_threads_keeps_every_value(run, device, offline) -> None:
         thread.start()
     while any(thread.is_alive() for thread in threads):
         device.advance(3)
-        run._deferred.poll()
+        run._devices.deferred.poll()
     device.advance()
     resolve(run)
     run.finish()
@@ -346,7 +346,7 @@ run = chiplog.init(project="p", run_id="killed", label="rank0", capture_console=
 for step in range(10):
     run.log({"loss": torch.tensor(float(step)), "host": step}, step=step)
 device.advance(4)
-while run._deferred.pending > 6:
+while run._devices.deferred.pending > 6:
     time.sleep(0.01)
 run.log({"host": 10}, step=10)
 print(run._journal.next_seq, flush=True)

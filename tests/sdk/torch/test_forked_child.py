@@ -26,7 +26,8 @@ class Event:
 
 cuda = SimpleNamespace(current_device=lambda: 0, is_current_stream_capturing=lambda: False)
 run = chiplog.init(mode="offline", capture_console=False)
-run._timing.device = CudaTiming(SimpleNamespace(cuda=cuda, Event=Event), run._deferred, run._append_times)
+stand_in = SimpleNamespace(cuda=cuda, Event=Event)
+run._timing.device = CudaTiming(stand_in, run._devices.deferred, run._values.append_times)
 with run.phase("open"):
     with run.phase("over"):
         pass

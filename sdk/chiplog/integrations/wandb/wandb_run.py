@@ -168,7 +168,7 @@ class Run:
             is_hidden = False
         self._inner.define_metric(key, word, axis, is_hidden)
         if len(words) > 1 and self._inner._logged.keep_all():  # of which the core's definition knows none
-            self._inner._forget_key_sets()
+            self._inner._values.forget_key_sets()
         if is_overwritten:
             self._synced.pop(key, None)
         if axis and step_sync is not False:
@@ -187,7 +187,7 @@ class Run:
     @property
     def starting_step(self) -> int:
         """The first step of this process: above 0 after a resume."""
-        return self._inner._starting_step
+        return self._inner._count.starting_step
 
     @property
     def id(self) -> str:

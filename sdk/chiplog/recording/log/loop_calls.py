@@ -50,6 +50,11 @@ class PythonLoopCalls:
     _former_next_step: int  # before the last `step()`
     _former_top_step: int
     _process: int  # the number of the process whose run this is
+    _step: Callable[[Any], int]  # returns the step that a script means
+    _stay_at_last_step: Callable[[], int]
+    _append_phases: Callable[[int], None]
+    _new_phase: Callable[[str, bool], Phase]
+    _end_step: Callable[[], None]
 
     @dynamo_disable
     @hide_unknown_arguments
@@ -174,21 +179,6 @@ class PythonLoopCalls:
         raise NotImplementedError
 
     def _log_any(self, data: Mapping[str, Any], step: Any) -> None:
-        raise NotImplementedError
-
-    def _step(self, step: Any) -> int:
-        raise NotImplementedError
-
-    def _stay_at_last_step(self) -> int:
-        raise NotImplementedError
-
-    def _append_phases(self, step: int) -> None:
-        raise NotImplementedError
-
-    def _new_phase(self, key: str, on_host: bool) -> Phase:
-        raise NotImplementedError
-
-    def _end_step(self) -> None:
         raise NotImplementedError
 
 

@@ -36,13 +36,13 @@ from chiplog.recording.sharing.run_artifacts import RunArtifacts
 from chiplog.recording.sharing.run_text import RunText
 from chiplog.safety import foreign_names
 from chiplog.safety.boundary import never_raises
-from chiplog.safety.diagnostics import Diagnostic, Diagnostics
+from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.dynamo import exclude_from_dynamo
 from chiplog.safety.lenient_calls import ignore_unknown_arguments, report_unknown
 from chiplog.safety.process_number import may_start_threads, process_number
 from chiplog.safety.text import clean_utf8, is_encodable
 from chiplog.settings import RunSettings, as_strings, identity_event_fields, safe_name
-from chiplog.torch.current_device import CurrentDevice, current_device
+from chiplog.torch.current_device import CurrentDevice
 from chiplog.values.artifact_value import ArtifactValue, artifact_class
 from chiplog.values.metrics import Media, flatten
 from chiplog_schemas.clock import now_us
@@ -57,7 +57,6 @@ from chiplog_schemas.process.pool_owners import announce
 from chiplog_schemas.storage.content_files import ANY_LABEL_FOLDER
 
 _ASK_WAIT_S = FINISH_WAIT_S / 2  # part of finish()'s time: for the group's answer, if the rank has none yet
-_DEVICE_WAIT_S = FINISH_WAIT_S / 4  # part of finish()'s time: for values that are being copied from a device
 
 
 # Attributes by the names of arguments, columns and other loggers.
@@ -95,7 +94,7 @@ class Run(Recorder):
         self._exit_status = ExitStatus()
         self._notices = RunNotices(
             self._emit,
-            lambda bad: self._diagnostics.report(bad),
+            self._diagnostics.report,
             self._report_internal_error,
             lambda: self._finished,
         )
@@ -105,7 +104,6 @@ class Run(Recorder):
         self._rendezvous = RunIdRendezvous(settings.identity)
         self._is_inherited = not opens  # from another process: by fork or pickle
         self._disk_warned = False
-        self._device: CurrentDevice | None = None  # the device that torch uses
         self._warned_device: CurrentDevice | None = None
         self._info: dict[str, Any] = {}  # the sender's description of this process in HELLO
         self._attempt = AttemptLookup(settings.places)
@@ -118,15 +116,15 @@ class Run(Recorder):
             file_bytes_max=bounds.file_bytes_max,
             outbox_bytes_max=bounds.outbox_bytes_max,
             emit=lambda path, size, digest: self._emit(EventKind.FILE, path, size, digest),
-            report_fault=lambda bad: self._diagnostics.report(bad),
+            report_fault=self._diagnostics.report,
         )
         self._media = MediaStorage(
             self._saver.store_bytes,
             emit=lambda *fields: self._emit(EventKind.MEDIA, *fields),
-            report_fault=lambda bad: self._diagnostics.report(bad),
+            report_fault=self._diagnostics.report,
         )
         self._artifacts = RunArtifacts(
-            ArtifactStorage(self._saver, emit=self._emit, report_fault=lambda bad: self._diagnostics.report(bad)),
+            ArtifactStorage(self._saver, emit=self._emit, report_fault=self._diagnostics.report),
             lambda: self._settings,
             self._emit,
             self._report_internal_error,
@@ -135,19 +133,19 @@ class Run(Recorder):
         )
         self._config_publisher = ConfigPublisher(
             self._emit,
-            lambda bad: self._diagnostics.report(bad),
+            self._diagnostics.report,
             self._report_internal_error,
             is_primary=lambda: self.is_primary,
             is_silent=lambda call: settings.mode == "disabled" or self._is_finished_warn(call),
             whole=bool(settings.config),
             event_bytes_max=bounds.event_bytes_max,
         )
-        self._config = Config(self._config_publisher.publish_config, lambda bad: self._diagnostics.report(bad))
+        self._config = Config(self._config_publisher.publish_config, self._diagnostics.report)
         self._summary = Summary(
             self._config_publisher.emit_summary,
-            lambda bad: self._diagnostics.report(bad),
+            self._diagnostics.report,
             self._logged,
-            self._await_devices,
+            self._devices.wait,
         )
         exclude_from_dynamo()
         self._step_counter = StepCounterFile(settings.places.local / STEPS)
@@ -156,7 +154,7 @@ class Run(Recorder):
             lambda *fields: self._emit(EventKind.NOTICE, "environment", "info", *fields), os.environ, settings.launched
         )
         if settings.mode != "disabled" and opens:
-            self._count_from(self._step_counter.load(self._identity, settings.label_given))
+            self._count.continue_from(self._step_counter.load(self._identity, settings.label_given))
             unmet = unmet_demand(settings.places, self._identity)
             self._open()
             self._watch_demand(unmet)
@@ -365,7 +363,7 @@ class Run(Recorder):
 
     def _record_identity(self) -> None:
         """Replace the identity on the journal's head page and append it as an event."""
-        self._warned_device = self._device
+        self._warned_device = self._devices.current
         info = self._identity_map()
         if isinstance(self._journal, Journal):
             self._journal.set_identity(pack(info))
@@ -376,8 +374,7 @@ class Run(Recorder):
     def _log_any(self, data: Mapping[str, Any], step: Any) -> None:
         if self._awaiting_group:  # new keys: usually soon after init
             self._rendezvous.poll_group(self._proposed_run_id)
-        if self._device is None:
-            self._note_device()
+        self._devices.find_current()
         super()._log_any(data, step)
 
     def _log_media(self, step: int, key: str, value: Media) -> None:
@@ -389,14 +386,6 @@ class Run(Recorder):
         if self._sender is not None and not self._sender.is_running:  # no thread polls the devices
             self._tick()
         return is_recording
-
-    def _note_device(self) -> None:
-        """Record the GPU that torch uses, once it uses one. Only in the main thread: each thread has its own."""
-        if threading.current_thread() is threading.main_thread():
-            try:
-                self._device = current_device()
-            except (RuntimeError, AssertionError, AttributeError) as error:  # a lost device: any call of torch fails
-                self._diagnostics.report_internal_error("log", error)
 
     @ignore_unknown_arguments
     @never_raises("alert")
@@ -554,7 +543,7 @@ class Run(Recorder):
         """
         self._config_publisher.define(name, summary, step_metric, hidden)
         if self._logged.define(self._config_publisher.summary_kind):
-            self._forget_key_sets()
+            self._values.forget_key_sets()
 
     @ignore_unknown_arguments
     def finish(self, exit_code: int = 0) -> None:
@@ -627,13 +616,12 @@ class Run(Recorder):
         yield self._end_capture
         yield self._rendezvous.close
         yield self._steps.stop
-        for watch in self._watches:
-            yield watch.stop
-        yield self._append_last_phases
-        yield lambda: self._deferred.close(_DEVICE_WAIT_S, "values on a device: not copied when the run finished")
+        yield self._watches.stop
+        yield self._step_phases.append_last
+        yield self._devices.close
         yield self._config_publisher.publish_hashes
         if not self._is_inherited:
-            yield lambda: self._step_counter.save(self._count_to_keep, is_last=True)
+            yield lambda: self._step_counter.save(self._count.to_keep, is_last=True)
             yield lambda: self._note_whether_finished(exit_code)
             yield self._collect_environment
             yield self._environment.stop
@@ -699,12 +687,12 @@ class Run(Recorder):
     # -- the journal and its sender --
 
     def _identity_map(self) -> dict[str, Any]:
-        known = self._settings, self._identity, self._started_us, self._pid, self._device
+        known = self._settings, self._identity, self._started_us, self._pid, self._devices.current
         return identity_event_fields(*known, is_inherited=self._is_inherited)
 
     def _open(self) -> None:
         info = self._info = self._identity_map()
-        self._warned_device = self._device
+        self._warned_device = self._devices.current
         if "owner" in info:
             announce(self._settings.places.owners, info["owner"])
         self._journal, on_disk = open_journal(
@@ -727,7 +715,7 @@ class Run(Recorder):
             online=self._settings.mode != "offline",
             on_tick=self._tick,
             warn=lambda message: self._diagnostics.warn_once(("sender", message[:20]), message),
-            must_hurry=lambda: self._deferred.is_used or self._rendezvous.expects_group,
+            must_hurry=lambda: self._devices.deferred.is_used or self._rendezvous.expects_group,
         )
         if may_start_threads():  # safeguard: early-child-starts-no-thread
             self._sender.start()
@@ -737,12 +725,11 @@ class Run(Recorder):
         """Run by the sender thread at every interval."""
         if self._finished:
             return
-        if statistics := self._torch_poller.poll(time.monotonic()):
-            self._append_resolved(self._last_step, now_us(), statistics)
-        self._poll_open_step()
+        self._devices.poll()
+        self._step_phases.poll_open_step()
         self._poll_disk_and_group()
         self._config_publisher.publish_hashes(time.monotonic())
-        self._step_counter.save(self._count_to_keep)
+        self._step_counter.save(self._count.to_keep)
         self._note_unfinished()
         self._collect_environment()
         if self._console is not None:
@@ -767,7 +754,7 @@ class Run(Recorder):
             self._rendezvous.poll_group(self._proposed_run_id)
             if (agreed := self._rendezvous.take_answer()) is not None:
                 self._adopt_identity(agreed)
-        if self._device != self._warned_device:  # safeguard: device-recorded-once-known
+        if self._devices.current != self._warned_device:  # safeguard: device-recorded-once-known
             self._record_identity()
             self._info.update(self._identity_map())  # for a later HELLO; only this thread reads it
 
@@ -788,7 +775,7 @@ class Run(Recorder):
         given = {"label_given": settings.label_given, "primary_given": settings.primary_given}
         known = with_group(self._identity, agreed.rank, agreed.world_size, agreed.run_id, name, **given)
         if (known.run_id, known.label) != (self.id, self._identity.label):  # logged events keep their steps
-            self._count_from(self._step_counter.load(known, settings.label_given))
+            self._count.continue_from(self._step_counter.load(known, settings.label_given))
         self._identity = known
         self._record_identity()
         if self.is_primary and not self._finished:
@@ -846,25 +833,21 @@ class Run(Recorder):
         _capturing.clear()
         # To destroy these could change the parent's files, and CUDA ends a child that destroys its parent's events.
         # safeguard: fork-destroys-no-marks
-        never_destroy((self._journal, self._sender, self._deferred, self._devices, self._timing.forget()))
-        for watch in self._watches:
-            watch.stop()
-        self._begin_devices()
+        never_destroy((self._journal, self._sender, self._devices.begin_in_child()))
+        self._watches.begin_in_child()
+        self._step_phases.begin_in_child()
         self._sender = None
         self._awaiting_group = False  # the visible group is the parent's
-        self._device = None
         self._is_inherited = True
         self._before_finish = None
         self._finish_lock = threading.RLock()
         self._notices.begin_limits()
-        self._steps.stop()
-        self._first_step_phases.clear()
         self._logged.reset()
-        self._begin_count()  # the label is new
+        self._count.reset()  # the label is new
         self._step_counter = StepCounterFile(
             self._settings.places.local / STEPS
         )  # never loaded: no later process uses a child's label
-        self._diagnostics = Diagnostics(self._emit)
+        self._diagnostics.begin_in_child()
         self._config_publisher.reset_after_fork()
         unreceived = isinstance(self._journal, LazyJournal)
         self._identity = for_forked_child(self._identity, os.getpid(), self._pid if unreceived else None)

@@ -28,7 +28,7 @@ print(run.label, flush=True)
 if sys.argv[2] == "wait":
     sys.stdin.readline()
 elif sys.argv[2] == "die":
-    while run._step_counter._kept != run._count_to_keep: time.sleep(0.01)  # until a tick of the sender
+    while run._step_counter._kept != run._count.to_keep: time.sleep(0.01)  # until a tick of the sender
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -135,7 +135,7 @@ for step in range(first, last + 1):
     if step % 10 == 0:
         run.log({"test/acc": 0.5})
 if last == 67:
-    while run._step_counter._kept != run._count_to_keep: time.sleep(0.01)  # otherwise evaluations count from 0 again
+    while run._step_counter._kept != run._count.to_keep: time.sleep(0.01)  # otherwise evaluations count from 0 again
 if last < 99:
     os.kill(os.getpid(), signal.SIGKILL)
 """
