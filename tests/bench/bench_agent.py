@@ -94,15 +94,11 @@ def bare_loop(journal: list[tuple[int, int, bytes]]) -> float:
 
 def once() -> tuple[float, float]:
     journals = [slices(rank) for rank in range(RANKS)]
-    with tempfile.TemporaryDirectory() as root:
-        node = Node(Path(root), "--no-stats", collector=False)
-        try:
-            pid = node.processes["agent"].pid
-            before, begun = cpu_s(pid), time.monotonic()
-            push(node.place.agent_address, journals)
-            spent, wall = cpu_s(pid) - before, time.monotonic() - begun
-        finally:
-            node.stop()
+    with tempfile.TemporaryDirectory() as root, Node(Path(root), "--no-stats", collector=False) as node:
+        pid = node.processes["agent"].pid
+        before, begun = cpu_s(pid), time.monotonic()
+        push(node.place.agent_address, journals)
+        spent, wall = cpu_s(pid) - before, time.monotonic() - begun
     return EVENTS / spent, struct.calcsize("d") * 10 * EVENTS / wall
 
 

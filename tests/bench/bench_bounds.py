@@ -182,12 +182,8 @@ def measure_log() -> list[Figure]:
 
 
 def measure_rank_memory() -> Figure:
-    with tempfile.TemporaryDirectory() as root:
-        node = Node(Path(root), "--no-stats", collector=False)
-        try:
-            curve, took_s, dropped = python(TEN_MILLION, node.environ)
-        finally:
-            node.stop()
+    with tempfile.TemporaryDirectory() as root, Node(Path(root), "--no-stats", collector=False) as node:
+        curve, took_s, dropped = python(TEN_MILLION, node.environ)
     beside = (
         f"by million: {', '.join(f'{rss:.0f}' for rss, _ in curve)}; of it anonymous at the end {curve[-1][1]:.0f}; "
         f"{took_s:.0f} s, {dropped:,} dropped"

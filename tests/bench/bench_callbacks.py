@@ -114,15 +114,9 @@ def measure() -> list[Figure]:
 
 
 def _measure(name: str, training: str) -> Figure:
-    with tempfile.TemporaryDirectory() as directory:
-        node = Node(Path(directory) / "chiplog")
-        try:
-            command = [os.environ[PYTHON], "-c", COMMON + training]
-            printed = subprocess.run(
-                command, env=node.environ, check=True, stdout=subprocess.PIPE, cwd=directory
-            ).stdout
-        finally:
-            node.stop()
+    with tempfile.TemporaryDirectory() as directory, Node(Path(directory) / "chiplog") as node:
+        command = [os.environ[PYTHON], "-c", COMMON + training]
+        printed = subprocess.run(command, env=node.environ, check=True, stdout=subprocess.PIPE, cwd=directory).stdout
     cost_us, empty_us = json.loads(printed.splitlines()[-1])
     yardstick = f"an empty callback {empty_us:,.1f}"
     return Figure(f"the callback for {name}, a step, median", cost_us, "µs", at_most=30, yardstick=yardstick)

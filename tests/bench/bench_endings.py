@@ -88,9 +88,8 @@ def seen_after(node: Node, client: Client, run_id: str, ending: str) -> tuple[fl
 
 
 def crashes(root: Path) -> list[Figure]:
-    node = Node(root)
-    figures = []
-    try:
+    with Node(root) as node:
+        figures = []
         with chiplog.connect(dir=root) as client:
             for name, ending in ENDINGS.items():
                 times = [seen_after(node, client, f"{name}-{i}".replace(" ", "-"), ending) for i in range(ROUNDS)]
@@ -99,8 +98,6 @@ def crashes(root: Path) -> list[Figure]:
                 way = f"a first log() is in SQL after {statistics.median(logged):.2f}"
                 figure.yardstick = f"median {statistics.median(seen):.2f}; {way}"
                 figures.append(figure)
-    finally:
-        node.stop()
     return figures
 
 

@@ -82,16 +82,12 @@ def measure() -> list[Figure]:
     """Measure on the first GPU; returns no figures without one."""
     if not torch.cuda.is_available():
         return []
-    with tempfile.TemporaryDirectory() as root:
-        node = Node(Path(root))
-        try:
-            runs = [python(TRAINING, node.environ) for _ in range(3)]
-            agent = tree(node.processes["agent"].pid)
-            before, begun = sum(map(cpu_s, agent)), time.monotonic()
-            time.sleep(WATCHED_S)
-            percent = 100 * (sum(map(cpu_s, agent)) - before) / (time.monotonic() - begun)
-        finally:
-            node.stop()
+    with tempfile.TemporaryDirectory() as root, Node(Path(root)) as node:
+        runs = [python(TRAINING, node.environ) for _ in range(3)]
+        agent = tree(node.processes["agent"].pid)
+        before, begun = sum(map(cpu_s, agent)), time.monotonic()
+        time.sleep(WATCHED_S)
+        percent = 100 * (sum(map(cpu_s, agent)) - before) / (time.monotonic() - begun)
     step, ours, item = (statistics.median(run[key] for run in runs) for key in ("step", "ours", "item"))
     beside = f"the same four scalars by item(): {item:.0f} µs; a step: {step:.0f} µs; {torch.cuda.get_device_name(0)}"
     return [

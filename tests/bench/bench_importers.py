@@ -48,8 +48,7 @@ def measure() -> list[Figure]:
         printed = subprocess.run([python, "-c", READER, str(path)], check=True, stdout=subprocess.PIPE).stdout
         wall_s, cpu_s, n_values, digest = json.loads(printed)
         root = Path(directory, "chiplog")
-        node = Node(root, agent=False)
-        try:
+        with Node(root, agent=False):
             begun = time.perf_counter()
             command = [python, "-m", "chiplog_cli", "import", str(path), "--dir", str(root)]
             process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -60,8 +59,6 @@ def measure() -> list[Figure]:
                     time.sleep(0.1)
             import_s = time.perf_counter() - begun
             assert _digest(root) == digest, "SQL differs from what TensorBoard's loader reads"
-        finally:
-            node.stop()
     own_cpu_s = usage.ru_utime + usage.ru_stime
     beside = f"import {import_s:,.1f} s, of it {own_cpu_s:,.1f} CPU; EventFileLoader {wall_s:,.1f} s, {cpu_s:,.1f} CPU"
     return [

@@ -84,12 +84,8 @@ print({name: [statistics.median(times), statistics.median(cpus[name])] for name,
 
 
 def measure() -> list[Figure]:
-    with tempfile.TemporaryDirectory() as root:
-        node = Node(Path(root), "--no-stats")
-        try:
-            both = python(PROGRAM, node.environ)
-        finally:
-            node.stop()
+    with tempfile.TemporaryDirectory() as root, Node(Path(root), "--no-stats") as node:
+        both = python(PROGRAM, node.environ)
 
     def figure(name: str, of: str, than: str, unit: str, at_most: float) -> Figure:
         """Return what a call takes; in µs: beyond its yardstick."""

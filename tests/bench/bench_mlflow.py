@@ -76,14 +76,10 @@ def measure() -> list[Figure]:
 def _both(program: str) -> list[list[float]]:
     """Return what a program prints on chiplog, and on MLflow's SQLite store."""
     found = []
-    with tempfile.TemporaryDirectory() as directory:
-        node = Node(Path(directory) / "chiplog")
-        try:
-            for name, uri in (("chiplog", "chiplog://"), ("mlflow", f"sqlite:///{directory}/mlflow.db")):
-                environ = {**node.environ, "MLFLOW_TRACKING_URI": uri}
-                command = [os.environ[PYTHON], "-c", program, name]
-                printed = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, cwd=directory).stdout
-                found.append(json.loads(printed.splitlines()[-1]))
-        finally:
-            node.stop()
+    with tempfile.TemporaryDirectory() as directory, Node(Path(directory) / "chiplog") as node:
+        for name, uri in (("chiplog", "chiplog://"), ("mlflow", f"sqlite:///{directory}/mlflow.db")):
+            environ = {**node.environ, "MLFLOW_TRACKING_URI": uri}
+            command = [os.environ[PYTHON], "-c", program, name]
+            printed = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, cwd=directory).stdout
+            found.append(json.loads(printed.splitlines()[-1]))
     return found

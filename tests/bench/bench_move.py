@@ -51,8 +51,7 @@ def measure() -> list[Figure]:
         n_points = write_run(source)
         export_s, export_mib = timed("export", RUN, "-o", directory, "--dir", str(source))
         size = sum(path.stat().st_size for path in Path(directory, RUN).rglob("*"))
-        node = Node(target, agent=False)
-        try:
+        with Node(target, agent=False):
             begun = time.perf_counter()
             import_s, import_mib = timed("import", str(Path(directory, RUN)), "--dir", str(target))
             with connect(dir=target, start=False) as client:
@@ -60,8 +59,6 @@ def measure() -> list[Figure]:
                 while client.sql(counted).rows()[0]["n"] < n_points:
                     time.sleep(5)  # each query demands a flush
             applied_s = time.perf_counter() - begun
-        finally:
-            node.stop()
     return [
         Figure(
             f"export of {n_points / 1e6:.0f} million points", export_s, "s", yardstick=f"{size / MIB:.0f} MiB written"

@@ -101,14 +101,10 @@ print([imported - begun, opened - imported, time.perf_counter() - before])
 def both_paths(code: str) -> tuple[list[dict[str, list[float]]], list[dict[str, list[float]]]]:
     """Run a program with the C part of the SDK and without, in turns."""
     in_c, in_python = [], []
-    with tempfile.TemporaryDirectory() as root:
-        node = Node(Path(root), "--no-stats")
-        try:
-            for _ in range(3):
-                in_c.append(python(code, node.environ))
-                in_python.append(python(code, node.environ | {"CHIPLOG_NATIVE": "0"}))
-        finally:
-            node.stop()
+    with tempfile.TemporaryDirectory() as root, Node(Path(root), "--no-stats") as node:
+        for _ in range(3):
+            in_c.append(python(code, node.environ))
+            in_python.append(python(code, node.environ | {"CHIPLOG_NATIVE": "0"}))
     return in_c, in_python
 
 
@@ -153,12 +149,8 @@ def measure_step() -> list[Figure]:
 
 
 def measure_start() -> list[Figure]:
-    with tempfile.TemporaryDirectory() as root:
-        node = Node(Path(root), "--no-stats")
-        try:
-            with_agent = [python(START, node.environ) for _ in range(7)]
-        finally:
-            node.stop()
+    with tempfile.TemporaryDirectory() as root, Node(Path(root), "--no-stats") as node:
+        with_agent = [python(START, node.environ) for _ in range(7)]
     first, broken = [], []
     for _ in range(5):
         with tempfile.TemporaryDirectory() as root:

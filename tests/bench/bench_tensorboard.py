@@ -27,15 +27,9 @@ print(json.dumps([statistics.median(each) for each in zip(*found)]))
 
 
 def measure() -> list[Figure]:
-    with tempfile.TemporaryDirectory() as directory:
-        node = Node(Path(directory) / "chiplog")
-        try:
-            command = [sys.executable, "-c", PROGRAM]
-            printed = subprocess.run(
-                command, env=node.environ, check=True, stdout=subprocess.PIPE, cwd=directory
-            ).stdout
-        finally:
-            node.stop()
+    with tempfile.TemporaryDirectory() as directory, Node(Path(directory) / "chiplog") as node:
+        command = [sys.executable, "-c", PROGRAM]
+        printed = subprocess.run(command, env=node.environ, check=True, stdout=subprocess.PIPE, cwd=directory).stdout
     own_us, other_us = json.loads(printed.splitlines()[-1])
     yardstick = f"tensorboardX {other_us:,.1f}"
     return [Figure("add_scalar of chiplog's SummaryWriter, median", own_us, "µs", at_most=30, yardstick=yardstick)]

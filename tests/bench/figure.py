@@ -77,6 +77,12 @@ class Node:
                 raise TimeoutError(f"{path} did not appear")
             time.sleep(0.01)
 
+    def __enter__(self) -> "Node":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
     def stop(self) -> None:
         for name in ("agent", "collector"):
             process = self.processes.get(name)

@@ -70,13 +70,10 @@ def refused(command: str, done: "subprocess.CompletedProcess[str]", remedy: str)
 @pytest.mark.full
 def test_a_database_that_cannot_be_rewritten_stays_as_it_was(disk: Disk, library: Path, tmp_path: Path) -> None:
     root, file = disk.path / "chiplog", tmp_path / "oracle"
-    node = Node(root)
-    node.start()
-    try:
+    with Node(root) as node:
+        node.start()
         record(root, file, CHIPLOG_AGENT=node.place.agent_address)  # so that no other one starts, and outlives it
         node.until(VALUES, lambda rows: len(rows) == EVENTS)
-    finally:
-        node.stop()
     index = node.place.index
     faults = Faults(library, tmp_path / "control")
     sites: list[tuple[str, Callable[[], None]]] = [
@@ -113,9 +110,8 @@ def test_a_journal_that_cannot_be_handed_over_stays_where_it_is_and_is_delivered
     record(brought, file, CHIPLOG_MODE="offline")
     (journal,) = (brought / "offline").iterdir()
     held = {path.name: path.read_bytes() for path in journal.iterdir()}
-    node = Node(root)
-    node.start()
-    try:
+    with Node(root) as node:
+        node.start()
         disk.fill(but=MIB)
         done = chiplog("sync", str(brought), "--dir", str(root))
         refused("sync", done, "journals cannot be handed over")
@@ -127,5 +123,3 @@ def test_a_journal_that_cannot_be_handed_over_stays_where_it_is_and_is_delivered
         assert done.returncode == 0, done.stderr
         verdict = compare(file, node.until(VALUES, lambda rows: len(rows) >= EVENTS))
         assert verdict.ok, verdict
-    finally:
-        node.stop()

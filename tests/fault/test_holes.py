@@ -1,5 +1,6 @@
 """Holes that a decision of the design closes, each with real processes and files, judged by the oracle."""
 
+import contextlib
 import os
 import random
 import shutil
@@ -388,13 +389,10 @@ def test_records_that_cannot_be_applied_cost_themselves_and_the_index_goes_on(cl
     poisoned.say(EventKind.HISTOGRAM, 0, "key", b"odd", b"")
     poisoned.events.append(pack([99, 0, "of no kind"]))
     poisoned.log(2, a=2.0)
-    agent = Agent(cluster.centre.place.collector_address)
-    try:
+    with contextlib.closing(Agent(cluster.centre.place.collector_address)) as agent:
         agent.hello()
         agent.send(0, b"no block", whole(poisoned)[:-9], whole(poisoned), b"", whole(Rank(4)))
         agent.acknowledged(5)
-    finally:
-        agent.close()
     cluster.centre.until("SELECT 1 FROM labels WHERE label = 'rank4'")
     assert cluster.centre.sql("SELECT step, value FROM metrics ORDER BY step") == [
         {"step": 1, "value": 1.0},
@@ -413,13 +411,10 @@ def test_a_block_of_a_newer_version_waits_for_the_upgrade(cluster: Cluster, monk
         rank.log(7, a=float(rank.uuid[0]))
     block = bytearray(whole(newer))
     block[4:6] = (2).to_bytes(2, "little")
-    agent = Agent(cluster.centre.place.collector_address)
-    try:
+    with contextlib.closing(Agent(cluster.centre.place.collector_address)) as agent:
         agent.hello()
         agent.send(0, bytes(block), whole(older))
         agent.acknowledged(2)
-    finally:
-        agent.close()
     cluster.centre.until("SELECT label FROM metrics", lambda rows: rows == [{"label": "rank2"}])
     said = "SELECT kind FROM events WHERE kind <> 'node_lost'"  # this agent is gone, and may be missed by now
     cluster.centre.until(said, lambda rows: rows == [{"kind": "quarantined"}])

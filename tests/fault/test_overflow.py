@@ -48,11 +48,8 @@ def small_node(tmp_path: Path) -> Iterator[FaultyNode]:
     """A node that is not started yet, with little credit and few queries at once."""
     credit = {"CHIPLOG_CREDIT_BYTES": str(64 << 10)}
     queries = {"CHIPLOG_QUERIES_AT_ONCE": "1", "CHIPLOG_QUERIES_WAITING_MAX": "1", "CHIPLOG_QUERY_TIMEOUT_S": "1"}
-    node = FaultyNode(tmp_path / "chiplog", credit, credit | queries)
-    try:
+    with FaultyNode(tmp_path / "chiplog", credit, credit | queries) as node:
         yield node
-    finally:
-        node.stop()
 
 
 def check_overflown(node: Node, rank: Rank, n_logged: int) -> None:

@@ -6,6 +6,7 @@ Synced data is present. Of the rest each write, truncation, and new, removed or 
 and a write may be present in part. Then the real recovery runs on that image.
 """
 
+import contextlib
 import os
 import random
 import shutil
@@ -329,8 +330,9 @@ def test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_po
     for seed in rounds(2):
         for cut, before, image in failures(root, record, scratch, seed):
             place = paths_for_root(image / "chiplog")
-            daemon = ReceiverDaemon(ReceiverSettings(place, bind=[f"ipc://{image}/s"]), with_index=False)
-            try:
+            with contextlib.closing(
+                ReceiverDaemon(ReceiverSettings(place, bind=[f"ipc://{image}/s"]), with_index=False)
+            ) as daemon:
                 found = [item for _, path in list_segments(place.collector / "log") for item in read_segment(path)]
                 blocks = {bytes(i.payload) for i in found if isinstance(i, Record) and i.kind == Kind.BLOCK}
                 acked = last_mark(before, "acked")
@@ -341,8 +343,6 @@ def test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_po
                 claimed = [number for number in range(had) if payload_of(number) not in blocks]
                 assert not claimed, (seed, cut, "declared as stored, so that no sender sends it again", claimed)
                 assert daemon.log.next_number >= last_mark(before, "given out"), (seed, cut)
-            finally:
-                daemon.close()
             rounds.count("power failures")
 
 

@@ -50,8 +50,7 @@ def test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session(
     patch_daemons(monkeypatch, tmp_path / "patch", QUICK)
     root = chiplog_dir
     environment = {slow: faults.environment}
-    node = FaultyNode(root, environment.get("agent", {}), environment.get("collector", {}))
-    try:
+    with FaultyNode(root, environment.get("agent", {}), environment.get("collector", {})) as node:
         node.start()
         rank = Rank(tmp_path / "oracle", root).ready()
         rank.log(100)
@@ -68,8 +67,6 @@ def test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session(
         rank.close()
         lost = node.sql("SELECT count(*) AS n FROM events WHERE kind IN ('node_lost', 'node_back')")
         assert verdict.ok, (verdict, row)
-    finally:
-        node.stop()
     assert sessions(node) == before, node.output("chiplog_agent")
     assert "out of reach" not in node.output("chiplog_agent")
     assert lost == [{"n": 0}]

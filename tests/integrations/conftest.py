@@ -22,11 +22,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A real collector and a real agent. Each training has its own project in it."""
-    node = Node(tmp_path_factory.mktemp("integrations") / "chiplog")
-    try:
+    with Node(tmp_path_factory.mktemp("integrations") / "chiplog") as node:
         yield node.start()
-    finally:
-        node.stop()
 
 
 @pytest.fixture

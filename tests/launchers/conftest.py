@@ -30,11 +30,8 @@ def quick_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A real collector and a real agent. Each training has its own run in it."""
-    node = Node(tmp_path_factory.mktemp("launchers") / "chiplog")
-    try:
+    with Node(tmp_path_factory.mktemp("launchers") / "chiplog") as node:
         yield node.start()
-    finally:
-        node.stop()
 
 
 @pytest.fixture

@@ -35,11 +35,8 @@ REASON = "SystemExit, or an exception that no hook saw"
 @pytest.fixture(scope="module")
 def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A real collector and a real agent. Each case has its own run in it."""
-    node = Node(tmp_path_factory.mktemp("exits") / "chiplog")
-    try:
+    with Node(tmp_path_factory.mktemp("exits") / "chiplog") as node:
         yield node.start()
-    finally:
-        node.stop()
 
 
 def ended(node: Node, tmp_path: Path, end: str, *prefix: str) -> tuple[int, dict[str, Any]]:

@@ -16,12 +16,8 @@ from tests.support.index import Index
 @contextlib.contextmanager
 def open_index() -> Iterator[Index]:
     """Yield an index without rows."""
-    with TemporaryDirectory() as directory:
-        index = Index(Path(directory))
-        try:
-            yield index
-        finally:
-            index.close()
+    with TemporaryDirectory() as directory, contextlib.closing(Index(Path(directory))) as index:
+        yield index
 
 
 def import_parts(index: Index, parts: Iterable[Part], format_name: str = "test") -> list[WrittenRun]:

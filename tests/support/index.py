@@ -1,5 +1,6 @@
 """An index over a log that a test writes."""
 
+import contextlib
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -97,8 +98,5 @@ class Index:
 
 def copy_of(index: Index, name: str) -> dict[str, list[str]]:
     """Return all views of another file."""
-    connection = duckdb.connect(str(index.directory / name), read_only=True)
-    try:
+    with contextlib.closing(duckdb.connect(str(index.directory / name), read_only=True)) as connection:
         return {view: contents_of(lambda query: connection.execute(query).fetchall(), view) for view in VIEWS}
-    finally:
-        connection.close()

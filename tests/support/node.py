@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from chiplog_client.client import NoDataError, QueryError, connect
 from chiplog_schemas.paths import Paths, paths_for_root
@@ -54,6 +54,12 @@ class Node:
         self.collector: subprocess.Popen[bytes] | None = None
         self.agent: subprocess.Popen[bytes] | None = None
         self._trouble = ""  # why the last query had no answer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
 
     def start(self, *agent_flags: str) -> "Node":
         self.start_collector()

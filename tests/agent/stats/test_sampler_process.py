@@ -1,5 +1,6 @@
 """The agent's half and the real sampler process: what flows, what is replaced, and what never blocks."""
 
+import contextlib
 import os
 import select
 import signal
@@ -69,8 +70,7 @@ def test_watched_ranks_are_sampled_until_they_are_not_watched(feed: SamplerProce
 
 
 def test_a_new_interval_counts_at_once_and_a_sampler_that_was_slow_by_the_old_one_is_not_silent() -> None:
-    feed = SamplerProcess(period_s=3600.0)
-    try:
+    with contextlib.closing(SamplerProcess(period_s=3600.0)) as feed:
         feed.start()
         collect(feed, lambda messages: len(samples(messages)) == 1)
         feed.tick(0.0)
@@ -79,8 +79,6 @@ def test_a_new_interval_counts_at_once_and_a_sampler_that_was_slow_by_the_old_on
         feed.tick(3000.0)
         messages = collect(feed, lambda messages: len(samples(messages)) >= 3)
         assert not any("silent" in line for line in lines(messages))
-    finally:
-        feed.close()
 
 
 def test_a_sampler_that_is_killed_is_replaced_and_watches_the_same_ranks(feed: SamplerProcess) -> None:

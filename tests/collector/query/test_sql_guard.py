@@ -187,8 +187,7 @@ def test_a_text_that_would_overflow_the_parser_is_refused_by_its_size(parser):
 
 
 def test_an_examiner_whose_child_was_killed_takes_another(tmp_path):
-    examiner = SqlGuardProcess()
-    try:
+    with contextlib.closing(SqlGuardProcess()) as examiner:
         examiner.check("SELECT 1")
         assert examiner._child is not None
         examiner._child.kill()
@@ -197,8 +196,6 @@ def test_an_examiner_whose_child_was_killed_takes_another(tmp_path):
         assert examiner._child.poll() is None
         with pytest.raises(QueryRejected):
             examiner.check("DELETE FROM base.runs")
-    finally:
-        examiner.close()
 
 
 def test_a_text_that_was_admitted_is_not_parsed_again(monkeypatch):

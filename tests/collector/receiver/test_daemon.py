@@ -1,5 +1,6 @@
 """The receiver: real sockets, real files. Acknowledged means in the log; what is sent again is stored once."""
 
+import contextlib
 import os
 import resource
 import signal
@@ -369,15 +370,12 @@ def test_an_embedded_collector_stays_while_a_client_reads_a_large_result(chiplog
     place = paths_for_root(chiplog_dir)
     ensure_private_dir(place.run)
     settings = ReceiverSettings(place, [place.collector_address], [place.query_address], embedded=True, idle_exit_s=5.0)
-    daemon = ReceiverDaemon(settings)
-    try:
+    with contextlib.closing(ReceiverDaemon(settings)) as daemon:
         idle_at = daemon._busy_at + 5.1
         assert daemon._may_leave(idle_at)
         QueryDemand(daemon._index._memory, lambda: idle_at).note_read()
         assert not daemon._may_leave(idle_at + 4.9)
         assert daemon._may_leave(idle_at + 5.1)
-    finally:
-        daemon.close()
 
 
 @pytest.fixture
@@ -475,8 +473,7 @@ def test_a_disk_that_refuses_acknowledges_nothing_and_takes_nothing_behind_the_r
     """The records after it would have no receipt, and be acknowledged."""
     monkeypatch.setattr(receiver_module, "_WRITE_AGAIN_S", 0.0)  # the next try is due at once, as after a slow one
     daemon = daemons()
-    agent = Agent(paths_for_root(chiplog_dir).collector_address)
-    try:
+    with contextlib.closing(Agent(paths_for_root(chiplog_dir).collector_address)) as agent:
         greet(daemon, agent)
         original, refused = daemon.log.commit, 0
 
@@ -496,16 +493,13 @@ def test_a_disk_that_refuses_acknowledges_nothing_and_takes_nothing_behind_the_r
         kinds = [item.kind for item in records_of(paths_for_root(chiplog_dir)) if isinstance(item, Record)]
         assert kinds[-4:] == [Kind.BLOCK, Kind.RECEIPT, Kind.BLOCK, Kind.RECEIPT]
         assert blocks_of(paths_for_root(chiplog_dir)) == [b"first", b"second"]
-    finally:
-        agent.close()
 
 
 @proves("turn-bounded", "a flood of small messages delays no commit and no signal", new="while True:")
 def test_a_turn_ends_however_many_messages_come(daemons, chiplog_dir) -> None:
     """A flood is faster than the receiver: each message is followed by another, and a slice waits for its commit."""
     daemon = daemons()
-    agent = Agent(paths_for_root(chiplog_dir).collector_address)
-    try:
+    with contextlib.closing(Agent(paths_for_root(chiplog_dir).collector_address)) as agent:
         greet(daemon, agent)
         original, taken = daemon._router.receive, 0
 
@@ -522,5 +516,3 @@ def test_a_turn_ends_however_many_messages_come(daemons, chiplog_dir) -> None:
         agent.send(0, b"taken in the flood")
         talk(daemon, agent, lambda message: message.next == 1)
         daemon._router.receive = original
-    finally:
-        agent.close()

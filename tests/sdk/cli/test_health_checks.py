@@ -275,13 +275,6 @@ def test_journals_that_were_recorded_offline_are_counted(where: Paths) -> None:
     assert (found.verdict, found.found) == (WARNING, "2 journals were recorded offline")
 
 
-def test_journals_that_wait_for_an_agent_are_named(chiplog_dir: Path) -> None:
-    script = "import chiplog, os; chiplog.init(agent='ipc:///nowhere/x.sock').log({'a': 1}); os._exit(1)"
-    subprocess.run([sys.executable, "-c", script], env=dict(os.environ, CHIPLOG_DIR=str(chiplog_dir)), check=False)
-    found = findings(chiplog_dir)["journals"]
-    assert (found.verdict, found.remedy) == (WARNING, "chiplog up delivers them")
-
-
 def test_journals_that_wait_although_an_agent_runs_are_named(node: Node) -> None:
     assert node.agent is not None
     node.agent.send_signal(signal.SIGSTOP)
@@ -301,18 +294,3 @@ def test_journals_that_wait_although_an_agent_runs_are_named(node: Node) -> None
         wait_until(found_old, "a warning, once nothing writes into the journal")
     finally:
         node.agent.send_signal(signal.SIGCONT)
-
-
-@pytest.mark.full
-def test_a_collector_that_is_out_of_reach_is_named(chiplog_dir: Path) -> None:
-    node = Node(chiplog_dir)
-    node.start_agent("--collector", "tcp://127.0.0.1:9")
-    try:
-        wait_until(
-            lambda: (link := daemons.collector_link_status(node.place)) and link.state == "closed",
-            "an agent that says so",
-        )
-        found = findings(node.root)["agent"]
-        assert found.verdict == WARNING and "tcp://127.0.0.1:9 is out of reach" in found.found
-    finally:
-        node.stop()

@@ -1,5 +1,6 @@
 """Processes of a launcher print past its capture: their lines are recorded once, and reach the terminal."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -41,13 +42,12 @@ def pipes():
 
 def test_a_child_gets_the_target_of_the_stream_that_is_the_launchers_pipe_and_of_no_other(pipes) -> None:
     target_read, target, pipe_read, pipe = pipes
-    server = TargetServer(lambda: {1: (fd_identity(pipe), target), 2: (fd_identity(target_read), target)})
-    try:
+    with contextlib.closing(
+        TargetServer(lambda: {1: (fd_identity(pipe), target), 2: (fd_identity(target_read), target)})
+    ):
         subprocess.run(
             [sys.executable, "-c", CHILD], stdout=pipe, env=os.environ | record(), check=True, timeout=WAIT_S
         )
-    finally:
-        server.close()
     assert os.read(pipe_read, 100) == b"[1]\n"
     assert os.read(target_read, 100) == b"past the pipe"
 
@@ -71,13 +71,10 @@ def test_a_launcher_that_has_closed_its_capture_or_is_gone_does_not_answer(pipes
 
 
 def test_one_process_has_one_socket(pipes) -> None:
-    server = TargetServer(dict)
-    try:
+    with contextlib.closing(TargetServer(dict)) as server:
         with pytest.raises(OSError):
             TargetServer(dict)
         silent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         silent.connect(server._socket.getsockname())
         assert silent.recv(100) == b"[]"
         silent.close()
-    finally:
-        server.close()

@@ -1,5 +1,6 @@
 """The log without deleted data: smaller, and a rebuild from it is the database that there was."""
 
+import contextlib
 import errno
 import hashlib
 import itertools
@@ -203,11 +204,8 @@ def test_a_database_rebuilt_from_a_cleaned_log_knows_the_orphans(index: Index, k
     assert index.database.orphaned_contents() == [b"a".hex() * 32]
     assert clean(index, removal_of(index)) > 0
     rebuilt(index)
-    database = Database(index.directory / "rebuilt.duckdb", LOG_ID)
-    try:
+    with contextlib.closing(Database(index.directory / "rebuilt.duckdb", LOG_ID)) as database:
         assert database.orphaned_contents() == [b"a".hex() * 32]
-    finally:
-        database.close()
 
 
 @proves("deferred-rows-keep-contents", "a content whose row is set aside is not removed", condition=True)

@@ -233,30 +233,6 @@ def test_one_call_larger_than_an_event_is_split(run, offline) -> None:
     assert len(offline(EventKind.METRICS)) > 1
 
 
-def test_phases_belong_to_the_step_of_the_next_log(run, offline) -> None:
-    @run.phase("backward")
-    def backward(depth: int) -> None:
-        if depth:
-            backward(depth - 1)
-
-    with run.phase("forward"):
-        pass
-    with run.phase("forward"):
-        pass
-    backward(2)
-    run.log({"loss": 1.0}, step=5)
-    run.log({"loss": 1.0}, step=6)
-    with pytest.raises(ZeroDivisionError), run.phase("failing"):
-        raise ZeroDivisionError
-    run.finish()
-    phases = offline(EventKind.PHASES)
-    assert [(unpack(event.fields["keys"]), event.fields["step"]) for event in phases] == [
-        (["forward", "backward"], 5),
-        (["failing"], 6),
-    ]
-    assert all(seconds >= 0 for event in phases for seconds in struct.unpack("<d", event.fields["values"][:8]))
-
-
 def test_a_phase_with_an_impossible_name_is_timed_for_nobody(run, offline, caplog) -> None:
     for name in ("", "p" * (KEY_BYTES_MAX + 1), "\ud800"):
         with run.phase(name):

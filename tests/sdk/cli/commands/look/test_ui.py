@@ -1,5 +1,6 @@
 """`chiplog ui`: the address that it prints, and bad input."""
 
+import contextlib
 import http.client
 import os
 import re
@@ -41,12 +42,9 @@ def running(environ: dict[str, str], *options: str) -> Iterator[tuple[Address, s
 
 
 def status_of(port: int, method: str, path: str, body: bytes | None = None, **headers: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
-    try:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)) as connection:
         connection.request(method, path, body, headers)
         return connection.getresponse().status
-    finally:
-        connection.close()
 
 
 def test_the_printed_address_opens_the_page_and_the_next_one_is_printed(tmp_path: Path) -> None:
