@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from chiplog.identity.process_info import node_name
 from chiplog.journal.journal import Journal
 from chiplog.journal.sender import SenderThread
+from chiplog_client import daemons
 from chiplog_client.client import Client, NoDataError, QueryError, connect
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.codec import pack
@@ -26,7 +27,7 @@ class CanaryResult:
 
     acknowledged_s, visible_s: seconds from the first send until the agent has acknowledged all events, and until SQL
     shows them all; None if that did not happen in time. sent, arrived, doubled, altered: numbers of events; an altered
-    event has another value than was sent.
+    event has another value than was sent. was_queried: whether SQL could be asked; `reason` has why not.
     """
 
     acknowledged_s: float | None
@@ -36,6 +37,7 @@ class CanaryResult:
     arrived: int = 0
     doubled: int = 0
     altered: int = 0
+    was_queried: bool = True
 
     @property
     def lost(self) -> int:
@@ -51,7 +53,8 @@ class CanaryResult:
 def send_canaries(where: Paths, agent_address: str | None, wait_s: float, events: int = 1) -> CanaryResult:
     """Log notices as a separate producer (role `canary`, in no run) and wait until SQL shows them all.
 
-    events: how many. Each has a random value that must arrive unchanged.
+    events: how many. Each has a random value that must arrive unchanged. SQL is asked at CHIPLOG_COLLECTOR, else at the
+    collector to which the agent of this directory delivers.
     """
     token = secrets.token_hex(8)
     values = [random.random() for _ in range(events)]
@@ -60,8 +63,9 @@ def send_canaries(where: Paths, agent_address: str | None, wait_s: float, events
     if problem is not None:
         return CanaryResult(None, None, problem, events)
     acknowledged_s = time.monotonic() - begun
+    url = os.environ.get("CHIPLOG_COLLECTOR") or (None if agent_address else daemons.collector_elsewhere(where)) or None
     try:
-        with connect(None, dir=None if os.environ.get("CHIPLOG_COLLECTOR") else where.root) as client:
+        with connect(url, dir=where.root if url is None else None) as client:
             while time.monotonic() - begun < wait_s:
                 if _count(client, token) >= events:
                     visible_s = time.monotonic() - begun
@@ -69,8 +73,8 @@ def send_canaries(where: Paths, agent_address: str | None, wait_s: float, events
                 time.sleep(_ASK_AGAIN_S)
             missed = "it did not appear in SQL"
             return CanaryResult(acknowledged_s, None, missed, events, *_compare(client, token, values))
-    except (QueryError, NoDataError) as error:
-        return CanaryResult(acknowledged_s, None, str(error), events)
+    except (QueryError, NoDataError, ValueError) as error:  # ValueError: no reader's key
+        return CanaryResult(acknowledged_s, None, str(error), events, was_queried=False)
 
 
 def _send(where: Paths, agent_address: str | None, wait_s: float, token: str, values: list[float]) -> str | None:

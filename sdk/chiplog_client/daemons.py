@@ -212,26 +212,38 @@ def may_apply_log(where: Paths) -> bool:
     return may_write_log(where) and has_log(where)  # safeguard: log-of-other-host-left-alone
 
 
+def collector_elsewhere(where: Paths) -> str:
+    """Return the address of another collector to which the agents of this directory deliver; '' if there is none."""
+    collector = remembered_collector(where.agent)
+    if collector is None:
+        return ""
+    # safeguard: own-service-is-here
+    if _is_open(collector_link_status(where)) and _is_own_service(where, collector.address):
+        return ""
+    return collector.address
+
+
 def goes_elsewhere(where: Paths) -> str:
     """Return one line if the agents of this directory deliver to another collector; '' otherwise.
 
     It reads small files only: whether that collector answers is what the agent has reported.
     """
-    collector = remembered_collector(where.agent)
-    if collector is None:
+    address = collector_elsewhere(where)
+    if not address:
         return ""
     link = collector_link_status(where)
-    is_open = link is not None and link.state in (LinkState.OPEN, LinkState.REFUSING)
-    if is_open and _is_own_service(where, collector.address):  # safeguard: own-service-is-here
-        return ""
     answers = _HOW_IT_ANSWERS[link.state] if link is not None else ""
-    n_bytes = 0 if is_open else _spool_bytes(where)
+    n_bytes = 0 if _is_open(link) else _spool_bytes(where)
     waits = f"; {n_bytes / KIB:,.0f} KiB wait in the spool" if n_bytes else ""
     return (
-        f"what is logged under {where.root} goes to the collector {collector.address}{answers}{waits}; query it with "
+        f"what is logged under {where.root} goes to the collector {address}{answers}{waits}; query it with "
         f"--url or CHIPLOG_COLLECTOR; `chiplog up --dir {shlex.quote(str(where.root))} --collector local` delivers "
         "here again, with all that waits"
     )
+
+
+def _is_open(link: LinkStatus | None) -> bool:
+    return link is not None and link.state in (LinkState.OPEN, LinkState.REFUSING)
 
 
 def _is_own_service(where: Paths, address: str) -> bool:

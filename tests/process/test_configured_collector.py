@@ -1,14 +1,17 @@
 """A configured agent is killed: the embedded agent in its place delivers to the same collector only."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from chiplog_cli.commands.run import status
 from chiplog_cli.root import main
 from chiplog_client import daemons
 from chiplog_client.client import NoDataError, connect
@@ -152,6 +155,37 @@ def test_no_command_starts_a_collector_where_another_one_is_configured(
         from chiplog_client import client
 
         client._start_collector(site.place)
+
+
+def test_status_is_well_where_the_agent_delivers_elsewhere_and_bad_once_it_cannot(
+    centre: Centre, site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This shell has neither CHIPLOG_COLLECTOR nor a reader's key, and then such a key."""
+
+    def ask() -> tuple[int, dict[str, Any]]:
+        code = main(["status", "--dir", str(site.root), "--format", "json"])
+        return code, json.loads(capsys.readouterr().out)
+
+    site.start_service(centre.address)
+    wait_until(lambda: ask()[1]["agent_link_state"] == "open", "an agent that delivers")
+    code, facts = ask()
+    assert (code, facts["collector_pid"]) == (0, None), facts
+    begin, _, reason = facts["canary"].partition("; not looked up in SQL: ")
+    assert begin == f"acknowledged by the agent; {facts['agent_link']}"
+    assert "requires keys" in reason
+    monkeypatch.setenv("CHIPLOG_KEYS", str(site.key_directory))
+    centre.admit(site, "reader")
+    capsys.readouterr()
+    monkeypatch.setattr(status, "CANARY_WAIT_S", 25.0)  # less than a query may take
+    wait_until(lambda: "in SQL after" in ask()[1]["canary"], "a reader that is let in")
+    assert ask()[0] == 0
+    monkeypatch.delenv("CHIPLOG_KEYS")
+    monkeypatch.setattr(status, "CANARY_WAIT_S", 2.0)
+    centre.stop_collector()
+    wait_until(lambda: ask()[1]["agent_link_state"] == "closed", "an agent that cannot deliver")
+    code, facts = ask()
+    assert code == 1
+    assert facts["canary"].startswith("did not arrive within 2 s: ")
 
 
 def test_a_new_collector_wins_and_is_remembered_with_a_line_that_names_the_former(centre: Centre, site: Site) -> None:

@@ -19,6 +19,7 @@ from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.process.log_owner import served_elsewhere
 from chiplog_schemas.process.recording_dir import recording_dir
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, decode_head, list_journals
+from chiplog_schemas.transport.link_status import LinkState
 
 if TYPE_CHECKING:
     from chiplog_cli.tables.fitted_table import Sheet
@@ -33,7 +34,8 @@ CANARY_WAIT_S = 5.0
 def status(directory: str | None, output: Output, no_canary: bool) -> None:
     """Show what is running and what waits, and send one event to check that it arrives.
 
-    Exit code 1 if the event does not arrive although an agent runs.
+    Exit code 1 if the event does not arrive although an agent runs. If the agent delivers to another collector that
+    cannot be asked from here, the agent's report on its link counts.
     """
     where = paths_for_root(recording_dir(directory))
     facts = _collect_status(where)
@@ -92,7 +94,17 @@ def _fly(where: Paths, *, running: bool) -> tuple[str, bool]:
             f"acknowledged after {flight.acknowledged_s * 1e3:.0f} ms, in SQL after {flight.visible_s * 1e3:.0f} ms",
             False,
         )
+    if flight.acknowledged_s is not None and not flight.was_queried and (link := _link_elsewhere(where)):
+        return f"acknowledged by the agent; {link}; not looked up in SQL: {flight.reason}", False
     return f"did not arrive within {CANARY_WAIT_S:g} s: {flight.reason}", True
+
+
+def _link_elsewhere(where: Paths) -> str:
+    """Return the agent's report on its link if that is open and leads to a collector elsewhere; '' otherwise."""
+    link = daemons.collector_link_status(where)
+    if os.environ.get("CHIPLOG_COLLECTOR") or link is None or link.state is not LinkState.OPEN:
+        return ""
+    return link.text if daemons.collector_elsewhere(where) else ""
 
 
 def _sheet(facts: dict[str, object]) -> "Sheet":
