@@ -6,7 +6,8 @@ from decimal import Decimal
 import pytest
 from rich.cells import cell_len
 
-from chiplog_cli.tables.tables import bars, table_value
+from chiplog_cli.tables.tables import bars, print_tables, table_value
+from chiplog_cli.tables.writers import TerminalText
 from tests.support.command_line import COLOURS, ON_ONE_WORKER
 from tests.support.marks import everyday
 from tests.support.safeguard import proves
@@ -26,6 +27,12 @@ def test_times_of_summer_and_winter_each_name_their_zone(chiplog):
     query = "VALUES (TIMESTAMPTZ '2026-01-01 12:00:00+00'), (TIMESTAMPTZ '2026-07-01 12:00:00+00')"
     _, text, _ = chiplog("sql", query, "--local")
     assert [line.strip() for line in text.splitlines()[2:]] == ["2026-01-01 13:00:00 CET", "2026-07-01 14:00:00 CEST"]
+
+
+def test_a_line_that_looks_like_markup_is_printed_as_it_is():
+    target = TerminalText()
+    print_tables("phase [/loss] of [bold]", file=target)
+    assert COLOURS.sub("", target.getvalue()) == "phase [/loss] of [bold]\n"
 
 
 def test_a_table_in_a_pipe_is_not_wrapped(chiplog):
