@@ -29,6 +29,7 @@ from chiplog_client.client import Client
 from chiplog_client.reads.comparison.differences import PAIR_COLUMNS, PAIR_TYPES, compare_runs, pairs_of
 from chiplog_client.reads.comparison.same_step import read_same_step
 from chiplog_client.reads.comparison.side_by_side import read_described, read_phases, read_settings, read_whole
+from chiplog_client.reads.parameters import STEP_MAX
 
 RUNS_MIN, RUNS_MAX = 2, 10  # as on the page
 SHOWN = 20  # rows of each table without --all
@@ -42,6 +43,7 @@ _UNITS = {"utilization": "%", "usage": "GiB", "power": "W"}
 @click.command()
 @click.argument("runs", metavar="A B [C]...", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option("--key", "keys", multiple=True, metavar="KEY", help="Only this metric; may be repeated.")
+@click.option("--step", type=int, metavar="STEP", help="Metrics at the last common step until this one.")
 @output_options(*FORMATS)
 @click.option("--all", "everything", is_flag=True, help=f"More than {SHOWN} rows of each table.")
 @local_option
@@ -49,6 +51,7 @@ _UNITS = {"utilization": "%", "usage": "GiB", "power": "W"}
 def compare(
     runs: tuple[str, ...],
     keys: tuple[str, ...],
+    step: int | None,
     output: Output,
     everything: bool,
     is_local: bool,
@@ -75,13 +78,13 @@ def compare(
         )
         raise click.UsageError(f"{given}, {RUNS_MIN} to {RUNS_MAX} can be compared; {remedy}")
 
-    zone = common_timezone(is_local)
+    zone, until = common_timezone(is_local), STEP_MAX if step is None else step
     with open_client(dir_, url) as client:
         ids = _resolved(client, runs)
         if len(ids) > RUNS_MIN:
-            found = read_columns(client, ids, keys)
+            found = read_columns(client, ids, keys, until)
         else:
-            found = compare_runs(client, ids[0], ids[1], keys)
+            found = compare_runs(client, ids[0], ids[1], keys, step=until)
         for key in keys:
             _require_key(client, ids, key, found)
     shown = None if everything else SHOWN
@@ -123,11 +126,11 @@ def page(found: dict[str, Any], shown: int | None, zone: Zone) -> list[Any]:
     return lines
 
 
-def read_columns(client: Client, run_ids: list[str], keys: Sequence[str]) -> dict[str, Any]:
-    """Return what the page shows of several runs. keys: only these metrics."""
+def read_columns(client: Client, run_ids: list[str], keys: Sequence[str], step: int) -> dict[str, Any]:
+    """Return what the page shows of several runs. keys: only these metrics. step: as of `read_same_step`."""
     found: dict[str, Any] = {"runs": read_described(client, run_ids)}
     found |= read_settings(client, run_ids) | read_phases(client, run_ids) | read_whole(client, run_ids)
-    found["metrics"] = read_same_step(client, run_ids)
+    found["metrics"] = read_same_step(client, run_ids, step)
     if keys:
         found |= {name: [entry for entry in found[name] if entry["key"] in keys] for name in _OF_METRICS}
     return found

@@ -9,6 +9,7 @@ from chiplog_client.reads.comparison.key_values import KEYS_MAX, read_key_values
 from chiplog_client.reads.comparison.machine_means import read_machine_means
 from chiplog_client.reads.comparison.phase_means import read_phase_means
 from chiplog_client.reads.comparison.same_step import read_same_step
+from chiplog_client.reads.parameters import STEP_MAX
 from chiplog_client.results.json_texts import decoded
 
 _RUN = "SELECT * FROM runs WHERE run_id = $run"
@@ -16,13 +17,24 @@ _CONFIG = "SELECT key, value FROM config WHERE run_id = $run ORDER BY key"
 _STEPS = "SELECT min(first_step) AS first_step, max(last_step) AS last_step FROM keys WHERE run_id = $run"
 
 
-def compare_runs(client: Client, a: str, b: str, keys: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return what `chiplog compare` shows. keys: only these metrics."""
+def compare_runs(client: Client, a: str, b: str, keys: tuple[str, ...] = (), *, step: int = STEP_MAX) -> dict[str, Any]:
+    """Return what `chiplog compare` shows.
+
+    Args:
+        client: The collector.
+        a: ID of a run.
+        b: ID of another one.
+        keys: Only these metrics; all if empty.
+        step: Of each metric the last common step until this one counts.
+
+    Raises:
+        QueryError: A query has no result.
+    """
 
     def both(query: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         return client.sql(query, {"run": a}).rows(), client.sql(query, {"run": b}).rows()
 
-    metrics = [row for row in _metrics(client, a, b) if not keys or row["key"] in keys]
+    metrics = [row for row in _metrics(client, a, b, step) if not keys or row["key"] in keys]
     configs = [{row["key"]: decoded(row["value"]) for row in rows} for rows in both(_CONFIG)]
     return {
         "runs": {
@@ -62,11 +74,11 @@ def _change(a: Any, b: Any) -> float | None:
     return float(b - a) if is_number and math.isfinite(a) and math.isfinite(b) else None
 
 
-def _metrics(client: Client, a: str, b: str) -> list[dict[str, Any]]:
+def _metrics(client: Client, a: str, b: str, step: int) -> list[dict[str, Any]]:
     """Return one row per key of either run: at the last common step, final, lowest, highest and best."""
     found = read_key_values(client, [a, b])
     totals = [{row["key"]: row for row in found if row["run_id"] == run} for run in (a, b)]
-    same = {row["key"]: row for row in read_same_step(client, [a, b], keys_max=KEYS_MAX, steps_back=None)}
+    same = {row["key"]: row for row in read_same_step(client, [a, b], step, keys_max=KEYS_MAX, steps_back=None)}
     best = {row["key"]: row["best"] for row in found}
     rows = []
     for key in dict.fromkeys([*totals[0], *totals[1]]):

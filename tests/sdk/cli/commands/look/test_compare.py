@@ -73,6 +73,13 @@ def test_more_than_two_runs_have_a_column_each(chiplog, root):
     assert "only_b" in text and "nan" in text
 
 
+@pytest.mark.parametrize("runs", [("gpt-a", "gpt-b"), ("gpt-a", "gpt-b", "gpt-64")])
+def test_metrics_may_be_those_of_an_earlier_step(chiplog, root, runs):
+    text = chiplog("compare", *runs, "--key", "acc", "--step", "100", root=root)[1]
+    [line] = [line.split() for line in text.splitlines() if line.startswith("acc") and "100" in line]
+    assert line[1:4] == ["100", "0.1", "0.1"]
+
+
 def test_programs_get_all_of_several_runs_or_a_row_for_each_value(chiplog, root):
     runs = ("gpt-a", "gpt-b", "gpt-64")
     found = json.loads(chiplog("compare", *runs, "--key", "loss", "--format", "json", root=root)[1])
