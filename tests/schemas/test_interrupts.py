@@ -16,6 +16,7 @@ from chiplog.safety.diagnostics import Diagnostic
 from chiplog.values.metrics import Histogram, flatten
 from chiplog_schemas.interrupts import handlers_held, is_interrupt, raise_interrupt, unless_interrupt
 from tests.support.safeguard import proves
+from tests.support.signals import handling
 
 N_INITS = 40
 
@@ -350,8 +351,7 @@ def test_what_a_handler_raises_during_init_reaches_the_training_behind_a_run_tha
     raised: list[int] = []
     n_seen = n_whole = 0
     chooser = random.Random(7)
-    previous = signal.signal(signal.SIGALRM, expire)
-    try:
+    with handling(signal.SIGALRM, expire):
         for number in range(N_INITS):
             try:
                 signal.setitimer(signal.ITIMER_REAL, chooser.uniform(1e-5, 5e-3))
@@ -365,8 +365,5 @@ def test_what_a_handler_raises_during_init_reaches_the_training_behind_a_run_tha
                 n_whole += 1
                 run.log({"a": 1.0})
                 run.finish()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
     assert n_seen == len(raised)
     assert n_whole > N_INITS - n_seen, "some were interrupted in the middle"

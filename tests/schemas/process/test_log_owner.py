@@ -21,6 +21,7 @@ from chiplog_schemas.process.log_owner import (
     served_elsewhere,
 )
 from tests.support.safeguard import proves
+from tests.support.threads import run_side_by_side
 from tests.support.waiting import WAIT_S, wait_until
 
 
@@ -203,7 +204,7 @@ def test_of_two_claims_at_the_same_time_one_succeeds(
     monkeypatch.setattr(module, "_require_ended", wait_for_the_other)
     won: list[LogOwnership] = []
 
-    def claim() -> None:
+    def claim(number: int) -> None:
         try:
             won.append(LogOwnership(shared))
         except OwnedElsewhereError as error:
@@ -217,11 +218,7 @@ def test_of_two_claims_at_the_same_time_one_succeeds(
             write(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "atomic_write", write_in_turn)
-    threads = [threading.Thread(target=claim) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
+    run_side_by_side(claim, range(2))
     assert len(won) == 1
 
 

@@ -185,21 +185,3 @@ def test_an_artifact_of_an_offline_run_is_numbered_once_it_is_delivered(node, tm
     with chiplog.init("p", run_id="user", dir=node.root, capture_console=False) as run:
         used = run.use_artifact("model:best")
         assert (used.version, used.get("m.pt")) == ("v0", b"weights")
-
-
-def test_a_number_stays_when_its_run_is_deleted_and_the_database_is_built_again(node, tmp_path: Path) -> None:
-    for number in range(3):
-        (tmp_path / "m.pt").write_bytes(b"%d" % number)
-        with chiplog.init("p", run_id=f"run-{number}", dir=node.root, capture_console=False) as run:
-            run.log_artifact(tmp_path / "m.pt", name="model").wait()
-    node.until("SELECT count(*) AS n FROM runs WHERE state = 'finished'", lambda rows: rows[0]["n"] == 3)
-    assert main(["rm", "run-1", "--yes", "--dir", str(node.root)]) == 0
-    versions = "SELECT version, aliases, made_by FROM artifacts ORDER BY version"
-    expected = [
-        {"version": 0, "aliases": [], "made_by": ["run-0"]},
-        {"version": 2, "aliases": ["latest"], "made_by": ["run-2"]},
-    ]
-    assert node.until(versions, lambda rows: len(rows) == 2) == expected
-    node.stop()
-    assert main(["rebuild", "--dir", str(node.root)]) == 0
-    assert node.sql(versions) == expected

@@ -32,6 +32,7 @@ from chiplog_schemas.query import result_sink as sink_module
 from tests.support.marks import everyday
 from tests.support.ports import free_ports
 from tests.support.safeguard import proves
+from tests.support.signals import handling, raising
 from tests.support.waiting import WAIT_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("no_environment")
@@ -309,13 +310,8 @@ class AlarmError(ValueError):
 
 @pytest.fixture
 def raising_handler() -> Iterator[None]:
-    def raise_alarm(number: int, frame: object) -> None:
-        raise AlarmError("of the training")
-
-    previous = signal.signal(signal.SIGALRM, raise_alarm)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, previous)
+    with handling(signal.SIGALRM, raising(AlarmError("of the training"))):
+        yield
 
 
 @proves(

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from chiplog.journal.event_sink import LazyJournal, NullJournal
+from tests.support.threads import run_side_by_side
 from tests.support.waiting import WAIT_S
 
 
@@ -60,11 +61,7 @@ def test_threads_that_emit_their_first_events_at_once_share_one_journal_and_lose
         start.wait(WAIT_S)
         journal.append(b"%d" % number)
 
-    threads = [threading.Thread(target=emit, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
+    run_side_by_side(emit, range(8))
     [own] = opened
     assert sorted(own.payloads) == [b"%d" % number for number in range(8)]
 

@@ -26,6 +26,7 @@ from chiplog_schemas.storage.record import Record, scan_records
 from chiplog_schemas.transport.dealer import LogSlice
 from tests.support.marks import only_if
 from tests.support.safeguard import proves
+from tests.support.signals import handling, raising
 from tests.support.waiting import WAIT_S
 
 PRODUCER = bytes(range(16))
@@ -251,17 +252,13 @@ def test_appends_from_a_signal_handler_inside_of_an_append_lose_nothing_and_dead
         journal.append(payload(-1))
         from_handler += 1
 
-    previous = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
-    try:
+    with handling(signal.SIGALRM, handler):
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
         n_loop = 0
         while from_handler < 200:
             journal.append(payload(n_loop))
             n_loop += 1
             assert n_loop < 5_000_000, "the handler is never called"
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
     records = on_disk(journal)
     assert [record.number for record in records] == list(range(n_loop + from_handler))
     times = [decode(record.payload)[1] for record in records]
@@ -353,9 +350,8 @@ def test_what_a_handler_raises_while_a_segment_is_made_passes_and_leaves_the_jou
 ) -> None:
     """TimeoutError is an OSError, and so are the errors of the disk."""
     journal = make()
-    previous = signal.signal(signal.SIGUSR1, time_out)
     number = 0
-    try:
+    with handling(signal.SIGUSR1, raising(TimeoutError("of the training"))):
         while len(list(journal.directory.glob("*.seg"))) < 2:
             journal.append(payload(number, 1000))
             number += 1
@@ -365,17 +361,11 @@ def test_what_a_handler_raises_while_a_segment_is_made_passes_and_leaves_the_jou
             while number < 5000:
                 journal.append(payload(number, 1000))
                 number += 1
-    finally:
-        signal.signal(signal.SIGUSR1, previous)
     assert once.begun
     assert journal.disk_error is None
     assert journal.next_seq > kept
     journal.append(payload(number, 1000))
     assert [decode(record.payload)[1] for record in on_disk(journal)] == list(range(number + 1))
-
-
-def time_out(signum: int, frame: object) -> None:
-    raise TimeoutError("of the training")
 
 
 @in_python

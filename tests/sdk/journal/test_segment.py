@@ -15,6 +15,7 @@ from chiplog.journal.segment import HeadPage, Segment
 from chiplog_schemas.codec import pack
 from chiplog_schemas.storage.journal_dir import decode_head
 from tests.support.safeguard import proves
+from tests.support.signals import handling
 
 SIZE = 1 << 16
 PRODUCER = bytes(range(16))
@@ -98,12 +99,8 @@ def test_the_exit_of_a_handler_passes_that_removed_the_directory_while_a_segment
         raise AssertionError("the handler exits")
 
     monkeypatch.setattr(segment_module, "map_file", map_interrupted)
-    previous = signal.signal(signal.SIGUSR1, finish_and_exit)
-    try:
-        with pytest.raises(SystemExit):
-            Segment(directory / "segment", SIZE)
-    finally:
-        signal.signal(signal.SIGUSR1, previous)
+    with handling(signal.SIGUSR1, finish_and_exit), pytest.raises(SystemExit):
+        Segment(directory / "segment", SIZE)
 
 
 def test_without_a_disk_a_segment_is_memory_that_stays(tmp_path: Path) -> None:

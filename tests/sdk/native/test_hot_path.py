@@ -9,7 +9,6 @@ import signal
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +24,8 @@ from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES
 from tests.support import loop_program
 from tests.support.marks import everyday
 from tests.support.rounds import Rounds
+from tests.support.signals import handling, raising
+from tests.support.threads import run_side_by_side
 from tests.support.tools import needs
 from tests.support.waiting import WAIT_S
 
@@ -153,8 +154,6 @@ def test_threads_that_log_at_once_lose_nothing_and_keep_their_order(
     monkeypatch.setattr(journal, "_MAKING_S", WAIT_S)  # a busy machine makes a segment slowly, and the others drop
     run = loop_program.Probe(tmp_path / "journal")
     n_threads, n_calls = 4, 2000
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
 
     def log(thread: int) -> None:
         for number in range(n_calls):
@@ -162,14 +161,7 @@ def test_threads_that_log_at_once_lose_nothing_and_keep_their_order(
             with run.phase("forward"):
                 pass
 
-    threads = [threading.Thread(target=log, args=(thread,)) for thread in range(n_threads)]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    run_side_by_side(log, range(n_threads), switches_often=True)
     events = loop_program.events_of(run)
     assert [number for number, _ in events] == list(range(len(events)))
     for thread in range(n_threads):
@@ -262,22 +254,14 @@ class SlowArray(loop_program.HostileArray):
 
 
 def test_what_a_handler_raises_within_c_code_reaches_the_training(tmp_path: Path) -> None:
-    def handler(number: int, frame: object) -> None:
-        raise TimeoutError("of the training")
-
     run = loop_program.Probe(tmp_path / "journal")
     run.log({"x": 1.0})
     run.log({"x": loop_program.HostileArray(lambda: None)})
     FLOAT_TYPES.add(SlowArray)
-    previous = signal.signal(signal.SIGALRM, handler)
-    try:
+    with handling(signal.SIGALRM, raising(TimeoutError("of the training"))), pytest.raises(TimeoutError):
         signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(TimeoutError):
-            run.log({"x": SlowArray(lambda: None)})
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-        FLOAT_TYPES.discard(SlowArray)
+        run.log({"x": SlowArray(lambda: None)})
+    FLOAT_TYPES.discard(SlowArray)
     assert not run._diagnostics.counts
 
 

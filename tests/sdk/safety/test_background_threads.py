@@ -9,6 +9,7 @@ import pytest
 
 from chiplog.recording.sharing.environment import EnvironmentCollector
 from chiplog.safety import background_threads
+from tests.support import signals
 from tests.support.waiting import WAIT_S
 
 
@@ -28,13 +29,9 @@ def raising(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[threading.Event]]:
         signal.raise_signal(signal.SIGUSR1)
         return number
 
-    def handler(*given: Any) -> None:
-        raise TimeoutError("the training's own")
-
-    before = signal.signal(signal.SIGUSR1, handler)
     monkeypatch.setattr(threading, "_start_new_thread", interrupted)
-    yield running
-    signal.signal(signal.SIGUSR1, before)
+    with signals.handling(signal.SIGUSR1, signals.raising(TimeoutError("the training's own"))):
+        yield running
 
 
 def test_what_a_handler_raises_while_a_thread_starts_reaches_the_training(raising: list[threading.Event]) -> None:

@@ -3,13 +3,13 @@
 import inspect
 import signal
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 import pytest
 
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import Diagnostics
+from tests.support.signals import handling, raising
 
 
 class Guarded:
@@ -37,12 +37,8 @@ class Guarded:
 
 @pytest.fixture
 def alarm() -> Iterator[None]:
-    def expire(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError("the training's own limit")
-
-    before = signal.signal(signal.SIGALRM, expire)
-    yield
-    signal.signal(signal.SIGALRM, before)
+    with handling(signal.SIGALRM, raising(TimeoutError("the training's own limit"))):
+        yield
 
 
 def test_what_a_method_returns_is_returned() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from chiplog.safety.diagnostics import Diagnostic, Diagnostics, error_line, error_text
 from chiplog_schemas.model.events import EventKind
+from tests.support.signals import handling, raising
 
 
 class Told:
@@ -104,18 +105,12 @@ def test_an_error_inside_is_counted_and_what_a_handler_raised_goes_on(diagnostic
     assert diagnostics.counts == {"internal_error": 1}
     assert "log() failed inside: ValueError odd stack\n" in caplog.text
 
-    def expire(number: int, frame: object) -> None:
-        raise TimeoutError("the training's own limit")
-
-    before = signal.signal(signal.SIGALRM, expire)
-    try:
-        with pytest.raises(TimeoutError, match="the training's own limit"):
-            try:
-                signal.raise_signal(signal.SIGALRM)
-            except TimeoutError as error:
-                diagnostics.report_internal_error("log", error)
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    limit = raising(TimeoutError("the training's own limit"))
+    with handling(signal.SIGALRM, limit), pytest.raises(TimeoutError, match="the training's own limit"):
+        try:
+            signal.raise_signal(signal.SIGALRM)
+        except TimeoutError as error:
+            diagnostics.report_internal_error("log", error)
     assert diagnostics.counts == {"internal_error": 1}
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from chiplog.timing.phases import Phase, Timing
 from tests.support.sdk_events import phases
+from tests.support.threads import run_side_by_side
 
 
 def test_phases_wait_for_the_next_log_also_when_it_takes_the_fast_path(run, offline) -> None:
@@ -56,16 +57,12 @@ def test_one_phase_object_may_be_entered_inside_of_itself(run, offline) -> None:
 def test_threads_time_the_same_phase_side_by_side(run, offline) -> None:
     barrier = threading.Barrier(3)
 
-    def work() -> None:
+    def work(number: int) -> None:
         with run.phase("io"):
             barrier.wait()
             time.sleep(0.005)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_side_by_side(work, range(3))
     run.log({"x": 1.0})
     run.finish()
     [(_, seconds)] = phases(offline())

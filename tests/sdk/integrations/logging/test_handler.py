@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from pathlib import Path
 from types import FrameType
@@ -22,6 +21,8 @@ from chiplog_schemas.model.events import EventKind
 from tests.support.forks import FORKS
 from tests.support.node import Node
 from tests.support.sdk_events import by_label
+from tests.support.signals import handling
+from tests.support.threads import run_side_by_side
 from tests.support.waiting import WAIT_S
 
 SCRIPT = """
@@ -95,11 +96,7 @@ def test_several_threads_lose_no_record(logger: logging.Logger, recorded: Any) -
         for _ in range(200):
             logger.warning(f"from {name}")
 
-    threads = [threading.Thread(target=work, args=(name,), name=name) for name in "abcdefgh"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_side_by_side(work, "abcdefgh")
     rows = recorded()
     kept = Counter(row["body"]["thread"] for row in rows if row["notice"] == "log")
     assert min(kept[name] for name in "abcdefgh") >= ALERT_BURST
@@ -193,12 +190,8 @@ def test_a_signal_handler_may_log_and_raise_in_a_record(logger: logging.Logger, 
         logger.error("preempted")
         raise TimeoutError("of the training")
 
-    before = signal.signal(signal.SIGUSR1, note)
-    try:
-        with pytest.raises(TimeoutError, match="of the training"):
-            logger.info(Interrupted())
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with handling(signal.SIGUSR1, note), pytest.raises(TimeoutError, match="of the training"):
+        logger.info(Interrupted())
     logger.info("after")
     assert [row["message"] for row in recorded()] == ["preempted", "after"]
 

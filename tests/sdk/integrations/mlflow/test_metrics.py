@@ -1,11 +1,11 @@
 """Metrics in memory: MLflow's order, its latest value, and what was logged before."""
 
-import sys
-import threading
 from math import nan
 from typing import Any
 
 import pytest
+
+from tests.support.threads import run_side_by_side
 
 
 @pytest.fixture
@@ -41,19 +41,13 @@ def test_a_value_is_known_by_step_time_and_value_whatever_the_order_of_times(mod
 
 
 def test_threads_that_log_one_metric_keep_its_points_whole(module: Any) -> None:
-    logged, before = module.LoggedMetrics(), sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        ends = [range(first, first + 20_000) for first in range(0, 80_000, 20_000)]
-        threads = [
-            threading.Thread(target=lambda own=own: [logged.add("a", n, 2 * n, 3.0 * n) for n in own]) for own in ends
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(before)
+    logged = module.LoggedMetrics()
+
+    def add(first: int) -> None:
+        for n in range(first, first + 20_000):
+            logged.add("a", n, 2 * n, 3.0 * n)
+
+    run_side_by_side(add, range(0, 80_000, 20_000), switches_often=True)
     found = sorted((point.step, point.timestamp, point.value) for point in logged.history("a"))
     assert found == [(n, 2 * n, 3.0 * n) for n in range(80_000)]
 

@@ -18,6 +18,7 @@ from chiplog.media.video import Video
 from chiplog.safety.foreign_names import stand_in
 from chiplog.values.media_value import Content, MediaError
 from chiplog_schemas.limits import MEDIA_BYTES_MAX, TEXT_CHARS_MAX
+from tests.support.signals import handling, raising
 
 
 class Bytes(CapturedMedia):
@@ -116,13 +117,6 @@ def test_a_caption_is_text_of_a_bounded_length() -> None:
 
 
 def test_what_a_signal_handler_raised_passes() -> None:
-    def handler(number: int, frame: Any) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        with pytest.raises(TimeoutError):
-            Bytes(lambda: signal.raise_signal(signal.SIGUSR1))
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with handling(signal.SIGUSR1, raising(TimeoutError())), pytest.raises(TimeoutError):
+        Bytes(lambda: signal.raise_signal(signal.SIGUSR1))
     assert problem_of(TimeoutError()) == "it cannot be read: TimeoutError"

@@ -10,6 +10,7 @@ import pytest
 from chiplog.media.encoding import files
 from chiplog.media.encoding.files import extension_of, is_path, read_file, read_stream
 from chiplog.values.media_value import MediaError
+from tests.support.signals import handling, raising
 
 
 def test_a_file_is_read_whole(tmp_path: Path) -> None:
@@ -46,20 +47,13 @@ def test_a_large_file_is_refused_before_it_is_read_whole(tmp_path: Path, monkeyp
 def test_what_a_signal_handler_raised_is_no_failure_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """TimeoutError is an OSError, as what open() raises."""
 
-    def handler(number: int, frame: object) -> None:
-        raise TimeoutError("the training's own")
-
     def interrupted(*given: object) -> int:
         signal.raise_signal(signal.SIGUSR1)
         return -1
 
     monkeypatch.setattr(files.os, "open", interrupted)
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        with pytest.raises(TimeoutError, match="the training's own"):
-            read_file("a.png")
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with handling(signal.SIGUSR1, raising(TimeoutError("own"))), pytest.raises(TimeoutError, match="own"):
+        read_file("a.png")
 
 
 def test_paths_extensions_and_streams() -> None:

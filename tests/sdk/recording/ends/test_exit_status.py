@@ -10,6 +10,7 @@ from chiplog.safety.diagnostics import Diagnostics
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.model.events import EventKind, decode
+from tests.support.signals import handling, raising
 
 
 def fields_of(status: ExitStatus) -> dict[str, object]:
@@ -77,16 +78,9 @@ def test_a_step_that_fails_is_reported_and_the_next_ones_run() -> None:
 
 
 def test_what_a_handler_raises_in_a_step_reaches_the_training() -> None:
-    def expire(number: int, frame: object) -> None:
-        raise TimeoutError("the training's own limit")
-
-    before = signal.signal(signal.SIGALRM, expire)
     diagnostics: list[Exception] = []
-    try:
-        with pytest.raises(TimeoutError):
-            run_all([lambda: signal.raise_signal(signal.SIGALRM)], diagnostics.append)
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    with handling(signal.SIGALRM, raising(TimeoutError("the training's own limit"))), pytest.raises(TimeoutError):
+        run_all([lambda: signal.raise_signal(signal.SIGALRM)], diagnostics.append)
     assert diagnostics == []
 
 

@@ -21,6 +21,7 @@ from chiplog_schemas.paths import paths_for_root
 from tests.support.journals import Event, read_events
 from tests.support.node import Node
 from tests.support.safeguard import proves
+from tests.support.signals import handling, raising
 from tests.support.waiting import wait_until
 
 Offline = Callable[..., list[Event]]
@@ -262,22 +263,15 @@ def test_a_file_that_is_written_to_meanwhile_is_saved_as_read_and_said_to_be(
 def test_what_a_signal_handler_raises_while_a_file_is_saved_reaches_the_training(
     run: chiplog.Run, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def expire(number: int, frame: object) -> None:
-        raise TimeoutError("the training's own")
-
     def rename_and_expire(source: Path, target: Path) -> None:
         rename(source, target)
         signal.raise_signal(signal.SIGUSR1)
 
     rename = os.rename
     (here / "s.txt").write_text("saved")
-    previous = signal.signal(signal.SIGUSR1, expire)
     monkeypatch.setattr(files.os, "rename", rename_and_expire)
-    try:
-        with pytest.raises(TimeoutError, match="own"):
-            run.save("s.txt")
-    finally:
-        signal.signal(signal.SIGUSR1, previous)
+    with handling(signal.SIGUSR1, raising(TimeoutError("own"))), pytest.raises(TimeoutError, match="own"):
+        run.save("s.txt")
 
 
 def test_only_the_primary_saves_and_others_are_told_once(
