@@ -9,6 +9,8 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from chiplog_client.client import connect
+from chiplog_client.reads.runs.run_filter import read_filtered
+from chiplog_client.reads.runs.runs_query import RunsRequest
 from tests.support.collector_log import START_US, Rank, whole
 from tests.support.kept_log import finished, kept_log
 from tests.support.page_site import Site
@@ -73,6 +75,28 @@ def test_the_filter_is_typed_and_kept_in_the_address(many: Site, page: Page) -> 
     expect(page.get_by_role("searchbox", name="Filter runs")).to_have_value("lr<0.05 state:failed -tag:base")
     page.get_by_role("searchbox", name="Filter runs").fill('"two words"')
     expect(page.get_by_text("1 of 10,000 runs")).to_be_visible()
+
+
+def test_the_command_line_finds_the_same_runs_by_a_filter(many: Site, page: Page) -> None:
+    many.visit(page)
+    field = page.get_by_role("searchbox", name="Filter runs")
+    with connect(dir=many.root, start=False) as client:
+        for text in (
+            *(
+                "state:fail",
+                "project=GPT",
+                "tag=base -gpt",
+                "two words",
+                "name:two",
+                'name="two words"',
+                "-two -tag:base",
+            ),
+            *("lr=5", "lr>=9.5", "lr<1e-1 failures>0", "loss<=21", "duration>100", "started<2026-05-26", "2026-05-31t"),
+            *("id:run-99", "labels=1 lr<1", "attempts>1", "complete:yes lr<2", "lr:.5"),
+        ):
+            n = len(read_filtered(client, RunsRequest(["run_id"], limit=RUNS), text))
+            field.fill(text)
+            expect(page.get_by_text(f"{n:,} of 10,000 runs", exact=True)).to_be_visible()
 
 
 @pytest.mark.full
