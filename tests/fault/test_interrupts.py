@@ -126,12 +126,6 @@ def test_what_many_threads_logged_survives_sigkill(rounds: Rounds, tmp_path: Pat
         rounds.count("events", len(found))
 
 
-@proves(
-    "overtaken-append-restarts",
-    "an append that was overtaken after it read the tail begins again",
-    condition=True,
-    environment={"CHIPLOG_NATIVE": "0"},
-)
 def test_finalisers_that_log_lose_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "finalises"
     assert play("finalises", folder, 1).returncode == -signal.SIGKILL

@@ -7,6 +7,7 @@ import pytest
 from chiplog.journal.appender import NO_MEMORY, Appender, PythonAppender
 from chiplog.safety.process_number import process_number
 from chiplog_schemas.storage.record import Kind, encode, scan_records
+from tests.support.safeguard import proves
 
 KINDS = [PythonAppender] if Appender is PythonAppender else [PythonAppender, Appender]
 
@@ -82,6 +83,31 @@ def test_a_tail_is_replaced_with_what_is_written_or_not_at_all(appender: Any) ->
     before = bytes(memory), bytes(page)
     assert not appender._publish(tail, (30, 6, old), b"overtaken", memory, 20, page, 8)
     assert (bytes(memory), bytes(page), appender._tail) == (*before, (20, 5, new))
+
+
+@proves(
+    "overtaken-append-restarts",
+    "an append that was overtaken after it read the tail begins again",
+    condition=True,
+)
+@pytest.mark.parametrize("appender", [PythonAppender], indirect=True, ids=["python"])  # C runs no Python code here
+def test_an_append_that_others_overtake_follows_them(appender: Any) -> None:
+    """A signal handler, a finaliser or another thread appends after the tail was read: here, as the limit is read."""
+    memory, others = bytearray(4096), [b"second", b"first"]
+
+    class OvertakenLayout(SimpleNamespace):
+        @property
+        def limit(self) -> int:
+            if others:
+                appender.append(others.pop())
+            return len(memory)
+
+    segment = SimpleNamespace(memory=memory, end=0, next_seq=0, first_seq=0)
+    appender._tail = (0, 0, OvertakenLayout(memory=memory, segment=segment))
+    appender.append(b"overtaken")
+    found = [(record.number, bytes(record.payload)) for record in scan_records(memory)]
+    assert found == [(0, b"second"), (1, b"first"), (2, b"overtaken")]
+    assert appender._tail[1] == 3
 
 
 def test_an_overtaken_caller_whose_segment_is_unmapped_by_now_tries_again(appender: Any) -> None:
