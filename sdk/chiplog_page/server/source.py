@@ -8,7 +8,7 @@ import contextlib
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import zmq
 
@@ -80,10 +80,6 @@ class Source:
         self._taken: set[_Seat] = set()
         self._n_lost = 0  # how often a collector that had answered was silent
         self._is_stopped = False
-
-    async def rows(self, query: str, **params: Any) -> list[dict[str, Any]]:
-        """Run one SELECT and return its rows. Raises as `call`."""
-        return await self.call(lambda client: client.sql(query, params or None).rows())
 
     async def state(self) -> dict[str, object]:
         """Return `position`, which grows whenever the database changes, and `n_deleted`, with each deletion."""
