@@ -27,7 +27,7 @@ from chiplog_cli.tables.tables import plain_cell
 from chiplog_cli.tables.writers import Rows, write_object, write_result
 from chiplog_client.client import Client
 from chiplog_client.reads.comparison.differences import PAIR_COLUMNS, PAIR_TYPES, compare_runs, pairs_of
-from chiplog_client.reads.comparison.same_step import read_same_step
+from chiplog_client.reads.comparison.same_step import is_same_number, read_same_step
 from chiplog_client.reads.comparison.side_by_side import read_described, read_phases, read_settings, read_whole
 from chiplog_client.reads.parameters import STEP_MAX
 
@@ -354,7 +354,7 @@ def change_text(a: float | None, b: float | None) -> str:
         return "=" if a is not None and a == b else ""
     if a * b > 0 and not 1 / _RATIO_MIN < b / a < _RATIO_MIN:
         return f"x{b / a:.3g}"
-    return "=" if a == b else f"{(b - a) / abs(a):+.1%}"
+    return "=" if is_same_number(a, b) else f"{(b - a) / abs(a):+.1%}"
 
 
 def _with_caption(sheet: Sheet, n_all: int, shown: int | None) -> Sheet:
