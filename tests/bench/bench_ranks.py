@@ -38,10 +38,24 @@ print(took)
 """
 assert f"range({SECONDS * STEPS_PER_S})" in RANK and f"step / {STEPS_PER_S} " in RANK
 
+# A loop at the ranks' pace: what it needs, and the call that is timed.
+PACED = """
+import sys, time
+data = {{f"train/metric_{{i}}": 0.1 * i for i in range(20)}}
+{needs}
+took = []
+begun = time.monotonic()
+for step in range(200):
+    time.sleep(max(0.0, begun + step / 20 - time.monotonic()))
+    before = time.perf_counter_ns()
+    {call}
+    took.append(time.perf_counter_ns() - before)
+print(took)
+"""
+
 # What log() cannot go below in Python: a lock, msgpack and a copy into mapped memory, with caches as cold as its own.
 BARE = """
-import mmap, msgpack, sys, threading, time
-data = {f"train/metric_{i}": 0.1 * i for i in range(20)}
+import mmap, msgpack, threading
 memory = mmap.mmap(-1, 1 << 20)
 for at in range(0, 1 << 20, 4096):
     memory[at] = 1
@@ -52,46 +66,21 @@ def bare(step):
         record = packer.pack([step, time.time_ns(), data])
         memory[end:end + len(record)] = record
         end += len(record)
-took = []
-begun = time.monotonic()
-for step in range(200):
-    time.sleep(max(0.0, begun + step / 20 - time.monotonic()))
-    before = time.perf_counter_ns()
-    bare(step)
-    took.append(time.perf_counter_ns() - before)
-print(took)
-"""
-
-# What nothing in Python goes below: the cold call itself.
-EMPTY = """
-import sys, time
-def empty(data, step):
-    pass
-data = {f"train/metric_{i}": 0.1 * i for i in range(20)}
-took = []
-begun = time.monotonic()
-for step in range(200):
-    time.sleep(max(0.0, begun + step / 20 - time.monotonic()))
-    before = time.perf_counter_ns()
-    empty(data, step=step)
-    took.append(time.perf_counter_ns() - before)
-print(took)
 """
 
 JSONL = """
-import json, sys, time
-data = {f"train/metric_{i}": 0.1 * i for i in range(20)}
-took = []
-begun = time.monotonic()
-with open(sys.argv[1], "a") as file:
-    for step in range(200):
-        time.sleep(max(0.0, begun + step / 20 - time.monotonic()))
-        before = time.perf_counter_ns()
-        file.write(json.dumps({"step": step, **data}) + "\\n")
-        file.flush()
-        took.append(time.perf_counter_ns() - before)
-print(took)
+import json
+def write(step):
+    file.write(json.dumps({"step": step, **data}) + "\\n")
+    file.flush()
+file = open(sys.argv[1], "a")
 """
+YARDSTICKS = {
+    # What nothing in Python goes below: the cold call itself.
+    "an empty function": PACED.format(needs="def empty(data, step): pass", call="empty(data, step=step)"),
+    "lock + msgpack + mapped memory": PACED.format(needs=BARE, call="bare(step)"),
+    "JSONL flushed per line": PACED.format(needs=JSONL, call="write(step)"),
+}
 
 
 def start(code: str, argument: str, environ: dict[str, str]) -> subprocess.Popen[str]:
@@ -118,17 +107,10 @@ def measure() -> list[Figure]:
         outputs = [process.communicate()[0] for process in ranks]
         node.stop()
         spent = children_cpu_s() - spent_before
-        bare = beside(BARE, root, node.environ)
-        jsonl = beside(JSONL, root, node.environ)
-        empty = beside(EMPTY, root, node.environ)
+        besides = {what: beside(code, root, node.environ) for what, code in YARDSTICKS.items()}
     took = times_of(outputs)
     line = ", ".join(
-        f"{what} p50 {percentile(times, 0.5):.0f} p99 {percentile(times, 0.99):.0f}"
-        for what, times in (
-            ("an empty function", empty),
-            ("lock + msgpack + mapped memory", bare),
-            ("JSONL flushed per line", jsonl),
-        )
+        f"{what} p50 {percentile(times, 0.5):.0f} p99 {percentile(times, 0.99):.0f}" for what, times in besides.items()
     )
     line = f"8 processes, same pace: {line}"
     name = f"{RANKS} ranks × {STEPS_PER_S} steps/s × 20 metrics × {SECONDS} s"

@@ -1,16 +1,8 @@
-"""Documents held to the code: environment variables, kinds of events."""
+"""The cookbook held to the code: kinds of events."""
 
 import re
 
 from tests.support.packages import PACKAGES, ROOT
-
-
-def test_variables_in_the_docs_are_read_by_the_code() -> None:
-    code = "".join(path.read_text() for package in PACKAGES.values() for path in package.rglob("*.py"))
-    pages = [ROOT / "sdk" / "README.md", *(ROOT / "deploy").iterdir()]
-    for page in pages:
-        for variable in set(re.findall(r"\bCHIPLOG_[A-Z_]+\b", page.read_text())):
-            assert f'"{variable}"' in code, f"{page.name} names {variable}, which no code reads"
 
 
 def test_the_cookbook_lists_every_kind_of_event_that_the_code_emits() -> None:

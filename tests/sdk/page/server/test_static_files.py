@@ -2,7 +2,6 @@
 
 import gzip
 import re
-from collections import Counter
 from pathlib import Path
 
 from chiplog_page.server.static_files import STATIC, compressed
@@ -88,8 +87,3 @@ def test_the_page_names_the_modules_of_the_first_curves_so_that_none_waits_for_a
     needed = set[Path]().union(*(imports_of(js / name) for name in ("main.js", "views/run.js", "views/run/curves.js")))
     named = re.findall(r'href="static/js/(.+?)"', Path(STATIC, "index.html").read_text())
     assert {"main.js", *named} == {str(path.relative_to(js)) for path in needed}
-
-
-def test_no_folder_of_the_page_has_more_than_16_modules() -> None:
-    folders = Counter(path.parent for path in Path(STATIC, "js").rglob("*.js"))
-    assert {str(folder): n for folder, n in folders.items() if n > 16} == {}
