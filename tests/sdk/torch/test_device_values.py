@@ -84,7 +84,10 @@ def test_a_reader_of_the_summary_waits_for_values_on_a_device(run, device) -> No
 
 
 @proves(
-    "device-values-polled-often", "the ring of a device is emptied often", part="self._deferred.is_used", new="False"
+    "device-values-polled-often",
+    "the ring of a device is emptied often",
+    part="self._devices.deferred.is_used",
+    new="False",
 )
 def test_values_on_a_device_keep_the_ticks_of_the_sender_thread_frequent(run, device) -> None:
     run._rendezvous._expected_until = 0.0  # a group that may come has the same effect during the first minute
