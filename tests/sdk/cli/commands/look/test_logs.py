@@ -4,10 +4,8 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
 from chiplog_cli.commands.look.logs import COLOURS, colour_of
-from tests.support.command_line import CLI, ON_ONE_WORKER, environment, one_line
+from tests.support.command_line import CLI, ON_ONE_WORKER, environment
 from tests.support.hand_written import hand_written
 from tests.support.recorded import fill_three_runs
 from tests.support.waiting import WAIT_S
@@ -118,23 +116,3 @@ def test_a_label_has_the_same_colour_each_time_and_eight_ranks_have_several():
     assert colour_of("rank0") == colour_of("rank0")
     assert len({colour_of(f"rank{rank}") for rank in range(8)}) > len(COLOURS) // 2
     assert colour_of("half a character: \ud83d") in COLOURS
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["logs"], "RUN"),
-        (["logs", "nope"], "run 'nope' is unknown"),
-        (["logs", "vit", "--label", "x"], "label 'x' of run 'vit-20260104-0042' is unknown; it has rank0, rank1"),
-        (
-            ["logs", "vit", "--label", "rnak1"],
-            "label 'rnak1' of run 'vit-20260104-0042' is unknown; did you mean 'rank1'",
-        ),
-        (["logs", "gtp-20260102"], "run 'gtp-20260102' is unknown; did you mean 'gpt-20260102-7f3a91'"),
-        (["logs", "vit", "--stream", "x"], "'x'"),
-    ],
-)
-def test_bad_input_is_one_line_that_names_it(chiplog, arguments, part):
-    code, text, errors = chiplog(*arguments)
-    assert (code, text) == (2, "")
-    assert part in one_line(errors)

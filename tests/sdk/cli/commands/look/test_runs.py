@@ -367,17 +367,3 @@ def test_runs_are_listed_in_local_time(chiplog):
 )
 def test_a_run_lasts_until_its_end_or_while_it_runs_until_now(started, ended, state, seconds):
     assert duration_s(started, ended, state, NOW) == seconds
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["runs", "--limit", "x"], "'x'"),
-        (["runs", "--limit", "0"], "0"),
-        (["runs", "--state", "asleep"], "'asleep'"),
-    ],
-)
-def test_bad_input_is_one_line_that_names_it(chiplog, arguments, part):
-    code, text, errors = chiplog(*arguments)
-    assert (code, text) == (2, "")
-    assert part in one_line(errors)

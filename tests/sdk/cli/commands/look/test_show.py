@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command_line import COLOURS, ON_ONE_WORKER, one_line
+from tests.support.command_line import COLOURS, ON_ONE_WORKER
 from tests.support.marks import everyday
 from tests.support.safeguard import proves
 from tests.support.shown_runs import labels_of
@@ -145,16 +145,3 @@ def test_who_failed_first_is_of_the_newest_attempt_in_which_a_rank_failed_and_sa
     first = "eval failed first in attempt 0, 210 s before rank1: ValueError: eval 0; of the ranks first rank1: "
     assert f"{first}ValueError: train" in " ".join(show("again").split())
     assert json.loads(show("again", "--format", "json"))["first_failure"]["attempt"] == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["show", "gpt"], "run 'gpt' is ambiguous: gpt-20260102-7f3a91, gpt-20260103-11aa22; give more of the ID"),
-        (["show", "nope"], "run 'nope' is unknown; chiplog runs lists all"),
-    ],
-)
-def test_bad_input_is_one_line_that_names_it(chiplog, arguments, part):
-    code, text, errors = chiplog(*arguments)
-    assert (code, text) == (2, "")
-    assert part in one_line(errors)

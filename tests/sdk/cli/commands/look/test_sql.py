@@ -154,27 +154,3 @@ def test_a_saved_query_is_of_the_latest_run_or_of_one_that_is_named(chiplog):
         code, text, _ = chiplog("sql", "--saved", "failed", "--run", run, "--format", "json")
         assert (code, len(json.loads(text))) == (0, n_rows)
     assert chiplog("sql", "--saved", "failed") == chiplog("sql", "--saved", "failed", "--run", "vit")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["sql", "selec 1"], 'Parser Error: syntax error at or near "selec" (LINE 1: selec 1)'),
-        (["sql", "SELECT nope FROM runs"], 'Binder Error: Referenced column "nope"'),
-        (["sql", "DELETE FROM base.runs"], "DELETE statement is refused"),
-        (["sql", "SELECT 1; SELECT 2"], "2 statements"),
-        (["sql", ""], "query is empty"),
-        (["sql", "SELECT 1", "--format", "xml"], "'xml'"),
-        (["sql", "SELECT 1", "--format", "parquet"], "needs a file; add -o FILE.parquet"),
-        (["sql", "SELECT 1", "--param", "x"], "'x' is not NAME=VALUE"),
-        (["sql", "SELECT 1", "-o", "/nope/x.csv"], "'/nope/x.csv' cannot be written"),
-        (["sql", "SELECT 1", "--url", "nope"], "'nope' is unknown; write tcp://HOST:PORT"),
-        (["sql", "SELECT 1", "--url", "ipc:///x", "--dir", "/y"], "give one of them"),
-        (["sql", "SELECT 1", "--timeout", "99"], "99"),
-        (["sql", "SELECT 1", "--saved", "failed"], "--saved failed and a query exclude each other"),
-    ],
-)
-def test_bad_input_is_one_line_that_names_it(chiplog, arguments, part):
-    code, text, errors = chiplog(*arguments)
-    assert (code, text) == (2, "")
-    assert part in one_line(errors)

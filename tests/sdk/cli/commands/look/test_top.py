@@ -188,20 +188,6 @@ def node_step(terminal: Terminal) -> str:
     return terminal.wait_for(r"rank0 +running +(\d+) ").group(1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["top", "vit-20260104-0043"], "run 'vit-20260104-0043' is unknown; did you mean 'vit-20260104-0042'?"),
-        (["top", "--interval", "0"], "0"),
-        (["top", "--sort", "speed"], "'speed'"),
-    ],
-)
-def test_bad_input_is_one_line_that_names_it(chiplog, arguments, part):
-    code, text, errors = chiplog(*arguments)
-    assert (code, text) == (2, "")
-    assert part in one_line(errors)
-
-
 def test_a_directory_without_runs_is_one_line(chiplog, tmp_path):
     with hand_written(tmp_path) as database:
         fill_live_runs(database)
