@@ -105,14 +105,6 @@ def test_a_stream_that_is_cut_short_is_an_error(data: bytes, cut: int) -> None:
     assert error.value.kind == "internal"
 
 
-@pytest.mark.parametrize("data", [b"no stream at all", b"\xff\xff\xff\xff\x10\0\0\0garbage", b"\xff" * 64])
-def test_bytes_that_are_no_stream_are_an_error(data: bytes) -> None:
-    source = Source(data)
-    with pytest.raises(QueryError, match="the answer is not an Arrow stream"):
-        list(ResultStream(source))
-    assert source.is_closed
-
-
 def test_a_batch_that_is_too_large_for_memory_is_refused(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_stream, "RESULT_BYTES_MAX", 100_000)
     with pytest.raises(QueryError, match="exceeds the limit of 100000; select fewer columns") as error:

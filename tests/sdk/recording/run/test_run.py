@@ -10,14 +10,12 @@ import resource
 import sys
 import threading
 from argparse import Namespace
-from collections import Counter
 
 import pytest
 import torch
 
 import chiplog
 from chiplog.recording.api.disabled import DisabledRun
-from chiplog.safety.diagnostics import Diagnostic, Diagnostics
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KIB, MIB
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.process.inherited_run import PARENT_RUN
@@ -229,17 +227,6 @@ def test_config_and_summary_take_attributes_and_no_wrong_call_raises(run, offlin
     assert counted(offline()) == {"not_a_dict": 2}
 
 
-def test_counts_of_faults_are_said_while_they_change_but_not_often() -> None:
-    said: list[dict[str, int]] = []
-    diagnostics = Diagnostics(lambda kind, notice, *fields: said.append(fields[-1]) if notice == "bad_values" else None)
-    for now in range(300):
-        if now == 10 or now == 200:
-            diagnostics.report(Diagnostic("array", "x", "x is an array"))
-        diagnostics.emit_counts(float(now))
-    diagnostics.emit_counts()
-    assert said == [{"array": 1}, {"array": 2}]
-
-
 def test_console_lines_go_first_when_the_journal_is_nearly_full(chiplog_dir, offline, monkeypatch) -> None:
     monkeypatch.setenv("CHIPLOG_SPOOL_BYTES_MAX", str(4 * MIB))
     monkeypatch.setattr("sys.stdout", io.StringIO())
@@ -357,26 +344,6 @@ def test_an_exception_that_cannot_be_shown_is_still_the_users(chiplog_dir, offli
     assert offline(EventKind.STATE)[0].fields["state"]["reason"] == "UnshownError: <UnshownError>"
 
 
-def test_a_second_init_of_the_same_run_and_label_returns_the_open_run(chiplog_dir, caplog) -> None:
-    options = {"mode": "offline", "run_id": "r", "label": "a", "capture_console": False}
-    first = chiplog.init(**options)
-    assert chiplog.init(**options) is first
-    assert "twice" in caplog.text
-    first.finish()
-    second = chiplog.init(**options)
-    assert second is not first
-    second.finish()
-
-
-def test_a_second_init_of_another_run_finishes_the_first(chiplog_dir, offline) -> None:
-    first = chiplog.init(mode="offline", capture_console=False)
-    second = chiplog.init(mode="offline", capture_console=False)
-    assert first.id != second.id
-    assert chiplog.run is second
-    chiplog.finish()
-    assert Counter(event.kind for event in offline())[EventKind.STATE] == 2
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -439,19 +406,6 @@ def test_init_in_a_directory_that_is_gone_says_so_in_one_line_and_logs_nothing(t
     assert (run.mode, run._journal.next_seq) == ("disabled", 0)
     [line] = [record.getMessage() for record in caplog.records]
     assert "No such file or directory" in line and "nothing is logged" in line
-
-
-def test_a_directory_that_cannot_be_made_means_memory_and_a_warning(tmp_path, caplog) -> None:
-    (tmp_path / "file").write_text("")
-    run = chiplog.init(mode="offline", dir=tmp_path / "file", capture_console=False)
-    run.log({"x": 1.0})
-    assert run.mode == "offline"
-    assert len([record for record in caplog.records if "memory only" in record.getMessage()]) == 1
-    assert run._journal.next_seq == 3
-    run.finish()
-    assert caplog.records[-1].getMessage() == (
-        "chiplog: 4 events reached no agent and end with this process: there is no journal on disk"
-    )
 
 
 def test_a_disk_that_fills_up_is_said_once_and_noted_in_the_journal(chiplog_dir, caplog) -> None:
