@@ -284,11 +284,20 @@ class RunBuilder:
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             part = rows[start : start + _ROWS_AT_ONCE]
             values = ", ".join("(" + ", ".join("?" * len(row)) + ")" for row in part)
-            self._database.execute(f"INSERT INTO base.{table} VALUES {values}", [each for row in part for each in row])
+            given = [each for row in part for each in row]
+            self._database.execute(f"INSERT INTO base.{self._target(table)} VALUES {values}", given)
 
     def select(self, table: str, query: str) -> None:
         """Insert the rows of a query as they are."""
-        self._database.execute(f"INSERT INTO base.{table} {query}")
+        self._database.execute(f"INSERT INTO base.{self._target(table)} {query}")
+
+    def _target(self, table: str) -> str:
+        """Return a table with its columns, unless they are given: all but `flush`, which the index fills in."""
+        if "(" in table:
+            return table
+        of_table = f"SELECT column_name FROM (DESCRIBE base.{table}) WHERE column_name <> 'flush'"
+        names = ", ".join(name for (name,) in self._database.execute(of_table).fetchall())
+        return f"{table} ({names})"
 
     def _labels(self, run_id: str, source: str, columns: dict[str, Any]) -> None:
         [(run,)] = self._database.execute("SELECT run FROM base.runs WHERE run_id = $1", [run_id]).fetchall()

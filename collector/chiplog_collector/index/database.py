@@ -25,6 +25,7 @@ from chiplog_schemas.query.duckdb_errors import is_refused_commit
 from chiplog_schemas.sql import MIGRATION, ROLLUPS, rollups_sql, tables_sql, views_sql
 
 _TS_FIRST, _TS_LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999, as Python's datetime
+_DAY_US = 86_400_000_000
 _NAN_KEPT_IN_LIST = "list_transform({}, lambda x: coalesce(x, 'nan'::DOUBLE))"
 _log = logging.getLogger("chiplog.index")
 _LEDGER_ROWS_MAX = 200_000  # above this and four times its ideal size, the ledger is merged
@@ -46,9 +47,11 @@ _DIMENSIONS: dict[str, type[Run] | type[Producer] | type[Identified]] = {
 _ROLLED_UP = """WITH masks AS (SELECT id FROM base.names WHERE name = 'hw.gpu.throttle.reasons'),
 means AS (
     SELECT producer, device, key, epoch_us(ts) // {every} * {every} AS us,
-           list_avg(list(value ORDER BY ts, value)) AS mean, bit_or(TRY_CAST(value AS BIGINT))::DOUBLE AS bits
+           list_avg(list(value ORDER BY ts, value)) AS mean, bit_or(TRY_CAST(value AS BIGINT))::DOUBLE AS bits,
+           min(flush) AS flush
     FROM base.system_facts WHERE {between} GROUP BY ALL
-) SELECT producer, device, key, make_timestamp(us) AS ts, CASE WHEN m.id IS NULL THEN mean ELSE bits END AS value
+) SELECT producer, device, key, make_timestamp(us) AS ts, CASE WHEN m.id IS NULL THEN mean ELSE bits END AS value,
+    flush
 FROM means LEFT JOIN masks m ON m.id = key ORDER BY key, device, ts"""
 # Whether records were ever lost on the way, see State.damaged.
 # safeguard: lossless-quarantine-is-no-damage
@@ -83,8 +86,9 @@ class Database:
         self.connection.execute("SET TimeZone = 'UTC'")
         self.connection.execute("SET preserve_insertion_order = true")
         self.next_number = 0
-        self._log_id = log_id
+        self.log_id = log_id
         self._ledger_rows = 0
+        self._day = 0  # of the newest receipt, since 1970
         self._types: dict[str, dict[str, str]] = {}  # by table and column, as they are needed
         self._incoming = Incoming(self.connection)
         try:
@@ -146,14 +150,15 @@ class Database:
         """Read the dimensions and the ledger."""
         state = State()
         execute = self.connection.execute
-        for run in self._entries(Run, "SELECT * FROM base.runs ORDER BY run"):
+        for run in self._entries(Run, "SELECT * EXCLUDE (flush) FROM base.runs ORDER BY run"):
             run.tags = list(run.tags or [])
             run.told = list(run.told or [])
             run.alias_nodes = list(run.alias_nodes or [])
             run.edited = list(run.edited or [])
             state.add_run(run)
         times = ", ".join(f"epoch_us({name}) AS {name}" for name in _TIMES)
-        query = f"SELECT * REPLACE ({times}) FROM base.producers ORDER BY launch_order, restart, producer"
+        of_producers = f"SELECT * EXCLUDE (flush) REPLACE ({times}) FROM base.producers"
+        query = f"{of_producers} ORDER BY launch_order, restart, producer"
         for producer in self._entries(Producer, query):
             producer.uuid = bytes(producer.uuid)
             producer.gpus = list(producer.gpus or [])
@@ -168,7 +173,7 @@ class Database:
         for number, first, last in ledger:
             state.have[number].add(first, last)
         self._ledger_rows = len(ledger)
-        for number, first, last, reason in execute("SELECT * FROM base.losses ORDER BY ALL").fetchall():
+        for number, first, last, reason in execute("SELECT * EXCLUDE (flush) FROM base.losses ORDER BY ALL").fetchall():
             state.lost.setdefault(number, []).append((first, last, reason))
         told = "SELECT body FROM base.events WHERE producer IS NULL AND kind = 'refused_node'"
         for (said,) in execute(told).fetchall():
@@ -187,6 +192,7 @@ class Database:
                 state.trimmed = (number, until)
             elif action == Action.ROLL_UP:
                 state.rolled_until[every] = until
+        (self._day,) = execute("SELECT coalesce(max(day) - DATE '1970-01-01', 0) FROM base.receipt_days").fetchall()[0]
         last = execute("SELECT last_run, last_producer FROM base.position").fetchone()
         assert last is not None
         state.last_run, state.last_producer = last  # safeguard: numbers-not-given-again
@@ -219,6 +225,7 @@ class Database:
     def _write(self, batch: Batch, state: State, next_number: int) -> None:
         columns = {name: turn(getattr(batch, name)) for name in ("metrics", "phases", "system")}
         with _Transaction(self.connection):
+            self._begin_flush(next_number - 1, batch.received_us)
             for name, facts in columns.items():
                 if facts is not None:
                     np.clip(facts["ts"].view(np.int64), _TS_FIRST, _TS_LAST, out=facts["ts"].view(np.int64))
@@ -243,9 +250,17 @@ class Database:
                 self._thin_samples(first, until, every)
             self._write_changes(batch)  # last: what the flush has inserted of a deleted producer goes, too
             # No UPDATE: DuckDB refuses to checkpoint while a reader needs the previous version of the row.
-            position = [MIGRATION, self._log_id, next_number, state.last_run, state.last_producer]
+            position = [MIGRATION, self.log_id, next_number, state.last_run, state.last_producer]
             self.connection.execute("DELETE FROM base.position")  # safeguard: checkpoint-beside-readers
             self.connection.execute("INSERT INTO base.position VALUES (?, ?, ?, ?, ?)", position)
+
+    def _begin_flush(self, number: int, received_us: int) -> None:
+        """Set what the rows of this flush get as `flush`, and note the first flush of a day of receipt."""
+        self.connection.execute("SET VARIABLE flush = CAST(? AS BIGINT)", [number])
+        if received_us // _DAY_US > self._day:
+            self._day = received_us // _DAY_US
+            query = "INSERT INTO base.receipt_days SELECT make_timestamp(?)::DATE, getvariable('flush')"
+            self.connection.execute(query, [min(received_us, _TS_LAST)])
 
     def sort_facts(self) -> None:
         """Sort the facts of the last flushes into place once there are many. Raises duckdb.Error.
@@ -330,10 +345,10 @@ class Database:
         self._insert(table, columns, selected)
 
     def _types_of(self, table: str) -> dict[str, str]:
-        """Return the types of a table's columns by name, in their order."""
+        """Return the types of a table's columns by name, in their order, without `flush`, which has a default."""
         types = self._types.get(table)
         if types is None:
-            query = f"SELECT column_name, column_type FROM (DESCRIBE base.{table})"
+            query = f"SELECT column_name, column_type FROM (DESCRIBE base.{table}) WHERE column_name <> 'flush'"
             types = self._types[table] = dict(self.connection.execute(query).fetchall())
         return types
 
@@ -354,7 +369,9 @@ class Database:
         for number, losses in batch.losses.items():
             self.connection.execute("DELETE FROM base.losses WHERE producer = ?", [number])
             for first, last, reason in losses:
-                self.connection.execute("INSERT INTO base.losses VALUES (?, ?, ?, ?)", [number, first, last, reason])
+                columns = "producer, first_seq, last_seq, reason"
+                query = f"INSERT INTO base.losses ({columns}) VALUES (?, ?, ?, ?)"
+                self.connection.execute(query, [number, first, last, reason])
 
     def _thin_samples(self, first: int, until: int, every: int) -> None:
         """Replace system samples by their means over intervals, or delete them if there is no interval."""
@@ -367,7 +384,7 @@ class Database:
         for table in ("system", "system_recent"):
             self.connection.execute(f"DELETE FROM base.{table} WHERE {between}", bounds)
         if every:
-            self.connection.execute("INSERT INTO base.system FROM rolled")
+            self.connection.execute("INSERT INTO base.system BY NAME FROM rolled")
             self.connection.execute("DROP TABLE rolled")
 
     def _write_changes(self, batch: Batch) -> None:

@@ -22,7 +22,7 @@ _OF_STEPS = f"producer, key, lead AS step, seq, ts, {_NUMBERS}"
 _COLUMNS = {
     "metrics": _OF_STEPS,
     "phases": _OF_STEPS,
-    "system": f"producer, lead::INTEGER AS device, key, ts, {_NUMBERS}",
+    "system": f"producer, lead::INTEGER AS device, key, ts, {_NUMBERS}, seq",
 }
 
 
@@ -45,7 +45,7 @@ class Facts:
         """Append the rows of a flush, as `write_batch.turn` makes them, and what they add to their series."""
         with self._incoming.hold(table, columns) as source:
             rows = f"SELECT {_COLUMNS[table]} FROM {source}"
-            self._connection.execute(f"INSERT INTO base.{table}_recent {rows}")
+            self._connection.execute(f"INSERT INTO base.{table}_recent BY NAME {rows}")
             self._n_recent[table] += len(columns["ts"])
             if table in _SERIES:
                 series = _SERIES[table]

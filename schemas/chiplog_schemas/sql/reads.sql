@@ -6,7 +6,7 @@ CREATE SCHEMA IF NOT EXISTS reads;
 
 -- One row: how far the log has been applied, the number of deleted producers, and the number of this read model, READS.
 CREATE OR REPLACE VIEW reads.state AS
-SELECT coalesce(max(next_number), 0)::BIGINT AS position, (SELECT count(*) FROM base.deleted) AS n_deleted, 2 AS version
+SELECT coalesce(max(next_number), 0)::BIGINT AS position, (SELECT count(*) FROM base.deleted) AS n_deleted, 3 AS version
 FROM base.position;
 
 -- Names of metrics, phases, system metrics and devices by their integers, in other views `key`.
@@ -19,7 +19,7 @@ SELECT r.*, b.primary_launch, b.primary_restart, b.told FROM main.runs r JOIN ba
 -- Who wrote events: each opened run in one process, also consoles, and agents, which have no run. id: 32 hex digits.
 -- shown_: the names under which views show its rows; a console has those of its owner.
 CREATE OR REPLACE VIEW reads.producers AS
-SELECT p.* EXCLUDE (run, uuid), hex(p.uuid) AS id, i.run_id, i.label AS shown_label, i.attempt AS shown_attempt,
+SELECT p.* EXCLUDE (run, uuid, flush), hex(p.uuid) AS id, i.run_id, i.label AS shown_label, i.attempt AS shown_attempt,
        i.rank AS shown_rank
 FROM base.identified i JOIN base.producers p ON p.producer = i.producer;
 
@@ -215,14 +215,14 @@ UNION ALL
 SELECT producer, seq, ts, kind, level, message, body, cause FROM base.events WHERE kind = 'traceback';
 -- With the time at which their content arrived.
 CREATE OR REPLACE VIEW reads.logged_media AS
-SELECT f.*, s.stored_at FROM base.media f LEFT JOIN (
+SELECT f.* EXCLUDE (flush), s.stored_at FROM base.media f LEFT JOIN (
     SELECT sha256, bytes, min(ts) AS stored_at FROM base.stored GROUP BY ALL
 ) s ON s.sha256 = f.sha256 AND s.bytes = f.bytes;
 CREATE OR REPLACE VIEW reads.logged_files AS
-SELECT f.*, s.stored_at FROM base.files f LEFT JOIN (
+SELECT f.* EXCLUDE (flush), s.stored_at FROM base.files f LEFT JOIN (
     SELECT sha256, bytes, min(ts) AS stored_at FROM base.stored GROUP BY ALL
 ) s ON s.sha256 = f.sha256 AND s.bytes = f.bytes;
 CREATE OR REPLACE VIEW reads.logged_artifact_files AS
-SELECT f.*, s.stored_at FROM base.artifact_files f LEFT JOIN (
+SELECT f.* EXCLUDE (flush), s.stored_at FROM base.artifact_files f LEFT JOIN (
     SELECT sha256, bytes, min(ts) AS stored_at FROM base.stored GROUP BY ALL
 ) s ON s.sha256 = f.sha256 AND s.bytes = f.bytes AND f.reference = '';

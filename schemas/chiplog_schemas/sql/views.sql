@@ -473,7 +473,7 @@ WITH placed AS NOT MATERIALIZED (
                         epoch_us(started_at) + clock_us + 1))
                OVER (PARTITION BY run_id, label ORDER BY attempt) AS left_us
     FROM (
-        SELECT p.* EXCLUDE (clock_us), r.run_id,
+        SELECT p.* EXCLUDE (clock_us, flush), r.run_id,
                coalesce(min(p.clock_us) OVER (PARTITION BY r.run_id, p.node), 0) AS clock_us
         FROM base.producers p JOIN base.runs r ON r.run = p.run WHERE p.role = 'rank'
     )

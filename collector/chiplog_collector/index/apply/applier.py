@@ -111,6 +111,7 @@ class Applier:
     def flush(self) -> Batch:
         """Return the collected rows and reset the batch."""
         batch, self._context.batch = self.batch, Batch()
+        batch.received_us = self.received_us
         return batch
 
     def quarantine(
