@@ -220,6 +220,22 @@ def decision_table(folder: str = "", heading: str = "##") -> str:
     return "\n\n".join(parts)
 
 
+def store_tables() -> str:
+    """Return a table of the tables of a store: what each holds, and how its files are sorted."""
+    from chiplog_collector.store.published_tables import COMPLETE, PUBLISHED
+
+    lines = ["| table | rows | sorted by |", "|---|---|---|"]
+    for table in PUBLISHED:
+        if table.is_series:
+            rows = "one for each series of a piece"
+        elif table.is_dimension:
+            rows = "the newest of what changed; a later row replaces an earlier one"
+        else:
+            rows = "what arrived"
+        lines.append(f"| `{table.name}` | {rows} | {', '.join(table.order)} |")
+    return "\n".join([*lines, f"| `{COMPLETE}` | one for each piece, committed last | |"])
+
+
 LOG_BYTES, DATABASE_BYTES = 10.5, 13.5  # of a value: tests/bench/README.md
 
 

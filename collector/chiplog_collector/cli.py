@@ -1,5 +1,6 @@
 """The commands `chiplog collector`, `rebuild`, `compact`, `backup` and `restore`."""
 
+import importlib.util
 import logging
 import os
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from chiplog_collector.store.published_tables import STORE_SCHEMES
 from chiplog_schemas.addresses import AddressError, check_bind, port_after
 from chiplog_schemas.limit_settings import LimitError, read_bounds
 from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
@@ -27,6 +29,12 @@ _DIRECTORY = click.option("--dir", "directory", metavar="DIR", help="In place of
 @_DIRECTORY
 @click.option("--keys", "keys_directory", metavar="DIR", help="In place of CHIPLOG_KEYS (default CHIPLOG_DIR/keys).")
 @click.option("--ui", "page", metavar="[HOST:]PORT", help="Serve the page here too: `chiplog ui` and its variables.")
+@click.option(
+    "--store",
+    envvar="CHIPLOG_STORE",
+    metavar="URL",
+    help="Publish to Delta tables at file:///…, s3://…, gs://… or abfss://…; default: CHIPLOG_STORE, else none.",
+)
 @click.option("--embedded", is_flag=True, help="Exit after a while without agents.")
 @click.option("--take-over", metavar="HOST", help="Own the data of a host that is gone, if hosts share DIR.")
 def collector(
@@ -35,6 +43,7 @@ def collector(
     directory: str | None,
     keys_directory: str | None,
     page: str | None,
+    store: str | None,
     embedded: bool,
     take_over: str | None,
 ) -> None:
@@ -64,6 +73,7 @@ def collector(
             files_bytes_max=bounds.files_bytes_max,
             keys=keys,
             page=None if page is None else _host_and_port(page),
+            store="" if embedded else _store_url(store),
             is_service=is_service,
             take_over=take_over or "",
         )
@@ -88,6 +98,20 @@ def collector(
 def _check_index_path(place: Paths) -> None:
     if reason := foreign_path_reason(place.index):
         raise click.UsageError(f"{reason}; name another directory with --dir or CHIPLOG_DIR")
+
+
+def _store_url(url: str | None) -> str:
+    """Return the address of a store; empty without one. Raises click.UsageError."""
+    if not url:
+        return ""
+    scheme, _, rest = url.partition("://")
+    if scheme not in STORE_SCHEMES or not rest or (scheme == "file" and not rest.startswith("/")):
+        known = ", ".join(f"{name}://…" for name in STORE_SCHEMES)
+        raise click.UsageError(f"--store {url} is no address of a store; give file:///DIRECTORY or another of {known}")
+    lacking = [name for name in ("deltalake", "obstore") if importlib.util.find_spec(name) is None]
+    if lacking:
+        raise click.UsageError(f"--store needs {' and '.join(lacking)}; install them with pip install 'chiplog[lake]'")
+    return url.rstrip("/")
 
 
 def _host_and_port(text: str) -> tuple[str, int]:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ from chiplog_collector.index.fact_tables import BY_SERIES, ORDERS
 from chiplog_collector.index.opening import move_to_quarantine, rebuild_into
 from chiplog_collector.memory_limit import limit_memory
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
+from chiplog_collector.store.outbox import Outbox
 from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.limit_settings import read_bounds
 from chiplog_schemas.paths import Paths
@@ -56,6 +58,7 @@ def rebuild(place: Paths) -> str:
         task = progress.add_task("rebuilding", total=limit)
         follower = rebuild_into(place, target, limit, lambda number: progress.update(task, completed=number))
         follower.database.close()
+        _accept_store(place)
         if follower.first_damage and _stored(place.index) > _stored(target):  # safeguard: fuller-database-kept
             kept = move_to_quarantine(place.index)
     line = f"{place.index} rebuilt from {follower.records_read:,} records"
@@ -64,6 +67,14 @@ def rebuild(place: Paths) -> str:
         line += follower.first_damage
         line += f"; the previous file is kept as {kept.name}" if kept else ""
     return line
+
+
+def _accept_store(place: Paths) -> None:
+    """Note that flushes end where the pieces in the store do: what follows can be published."""
+    outbox = Outbox(place.store)
+    published = outbox.published()
+    if published is not None and published.is_foreign:
+        outbox.set_published(replace(published, is_foreign=False))
 
 
 def compact(place: Paths) -> str:

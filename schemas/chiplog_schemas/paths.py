@@ -6,7 +6,7 @@
       launches/                 run IDs that launches agreed on, for restarted ranks
       steps/                    the last step of each label that counts its own steps
       agent/                    lock, spool/, link
-      collector/                lock, log/, index.duckdb, files/
+      collector/                lock, log/, index.duckdb, files/, store/
       outbox/                   saved files on their way to the collector, by content; offline runs use offline/files
       run/                      agent.sock, collector.sock, query.sock, and the daemons' output *.out
 
@@ -99,6 +99,11 @@ class Paths:
     def index_lock(self) -> Path:
         """The lock of the process that writes the DuckDB file."""
         return self.collector / "index.lock"
+
+    @property
+    def store(self) -> Path:
+        """Directory of the collector's pieces on their way to a store; see chiplog_collector.store.outbox."""
+        return self.collector / "store"
 
     @property
     def agent_address(self) -> str:

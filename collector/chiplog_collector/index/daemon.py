@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 import zmq
@@ -22,7 +23,7 @@ from chiplog_collector.index.changes.change_queue import ChangeQueue
 from chiplog_collector.index.cleaning.checkpoints import Checkpoints
 from chiplog_collector.index.cleaning.log_cleaner import LogCleaner
 from chiplog_collector.index.cleaning.retention import Retention
-from chiplog_collector.index.database import is_disk_error
+from chiplog_collector.index.database import Database, is_disk_error
 from chiplog_collector.index.follower import LogFollower
 from chiplog_collector.index.opening import open_index, quarantine_database
 from chiplog_collector.memory_limit import bound_memory
@@ -41,6 +42,9 @@ from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.security.zap import open_gate
 from chiplog_schemas.storage.watermark import Watermark
 
+if TYPE_CHECKING:
+    from chiplog_collector.store.piece_cutter import PieceCutter
+
 _OPEN_WAIT_S = 5.0  # for a reader to close the file, in an index that only applies the log; a full disk stays full
 _MAINTENANCE_AGAIN_S = 300.0  # after the disk, or the memory, refused to look for old data
 _WRITE_AGAIN_S = 2.0  # pause between two attempts while DuckDB cannot write, such as on a full disk
@@ -58,12 +62,15 @@ def serve(
     parsers: Sequence[ForkedChild] = (),
     changes: socket.socket | None = None,
     first_wait_s: float = FLUSH_WAIT_S,
+    *,
+    store: str = "",
 ) -> int:
     """Follow the log and answer SQL until standard input ends; then catch up and close. Return the exit status.
 
     keys: of this host. If a collector's is among them, readers at TCP addresses need an allowed key.
     page: of the queries that ran in the previous processes.
-    parsers: one for each address. first_wait_s: see `QueryDemand`. changes: to the receiver.
+    parsers: one for each address. first_wait_s: see `QueryDemand`. changes: to the receiver. store: the address of a
+    store to cut pieces for; empty without one.
     """
     from chiplog_collector.query.service import QueryService, lock_down  # imported here: a rebuild needs no sockets
 
@@ -83,7 +90,8 @@ def serve(
         _log.warning("%d queries ran when the last index ended; each runs alone the next time", running.n_found)
     demand = QueryDemand(page, first_wait_s=first_wait_s)
     queue = ChangeQueue(changes, demand.ask)
-    maintenance = _Maintenance(follower, queue, Retention(database.connection, bounds, queue.submit), place)
+    retention = Retention(database.connection, bounds, queue.submit)
+    maintenance = _Maintenance(follower, queue, retention, place, store)
     space = ResultSpace(place.collector)
     services = [
         QueryService(
@@ -145,14 +153,29 @@ def serve(
     return 0
 
 
-class _Maintenance:
-    """What the writer does between two transactions: requests, retention, freeing the space of deleted data."""
+def _cutter(place: Paths, database: Database, url: str) -> "PieceCutter":
+    from chiplog_collector.store.outbox import Outbox  # imported here: an index without a store needs neither
+    from chiplog_collector.store.piece_cutter import PieceCutter
 
-    def __init__(self, follower: LogFollower, queue: ChangeQueue, retention: Retention, place: Paths) -> None:
+    cutter = PieceCutter(database.connection, database.log_id, Outbox(place.store), url)
+    cutter.start()
+    return cutter
+
+
+class _Maintenance:
+    """What the writer does between two transactions: requests, retention, freeing the space of deleted data.
+
+    Beside it, a thread cuts pieces for a store.
+    """
+
+    def __init__(
+        self, follower: LogFollower, queue: ChangeQueue, retention: Retention, place: Paths, store: str = ""
+    ) -> None:
         self._follower = follower
         self._queue = queue
         self._retention = retention
         self._cleaner = LogCleaner(place.collector / "log", place.files)
+        self._cutter = _cutter(place, follower.database, store) if store else None
         self._not_before = 0.0  # retention and cleaning; after an error of the disk
 
     def after_step(self, is_behind: bool) -> None:
@@ -172,6 +195,8 @@ class _Maintenance:
 
     def close(self) -> None:
         """End what runs in the background."""
+        if self._cutter is not None:
+            self._cutter.close()
         self._cleaner.close()
 
 
@@ -273,6 +298,7 @@ def main(arguments: list[str]) -> int:
     `--keys DIR`: of this host. `--after STATUS`: exit status of the previous process. `--page DESCRIPTOR`: see
     `running`. `--first-wait SECONDS`: how long queries wait until the whole log is applied; ignored after a crash.
     `--changes DESCRIPTOR`: a socket to the receiver, for records with changes.
+    `--store URL`: cut pieces for it.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     root, *rest = arguments
@@ -289,13 +315,14 @@ def main(arguments: list[str]) -> int:
         if previous not in (0, _EXIT_HELD):  # safeguard: held-index-is-no-crash
             first_wait_s = FLUSH_WAIT_S
         channel = next((socket.socket(fileno=int(value)) for name, value in options if name == "--changes"), None)
+        store = next((value for name, value in options if name == "--store"), "")
         place = paths_for_root(Path(root))
         if reason := foreign_path_reason(place.index):
             raise OSError(f"{reason}; move the directory")  # the receiver keeps the events
         # Two that create or replace the file at the same time would mix it with the write-ahead log of the other.
         lock = take_lock(place.index_lock, patient_s=INDEX_LOCK_WAIT_S)  # safeguard: one-index-per-directory
         try:
-            return serve(place, queries, keys, page, parsers, channel, first_wait_s)
+            return serve(place, queries, keys, page, parsers, channel, first_wait_s, store=store)
         finally:
             lock.release()
     except LockHeldError as error:

@@ -1,7 +1,7 @@
 """Bring a database up to date with a log, transaction by transaction."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import duckdb
@@ -26,7 +26,9 @@ _log = logging.getLogger("chiplog.index")
 class LogFollower:
     """Brings a database up to date with a log, transaction by transaction."""
 
-    def __init__(self, database: Database, log_directory: Path) -> None:
+    def __init__(self, database: Database, log_directory: Path, ends: Iterable[int] = ()) -> None:
+        """Initialise. ends: numbers of records at which a flush must end, because a store has what is before."""
+        self._limits = sorted(number + 1 for number in ends)
         self.database = database
         self._directory = log_directory
         self._reader = LogReader(log_directory)
@@ -106,6 +108,8 @@ class LogFollower:
 
     def step(self, limit: int) -> int:
         """Apply the log below `limit`, at most one flush of it; return the number of events written."""
+        # safeguard: flush-ends-where-store-ends
+        limit = min([limit, *(until for until in self._limits if until > self.database.next_number)])
         rows_before, n_bytes = self._applier.batch.n_rows, 0
         while self._applier.batch.n_rows - rows_before < INDEX_FLUSH_ROWS and n_bytes < _FLUSH_BYTES:
             items = self._read(limit)

@@ -11,6 +11,7 @@ import duckdb
 
 from chiplog_collector.index.database import Database, StaleDatabaseError
 from chiplog_collector.index.follower import LogFollower
+from chiplog_collector.store.outbox import Outbox
 from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.limit_settings import read_bounds
@@ -40,7 +41,7 @@ def open_index(place: Paths, input_ended: Callable[[float], bool]) -> LogFollowe
             log_id = log_owner(place.collector / "log") or bytes(16)
             database = Database(place.index, log_id, has_views=is_new, memory_bytes=memory_bytes)
             try:
-                return LogFollower(database, place.collector / "log")
+                return LogFollower(database, place.collector / "log", _published_ends(place))
             except BaseException:
                 database.close()
                 raise
@@ -54,6 +55,11 @@ def open_index(place: Paths, input_ended: Callable[[float], bool]) -> LogFollowe
                 _log.error("%s cannot be opened: %s; trying again", place.index, str(error).partition("\n")[0])
             if input_ended(backoff.next_s()):
                 return None
+
+
+def _published_ends(place: Paths) -> set[int]:
+    published = Outbox(place.store).published()
+    return set() if published is None else set(published.positions.values())
 
 
 def _create(place: Paths) -> None:
@@ -103,7 +109,7 @@ def rebuild_into(place: Paths, path: Path, limit: int, on_progress: Callable[[in
     """Build a new database at `path` from the whole log below `limit`, for `chiplog rebuild`."""
     memory_bytes = read_bounds(os.environ).query_memory_bytes
     database = Database(path, log_owner(place.collector / "log") or bytes(16), memory_bytes=memory_bytes)
-    follower = LogFollower(database, place.collector / "log")
+    follower = LogFollower(database, place.collector / "log", _published_ends(place))
     while follower.database.next_number < limit:
         before = follower.read_number
         follower.step(limit)

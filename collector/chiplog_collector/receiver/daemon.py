@@ -22,6 +22,7 @@ from chiplog_collector.receiver.file_transfers import FileTransfers
 from chiplog_collector.receiver.index_process import IndexProcess
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
 from chiplog_collector.receiver.page_process import page_process
+from chiplog_collector.receiver.publisher_process import publisher_process
 from chiplog_collector.refusals import NAME as REFUSED_NAME
 from chiplog_collector.refusals import RECORDS_MAX, read_refused
 from chiplog_schemas.addresses import ipc_path
@@ -86,6 +87,7 @@ class ReceiverSettings:
     idle_exit_s: float = IDLE_EXIT_S
     keys: Keys | None = None  # of this host; without a collector's among them no socket uses keys
     page: tuple[str, int] | None = None  # host and port to serve the page at
+    store: str = ""  # URL of the store to publish to; empty: none
     is_service: bool = False  # only an operator starts it: a reader must not start an embedded one in its place
     take_over: str = ""  # host name of the former owner of the log, if a person has named it
 
@@ -153,8 +155,10 @@ class ReceiverDaemon:
                 keys=settings.keys,
                 log_bytes=self.log.size_bytes,
                 changes=self._index_end,
+                store=settings.store,
             )
         self._page = page_process(places.root, *settings.page) if settings.page is not None else None
+        self._publisher = publisher_process(places.root, settings.store) if settings.store else None
         self._offload = Offload("chiplog-log", lambda: self._act(self._receiver.beat()))
         self._stopping = False
         self._since: float | None = None
@@ -181,8 +185,9 @@ class ReceiverDaemon:
             self.turn()
             if self._index is not None:
                 self._watch_index(self._index)
-            if self._page is not None:
-                self._page.tick(time.monotonic())
+            for child in (self._page, self._publisher):
+                if child is not None:
+                    child.tick(time.monotonic())
             if self._may_leave(time.monotonic()) and self._leave():
                 break
         self._shut_down()
@@ -419,6 +424,8 @@ class ReceiverDaemon:
             self._page.stop()
         if self._index is not None:
             self._index.stop()
+        if self._publisher is not None:  # after the index, which cuts its last piece at the end
+            self._publisher.stop()
         self.close()
         _log.info("receiver stopped")
 

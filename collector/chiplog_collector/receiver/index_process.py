@@ -40,6 +40,7 @@ class IndexProcess:
         keys: Of this host.
         log_bytes: The size of the log.
         changes: Where the index passes on records with changes.
+        store: The address of a store that the index cuts pieces for; empty without one.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class IndexProcess:
         keys: Keys | None = None,
         log_bytes: int = 0,
         changes: socket.socket | None = None,
+        store: str = "",
     ) -> None:
         self._places = places
         self._queries = queries
         self._embedded = embedded
         self._keys = keys
         self._changes = changes
+        self._store = store
         self._lag_from_bytes = log_bytes
         self.listener: socket.socket | None = None
         # The receiver waits for clients at this address only.
@@ -124,6 +127,8 @@ class IndexProcess:
         options += ["--after", str(self._child.ended_with), "--page", str(self._page)]
         if self._embedded:
             options += ["--first-wait", str(QUERY_TIMEOUT_S / 3)]  # safeguard: first-query-sees-log
+        if self._store:
+            options += ["--store", self._store]
         if self._changes is not None:
             options += ["--changes", str(self._changes.fileno())]
         if self._keys is not None:

@@ -107,7 +107,7 @@ def test_an_index_after_one_that_waited_too_long_still_lets_the_first_query_wait
     place = paths_for_root(tmp_path)
     waits: list[float] = []
     monkeypatch.setattr(daemon, "INDEX_LOCK_WAIT_S", 0.1)
-    monkeypatch.setattr(daemon, "serve", lambda *given: waits.append(given[-1]) or 0)
+    monkeypatch.setattr(daemon, "serve", lambda *given, **_: waits.append(given[-1]) or 0)
     with lock_holder(place.index_lock):
         held = main([str(tmp_path), "--after", "0", "--first-wait", "12"])
     assert main([str(tmp_path), "--after", str(held), "--first-wait", "12"]) == 0

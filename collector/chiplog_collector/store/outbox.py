@@ -1,0 +1,135 @@
+"""Pieces on their way to a store: one directory each, complete and synced before it has its name.
+
+CHIPLOG_DIR/collector/store/
+  published.json            how far this log is published, as the last piece that was committed left it
+  pieces/<until>/           one piece: <table>.parquet and piece.json; <until> is the log record that ends it
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from chiplog_schemas.atomic_file import atomic_write, sync_directory
+from chiplog_schemas.paths import ensure_private_dir
+
+_DIGITS = 20  # of the largest record number, so that names sort as numbers do
+_MANIFEST = "piece.json"
+_UNFINISHED = ".new"
+_PUBLISHED = "published.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one stretch of the log adds to the tables of a store.
+
+    Attributes:
+        log: The ID of the log, 32 hex digits.
+        after: The number of the last record of the piece before; -1 if there is none.
+        until: The number of its last record.
+        day: The day of receipt, YYYY-MM-DD, UTC.
+        rows: The number of rows by table, of tables that have some.
+    """
+
+    log: str
+    after: int
+    until: int
+    day: str
+    rows: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """How far a log is published, as this directory knows it.
+
+    Attributes:
+        log: The ID of the log, 32 hex digits.
+        url: The store.
+        until: The record that ends the last piece of which each table was committed; -1 before the first.
+        positions: The last record by table.
+        is_foreign: True if the store has more of the log than this directory published. Then nothing is published until
+            a rebuild has made flushes that end where the pieces in the store end.
+    """
+
+    log: str
+    url: str
+    until: int
+    positions: dict[str, int]
+    is_foreign: bool = False
+
+
+class Outbox:
+    """The pieces of a collector that wait for its publisher. Any method raises OSError."""
+
+    def __init__(self, directory: Path) -> None:
+        """Use the directory `store` of a collector; nothing is created until something is written."""
+        self.directory = directory
+        self._pieces = directory / "pieces"
+
+    def ends(self) -> list[int]:
+        """Return the numbers of the records that end the waiting pieces, ascending."""
+        try:
+            names = os.listdir(self._pieces)
+        except FileNotFoundError:
+            return []
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def size_bytes(self) -> int:
+        """Return how many bytes wait."""
+        return sum(path.stat().st_size for until in self.ends() for path in self._path(until).iterdir())
+
+    def add(self, write: Callable[[Path], Piece]) -> Piece:
+        """Add a piece. write: makes its files in a directory and returns what they hold."""
+        ensure_private_dir(self.directory)
+        ensure_private_dir(self._pieces)
+        directory = self._pieces / _UNFINISHED
+        shutil.rmtree(directory, ignore_errors=True)  # of a process that was killed
+        ensure_private_dir(directory)
+        piece = write(directory)
+        for path in directory.iterdir():
+            _sync(path)
+        atomic_write(directory / _MANIFEST, json.dumps(asdict(piece)).encode(), durable=True)
+        os.rename(directory, self._path(piece.until))  # safeguard: piece-complete-or-absent
+        sync_directory(self._pieces)
+        return piece
+
+    def piece(self, until: int) -> Piece:
+        """Return what a waiting piece holds."""
+        return Piece(**json.loads((self._path(until) / _MANIFEST).read_bytes()))
+
+    def file(self, piece: Piece, table: str) -> Path:
+        """Return the Parquet file of a table of a piece."""
+        return self._path(piece.until) / f"{table}.parquet"
+
+    def remove(self, piece: Piece) -> None:
+        """Remove a piece that is published."""
+        path = self._path(piece.until)
+        doomed = self._pieces / f".{path.name}"
+        os.rename(path, doomed)  # at once: a piece without some of its files must not be found
+        sync_directory(self._pieces)
+        shutil.rmtree(doomed)
+
+    def published(self) -> Published | None:
+        """Return how far the log is published; None until the publisher has asked the store."""
+        try:
+            return Published(**json.loads((self.directory / _PUBLISHED).read_bytes()))
+        except FileNotFoundError:
+            return None
+
+    def set_published(self, published: Published) -> None:
+        """Note how far the log is published."""
+        ensure_private_dir(self.directory)
+        atomic_write(self.directory / _PUBLISHED, json.dumps(asdict(published)).encode(), durable=True)
+
+    def _path(self, until: int) -> Path:
+        return self._pieces / f"{until:0{_DIGITS}d}"
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

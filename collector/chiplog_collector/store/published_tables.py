@@ -1,0 +1,163 @@
+"""The tables of a store, pure: which rows of the index each holds, in which order, under which names.
+
+A row of a store stands alone. Integers of the index become what they number: `producer` its 32 hex digits, `run` the
+run ID as it is known then, `key` and `device` their names. Each row has the ID of its log and the number of the log
+record that ends its piece. Times are UTC.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+STORE_SCHEMES = ("file", "s3", "gs", "abfss")  # of the addresses of stores
+COMPLETE = "collectors"  # the table that is committed last: a piece is published once this table has it
+_BY_SERIES = ("run_id", "key", "producer", "step", "seq")
+_IN_ORDER = ("run_id", "producer", "seq")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """One table of a store.
+
+    Attributes:
+        name: Its folder in the store.
+        sources: The tables of the schema `base` whose rows it holds; together they have each row once.
+        order: The columns by which a piece is sorted.
+        number: The column of the sources with the number of a log record.
+        is_dimension: True if a row replaces an earlier one. A piece has the newest, whatever flush wrote it, so no fact
+            comes before what it refers to.
+        is_series: True if it holds one row for each series of the piece, in place of the points.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    order: tuple[str, ...] = _IN_ORDER
+    number: str = "flush"
+    is_dimension: bool = False
+    is_series: bool = False
+
+
+def _facts(name: str, order: tuple[str, ...]) -> PublishedTable:
+    return PublishedTable(name, (name, f"{name}_recent"), order)
+
+
+# Dimensions before the facts that need them.
+PUBLISHED: tuple[PublishedTable, ...] = (
+    PublishedTable("runs", ("runs",), ("run_id",), is_dimension=True),
+    PublishedTable("producers", ("producers",), ("run_id", "producer"), is_dimension=True),
+    PublishedTable("stored", ("stored",), ("sha256",)),
+    PublishedTable("files", ("files",)),
+    PublishedTable("media", ("media",), _BY_SERIES),
+    PublishedTable("artifact_files", ("artifact_files",)),
+    PublishedTable("artifacts", ("artifacts",)),
+    PublishedTable("artifact_aliases", ("artifact_aliases",)),
+    PublishedTable("artifact_uses", ("artifact_uses",)),
+    PublishedTable("definitions", ("definitions",)),
+    PublishedTable("config", ("config",)),
+    PublishedTable("config_hashes", ("config_hashes",)),
+    PublishedTable("summary", ("summary",)),
+    PublishedTable("run_tags", ("run_tags",)),
+    PublishedTable("events", ("events",)),
+    PublishedTable("console", ("console",)),
+    PublishedTable("texts", ("texts",), _BY_SERIES),
+    PublishedTable("histograms", ("histograms",), _BY_SERIES),
+    PublishedTable("system", ("system", "system_recent"), ("producer", "key", "device", "ts")),
+    _facts("phases", _BY_SERIES),
+    _facts("metrics", _BY_SERIES),
+    PublishedTable("phase_series", ("phases", "phases_recent"), ("run_id", "key", "producer"), is_series=True),
+    PublishedTable("metric_series", ("metrics", "metrics_recent"), ("run_id", "key", "producer"), is_series=True),
+    PublishedTable("losses", ("losses",), ("run_id", "producer"), is_dimension=True),
+    PublishedTable("intervals", ("intervals",), ("run_id", "producer", "first_seq")),
+    PublishedTable("changes", ("changes",), ("record",), number="number"),
+)
+
+# What a column of the index becomes: names of the store, each with an expression over the row `f`.
+_RUN_ID = "(SELECT run_id FROM base.runs WHERE run = f.{})"
+_OWNER = "(SELECT lower(hex(uuid)) FROM base.producers WHERE producer = f.owner)"
+_REPLACED: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
+    ("runs", "run"): (),
+    ("runs", "alias_of"): (("alias_of", _RUN_ID.format("alias_of")),),
+    ("producers", "producer"): (("producer", "lower(hex(f.uuid))"),),
+    ("producers", "uuid"): (),
+    ("producers", "run"): (("run_id", _RUN_ID.format("run")),),
+    ("producers", "owner"): (("owner", _OWNER),),
+    ("changes", "number"): (("record", "f.number"),),
+}
+_SERIES_TYPES = {
+    "producer": "INTEGER",
+    "key": "INTEGER",
+    **dict.fromkeys(("n", "n_numbers"), "BIGINT"),
+    **dict.fromkeys(("sum", "min", "max"), "DOUBLE"),
+    "first_seq": "BIGINT",
+    "first": "DOUBLE",
+    "last_seq": "BIGINT",
+    "last": "DOUBLE",
+    **dict.fromkeys(("first_step", "last_step"), "BIGINT"),
+    **dict.fromkeys(("last_step_ts", "first_ts", "last_ts"), "TIMESTAMP"),
+}
+# By column: what is joined for it. Rows of a producer also have its run and its names as they are known now.
+_JOINED = {
+    "producer": """ LEFT JOIN (SELECT p.producer AS id, lower(hex(p.uuid)) AS uuid, i.run_id, i.label, i.attempt, i.rank
+        FROM base.producers p LEFT JOIN base.identified i ON i.producer = p.producer) p ON p.id = f.producer""",
+    "key": " LEFT JOIN base.names k ON k.id = f.key",
+    "device": " LEFT JOIN base.names d ON d.id = f.device",
+}
+_OF_PRODUCER = (
+    ("run_id", "p.run_id"),
+    ("producer", "p.uuid"),
+    ("label", "p.label"),
+    ("attempt", "p.attempt"),
+    ("rank", "p.rank"),
+)
+
+
+def rows_of(table: PublishedTable) -> str:
+    """Return the query of the new rows of a table, with the parameters $after and $until: see `PublishedTable`."""
+    between = (
+        f"{table.number} > $after" if table.is_dimension else f"{table.number} > $after AND {table.number} <= $until"
+    )
+    columns = "producer, key, step, seq, ts, value" if table.is_series else "*"
+    return " UNION ALL ".join(f"SELECT {columns} FROM base.{source} WHERE {between}" for source in table.sources)
+
+
+def published_query(table: PublishedTable, types: Mapping[str, str], rows: str) -> str:
+    """Return the query of what a piece has of a table, with the parameters $log and $until.
+
+    Args:
+        table: The table.
+        types: The types of the columns of `rows`, in their order.
+        rows: The query of the rows of the index, or of series that sum them up.
+    """
+    columns = _SERIES_TYPES if table.is_series else types
+    selected = [("log", "$log::VARCHAR"), ("number", "$until::BIGINT")]
+    for column, column_type in columns.items():
+        selected += _published(table.name, column, column_type)
+    expressions = ", ".join(f'{expression} AS "{name}"' for name, expression in selected)
+    joined = "".join(
+        join
+        for column, join in _JOINED.items()
+        if column in columns and (table.name, column) not in _REPLACED and not _is_text(columns[column])
+    )
+    return f"SELECT {expressions} FROM ({rows}) f{joined} ORDER BY {', '.join(table.order)}"
+
+
+def _is_text(column_type: str) -> bool:
+    """Return True if a column has names itself, such as the keys of a config."""
+    return column_type == "VARCHAR"
+
+
+def _published(table: str, column: str, column_type: str) -> Iterable[tuple[str, str]]:
+    """Yield the columns of the store that a column of the index becomes."""
+    if (table, column) in _REPLACED:
+        yield from _REPLACED[(table, column)]
+    elif column == "flush":
+        return
+    elif column == "producer":
+        yield from _OF_PRODUCER
+    elif column in ("key", "device") and not _is_text(column_type):
+        yield column, "k.name" if column == "key" else "d.name"
+    elif column_type == "BLOB":
+        yield column, f"lower(hex(f.{column}))"
+    elif column_type == "TIMESTAMP":
+        yield column, f"f.{column} AT TIME ZONE 'UTC'"
+    else:
+        yield column, f'f."{column}"'

@@ -1,0 +1,173 @@
+"""The publisher: commits the pieces of a collector to its store, each table once, oldest piece first.
+
+`python -m chiplog_collector.store DIR URL` ends with its standard input, after the pieces that wait then. A store that
+is away costs lines in the log and room in the outbox, never an acknowledgement.
+"""
+
+import logging
+import math
+import os
+import select
+import sys
+import time
+from pathlib import Path
+
+import duckdb
+
+from chiplog_collector.store.delta_store import Addition, DeltaStore, ForeignPositionError, StoreError
+from chiplog_collector.store.outbox import Outbox, Piece, Published
+from chiplog_collector.store.published_tables import COMPLETE, PUBLISHED
+from chiplog_schemas.backoff import Backoff
+from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
+from chiplog_schemas.paths import Paths, paths_for_root
+from chiplog_schemas.process.file_lock import LockHeldError, take_lock
+from chiplog_schemas.storage.segment_format import log_owner
+
+_POLL_S = 0.5  # a directory is listed; a piece comes every 10 s
+_BACKOFF_MIN_S = 1.0
+_BACKOFF_MAX_S = 60.0
+_DRAIN_S = 10.0  # at the end; the next start publishes the rest
+_EXIT_FOREIGN = 65  # another process publishes this log (EX_DATAERR)
+_log = logging.getLogger("chiplog.store")
+
+
+class Publisher:
+    """Publishes the pieces of one outbox. Any method raises StoreError, ForeignPositionError or OSError."""
+
+    def __init__(self, store: DeltaStore, outbox: Outbox, log: str, files: Path | None) -> None:
+        """log: the ID of the log. files: the directory of the saved files of the collector; None: they stay there."""
+        self._store = store
+        self._outbox = outbox
+        self._log = log
+        self._files = files
+        self._published: Published | None = None
+
+    def begin(self) -> Published:
+        """Find out how far the log is published, and note it for the index.
+
+        Raises:
+            ForeignPositionError: The store has more of the log than this directory can have published.
+        """
+        names = [table.name for table in PUBLISHED] + [COMPLETE]
+        positions = self._store.positions(names)
+        known, waiting = self._outbox.published(), self._outbox.ends()
+        until = positions.get(COMPLETE, -1)
+        if known is not None and (known.log, known.url) != (self._log, self._store.url):
+            known = None  # of another store
+        mine = {-1, *waiting, *(known.positions.values() if known is not None else ())}
+        # safeguard: foreign-position-refused-at-start
+        if not mine.issuperset(positions.values()) or (known is not None and known.is_foreign):
+            self._outbox.set_published(Published(self._log, self._store.url, until, positions, is_foreign=True))
+            raise ForeignPositionError(
+                f"{self._store.url} has this log up to record {until}, which this directory did not publish: it was "
+                "restored or copied. End the other collector, or stop this one and run chiplog rebuild"
+            )
+        return self._note(until, positions)
+
+    def publish_next(self) -> bool:
+        """Publish the oldest piece. Return False if none waits."""
+        waiting = self._outbox.ends()
+        if not waiting:
+            return False
+        piece, published = self._outbox.piece(waiting[0]), self._published
+        assert published is not None
+        if piece.until <= published.until or piece.after > published.until:
+            # It is published, or was cut for another store: the index cuts again what is missing.
+            self._outbox.remove(piece)
+            return True
+        self._put_contents(piece)
+        for table in PUBLISHED:
+            if table.name in piece.rows:
+                self._publish(piece, table.name)
+        self._publish(piece, COMPLETE)
+        positions = published.positions | dict.fromkeys([*piece.rows, COMPLETE], piece.until)
+        self._note(piece.until, positions)  # safeguard: published-noted-before-removal
+        self._outbox.remove(piece)
+        return True
+
+    def _publish(self, piece: Piece, table: str) -> None:
+        path = self._outbox.file(piece, table)
+        self._store.publish(Addition(table, path, piece.day, piece.after, piece.until))
+
+    def _put_contents(self, piece: Piece) -> None:
+        """Store the contents that have arrived, before the rows that say so."""
+        if "stored" not in piece.rows or self._files is None:
+            return
+        with duckdb.connect() as connection:
+            query = "SELECT DISTINCT sha256 FROM read_parquet(?) ORDER BY sha256"
+            found = connection.execute(query, [str(self._outbox.file(piece, "stored"))]).fetchall()
+        for (digest,) in found:
+            try:
+                self._store.put_content(digest, self._files / digest[:2] / digest)
+            except FileNotFoundError:  # its rows were deleted since
+                _log.info("content %s is not at the collector any more; the store does without it", digest)
+
+    def _note(self, until: int, positions: dict[str, int]) -> Published:
+        self._published = Published(self._log, self._store.url, until, positions)
+        self._outbox.set_published(self._published)
+        return self._published
+
+
+def serve(place: Paths, url: str) -> int:
+    """Publish until standard input ends, then what waits. Return the exit status."""
+    log_id = log_owner(place.collector / "log")
+    if log_id is None:
+        raise OSError(f"{place.collector / 'log'} holds no log; the collector makes it")
+    log = log_id.hex()
+    outbox = Outbox(place.store)
+    files = None if os.environ.get("CHIPLOG_STORE_FILES") == "0" else place.files
+    publisher = Publisher(DeltaStore(url, log), outbox, log, files)
+    backoff = Backoff(_BACKOFF_MIN_S, _BACKOFF_MAX_S)
+    has_begun = is_away = is_ending = False
+    stop_at = math.inf
+    while not is_ending or time.monotonic() < stop_at:
+        pause_s = 0.0
+        try:
+            if not has_begun:
+                published = publisher.begin()
+                has_begun = True
+                _log.info("publishing to %s from record %d on", url, published.until + 1)
+            if not publisher.publish_next():
+                if is_ending:
+                    break
+                pause_s = _POLL_S
+            if is_away:
+                _log.info("the store %s is back; %d pieces wait", url, len(outbox.ends()))
+            is_away = False
+            backoff.reset()
+        except (StoreError, OSError) as error:  # safeguard: store-away-stops-nothing
+            if not is_away:
+                _log.warning("the store %s cannot be used: %s; pieces wait and are published later", url, error)
+            is_away = True
+            pause_s = backoff.next_s()
+        if not is_ending and _input_ended(pause_s):
+            is_ending, stop_at = True, time.monotonic() + _DRAIN_S
+        elif is_ending:
+            time.sleep(min(pause_s, max(0.0, stop_at - time.monotonic())))
+    if waiting := outbox.ends():
+        _log.info("%d pieces wait for the store; the next start publishes them", len(waiting))
+    return 0
+
+
+def _input_ended(wait_s: float) -> bool:
+    readable, _, _ = select.select([sys.stdin], [], [], wait_s)
+    return bool(readable) and not os.read(sys.stdin.fileno(), 1)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the process: DIR URL."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    root, url = arguments
+    place = paths_for_root(Path(root))
+    try:
+        lock = take_lock(place.collector / "store.lock", patient_s=INDEX_LOCK_WAIT_S)
+        try:
+            return serve(place, url)
+        finally:
+            lock.release()
+    except ForeignPositionError as error:
+        _log.error("nothing is published: %s", error)
+        return _EXIT_FOREIGN
+    except (LockHeldError, OSError) as error:
+        _log.error("publisher ends: %s", error)
+        return 1

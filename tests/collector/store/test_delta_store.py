@@ -1,0 +1,132 @@
+"""Delta tables: each piece once, statistics that are true, refusals of what another process published."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote
+
+import duckdb
+import pytest
+from arro3.io import write_parquet
+from deltalake import DeltaTable
+
+from chiplog_collector.store.delta_store import Addition, DeltaStore, ForeignPositionError, StoreError, statistics
+from tests.support.safeguard import proves
+
+LOG, DAY = "cd" * 16, "2026-11-28"
+WRITTEN = "SELECT 'a'' \"/\n😀' AS key, i AS step, 'nan'::DOUBLE AS value, now() AS ts FROM range(3) t(i)"
+
+
+def parquet(path: Path, query: str = WRITTEN) -> Path:
+    with duckdb.connect() as connection:
+        write_parquet(connection.sql(query), path, skip_arrow_metadata=True)
+    return path
+
+
+@pytest.fixture
+def add(tmp_path: Path) -> Callable[..., bool]:
+    file = parquet(tmp_path / "file.parquet")
+
+    def add(store: DeltaStore, until: int, after: int = -1, table: str = "metrics") -> bool:
+        return store.publish(Addition(table, file, DAY, after, until))
+
+    return add
+
+
+def store_of(directory: Path, log: str = LOG) -> DeltaStore:
+    return DeltaStore(f"file://{directory}/a lake", log)
+
+
+def n_rows(directory: Path, table: str = "metrics") -> int:
+    files = list(map(unquote, DeltaTable(f"{directory}/a lake/{table}").file_uris()))
+    with duckdb.connect() as connection:
+        return connection.execute("SELECT count(*) FROM read_parquet(?)", [files]).fetchall()[0][0]
+
+
+def test_each_piece_is_added_once_and_the_position_is_the_record_that_ends_it(
+    tmp_path: Path, add: Callable[..., bool]
+) -> None:
+    store = store_of(tmp_path)
+    assert store.positions(["metrics", "runs"]) == {}
+    assert add(store, 5)
+    assert not add(store, 5)
+    assert not add(store_of(tmp_path), 5)  # of a process that was killed after the commit
+    assert add(store, 9, 5)
+    assert add(store, 9, 5, "runs")
+    assert store_of(tmp_path).positions(["metrics", "runs", "texts"]) == {"metrics": 9, "runs": 9}
+    assert (n_rows(tmp_path), n_rows(tmp_path, "runs")) == (6, 3)
+
+
+def test_logs_share_a_table_without_knowing_of_each_other(tmp_path: Path, add: Callable[..., bool]) -> None:
+    mine, other = store_of(tmp_path), store_of(tmp_path, "ef" * 16)
+    assert add(mine, 5)
+    assert add(other, 3)
+    assert add(mine, 7, 5)
+    assert n_rows(tmp_path) == 9
+    assert other.positions(["metrics"]) == {"metrics": 3}
+
+
+@proves("foreign-position-refused", "a copy of a directory adds nothing to what the other one has published since")
+def test_a_copy_of_a_directory_is_refused(tmp_path: Path, add: Callable[..., bool]) -> None:
+    stopped = store_of(tmp_path)
+    assert add(stopped, 5)
+    assert add(store_of(tmp_path), 8, 5)
+    with pytest.raises(ForeignPositionError, match="up to 8, and this directory published up to 5"):
+        add(stopped, 9, 5)
+    assert n_rows(tmp_path) == 3 * 2
+
+
+def test_of_two_handles_that_have_looked_one_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delta itself refuses a commit of an application that has committed since the handle looked."""
+    file = parquet(tmp_path / "file.parquet")
+    first, second = store_of(tmp_path), store_of(tmp_path)
+    assert first.publish(Addition("metrics", file, DAY, -1, 5))
+    upload = DeltaStore._upload
+
+    def while_another_commits(store: DeltaStore, addition: Addition) -> object:
+        action = upload(store, addition)
+        monkeypatch.setattr(DeltaStore, "_upload", upload)
+        assert first.publish(Addition("metrics", file, DAY, 5, 8))
+        return action
+
+    monkeypatch.setattr(DeltaStore, "_upload", while_another_commits)
+    with pytest.raises(StoreError):
+        second.publish(Addition("metrics", file, DAY, 5, 8))
+    assert n_rows(tmp_path) == 6
+
+
+def test_statistics_bound_each_column_and_leave_out_numbers_that_may_be_nan(tmp_path: Path) -> None:
+    query = """SELECT i % 7 - 3 AS step, CASE WHEN i % 2 = 0 THEN 'k' || i END AS key, [i::DOUBLE] AS edges,
+        i::DOUBLE AS value, NULL::VARCHAR AS none,
+        TIMESTAMPTZ '2026-11-28 10:00:00.123456+00' + INTERVAL (i) SECOND AS ts
+        FROM range(300) t(i)"""
+    found = statistics(parquet(tmp_path / "file.parquet", query))
+    assert found["numRecords"] == 300
+    assert found["minValues"] == {"step": -3, "key": "k0", "ts": "2026-11-28T10:00:00.123Z"}
+    assert found["maxValues"] == {"step": 3, "key": "k98", "ts": "2026-11-28T10:04:59.124Z"}
+    assert (found["nullCount"]["key"], found["nullCount"]["none"], found["nullCount"]["value"]) == (150, 300, 0)
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_content_is_stored_once_under_its_digest(tmp_path: Path) -> None:
+    store = store_of(tmp_path)
+    file = tmp_path / "content"
+    file.write_bytes(b"model")
+    for _ in range(2):
+        store.put_content("0a" * 32, file)
+    assert (tmp_path / "a lake" / "contents" / ("0a" * 32)).read_bytes() == b"model"
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, add: Callable[..., bool]) -> None:
+    (tmp_path / "a lake").write_bytes(b"a file")
+    with pytest.raises(StoreError) as error:
+        add(store_of(tmp_path), 5)
+    assert "\n" not in str(error.value)
+
+
+def test_another_engine_reads_the_tables(tmp_path: Path, add: Callable[..., bool]) -> None:
+    add(store_of(tmp_path), 5)
+    table = DeltaTable(f"{tmp_path}/a lake/metrics")
+    assert table.to_pyarrow_table().num_rows == 3
+    assert table.metadata().description == "chiplog, version 1"
+    assert table.metadata().partition_columns == ["day"]

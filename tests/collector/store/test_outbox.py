@@ -1,0 +1,65 @@
+"""The outbox: pieces that are complete or absent, and how far a log is published."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chiplog_collector.store.outbox import Outbox, Piece, Published
+from tests.support.safeguard import proves
+
+LOG = "ab" * 16
+
+
+def piece(until: int, after: int = -1) -> Piece:
+    return Piece(LOG, after, until, "2026-11-28", {"metrics": 3})
+
+
+def put(outbox: Outbox, until: int, after: int = -1, content: bytes = b"rows") -> Piece:
+    def write(directory: Path) -> Piece:
+        (directory / "metrics.parquet").write_bytes(content)
+        return piece(until, after)
+
+    return outbox.add(write)
+
+
+def test_pieces_are_listed_by_the_record_that_ends_them_and_read_back(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "store")
+    assert (outbox.ends(), outbox.size_bytes(), outbox.published()) == ([], 0, None)
+    for until, after in ((99, 9), (9, -1), (100, 99)):
+        put(outbox, until, after)
+    assert outbox.ends() == [9, 99, 100]
+    assert outbox.piece(99) == piece(99, 9)
+    assert outbox.file(outbox.piece(99), "metrics").read_bytes() == b"rows"
+    assert outbox.size_bytes() > 12
+    outbox.remove(outbox.piece(9))
+    assert outbox.ends() == [99, 100]
+
+
+@proves("piece-complete-or-absent", "a piece has its name only once all of its files are written and synced")
+def test_a_piece_that_was_not_finished_is_absent_and_leaves_no_file_in_the_next(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "store")
+
+    def fails(directory: Path) -> Piece:
+        (directory / "console.parquet").write_bytes(b"half")
+        assert outbox.ends() == []
+        raise OSError("killed here")
+
+    with pytest.raises(OSError, match="killed here"):
+        outbox.add(fails)
+    assert outbox.ends() == []
+    put(outbox, 5)
+    assert sorted(os.listdir(tmp_path / "store" / "pieces" / f"{5:020d}")) == ["metrics.parquet", "piece.json"]
+
+
+def test_a_piece_is_removed_as_a_whole(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "store")
+    found = put(outbox, 5)
+    outbox.remove(found)
+    assert os.listdir(tmp_path / "store" / "pieces") == []
+
+
+def test_how_far_a_log_is_published_survives_a_restart(tmp_path: Path) -> None:
+    published = Published(LOG, "file:///lake", 7, {"metrics": 7, "runs": 3})
+    Outbox(tmp_path / "store").set_published(published)
+    assert Outbox(tmp_path / "store").published() == published

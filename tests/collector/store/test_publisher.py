@@ -1,0 +1,202 @@
+"""The publisher: all tables of a piece, in order, once, whatever ends it in between."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+
+from chiplog_collector.index.follower import LogFollower
+from chiplog_collector.store import delta_store, piece_cutter
+from chiplog_collector.store.delta_store import DeltaStore, ForeignPositionError
+from chiplog_collector.store.outbox import Outbox
+from chiplog_collector.store.piece_cutter import PieceCutter
+from chiplog_collector.store.published_tables import COMPLETE, PUBLISHED
+from chiplog_collector.store.publisher import Publisher
+from tests.support.collector_log import LOG_ID
+from tests.support.index import Index, empty_database
+from tests.support.safeguard import proves
+from tests.support.sample_log import everything
+
+NAMES = [table.name for table in PUBLISHED] + [COMPLETE]
+
+
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+class Collector:
+    """An index, its outbox and its publisher in one process."""
+
+    def __init__(self, directory: Path, lake: Path) -> None:
+        self.url = f"file://{lake}"
+        self.index = Index(directory)
+        self.outbox = Outbox(directory / "store")
+        self.directory = directory
+        self.restart()
+
+    def restart(self) -> None:
+        log = LOG_ID.hex()
+        self.publisher = Publisher(DeltaStore(self.url, log), self.outbox, log, self.directory / "files")
+
+    def cut(self) -> None:
+        cutter = PieceCutter(self.index.database.connection, LOG_ID, self.outbox, self.url)
+        cutter.start()
+        cutter.close()
+
+    def publish(self) -> None:
+        self.publisher.begin()
+        self.cut()
+        while self.publisher.publish_next():
+            pass
+
+
+@pytest.fixture
+def collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    monkeypatch.setattr(piece_cutter, "PIECE_ROWS", 500)
+    collector = Collector(tmp_path / "one", tmp_path / "lake")
+    yield collector
+    collector.index.close()
+
+
+def stored(lake: Path, table: str, columns: str = "* EXCLUDE (number)") -> list[str]:
+    """Return the rows of a table of a store, sorted; of any piece."""
+    try:
+        files = list(map(unquote, DeltaTable(str(lake / table)).file_uris()))
+    except delta_store.TableNotFoundError:
+        return []
+    with duckdb.connect() as connection:
+        query = f"SELECT {columns} FROM read_parquet(?, hive_partitioning = false)"
+        return sorted(map(repr, connection.execute(query, [files]).fetchall()))
+
+
+def contents(lake: Path) -> dict[str, list[str]]:
+    """Return the rows that do not depend on where pieces end."""
+    skipped = {"runs", "producers", "losses", "metric_series", "phase_series", "intervals", COMPLETE}
+    return {name: stored(lake, name) for name in NAMES if name not in skipped}
+
+
+def test_what_is_published_is_what_the_index_holds(collector: Collector, tmp_path: Path) -> None:
+    collector.index.take(*everything()[:-1])
+    collector.publish()
+    assert collector.outbox.ends() == []
+    for table in ("metrics", "phases", "system", "console", "events", "media"):
+        source = next(t.sources for t in PUBLISHED if t.name == table)
+        n = sum(collector.index.sql(f"SELECT count(*) FROM base.{each}")[0][0] for each in source)
+        assert len(stored(tmp_path / "lake", table)) == n, table
+
+
+@proves("published-noted-before-removal", "a piece leaves the outbox after the note that it is published")
+def test_a_publisher_killed_at_any_call_publishes_each_row_once(
+    collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = Collector(tmp_path / "two", tmp_path / "other lake")
+    payloads = everything()[:-1]
+    undisturbed.index.take(*payloads)
+    undisturbed.publish()
+    expected = contents(tmp_path / "other lake")
+    undisturbed.index.close()
+
+    for payload in payloads:  # a flush each
+        collector.index.take(payload)
+    collector.publisher.begin()
+    collector.cut()
+    # Killed before and after each; a piece is published by the attempt that removes it.
+    points = [(DeltaStore, "_upload"), (DeltaStore, "_sync"), (Publisher, "_note"), (Outbox, "remove")]
+    n_killed, killed_at = 0, set()
+    while collector.outbox.ends():
+        kind, name = points[n_killed % len(points)]
+        called, is_after = getattr(kind, name), n_killed // len(points) % 2
+
+        def killed(*arguments: Any, of: tuple[str, Callable[..., Any], int] = (name, called, is_after)) -> None:
+            name, called, is_after = of
+            if is_after:
+                called(*arguments)
+            killed_at.add(name)
+            raise KilledError
+
+        collector.restart()
+        collector.publisher.begin()
+        with monkeypatch.context() as patched:
+            patched.setattr(kind, name, killed)
+            with contextlib.suppress(KilledError):  # not all calls happen: a table may have the piece
+                collector.publisher.publish_next()
+        n_killed += 1
+        collector.restart()
+        collector.publisher.begin()
+    assert killed_at == {name for _, name in points}
+    collector.publish()
+    assert contents(tmp_path / "lake") == expected
+
+
+@proves("waiting-pieces-read-before-published", "a piece that is published while the next one is cut is not cut again")
+def test_a_piece_published_while_the_next_is_cut_is_not_cut_again(
+    collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector.index.take(*everything()[:3])
+    collector.publisher.begin()
+    collector.cut()
+    collector.index.take(*everything()[3:6])
+    published = Outbox.published
+
+    def published_meanwhile(outbox: Outbox) -> object:
+        monkeypatch.setattr(Outbox, "published", published)
+        while collector.publisher.publish_next():
+            pass
+        return published(outbox)
+
+    ends = Outbox.ends
+
+    def ends_first(outbox: Outbox) -> list[int]:
+        found = ends(outbox)
+        monkeypatch.setattr(Outbox, "ends", ends)
+        monkeypatch.setattr(Outbox, "published", published_meanwhile)
+        return found
+
+    monkeypatch.setattr(Outbox, "ends", ends_first)
+    collector.cut()
+    while collector.publisher.publish_next():
+        pass
+    keys = stored(tmp_path / "lake", "metrics", "producer, seq, key")
+    assert len(keys) == len(set(keys))
+
+
+@proves("foreign-position-refused-at-start", "a directory that was copied or restored publishes nothing")
+@proves("flush-ends-where-store-ends", "after a rebuild, flushes end where the store does: nothing is published twice")
+def test_a_directory_without_its_notes_publishes_again_after_a_rebuild(collector: Collector, tmp_path: Path) -> None:
+    payloads = everything()[:-1]
+    for payload in payloads[:8]:
+        collector.index.take(payload)
+    collector.publish()
+    before = contents(tmp_path / "lake")
+    for path in collector.outbox.directory.glob("*.json"):
+        path.unlink()  # as in a directory that was restored from a backup
+    collector.restart()
+    for _ in range(2):  # the receiver starts it again and again
+        with pytest.raises(ForeignPositionError, match="run chiplog rebuild"):
+            collector.publisher.begin()
+    collector.cut()
+    assert collector.outbox.ends() == []
+
+    published = collector.outbox.published()
+    assert published is not None
+    index = collector.index
+    index.take(*payloads[8:])
+    index.follower.close()
+    index.database.close()
+    index.path.unlink()
+    index.database = empty_database(index.path)
+    index.follower = LogFollower(index.database, index.directory / "log", set(published.positions.values()))
+    index.follow()
+    collector.outbox.set_published(type(published)(LOG_ID.hex(), collector.url, published.until, published.positions))
+    collector.publish()
+    found = contents(tmp_path / "lake")
+    for table in ("metrics", "phases", "console", "texts"):
+        assert set(before[table]) <= set(found[table])
+        assert len(found[table]) == len(set(found[table])) or table == "console"
+        source = next(t.sources for t in PUBLISHED if t.name == table)
+        assert len(found[table]) == sum(index.sql(f"SELECT count(*) FROM base.{each}")[0][0] for each in source)
