@@ -83,7 +83,7 @@ def writers_with_rows() -> int:
 
 def agree(run: Any) -> None:
     """Wait until a rank's identity is final: on a busy machine that may last longer than a test's short training."""
-    while run._identity.needs_agreement:
+    while run._membership.identity.needs_agreement:
         time.sleep(0.01)
 
 

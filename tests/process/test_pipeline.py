@@ -32,7 +32,7 @@ run = chiplog.init(mode="offline", capture_console=False)
 import threading
 done = threading.Event()
 def look():
-    while not done.is_set(): run._poll_disk_and_group()
+    while not done.is_set(): run._membership.poll()
 thread = threading.Thread(target=look)
 thread.start()
 import torch.distributed

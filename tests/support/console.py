@@ -25,12 +25,12 @@ def init(**more):
     return chiplog.init(**{"mode": "offline", "run_id": "r", "label": "a", **more})
 
 def helper_of(run):
-    while not run._console.helper: time.sleep(0.01)
-    return run._console.helper
+    while not run._console.capture.helper: time.sleep(0.01)
+    return run._console.capture.helper
 
 def waiting(run, stream):
     from chiplog.console.relay import bytes_available
-    return bytes_available(run._console._redirect._streams[stream].source)
+    return bytes_available(run._console.capture._redirect._streams[stream].source)
 
 libc = ctypes.CDLL(None)
 """

@@ -166,7 +166,7 @@ def test_what_c_code_prints_is_followed_by_label_while_the_run_goes_on(node, tmp
     sys.stdin.readline()
     victim = helper_of(run)
     os.kill(victim, signal.SIGKILL)
-    while run._console.helper in (0, victim): time.sleep(0.01)
+    while run._console.capture.helper in (0, victim): time.sleep(0.01)
     libc.puts(b"two"); libc.fflush(None)
     sys.stdin.readline()
     os.write(1, b"three\\n")

@@ -24,7 +24,7 @@ for number in range(2):
         victim = helper_of(run)
         os.kill(victim, signal.SIGKILL)
         if {waits}:
-            while run._console.helper in (0, victim): time.sleep(0.01)  # the next one
+            while run._console.capture.helper in (0, victim): time.sleep(0.01)  # the next one
 print("done")
 """
 
@@ -71,7 +71,7 @@ def test_a_training_that_redirects_its_output_itself_keeps_its_helper(chiplog_di
     time.sleep(1)
     print("to my file")
     print("captured", file=sys.stderr)
-    assert run._console.helper == first
+    assert run._console.capture.helper == first
     os.dup2(mine, 2)
     time.sleep(1)
     run.finish()
@@ -89,9 +89,9 @@ def test_helpers_that_all_die_are_given_up_and_python_goes_on_being_recorded(chi
     for _ in range(2):
         victim = helper_of(run)
         os.kill(victim, signal.SIGKILL)
-        while run._console.helper == victim: time.sleep(0.01)
+        while run._console.capture.helper == victim: time.sleep(0.01)
     child = subprocess.Popen(["sh", "-c", "echo from a child; cat"], stdin=subprocess.PIPE)
-    while run._console._console is None: time.sleep(0.01)
+    while run._console.capture._console is None: time.sleep(0.01)
     print("python continues")
     os.write(1, b"C is only shown\\n")
     child.communicate()
@@ -155,7 +155,7 @@ def test_a_rank_that_prints_much_before_its_helper_is_there_goes_on_and_every_li
         print(n, "x" * 600)
         if {target != "terminal"}: print("e", n, "y" * 200, file=sys.stderr)
     print("z" * 1_000_000, end=" ", flush=True)
-    assert not run._console.helper
+    assert not run._console.capture.helper
     open({str(flag)!r}, "w").close()
     helper_of(run)
     print("in two parts")

@@ -30,7 +30,7 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # the parent made the session
 os.environ.update(TERM="xterm", LESS="", PAGER="less", GIT_PAGER="less", LESSHISTFILE="-")
 import chiplog
 run = chiplog.init(mode="offline", run_id="r", label="a")
-while not run._console.helper: time.sleep(0.01)
+while not run._console.capture.helper: time.sleep(0.01)
 """
 QUESTION = "say: "
 ASK = f'print("answer", repr(input("{QUESTION}")))\n'
@@ -272,7 +272,7 @@ def test_modes_that_a_child_sets_are_those_of_the_terminal_until_it_restores_the
     child.write_text(READS_STDIN)
     start = tmp_path / "start"
     terminal = run(
-        f"print('helper', run._console.helper)\n"
+        f"print('helper', run._console.capture.helper)\n"
         f"while not os.path.exists({str(start)!r}): time.sleep(0.01)\n"
         f"subprocess.run([sys.executable, {str(child)!r}])\n"
     )

@@ -85,12 +85,12 @@ import chiplog
 from chiplog.identity import rendezvous
 
 with chiplog.init(mode="offline", capture_console=False) as run:
-    assert not run._sender._must_hurry(), "without torch no group comes"
+    assert not run._run_journal.sender._must_hurry(), "without torch no group comes"
     import torch.distributed
-    assert run._sender._must_hurry()
+    assert run._run_journal.sender._must_hurry()
     now = time.monotonic()
     rendezvous.time.monotonic = lambda: now + 61.0
-    assert not run._sender._must_hurry()
+    assert not run._run_journal.sender._must_hurry()
 """
 
 
@@ -119,7 +119,7 @@ def test_a_store_whose_host_stands_still_holds_nobody_up() -> None:
 @proves(
     "expected-group-polled-often",
     "a group that may come is looked for often, because RPC between two workers may last a tenth of a second",
-    part="self._rendezvous.expects_group",
+    part="self._membership.rendezvous.expects_group",
     new="False",
 )
 @pytest.mark.full

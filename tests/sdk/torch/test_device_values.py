@@ -90,19 +90,22 @@ def test_a_reader_of_the_summary_waits_for_values_on_a_device(run, device) -> No
     new="False",
 )
 def test_values_on_a_device_keep_the_ticks_of_the_sender_thread_frequent(run, device) -> None:
-    run._rendezvous._expected_until = 0.0  # a group that may come has the same effect during the first minute
+    # A group that may come has the same effect during the first minute.
+    run._membership.rendezvous._expected_until = 0.0
     run.log({"lr": 0.1})
-    assert not run._sender._must_hurry()
+    assert not run._run_journal.sender._must_hurry()
     run.log({"loss": torch.tensor(0.5)})
     device.advance()
     resolve(run)
-    assert run._sender._must_hurry(), "also once it is resolved: the next values may come at any rate"
+    assert run._run_journal.sender._must_hurry(), "also once it is resolved: the next values may come at any rate"
 
 
 def test_a_run_of_another_process_whose_first_word_is_a_value_on_a_device_is_opened_for_it(
     run, device, offline
 ) -> None:
-    handed = Run(replace(run._settings, identity=replace(run._identity, label="child", primary=False)), opens=False)
+    handed = Run(
+        replace(run._settings, identity=replace(run._membership.identity, label="child", primary=False)), opens=False
+    )
     handed.log({"loss": torch.tensor(0.5)}, step=3)
     device.advance()
     wait_until(lambda: numbers(offline()) == [("loss", 3, 0.5)], "a sender thread that looks for it")

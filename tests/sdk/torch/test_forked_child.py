@@ -45,7 +45,7 @@ with run.phase("open"):
 @proves(
     "fork-destroys-no-marks",
     "a forked child destroys no event of its parent's device, neither at the fork nor at its end",
-    new="self._timing.forget()",
+    new="self._devices.begin_in_child()",
 )
 def test_a_forked_child_destroys_no_mark_of_its_parent(chiplog_dir: Path) -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", TRAINING]

@@ -202,7 +202,7 @@ class ChiplogCallback(TrainerCallback):  # type: ignore[misc]  # transformers ne
         if trainer.is_world_process_zero():
             step = trainer.state.global_step
             path = os.path.join(trainer._get_output_dir(trial=trial), f"checkpoint-{step}")
-            self._run.open()._emit_notice("checkpoint", path, {"step": step}, "info")
+            self._run.open()._notices.emit("checkpoint", path, {"step": step}, "info")
 
     # -- the parts --
 

@@ -56,7 +56,7 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Hydra need
         entries = {"config": _without_hydra(config), "reinit": "finish_previous"}
         self._run = init(**{**named, **entries, **self._arguments})
         detail = {"overrides": list(own.overrides.task), "job": own.job.get("num", 0) if is_multirun else 0}
-        self._run._emit_notice("output_dir", own.runtime.output_dir, detail, "info")
+        self._run._notices.emit("output_dir", own.runtime.output_dir, detail, "info")
 
     @never_raises("on_job_end")
     def on_job_end(self, /, config: Any, job_return: Any, **kwargs: Any) -> None:
@@ -64,7 +64,7 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Hydra need
         if self._run is not None:
             error = getattr(job_return, "_return_value", None)  # the property raises it
             if isinstance(error, Exception) and job_return.status.name == "FAILED":
-                self._run._mark_exit(error)
+                self._run._end.mark_exit(error)
             self._run.finish()
             self._run = ChiplogCallback._latest = None
 

@@ -175,7 +175,7 @@ class ChiplogCallback(_keras.callbacks.Callback):  # type: ignore[misc,name-defi
     def _end_save(self, path: Any) -> None:
         self._phases.end()
         run, step = self._run.open(), self._last_step()
-        run._emit_notice("checkpoint", os.fspath(path), {"step": step}, "info")
+        run._notices.emit("checkpoint", os.fspath(path), {"step": step}, "info")
         if self._log_model:
             run.log_model(path, name=f"model-{run.id}", aliases=["latest"])
 

@@ -71,7 +71,7 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         """End to record. Of Ctrl-C, after which Lightning exits with a code, note it as the cause of the end."""
         self._stop(trainer)
         if not isinstance(exception, Exception):
-            self._run.open()._mark_exit(exception)
+            self._run.open()._end.mark_exit(exception)
 
     @never_raises("on_train_start")
     def on_train_start(self, trainer: Any, pl_module: Any, *more: Any) -> None:
@@ -157,7 +157,7 @@ class ChiplogCallback(_Callback):  # type: ignore[misc,valid-type]  # Lightning 
         self._phases.end()
         trainer = save.__self__
         if trainer.is_global_zero:
-            self._run.open()._emit_notice("checkpoint", os.fspath(filepath), {"step": trainer.global_step}, "info")
+            self._run.open()._notices.emit("checkpoint", os.fspath(filepath), {"step": trainer.global_step}, "info")
 
     # -- the step --
 

@@ -25,7 +25,8 @@ def add_notice(kind: str, level: str, template: str, describe: Callable[[], tupl
         return False
     _here.depth = depth + 1
     try:
-        run._emit_record(kind, level, template, describe)
+        run._follow_fork()
+        run._notices.emit_record(kind, level, template, describe)
     finally:
         _here.depth = depth
     return True

@@ -123,7 +123,7 @@ class RunBook:
     def _run_of_script(self) -> Run | None:
         """Return the run that the script has opened itself, with chiplog.init(); None without one."""
         known = [record.inner for record in self._records.values()]
-        opened = [run for run in current_run.open_runs() if not run._is_inherited and run not in known]
+        opened = [run for run in current_run.open_runs() if not run._run_journal.is_inherited and run not in known]
         return opened[-1] if opened else None
 
     def _follow_fork(self) -> None:

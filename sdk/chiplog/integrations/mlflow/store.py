@@ -199,7 +199,7 @@ class ChiplogStore(LoggedModels):
         if record.name:
             given[MLFLOW_RUN_NAME] = record.name
         given |= {START: str(start_time), USER: user_id or ""}
-        if record.inner is not None and not record.inner._identity.run_id_is_final:
+        if record.inner is not None and not record.inner._membership.identity.run_id_is_final:
             given[MLFLOW_ID] = record.run_id
         for key, value in (known.tags if known is not None else {}).items():
             given[EXPERIMENT_TAG + key] = json.dumps(value)

@@ -120,7 +120,7 @@ class ChiplogCallback:
         run = self._of_trials.get(trial.number)
         if run is not None and "TrialPruned" not in [kind.__name__ for kind in type(error).__mro__]:
             run.config.update(trial.params)
-            run._mark_exit(error)
+            run._end.mark_exit(error)
 
     def _open(self, study: Any, trial: Any) -> Run:
         """Open a run beside those of other threads, and of the script."""

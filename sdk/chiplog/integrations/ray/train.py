@@ -90,9 +90,9 @@ class ChiplogCallback(WorkerCallback):  # type: ignore[misc]  # Ray need not be 
         error = thread.get_error()
         self._note_checkpoint(run, context, context.report_call_index - 1)
         if error is not None:
-            run._mark_exit(getattr(error, "_base_exc", error))  # without Ray's wrapper
+            run._end.mark_exit(getattr(error, "_base_exc", error))  # without Ray's wrapper
         elif thread.is_running():
-            run._exit_status.set_failed(_STOPPED, 1, EndCause.INTERRUPTED)
+            run._end.status.set_failed(_STOPPED, 1, EndCause.INTERRUPTED)
         run.finish()
 
     def _report(
@@ -121,7 +121,7 @@ class ChiplogCallback(WorkerCallback):  # type: ignore[misc]  # Ray need not be 
         saved = context.checkpoint
         if saved is not None and saved is not self._noted and run.is_primary and context.report_call_index > step:
             self._noted = saved
-            run._emit_notice("checkpoint", saved.path, {"step": step}, "info")
+            run._notices.emit("checkpoint", saved.path, {"step": step}, "info")
 
     def _report_internal_error(self, where: str, error: Exception) -> None:
         if self._run is not None:

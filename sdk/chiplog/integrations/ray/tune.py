@@ -62,7 +62,7 @@ class ChiplogLoggerCallback(LoggerCallback):  # type: ignore[misc]  # Ray need n
     @never_raises("checkpoint")
     def _note_checkpoint(self, trial: Any, checkpoint: Any) -> None:
         step = trial.last_result.get("training_iteration")
-        self._open(trial)._emit_notice("checkpoint", checkpoint.path, {"step": step}, "info")
+        self._open(trial)._notices.emit("checkpoint", checkpoint.path, {"step": step}, "info")
 
     @never_raises("log_trial_end")
     def log_trial_end(self, trial: Any, failed: bool = False) -> None:
@@ -113,5 +113,5 @@ def _note_failure(run: Run, trial: Any) -> None:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reason = lines[-1] if lines else "Ray Tune reports that the trial failed"
     cause = cause_of_exception(reason)
-    run._exit_status.set_failed(reason, 1, cause)
-    run._emit_notice("traceback", reason, {"traceback": text[-TRACEBACK_CHARS_MAX:], "cause": cause.value})
+    run._end.status.set_failed(reason, 1, cause)
+    run._notices.emit("traceback", reason, {"traceback": text[-TRACEBACK_CHARS_MAX:], "cause": cause.value})

@@ -46,7 +46,7 @@ class RunSync:
     def _follow(self, run: Run) -> None:
         """End this when a run finishes; what another integration does then stays."""
         self._watched = run
-        others = run._before_finish
+        others = run._end.before_finish
 
         def finish() -> None:
             if self._watched is run:
@@ -54,7 +54,7 @@ class RunSync:
             if others is not None:
                 others()
 
-        run._before_finish = finish
+        run._end.before_finish = finish
 
     def _log(self, data: dict[str, Any], step: Any) -> None:
         self._run().log(data, step)

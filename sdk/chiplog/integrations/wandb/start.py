@@ -56,7 +56,7 @@ def current(*, is_own: bool = False) -> Run | None:
         inner = known._inner
         if inner is current_run.current() and not inner._finished:  # as in each call of wandb.log()
             return known
-    opened = [inner for inner in current_run.open_runs() if not (is_own and inner._is_inherited)]
+    opened = [inner for inner in current_run.open_runs() if not (is_own and inner._run_journal.is_inherited)]
     if not opened:
         return None
     return next((run for run in _opened if run._inner is opened[-1]), None) or _enter(Run(opened[-1], Settings()))

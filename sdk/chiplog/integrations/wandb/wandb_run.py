@@ -67,7 +67,7 @@ class Run:
         self._taken: dict[str, Sync | Monitor] = {}  # what takes what other libraries write, by argument of init
         self._n_lines = 0  # of write_logs()
         self._quiet_until: dict[str, float] = {}  # by title of alerts, by the monotonic clock
-        inner._before_finish = self._end  # also at an exit without finish()
+        inner._end.before_finish = self._end  # also at an exit without finish()
 
     # -- logging --
 
@@ -348,7 +348,7 @@ class Run:
             self._former = {}
             try:
                 if is_resumed:
-                    asked = root, inner.id, inner._started_us, FORMER_WAIT_S
+                    asked = root, inner.id, inner._run_journal.started_us, FORMER_WAIT_S
                     self._former = former_state(*asked, is_expected=inner.resumed) or {}
             except TimeoutError:
                 message = f"what run {inner.id} had before it was resumed is unknown: SQL did not answer within "
@@ -484,7 +484,7 @@ class Run:
     @never_raises("write_logs")
     def write_logs(self, text: str) -> None:
         """Add lines to the console of the run, also if that is not captured."""
-        if self._inner._console is not None:
+        if self._inner._console.capture is not None:
             print(text)
             return
         for line in text.splitlines():
@@ -503,7 +503,7 @@ class Run:
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
         """Finish the run."""
-        self._inner._before_finish = self._end  # a forked child has not inherited it
+        self._inner._end.before_finish = self._end  # a forked child has not inherited it
         self._inner.finish(exit_code or 0)
 
     @never_raises("finish")
@@ -566,7 +566,7 @@ class Run:
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if error is not None:
-            self._inner._mark_exit(error)
+            self._inner._end.mark_exit(error)
         self.finish()
 
     def __reduce__(self) -> tuple[Any, ...]:

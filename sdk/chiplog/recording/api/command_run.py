@@ -59,9 +59,9 @@ class LaunchedRun:
         self._run = Run(self._settings)
         for note in self._settings.diagnostics:
             self._run._report_fault(note)
-        if self._run._console is not None:
+        if self._run._console.capture is not None:
             try:
-                self._run._console.share_targets()
+                self._run._console.capture.share_targets()
             except OSError:
                 pass  # the lines of the ranks are recorded under the launcher's label too
 
@@ -89,7 +89,7 @@ class LaunchedRun:
         """Record how the command ended. exit_code: -n for signal n. why: the reason, if it could not be started."""
         how = f"was killed by {_signal_name(-exit_code)}" if exit_code < 0 else f"ended with exit code {exit_code}"
         if self._run is not None:
-            self._run._mark_end_of_command(exit_code, why or f"{self._name} {how}")
+            self._run._end.mark_end_of_command(exit_code, why or f"{self._name} {how}")
             self._run.finish(exit_code)
 
 

@@ -65,7 +65,7 @@ def _hook_exceptions() -> None:
             if _prints_exceptions and previous is not sys.__excepthook__ and open_runs():
                 traceback.print_exception(kind, error, trace)
             for run in all_runs():  # safeguard: exception-ends-all-runs
-                run._mark_exit(error)
+                run._end.mark_exit(error)
             previous(kind, error, trace)
 
         sys.excepthook = _hooks[0] = hook
@@ -173,9 +173,9 @@ def _at_exit(*, is_seen: bool = False) -> None:
         note_good_end(here.owners)  # safeguard: pool-worker-ends-well
     for run in runs:
         if error is not None:
-            run._mark_exit(error)
+            run._end.mark_exit(error)
         elif not returned:  # safeguard: unseen-exit-is-not-normal
-            run._leave()  # `raise SystemExit(4)`: no hook gets the exit code
+            run._end.leave(run._settings)  # `raise SystemExit(4)`: no hook gets the exit code
         run.finish()
 
 
@@ -189,7 +189,7 @@ def _after_fork() -> None:
     _remember_main_frame()
     current_run.follow_fork()
     for run in all_runs():
-        run._start_sender()
+        run._run_journal.start_sender()
     if all_runs():
         register_child_finalizer()
 

@@ -40,7 +40,7 @@ def to_pickle(run: Run) -> RunPickle:
         _known[token] = run
     entries = {key if isinstance(key, str) else short_repr(key): value for key, value in list(run.config.items())}
     config = {key: to_plain("config", value, _ignore) for key, value in entries.items()}
-    settings = replace(run._settings, identity=run._identity, config={})
+    settings = replace(run._settings, identity=run._membership.identity, config={})
     return RunPickle(token, host_name(), settings, config, run._finished)
 
 

@@ -84,7 +84,7 @@ def resolve_settings(
     if primary is not None:
         identity = replace(identity, primary=primary, is_fallback_primary=False)
     if reinit == CREATE_NEW:
-        labels = [(run._identity.run_id, run._identity.label) for run in opened]
+        labels = [(run._membership.identity.run_id, run._membership.identity.label) for run in opened]
         identity = beside(identity, labels, primary_given=primary is not None)
     announcements += announce_resumed(identity, asked, before, project)
     if identity.primary and mode != "disabled":  # one of a thousand ranks reports it

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from chiplog.recording.run import current_run
 from chiplog.recording.run.run import Run
+from chiplog.recording.run.run_notices import RunNotices
 
 MODULE = "chiplog.integrations.hydra.callback"
 
@@ -49,7 +50,7 @@ def opened() -> Run:
 
 def test_a_job_is_a_run_with_its_config(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     notices: list[Any] = []
-    monkeypatch.setattr(Run, "_emit_notice", lambda self, *fields: notices.append(fields))
+    monkeypatch.setattr(RunNotices, "emit", lambda self, *fields: notices.append(fields))
     report = module.ChiplogCallback(project="p")
     report.on_job_start(config_of("RUN", "lr=0.5"), task_function=None)
     run = opened()
@@ -58,7 +59,7 @@ def test_a_job_is_a_run_with_its_config(module: Any, monkeypatch: pytest.MonkeyP
     assert notices == [("output_dir", "/out", {"overrides": ["lr=0.5"], "job": 0}, "info")]
     report.on_job_end(config_of("RUN"), SimpleNamespace(_return_value=1, status=SimpleNamespace(name="COMPLETED")))
     assert run._finished
-    assert not run._exit_status.is_failed
+    assert not run._end.status.is_failed
 
 
 def test_jobs_of_a_multirun_are_runs_of_one_group(module: Any) -> None:
@@ -78,7 +79,7 @@ def test_a_job_that_raises_has_failed(module: Any) -> None:
     run = opened()
     error = ValueError("fails")
     report.on_job_end(config_of("RUN"), SimpleNamespace(_return_value=error, status=SimpleNamespace(name="FAILED")))
-    assert run._exit_status.is_failed
+    assert run._end.status.is_failed
 
 
 def test_a_config_without_hydra_is_one_line(module: Any, caplog: pytest.LogCaptureFixture) -> None:

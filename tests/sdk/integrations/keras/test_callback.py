@@ -12,6 +12,7 @@ import pytest
 
 from chiplog.recording.run import current_run
 from chiplog.recording.run.run import Run
+from chiplog.recording.run.run_notices import RunNotices
 
 MODULE = "chiplog.integrations.keras.callback"
 
@@ -64,7 +65,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.fixture
 def notices(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     rows: list[Any] = []
-    monkeypatch.setattr(Run, "_emit_notice", lambda self, *fields: rows.append(fields))
+    monkeypatch.setattr(RunNotices, "emit", lambda self, *fields: rows.append(fields))
     return rows
 
 

@@ -113,9 +113,9 @@ def test_ctrl_c_is_the_cause_of_the_end_and_an_exception_that_a_script_may_catch
     trainer = Trainer(new())
     trainer.call("setup", stage="fit")
     trainer.call("on_exception", ValueError("bad batch"))
-    assert not run._exit_status.is_failed and "save_checkpoint" not in vars(trainer)
+    assert not run._end.status.is_failed and "save_checkpoint" not in vars(trainer)
     trainer.call("on_exception", KeyboardInterrupt())
-    assert run._exit_status.is_failed
+    assert run._end.status.is_failed
 
 
 def test_a_trainer_inside_of_another_ends_neither_recording(new: Callable[..., Any], chiplog_dir: Path) -> None:

@@ -47,9 +47,9 @@ def test_an_ended_run_is_opened_again_as_the_same_label_and_closed_before_the_ne
     label = record.inner.label
     record.set("chiplog:status", "FAILED")
     book.end(record)
-    assert record.inner._exit_status.is_failed or record.inner._finished
+    assert record.inner._end.status.is_failed or record.inner._finished
     again = book.open(record).inner
-    assert (again.id, again.label, again._identity.is_fallback_primary) == (record.run_id, label, True)
+    assert (again.id, again.label, again._membership.identity.is_fallback_primary) == (record.run_id, label, True)
     book.create("0", "p", None)
     assert again._finished
 

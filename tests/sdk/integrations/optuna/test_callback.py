@@ -108,7 +108,7 @@ def test_what_ends_a_trial_is_noted_and_passes(logged: Rows) -> None:
         objective(trial)
     run = current_run.current()
     assert run is not None
-    assert run._exit_status.is_failed
+    assert run._end.status.is_failed
     report(trial.study, trial)
     assert run._finished
 

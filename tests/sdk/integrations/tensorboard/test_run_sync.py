@@ -49,7 +49,7 @@ def test_a_run_that_is_open_ends_it_also_without_values(tmp_path: Path) -> None:
     before = dict(vars(cls))
     told: list[str] = []
     run = chiplog.init()
-    run._before_finish = lambda: told.append("another integration")
+    run._end.before_finish = lambda: told.append("another integration")
     sync()
     run.finish()
     assert dict(vars(cls)) == before and told == ["another integration"]

@@ -135,7 +135,9 @@ raise ValueError("boom")
 """
 
 
-@proves("exception-ends-all-runs", "an uncaught exception ends every open run", new="all_runs()[-1]._mark_exit(error)")
+@proves(
+    "exception-ends-all-runs", "an uncaught exception ends every open run", new="all_runs()[-1]._end.mark_exit(error)"
+)
 def test_an_uncaught_exception_is_how_every_open_run_ends_and_each_line_is_in_one_of_them(chiplog_dir) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FAILS],
@@ -180,7 +182,7 @@ dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_s
 second = chiplog.init("p", mode="offline", capture_console=False)
 second.log({"x": float(rank)})
 assert first is second
-while first._identity.needs_agreement: time.sleep(0.01)  # it may last longer than finish() waits
+while first._membership.identity.needs_agreement: time.sleep(0.01)  # it may last longer than finish() waits
 second.finish()
 dist.destroy_process_group()
 """

@@ -157,7 +157,7 @@ def test_an_uncaught_exception_leaves_its_traceback_before_its_process_ends(chip
 
 def test_a_disabled_run_notes_nothing(chiplog_dir: Path) -> None:
     run = chiplog.init(mode="disabled")
-    run._mark_exit(ValueError("x"))
+    run._end.mark_exit(ValueError("x"))
     run._notices.note_thread("t", ValueError("x"))
     run.alert("x")
     run.finish()
@@ -179,11 +179,11 @@ def handler(number, frame):
         raise KeyboardInterrupt
 signal.signal(signal.SIGUSR1, handler)
 owner, name = {
-    "asking": (run._rendezvous, "take_answer"), "steps": (run._steps, "stop"),
+    "asking": (run._membership.rendezvous, "take_answer"), "steps": (run._steps, "stop"),
     "report": (run._diagnostics, "emit_counts"),
-    "sending": (run._sender, "stop"),
+    "sending": (run._run_journal.sender, "stop"),
 }[where]
-run._awaiting_group, run._identity = True, replace(run._identity, needs_agreement=True)
+run._membership.awaits_group, run._membership.identity = True, replace(run._membership.identity, needs_agreement=True)
 plain = getattr(owner, name)
 def interrupted(*given):
     if threading.current_thread() is not threading.main_thread():

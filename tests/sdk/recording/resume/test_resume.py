@@ -28,7 +28,7 @@ print(run.label, flush=True)
 if sys.argv[2] == "wait":
     sys.stdin.readline()
 elif sys.argv[2] == "die":
-    while run._step_counter._kept != run._count.to_keep: time.sleep(0.01)  # until a tick of the sender
+    while run._resume_files.counter._kept != run._count.to_keep: time.sleep(0.01)  # until a tick of the sender
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -135,7 +135,8 @@ for step in range(first, last + 1):
     if step % 10 == 0:
         run.log({"test/acc": 0.5})
 if last == 67:
-    while run._step_counter._kept != run._count.to_keep: time.sleep(0.01)  # otherwise evaluations count from 0 again
+    counter = run._resume_files.counter  # otherwise evaluations count from 0 again
+    while counter._kept != run._count.to_keep: time.sleep(0.01)
 if last < 99:
     os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -317,7 +317,7 @@ def test_a_fault_of_ours_at_the_end_does_not_cost_the_end(run, offline, caplog, 
     def fails(*given: object, **named: object) -> None:
         raise OSError("no")
 
-    for part, name in ((run._steps, "stop"), (run._step_counter, "save"), (run._environment, "stop")):
+    for part, name in ((run._steps, "stop"), (run._resume_files.counter, "save"), (run._environment, "stop")):
         monkeypatch.setattr(part, name, fails)
     journal = run._journal
     run.log({"x": 1.0})
