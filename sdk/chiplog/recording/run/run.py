@@ -1,64 +1,36 @@
 """One open run in one process: its identity, its events beside `log()`, its end. Never raises into training."""
 
 import os
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from chiplog.identity.identity import Identity
 from chiplog.identity.inherited_env import restore_environ
-from chiplog.identity.process_info import host_name, node_name
 from chiplog.recording.log.recorder import Recorder
 from chiplog.recording.resume.collector_lookup import AttemptLookup
 from chiplog.recording.resume.resume import unmet_demand
 from chiplog.recording.run.group_membership import GroupMembership
+from chiplog.recording.run.other_names import attribute_of, html_of
 from chiplog.recording.run.resume_files import ResumeFiles
 from chiplog.recording.run.run_console import RunConsole
 from chiplog.recording.run.run_end import RunEnd
 from chiplog.recording.run.run_journal import RunJournal
 from chiplog.recording.run.run_notices import RunNotices
-from chiplog.recording.sharing.artifacts import ArtifactStorage
 from chiplog.recording.sharing.config import Config, ConfigPublisher, Summary
 from chiplog.recording.sharing.environment import EnvironmentCollector
-from chiplog.recording.sharing.files import FileSaver, SavedFile
-from chiplog.recording.sharing.media import MediaStorage
-from chiplog.recording.sharing.run_artifacts import RunArtifacts
-from chiplog.recording.sharing.run_text import RunText
-from chiplog.safety import foreign_names
+from chiplog.recording.sharing.run_description import RunDescription
+from chiplog.recording.sharing.run_files import RunFiles
+from chiplog.recording.sharing.run_text import RunTags, RunText
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.dynamo import exclude_from_dynamo
 from chiplog.safety.lenient_calls import ignore_unknown_arguments, report_unknown
 from chiplog.safety.process_number import process_number
-from chiplog.settings import RunSettings, as_strings
+from chiplog.settings import RunSettings
 from chiplog.values.artifact_value import ArtifactValue, artifact_class
-from chiplog.values.metrics import Media, flatten
-from chiplog_schemas.interrupts import unless_interrupt
-from chiplog_schemas.limits import FINISH_WAIT_S
+from chiplog.values.metrics import Media
 from chiplog_schemas.model.events import EventKind
-from chiplog_schemas.paths import ensure_private_dir
-from chiplog_schemas.storage.content_files import ANY_LABEL_FOLDER
-
-_ASK_WAIT_S = FINISH_WAIT_S / 2  # part of finish()'s time: for the group's answer, if the rank has none yet
-
-
-# Attributes by the names of arguments, columns and other loggers.
-_ALIASES: dict[str, Callable[[Any], Any]] = {
-    "primary": lambda run: run.is_primary,
-    "run_group": lambda run: run.group,
-    "run_name": lambda run: run.name,
-    "project_name": lambda run: foreign_names.CallableText(run.project or ""),
-    "start_time": lambda run: run._run_journal.started_us / 1e6,
-    "started_at": lambda run: datetime.fromtimestamp(run._run_journal.started_us / 1e6, UTC),
-    "node": lambda run: node_name(),
-    "hostname": lambda run: host_name(),
-    "pid": lambda run: run._run_journal.pid,
-    "rank_pid": lambda run: run._run_journal.pid,
-    "info": lambda run: foreign_names.RunInfo(run.id, run.name, run._run_journal.started_us // 1000),
-}
 
 
 class Run(Recorder):
@@ -69,11 +41,10 @@ class Run(Recorder):
     project = RunText("project")
     group = RunText("group")
     job_type = RunText("job_type")
+    tags = RunTags()
 
     def __init__(self, settings: RunSettings, *, opens: bool = True) -> None:
         super().__init__(settings.bounds)
-        self._settings = settings
-        bounds = settings.bounds
         self._notices = RunNotices(
             self._emit, self._diagnostics.report, self._report_internal_error, lambda: self._finished
         )
@@ -89,6 +60,14 @@ class Run(Recorder):
             self._follow_fork,
         )
         self._run_journal.is_inherited = not opens
+        self._description = RunDescription(
+            settings,
+            lambda: self._current_identity,
+            self._emit,
+            self._diagnostics,
+            is_finished=self._is_finished_warn,
+            record_identity=self._run_journal.record_identity,
+        )
         self._attempt = AttemptLookup(settings.places)
         self._resume_files = ResumeFiles(settings, self._membership, self._count, self._run_journal)
         self._console = RunConsole(settings, self._run_journal, self._emit, self._diagnostics)
@@ -102,26 +81,12 @@ class Run(Recorder):
             on_refused=self._warn_after_finish,
             on_closed=lambda: restore_environ(os.environ, self),
         )
-        offline = settings.mode == "offline"
-        self._saver = FileSaver(
-            settings.places,
-            settings.places.offline_files if offline else settings.places.outbox,
-            file_bytes_max=bounds.file_bytes_max,
-            outbox_bytes_max=bounds.outbox_bytes_max,
-            emit=lambda path, size, digest: self._emit(EventKind.FILE, path, size, digest),
-            report_fault=self._diagnostics.report,
-        )
-        self._media = MediaStorage(
-            self._saver.store_bytes,
-            emit=lambda *fields: self._emit(EventKind.MEDIA, *fields),
-            report_fault=self._diagnostics.report,
-        )
-        self._artifacts = RunArtifacts(
-            ArtifactStorage(self._saver, emit=self._emit, report_fault=self._diagnostics.report),
+        self._files = RunFiles(
             lambda: self._settings,
+            lambda: self._current_identity,
             self._emit,
-            self._report_internal_error,
-            is_open=lambda call: not self._is_finished_warn(call),
+            self._diagnostics,
+            is_finished=self._is_finished_warn,
             ensure_recording=self._ensure_recording,
         )
         self._config_publisher = ConfigPublisher(
@@ -131,14 +96,9 @@ class Run(Recorder):
             is_primary=lambda: self.is_primary,
             is_silent=lambda call: settings.mode == "disabled" or self._is_finished_warn(call),
             whole=bool(settings.config),
-            event_bytes_max=bounds.event_bytes_max,
-        )
-        self._config = Config(self._config_publisher.publish_config, self._diagnostics.report)
-        self._summary = Summary(
-            self._config_publisher.emit_summary,
-            self._diagnostics.report,
-            self._logged,
-            self._devices.wait,
+            event_bytes_max=settings.bounds.event_bytes_max,
+            logged=self._logged,
+            await_values=self._devices.wait,
         )
         exclude_from_dynamo()
         self._environment = EnvironmentCollector(
@@ -156,6 +116,11 @@ class Run(Recorder):
             self._console.begin()
 
     # -- identity --
+
+    @property
+    def _settings(self) -> RunSettings:
+        """The settings of `init`, with the texts and tags of now."""
+        return self._description.settings
 
     @property
     def id(self) -> str:
@@ -241,56 +206,36 @@ class Run(Recorder):
     @property
     def dir(self) -> str:
         """A directory for files of this label, created on first use. `save()` makes a file in it part of the run."""
-        if self.mode == "disabled":
-            return tempfile.gettempdir()
-        directory = self._settings.places.root / "run-files" / self.id / self.label
-        try:
-            ensure_private_dir(directory)
-        except unless_interrupt(OSError) as error:
-            message = f"run.dir {directory} cannot be created ({error.strerror}); {tempfile.gettempdir()} is used"
-            self._diagnostics.warn_once(("run_dir", ""), message)
-            return tempfile.gettempdir()
-        return str(directory)
+        return self._files.make_directory()
 
     @property
     def config(self) -> Config:
         """The config of the run: a dict, also by attribute. Assigning a dict updates it."""
-        return self._config
+        return self._config_publisher.config
 
     @config.setter
     def config(self, values: Mapping[str, Any]) -> None:
-        self._config.update(values)
+        self.config.update(values)
 
     @property
     def summary(self) -> Summary:
         """The summary of this label: a dict, also by attribute. Assigning a dict updates it."""
-        return self._summary
+        return self._config_publisher.summary
 
     @summary.setter
     def summary(self, values: Mapping[str, Any]) -> None:
-        self._summary.update(values)
+        self.summary.update(values)
 
     def __getattr__(self, name: str) -> Any:
         """Return what scripts expect under another name, or an object that does nothing. Called for unknown names."""
-        if name in _ALIASES:
-            return _ALIASES[name](self)
-        if name not in foreign_names.RUN_NAMES:
-            raise AttributeError(f"'Run' object has no attribute {name!r}")
-        self._report_fault(foreign_names.unavailable("run", name))
-        return foreign_names.run_attribute(name)
+        return attribute_of(self, name)
 
     def __repr__(self) -> str:
         return f"<chiplog run {self.id} as {self.label}, {self.mode}>"
 
     def _repr_html_(self) -> str:
         """Return what this process knows of the run, as a table for notebooks."""
-        import html  # imported here: a training shows no run
-
-        state = "finished" if self._finished else "disabled" if self.disabled else "running"
-        known = {"run": self.name or self.id, "id": self.id, "project": self.project, "label": self.label}
-        rows = [*known.items(), ("state", state if self.mode in ("online", "disabled") else f"{state}, {self.mode}")]
-        cells = ((name, html.escape(str("" if value is None else value))) for name, value in rows)
-        return f"<table>{''.join(f'<tr><th>{name}</th><td>{text}</td></tr>' for name, text in cells)}</table>"
+        return html_of(self)
 
     def __enter__(self) -> "Run":
         return self
@@ -309,33 +254,6 @@ class Run(Recorder):
         if not self._finished:  # otherwise the call itself warns that it is too late
             self._diagnostics.report(bad)
 
-    # -- description: the primary's is the run's --
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """Words to find the run by. Assigning replaces them."""
-        return self._settings.tags
-
-    @tags.setter
-    def tags(self, words: Iterable[str]) -> None:
-        self._describe(tags=as_strings(words))
-
-    def _describe(self, **changes: Any) -> None:
-        """Record the identity again with other texts or tags."""
-        what = ", ".join(f"run.{name}" for name in changes)
-        try:
-            if self._is_finished_warn(what):
-                return
-            self._settings = replace(self._settings, **changes)
-            if self.mode == "disabled":
-                return
-            if not self.is_primary:
-                message = f"{what} on {self.label} stays with it: only the primary's is the run's"
-                self._diagnostics.report(Diagnostic("not_primary", what, f"{message}; set it where run.is_primary"))
-            self._run_journal.record_identity()  # safeguard: renamed-run-recorded
-        except Exception as error:
-            self._diagnostics.report_internal_error(what, error)
-
     def _follow_group(self, before: Identity) -> None:
         """Continue as what the group has agreed on."""
         identity = self._membership.identity
@@ -353,8 +271,7 @@ class Run(Recorder):
         super()._log_any(data, step)
 
     def _log_media(self, step: int, key: str, value: Media) -> None:
-        if self._ensure_recording():
-            self._media.log(step, key, value)
+        self._files.log_media(step, key, value)
 
     def _ensure_recording(self) -> bool:
         is_recording = super()._ensure_recording()
@@ -380,17 +297,9 @@ class Run(Recorder):
         if not self._is_finished_warn("alert()"):
             self._notices.alert(title, text, level)
 
-    @never_raises("set_tag")
     def _set_tag(self, key: str, value: str | None) -> None:
         """Set a tag of the run, from any label; None removes it. The last call of all labels counts. Never raises."""
-        if self._settings.mode == "disabled" or self._is_finished_warn("set_tag()"):
-            return
-        text = "" if value is None else str(value)
-        for item in flatten({key: text}):  # the bounds of a text in log()
-            if isinstance(item, Diagnostic):
-                self._diagnostics.report(item)
-            else:
-                self._emit(EventKind.TAG, item[0], None if value is None else item[1])
+        self._description.set_tag(key, value)
 
     @ignore_unknown_arguments
     @never_raises("save", otherwise=list)
@@ -412,21 +321,7 @@ class Run(Recorder):
         Examples:
             >>> run.save("configs/*.yaml", "configs")
         """
-        if self._settings.mode == "disabled" or self._is_finished_warn("save()"):
-            return []
-        if not self.is_primary:
-            message = f"save() on {self.label} does nothing: only the primary's files are the run's"
-            self._diagnostics.report(Diagnostic("save_not_primary", "", f"{message}; call it where run.is_primary"))
-            return []
-        return [file.path for file in self._saver.save(path, name)]
-
-    @never_raises("save", otherwise=list)
-    def _save_for_any_label(self, path: str | os.PathLike[str], name: str) -> list[SavedFile]:
-        """Save files below ANY_LABEL_FOLDER, where they are the run's whichever label saves them. Never raises."""
-        assert name.startswith(ANY_LABEL_FOLDER)
-        if self._settings.mode == "disabled" or self._is_finished_warn("save()") or not self._ensure_recording():
-            return []
-        return self._saver.save(path, name)
+        return self._files.save(path, name)
 
     @ignore_unknown_arguments
     def log_artifact(
@@ -454,7 +349,7 @@ class Run(Recorder):
             >>> artifact = run.log_artifact("checkpoints/last.pt", name="model", type="model", aliases=["best"])
         """
         artifact: Any = artifact_class().from_any(artifact_or_path, name, type, self.id)
-        self._artifacts.log(artifact, aliases)
+        self._files.artifacts.log(artifact, aliases)
         return artifact
 
     @ignore_unknown_arguments
@@ -497,7 +392,7 @@ class Run(Recorder):
         Examples:
             >>> directory = run.use_artifact("model:best").download()
         """
-        return self._artifacts.use(artifact_or_name, type, aliases, timeout_s)
+        return self._files.artifacts.use(artifact_or_name, type, aliases, timeout_s)
 
     @ignore_unknown_arguments
     def define_metric(

@@ -217,6 +217,7 @@ class ConfigPublisher:
 
     emit: appends an event. internal: called with internal errors, because nothing is raised here.
     is_silent: called with the name of the call. Returns True if the run is disabled or finished, and warns if finished.
+    logged, await_values: of the summary.
     whole: whether init() got a config. If it did, a key that it lacks differs from the primary's too.
     """
 
@@ -230,7 +231,11 @@ class ConfigPublisher:
         is_silent: Callable[[str], bool],
         whole: bool = True,
         event_bytes_max: int = EVENT_BYTES_MAX,
+        logged: LoggedValues | None = None,
+        await_values: Callable[[], None] = lambda: None,
     ) -> None:
+        self.config = Config(self.publish_config, report_fault)
+        self.summary = Summary(self.emit_summary, report_fault, logged, await_values)
         self._emit = emit
         self._report_fault = report_fault
         self._report_internal_error = internal

@@ -3,7 +3,7 @@
 from typing import Any
 
 from chiplog.safety.foreign_names import is_stand_in, left_out
-from chiplog.settings import clean_text
+from chiplog.settings import as_strings, clean_text
 
 
 class RunText:
@@ -25,4 +25,17 @@ class RunText:
         text, change = clean_text(self._name, value)
         if change is not None:
             run._report_fault(change)
-        run._describe(**{self._name: text})
+        run._description.change(**{self._name: text})
+
+
+class RunTags:
+    """Words to find the run by. Assigning replaces them."""
+
+    def __get__(self, run: Any, owner: type | None = None) -> Any:
+        if run is None:
+            return self
+        tags: tuple[str, ...] = run._settings.tags
+        return tags
+
+    def __set__(self, run: Any, words: Any) -> None:
+        run._description.change(tags=as_strings(words))

@@ -143,14 +143,14 @@ def test_a_file_that_changes_while_it_is_copied_is_one_line(
     run: chiplog.Run, offline: Offline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "f").write_bytes(b"before")
-    copy = run._saver._copy
+    copy = run._files.saver._copy
 
     def changes(descriptor: int, size: int) -> tuple[int, bytes]:
         copied = copy(descriptor, size)
         (tmp_path / "f").write_bytes(b"after it")
         return copied
 
-    monkeypatch.setattr(run._saver, "_copy", changes)
+    monkeypatch.setattr(run._files.saver, "_copy", changes)
     run.log_artifact(tmp_path / "f", name="x")
     assert [f["sha256"] for _, f in said(offline)[:1]] == [sha256(b"before")]
     [line] = notices(offline)
@@ -169,7 +169,7 @@ def test_too_many_files_and_a_full_outbox_are_one_line(
     run.log_artifact(artifact)
     assert [f["path"] for kind, f in said(offline) if kind == EventKind.ARTIFACT_FILE] == ["0", "1"]
     assert notices(offline) == ["artifact 'x' has more than 2 files; the others are left out"]
-    monkeypatch.setattr(run._saver, "_outbox_bytes_max", 0)
+    monkeypatch.setattr(run._files.saver, "_outbox_bytes_max", 0)
     with chiplog.Artifact("y").new_file("unused") as file:
         file.write("never logged")
     other = chiplog.Artifact("z")

@@ -290,12 +290,12 @@ def test_only_the_primary_saves_and_others_are_told_once(
 def test_any_label_saves_below_the_folder_of_all_labels(chiplog_dir: Path, here: Path, offline: Offline) -> None:
     (here / "a").write_text("a")
     run = chiplog.init(mode="offline", primary=False, label="rank3", capture_console=False)
-    saved = run._save_for_any_label("a", "mlflow/artifacts/a")
+    saved = run._files.save_for_any_label("a", "mlflow/artifacts/a")
     assert [(file.path, file.size, file.sha256) for file in saved] == [
         ("mlflow/artifacts/a", 1, hashlib.sha256(b"a").digest())
     ]
     run.finish()
-    assert run._save_for_any_label("a", "mlflow/artifacts/b") == []
+    assert run._files.save_for_any_label("a", "mlflow/artifacts/b") == []
     assert said(offline) == {"mlflow/artifacts/a": (1, hashlib.sha256(b"a").digest())}
 
 

@@ -23,7 +23,7 @@ class Calls:
         self.is_open = True
         self.settings = run._settings
         self.artifacts = RunArtifacts(
-            ArtifactStorage(run._saver, emit=self.emit, report_fault=run._diagnostics.report),
+            ArtifactStorage(run._files.saver, emit=self.emit, report_fault=run._diagnostics.report),
             lambda: self.settings,
             self.emit,
             lambda where, error: self.errors.append(where),

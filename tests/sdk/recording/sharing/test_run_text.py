@@ -14,8 +14,9 @@ class Run:
         self.described: list[dict[str, Any]] = []
         self.diagnostics: list[Any] = []
         self._report_fault = self._report = self.diagnostics.append
+        self._description = self
 
-    def _describe(self, **changes: Any) -> None:
+    def change(self, **changes: Any) -> None:
         self.described.append(changes)
         vars(self._settings).update(changes)
 

@@ -55,7 +55,7 @@ class ArtifactFiles:
         """Save a file under a name, or the files of a directory below it. Never raises."""
         record = self._book.writer(self._run_id)
         assert record.inner is not None
-        saved = record.inner._save_for_any_label(source, name)
+        saved = record.inner._files.save_for_any_label(source, name)
         record.files.update((file.path, ArtifactFile(file.size, file.sha256, now_us())) for file in saved)
         if len(saved) == 1 and (picture := _PICTURE.fullmatch(saved[0].path)):
             key, step = picture[1].replace("~", "/").replace("#", "/"), int(picture[2])

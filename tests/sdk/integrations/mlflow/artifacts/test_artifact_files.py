@@ -48,7 +48,7 @@ def test_what_any_label_saved_is_read_by_another_process_once_it_has_arrived(
         named = {"run_id": "shared", "capture_console": False, "reinit": "create_new"}
         primary = chiplog.init(label="rank0", **named)
         other = chiplog.init(label="rank3", primary=False, **named)
-        other._save_for_any_label(tmp_path / "a.txt", "mlflow/artifacts/a.txt")
+        other._files.save_for_any_label(tmp_path / "a.txt", "mlflow/artifacts/a.txt")
         other.finish()
         primary.finish()
         modules = "chiplog.integrations.mlflow"
@@ -64,7 +64,7 @@ def test_what_any_label_saved_is_read_by_another_process_once_it_has_arrived(
                 files.save(tmp_path / "a.txt", "mlflow/artifacts/a.txt")
             else:
                 later = chiplog.init(label=label, primary=False, **named)
-                later._save_for_any_label(tmp_path / "a.txt", "mlflow/artifacts/a.txt")
+                later._files.save_for_any_label(tmp_path / "a.txt", "mlflow/artifacts/a.txt")
                 later.finish()
                 node.until(f"SELECT path FROM files WHERE bytes = {len(text)} AND path LIKE 'mlflow/%'")
             assert files.copy("mlflow/artifacts/a.txt", tmp_path / "target")
