@@ -11,7 +11,7 @@ import pytest
 import chiplog
 from chiplog.identity.gpus import gpu_claim, known_gpus
 from chiplog.identity.identity import Identity
-from chiplog.recording.run import run as run_module
+from chiplog.recording.log import device_events
 from chiplog.torch.current_device import CurrentDevice, current_device
 from chiplog_schemas.model.events import EventKind
 from tests.support.safeguard import proves
@@ -113,7 +113,7 @@ def test_the_device_that_torch_uses_becomes_part_of_the_identity(chiplog_dir, of
     """Only in the main thread: in CUDA each thread has its own device, by default the first one."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     known: list[CurrentDevice] = []
-    monkeypatch.setattr(run_module, "current_device", lambda: known[0] if known else None)
+    monkeypatch.setattr(device_events, "current_device", lambda: known[0] if known else None)
     run = chiplog.init(mode="offline", run_id="r", label="rank0", capture_console=False)
     run.log({"before": 1.0})
     known.append(ONE)
