@@ -1,6 +1,9 @@
 """The shape of tests/: each module has its own test module, and no test module imports another."""
 
+import ast
+import io
 import re
+import tokenize
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +15,8 @@ from tests.support.promises import PROMISES, proofs
 
 TESTS = Path(__file__).parent
 MODULES_MAX = 16  # of a folder: what a reader takes in at a glance
+CLASS_LINES_MAX = 400  # of code, with all bases: more is several ideas
+LARGER_CLASSES = {"ChiplogStore": 515}  # the figure of each: it may only become smaller
 
 
 def own_tests_of(package: str, module: Path) -> Path:
@@ -94,3 +99,75 @@ def test_no_folder_of_the_product_holds_more_than_sixteen_modules() -> None:
         if path.suffix in (".py", ".js") and "vendor" not in path.parts
     )
     assert {folder: n for folder, n in folders.items() if n > MODULES_MAX} == {}, "part the folder by purpose"
+
+
+def test_no_class_has_more_than_four_hundred_lines_of_code_with_its_bases() -> None:
+    sizes = _class_sizes()
+    larger = {name: size for (_, name), size in sizes.items() if size > CLASS_LINES_MAX}
+    grown = {name: size for name, size in larger.items() if size > LARGER_CLASSES.get(name, CLASS_LINES_MAX)}
+    assert grown == {}, "a class of several ideas: make objects of them"
+    assert {name: larger.get(name, 0) for name in LARGER_CLASSES} == LARGER_CLASSES, (
+        "a class is smaller: note its figure"
+    )
+
+
+def test_code_is_counted_without_docstrings_comments_and_empty_lines() -> None:
+    source = '''
+class A:
+    """One line."""
+
+    # a comment
+    def f(self) -> str:
+        """Two
+        lines."""
+        return (
+            "1"  # three lines
+        )
+'''
+    [(name, lines, bases)] = _classes(source)
+    assert (name, lines, bases) == ("A", 5, [])
+
+
+def _class_sizes() -> dict[tuple[str, str], int]:
+    """Return the lines of code of each class with its bases, by module and name."""
+    own: dict[tuple[str, str], int] = {}
+    bases: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for folder in PACKAGES.values():
+        for path in sorted(folder.rglob("*.py")):
+            module = ".".join((folder.name, *path.relative_to(folder).with_suffix("").parts))
+            source = path.read_text()
+            imported = {
+                entry.asname or entry.name: (statement.module or "", entry.name)
+                for statement in ast.walk(ast.parse(source))
+                if isinstance(statement, ast.ImportFrom)
+                for entry in statement.names
+            }
+            for name, lines, names in _classes(source):
+                own[module, name] = lines
+                bases[module, name] = [imported.get(base, (module, base)) for base in names]
+
+    def all_of(key: tuple[str, str]) -> set[tuple[str, str]]:
+        return {key}.union(*(all_of(base) for base in bases.get(key, []) if base != key))
+
+    return {key: sum(own.get(part, 0) for part in all_of(key)) for key in own}
+
+
+def _classes(source: str) -> list[tuple[str, int, list[str]]]:
+    """Return the name, the lines of code and the names of the bases of each class."""
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
+            code.update(range(token.start[0], token.end[0] + 1))
+    nodes = list(ast.walk(ast.parse(source)))
+    for node in nodes:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
+            code.difference_update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return [
+        (
+            node.name,
+            sum(node.lineno <= line <= (node.end_lineno or 0) for line in code),
+            [base.id for base in node.bases if isinstance(base, ast.Name)],
+        )
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+    ]
