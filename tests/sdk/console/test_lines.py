@@ -42,6 +42,7 @@ def test_a_line_is_complete_with_its_end_and_the_rest_comes_with_flush() -> None
     [
         ("10%\r50%\r100%", "100%"),
         ("100%\r", "100%"),
+        ("windows\r\n", "windows"),
         ("text\r\r", "text"),
         ("|/\b-", "|-"),
         ("ab\b\b\b\bc", "cb"),

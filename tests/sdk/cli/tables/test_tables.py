@@ -64,15 +64,6 @@ def test_a_heading_that_is_wider_than_the_terminal_is_whole(on_terminal, width):
         assert all(f"part{number:02}_" in shown for number in range(30)) and "…" not in shown
 
 
-def test_a_table_on_a_terminal_fits_its_width_and_loses_nothing(on_terminal):
-    for width in (80, 120):
-        shown = on_terminal(width, "sql", "SELECT 'a' AS a, repeat('x', 300) AS b, 12345.25 AS n")
-        lines = COLOURS.sub("", shown).splitlines()
-        assert max(map(len, lines)) <= width
-        assert "".join(lines).count("x") == 300
-        assert "12345.25" in COLOURS.sub("", shown)
-
-
 NUMBERS = {
     "big": "123456789",
     "pid": "28376",
@@ -102,14 +93,6 @@ def test_on_a_terminal_no_number_and_no_word_is_cut(on_terminal, width, rows, n)
     assert text.count("words") == text.count("many") == n * rows
     assert len(re.findall(r"abcdef-(?!\w{1,5}\b)", text)) == n * rows
     assert text.count("[1.5, null, -2") == rows
-
-
-@pytest.mark.parametrize("width", [80, 100, 160])
-def test_all_columns_of_labels_are_on_a_terminal_of_any_width(on_terminal, width):
-    text = COLOURS.sub("", on_terminal(width, "sql", "SELECT * FROM labels WHERE run_id = 'gpt-20260103-11aa22'"))
-    assert max(map(len, text.splitlines())) <= width
-    for part in ("rank3", "crashed", "node1.cluster.local", "2026-01-03 03:04:05", "out of memory"):
-        assert part in text
 
 
 def test_a_histogram_is_one_line_on_a_terminal_and_whole_in_a_pipe(on_terminal, chiplog):
