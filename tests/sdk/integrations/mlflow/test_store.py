@@ -52,7 +52,7 @@ def test_a_metric_that_comes_again_for_a_model_is_a_link_and_a_new_one_is_both(s
 def test_logging_an_artifact_by_the_id_of_a_run_that_is_not_stored_yet_asks_no_collector(
     store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "_stored", None)
+    monkeypatch.setattr(store._reads, "_stored", None)
     client: dict[str, Any] = {"__name__": "mlflow.tracking.client", "store": store}
     exec("def log_artifact(run_id):\n    return store.get_run(run_id)", client)
     assert client["log_artifact"]("another").info.artifact_uri.endswith("/another/artifacts")
@@ -82,7 +82,7 @@ def test_mlflows_own_calls_read_what_is_in_memory_when_the_oldest_values_have_le
     run_id = _start(store)
     for step in range(5):
         store.log_metric(run_id, _entity("Metric", "loss", 0.5, 1_000 + step, step))
-    monkeypatch.setattr(store, "_stored", None)  # log_model would log again what only the database has
+    monkeypatch.setattr(store._reads, "_stored", None)  # log_model would log again what only the database has
     assert [point.step for point in store.get_metric_history(run_id, "loss")] == [2, 3, 4]
 
 
