@@ -5,8 +5,10 @@ the log record that ends the piece. The handle that looks at the application's v
 the commit if another process has committed for this log since.
 """
 
+import io
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -32,6 +34,7 @@ CHECKPOINT_COMMITS = 20  # a reader lists and reads the commits since the last c
 _DAY = "day"  # of receipt: the partition of each table
 _DESCRIBED = "chiplog, version {}"  # of a table: Delta refuses properties that it does not know
 _ERROR_CHARS = 300
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # delta-rs prints arrows between the causes of an error
 T = TypeVar("T")
 # Statistics are those of the columns by which queries choose files. Numbers with a NaN among them have no order.
 _COUNTED = frozenset({"long", "integer", "string", "timestamp"})
@@ -90,6 +93,24 @@ class DeltaStore:
         self._tables: dict[str, DeltaTable] = {}
         is_disk = url.startswith("file:")
         self._objects = _try(lambda: from_url(self.url, mkdir=True) if is_disk else from_url(self.url))
+
+    def check(self) -> None:
+        """Refuse a store that replaces an object which was to be created: two commits would become one.
+
+        Raises:
+            StoreError: It does, or it is away.
+        """
+        name = f"probes/{uuid.uuid4()}"
+        self._put(name, io.BytesIO(b"probe"))
+        try:
+            self._put(name, io.BytesIO(b"probe"))  # safeguard: replacing-store-refused
+        except AlreadyExistsError:
+            return
+        finally:
+            _try(lambda: obstore.delete(self._objects, name))
+        raise StoreError(
+            f"{self.url} replaces objects in place of refusing to create them (If-None-Match); use another store"
+        )
 
     def positions(self, tables: Iterable[str]) -> dict[str, int]:
         """Return the number of the last record of this log by table, of tables that have some of it."""
@@ -296,4 +317,4 @@ def _try(call: Callable[[], T]) -> T:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:_ERROR_CHARS]
+    return " ".join(_COLOURS.sub("", str(error)).split())[:_ERROR_CHARS]

@@ -48,6 +48,7 @@ class Publisher:
         Raises:
             ForeignPositionError: The store has more of the log than this directory can have published.
         """
+        self._store.check()
         names = [table.name for table in PUBLISHED] + [COMPLETE]
         positions = self._store.positions(names)
         known, waiting = self._outbox.published(), self._outbox.ends()

@@ -6,21 +6,13 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import duckdb
+import obstore
 import pytest
-from arro3.io import write_parquet
 from deltalake import DeltaTable
 
 from chiplog_collector.store.delta_store import Addition, DeltaStore, ForeignPositionError, StoreError, statistics
 from tests.support.safeguard import proves
-
-LOG, DAY = "cd" * 16, "2026-11-28"
-WRITTEN = "SELECT 'a'' \"/\n😀' AS key, i AS step, 'nan'::DOUBLE AS value, now() AS ts FROM range(3) t(i)"
-
-
-def parquet(path: Path, query: str = WRITTEN) -> Path:
-    with duckdb.connect() as connection:
-        write_parquet(connection.sql(query), path, skip_arrow_metadata=True)
-    return path
+from tests.support.store_files import DAY, LOG, parquet
 
 
 @pytest.fixture
@@ -122,6 +114,18 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, add: Callabl
     with pytest.raises(StoreError) as error:
         add(store_of(tmp_path), 5)
     assert "\n" not in str(error.value)
+
+
+@proves(
+    "replacing-store-refused", "a store that replaces what was to be created is refused before anything is published"
+)
+def test_a_store_that_ignores_if_none_match_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store_of(tmp_path).check()
+    assert list((tmp_path / "a lake" / "probes").iterdir()) == []
+    put = obstore.put
+    monkeypatch.setattr(obstore, "put", lambda *given, mode: put(*given))
+    with pytest.raises(StoreError, match="replaces objects in place of refusing"):
+        store_of(tmp_path).check()
 
 
 def test_another_engine_reads_the_tables(tmp_path: Path, add: Callable[..., bool]) -> None:
