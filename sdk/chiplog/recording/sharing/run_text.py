@@ -1,6 +1,7 @@
-"""Texts that describe a run and may change while it runs: name, notes, project, group and job type."""
+"""What describes a run and may change while it runs: name, notes, project, group, job type and tags."""
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, overload
 
 from chiplog.safety.foreign_names import is_stand_in, left_out
 from chiplog.settings import as_strings, clean_text
@@ -31,11 +32,14 @@ class RunText:
 class RunTags:
     """Words to find the run by. Assigning replaces them."""
 
-    def __get__(self, run: Any, owner: type | None = None) -> Any:
-        if run is None:
-            return self
-        tags: tuple[str, ...] = run._settings.tags
-        return tags
+    @overload
+    def __get__(self, run: None, owner: type) -> "RunTags": ...
 
-    def __set__(self, run: Any, words: Any) -> None:
+    @overload
+    def __get__(self, run: object, owner: type) -> tuple[str, ...]: ...
+
+    def __get__(self, run: Any, owner: type) -> "RunTags | tuple[str, ...]":
+        return self if run is None else run._settings.tags
+
+    def __set__(self, run: Any, words: Iterable[str]) -> None:
         run._description.change(tags=as_strings(words))

@@ -3,14 +3,15 @@
 from types import SimpleNamespace
 from typing import Any
 
-from chiplog.recording.sharing.run_text import RunText
+from chiplog.recording.sharing.run_text import RunTags, RunText
 
 
 class Run:
     name = RunText("name")
+    tags = RunTags()
 
     def __init__(self) -> None:
-        self._settings = SimpleNamespace(name="first")
+        self._settings = SimpleNamespace(name="first", tags=("a",))
         self.described: list[dict[str, Any]] = []
         self.diagnostics: list[Any] = []
         self._report_fault = self._report = self.diagnostics.append
@@ -39,3 +40,10 @@ def test_what_is_no_text_is_reported_and_raises_nothing() -> None:
 
 def test_read_from_the_class_it_is_itself() -> None:
     assert isinstance(Run.name, RunText)
+
+
+def test_tags_are_read_from_the_settings_and_replaced_by_an_assignment() -> None:
+    run = Run()
+    assert run.tags == ("a",) and isinstance(Run.tags, RunTags)
+    run.tags = ["b", "c"]
+    assert run.described == [{"tags": ("b", "c")}] and run.tags == ("b", "c")
