@@ -24,8 +24,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo              train a small model on two ranks, then ask chiplog what happened (two minutes)"
 	@echo "make check             lint, types, imports, links and the tests of pure modules, within a minute"
-	@echo "make test              lint, types and the tests of each module and promise; the last line is pytest's summary"
-	@echo "make test-all          lint, types and all tests, each once (half an hour)"
+	@echo "make test              lint, types, imports and the tests of each module and promise; the last line is pytest's summary"
+	@echo "make test-all          lint, types, imports and all tests, each once (half an hour)"
 	@echo "make test-rest         the tests that make test leaves out"
 	@echo "make system-packages   install what tests need in addition to Python, as root with apt-get; make test does it first"
 	@echo "make docs              build the documentation site into build/site; fails on any warning"
@@ -57,11 +57,11 @@ lint: python
 	@$(PY) -m ruff format --check --quiet
 	@echo "mypy --strict"
 	@$(PY) -m mypy --no-error-summary
+	@echo "import-linter"
+	@$(PY) -c "from importlinter.cli import lint_imports_command; lint_imports_command()" --no-cache --no-logo
 
 # The order of tests is another each time; `make check SEED=n` repeats one.
 check: lint
-	@echo "import-linter"
-	@$(PY) -c "from importlinter.cli import lint_imports_command; lint_imports_command()" --no-cache --no-logo
 	@echo "links and lists of the documentation"
 	@PYTHONPATH=scripts $(PY) -m cogapp --check --diff --verbosity=0 $$(git ls-files 'docs/*.md')
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --site-dir build/check-site
@@ -71,8 +71,7 @@ check: lint
 	@$(PY) -m pytest -m pure --shuffle $(SEED) -n 2 --cov --cov-report= $(ARGS)
 	@echo "the pure tests cover $$($(PY) -m coverage report --format=total) % of the lines of the product"
 
-# What `make check` does besides lint is among the tests: contracts of imports and lists of the documentation, and with
-# `make test-rest` the site.
+# What `make check` does besides lint is among the tests: the lists of the documentation, and with `make test-rest` the site.
 test: system-packages lint
 	@echo "pytest -m 'not full' $(ARGS)"
 	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup -m "not full" $(ARGS)
