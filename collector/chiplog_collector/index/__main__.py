@@ -1,4 +1,4 @@
-"""`python -m chiplog_collector.index`: the process that the receiver, or a reader, starts. See daemon.py."""
+"""`python -m chiplog_collector.index`: the process that the receiver starts. See daemon.py."""
 
 import os
 import sys
