@@ -11,33 +11,33 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
 
-import duckdb
 import obstore
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.schema import ArrayType, PrimitiveType
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
+from chiplog_collector.store.parquet_files import columns_of, statistics
 from chiplog_schemas.atomic_file import sync_directory
 
 TABLE_VERSION = 1  # of the tables' columns; only ever added to
+MAINTENANCE = "chiplog/maintenance"  # the application of each commit that rewrites a table
+COMPACTED = "compacted-"  # begins the names of files that replaced pieces
+KEPT_HOURS = 7 * 24  # for readers of older snapshots; Delta's own default
 CHECKPOINT_COMMITS = 20  # a reader lists and reads the commits since the last checkpoint
 _DAY = "day"  # of receipt: the partition of each table
 _DESCRIBED = "chiplog, version {}"  # of a table: Delta refuses properties that it does not know
 _ERROR_CHARS = 300
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # delta-rs prints arrows between the causes of an error
 T = TypeVar("T")
-# Statistics are those of the columns by which queries choose files. Numbers with a NaN among them have no order.
-_COUNTED = frozenset({"long", "integer", "string", "timestamp"})
 # Types of DuckDB as Delta has them.
 _TYPES = {
     "BIGINT": "long",
@@ -47,6 +47,28 @@ _TYPES = {
     "TIMESTAMP WITH TIME ZONE": "timestamp",
     "VARCHAR": "string",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A Parquet file of a table.
+
+    Attributes:
+        path: Below the table.
+        size_bytes: Its size.
+        n_rows: The number of its rows.
+        day: The day of receipt, YYYY-MM-DD.
+    """
+
+    path: str
+    size_bytes: int
+    n_rows: int
+    day: str
+
+    @property
+    def is_piece(self) -> bool:
+        """True if it came from one piece and has not been compacted."""
+        return not self.path.rpartition("/")[2].startswith(COMPACTED)
 
 
 class StoreError(Exception):
@@ -136,22 +158,59 @@ class DeltaStore:
                 f"{self.url}/{addition.table} has records of this log up to {version}, "
                 f"and this directory published up to {addition.after}"
             )
-        action = self._upload(addition)
-        schema = _schema_of(addition.path)
-        transaction = Transaction(self._app(addition.table), addition.until, int(time.time() * 1000))
-        _try(
-            lambda: table.create_write_transaction(
-                [action],
-                "append",
-                schema,
-                [_DAY],
-                commit_properties=CommitProperties(app_transactions=[transaction]),
-                post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
-            )
-        )
-        _try(table.update_incremental)
-        self._sync(addition.table, action.path)
+        name = f"{_DAY}={addition.day}/{uuid.uuid4()}.parquet"
+        self._commit(table, addition.table, [self._upload(addition.table, name, addition.path)], addition.until)
         return True
+
+    # -- files of a table --
+
+    def snapshot(self, table: str) -> list[StoredFile]:
+        """Return the files of a table as it is now; none if it does not exist."""
+        opened = self._open(table)
+        if opened is None:
+            return []
+        found = _try(lambda: opened.get_add_actions(flatten=True))
+        columns = [
+            found.column(name).to_pylist() for name in ("path", "size_bytes", "num_records", f"partition.{_DAY}")
+        ]
+        return [StoredFile(path, size, n_rows, str(day)) for path, size, n_rows, day in zip(*columns, strict=True)]
+
+    def fetch(self, table: str, file: StoredFile, target: Path) -> None:
+        """Copy a file of a table to this disk. Raises OSError of that."""
+        try:
+            with target.open("wb") as output:
+                for part in obstore.get(self._objects, f"{table}/{file.path}").stream():
+                    output.write(part)
+        except BaseError as error:
+            raise StoreError(_one_line(error)) from error
+
+    def replace(self, table: str, old: Sequence[StoredFile], new: Sequence[Path]) -> None:
+        """Replace files of a table by files with the same rows, as one commit that no reader of changes sees.
+
+        Each such commit is of the application `maintenance`, with the next version: of two processes that replace
+        files at once, Delta refuses one. Never call `optimize`, which adds the rows of both.
+
+        Raises:
+            StoreError: The store is away, or the table has been rewritten since the snapshot.
+        """
+        opened = self._tables[table]  # the handle of the snapshot: a newer one would not see what is gone
+        version = _try(lambda: opened.transaction_version(MAINTENANCE))
+        day = old[0].day
+        now_ms = int(time.time() * 1000)
+        added = [
+            self._upload(table, f"{_DAY}={day}/{COMPACTED}{uuid.uuid4()}.parquet", path, is_change=False)
+            for path in new
+        ]
+        removed = [RemoveAction(file.path, False, now_ms, file.size_bytes, {_DAY: file.day}) for file in old]
+        # safeguard: one-maintenance-at-a-time
+        self._commit(opened, table, [*added, *removed], 0 if version is None else version + 1, MAINTENANCE)
+
+    def vacuum(self, table: str) -> int:
+        """Delete the files that no snapshot of the last 7 days names; return their number."""
+        opened = self._open(table)
+        if opened is None:
+            return 0
+        return len(_try(lambda: opened.vacuum(retention_hours=KEPT_HOURS, dry_run=False)))
 
     def put_content(self, digest: str, path: Path) -> None:
         """Store the content of a saved file under its SHA-256, unless the store has it. Raises OSError of the file."""
@@ -160,9 +219,28 @@ class DeltaStore:
                 self._put(f"contents/{digest}", source)
             except AlreadyExistsError:
                 pass  # the same bytes: names are digests, and an object is complete or absent
-        self._sync("contents", digest)
+        self._sync("contents", [digest])
 
     # -- tables --
+
+    def _commit(
+        self, table: DeltaTable, name: str, actions: list[AddAction | RemoveAction], version: int, app: str = ""
+    ) -> None:
+        """Commit by the handle that has looked at the version of the application, and make it durable."""
+        before, added = table.version(), [action.path for action in actions if isinstance(action, AddAction)]
+        transaction = Transaction(app or self._app(name), version, int(time.time() * 1000))
+        _try(
+            lambda: table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                [_DAY],
+                commit_properties=CommitProperties(app_transactions=[transaction]),
+                post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
+            )
+        )
+        _try(table.update_incremental)
+        self._sync(name, added, range(before + 1, table.version() + 1))
 
     def _version(self, table: DeltaTable, name: str) -> int | None:
         return _try(lambda: table.transaction_version(self._app(name)))
@@ -172,7 +250,9 @@ class DeltaStore:
         table = self._tables.get(name)
         try:
             if table is None:
-                table = self._tables[name] = DeltaTable(self._address(name))
+                table = DeltaTable(self._address(name))
+                self._check_version(table, name)
+                self._tables[name] = table
             else:
                 table.update_incremental()
         except TableNotFoundError:
@@ -180,6 +260,13 @@ class DeltaStore:
         except (DeltaError, OSError) as error:
             raise StoreError(_one_line(error)) from error
         return table
+
+    def _check_version(self, table: DeltaTable, name: str) -> None:
+        described = re.fullmatch(_DESCRIBED.format(r"(\d+)"), table.metadata().description or "")
+        if described is None:
+            raise StoreError(f"{self.url}/{name} is a table of another program; give chiplog a folder of its own")
+        if int(described[1]) > TABLE_VERSION:
+            raise StoreError(f"{self.url}/{name} is of a newer chiplog (version {described[1]}); upgrade this one")
 
     def _create(self, addition: Addition) -> DeltaTable:
         """Create a table with the columns of its first file."""
@@ -212,14 +299,13 @@ class DeltaStore:
         except (BaseError, OSError, ValueError) as error:
             raise StoreError(_one_line(error)) from error
 
-    def _upload(self, addition: Addition) -> AddAction:
+    def _upload(self, table: str, name: str, path: Path, *, is_change: bool = True) -> AddAction:
         """Copy a file under a new random name, and describe it."""
-        name = f"{_DAY}={addition.day}/{uuid.uuid4()}.parquet"
-        with addition.path.open("rb") as source:
-            self._put(f"{addition.table}/{name}", source)
-        size = addition.path.stat().st_size
-        partition = {_DAY: addition.day}
-        return AddAction(name, size, partition, int(time.time() * 1000), True, json.dumps(statistics(addition.path)))
+        with path.open("rb") as source:
+            self._put(f"{table}/{name}", source)
+        day = name.partition("/")[0].removeprefix(f"{_DAY}=")
+        noted = json.dumps(statistics(path))
+        return AddAction(name, path.stat().st_size, {_DAY: day}, int(time.time() * 1000), is_change, noted)
 
     def _app(self, table: str) -> str:
         return f"chiplog/{self._log}/{table}"
@@ -227,14 +313,14 @@ class DeltaStore:
     def _address(self, name: str) -> str:
         return f"{self.url}/{name}"
 
-    def _sync(self, table: str, name: str) -> None:
-        """Make a file and the newest commit durable, on a disk: then the outbox may forget the piece."""
+    def _sync(self, table: str, names: Sequence[str], versions: Iterable[int] = ()) -> None:
+        """Make files and commits of a table durable, on a disk: then the outbox may forget the piece."""
         if not self.url.startswith("file://"):
             return
         folder = Path(unquote(urlsplit(self._address(table)).path))
-        commits = sorted((folder / "_delta_log").glob("*.json"))[-1:]
+        commits = [f"_delta_log/{version:020d}.json" for version in versions]
         try:
-            for path in [folder / name, *commits]:  # safeguard: published-file-synced
+            for path in [folder / name for name in (*names, *commits)]:  # safeguard: published-file-synced
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
                     os.fsync(descriptor)
@@ -247,9 +333,7 @@ class DeltaStore:
 
 def _schema_of(path: Path) -> Schema:
     """Return the columns of a table: those of a file of it, and its partition."""
-    with duckdb.connect() as connection:
-        found = connection.execute("SELECT column_name, column_type FROM (DESCRIBE FROM read_parquet(?))", [str(path)])
-        fields = [Field(name, _delta_type(kind)) for name, kind in found.fetchall()]
+    fields = [Field(name, _delta_type(kind)) for name, kind in columns_of(path).items()]
     return Schema([*fields, Field(_DAY, PrimitiveType("date"))])
 
 
@@ -257,53 +341,6 @@ def _delta_type(kind: str) -> PrimitiveType | ArrayType:
     if kind.endswith("[]"):
         return ArrayType(_delta_type(kind.removesuffix("[]")))
     return PrimitiveType(_TYPES[kind])
-
-
-def statistics(path: Path) -> dict[str, Any]:
-    """Return Delta's statistics of a Parquet file, from its footer: the number of rows, smallest, largest and nulls.
-
-    https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics
-    """
-    types = {field.name: getattr(field.type, "type", "") for field in _schema_of(path).fields}
-    with duckdb.connect() as connection:
-        rows = connection.execute(
-            """SELECT path_in_schema, stats_min_value, stats_max_value, stats_null_count, num_values,
-               row_group_num_rows, row_group_id FROM parquet_metadata(?)""",
-            [str(path)],
-        ).fetchall()
-    n_rows = sum({group: n for *_, n, group in rows}.values())
-    columns: dict[str, list[tuple[Any, ...]]] = {}
-    for column, *group in rows:
-        if column in types:
-            columns.setdefault(column, []).append(tuple(group))
-    nulls = {name: sum(group[2] or 0 for group in groups) for name, groups in columns.items()}
-    ranges = {name: _range(types[name], groups) for name, groups in columns.items() if types[name] in _COUNTED}
-    known = {name: found for name, found in ranges.items() if found is not None}
-    return {
-        "numRecords": n_rows,
-        "minValues": {name: smallest for name, (smallest, _) in known.items()},
-        "maxValues": {name: largest for name, (_, largest) in known.items()},
-        "nullCount": nulls,
-    }
-
-
-def _range(kind: str, groups: list[tuple[Any, ...]]) -> tuple[Any, Any] | None:
-    """Return the smallest and the largest value of all row groups as JSON has them; None if they are not known."""
-    filled = [group for group in groups if group[2] != group[3]]  # the others hold nulls alone
-    if not filled or any(group[0] is None or group[1] is None for group in filled):
-        return None
-    if kind in ("long", "integer"):
-        return min(int(group[0]) for group in filled), max(int(group[1]) for group in filled)
-    smallest, largest = min(group[0] for group in filled), max(group[1] for group in filled)
-    if kind == "timestamp":  # engines read milliseconds there
-        return _milliseconds(smallest), _milliseconds(largest, add=1)
-    return smallest, largest
-
-
-def _milliseconds(text: str, add: int = 0) -> str:
-    """Return a time of DuckDB's in whole milliseconds, as ISO 8601."""
-    at = datetime.fromisoformat(text.removesuffix("+00")).replace(tzinfo=None) + timedelta(milliseconds=add)
-    return at.isoformat(timespec="milliseconds") + "Z"
 
 
 def _try(call: Callable[[], T]) -> T:

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import duckdb
-from arro3.io import write_parquet
 
 from chiplog_collector.store.outbox import Outbox, Piece
+from chiplog_collector.store.parquet_files import write_rows
 from chiplog_collector.store.published_tables import COMPLETE, PUBLISHED, PublishedTable, published_query, rows_of
 from chiplog_schemas._version import __version__
 from chiplog_schemas.sql import series_sql
@@ -21,11 +21,8 @@ from chiplog_schemas.sql import series_sql
 PIECE_S = 10.0  # between two pieces: as fresh as the page of a running training needs, at some requests a minute
 PIECE_ROWS = 2_000_000  # sorted and encoded in a second of one core; a file of 10 MB, which compaction merges
 OUTBOX_BYTES_MAX = 4 << 30  # half a day of 20,000 rows/s while the store is away; then pieces wait in the log
-ROW_GROUP_ROWS = 131_072  # what readers skip and decode at once
 _POLL_S = 0.5  # for the publisher's first answer, and while the outbox is full
 _AGAIN_S = 10.0  # after the disk or the memory refused
-# Of numbers that grow along a series. All engines tried read it; plain and dictionary pages are twice as large.
-_DELTA_ENCODED = frozenset({"BIGINT", "TIMESTAMP WITH TIME ZONE"})
 _log = logging.getLogger("chiplog.index")
 
 
@@ -138,7 +135,7 @@ def write_completion(
            $version::VARCHAR AS version, now() AS at, $rows::BIGINT AS n_rows""",
         params=given,
     )
-    write_parquet(found, path, compression="zstd(3)", skip_arrow_metadata=True)
+    write_rows(found, path)
 
 
 def write_table(
@@ -155,15 +152,5 @@ def write_table(
     found = connection.sql(query, params={"log": log, "after": after, "until": until})
     if table.is_series:
         [(count,)] = connection.execute(f"SELECT count(*) FROM ({series_sql(rows)})", between).fetchall()
-    is_delta = [name for name, kind in zip(found.columns, found.types, strict=True) if str(kind) in _DELTA_ENCODED]
-    plain = [name for name, kind in zip(found.columns, found.types, strict=True) if str(kind).startswith("DOUBLE")]
-    write_parquet(
-        found,
-        path,
-        compression="zstd(3)",
-        max_row_group_size=ROW_GROUP_ROWS,
-        skip_arrow_metadata=True,  # it would name the time zone of this session
-        column_encoding=dict.fromkeys(is_delta, "delta_binary_packed"),
-        column_dictionary_enabled=dict.fromkeys([*is_delta, *plain], False),
-    )
+    write_rows(found, path)
     return int(count)

@@ -15,6 +15,7 @@ from pathlib import Path
 import duckdb
 
 from chiplog_collector.store.delta_store import Addition, DeltaStore, ForeignPositionError, StoreError
+from chiplog_collector.store.maintainer import Maintainer
 from chiplog_collector.store.outbox import Outbox, Piece, Published
 from chiplog_collector.store.published_tables import COMPLETE, PUBLISHED
 from chiplog_schemas.backoff import Backoff
@@ -118,6 +119,8 @@ def serve(place: Paths, url: str) -> int:
     outbox = Outbox(place.store)
     files = None if os.environ.get("CHIPLOG_STORE_FILES") == "0" else place.files
     publisher = Publisher(DeltaStore(url, log), outbox, log, files)
+    maintainer = Maintainer(DeltaStore(url, log), place.store / "compaction")
+    maintainer.start()
     backoff = Backoff(_BACKOFF_MIN_S, _BACKOFF_MAX_S)
     has_begun = is_away = is_ending = False
     stop_at = math.inf
@@ -128,7 +131,9 @@ def serve(place: Paths, url: str) -> int:
                 published = publisher.begin()
                 has_begun = True
                 _log.info("publishing to %s from record %d on", url, published.until + 1)
-            if not publisher.publish_next():
+            if publisher.publish_next():
+                maintainer.note_published()
+            else:
                 if is_ending:
                     break
                 pause_s = _POLL_S
@@ -145,6 +150,7 @@ def serve(place: Paths, url: str) -> int:
             is_ending, stop_at = True, time.monotonic() + _DRAIN_S
         elif is_ending:
             time.sleep(min(pause_s, max(0.0, stop_at - time.monotonic())))
+    maintainer.close()
     if waiting := outbox.ends():
         _log.info("%d pieces wait for the store; the next start publishes them", len(waiting))
     return 0

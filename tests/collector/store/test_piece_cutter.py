@@ -133,7 +133,7 @@ def test_a_piece_that_cannot_be_written_is_cut_later(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(piece_cutter, "write_parquet", refuses)
+        patched.setattr(piece_cutter, "write_rows", refuses)
         cut_all(index, outbox)
         cut_all(index, outbox)
     assert outbox.ends() == []

@@ -1,0 +1,84 @@
+"""The Parquet files of a store: how they are encoded, and what Delta notes of them."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from arro3.io import write_parquet
+
+# Columns by which queries choose files. Numbers with a NaN among them have no order, so no DOUBLE has a range.
+_RANGED = frozenset({"BIGINT", "INTEGER", "VARCHAR", "TIMESTAMP WITH TIME ZONE"})
+ROW_GROUP_ROWS = 131_072  # what readers skip and decode at once
+# Numbers that grow along a series. All engines tried read it; plain and dictionary pages are twice as large.
+_DELTA_ENCODED = frozenset({"BIGINT", "TIMESTAMP WITH TIME ZONE"})
+
+
+def write_rows(rows: duckdb.DuckDBPyRelation, path: Path) -> None:
+    """Write the rows of a query in their order."""
+    types = {name: str(kind) for name, kind in zip(rows.columns, rows.types, strict=True)}
+    is_delta = [name for name, kind in types.items() if kind in _DELTA_ENCODED]
+    plain = [name for name, kind in types.items() if kind.startswith("DOUBLE")]
+    write_parquet(
+        rows,
+        path,
+        compression="zstd(3)",
+        max_row_group_size=ROW_GROUP_ROWS,
+        skip_arrow_metadata=True,  # it would name the time zone of this session
+        column_encoding=dict.fromkeys(is_delta, "delta_binary_packed"),
+        column_dictionary_enabled=dict.fromkeys([*is_delta, *plain], False),
+    )
+
+
+def columns_of(path: Path) -> dict[str, str]:
+    """Return the columns of a file with their types in DuckDB."""
+    with duckdb.connect() as connection:
+        query = "SELECT column_name, column_type FROM (DESCRIBE FROM read_parquet(?, hive_partitioning = false))"
+        return dict(connection.execute(query, [str(path)]).fetchall())
+
+
+def statistics(path: Path) -> dict[str, Any]:
+    """Return what Delta notes of a file, from its footer: rows, smallest, largest and nulls of each column.
+
+    https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics
+    """
+    types = columns_of(path)
+    with duckdb.connect() as connection:
+        rows = connection.execute(
+            """SELECT path_in_schema, stats_min_value, stats_max_value, stats_null_count, num_values,
+               row_group_num_rows, row_group_id FROM parquet_metadata(?)""",
+            [str(path)],
+        ).fetchall()
+    n_rows = sum({group: n for *_, n, group in rows}.values())
+    columns: dict[str, list[tuple[Any, ...]]] = {}
+    for column, *group in rows:
+        if column in types:
+            columns.setdefault(column, []).append(tuple(group))
+    nulls = {name: sum(group[2] or 0 for group in groups) for name, groups in columns.items()}
+    ranges = {name: _range(types[name], groups) for name, groups in columns.items() if types[name] in _RANGED}
+    known = {name: found for name, found in ranges.items() if found is not None}
+    return {
+        "numRecords": n_rows,
+        "minValues": {name: smallest for name, (smallest, _) in known.items()},
+        "maxValues": {name: largest for name, (_, largest) in known.items()},
+        "nullCount": nulls,
+    }
+
+
+def _range(kind: str, groups: list[tuple[Any, ...]]) -> tuple[Any, Any] | None:
+    """Return the smallest and the largest value of all row groups as JSON has them; None if they are not known."""
+    filled = [group for group in groups if group[2] != group[3]]  # the others hold nulls alone
+    if not filled or any(group[0] is None or group[1] is None for group in filled):
+        return None
+    if kind in ("BIGINT", "INTEGER"):
+        return min(int(group[0]) for group in filled), max(int(group[1]) for group in filled)
+    smallest, largest = min(group[0] for group in filled), max(group[1] for group in filled)
+    if kind == "TIMESTAMP WITH TIME ZONE":  # engines read milliseconds there
+        return _milliseconds(smallest), _milliseconds(largest, add=1)
+    return smallest, largest
+
+
+def _milliseconds(text: str, add: int = 0) -> str:
+    """Return a time of DuckDB's in whole milliseconds, as ISO 8601."""
+    at = datetime.fromisoformat(text.removesuffix("+00")).replace(tzinfo=None) + timedelta(milliseconds=add)
+    return at.isoformat(timespec="milliseconds") + "Z"

@@ -1,0 +1,77 @@
+"""The maintenance of a store: a turn does what is due, and a failure is tried again."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from chiplog_collector.store import compaction, maintainer
+from chiplog_collector.store.delta_store import Addition, DeltaStore, StoreError
+from chiplog_collector.store.maintainer import VACUUM_S, Maintainer
+from tests.support.safeguard import proves
+from tests.support.store_files import DAY, LOG, parquet
+
+QUERY = "SELECT 'run' AS run_id, 'key' AS key, 'p' AS producer, i AS step, i AS seq FROM range(3) t(i)"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DeltaStore:
+    store = DeltaStore(f"file://{tmp_path}/lake", LOG)
+    file = parquet(tmp_path / "file.parquet", QUERY)
+    for until in range(4):
+        store.publish(Addition("metrics", file, DAY, until - 1, until))
+    return store
+
+
+def n_files(directory: Path) -> int:
+    return len(DeltaTable(f"{directory}/lake/metrics").file_uris())
+
+
+def test_a_turn_compacts_after_something_was_published_and_only_then(
+    tmp_path: Path, store: DeltaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction.compact, "__kwdefaults__", {"pieces_min": 4})
+    found = Maintainer(store, tmp_path / "scratch")
+    found.turn(0.0)
+    assert n_files(tmp_path) == 4
+    found.note_published()
+    found.turn(0.0)
+    assert n_files(tmp_path) == 1
+
+
+@proves("failed-maintenance-tried-again", "a store that is away while it is maintained is one line, and tried again")
+def test_a_turn_that_fails_is_one_line_and_tried_again(
+    tmp_path: Path, store: DeltaStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(compaction.compact, "__kwdefaults__", {"pieces_min": 4})
+    found = Maintainer(store, tmp_path / "scratch")
+    found.note_published()
+
+    def refuses(*_: object) -> None:
+        raise StoreError("503 Slow Down")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(maintainer, "compact", refuses)
+        for _ in range(3):
+            found.turn(0.0)
+    assert caplog.text.count("503 Slow Down") == 1
+    found.turn(0.0)
+    assert n_files(tmp_path) == 1
+
+
+def test_old_files_are_removed_once_a_day(tmp_path: Path, store: DeltaStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    vacuumed: list[str] = []
+    monkeypatch.setattr(DeltaStore, "vacuum", lambda store, table: vacuumed.append(table) or 0)
+    found = Maintainer(store, tmp_path / "scratch")
+    for now in (0.0, 1e9, 1e9 + 1, 1e9 + 2 * VACUUM_S):
+        found.note_published()
+        found.turn(now)
+    assert vacuumed.count("metrics") == 2
+
+
+def test_it_ends_at_once(tmp_path: Path, store: DeltaStore) -> None:
+    found = Maintainer(store, tmp_path / "scratch")
+    found.start()
+    found.close()
