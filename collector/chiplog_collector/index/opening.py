@@ -58,8 +58,12 @@ def open_index(place: Paths, input_ended: Callable[[float], bool]) -> LogFollowe
 
 
 def _published_ends(place: Paths) -> set[int]:
-    published = Outbox(place.store).published()
-    return set() if published is None else set(published.positions.values())
+    """Return the records that end a piece: of those in the store, and of those that wait for it."""
+    outbox = Outbox(place.store)
+    waiting = outbox.ends()  # first: a piece is noted as published before it is removed
+    published = outbox.published()
+    # safeguard: flush-ends-where-pieces-end
+    return {*waiting, *(published.positions.values() if published is not None else ())}
 
 
 def _create(place: Paths) -> None:

@@ -7,6 +7,7 @@ import duckdb
 
 import chiplog_collector.index.database as database_module
 from chiplog_collector.index.opening import open_index
+from chiplog_collector.store.outbox import Outbox, Piece, Published
 from tests.support.index import Index
 from tests.support.index_file import never, put, set_aside_files
 from tests.support.sample_log import everything
@@ -43,6 +44,18 @@ def test_a_disk_that_is_full_when_the_file_is_made_leaves_nothing_to_set_aside(i
     follower = open_index(place, never)
     follower.database.close()
     assert not set_aside_files(place)
+
+
+def test_flushes_end_where_pieces_do_that_wait_or_are_published(index: Index) -> None:
+    index.take(*everything(n_steps=5))
+    place = put(index)
+    outbox = Outbox(place.store)
+    outbox.set_published(Published("", "", 2, {"metrics": 2, "runs": 1}))
+    outbox.add(lambda _: Piece("", 2, 4, "2026-11-28", {}))
+    place.index.unlink()
+    follower = open_index(place, never)
+    assert follower._limits == [2, 3, 5]
+    follower.database.close()
 
 
 def test_waiting_for_the_file_ends_with_standard_input(index: Index) -> None:
