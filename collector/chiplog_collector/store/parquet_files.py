@@ -1,8 +1,10 @@
 """The Parquet files of a store: how they are encoded, and what Delta notes of them."""
 
+import errno
+import os
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import duckdb
 from arro3.io import write_parquet
@@ -15,19 +17,49 @@ _DELTA_ENCODED = frozenset({"BIGINT", "TIMESTAMP WITH TIME ZONE"})
 
 
 def write_rows(rows: duckdb.DuckDBPyRelation, path: Path) -> None:
-    """Write the rows of a query in their order."""
+    """Write the rows of a query in their order. Raises OSError, duckdb.Error."""
     types = {name: str(kind) for name, kind in zip(rows.columns, rows.types, strict=True)}
     is_delta = [name for name, kind in types.items() if kind in _DELTA_ENCODED]
     plain = [name for name, kind in types.items() if kind.startswith("DOUBLE")]
-    write_parquet(
-        rows,
-        path,
-        compression="zstd(3)",
-        max_row_group_size=ROW_GROUP_ROWS,
-        skip_arrow_metadata=True,  # it would name the time zone of this session
-        column_encoding=dict.fromkeys(is_delta, "delta_binary_packed"),
-        column_dictionary_enabled=dict.fromkeys([*is_delta, *plain], False),
-    )
+    with path.open("wb") as file:
+        target = _Target(file)
+        try:
+            write_parquet(
+                rows,
+                target,  # type: ignore[arg-type]
+                compression="zstd(3)",
+                max_row_group_size=ROW_GROUP_ROWS,
+                skip_arrow_metadata=True,  # it would name the time zone of this session
+                column_encoding=dict.fromkeys(is_delta, "delta_binary_packed"),
+                column_dictionary_enabled=dict.fromkeys([*is_delta, *plain], False),
+            )
+        except Exception as error:  # of DuckDB, while it passes rows on: arro3 gives all of them this type
+            raise OSError(f"{path.name} cannot be made: {error}") from error
+        if target.error is not None:  # safeguard: refused-write-raises
+            raise target.error
+
+
+class _Target:
+    """A file for arro3, which panics if one refuses to be written: it keeps the error, and ignores what follows."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.error: OSError | None = None
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        try:
+            if self.error is None:
+                self._file.write(data)
+        except OSError as error:
+            self.error = error
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: the file is closed afterwards."""
+
+    def seek(self, *_: int) -> int:
+        """Refuse; arro3 only checks that there is one."""
+        raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
 
 
 def columns_of(path: Path) -> dict[str, str]:
