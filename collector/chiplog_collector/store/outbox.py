@@ -18,7 +18,7 @@ from chiplog_schemas.paths import ensure_private_dir
 _DIGITS = 20  # of the largest record number, so that names sort as numbers do
 _MANIFEST = "piece.json"
 _UNFINISHED = ".new"
-_PUBLISHED = "published.json"
+_DOOMED = ".published"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,7 @@ class Outbox:
     def __init__(self, directory: Path) -> None:
         """Use the directory `store` of a collector; nothing is created until something is written."""
         self.directory = directory
+        self.notes = directory / "published.json"  # see `published`
         self._pieces = directory / "pieces"
 
     def ends(self) -> list[int]:
@@ -78,7 +79,7 @@ class Outbox:
 
     def size_bytes(self) -> int:
         """Return how many bytes wait."""
-        return sum(path.stat().st_size for until in self.ends() for path in self._path(until).iterdir())
+        return sum(_size_bytes(self._path(until)) for until in self.ends())
 
     def add(self, write: Callable[[Path], Piece]) -> Piece:
         """Add a piece. write: makes its files in a directory and returns what they hold."""
@@ -106,7 +107,8 @@ class Outbox:
     def remove(self, piece: Piece) -> None:
         """Remove a piece that is published."""
         path = self._path(piece.until)
-        doomed = self._pieces / f".{path.name}"
+        doomed = self._pieces / _DOOMED
+        shutil.rmtree(doomed, ignore_errors=True)  # of a process that was killed
         os.rename(path, doomed)  # at once: a piece without some of its files must not be found
         sync_directory(self._pieces)
         shutil.rmtree(doomed)
@@ -114,17 +116,24 @@ class Outbox:
     def published(self) -> Published | None:
         """Return how far the log is published; None until the publisher has asked the store."""
         try:
-            return Published(**json.loads((self.directory / _PUBLISHED).read_bytes()))
+            return Published(**json.loads(self.notes.read_bytes()))
         except FileNotFoundError:
             return None
 
     def set_published(self, published: Published) -> None:
         """Note how far the log is published."""
         ensure_private_dir(self.directory)
-        atomic_write(self.directory / _PUBLISHED, json.dumps(asdict(published)).encode(), durable=True)
+        atomic_write(self.notes, json.dumps(asdict(published)).encode(), durable=True)
 
     def _path(self, until: int) -> Path:
         return self._pieces / f"{until:0{_DIGITS}d}"
+
+
+def _size_bytes(directory: Path) -> int:
+    try:
+        return sum(path.stat().st_size for path in directory.iterdir())
+    except FileNotFoundError:
+        return 0  # the publisher has removed it since
 
 
 def _sync(path: Path) -> None:

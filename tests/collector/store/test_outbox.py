@@ -59,6 +59,25 @@ def test_a_piece_is_removed_as_a_whole(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "store" / "pieces") == []
 
 
+def test_what_a_killed_process_left_is_removed_with_the_next_piece(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "store")
+    left = tmp_path / "store" / "pieces" / ".published"
+    left.mkdir(parents=True)
+    (left / "metrics.parquet").write_bytes(b"rows")
+    outbox.remove(put(outbox, 5))
+    assert os.listdir(tmp_path / "store" / "pieces") == []
+
+
+def test_a_piece_that_is_removed_while_it_is_measured_has_no_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox = Outbox(tmp_path / "store")
+    put(outbox, 5)
+    size = outbox.size_bytes()
+    monkeypatch.setattr(outbox, "ends", lambda: [5, 9])
+    assert outbox.size_bytes() == size
+
+
 def test_how_far_a_log_is_published_survives_a_restart(tmp_path: Path) -> None:
     published = Published(LOG, "file:///lake", 7, {"metrics": 7, "runs": 3})
     Outbox(tmp_path / "store").set_published(published)
