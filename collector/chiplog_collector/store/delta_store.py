@@ -113,8 +113,8 @@ class DeltaStore:
         self.url = url.rstrip("/")
         self._log = log
         self._tables: dict[str, DeltaTable] = {}
-        is_disk = url.startswith("file:")
-        self._objects = _try(lambda: from_url(self.url, mkdir=True) if is_disk else from_url(self.url))
+        self._is_disk = url.startswith("file:")
+        self._objects = _try(lambda: from_url(self.url, mkdir=True) if self._is_disk else from_url(self.url))
 
     def check(self) -> None:
         """Refuse a store that replaces an object which was to be created: two commits would become one.
@@ -152,6 +152,8 @@ class DeltaStore:
         table = self._open(addition.table) or self._create(addition)
         version = self._version(table, addition.table)
         if version == addition.until:
+            if self._is_disk:  # a process committed it that was killed, perhaps before it synced
+                os.sync()
             return False
         if version is not None and version > addition.after:  # safeguard: foreign-position-refused
             raise ForeignPositionError(
@@ -315,7 +317,7 @@ class DeltaStore:
 
     def _sync(self, table: str, names: Sequence[str], versions: Iterable[int] = ()) -> None:
         """Make files and commits of a table durable, on a disk: then the outbox may forget the piece."""
-        if not self.url.startswith("file://"):
+        if not self._is_disk:
             return
         folder = Path(unquote(urlsplit(self._address(table)).path))
         commits = [f"_delta_log/{version:020d}.json" for version in versions]

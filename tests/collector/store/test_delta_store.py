@@ -1,5 +1,6 @@
 """Delta tables: each piece once, statistics that are true, refusals of what another process published."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,35 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, add: Callabl
     (tmp_path / "a lake").write_bytes(b"a file")
     with pytest.raises(StoreError) as error:
         add(store_of(tmp_path), 5)
-    assert "\n" not in str(error.value)
+    assert "\n" not in str(error.value) and "\x1b" not in str(error.value)
+
+
+@proves(
+    "published-file-synced", "the file and the commit of a piece are durable before the outbox forgets it", value="[]"
+)
+def test_what_is_published_is_synced(tmp_path: Path, add: Callable[..., bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, fsync = set(), os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    add(store_of(tmp_path), 5)
+    table = tmp_path / "a lake" / "metrics"
+    [file] = table.glob("*/*.parquet")
+    commits = sorted((table / "_delta_log").glob("*.json"))
+    assert {file, file.parent, commits[-1], commits[-1].parent} <= synced
+
+
+def test_what_a_killed_process_has_committed_is_synced(
+    tmp_path: Path, add: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(store_of(tmp_path), 5)
+    calls: list[str] = []
+    monkeypatch.setattr(os, "sync", lambda: calls.append("sync"))
+    assert not add(store_of(tmp_path), 5)
+    assert calls == ["sync"]
 
 
 @proves(
