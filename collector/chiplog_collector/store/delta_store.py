@@ -23,7 +23,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.schema import ArrayType, PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import from_url
+from obstore.store import ObjectStore, from_url
 
 from chiplog_collector.store.parquet_files import columns_of, statistics
 from chiplog_schemas.atomic_file import sync_directory
@@ -114,7 +114,11 @@ class DeltaStore:
         self._log = log
         self._tables: dict[str, DeltaTable] = {}
         self._is_disk = url.startswith("file:")
-        self._objects = _try(lambda: from_url(self.url, mkdir=True) if self._is_disk else from_url(self.url))
+        self._opened: ObjectStore | None = None
+
+    def forget_tables(self) -> None:
+        """Read each table again the next time: an outage may have ended with another disk."""
+        self._tables.clear()
 
     def check(self) -> None:
         """Refuse a store that replaces an object which was to be created: two commits would become one.
@@ -224,6 +228,12 @@ class DeltaStore:
         self._sync("contents", [digest])
 
     # -- tables --
+
+    @property
+    def _objects(self) -> ObjectStore:
+        if self._opened is None:
+            self._opened = _try(lambda: from_url(self.url, mkdir=True) if self._is_disk else from_url(self.url))
+        return self._opened
 
     def _commit(
         self, table: DeltaTable, name: str, actions: list[AddAction | RemoveAction], version: int, app: str = ""

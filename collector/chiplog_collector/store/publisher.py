@@ -48,8 +48,9 @@ class Publisher:
 
         Raises:
             ForeignPositionError: The store has more of the log than this directory can have published.
+            StoreError: It has less than this directory has published.
         """
-        self._store.check()
+        self._store.forget_tables()
         names = [table.name for table in PUBLISHED] + [COMPLETE]
         positions = self._store.positions(names)
         known, waiting = self._outbox.published(), self._outbox.ends()
@@ -64,6 +65,12 @@ class Publisher:
                 f"{self._store.url} has this log up to record {until}, which this directory did not publish: it was "
                 "restored or copied. End the other collector, or stop this one and run chiplog rebuild"
             )
+        if known is not None and until < known.until:  # safeguard: emptied-store-is-away
+            raise StoreError(
+                f"it has this log up to record {until}, and {known.until} was published; is it mounted? "
+                f"To publish to it from there on, stop the collector and remove {self._outbox.notes}"
+            )
+        self._store.check()
         return self._note(until, positions)
 
     def publish_next(self) -> bool:
@@ -73,8 +80,8 @@ class Publisher:
             return False
         piece, published = self._outbox.piece(waiting[0]), self._published
         assert published is not None
-        if piece.until <= published.until or piece.after > published.until:
-            # It is published, or was cut for another store: the index cuts again what is missing.
+        if piece.after != published.until:
+            # It is published, or does not follow what is: the index cuts again what is missing.
             self._outbox.remove(piece)
             return True
         self._put_contents(piece)
@@ -145,6 +152,7 @@ def serve(place: Paths, url: str) -> int:
             if not is_away:
                 _log.warning("the store %s cannot be used: %s; pieces wait and are published later", url, error)
             is_away = True
+            has_begun = False  # what comes back may be another disk
             pause_s = backoff.next_s()
         if not is_ending and _input_ended(pause_s):
             is_ending, stop_at = True, time.monotonic() + _DRAIN_S

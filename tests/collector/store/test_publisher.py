@@ -1,24 +1,24 @@
 """The publisher: all tables of a piece, in order, once, whatever ends it in between."""
 
 import contextlib
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
-import duckdb
 import pytest
-from deltalake import DeltaTable
 
 from chiplog_collector.index.follower import LogFollower
-from chiplog_collector.store import delta_store, piece_cutter
-from chiplog_collector.store.delta_store import DeltaStore, ForeignPositionError
+from chiplog_collector.store import piece_cutter
+from chiplog_collector.store.delta_store import DeltaStore, ForeignPositionError, StoreError
 from chiplog_collector.store.outbox import Outbox
 from chiplog_collector.store.piece_cutter import PieceCutter
 from chiplog_collector.store.published_tables import COMPLETE, PUBLISHED
 from chiplog_collector.store.publisher import Publisher
 from tests.support.collector_log import LOG_ID
 from tests.support.index import Index, empty_database
+from tests.support.lake import stored_rows
 from tests.support.safeguard import proves
 from tests.support.sample_log import everything
 
@@ -65,13 +65,7 @@ def collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Colle
 
 def stored(lake: Path, table: str, columns: str = "* EXCLUDE (number)") -> list[str]:
     """Return the rows of a table of a store, sorted; of any piece."""
-    try:
-        files = list(map(unquote, DeltaTable(str(lake / table)).file_uris()))
-    except delta_store.TableNotFoundError:
-        return []
-    with duckdb.connect() as connection:
-        query = f"SELECT {columns} FROM read_parquet(?, hive_partitioning = false)"
-        return sorted(map(repr, connection.execute(query, [files]).fetchall()))
+    return sorted(map(repr, stored_rows(lake, table, columns)))
 
 
 def contents(lake: Path) -> dict[str, list[str]]:
@@ -163,6 +157,43 @@ def test_a_piece_published_while_the_next_is_cut_is_not_cut_again(
         pass
     keys = stored(tmp_path / "lake", "metrics", "producer, seq, key")
     assert len(keys) == len(set(keys))
+
+
+def test_a_store_that_lost_what_was_published_gets_nothing_until_it_is_back(
+    collector: Collector, tmp_path: Path
+) -> None:
+    collector.index.take(*everything()[:3])
+    collector.publish()
+    before = contents(tmp_path / "lake")
+    (tmp_path / "lake").rename(tmp_path / "away")
+    (tmp_path / "lake").mkdir()
+    collector.restart()
+    with pytest.raises(StoreError, match="is it mounted"):
+        collector.publisher.begin()
+    assert list((tmp_path / "lake").iterdir()) == []
+    collector.outbox.notes.unlink()  # as the message says
+    collector.restart()
+    collector.publish()
+    assert contents(tmp_path / "lake") == before
+
+
+def test_a_piece_that_does_not_follow_what_is_published_is_cut_again(collector: Collector, tmp_path: Path) -> None:
+    for payload in everything()[:-1]:
+        collector.index.take(payload)
+    collector.publisher.begin()
+    collector.cut()
+    first, *others, last = collector.outbox.ends()
+    assert others
+    for until in others:
+        shutil.rmtree(collector.outbox.file(collector.outbox.piece(until), "").parent)
+    manifest = collector.outbox.file(collector.outbox.piece(last), "").parent / "piece.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"after": first - 1}))  # cut before a rebuild
+    collector.publish()
+    collector.publish()
+    keys = stored(tmp_path / "lake", "metrics", "producer, seq, key")
+    sources = next(t.sources for t in PUBLISHED if t.name == "metrics")
+    n = sum(collector.index.sql(f"SELECT count(*) FROM base.{each}")[0][0] for each in sources)
+    assert len(keys) == len(set(keys)) == n
 
 
 @proves("foreign-position-refused-at-start", "a directory that was copied or restored publishes nothing")
