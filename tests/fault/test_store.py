@@ -1,0 +1,293 @@
+"""A store has each row once, whichever process is killed, whatever is away, copied or rebuilt in between.
+
+Real processes, real signals, a store in a directory. The oracle is what the rank has written into files of its own.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from chiplog_collector.store.outbox import Outbox
+from chiplog_schemas.process.file_lock import lock_holder_pid
+from tests.support.lake import stored_rows
+from tests.support.node import Node
+from tests.support.oracle import compare
+from tests.support.patched import patch_daemons
+from tests.support.rounds import Rounds
+from tests.support.safeguard import proves
+from tests.support.waiting import WAIT_S, wait_until
+
+KILLS = 12
+OFTEN = """
+import sys
+if "chiplog_collector.index" in sys.orig_argv:
+    from chiplog_collector.store import piece_cutter
+    piece_cutter.PIECE_S = piece_cutter._AGAIN_S = 0.3
+if "chiplog_collector.store" in sys.orig_argv:
+    from chiplog_collector.store import publisher
+    publisher._POLL_S, publisher._BACKOFF_MIN_S, publisher._BACKOFF_MAX_S = 0.1, 0.2, 1.0
+"""
+# Values as the oracle's rank; each tenth step a line, too.
+RANK = """
+import os, random, struct, sys, time, chiplog
+file, run_id = sys.argv[1:]
+chooser = random.Random(run_id)
+target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+with chiplog.init(run_id=run_id, project="p", label="rank0") as run:
+    for step in range(1_000_000):
+        value = chooser.random()
+        run.log({"value": value, "other": 1.0}, step=step)
+        os.write(target, f"{step} {struct.pack('<d', value).hex()}\\n".encode())
+        if not step % 10:
+            print(f"at {step}", flush=True)
+            if os.path.exists(file + ".stop"):
+                break
+        time.sleep(0.002)
+"""
+SOON = {"CHIPLOG_TEST_WAIT_TIMES": "0.2"}  # without the safeguard, tests wait in vain
+AWAY = " cannot be used: "
+PUBLISHER_ENDS = "the publisher ended with exit status 65"
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of the store of each collector that the test starts from now on; its name needs an escape."""
+    lake = tmp_path / "a lake"
+    monkeypatch.setenv("CHIPLOG_STORE", f"file://{lake}")
+    patch_daemons(monkeypatch, tmp_path / "patch", OFTEN)
+    return lake
+
+
+@contextmanager
+def rank_of(node: Node, file: Path, run_id: str) -> Iterator[None]:
+    """Let a rank log while the block runs, then let it finish."""
+    environment = os.environ | {"CHIPLOG_DIR": str(node.root), "CHIPLOG_AGENT": node.place.agent_address}
+    command = [sys.executable, "-P", "-c", RANK, str(file), run_id]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as rank:
+        try:
+            yield
+        finally:
+            Path(f"{file}.stop").touch()
+            assert rank.wait(WAIT_S) == 0
+
+
+def log_some(node: Node, file: Path, run_id: str, n_bytes: int = 2_000) -> None:
+    with rank_of(node, file, run_id):
+        wait_until(lambda: file.exists() and file.stat().st_size > n_bytes, "a rank that logs")
+
+
+def n_logged(*files: Path) -> int:
+    return sum(len(file.read_text().splitlines()) for file in files)
+
+
+def wait_for(lake: Path, *files: Path) -> None:
+    """Wait until the store has as many values as were logged; each step has two."""
+    wait_until(lambda: len(stored_rows(lake, "metrics", "seq")) >= 2 * n_logged(*files), "a store that has all values")
+
+
+def check(lake: Path, **files: Path) -> int:
+    """Compare a store with what was logged, by run; return the number of its values."""
+    keys = stored_rows(lake, "metrics", "producer, seq, key")
+    assert len(keys) == len(set(keys)) == 2 * n_logged(*files.values())
+    for run_id, file in files.items():
+        rows = stored_rows(lake, "metrics", "run_id, key, step, value")
+        found = [{"step": step, "value": value} for run, key, step, value in rows if (run, key) == (run_id, "value")]
+        verdict = compare(file, found)
+        assert verdict.ok and not verdict.extra, verdict
+        lines = [text for run, text in stored_rows(lake, "console", "run_id, line") if run == run_id]
+        expected = [f"at {step}" for step in range(0, verdict.expected, 10)]
+        assert sorted(line for line in lines if line.startswith("at ")) == sorted(expected)
+    return len(keys)
+
+
+def publisher_of(node: Node) -> int:
+    return lock_holder_pid(node.place.collector / "store.lock")
+
+
+def wait_for_publisher(node: Node) -> int:
+    return int(wait_until(lambda: publisher_of(node), "a publisher"))
+
+
+def stop(node: Node) -> None:
+    """Stop a collector in order: its last piece is published."""
+    node.stop()
+    assert Outbox(node.place.store).ends() == []
+
+
+def kill(node: Node, victim: str) -> bool:
+    """Kill a process of the collector, and start the receiver again; return False if it is not there."""
+    if victim == "receiver":
+        assert node.collector is not None
+        node.collector.kill()
+        node.collector.wait()
+        node.start_collector()
+        return True
+    pid = publisher_of(node) if victim == "publisher" else lock_holder_pid(node.place.index_lock)
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.soak(2)
+def test_each_row_is_in_the_store_once_whichever_process_is_killed(
+    bare_node: Node, lake: Path, tmp_path: Path, rounds: Rounds
+) -> None:
+    node, files = bare_node.start(), {}
+    for seed in rounds(1):
+        chooser, kills, run_id = random.Random(seed), Counter[str](), f"r{seed}"
+        file = files[run_id] = tmp_path / run_id
+        with rank_of(node, file, run_id):
+            while kills.total() < KILLS:
+                time.sleep(chooser.uniform(0.1, 2.0))
+                victim = chooser.choice(["receiver", "index", "publisher", "publisher"])
+                kills[victim] += kill(node, victim)
+        wait_for(lake, *files.values())
+        stop(node)
+        n_values = check(lake, **files)
+        node.start()
+        for victim, n in kills.items():
+            rounds.count("kills", n)
+            rounds.count(f"of {victim}", n)
+        rounds.count("values", n_values)
+
+
+def test_a_copied_directory_publishes_nothing_and_says_so(bare_node: Node, lake: Path, tmp_path: Path) -> None:
+    node, first, second, other = bare_node, tmp_path / "first", tmp_path / "second", tmp_path / "other"
+    log_some(node.start(), first, "first")
+    wait_for(lake, first)
+    stop(node)
+    shutil.copytree(node.root, tmp_path / "copy", ignore=shutil.ignore_patterns("run"))
+    log_some(node.start(), second, "second")
+    wait_for(lake, first, second)
+    with Node(tmp_path / "copy") as copy:
+        log_some(copy.start(), other, "other")
+        wait_until(lambda: copy.output("chiplog_collector").count(PUBLISHER_ENDS) >= 3, "a publisher that ends thrice")
+        third = tmp_path / "third"
+        log_some(node, third, "third")
+        wait_for(lake, first, second, third)
+        kept = "SELECT count(DISTINCT step) AS n FROM metrics WHERE run_id = 'other'"
+        copy.until(kept, lambda rows: rows[0]["n"] == n_logged(other))
+    said = copy.output("chiplog_collector").splitlines()
+    refusals = [line for line in said if "nothing is published" in line]
+    assert len(refusals) in range(3, 1 + sum(PUBLISHER_ENDS in line for line in said) + 1)
+    assert all(line.count("which this directory did not publish") == 1 for line in refusals)
+    assert not any("Traceback" in line for line in said)
+    stop(node)
+    check(lake, first=first, second=second, third=third)
+
+
+def check_outage(node: Node, lake: Path, **files: Path) -> None:
+    """Check that one line reports the outage, and that all rows are in the store now."""
+    wait_for(lake, *files.values())
+    stop(node)
+    said = node.output("chiplog_collector")
+    assert said.count(AWAY) == said.count(" is back; ") == 1
+    assert "Traceback" not in said and "\x1b" not in said
+    check(lake, **files)
+
+
+@proves(
+    "store-away-stops-nothing",
+    "a store that is away costs one line, no acknowledgement and no row",
+    value="()",
+    environment=SOON,
+)
+def test_a_store_that_is_away_stops_nothing(bare_node: Node, lake: Path, tmp_path: Path) -> None:
+    node, before, during, away = bare_node.start(), tmp_path / "before", tmp_path / "during", tmp_path / "away"
+    log_some(node, before, "before")
+    wait_for(lake, before)
+    lake.rename(away)
+    lake.write_bytes(b"")
+    log_some(node, during, "during")
+    node.until("SELECT 1 FROM labels WHERE run_id = 'during' AND state <> 'running'")  # acknowledged and shown
+    wait_until(lambda: AWAY in node.output("chiplog_collector"), "a line")
+    assert Outbox(node.place.store).ends()
+    lake.unlink()
+    away.rename(lake)
+    check_outage(node, lake, before=before, during=during)
+
+
+@proves(
+    "emptied-store-is-away",
+    "what is in place of a store that is not mounted gets no rows",
+    condition=False,
+    environment=SOON,
+)
+@pytest.mark.parametrize("place", ["an empty directory", pytest.param("a file", marks=pytest.mark.full)])
+def test_a_store_that_is_away_at_the_start_is_waited_for(
+    bare_node: Node, lake: Path, tmp_path: Path, place: str
+) -> None:
+    node, before, during, away = bare_node.start(), tmp_path / "before", tmp_path / "during", tmp_path / "away"
+    log_some(node, before, "before")
+    wait_for(lake, before)
+    stop(node)
+    lake.rename(away)
+    if place == "a file":
+        lake.write_bytes(b"")
+    else:
+        lake.mkdir()
+    log_some(node.start(), during, "during")
+    wait_until(lambda: Outbox(node.place.store).ends(), "pieces that wait")
+    wait_until(lambda: AWAY in node.output("chiplog_collector"), "a line")
+    time.sleep(3.0)  # it tries again in this time
+    if place == "a file":
+        lake.unlink()
+    else:
+        lake.rmdir()  # nothing was written to it
+    away.rename(lake)
+    check_outage(node, lake, before=before, during=during)
+
+
+@proves(
+    "flush-ends-where-pieces-end",
+    "after a rebuild, flushes end where waiting pieces do: no row is in two pieces",
+    value="{*(published.positions.values() if published is not None else ())}",
+)
+@pytest.mark.parametrize("how", ["rebuild", pytest.param("index deleted", marks=pytest.mark.full)])
+def test_nothing_is_doubled_or_missing_after_a_rebuild_while_pieces_wait(
+    bare_node: Node, lake: Path, tmp_path: Path, how: str
+) -> None:
+    node, files = bare_node.start(), {name: tmp_path / name for name in ("before", "waiting", "after")}
+    log_some(node, files["before"], "before")
+    wait_for(lake, files["before"])
+    away = tmp_path / "away"
+    lake.rename(away)
+    lake.write_bytes(b"")
+    log_some(node, files["waiting"], "waiting", 20_000)
+    wait_until(lambda: len(Outbox(node.place.store).ends()) > 1, "pieces that wait")
+    # What is in the log and in no piece yet: a flush of the new database may have both.
+    os.kill(lock_holder_pid(node.place.index_lock), signal.SIGSTOP)
+    log_some(node, files["after"], "after")
+    index = lock_holder_pid(node.place.index_lock)
+    assert node.collector is not None
+    node.collector.kill()
+    node.collector.wait()
+    os.kill(index, signal.SIGKILL)
+    node.stop_agent()
+    waiting = Outbox(node.place.store).ends()
+    assert waiting
+    if how == "rebuild":
+        command = [sys.executable, "-P", "-m", "chiplog_cli", "rebuild", "--dir", str(node.root)]
+        subprocess.run(command, check=True, capture_output=True, timeout=WAIT_S)
+    else:
+        node.place.index.unlink()
+    lake.unlink()
+    away.rename(lake)
+    node.start()
+    wait_for(lake, *files.values())
+    stop(node)
+    check(lake, **files)
