@@ -52,7 +52,7 @@ from chiplog_schemas.protocol.receiver import ReceiverProtocol
 from chiplog_schemas.security.curve import ClientCurve
 from chiplog_schemas.security.key_files import Keys
 from chiplog_schemas.security.permissions import Role
-from chiplog_schemas.security.zap import open_gate
+from chiplog_schemas.security.zap import open_authenticator
 from chiplog_schemas.storage.journal_dir import list_journals
 from chiplog_schemas.transport.collector_memory import forget_collector
 from chiplog_schemas.transport.dealer import DeliveryClient
@@ -115,7 +115,7 @@ class AgentDaemon:
         self._former = FormerPlaceMover(places, settings.collector_address)
         self._synced: dict[bytes, int] = {}  # producer -> next seq in the spool, while its journal may exist
         self._acks: dict[bytes, int] = {}  # to send after the next sync
-        self._gate = open_gate(self._context, settings.keys, Role.AGENT) if settings.bind else None
+        self._authenticator = open_authenticator(self._context, settings.keys, Role.AGENT) if settings.bind else None
         self._router = self._bind()
         self._delivery = DeliveryClient(
             self._context,
@@ -478,8 +478,8 @@ class AgentDaemon:
         self._router.close(100)
         self._offload.close()
         self._spool.close()
-        if self._gate is not None:
-            self._gate.close()
+        if self._authenticator is not None:
+            self._authenticator.close()
         if self.settings.forgets_collector and self._spool.is_drained:
             forget_collector(self.settings.places.agent)
         self._context.term()
@@ -504,5 +504,5 @@ class AgentDaemon:
 
     def _bind(self) -> RouterSocket:
         return RouterSocket(  # safeguard: ranks-domain
-            self._context, [self.settings.places.agent_address, *self.settings.bind], self._gate, "ranks"
+            self._context, [self.settings.places.agent_address, *self.settings.bind], self._authenticator, "ranks"
         )

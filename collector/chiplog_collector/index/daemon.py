@@ -39,7 +39,7 @@ from chiplog_schemas.query.duckdb_errors import corruption_reason, foreign_path_
 from chiplog_schemas.query.result_file import ResultSpace
 from chiplog_schemas.security.key_files import Keys, KeysError
 from chiplog_schemas.security.permissions import Role
-from chiplog_schemas.security.zap import open_gate
+from chiplog_schemas.security.zap import open_authenticator
 from chiplog_schemas.storage.watermark import Watermark
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def serve(
     lock_down(database.connection, bounds.query_memory_bytes, place.files)
     bound_memory(bounds.query_memory_bytes)  # safeguard: index-memory-bounded
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    gate = open_gate(context, keys, Role.COLLECTOR)
+    authenticator = open_authenticator(context, keys, Role.COLLECTOR)
     running = RunningQueries(page)  # safeguard: running-queries-survive-crash
     if running.n_found:
         _log.warning("%d queries ran when the last index ended; each runs alone the next time", running.n_found)
@@ -97,7 +97,7 @@ def serve(
         QueryService(
             database.connection,
             address,
-            gate,
+            authenticator,
             context,
             bounds,
             running,
@@ -142,8 +142,8 @@ def serve(
             service.close(answer=is_requested)  # safeguard: crash-is-no-stop
         maintenance.close()
         demand.close()
-        if gate is not None:
-            gate.close()
+        if authenticator is not None:
+            authenticator.close()
         context.term()
         database.close()
         _log.info("index stopped at record %d", database.next_number)

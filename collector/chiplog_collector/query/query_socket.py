@@ -27,21 +27,21 @@ _log = logging.getLogger("chiplog.index")
 class QuerySocket:
     """Binds an address and sends answers; used by the thread that calls `bind`.
 
-    domain: of the gate. closing: set to end the wait for an address. counts: of answers, by name.
+    domain: of the authenticator. closing: set to end the wait for an address. counts: of answers, by name.
     """
 
     def __init__(
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
         address: str,
-        gate: ZapAuthenticator | None,
+        authenticator: ZapAuthenticator | None,
         domain: str,
         waiting_max: int,
         closing: threading.Event,
         counts: Counter[str],
     ) -> None:
         self._address = address
-        self._gate = gate
+        self._authenticator = authenticator
         self._domain = domain
         self._waiting_max = waiting_max
         self._closing = closing
@@ -62,8 +62,8 @@ class QuerySocket:
         # answer.
         socket.setsockopt(zmq.HEARTBEAT_IVL, int(HEARTBEAT_INTERVAL_S * 1000))
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(PEER_SILENT_S * 1000))
-        if self._gate is not None:
-            self._gate.secure(socket, self._domain)
+        if self._authenticator is not None:
+            self._authenticator.secure(socket, self._domain)
         deadline = time.monotonic() + BIND_WAIT_S
         while True:
             try:

@@ -83,8 +83,9 @@ class QueryService:
     before. running: the queries of all services of this process; by default of this one alone. demand: wakes the
     writer; by default there is none, and a query sees what is written. parser: the child that parses the first queries.
     files: directory of the collector's saved files; by default there is none.
-    gate: admits only readers' keys at TCP addresses. Required beyond loopback. context: the gate's; by default a new
-    one. space: for results that clients read in parts; by default there is none, and a large result is refused.
+    authenticator: admits only readers' keys at TCP addresses. Required beyond loopback. context: the one of the
+    authenticator; by default a new one. space: for results that clients read in parts; by default there is none, and a
+    large result is refused.
     `counts` has the number of answers and refusals, by name. `damage` names the damage of the file that a query
     proved. Both may be read from any thread. `must_restart` and `is_invalidated`: the process must be replaced.
     """
@@ -93,7 +94,7 @@ class QueryService:
         self,
         connection: Connection,
         address: str,
-        gate: ZapAuthenticator | None = None,
+        authenticator: ZapAuthenticator | None = None,
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
         bounds: Limits | None = None,
         running: RunningQueries | None = None,
@@ -103,7 +104,7 @@ class QueryService:
         submit: Submit | None = None,
         space: ResultSpace | None = None,
     ) -> None:
-        if gate is None and not (is_ipc(address) or is_loopback(address)):
+        if authenticator is None and not (is_ipc(address) or is_loopback(address)):
             raise ValueError(f"query address {address} is reachable from other machines; it needs CURVE keys")
         self.address = address
         self._bounds = bounds or Limits()
@@ -111,7 +112,7 @@ class QueryService:
         self.damage: str | None = None
         self.must_restart = False  # a query that cannot be cancelled is running, or none can run
         self.is_invalidated = False  # DuckDB no longer runs any statement
-        self._gate = None if is_ipc(address) else gate
+        self._authenticator = None if is_ipc(address) else authenticator
         self._own_context = context is None
         self._context = context if context is not None else zmq.Context()
         self._sql_guard = SqlGuardProcess(parser)
@@ -208,7 +209,7 @@ class QueryService:
         socket = QuerySocket(
             self._context,
             self.address,
-            self._gate,
+            self._authenticator,
             _DOMAIN,
             self._bounds.queries_waiting_max,
             self._closing,
@@ -282,7 +283,7 @@ class QueryService:
     def _receive(self, socket: QuerySocket) -> None:
         for _ in range(REQUESTS_PER_TURN):
             try:
-                received = receive(socket.socket, self._gate, _DOMAIN, time.monotonic())
+                received = receive(socket.socket, self._authenticator, _DOMAIN, time.monotonic())
             except zmq.Again:
                 return
             peer = received.routing
@@ -503,8 +504,12 @@ class QueryService:
 
     def _send(self, socket: QuerySocket, job: QueryJob | ChangeRequest, frames: list[Any]) -> None:
         self._pending_ids.discard((job.peer, job.id))
-        gate, permit = self._gate, job.client.permit
-        if gate is not None and permit is not None and not gate.is_still_allowed(permit, _DOMAIN, time.monotonic()):
+        authenticator, permit = self._authenticator, job.client.permit
+        if (
+            authenticator is not None
+            and permit is not None
+            and not authenticator.is_still_allowed(permit, _DOMAIN, time.monotonic())
+        ):
             self.counts["not_allowed"] += 1  # revoked while its query ran: the answer is no longer for it
             return
         socket.send(job.peer, frames)

@@ -53,7 +53,7 @@ from chiplog_schemas.protocol.file_messages import is_file_message
 from chiplog_schemas.protocol.receiver import ReceiverProtocol
 from chiplog_schemas.security.key_files import Keys
 from chiplog_schemas.security.permissions import Role
-from chiplog_schemas.security.zap import open_gate
+from chiplog_schemas.security.zap import open_authenticator
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 from chiplog_schemas.storage.segment_format import list_segments, log_owner, read_segment
 from chiplog_schemas.storage.segment_log import SegmentLog
@@ -132,8 +132,8 @@ class ReceiverDaemon:
         self._publish_after: float | None = None  # when to try again
         self._publish()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._gate = open_gate(self._context, settings.keys, Role.COLLECTOR)
-        self._router = RouterSocket(self._context, settings.bind, self._gate, "ingest")
+        self._authenticator = open_authenticator(self._context, settings.keys, Role.COLLECTOR)
+        self._router = RouterSocket(self._context, settings.bind, self._authenticator, "ingest")
         self._files = FileTransfers(places.files, settings.files_bytes_max)
         self._poller = zmq.Poller()
         self._poller.register(self._router.socket, zmq.POLLIN)
@@ -204,7 +204,7 @@ class ReceiverDaemon:
     def turn(self) -> None:
         """Run one turn of the loop: wait, receive, commit what is due."""
         now = time.monotonic()
-        idle_s = _IDLE_POLL_S if self._gate is None else _GUARDED_POLL_S
+        idle_s = _IDLE_POLL_S if self._authenticator is None else _GUARDED_POLL_S
         wait_s = idle_s if self._since is None else max(0.0, self._since + GATHER_S - now)
         if self._write_after:
             wait_s = max(0.0, self._write_after - now)
@@ -440,8 +440,8 @@ class ReceiverDaemon:
         self.log.close()
         if self._index is not None:
             self._index.close()
-        if self._gate is not None:
-            self._gate.close()
+        if self._authenticator is not None:
+            self._authenticator.close()
         self._context.term()
         self._ownership.release()
         self._lock.release()

@@ -198,7 +198,7 @@ class AllowList:
     """The keys that may connect, from a directory that is read again when it changes.
 
     If it cannot be read, no key is allowed. Files that are not valid entries are skipped, with one warning.
-    Thread-safe: a gate's handler and the loop of its daemon use it.
+    Thread-safe: an authenticator's handler and the loop of its daemon use it.
     """
 
     def __init__(self, directory: Path) -> None:

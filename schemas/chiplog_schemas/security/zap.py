@@ -1,8 +1,8 @@
-"""The gate of a daemon's TCP sockets: CURVE, a ZAP handler that reads the allow list, and the sender of each message.
+"""Who may send to a daemon's TCP sockets: CURVE, a ZAP handler that reads the allow list, the sender of each message.
 
-    gate = open_gate(context, keys, Role.COLLECTOR)    the handler runs before any socket is bound
-    gate.secure(socket, "ingest")                      after binds to ipc, before those to TCP
-    receive(socket, gate, "ingest", now)               each message with its sender; a revoked key is refused
+    authenticator = open_authenticator(context, keys, Role.COLLECTOR)    the handler runs before any socket is bound
+    authenticator.secure(socket, "ingest")           after binds to ipc, before those to TCP
+    receive(socket, authenticator, "ingest", now)    each message with its sender; a revoked key is refused
 
 The handler fails closed: without it, or without its answer, libzmq rejects every connection (ZAP_ENFORCE_DOMAIN).
 """
@@ -167,7 +167,7 @@ class ZapAuthenticator:
                     backoff.reset()
                 pause_s = backoff.next_s()
                 _log.error("ZAP handler ended: %r; no client can connect until it runs again in %.2g s", error, pause_s)
-                self._bound.set()  # a caller that waits may bind its socket: the gate fails closed
+                self._bound.set()  # a caller that waits may bind its socket: the authenticator fails closed
                 self._closing.wait(pause_s)  # safeguard: zap-handler-restarts
 
     def _serve(self) -> None:
@@ -192,11 +192,13 @@ class ZapAuthenticator:
         return [version, request_id, b"400", b"", b"", b""]
 
 
-def receive(socket: "zmq.Socket[bytes]", gate: ZapAuthenticator | None, domain: str, now: float) -> ReceivedMessage:
-    """Return the next message of a ROUTER. Without a gate every peer that can connect is local. Raises zmq.Again."""
+def receive(
+    socket: "zmq.Socket[bytes]", authenticator: ZapAuthenticator | None, domain: str, now: float
+) -> ReceivedMessage:
+    """Return the next message of a ROUTER. Without authenticator all peers are local. Raises zmq.Again."""
     # Only the first frame is received as zmq.Frame: it is small, and libzmq attaches the key of the message to it.
     first = socket.recv(zmq.DONTWAIT, copy=False)
-    client = LOCAL if gate is None else gate.identify_client(first, domain, now)
+    client = LOCAL if authenticator is None else authenticator.identify_client(first, domain, now)
     return ReceivedMessage(first.bytes, socket.recv_multipart(zmq.DONTWAIT), client, _peer_pid(first), first)
 
 
@@ -210,7 +212,9 @@ def _peer_pid(frame: zmq.Frame) -> int | None:
     return (int(pid) if pid.isdecimal() else 0) if peer.startswith(_IPC_PEER) else None
 
 
-def open_gate(context: "zmq.Context[zmq.Socket[bytes]]", keys: Keys | None, role: Role) -> ZapAuthenticator | None:
-    """Return the gate of a daemon in a role, or None when this host has no key for it. Raises KeysError."""
+def open_authenticator(
+    context: "zmq.Context[zmq.Socket[bytes]]", keys: Keys | None, role: Role
+) -> ZapAuthenticator | None:
+    """Return the authenticator of a daemon in a role, or None when this host has no key for it. Raises KeysError."""
     pair = keys.pair(role) if keys is not None else None
     return ZapAuthenticator(context, keys, pair.secret) if keys is not None and pair is not None else None

@@ -1,6 +1,6 @@
 """The socket of a receiving end: one ROUTER, bound to all its addresses. Used by the agent and by the receiver.
 
-With a gate it also knows the key of each message, and withholds answers from a revoked key.
+With an authenticator it also knows the key of each message, and withholds answers from a revoked key.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _log = logging.getLogger("chiplog.door")
 
 
 class RouterSocket:
-    """A ROUTER and the gate for its TCP addresses; without keys there is no gate. Owned by one thread.
+    """A ROUTER and the authenticator for its TCP addresses; without keys there is none. Owned by one thread.
 
     Raises OSError, naming the address that cannot be bound.
     """
@@ -44,12 +44,12 @@ class RouterSocket:
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
         addresses: Iterable[str],
-        gate: ZapAuthenticator | None = None,
+        authenticator: ZapAuthenticator | None = None,
         domain: str = "",
     ) -> None:
-        self._gate = gate
+        self._authenticator = authenticator
         self._domain = domain
-        guard = (lambda socket: gate.secure(socket, domain)) if gate is not None else None
+        guard = (lambda socket: authenticator.secure(socket, domain)) if authenticator is not None else None
         addresses = list(addresses)
         self.socket = bind_router(context, addresses, guard)
         self._files = {address: file_id(ipc_path(address)) for address in addresses if not _is_tcp(address)}
@@ -58,9 +58,9 @@ class RouterSocket:
     def receive(self, now: float) -> ReceivedMessage | None:
         """Return the next message; None in place of a rejected one. Raises zmq.Again when there is none.
 
-        A key that was revoked after it connected gets a refusal, which the gate counts.
+        A key that was revoked after it connected gets a refusal, which the authenticator counts.
         """
-        received = receive(self.socket, self._gate, self._domain, now)
+        received = receive(self.socket, self._authenticator, self._domain, now)
         if not received.client.is_refused:  # safeguard: each-message-checked
             return received
         with contextlib.suppress(messages.WireError):
@@ -72,7 +72,9 @@ class RouterSocket:
         """Send an answer, unless its key was revoked or the peer has left. The peer will send again."""
         permit = reply.permit
         # safeguard: revoked-key-gets-nothing
-        if permit is None or (self._gate is not None and self._gate.is_still_allowed(permit, self._domain, now)):
+        if permit is None or (
+            self._authenticator is not None and self._authenticator.is_still_allowed(permit, self._domain, now)
+        ):
             self._send([reply.routing, *reply.frames])
 
     def throttle_listeners(self, now: float) -> None:

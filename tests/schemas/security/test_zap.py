@@ -19,7 +19,7 @@ from chiplog_schemas.protocol.receiver import ReceiverProtocol
 from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, HandshakeFailure, parse_handshake_failure
 from chiplog_schemas.security.key_files import KeyPair, Keys, PublicKey, write_pair, write_permit
 from chiplog_schemas.security.permissions import Permission, Role
-from chiplog_schemas.security.zap import ZapAuthenticator, open_gate, receive
+from chiplog_schemas.security.zap import ZapAuthenticator, open_authenticator, receive
 from chiplog_schemas.transport.router import RouterSocket
 from tests.support.ports import free_ports
 from tests.support.rounds import SOAK_MINUTES, Rounds
@@ -46,7 +46,7 @@ class Site:
         write_pair(self.keys.directory, self.server)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.clients: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        gate = open_gate(self.context, self.keys, Role.COLLECTOR)
+        gate = open_authenticator(self.context, self.keys, Role.COLLECTOR)
         assert gate is not None
         self.gate: ZapAuthenticator = gate
         self.ipc = f"ipc://{directory}/run/a.sock"

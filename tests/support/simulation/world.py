@@ -746,7 +746,7 @@ def patched(world: World) -> Iterator[None]:
     now_us, clock = world.clock.now_us, world.clock
     small_log = lambda directory, owner: segment_log.SegmentLog(directory, owner, segment_bytes=2_000)  # noqa: E731
     shared = {"os": system, "zmq": _ZMQ, "ensure_private_dir": nothing, "now_us": now_us, "time": clock, "_log": _Quiet}
-    shared |= {"RouterSocket": Door, "open_gate": nothing, "CREDIT_BYTES": CREDIT}
+    shared |= {"RouterSocket": Door, "open_authenticator": nothing, "CREDIT_BYTES": CREDIT}
     shared["Offload"] = InPlace
     names: dict[Any, dict[str, Any]] = {
         segment_format: {"os": world.disk, "open": read_head},

@@ -20,7 +20,7 @@ from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.query_messages import ID_BYTES, QueryMessage, QueryMessageKind
 from chiplog_schemas.security.key_files import Keys, write_pair, write_permit
 from chiplog_schemas.security.permissions import Permission, Role
-from chiplog_schemas.security.zap import LOCAL, open_gate
+from chiplog_schemas.security.zap import LOCAL, open_authenticator
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import Rank, whole
 from tests.support.index import Index
@@ -243,7 +243,7 @@ def test_over_tcp_only_an_administrators_key_may_change_anything(
         ensure_private_dir(keys.allowed)
         write_pair(keys.directory, server)
         write_permit(keys.allowed, Permission("me", frozenset(map(str, roles)), (), reader.public))
-    gate = open_gate(context, keys, Role.COLLECTOR)
+    gate = open_authenticator(context, keys, Role.COLLECTOR)
     service = QueryService(
         world.index.database.connection, f"tcp://127.0.0.1:{free_ports(1)}", gate, context, submit=world.desk.submit
     )
