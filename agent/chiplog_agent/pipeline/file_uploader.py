@@ -123,16 +123,16 @@ class FileUploader:
         self._name = ""  # of the current file
         self._is_failing = False
         self._descriptor = -1  # of the current file
-        self._check: _Verification | None = None
+        self._verification: _Verification | None = None
         self._next_poll_s = self._offer_at = self._tidy_at = self._again_at = 0.0
-        self._listing: _OutboxScan | None = None  # the scan in progress
+        self._scan: _OutboxScan | None = None  # the scan in progress
         self._changed_ns = -1  # last change of the outbox, as of the last scan; -1: unreliable
 
     @property
     def is_idle(self) -> bool:
         """Return True if only refused files are left to deliver: the next agent tries those again."""
-        is_sending = bool(self._protocol.digest) or self._check is not None
-        return not (self._waiting or is_sending or self._listing is not None)
+        is_sending = bool(self._protocol.digest) or self._verification is not None
+        return not (self._waiting or is_sending or self._scan is not None)
 
     def step(self, now: float, *, is_open: bool) -> None:
         """Receive, send what the credit allows, start the next file. is_open: whether the events' link is open."""
@@ -140,12 +140,12 @@ class FileUploader:
             self._receive(now)
             self._act(self._protocol.tick(now), now)
             self._send_chunks(now)
-            if not self._protocol.digest and self._check is None:
+            if not self._protocol.digest and self._verification is None:
                 self._poll(now)
                 if is_open and now >= self._offer_at:
                     self._begin(now)
         except (OSError, zmq.ZMQError) as error:  # a disk or a system that refuses, for now
-            name = self._name or (self._check.digest.hex() if self._check is not None else "")
+            name = self._name or (self._verification.digest.hex() if self._verification is not None else "")
             if name and isinstance(error, OSError) and error.errno not in _SHORT_OF_ALL:
                 self._skip_unreadable(name, error, now)
                 return
@@ -162,28 +162,28 @@ class FileUploader:
 
     def _poll(self, now: float) -> None:
         """Scan the outbox again when all scanned files are done, and new ones arrived or may be offered again."""
-        if self._waiting or (self._listing is None and now < self._next_poll_s):
+        if self._waiting or (self._scan is None and now < self._next_poll_s):
             return
-        if self._listing is None:
+        if self._scan is None:
             self._next_poll_s = now + _POLL_INTERVAL_S
             try:
                 changed_ns = os.stat(self._outbox).st_mtime_ns
                 if changed_ns == self._changed_ns and now < self._again_at:
                     return
-                self._listing = _OutboxScan(os.scandir(self._outbox))
+                self._scan = _OutboxScan(os.scandir(self._outbox))
             except FileNotFoundError:
                 return  # no file was ever saved
             # File times have steps: a change within the same step as the last one shows no other time.
             self._changed_ns = changed_ns if abs(time.time() - changed_ns / 1e9) > _CLOCK_STEP_S else -1
-        if not self._listing.go_on(self._refused, now):
+        if not self._scan.go_on(self._refused, now):
             return
-        listing, self._listing = self._listing, None
-        self._refused = {name: reason for name, reason in self._refused.items() if name in listing.refused}
+        scan, self._scan = self._scan, None
+        self._refused = {name: reason for name, reason in self._refused.items() if name in scan.refused}
         self._again_at = min([now + _POLL_ANYWAY_S, *(until for until, _ in self._refused.values())])
-        self._waiting.extend(name for _, name in sorted(listing.found))
+        self._waiting.extend(name for _, name in sorted(scan.found))
         if now >= self._tidy_at:
             self._tidy_at = now + _TIDY_INTERVAL_S
-            for path in listing.leftovers:  # of processes that died while they made a copy
+            for path in scan.leftovers:  # of processes that died while they made a copy
                 with contextlib.suppress(FileNotFoundError):
                     if time.time() - path.stat().st_mtime > _LEFTOVER_AGE_S:
                         path.unlink()
@@ -206,8 +206,8 @@ class FileUploader:
         self._act(self._protocol.offer(bytes.fromhex(name), about.st_size, now), now)
 
     def _send_chunks(self, now: float) -> None:
-        if self._check is not None:
-            self._verify_chunk(self._check, now)
+        if self._verification is not None:
+            self._verify_chunk(self._verification, now)
         while window := self._protocol.window():
             payload = os.pread(self._descriptor, window, self._protocol.offset)
             if not payload:
@@ -223,7 +223,7 @@ class FileUploader:
         check.offset += len(piece)
         if piece:
             return
-        self._check = None
+        self._verification = None
         os.close(check.descriptor)
         if check.hasher.digest() != check.digest:
             self._damaged(check.digest)
@@ -250,9 +250,9 @@ class FileUploader:
     def _skip_unreadable(self, name: str, error: OSError, now: float) -> None:
         """Defer a copy that cannot be read, so that the others are delivered."""
         self._end()
-        if self._check is not None:
-            os.close(self._check.descriptor)
-            self._check = None
+        if self._verification is not None:
+            os.close(self._verification.descriptor)
+            self._verification = None
         reason = f"its copy cannot be read: {error.strerror or error}"
         self._defer(bytes.fromhex(name), now + FILE_PAUSE_MAX_S, reason)
 
@@ -289,7 +289,7 @@ class FileUploader:
                         self._defer(digest, now + wait_s, reason)
                 case DigestMismatch(digest):
                     descriptor, self._descriptor, self._name = self._descriptor, -1, ""
-                    self._check = _Verification(digest, descriptor, hashlib.sha256())
+                    self._verification = _Verification(digest, descriptor, hashlib.sha256())
                 case PeerTimeout():
                     self._disconnect(now + _PAUSE_S)
 
@@ -321,16 +321,16 @@ class FileUploader:
 
     def _disconnect(self, again_at: float) -> None:
         """Discard socket and session; the current file is offered first again."""
-        if self._listing is not None:
-            self._listing.entries.close()
-            self._listing, self._changed_ns = None, -1
+        if self._scan is not None:
+            self._scan.entries.close()
+            self._scan, self._changed_ns = None, -1
         if self._name:
             self._waiting.appendleft(self._name)
         self._end()
-        if self._check is not None:
-            self._waiting.append(self._check.digest.hex())
-            os.close(self._check.descriptor)
-            self._check = None
+        if self._verification is not None:
+            self._waiting.append(self._verification.digest.hex())
+            os.close(self._verification.descriptor)
+            self._verification = None
         if self.socket is not None:
             self.socket.close(0)
             self.socket = None
