@@ -228,7 +228,7 @@ class AgentDaemon:
 
     def _set_pace(self) -> None:
         """Sync often while clients ask the collector, and at once if a rank waits for its acknowledgement."""
-        is_queried = self._receiver.is_queried = self._delivery.machine.is_queried  # safeguard: ranks-told-of-queries
+        is_queried = self._receiver.is_queried = self._delivery.protocol.is_queried  # safeguard: ranks-told-of-queries
         self._batcher.sync_interval_s = SPOOL_SYNC_INTERVAL_S if is_queried else SPOOL_SYNC_INTERVAL_SLOW_S
         if self._receiver.is_ack_requested:
             self._receiver.is_ack_requested = False

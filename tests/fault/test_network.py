@@ -293,7 +293,7 @@ def test_connections_that_are_reset_are_replaced(outcomes: Outcomes, request: py
 @proves(
     "backlog-in-large-pieces",
     "a backlog is sent in large pieces, many of them before the first is acknowledged",
-    value="None if self.machine.in_flight_bytes else self._source.read(1)",
+    value="None if self.protocol.in_flight_bytes else self._source.read(1)",
 )
 @pytest.mark.full
 def test_a_slow_and_lossy_link_drains_five_times_as_fast_as_events_arrive(

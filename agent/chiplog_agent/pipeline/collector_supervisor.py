@@ -62,7 +62,7 @@ class CollectorSupervisor:
 
         report: adds a row to `events`.
         """
-        refused = self._delivery.machine.refused if self._delivery.is_open else self._refused
+        refused = self._delivery.protocol.refused if self._delivery.is_open else self._refused
         if (refused and self._refused <= refused < 2 * self._refused) or refused == self._refused:
             return
         self._refused = refused

@@ -126,7 +126,7 @@ class DeliveryClient:
         on_change: Callable[[SenderState, str], None] | None = None,
     ) -> None:
         self.address = address
-        self.machine = SenderProtocol(sender, info, lambda: os.urandom(8), half_to_whole)
+        self.protocol = SenderProtocol(sender, info, lambda: os.urandom(8), half_to_whole)
         self._context = context
         self._source = source
         self._curve = curve
@@ -143,7 +143,7 @@ class DeliveryClient:
     @property
     def is_open(self) -> bool:
         """Return True if the next hop has answered."""
-        return self.machine.state is SenderState.OPEN
+        return self.protocol.state is SenderState.OPEN
 
     @property
     def is_answered(self) -> bool:
@@ -158,7 +158,7 @@ class DeliveryClient:
             self._step(now)
         # safeguard: unreadable-log-costs-session
         except (OSError, zmq.ZMQError) as error:  # a disk that refuses, or a system without a free socket
-            self._apply(self.machine.abort(now, str(error)))
+            self._apply(self.protocol.abort(now, str(error)))
             # WELCOME resets the session's own back-off, so this one is separate.
             self._again_at = now + self._backoff.next_s()
             return
@@ -170,14 +170,14 @@ class DeliveryClient:
     def beat(self, now: float) -> None:
         """Send a heartbeat if one is due, and nothing else: the log may be in use."""
         with contextlib.suppress(OSError, zmq.ZMQError):  # `poll` will find out
-            for action in self.machine.beat(now):
+            for action in self.protocol.beat(now):
                 if self.socket is not None and isinstance(action, Send):
                     self.socket.send_multipart(action.frames, zmq.DONTWAIT)
 
     def request_ack(self) -> None:
         """Request an acknowledgement at once of everything that was sent."""
         with contextlib.suppress(OSError, zmq.ZMQError):  # `poll` will find out
-            self._apply(self.machine.request_ack())
+            self._apply(self.protocol.request_ack())
 
     def _step(self, now: float) -> None:
         self._check_monitor(now)
@@ -189,14 +189,14 @@ class DeliveryClient:
                     frames = self.socket.recv_multipart(zmq.DONTWAIT)
                 except zmq.Again:
                     break
-                self._apply(self.machine.receive(frames, now))
+                self._apply(self.protocol.receive(frames, now))
                 if self.socket is None:
                     break
         for _ in range(_MESSAGES_PER_STEP):
             if self._plain_dealer is None or (received := self._plain_dealer.receive()) is None:
                 break
-            self._apply(self.machine.receive(received, now))
-        self._apply(self.machine.tick(now, self._source.first_number))
+            self._apply(self.protocol.receive(received, now))
+        self._apply(self.protocol.tick(now, self._source.first_number))
         self._send_available(now)
 
     def _check_monitor(self, now: float) -> None:
@@ -210,25 +210,27 @@ class DeliveryClient:
         failure = parse_handshake_failure(frames, self.address, self._curve)
         if failure is not None and (failure.is_final or self._curve is not None):
             self.handshake_error = failure.reason
-        self._apply(self.machine.abort(now, failure.reason if failure else "connection closed by the peer"))
+        self._apply(self.protocol.abort(now, failure.reason if failure else "connection closed by the peer"))
 
     def _send_available(self, now: float) -> None:
-        while (self.socket is not None or self._plain_dealer is not None) and (window := self.machine.window()) > 0:
-            if self.machine.in_flight_bytes and window < RECORD_BYTES_MAX // 4:
+        while (self.socket is not None or self._plain_dealer is not None) and (window := self.protocol.window()) > 0:
+            if self.protocol.in_flight_bytes and window < RECORD_BYTES_MAX // 4:
                 return  # let acknowledgements accumulate instead of sending tiny slices
             piece = self._source.read(min(window, BATCH_BYTES_MAX))  # safeguard: backlog-in-large-pieces
             if piece is None:
                 return
             if piece.lost:
-                self._apply([self.machine.lost(piece.first, piece.last, piece.lost)])  # safeguard: lost-blocks-declared
+                self._apply(
+                    [self.protocol.lost(piece.first, piece.last, piece.lost)]
+                )  # safeguard: lost-blocks-declared
             else:
                 # safeguard: spool-kept-until-acknowledged
-                self._apply([self.machine.data(piece.first, piece.last, piece.payload, now)])
+                self._apply([self.protocol.data(piece.first, piece.last, piece.payload, now)])
 
     def close(self) -> None:
         """Send BYE and close, waiting at most LINGER_MS for queued messages."""
         with contextlib.suppress(OSError):  # the connection is lost
-            self._apply(self.machine.bye())
+            self._apply(self.protocol.bye())
         self._drop_socket(LINGER_MS)
 
     def _apply(self, actions: list[SenderAction]) -> None:
@@ -239,12 +241,12 @@ class DeliveryClient:
                         self.socket.send_multipart(frames, zmq.DONTWAIT)
                     except zmq.Again:
                         # Credit bounds the queue, so a full one means that the peer is gone: restart, nothing is lost.
-                        self._apply(self.machine.abort(time.monotonic(), "send queue full"))
+                        self._apply(self.protocol.abort(time.monotonic(), "send queue full"))
                 case Send(frames) if self._plain_dealer is not None:
                     try:
                         self._plain_dealer.send(frames)
                     except BlockingIOError:
-                        self._apply(self.machine.abort(time.monotonic(), "send queue full"))
+                        self._apply(self.protocol.abort(time.monotonic(), "send queue full"))
                 case Connect(frames) if self._context is None:
                     self._drop_socket(0)
                     self._plain_dealer = Dealer(self.address)

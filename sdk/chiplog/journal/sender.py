@@ -256,8 +256,8 @@ class SenderThread:
         """Return the pause before the next tick."""
         if not link.is_open:
             return SEND_INTERVAL_S / 2
-        is_busy = link.machine.in_flight_bytes >= _BUSY_BYTES  # safeguard: busy-journal-sent-often
-        is_queried = link.machine.is_queried  # safeguard: queried-rank-sends-often
+        is_busy = link.protocol.in_flight_bytes >= _BUSY_BYTES  # safeguard: busy-journal-sent-often
+        is_queried = link.protocol.is_queried  # safeguard: queried-rank-sends-often
         return SEND_INTERVAL_S if is_busy or is_queried or self._must_hurry() else SEND_INTERVAL_SLOW_S
 
     def _has_ended(self, link: DeliveryClient, now: float) -> bool:

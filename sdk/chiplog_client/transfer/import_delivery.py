@@ -167,12 +167,12 @@ def deliver_blocks(destination: Destination, blocks: Iterator[bytes], on_progres
 def _check_refusals(client: DeliveryClient, destination: Destination) -> None:
     """Raise DeliveryError if the index refuses events, which only a key that is bound to nodes causes."""
     until = time.monotonic() + (REFUSALS_WAIT_S if destination.curve is not None else 0.0)
-    while time.monotonic() < until and not client.machine.refused:
+    while time.monotonic() < until and not client.protocol.refused:
         client.poll(time.monotonic())
         client.wait(_POLL_S)
-    if client.machine.refused:  # safeguard: refused-import-reported
+    if client.protocol.refused:  # safeguard: refused-import-reported
         raise DeliveryError(
-            f"{destination.address} keeps {client.machine.refused} events without applying them: the key "
+            f"{destination.address} keeps {client.protocol.refused} events without applying them: the key "
             "of this host does not cover the run's nodes; run `chiplog keys allow agent.pub --node '*'` there with its "
             "public key"
         )

@@ -117,7 +117,7 @@ def test_refused_events_are_reported_when_they_begin_double_and_end(
 
     def refuse(n_events: int) -> None:
         hop.set_refused(n_events)
-        hop.until(lambda: hop.link.machine.refused == n_events)
+        hop.until(lambda: hop.link.protocol.refused == n_events)
         agent.poll_refused()
 
     agent.poll_refused()

@@ -212,17 +212,17 @@ class VirtualLink(dealer.DeliveryClient):
         super().__init__(context or object(), address, sender, info, source)  # None would be a plain socket
         world = World.now_running
         self.world = world
-        self.machine = SenderProtocol(sender, info, lambda: world.bytes(8), lambda: 0.5 + world.chance.random() / 2)
+        self.protocol = SenderProtocol(sender, info, lambda: world.bytes(8), lambda: 0.5 + world.chance.random() / 2)
         self.granted, self.of_session = 0, 0
 
     def _new_socket(self) -> Any:
-        dealer = self.world.network.connect(self.address, self.machine.info["node"])
+        dealer = self.world.network.connect(self.address, self.protocol.info["node"])
         self._monitor = Monitor(dealer)  # type: ignore[assignment]
         return dealer
 
     def poll(self, now: float) -> None:
         super().poll(now)
-        machine = self.machine
+        machine = self.protocol
         if machine.sessions != self.of_session:
             self.of_session, self.granted = machine.sessions, 0
         self.granted = max(self.granted, machine.credit)
@@ -665,7 +665,7 @@ class World:
             core = node.agent._batcher  # type: ignore[union-attr]
             if core._since is not None or core._builder.n_events:
                 return False
-            if not self._is_known(node.agent._delivery.machine):  # type: ignore[union-attr]
+            if not self._is_known(node.agent._delivery.protocol):  # type: ignore[union-attr]
                 return False  # it has yet to ask what this collector has
         return (
             self.collector is not None
