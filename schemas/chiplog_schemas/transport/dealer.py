@@ -220,9 +220,8 @@ class DeliveryClient:
             if piece is None:
                 return
             if piece.lost:
-                self._apply(
-                    [self.protocol.lost(piece.first, piece.last, piece.lost)]
-                )  # safeguard: lost-blocks-declared
+                # safeguard: lost-blocks-declared
+                self._apply([self.protocol.lost(piece.first, piece.last, piece.lost)])
             else:
                 # safeguard: spool-kept-until-acknowledged
                 self._apply([self.protocol.data(piece.first, piece.last, piece.payload, now)])
