@@ -40,7 +40,11 @@ def test_a_turn_compacts_after_something_was_published_and_only_then(
     assert n_files(tmp_path) == 1
 
 
-@proves("failed-maintenance-tried-again", "a store that is away while it is maintained is one line, and tried again")
+@proves(
+    "failed-maintenance-tried-again",
+    "a store that is away while it is maintained is one line, and tried again",
+    value="()",
+)
 def test_a_turn_that_fails_is_one_line_and_tried_again(
     tmp_path: Path, store: DeltaStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
