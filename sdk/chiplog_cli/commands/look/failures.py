@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from chiplog_cli.commands.look.run_page import exit_text
+from chiplog_cli.commands.look.run_page import EXIT_LINES_SHOWN, exit_text
 from chiplog_cli.commands.look.runs import state_text
 from chiplog_cli.completion import complete_runs
 from chiplog_cli.options import local_option, open_client, resolve_run, source_options
 from chiplog_cli.output import Output, output_options
-from chiplog_cli.tables.fitted_table import Sheet
+from chiplog_cli.tables.fitted_table import Cell, Sheet
 from chiplog_cli.tables.format_values import common_timezone, duration_text, seconds_text
 from chiplog_cli.tables.plain_table import Column
 from chiplog_cli.tables.tables import plain_cell
@@ -27,7 +27,7 @@ _ROLES = {"first": "bold red", "cause": "red", "echo": ""}
 @click.option(
     "--attempt", type=click.IntRange(0), metavar="N", help="Of this round. Default: the newest with a failure."
 )
-@click.option("--all", "everything", is_flag=True, help="All labels.")
+@click.option("--all", "everything", is_flag=True, help="All labels, and their texts in full.")
 @output_options("table", "json", "md")
 @local_option
 @source_options
@@ -75,6 +75,7 @@ def _sheets(found: dict[str, Any], shown: int | None) -> Iterator[Sheet]:
     ]
     rounds = found["rounds"]
     sheet = Sheet(columns, f"Attempt {found['first']['attempt']}" if len(rounds) > 1 else "")
+    lines_max = 0 if shown is None else EXIT_LINES_SHOWN
     for row in found["labels"][:shown]:
         sheet.add(
             plain_cell(row["label"]),
@@ -84,14 +85,20 @@ def _sheets(found: dict[str, Any], shown: int | None) -> Iterator[Sheet]:
             plain_cell(row["node"]),
             "" if row["last_step"] is None else str(row["last_step"]),
             plain_cell(_gpu_text(row["gpu"] or {})),
-            plain_cell(exit_text(row)),
-            plain_cell(row["last_line"]),
+            _text_cell(exit_text(row), lines_max),
+            _text_cell(row["last_line"], lines_max),
         )
     more = len(found["labels"]) - len(found["labels"][:shown])
     notes = [f"{more} more labels; --all shows them"] * (more > 0)
     notes += [f"failures in attempts {', '.join(map(str, rounds))}; choose by --attempt"] * (len(rounds) > 1)
     sheet.caption, sheet.is_partial = "; ".join(notes), more > 0
     yield sheet
+
+
+def _text_cell(text: str | None, lines_max: int) -> Cell:
+    cell = plain_cell(text)
+    cell.lines_max = lines_max
+    return cell
 
 
 def _after_text(seconds: float) -> str:

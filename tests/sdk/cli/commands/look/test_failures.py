@@ -1,12 +1,14 @@
 """`chiplog failures`: the first failure, its echoes, and the labels that ended otherwise."""
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
-from chiplog_cli.commands.look.failures import failures
+from chiplog_cli.commands.look.failures import _sheets, failures
 from tests.support.hand_written import hand_written
 from tests.support.page_run import fill_page_run
 
@@ -40,3 +42,13 @@ def test_a_run_without_a_failure_and_a_round_without_one_are_one_line(root: Path
     assert call(root, "even").stdout == "no label of run even has failed\n"
     done = call(root, "slow", "--attempt", "3")
     assert done.exit_code == 2 and "attempt=3 has no failure; choose one of 0" in done.stderr
+
+
+@pytest.mark.parametrize(("shown", "is_whole"), [(32, False), (None, True)])
+def test_a_long_error_has_three_lines_of_a_narrow_terminal(root: Path, shown: int | None, is_whole: bool) -> None:
+    found = json.loads(call(root, "slow", "--format", "json").stdout)
+    found["labels"][0]["reason"] = "word " * 100 + "the-end"
+    printed = StringIO()
+    [sheet] = _sheets(found, shown)
+    Console(file=printed, width=100, force_terminal=True).print(sheet)
+    assert ("the-end" in printed.getvalue(), "…" in printed.getvalue()) == (is_whole, not is_whole)
