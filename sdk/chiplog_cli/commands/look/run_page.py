@@ -6,7 +6,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from rich.text import Text
 
@@ -370,9 +370,22 @@ def events_table(events: list[dict[str, Any]], zone: Zone, title: str = "") -> S
             plain_cell(event["label"] or event["node"]),
             plain_cell(event["kind"]),
             plain_cell(event["level"], _STYLES.get(event["level"] or "", "")),
-            plain_cell(event["message"]),
+            plain_cell(_event_text(event)),
         )
     return table
+
+
+def _event_text(event: dict[str, Any]) -> str | None:
+    """Return the message, with the text of an alert, or how many values could not be logged."""
+    body, message = event.get("body"), cast("str | None", event["message"])
+    if not isinstance(body, dict):
+        return message
+    if event["kind"] == "alert" and body.get("text"):
+        return f"{message}: {body['text']}"
+    if event["kind"] in ("bad_values", "nonfinite_values"):
+        counts = [f"{n} {what}".replace("_", " ") for what, n in body.items()]
+        return f"{message}: {', '.join(counts)}"
+    return message
 
 
 # -- what was logged and saved ----------------------------------------------------------------------------------------

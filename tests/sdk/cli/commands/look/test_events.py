@@ -8,6 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from chiplog_cli.commands.look.events import events
+from chiplog_cli.commands.look.run_page import events_table
+from chiplog_cli.tables.format_values import UTC_ZONE
 from tests.support.hand_written import hand_written
 from tests.support.page_run import fill_page_run
 
@@ -39,6 +41,14 @@ def test_the_last_events_come_in_the_order_of_time_and_filters_choose_among_them
 def test_a_table_has_a_line_for_each_event(root: Path) -> None:
     done = CliRunner().invoke(events, ["slow", "--kind", "traceback", "--dir", str(root)])
     assert done.stdout.splitlines()[-1].split()[2:] == ["rank2", "traceback", "error", "ValueError:", "boom"]
+
+
+def test_an_alert_has_its_text_and_bad_values_their_number(root: Path) -> None:
+    done = CliRunner().invoke(events, ["slow", "--kind", "alert", "--dir", str(root)])
+    assert done.stdout.splitlines()[-1].endswith("  loss spike: at step 2")
+    row = {"ts": None, "label": "rank0", "kind": "bad_values", "level": "warning", "message": "not logged"}
+    table = events_table([{**row, "body": {"media": 17, "not_finite": 1}}], UTC_ZONE)
+    assert table is not None and str(table.rows[0][-1]) == "not logged: 17 media, 1 not finite"
 
 
 @pytest.mark.parametrize(
