@@ -20,6 +20,18 @@ from chiplog_client.results.sparkline import sparkline
 POINTS = 40  # of a line: half the width of a terminal
 LINES_MAX = 64  # devices; above that a band
 MARKS_SHOWN = 20
+# The sizes of the units of each quantity of a `SampleName`, from large to small, as on the page.
+_UNITS = {
+    "share": ((0.01, "%"),),
+    "cores": ((0.01, "% of a core"),),
+    "bytes": ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")),
+    "hertz": ((1e9, "GHz"), (1e6, "MHz"), (1, "Hz")),
+    "watts": ((1, "W"),),
+    "celsius": ((1, "°C"),),
+    "joules": ((1, "J"),),
+    "seconds": ((1, "s"),),
+}
+_UNITS_OF_RATES = {"joules": ((1, "W"),), "seconds": ((0.01, "% of the time"),)}
 
 
 @click.command()
@@ -76,7 +88,7 @@ def _names(found: dict[str, Any], zone: Zone) -> Iterator[Sheet | str]:
     columns = [Column("name", is_name=True), Column("what", drop=2), Column("devices", is_number=True)]
     sheet = Sheet([*columns, Column("samples", is_number=True, drop=1), Column("always", is_number=True, drop=3)])
     for row in found["names"]:
-        always = "" if row["flat"] is None else number_text(row["flat"])
+        always = "" if row["flat"] is None else _flat_text(row)
         title = row["title"] if row["title"] != row["name"] else ""
         sheet.add(plain_cell(row["name"]), plain_cell(title), str(row["n_devices"]), f"{row['n']:,}", always)
     yield sheet
@@ -103,17 +115,19 @@ def _curves(curves: list[dict[str, Any]], *, is_by_step: bool) -> Iterator[Sheet
     for number, curve in enumerate(curves):
         if number:
             yield ""
-        rate = ", per second" if curve["is_rate"] else ""
+        size, unit = _unit(curve, max(map(abs, _extremes(curve)), default=0.0))
         columns = [Column("", is_name=True), *(Column(name, is_number=True) for name in ("last", "min", "max"))]
         steps = _steps_text(curve) if is_by_step and curve["step"] else ""
         over = Column("over steps" if is_by_step else "over time", is_whole=True)
-        sheet = Sheet([*columns, over], f"{curve['title']}{rate}{steps}")
+        sheet = Sheet([*columns, over], f"{curve['title']}{unit and f', {unit}'}{steps}")
         if curve["kind"] == "band":
             last = curve["last"]["median"]
-            sheet.add(*_row(f"{curve['n_labels']} devices", last, curve["median"], curve["min"], curve["max"]))
+            texts = _texts(size, last, curve["min"], curve["max"])
+            sheet.add(plain_cell(f"{curve['n_labels']} devices"), *texts, sparkline(curve["median"]))
         for line in curve.get("lines", ()):
             lows, highs = line["min"] or line["mean"], line["max"] or line["mean"]
-            sheet.add(*_row(line["label"], line["last"]["value"], line["mean"], lows, highs))
+            texts = _texts(size, line["last"]["value"], lows, highs)
+            sheet.add(plain_cell(line["label"]), *texts, sparkline(line["mean"]))
         if not sheet.rows:
             sheet.caption = "no sample after the first step of its node" if is_by_step else "no sample"
         yield sheet
@@ -125,10 +139,38 @@ def _steps_text(curve: dict[str, Any]) -> str:
     return f", steps {curve['step'][0]:,} to {max(lasts):,}"
 
 
-def _row(name: str, last: Any, values: list[Any], lows: list[Any], highs: list[Any]) -> list[Any]:
+def _unit(row: dict[str, Any], most: float) -> tuple[float, str]:
+    """Return the size and the name of the unit for values up to `most`. row: `quantity` and `is_rate` of a name."""
+    own = _UNITS_OF_RATES.get(row["quantity"]) if row["is_rate"] else None
+    sizes = own or _UNITS.get(row["quantity"]) or ((1, ""),)
+    size, unit = next((pair for pair in sizes if most >= pair[0]), sizes[-1])
+    return size, f"{unit} per second".strip() if row["is_rate"] and own is None else unit
+
+
+def _flat_text(row: dict[str, Any]) -> str:
+    """Return the one value of a name with its unit; 0 has none."""
+    if not row["flat"]:
+        return "0"
+    size, unit = _unit(row, abs(row["flat"]))
+    return f"{_number_text(row['flat'] / size)} {unit}".rstrip()
+
+
+def _number_text(value: float) -> str:
+    """Return a number with four digits: samples are no more exact."""
+    return number_text(value if value == int(value) else float(f"{value:.4g}"))
+
+
+def _extremes(curve: dict[str, Any]) -> Iterator[float]:
+    columns = [curve["max"], curve["min"]] if curve["kind"] == "band" else []
+    columns += [line[name] or line["mean"] for line in curve.get("lines", ()) for name in ("min", "max")]
+    return (value for column in columns for value in column if isinstance(value, int | float))
+
+
+def _texts(size: float, last: Any, lows: list[Any], highs: list[Any]) -> list[str]:
+    """Return the newest, the lowest and the highest value in a unit of a size."""
     low = min((value for value in lows if value is not None), default=None)
     high = max((value for value in highs if value is not None), default=None)
-    texts = [
-        value if isinstance(value, str) else "" if value is None else number_text(value) for value in (last, low, high)
+    return [
+        value if isinstance(value, str) else "" if value is None else _number_text(value / size)
+        for value in (last, low, high)
     ]
-    return [plain_cell(name), *texts, sparkline(values)]
