@@ -1,6 +1,5 @@
 """The commands `chiplog collector`, `rebuild`, `compact`, `backup` and `restore`."""
 
-import importlib.util
 import logging
 import os
 import sys
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from chiplog_collector.store.published_tables import STORE_SCHEMES
+from chiplog_collector.store.commands import check_url
 from chiplog_schemas.addresses import AddressError, check_bind, port_after
 from chiplog_schemas.limit_settings import LimitError, read_bounds
 from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
@@ -104,14 +103,7 @@ def _store_url(url: str | None) -> str:
     """Return the address of a store; empty without one. Raises click.UsageError."""
     if not url:
         return ""
-    scheme, _, rest = url.partition("://")
-    if scheme not in STORE_SCHEMES or not rest or (scheme == "file" and not rest.startswith("/")):
-        known = ", ".join(f"{name}://…" for name in STORE_SCHEMES)
-        raise click.UsageError(f"--store {url} is no address of a store; give file:///DIRECTORY or another of {known}")
-    lacking = [name for name in ("deltalake", "obstore") if importlib.util.find_spec(name) is None]
-    if lacking:
-        raise click.UsageError(f"--store needs {' and '.join(lacking)}; install them with pip install 'chiplog[lake]'")
-    return url.rstrip("/")
+    return check_url(url)
 
 
 def _host_and_port(text: str) -> tuple[str, int]:

@@ -79,6 +79,7 @@ COMMANDS = (
     CommandSpec("backup", "", KEEP, "Back up the collector's data while it runs."),
     CommandSpec("restore", "", KEEP, "Restore a backup into an empty directory."),
     CommandSpec("rebuild", "", KEEP, "Rebuild the database from the log."),
+    CommandSpec("store", "", KEEP, "Check and compact a store of Delta tables."),
     CommandSpec("compact", "", KEEP, "Sort the database for fast queries."),
     CommandSpec("keys", "commands.care.keys:keys", CARE, "Create keys for TCP between hosts, and allow others."),
     CommandSpec("completion", "completion:completion", CARE, "Print the script that completes chiplog's words."),

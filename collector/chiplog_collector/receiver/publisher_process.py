@@ -1,5 +1,6 @@
 """The publisher of a store as a child process of the collector: see chiplog_collector.store.publisher."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,8 @@ def publisher_process(root: Path, url: str) -> ChildProcess:
     command = [sys.executable, "-P", "-m", "chiplog_collector.store", str(root), url]
 
     def spawn() -> "subprocess.Popen[bytes]":
+        variables = {"RUST_LOG": "error", **os.environ}  # else credentials that are not there are pages of warnings
         # A terminal's Ctrl-C is for the receiver, which then ends the publisher.
-        return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=variables)
 
     return ChildProcess("the publisher", spawn, restart_min_s=_RESTART_MIN_S, stop_s=_STOP_S)

@@ -187,7 +187,7 @@ class DeltaStore:
             with target.open("wb") as output:
                 for part in obstore.get(self._objects, f"{table}/{file.path}").stream():
                     output.write(part)
-        except BaseError as error:
+        except (BaseError, FileNotFoundError) as error:  # the second: an object that is not there
             raise StoreError(_one_line(error)) from error
 
     def replace(self, table: str, old: Sequence[StoredFile], new: Sequence[Path]) -> None:

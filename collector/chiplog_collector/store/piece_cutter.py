@@ -132,7 +132,7 @@ def write_completion(
     }
     found = connection.sql(
         """SELECT $log::VARCHAR AS log, $until::BIGINT AS number, $after::BIGINT AS after, $host::VARCHAR AS host,
-           $version::VARCHAR AS version, now() AS at, $rows::BIGINT AS n_rows""",
+           $version::VARCHAR AS version, now() AS cut_at, $rows::BIGINT AS n_rows""",
         params=given,
     )
     write_rows(found, path)

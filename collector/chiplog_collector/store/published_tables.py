@@ -12,6 +12,7 @@ STORE_SCHEMES = ("file", "s3", "gs", "abfss")  # of the addresses of stores
 COMPLETE = "collectors"  # the table that is committed last: a piece is published once this table has it
 _BY_SERIES = ("run_id", "key", "producer", "step", "seq")
 _IN_ORDER = ("run_id", "producer", "seq")
+_OF_EVENT = ("producer", "seq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class PublishedTable:
         sources: The tables of the schema `base` whose rows it holds; together they have each row once.
         order: The columns by which a piece is sorted.
         number: The column of the sources with the number of a log record.
+        identity: The columns that a row alone has; empty if rows may repeat.
         is_dimension: True if a row replaces an earlier one. A piece has the newest, whatever flush wrote it, so no fact
             comes before what it refers to.
         is_series: True if it holds one row for each series of the piece, in place of the points.
@@ -32,12 +34,13 @@ class PublishedTable:
     sources: tuple[str, ...]
     order: tuple[str, ...] = _IN_ORDER
     number: str = "flush"
+    identity: tuple[str, ...] = ()
     is_dimension: bool = False
     is_series: bool = False
 
 
 def _facts(name: str, order: tuple[str, ...]) -> PublishedTable:
-    return PublishedTable(name, (name, f"{name}_recent"), order)
+    return PublishedTable(name, (name, f"{name}_recent"), order, identity=(*_OF_EVENT, "key"))
 
 
 # Dimensions before the facts that need them.
@@ -45,22 +48,27 @@ PUBLISHED: tuple[PublishedTable, ...] = (
     PublishedTable("runs", ("runs",), ("run_id",), is_dimension=True),
     PublishedTable("producers", ("producers",), ("run_id", "producer"), is_dimension=True),
     PublishedTable("stored", ("stored",), ("sha256",)),
-    PublishedTable("files", ("files",)),
-    PublishedTable("media", ("media",), _BY_SERIES),
-    PublishedTable("artifact_files", ("artifact_files",)),
-    PublishedTable("artifacts", ("artifacts",)),
-    PublishedTable("artifact_aliases", ("artifact_aliases",)),
-    PublishedTable("artifact_uses", ("artifact_uses",)),
+    PublishedTable("files", ("files",), identity=_OF_EVENT),
+    PublishedTable("media", ("media",), _BY_SERIES, identity=_OF_EVENT),
+    PublishedTable("artifact_files", ("artifact_files",), identity=_OF_EVENT),
+    PublishedTable("artifacts", ("artifacts",), identity=_OF_EVENT),
+    PublishedTable("artifact_aliases", ("artifact_aliases",), identity=_OF_EVENT),
+    PublishedTable("artifact_uses", ("artifact_uses",), identity=_OF_EVENT),
     PublishedTable("definitions", ("definitions",)),
-    PublishedTable("config", ("config",)),
-    PublishedTable("config_hashes", ("config_hashes",)),
-    PublishedTable("summary", ("summary",)),
-    PublishedTable("run_tags", ("run_tags",)),
+    PublishedTable("config", ("config",), identity=(*_OF_EVENT, "key")),
+    PublishedTable("config_hashes", ("config_hashes",), identity=_OF_EVENT),
+    PublishedTable("summary", ("summary",), identity=(*_OF_EVENT, "key")),
+    PublishedTable("run_tags", ("run_tags",), identity=_OF_EVENT),
     PublishedTable("events", ("events",)),
-    PublishedTable("console", ("console",)),
-    PublishedTable("texts", ("texts",), _BY_SERIES),
-    PublishedTable("histograms", ("histograms",), _BY_SERIES),
-    PublishedTable("system", ("system", "system_recent"), ("producer", "key", "device", "ts")),
+    PublishedTable("console", ("console",), identity=_OF_EVENT),
+    PublishedTable("texts", ("texts",), _BY_SERIES, identity=_OF_EVENT),
+    PublishedTable("histograms", ("histograms",), _BY_SERIES, identity=_OF_EVENT),
+    PublishedTable(
+        "system",
+        ("system", "system_recent"),
+        ("producer", "key", "device", "ts"),
+        identity=(*_OF_EVENT, "device", "key"),
+    ),
     _facts("phases", _BY_SERIES),
     _facts("metrics", _BY_SERIES),
     PublishedTable("phase_series", ("phases", "phases_recent"), ("run_id", "key", "producer"), is_series=True),

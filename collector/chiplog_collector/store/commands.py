@@ -1,0 +1,152 @@
+"""The commands `chiplog store check|status|verify|compact|vacuum`: look at a store, and look after it."""
+
+import functools
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from chiplog_collector.store.published_tables import COMPLETE, PUBLISHED, STORE_SCHEMES
+
+if TYPE_CHECKING:
+    from chiplog_collector.store.delta_store import DeltaStore
+
+_NO_LOG = "00" * 16  # these commands publish nothing
+_ORDERS = {table.name: table.order for table in PUBLISHED} | {COMPLETE: ("log", "number")}
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def check_url(url: str) -> str:
+    """Return the address of a store without a final slash. Raises click.UsageError, also if the extra is missing."""
+    scheme, _, rest = url.partition("://")
+    if scheme not in STORE_SCHEMES or not rest or (scheme == "file" and not rest.startswith("/")):
+        known = ", ".join(f"{name}://…" for name in STORE_SCHEMES)
+        raise click.UsageError(f"{url} is no address of a store; give file:///DIRECTORY or another of {known}")
+    lacking = [name for name in ("deltalake", "obstore") if importlib.util.find_spec(name) is None]
+    if lacking:
+        raise click.UsageError(f"a store needs {' and '.join(lacking)}; install them with pip install 'chiplog[lake]'")
+    return url.rstrip("/")
+
+
+def _of_store(command: Command) -> Command:
+    """Give a command the store that its argument names, and make a store that is away one line."""
+
+    @click.argument("url", envvar="CHIPLOG_STORE", metavar="[URL]")
+    @functools.wraps(command)
+    def run(url: str, **options: Any) -> None:
+        address = check_url(url)
+        os.environ.setdefault("RUST_LOG", "error")  # else credentials that are not there are pages of warnings
+        from chiplog_collector.store.delta_store import DeltaStore, StoreError  # `--help` needs no deltalake
+
+        try:
+            command(DeltaStore(address, _NO_LOG), **options)
+        except (StoreError, OSError) as error:
+            raise click.ClickException(f"the store {address} cannot be used: {error}") from error
+
+    return run  # type: ignore[return-value]
+
+
+@click.group(no_args_is_help=True)
+def store() -> None:
+    """Look at a store of Delta tables, check and compact it. URL: file:///…, s3://…; default: CHIPLOG_STORE."""
+
+
+@store.command()
+@_of_store
+def check(store: "DeltaStore") -> None:
+    """Check that a store can be written, and that it refuses to create an object that exists."""
+    store.check()
+    click.echo(f"{store.url} can be written, and refuses to create what exists")
+
+
+@store.command()
+@_of_store
+def status(store: "DeltaStore") -> None:
+    """Show files, pieces that are not merged yet, rows and bytes of each table, and how far each log is published."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("table", "rows", "files", "pieces", "bytes"):
+        shown.add_column(name, justify="left" if name == "table" else "right")
+    total = [0, 0, 0, 0]
+    for name in _ORDERS:
+        files = store.snapshot(name)
+        if files:
+            pieces = sum(file.is_piece for file in files)
+            row = [sum(file.n_rows for file in files), len(files), pieces, sum(file.size_bytes for file in files)]
+            total = [a + b for a, b in zip(total, row, strict=True)]
+            shown.add_row(name, *(f"{number:,}" for number in row))
+    shown.add_row("total", *(f"{number:,}" for number in total), style="bold")
+    console.print(shown)
+    logs = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("log", "host", "up to record", "last piece"):
+        logs.add_column(name)
+    for log, host, number, at in _logs(store):
+        logs.add_row(log, host, f"{number:,}", at)
+    console.print()
+    console.print(logs)
+
+
+def _logs(store: "DeltaStore") -> list[tuple[str, str, int, str]]:
+    """Return the logs that are published: ID, host, last record, time of its piece."""
+    import duckdb
+
+    with tempfile.TemporaryDirectory() as directory, duckdb.connect() as engine:
+        sources = []
+        for number, file in enumerate(store.snapshot(COMPLETE)):
+            sources.append(f"{directory}/{number}.parquet")
+            store.fetch(COMPLETE, file, Path(sources[-1]))
+        if not sources:
+            return []
+        engine.execute("SET TimeZone = 'UTC'")
+        query = """SELECT log, arg_max(host, number), max(number),
+            strftime(arg_max(cut_at, number), '%Y-%m-%d %H:%M:%S UTC') FROM read_parquet(?) GROUP BY log ORDER BY log"""
+        return engine.execute(query, [sources]).fetchall()
+
+
+@store.command()
+@_of_store
+def verify(store: "DeltaStore") -> None:
+    """Read all files; report those that are missing or damaged, rows that are there twice, events of no known range."""
+    from chiplog_collector.store.verification import verify as verify_table
+
+    n_faults = 0
+    with tempfile.TemporaryDirectory() as directory:
+        for table in PUBLISHED:
+            found = verify_table(store, table, Path(directory) / "copies")
+            if found.n_files:
+                click.echo(f"{found.table}: {found.n_rows:,} rows, files: {found.n_files:,}")
+            for fault in found.faults:
+                click.echo(f"  {fault}")
+            n_faults += len(found.faults)
+    if n_faults:
+        raise click.ClickException(f"{store.url} has faults: {n_faults}")
+    click.echo("every file is whole, and no row is there twice")
+
+
+@store.command()
+@_of_store
+def compact(store: "DeltaStore") -> None:
+    """Merge the pieces of all days now, as running collectors do at 200 pieces a table."""
+    from chiplog_collector.store.compaction import compact as compact_table
+
+    with tempfile.TemporaryDirectory() as directory:
+        for table, order in _ORDERS.items():
+            while done := compact_table(store, table, order, Path(directory) / "scratch", pieces_min=2):
+                merged = f"{done.n_pieces:,} pieces merged, files: {done.n_files:,}"
+                click.echo(f"{table} of {done.day}: {merged}, {done.n_rows:,} rows")
+
+
+@store.command()
+@_of_store
+def vacuum(store: "DeltaStore") -> None:
+    """Remove the files that no snapshot of the last 7 days names."""
+    for table in _ORDERS:
+        if n_files := store.vacuum(table):
+            click.echo(f"{table}: {n_files:,} files removed")

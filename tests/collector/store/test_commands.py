@@ -1,0 +1,88 @@
+"""`chiplog store …`: one clear line for bad input, and what each command prints."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from chiplog_collector.store.commands import store as command
+from chiplog_collector.store.delta_store import Addition, DeltaStore
+from chiplog_collector.store.published_tables import COMPLETE
+from tests.support.store_files import DAY, LOG, parquet
+
+DONE = (
+    "SELECT '{log}' AS log, {until}::BIGINT AS number, 'node-a' AS host, TIMESTAMPTZ '2026-11-28 10:00:00+00' AS cut_at"
+)
+ROWS = "SELECT 'r' AS run_id, 'p' AS producer, {until} * 10 + i AS seq, 'loss' AS key, i AS step FROM range(10) t(i)"
+RANGES = "SELECT 'r' AS run_id, 'p' AS producer, {until} * 10 AS first_seq, {until} * 10 + 9 AS last_seq"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"file://{tmp_path}/lake"
+    store = DeltaStore(url, LOG)
+    for until in range(3):
+        for table, query in (("metrics", ROWS), ("intervals", RANGES), (COMPLETE, DONE)):
+            file = parquet(tmp_path / "file.parquet", query.format(until=until, log=LOG))
+            store.publish(Addition(table, file, DAY, until - 1, until))
+    return url
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments)
+
+
+def test_status_shows_tables_and_how_far_each_log_is_published(url: str) -> None:
+    lines = [line.split() for line in run("status", url).output.splitlines()]
+    assert ["metrics", "30", "3", "3"] in [line[:4] for line in lines]
+    assert [LOG, "node-a", "2", "2026-11-28", "10:00:00", "UTC"] in lines
+
+
+def test_compact_merges_all_pieces_and_verify_finds_no_fault(url: str) -> None:
+    before = run("verify", url)
+    assert before.exit_code == 0
+    assert "metrics: 30 rows, files: 3\n" in before.output
+    assert f"metrics of {DAY}: 3 pieces merged, files: 1, 30 rows\n" in run("compact", url).output
+    assert "metrics: 30 rows, files: 1\n" in run("verify", url).output
+    assert run("compact", url).output == ""
+    assert run("vacuum", url).output == ""
+
+
+def test_verify_ends_with_status_1_if_there_is_a_fault(url: str, tmp_path: Path) -> None:
+    next((tmp_path / "lake" / "metrics" / f"day={DAY}").glob("*.parquet")).unlink()
+    found = run("verify", url)
+    assert found.exit_code == 1
+    assert "cannot be read" in found.output
+    assert found.output.splitlines()[-1] == f"Error: {url} has faults: 1"
+
+
+def test_check_says_what_a_store_can(tmp_path: Path) -> None:
+    assert run("check", f"file://{tmp_path}/new").output == (
+        f"file://{tmp_path}/new can be written, and refuses to create what exists\n"
+    )
+    (tmp_path / "file").write_bytes(b"")
+    refused = run("check", f"file://{tmp_path}/file")
+    assert refused.exit_code == 1
+    assert f"the store file://{tmp_path}/file cannot be used: " in refused.output
+
+
+@pytest.mark.parametrize("url", ["/data/lake", "file://data/lake", "ftp://host/lake", "s3://", "lake"])
+def test_an_address_that_is_none_is_refused_with_the_known_ones(url: str) -> None:
+    refused = run("status", url)
+    assert refused.exit_code == 2
+    assert f"{url} is no address of a store; give file:///DIRECTORY or another of file://…, s3://…" in refused.output
+
+
+def test_without_the_extra_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "deltalake" else object())
+    refused = run("status", "file:///lake")
+    assert refused.exit_code == 2
+    assert "a store needs deltalake; install them with pip install 'chiplog[lake]'" in refused.output
+
+
+def test_the_store_of_the_environment_is_used_and_none_is_one_line(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Missing argument" in run("status").output
+    monkeypatch.setenv("CHIPLOG_STORE", url)
+    assert run("verify").exit_code == 0
