@@ -1,11 +1,14 @@
 """Parquet files of a store: encodings that all engines read, and statistics that are true."""
 
+import io
 import json
 from pathlib import Path
 
 import duckdb
+import pytest
 
 from chiplog_collector.store.parquet_files import ROW_GROUP_ROWS, columns_of, statistics, write_rows
+from tests.support.safeguard import proves
 from tests.support.store_files import parquet
 
 
@@ -38,3 +41,19 @@ def test_numbers_along_a_series_are_encoded_as_differences_and_values_plainly(tm
     assert {compression for *_, compression in found} == {"ZSTD"}
     assert groups == [(2,)]
     assert columns_of(path) == {"key": "VARCHAR", "step": "BIGINT", "value": "DOUBLE"}
+
+
+@proves("refused-write-raises", "a file that a disk has refused in part is not published", condition=False)
+def test_one_write_that_the_disk_refuses_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class FullOnce(io.BytesIO):
+        n_writes = 0
+
+        def write(self, data) -> int:
+            self.n_writes += 1
+            if self.n_writes == 2:
+                raise OSError(28, "No space left on device")
+            return super().write(data)
+
+    monkeypatch.setattr(Path, "open", lambda *_: FullOnce())
+    with duckdb.connect() as connection, pytest.raises(OSError, match="No space left"):
+        write_rows(connection.sql("SELECT random() AS value FROM range(1_000_000)"), tmp_path / "file.parquet")

@@ -124,7 +124,6 @@ def test_nothing_is_cut_before_the_publisher_has_asked_the_store_or_for_another_
     index.close()
 
 
-@proves("refused-write-raises", "a piece that the disk refuses is not published cut short", condition=False)
 @proves(
     "uncut-piece-stops-nothing", "a disk that refuses a piece is one warning; the rows stay in the index", value="()"
 )
