@@ -308,7 +308,8 @@ class ReceiverDaemon:
     def _log_liveness(self, word: LivenessChange) -> None:
         """Record in the log that an agent is lost, or that it has reconnected."""
         if not word.is_here:
-            _log.warning("agent of node %s is lost: silent for %.0f s", word.node or "?", word.silent_s)
+            which = f"agent of node {word.node}" if word.node else "an agent that delivered before this start"
+            _log.warning("%s is lost: silent for %.0f s", which, word.silent_s)
         payload = [word.is_here, int(word.silent_s * 1e6), word.node, word.boot]
         self._append([self._commits.add_presence(word.sender, payload)])
 
