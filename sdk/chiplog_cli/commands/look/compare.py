@@ -30,14 +30,14 @@ from chiplog_client.reads.comparison.differences import PAIR_COLUMNS, PAIR_TYPES
 from chiplog_client.reads.comparison.same_step import is_same_number, read_same_step
 from chiplog_client.reads.comparison.side_by_side import read_described, read_phases, read_settings, read_whole
 from chiplog_client.reads.parameters import STEP_MAX
+from chiplog_client.reads.system.sample_names import sample_name
 
 RUNS_MIN, RUNS_MAX = 2, 10  # as on the page
 SHOWN = 20  # rows of each table without --all
 ONLY_SHOWN = 5  # keys that one run lacks
 _RATIO_MIN = 10.0  # a larger change is shown as a factor
 _OF_METRICS = ("metrics", "final", "best")
-_QUANTITIES = {"watts": "W", "cores": "cores"}
-_UNITS = {"utilization": "%", "usage": "GiB", "power": "W"}
+_QUANTITIES = {"watts": "W"}
 
 
 @click.command()
@@ -193,6 +193,8 @@ def _machine_text(entry: dict[str, Any], value: float) -> str:
         return f"{value:.0%}"
     if entry["quantity"] == "bytes":
         return f"{value / (1 << 30):.2f} GiB"
+    if entry["quantity"] == "cores":
+        return f"{value:.0%} of a core"
     return f"{value:.4g} {_QUANTITIES.get(entry['quantity'], '')}".rstrip()
 
 
@@ -320,20 +322,10 @@ def _system(found: dict[str, Any]) -> Sheet | None:
     columns = [_name("mean of"), *(Column(name, is_number=True) for name in ("A", "B", "change"))]
     sheet = Sheet(columns, "Machines")
     for row in found["system"]:
-        values = (row["a_mean"], row["b_mean"])
-        sheet.add(plain_cell(row["name"]), *(_unit_text(row["name"], value) for value in values), change_text(*values))
+        values, name = (row["a_mean"], row["b_mean"]), sample_name(row["name"])
+        texts = ("" if value is None else _machine_text(name._asdict(), value) for value in values)
+        sheet.add(plain_cell(name.title), *texts, change_text(*values))
     return sheet
-
-
-def _unit_text(name: str, value: float | None) -> str:
-    if value is None:
-        return ""
-    unit = _UNITS.get(name.rpartition(".")[2])
-    if unit == "%":
-        return f"{value:.0%}"
-    if unit == "GiB":
-        return f"{value / (1 << 30):.2f} GiB"
-    return f"{value:.4g} {unit or ''}".rstrip()
 
 
 def _pair(row: dict[str, Any], name: str) -> str:

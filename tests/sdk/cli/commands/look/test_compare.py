@@ -39,7 +39,7 @@ def test_a_page_has_runs_config_metrics_phases_and_machines(chiplog, root):
         "acc 499 0.499 0.499 = 0.999, 0.499 max 0.999, 0.499",
         "only in B only_b",
         "data 100ms 200ms +100.0% 1.0s, 2.0s",
-        "hw.gpu.utilization 50% 90% +80.0%",
+        "GPU utilization 50% 90% +80.0%",
     ):
         assert line in lines
 
@@ -144,7 +144,7 @@ def test_a_page_in_markdown_has_a_heading_for_each_table(chiplog, root):
     assert (code, errors) == (0, "")
     lines = [line for line in text.splitlines() if line.startswith("### ")]
     assert lines[0] == "### Config: 2 of 3 keys differ" and len(lines) == 5
-    assert "| hw.gpu.utilization  |       50% |       90% | +80.0% |" in text
+    assert "| GPU utilization |       50% |       90% | +80.0% |" in text
 
 
 @pytest.mark.full
