@@ -9,7 +9,7 @@ import click
 
 from chiplog_agent.pipeline.destination import choose_destination
 from chiplog_schemas.addresses import AddressError, check_bind
-from chiplog_schemas.limit_settings import LimitError, read_bounds
+from chiplog_schemas.limit_settings import LimitError, read_limits
 from chiplog_schemas.limits import SAMPLE_INTERVAL_MAX_S, SAMPLE_INTERVAL_MIN_S, SAMPLE_INTERVAL_S
 from chiplog_schemas.paths import check_root, ensure_private_dir, paths_for_root, resolve_root
 from chiplog_schemas.process.daemon import keep_files_private, raise_fd_limit, reset_affinity
@@ -69,7 +69,7 @@ def agent(
     os.environ["CHIPLOG_DIR"] = str(place.root)  # child processes must use the same
     try:
         # An agent that a training starts must run.
-        bounds = read_bounds(os.environ, logging.warning if embedded else None)
+        limits = read_limits(os.environ, logging.warning if embedded else None)
         check_root(place)
         ensure_private_dir(place.agent)
         lock = take_daemon_lock(place.agent / "lock", embedded=embedded, replace_wait_s=_REPLACE_WAIT_S)
@@ -91,8 +91,8 @@ def agent(
             bind=[check_bind(address, keyed=keyed, role=Role.AGENT) for address in bind],
             embedded=embedded,
             stats=not no_stats,
-            spool_bytes_max=spool_bytes_max or bounds.spool_bytes_max,
-            credit_bytes=bounds.credit_bytes,
+            spool_bytes_max=spool_bytes_max or limits.spool_bytes_max,
+            credit_bytes=limits.credit_bytes,
             sample_interval_s=sample_interval_s,
             keys=keys,
             curve=curve,

@@ -9,7 +9,7 @@ import click
 
 from chiplog_collector.store.commands import check_url
 from chiplog_schemas.addresses import AddressError, check_bind, port_after
-from chiplog_schemas.limit_settings import LimitError, read_bounds
+from chiplog_schemas.limit_settings import LimitError, read_limits
 from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
 from chiplog_schemas.paths import Paths, paths_for_root, resolve_root
 from chiplog_schemas.process.daemon import keep_files_private, raise_fd_limit, reset_affinity
@@ -56,7 +56,7 @@ def collector(
         _check_index_path(place)
     try:
         keys = Keys(keys_dir(keys_directory, os.environ, place.root))
-        bounds = read_bounds(os.environ, logging.warning if embedded else None)  # one that a training starts must run
+        limits = read_limits(os.environ, logging.warning if embedded else None)  # one that a training starts must run
         keyed = keys.pair(Role.COLLECTOR) is not None
         binds = [check_bind(address, keyed=keyed) for address in bind]
         queries = [check_bind(address, keyed=keyed) for address in query] or [
@@ -68,8 +68,8 @@ def collector(
             [place.collector_address, *binds],
             [place.query_address, *queries],
             embedded=embedded,
-            credit_bytes=bounds.credit_bytes,
-            files_bytes_max=bounds.files_bytes_max,
+            credit_bytes=limits.credit_bytes,
+            files_bytes_max=limits.files_bytes_max,
             keys=keys,
             page=None if page is None else _host_and_port(page),
             store="" if embedded else _store_url(store),

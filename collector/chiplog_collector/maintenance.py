@@ -21,7 +21,7 @@ from chiplog_collector.memory_limit import limit_memory
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
 from chiplog_collector.store.outbox import Outbox
 from chiplog_schemas.atomic_file import sync_directory
-from chiplog_schemas.limit_settings import read_bounds
+from chiplog_schemas.limit_settings import read_limits
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.sql import rollups_sql, tables_sql, views_sql
 from chiplog_schemas.storage.segment_format import log_owner
@@ -95,7 +95,7 @@ def _copy_sorted(path: Path, target: Path) -> None:
     try:
         connection.execute(f"SET enable_progress_bar = {sys.stdout.isatty()}")
         # safeguard: compaction-memory-bounded
-        limit_memory(connection, read_bounds(os.environ).query_memory_bytes)  # above the limit the sort spills to disk
+        limit_memory(connection, read_limits(os.environ).query_memory_bytes)  # above the limit the sort spills to disk
         connection.execute(f"ATTACH '{str(target).replace(chr(39), chr(39) * 2)}' AS target")
         connection.execute("USE target")
         connection.execute(tables_sql())

@@ -65,7 +65,7 @@ class Limits:
     system_retention_days: int = limits.SYSTEM_RETENTION_DAYS
 
 
-def read_bounds(environ: Mapping[str, str], on_bad: Callable[[str], None] | None = None) -> Limits:
+def read_limits(environ: Mapping[str, str], on_bad: Callable[[str], None] | None = None) -> Limits:
     """Return the limits that the environment sets. Each is a whole number; an empty variable counts as unset.
 
     on_bad: called with one line for each bad value, whose default is used. Without it the first one raises LimitError.

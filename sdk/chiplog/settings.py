@@ -53,7 +53,7 @@ class RunSettings:
     capture_console: bool = True
     records_environment: bool = True  # commit, command line, versions and variables
     launched: tuple[str, ...] = ()  # the command that this process only starts and waits for
-    bounds: Limits = field(default_factory=Limits)
+    limits: Limits = field(default_factory=Limits)
     resumed: bool = False  # continues a run that this node knows
     unfinished_key: str = ""  # for `resume="auto"`, see unfinished_runs.py
     passed_over: str | None = None  # the run that it would have continued if no other one was named

@@ -243,7 +243,7 @@ def test_names_keys_and_lines_beyond_their_bounds_are_counted_in_events(
 @proves(
     "waiting-queries-bounded",
     "a longer queue of questions answers busy",
-    part="self._bounds.queries_waiting_max",
+    part="self._limits.queries_waiting_max",
     new="1000",
 )
 @pytest.mark.full

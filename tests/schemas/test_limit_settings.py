@@ -1,4 +1,4 @@
-"""The bounds that users may set: defaults, ranges, bad values, and the table in the documentation."""
+"""The limits that users may set: defaults, ranges, bad values, and the table in the documentation."""
 
 import re
 from dataclasses import fields
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas import limits
-from chiplog_schemas.limit_settings import RANGES, LimitError, Limits, read_bounds
+from chiplog_schemas.limit_settings import RANGES, LimitError, Limits, read_limits
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "configuration.md"
 
@@ -25,24 +25,24 @@ def test_every_variable_is_a_bound_of_limits_and_its_default() -> None:
 
 
 def test_nothing_set_is_the_defaults_and_an_empty_variable_is_nothing() -> None:
-    assert read_bounds({}) == read_bounds({"CHIPLOG_KEYS_MAX": "", "HOME": "/"}) == Limits()
+    assert read_limits({}) == read_limits({"CHIPLOG_KEYS_MAX": "", "HOME": "/"}) == Limits()
 
 
 @pytest.mark.parametrize("variable", RANGES)
 def test_both_ends_of_the_range_are_taken_and_what_lies_beyond_is_refused(variable: str) -> None:
     least, most = RANGES[variable]
     for value in (least, most):
-        assert getattr(read_bounds({variable: f" {value} "}), name_of(variable)) == value
+        assert getattr(read_limits({variable: f" {value} "}), name_of(variable)) == value
     for value in (least - 1, most + 1):
         with pytest.raises(LimitError, match=f"{variable}='{value}' is not a whole number from {least} to {most}"):
-            read_bounds({variable: str(value)})
+            read_limits({variable: str(value)})
 
 
 @pytest.mark.parametrize("text", ["256MiB", "1e6", "nan", "-1", "0x10", "9" * 10_000, "\udcff", "１２"])
 def test_a_bad_value_is_one_line_and_the_default_when_somebody_is_told(text: str) -> None:
     said: list[str] = []
-    bounds = read_bounds({"CHIPLOG_JOURNAL_BYTES_MAX": text, "CHIPLOG_KEYS_MAX": "7"}, said.append)
-    assert bounds == Limits(keys_max=7)
+    found = read_limits({"CHIPLOG_JOURNAL_BYTES_MAX": text, "CHIPLOG_KEYS_MAX": "7"}, said.append)
+    assert found == Limits(keys_max=7)
     (line,) = said
     assert line.startswith("CHIPLOG_JOURNAL_BYTES_MAX=")
     assert f"{limits.JOURNAL_BYTES_MAX} is used" in line

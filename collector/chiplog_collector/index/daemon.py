@@ -31,7 +31,7 @@ from chiplog_collector.query.flush_demand import FLUSH_WAIT_S, QueryDemand
 from chiplog_collector.query.sql_guard import ForkedChild
 from chiplog_collector.query.suspect_queries import PAGE_BYTES, RunningQueries
 from chiplog_schemas.clock import now_us
-from chiplog_schemas.limit_settings import read_bounds
+from chiplog_schemas.limit_settings import read_limits
 from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.file_lock import LockHeldError, take_lock
@@ -80,9 +80,9 @@ def serve(
         _log.info("index stopped before it could open %s", place.index)
         return 0
     database = follower.database
-    bounds = read_bounds(os.environ, lambda message: _log.warning("%s", message))
-    lock_down(database.connection, bounds.query_memory_bytes, place.files)
-    bound_memory(bounds.query_memory_bytes)  # safeguard: index-memory-bounded
+    limits = read_limits(os.environ, lambda message: _log.warning("%s", message))
+    lock_down(database.connection, limits.query_memory_bytes, place.files)
+    bound_memory(limits.query_memory_bytes)  # safeguard: index-memory-bounded
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     authenticator = open_authenticator(context, keys, Role.COLLECTOR)
     running = RunningQueries(page)  # safeguard: running-queries-survive-crash
@@ -90,7 +90,7 @@ def serve(
         _log.warning("%d queries ran when the last index ended; each runs alone the next time", running.n_found)
     demand = QueryDemand(page, first_wait_s=first_wait_s)
     queue = ChangeQueue(changes, demand.ask)
-    retention = Retention(database.connection, bounds, queue.submit)
+    retention = Retention(database.connection, limits, queue.submit)
     maintenance = _Maintenance(follower, queue, retention, place, store)
     space = ResultSpace(place.collector)
     services = [
@@ -99,7 +99,7 @@ def serve(
             address,
             authenticator,
             context,
-            bounds,
+            limits,
             running,
             demand,
             parser,
@@ -308,7 +308,7 @@ def main(arguments: list[str]) -> int:
     try:
         # Before this process has keys, files, DuckDB connections or threads.
         # safeguard: first-parser-forked
-        parsers = [ForkedChild(read_bounds(os.environ).query_memory_bytes) for _ in queries]
+        parsers = [ForkedChild(read_limits(os.environ).query_memory_bytes) for _ in queries]
         keys = next((Keys(Path(value)) for name, value in options if name == "--keys"), None)
         page = next((_open_page(int(value)) for name, value in options if name == "--page"), None)
         first_wait_s = next((float(value) for name, value in options if name == "--first-wait"), FLUSH_WAIT_S)

@@ -14,7 +14,7 @@ from chiplog_collector.index.follower import LogFollower
 from chiplog_collector.store.outbox import Outbox
 from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.backoff import Backoff
-from chiplog_schemas.limit_settings import read_bounds
+from chiplog_schemas.limit_settings import read_limits
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.query.duckdb_errors import corruption_reason
 from chiplog_schemas.storage.segment_format import log_owner
@@ -37,7 +37,7 @@ def open_index(place: Paths, input_ended: Callable[[float], bool]) -> LogFollowe
             is_new = not place.index.exists()
             if is_new:
                 _create(place)
-            memory_bytes = read_bounds(os.environ).query_memory_bytes
+            memory_bytes = read_limits(os.environ).query_memory_bytes
             log_id = log_owner(place.collector / "log") or bytes(16)
             database = Database(place.index, log_id, has_views=is_new, memory_bytes=memory_bytes)
             try:
@@ -111,7 +111,7 @@ def _set_aside_order(name: str) -> tuple[str, int]:
 
 def rebuild_into(place: Paths, path: Path, limit: int, on_progress: Callable[[int], None]) -> LogFollower:
     """Build a new database at `path` from the whole log below `limit`, for `chiplog rebuild`."""
-    memory_bytes = read_bounds(os.environ).query_memory_bytes
+    memory_bytes = read_limits(os.environ).query_memory_bytes
     database = Database(path, log_owner(place.collector / "log") or bytes(16), memory_bytes=memory_bytes)
     follower = LogFollower(database, place.collector / "log", _published_ends(place))
     while follower.database.next_number < limit:

@@ -96,7 +96,7 @@ class QueryService:
         address: str,
         authenticator: ZapAuthenticator | None = None,
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
-        bounds: Limits | None = None,
+        limits: Limits | None = None,
         running: RunningQueries | None = None,
         demand: QueryDemand | None = None,
         parser: ForkedChild | None = None,
@@ -107,7 +107,7 @@ class QueryService:
         if authenticator is None and not (is_ipc(address) or is_loopback(address)):
             raise ValueError(f"query address {address} is reachable from other machines; it needs CURVE keys")
         self.address = address
-        self._bounds = bounds or Limits()
+        self._limits = limits or Limits()
         self.counts: Counter[str] = Counter()
         self.damage: str | None = None
         self.must_restart = False  # a query that cannot be cancelled is running, or none can run
@@ -127,7 +127,7 @@ class QueryService:
         self._space = space
         self._workers = [
             QueryWorker(number, connection.cursor(), self._sql_guard, self._running, demand, space, self)
-            for number in range(self._bounds.queries_at_once)
+            for number in range(self._limits.queries_at_once)
         ]
         self._kept = KeptResults()
         self._answers_at_end = True
@@ -211,7 +211,7 @@ class QueryService:
             self.address,
             self._authenticator,
             _DOMAIN,
-            self._bounds.queries_waiting_max,
+            self._limits.queries_waiting_max,
             self._closing,
             self.counts,
         )
@@ -333,7 +333,7 @@ class QueryService:
         elif question.kind == QueryMessageKind.MANAGE and not _may_change(received):  # safeguard: changes-need-admin
             self.counts["not_allowed"] += 1
             socket.send(peer, query_messages.failure(question.id, "forbidden", _NO_ADMIN))
-        elif len(self._requests) >= self._bounds.queries_waiting_max:
+        elif len(self._requests) >= self._limits.queries_waiting_max:
             message = f"{len(self._requests)} requests are already waiting; try again later"
             socket.send(peer, query_messages.failure(question.id, "busy", message))
         else:
@@ -354,7 +354,7 @@ class QueryService:
         busy = ""
         if socket.unsent_bytes() > ANSWERS_BYTES_MAX:
             busy = _SENDING
-        elif len(self._requests) >= self._bounds.queries_waiting_max:
+        elif len(self._requests) >= self._limits.queries_waiting_max:
             busy = f"{len(self._requests)} requests are already waiting; try again later"
         if busy:
             socket.send(peer, query_messages.failure(question.id, "busy", busy))
@@ -405,7 +405,7 @@ class QueryService:
             id=question.id,
             sql=question.sql,
             params=question.params,
-            timeout_s=min(question.timeout_s, self._bounds.query_timeout_s),
+            timeout_s=min(question.timeout_s, self._limits.query_timeout_s),
             time_zone=question.time_zone,
             bytes_max=question.bytes_max if self._space is not None else 0,
             arrived=time.monotonic(),
@@ -413,13 +413,13 @@ class QueryService:
             flush=self._demand.ask() if self._demand is not None else 0,
         )
         self._pending_ids.add((peer, question.id))
-        if len(self._waiting) >= self._bounds.queries_waiting_max:
+        if len(self._waiting) >= self._limits.queries_waiting_max:
             self._drop_abandoned()
         if self._running.is_refused(job.digest):  # safeguard: suspect-refused-third-time
             self.counts["refused_for_ends"] += 1
             message = f"query {one_line(job.sql)[:_EXCERPT_CHARS]} ended the index twice; rewrite it"
             self._send(socket, job, query_messages.failure(job.id, "refused", message))
-        elif len(self._waiting) >= (limit := self._bounds.queries_waiting_max):  # safeguard: waiting-queries-bounded
+        elif len(self._waiting) >= (limit := self._limits.queries_waiting_max):  # safeguard: waiting-queries-bounded
             message = f"{limit} queries are already waiting; try again later"
             self._send(socket, job, query_messages.failure(job.id, "busy", message))
         else:

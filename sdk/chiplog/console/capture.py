@@ -43,7 +43,7 @@ class ConsoleCapture:
         *,
         is_supervised: bool = True,
     ) -> None:
-        rate, burst = settings.bounds.console_lines_per_s, settings.bounds.console_burst_lines
+        rate, burst = settings.limits.console_lines_per_s, settings.limits.console_burst_lines
         self._new_limiter = partial(LineLimiter, on_line, on_lost, has_room, rate, burst)
         self._on_lost = on_lost
         self._warn = warn
@@ -147,7 +147,7 @@ def helper_config(settings: RunSettings, producer: bytes) -> dict[str, Any]:
         "places": [str(path) for path in (places.root, places.local, places.run)],
         "mode": settings.mode,
         "agent": settings.agent_address,
-        "bounds": dataclasses.asdict(settings.bounds),
+        "limits": dataclasses.asdict(settings.limits),
         "identity": {"node": node_name(), "sdk": __version__, "of": producer.hex()},
     }
 

@@ -71,7 +71,7 @@ class ConsoleHelper:
         self._once = OnceLogger(lambda message: print(message, file=sys.stderr, flush=True), keys_max=100)
         self._records = True  # until the run has finished
         self._journal = journal = ConsoleJournal(config, self._log_once)
-        rate, burst = config["bounds"]["console_lines_per_s"], config["bounds"]["console_burst_lines"]
+        rate, burst = config["limits"]["console_lines_per_s"], config["limits"]["console_burst_lines"]
         self._limiter = LineLimiter(
             journal.line, journal.lost, lambda: not journal.is_crowded, rate, burst, lock.line_no
         )

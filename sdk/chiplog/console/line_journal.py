@@ -25,7 +25,7 @@ _DELIVER_WAIT_S = 5.0  # then the journal is left to the process that adopts it
 class ConsoleJournal:
     """Console lines as events of a producer of role `console`, `of` the rank's. One thread may call the methods.
 
-    orders: places, mode, address, bounds and identity, from the rank. warn: called when the agent cannot be reached.
+    orders: places, mode, address, limits and identity, from the rank. warn: called when the agent cannot be reached.
     """
 
     def __init__(self, orders: dict[str, Any], warn: Callable[[str], object]) -> None:
@@ -85,7 +85,7 @@ class ConsoleJournal:
         places, is_online = Paths(root, local, run), orders["mode"] != "offline"
         # No PID: the agent would take this process for a rank's, and sample it.
         info = {"role": "console", "started_at": started_us, **orders["identity"]}
-        journal, _ = open_journal(places, orders["mode"], Limits(**orders["bounds"]), info, started_us, self._warn)
+        journal, _ = open_journal(places, orders["mode"], Limits(**orders["limits"]), info, started_us, self._warn)
         self._journal = journal
         # An explicit address keeps the sender from starting an agent, and it reports no place: the rank does both.
         sender = SenderThread(

@@ -23,7 +23,7 @@ _REMEDIES = {
 
 
 def open_journal(
-    places: Paths, mode: str, bounds: Limits, info: dict[str, Any], started_us: int, warn: Callable[[str], object]
+    places: Paths, mode: str, limits: Limits, info: dict[str, Any], started_us: int, warn: Callable[[str], object]
 ) -> tuple[Journal, bool]:
     """Return a published journal whose first event is the identity, and whether it is on disk. Never raises OSError.
 
@@ -32,8 +32,8 @@ def open_journal(
     producer = secrets.token_bytes(PRODUCER_BYTES)
     offline = mode == "offline"
     parent = places.local / "offline" if offline else places.journals
-    bytes_max = bounds.spool_bytes_max if offline else bounds.journal_bytes_max
-    memory = bounds.journal_memory_bytes_max
+    bytes_max = limits.spool_bytes_max if offline else limits.journal_bytes_max
+    memory = limits.journal_memory_bytes_max
     packed, first = pack(info), encode(EventKind.IDENTITY, started_us, info)
 
     def open_on_disk() -> Journal:

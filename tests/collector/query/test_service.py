@@ -210,7 +210,7 @@ def test_a_query_runs_in_the_time_zone_that_it_names(shared_asker):
 def test_texts_that_hang_the_parser_are_not_taken_for_queries_that_are_stuck(index, address, monkeypatch):
     """Many workers wait for one parser: what is overdue there was not run yet, so that nothing has to be cancelled."""
     monkeypatch.setattr(query_module, "STUCK_AFTER_S", 0.0)
-    with serving(index, address, bounds=Limits(queries_at_once=8)) as (service, asker):
+    with serving(index, address, limits=Limits(queries_at_once=8)) as (service, asker):
         ids = {asker.send("WITH a AS (" * 40, timeout_s=0.1) for _ in range(16)}
         answers = [asker.receive() for _ in ids]
         assert {answer.id for answer in answers} == ids

@@ -77,10 +77,10 @@ def test_what_was_written_first_is_moved_first_however_late_the_helper_is(tmp_pa
     target = tmp_path / "both"
     pipes = [os.pipe(), os.pipe()]
     writers = [writer for _, writer in pipes]
-    bounds = {"console_lines_per_s": 1, "console_burst_lines": 1}
+    limits = {"console_lines_per_s": 1, "console_burst_lines": 1}
     with control, ours, open(os.memfd_create("lock"), "wb") as lock, target.open("wb") as file:
         streams = [StreamFds(n + 1, source, os.dup(file.fileno())) for n, (source, _) in enumerate(pipes)]
-        config = {"bounds": bounds, "pid": os.getpid(), "watch": []}
+        config = {"limits": limits, "pid": os.getpid(), "watch": []}
         helper = ConsoleHelper(config, control, streams, RelayLock(lock.fileno()))
         helper._records = False  # no journal is opened
         expected = b""

@@ -42,7 +42,7 @@ class Program:
             "places": [str(path) for path in (place.root, place.local, place.run)],
             "mode": "offline",
             "agent": "",
-            "bounds": dataclasses.asdict(Limits()),
+            "limits": dataclasses.asdict(Limits()),
             "identity": {"node": "a", "of": "00" * 16},
             "streams": [(1, source, output)],
             "watch": [],

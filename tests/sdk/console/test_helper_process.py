@@ -56,7 +56,7 @@ class Pipe:
             "places": [str(path) for path in (where.root, where.local, where.run)],
             "mode": "offline",
             "agent": "",
-            "bounds": dataclasses.asdict(Limits()),
+            "limits": dataclasses.asdict(Limits()),
             "identity": {"node": "a", "of": "00" * 16},
             "journal": "" if journal is None else str(journal),
         }

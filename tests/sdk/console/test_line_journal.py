@@ -26,14 +26,14 @@ RANK = "11" * 16
 def open_journal(chiplog_dir: Path) -> Iterator[Callable[..., ConsoleJournal]]:
     opened: list[ConsoleJournal] = []
 
-    def open_in(mode: str, **bounds: Any) -> ConsoleJournal:
+    def open_in(mode: str, **limits: Any) -> ConsoleJournal:
         place = paths_for_root(chiplog_dir)
         ensure_private_dir(place.root)
         orders = {
             "places": [str(path) for path in (place.root, place.local, place.run)],
             "mode": mode,
             "agent": "",
-            "bounds": dataclasses.asdict(Limits(**bounds)),
+            "limits": dataclasses.asdict(Limits(**limits)),
             "identity": {"node": "a", "sdk": "1", "of": RANK},
         }
         opened.append(ConsoleJournal(orders, lambda message: None))

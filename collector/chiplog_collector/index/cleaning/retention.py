@@ -36,13 +36,13 @@ class Retention:
     """Requests what the settings of a collector ask for. submit: passes a request on. One thread: the writer's."""
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, bounds: Limits, submit: Callable[[ChangeRequest], None]
+        self, connection: duckdb.DuckDBPyConnection, limits: Limits, submit: Callable[[ChangeRequest], None]
     ) -> None:
         self._connection = connection
-        self._run_days = bounds.retention_days
-        self._sample_days = bounds.system_retention_days
+        self._run_days = limits.retention_days
+        self._sample_days = limits.system_retention_days
         # By interval: the age from which samples are rolled up, the coarse ones first.
-        self._roll_up_days = {_HOUR_US: bounds.system_minutes_days, _MINUTE_US: bounds.system_seconds_days}
+        self._roll_up_days = {_HOUR_US: limits.system_minutes_days, _MINUTE_US: limits.system_seconds_days}
         self._submit = submit
         self._n_open = 0  # requests without an answer; the next turn would repeat them
         self._due_at = 0.0  # also at the start: a collector may be restarted often

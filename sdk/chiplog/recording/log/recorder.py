@@ -36,8 +36,8 @@ class Recorder(LoopCalls):
     It is a base class, not a member: one more call would cost a part of `log()`.
     """
 
-    def __init__(self, bounds: Limits) -> None:
-        self._bounds = bounds
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._process = process_number()
         self._journal = NullJournal()
         self._finished = False
@@ -45,12 +45,12 @@ class Recorder(LoopCalls):
         self._diagnostics = Diagnostics(self._emit)
         report = self._diagnostics.report
         self._logged = LoggedValues()
-        self._keys = LoggedKeys(bounds.keys_max, self._diagnostics.report_too_many_keys)
+        self._keys = LoggedKeys(limits.keys_max, self._diagnostics.report_too_many_keys)
         self._sorter = DictSorter(self._keys, self._emit, self._log_media, report)
         self._timing = Timing(report)
         self._steps = Steps(self._timing)
         self._count = StepCount(self, report)
-        self._values = ValueEvents(self, self._keys, self._logged, self._diagnostics, bounds.event_bytes_max)
+        self._values = ValueEvents(self, self._keys, self._logged, self._diagnostics, limits.event_bytes_max)
         stalls = StallDetector(self._timing, self._steps, self._emit)
         phases = StepPhases(
             self, self._count, self._values, self._keys, stalls, self._diagnostics, self._warn_after_finish
@@ -206,7 +206,7 @@ class Recorder(LoopCalls):
         if PAGE[0] != self._process:
             self._follow_fork()
         payload = encode(kind, time_ns() // 1000, *fields)
-        if len(payload) <= (limit := self._bounds.event_bytes_max):
+        if len(payload) <= (limit := self._limits.event_bytes_max):
             self._journal.append(payload, urgent=urgent)
         else:
             message = f"{kind.name.lower()} of {len(payload)} bytes exceeds the limit of {limit}; split it"

@@ -44,7 +44,7 @@ class Run(Recorder):
     tags = RunTags()
 
     def __init__(self, settings: RunSettings, *, opens: bool = True) -> None:
-        super().__init__(settings.bounds)
+        super().__init__(settings.limits)
         self._notices = RunNotices(
             self._emit, self._diagnostics.report, self._report_internal_error, lambda: self._finished
         )
@@ -96,7 +96,7 @@ class Run(Recorder):
             is_primary=lambda: self.is_primary,
             is_silent=lambda call: settings.mode == "disabled" or self._is_finished_warn(call),
             whole=bool(settings.config),
-            event_bytes_max=settings.bounds.event_bytes_max,
+            event_bytes_max=settings.limits.event_bytes_max,
             logged=self._logged,
             await_values=self._devices.wait,
         )

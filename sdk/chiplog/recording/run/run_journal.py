@@ -86,7 +86,7 @@ class RunJournal:
         journal, on_disk = open_journal(
             settings.places,
             settings.mode,
-            settings.bounds,
+            settings.limits,
             info,
             self.started_us,
             lambda message: self._diagnostics.warn_once(("disk", ""), message),

@@ -26,7 +26,7 @@ from chiplog.safety.diagnostics import Diagnostic, error_text
 from chiplog.safety.foreign_names import is_stand_in, left_out
 from chiplog.settings import RunSettings, as_strings, clean_text, flag, safe_name, sample_interval
 from chiplog.values.config import config_entries
-from chiplog_schemas.limit_settings import read_bounds
+from chiplog_schemas.limit_settings import read_limits
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 from chiplog_schemas.process.inherited_run import with_inherited_places
@@ -124,7 +124,7 @@ def resolve_settings(
         capture_console=_checked(flag("capture_console", given["capture_console"]), notes_found) is not False,
         records_environment=_checked(flag(RECORDS_ENVIRONMENT, environ.get(RECORDS_ENVIRONMENT)), notes_found)
         is not False,
-        bounds=read_bounds(
+        limits=read_limits(
             environ, lambda message: notes_found.append(Diagnostic("bad_argument", message[:60], message))
         ),
         resumed=mode != "disabled" and is_resumed(where, identity, asked),

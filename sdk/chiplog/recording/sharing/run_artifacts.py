@@ -89,7 +89,7 @@ class RunArtifacts:
             settings.mode,
             os.environ.get("CHIPLOG_COLLECTOR") or None,
             settings.places.root,
-            settings.bounds.artifact_wait_s,
+            settings.limits.artifact_wait_s,
             self._emit_alias,
         )
 

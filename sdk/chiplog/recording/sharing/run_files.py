@@ -42,12 +42,12 @@ class RunFiles:
         self._report_internal_error = diagnostics.report_internal_error
         self._is_finished = is_finished
         self._ensure_recording = ensure_recording
-        bounds, places = settings().bounds, settings().places
+        limits, places = settings().limits, settings().places
         self.saver = FileSaver(
             places,
             places.offline_files if settings().mode == "offline" else places.outbox,
-            file_bytes_max=bounds.file_bytes_max,
-            outbox_bytes_max=bounds.outbox_bytes_max,
+            file_bytes_max=limits.file_bytes_max,
+            outbox_bytes_max=limits.outbox_bytes_max,
             emit=lambda path, size, digest: emit(EventKind.FILE, path, size, digest),
             report_fault=diagnostics.report,
         )
