@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from chiplog_cli.commands.look.run_page import EXIT_LINES_SHOWN, exit_text
+from chiplog_cli.commands.look.run_page import exit_text
 from chiplog_cli.commands.look.runs import state_text
 from chiplog_cli.completion import complete_runs
 from chiplog_cli.options import local_option, open_client, resolve_run, source_options
@@ -19,6 +19,7 @@ from chiplog_client.reads.failures import read_failures
 from chiplog_client.reads.parameters import BadRequestError
 
 LABELS_SHOWN = 32  # without --all: as many as fit on a screen
+TEXT_LINES_SHOWN = 6  # of one label on a terminal: an error of gloo begins with four lines of a path
 _ROLES = {"first": "bold red", "cause": "red", "echo": ""}
 
 
@@ -75,7 +76,7 @@ def _sheets(found: dict[str, Any], shown: int | None) -> Iterator[Sheet]:
     ]
     rounds = found["rounds"]
     sheet = Sheet(columns, f"Attempt {found['first']['attempt']}" if len(rounds) > 1 else "")
-    lines_max = 0 if shown is None else EXIT_LINES_SHOWN
+    lines_max = 0 if shown is None else TEXT_LINES_SHOWN
     for row in found["labels"][:shown]:
         sheet.add(
             plain_cell(row["label"]),

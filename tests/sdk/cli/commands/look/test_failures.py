@@ -45,7 +45,7 @@ def test_a_run_without_a_failure_and_a_round_without_one_are_one_line(root: Path
 
 
 @pytest.mark.parametrize(("shown", "is_whole"), [(32, False), (None, True)])
-def test_a_long_error_has_three_lines_of_a_narrow_terminal(root: Path, shown: int | None, is_whole: bool) -> None:
+def test_a_long_error_is_cut_on_a_narrow_terminal(root: Path, shown: int | None, is_whole: bool) -> None:
     found = json.loads(call(root, "slow", "--format", "json").stdout)
     found["labels"][0]["reason"] = "word " * 100 + "the-end"
     printed = StringIO()
