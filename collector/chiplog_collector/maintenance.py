@@ -6,7 +6,7 @@ Both write a new file next to the old one first. If the disk refuses, the new fi
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def rebuild(place: Paths) -> str:
         task = progress.add_task("rebuilding", total=limit)
         follower = rebuild_into(place, target, limit, lambda number: progress.update(task, completed=number))
         follower.database.close()
-        _accept_store(place)
+        refusal = _accept_store(place, limit, follower.missed_ends)
         if follower.first_damage and _stored(place.index) > _stored(target):  # safeguard: fuller-database-kept
             kept = move_to_quarantine(place.index)
     line = f"{place.index} rebuilt from {follower.records_read:,} records"
@@ -66,15 +66,23 @@ def rebuild(place: Paths) -> str:
         line += f"; {follower.n_damages_read} damaged or missing stretches of the log are reported in the view events: "
         line += follower.first_damage
         line += f"; the previous file is kept as {kept.name}" if kept else ""
-    return line
+    return line + refusal
 
 
-def _accept_store(place: Paths) -> None:
-    """Note that flushes end where the pieces in the store do: what follows can be published."""
+def _accept_store(place: Paths, limit: int, missed_ends: Sequence[int]) -> str:
+    """Note that flushes end where the pieces in the store do: what follows can be published. Return why not, else ''.
+
+    limit: the number after the last record of the log. missed_ends: ends of pieces in the store that are none here.
+    """
     outbox = Outbox(place.store)
     published = outbox.published()
-    if published is not None and published.is_foreign:
-        outbox.set_published(replace(published, is_foreign=False))
+    if published is None or not published.is_foreign:
+        return ""
+    # safeguard: diverged-log-stays-unpublished
+    if missed_ends or max(published.positions.values(), default=-1) >= limit:
+        return f"; {published.url} has other records of this log, so nothing is published there: name another store"
+    outbox.set_published(replace(published, is_foreign=False))
+    return ""
 
 
 def compact(place: Paths) -> str:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from chiplog_collector import maintenance
 from chiplog_collector.cli import compact, rebuild
 from chiplog_collector.index.database import Database
+from chiplog_collector.store.outbox import Outbox, Published
 from chiplog_schemas.limits import MIB
 from tests.support.collector_log import LOG_ID
 from tests.support.index import Index, copy_of
@@ -69,3 +70,23 @@ def test_compaction_keeps_to_the_memory_that_queries_may_take(index: Index, monk
     with duckdb.connect(str(place.index), read_only=True) as connection:
         assert connection.execute("SELECT count(*) FROM base.metrics WHERE seq >= 0").fetchall()[0][0] >= COMPACTED_ROWS
     assert sorted(path.name for path in place.collector.iterdir()) == ["index.duckdb", "log"], "nothing spilled is left"
+
+
+@proves(
+    "diverged-log-stays-unpublished", "a log that is another one than the store has stays unpublished after a rebuild"
+)
+@pytest.mark.parametrize(("ends", "is_refused"), [([1, 3], False), ([1, 2], True), ([1, 999], True)])
+def test_a_rebuild_accepts_a_store_that_has_a_part_of_this_log_and_no_other(
+    index: Index, ends: list[int], is_refused: bool
+) -> None:
+    """Records 1 and 3 are receipts: a piece can end there. Record 2 is a block, and 999 is not in the log."""
+    index.take(*everything()[:4])
+    place = place_of(index)
+    outbox = Outbox(place.store)
+    positions = dict(zip(("metrics", "collectors"), ends, strict=True))
+    outbox.set_published(Published(LOG_ID.hex(), "s3://lake", ends[1], positions, is_foreign=True))
+    line = maintenance.rebuild(place)
+    published = outbox.published()
+    assert published is not None
+    assert published.is_foreign == is_refused
+    assert ("s3://lake has other records of this log" in line) == is_refused

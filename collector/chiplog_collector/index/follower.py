@@ -29,6 +29,7 @@ class LogFollower:
     def __init__(self, database: Database, log_directory: Path, ends: Iterable[int] = ()) -> None:
         """Initialise. ends: numbers of records at which a flush must end, because a store has what is before."""
         self._limits = sorted(number + 1 for number in ends)
+        self.missed_ends: list[int] = []  # no receipt of this log: the store has another log of this ID
         self.database = database
         self._directory = log_directory
         self._reader = LogReader(log_directory)
@@ -108,6 +109,7 @@ class LogFollower:
 
     def step(self, limit: int) -> int:
         """Apply the log below `limit`, at most one flush of it; return the number of events written."""
+        synced = limit
         # safeguard: flush-ends-where-store-ends
         limit = min([limit, *(until for until in self._limits if until > self.database.next_number)])
         rows_before, n_bytes = self._applier.batch.n_rows, 0
@@ -127,6 +129,10 @@ class LogFollower:
                     raise
                 _log.exception("a record cannot be applied; its neighbours are applied one by one: %r", error)
                 return self._write_one_by_one(limit)
+        if limit < synced and self.read_number >= limit and self._safe_number == self.database.next_number:
+            self._limits.remove(limit)
+            self.missed_ends.append(limit - 1)
+            return self.step(synced)  # safeguard: foreign-end-stops-nothing
         return self._write()
 
     def _rewind(self) -> None:

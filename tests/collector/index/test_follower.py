@@ -6,9 +6,12 @@ import pytest
 import chiplog_collector.index.database as database_module
 import chiplog_collector.index.follower as follower_module
 from chiplog_collector.index.fact_tables import Facts
+from chiplog_collector.index.follower import LogFollower
 from chiplog_schemas.model.events import EventKind
-from tests.support.collector_log import Rank, whole
+from chiplog_schemas.storage.record import Kind
+from tests.support.collector_log import Rank, receipt, whole
 from tests.support.index import Index
+from tests.support.safeguard import proves
 
 
 def test_damage_that_a_flush_meets_is_not_the_records_fault(index: Index, monkeypatch) -> None:
@@ -41,3 +44,19 @@ def test_a_flush_of_texts_is_bounded_too(index: Index, monkeypatch, bound) -> No
     index.take(*(whole(rank) for rank in ranks))
     assert sum(flushes) == 110
     assert max(flushes) < 60
+
+
+@proves("foreign-end-stops-nothing", "a store of another log with this ID, of a copied directory, stops no index")
+def test_ends_that_are_no_receipt_of_this_log_stop_nothing(index: Index) -> None:
+    """Records 0 and 1 are a block and its receipt, and so on: a flush can end at odd numbers alone."""
+    for number in range(4):
+        rank = Rank(number)
+        rank.log(1, a=1.0)
+        index.log.append(Kind.BLOCK, whole(rank))
+        index.log.append(Kind.RECEIPT, receipt(index.log.next_number))
+    index.log.commit()
+    index.follower.close()
+    index.follower = LogFollower(index.database, index.directory / "log", [1, 2, 4, 5, 99])
+    index.follow()
+    assert index.sql("SELECT DISTINCT flush FROM base.intervals ORDER BY flush") == [(1,), (3,), (5,), (7,)]
+    assert index.follower.missed_ends == [2, 4]
