@@ -61,7 +61,11 @@ def _published_ends(place: Paths) -> set[int]:
     """Return the records that end a piece: of those in the store, and of those that wait for it."""
     outbox = Outbox(place.store)
     waiting = outbox.ends()  # first: a piece is noted as published before it is removed
-    published = outbox.published()
+    try:
+        published = outbox.published()
+    except OSError as error:  # safeguard: damaged-note-stops-no-index
+        _log.warning("%s", error)
+        published = None
     # safeguard: flush-ends-where-pieces-end
     return {*waiting, *(published.positions.values() if published is not None else ())}
 

@@ -1,4 +1,4 @@
-"""The commands `chiplog store check|status|verify|compact|vacuum`: look at a store, and look after it."""
+"""The commands `chiplog store check|status|verify|compact|vacuum|views`: look at a store, and look after it."""
 
 import functools
 import importlib.util
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chiplog_collector.store.published_tables import COMPLETE, PUBLISHED, STORE_SCHEMES
+from chiplog_collector.store.published_tables import COMPLETE, ENGINES, PUBLISHED, STORE_SCHEMES
 
 if TYPE_CHECKING:
     from chiplog_collector.store.delta_store import DeltaStore
@@ -141,6 +141,23 @@ def compact(store: "DeltaStore") -> None:
             while done := compact_table(store, table, order, Path(directory) / "scratch", pieces_min=2):
                 merged = f"{done.n_pieces:,} pieces merged, files: {done.n_files:,}"
                 click.echo(f"{table} of {done.day}: {merged}, {done.n_rows:,} rows")
+
+
+@store.command()
+@click.option("--for", "engine", type=click.Choice(ENGINES), required=True, help="Whose SQL to write.")
+@_of_store
+def views(store: "DeltaStore", engine: str) -> None:
+    """Print the statements that give an engine chiplog's names: the tables of a store, and views as in a collector.
+
+    DuckDB reads the files of this moment: run it again for newer rows. Spark needs Delta's jar.
+    """
+    from chiplog_collector.store.engine_views import RAN, statements
+
+    tables = {name: [store.address_of(name, file) for file in store.snapshot(name)] for name in _ORDERS}
+    if engine not in RAN:
+        click.echo(f"-- parsed, and not run in {engine}")
+    for statement in statements(engine, store.url, {name: files for name, files in tables.items() if files}):
+        click.echo(f"{statement};")
 
 
 @store.command()

@@ -190,6 +190,11 @@ class DeltaStore:
         except (BaseError, FileNotFoundError) as error:  # the second: an object that is not there
             raise StoreError(_one_line(error)) from error
 
+    def address_of(self, table: str, file: StoredFile) -> str:
+        """Return where other programs find a file: a path on this disk, or an address."""
+        address = f"{self._address(table)}/{file.path}"
+        return unquote(urlsplit(address).path) if self.url.startswith("file:") else address
+
     def replace(self, table: str, old: Sequence[StoredFile], new: Sequence[Path]) -> None:
         """Replace files of a table by files with the same rows, as one commit that no reader of changes sees.
 

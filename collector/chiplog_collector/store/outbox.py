@@ -98,7 +98,11 @@ class Outbox:
 
     def piece(self, until: int) -> Piece:
         """Return what a waiting piece holds."""
-        return Piece(**json.loads((self._path(until) / _MANIFEST).read_bytes()))
+        path = self._path(until) / _MANIFEST
+        try:
+            return Piece(**json.loads(path.read_bytes()))
+        except (ValueError, TypeError) as error:
+            raise OSError(f"{path} is damaged; remove {path.parent}, it is cut again: {error}") from error
 
     def file(self, piece: Piece, table: str) -> Path:
         """Return the Parquet file of a table of a piece."""
@@ -119,6 +123,8 @@ class Outbox:
             return Published(**json.loads(self.notes.read_bytes()))
         except FileNotFoundError:
             return None
+        except (ValueError, TypeError) as error:
+            raise OSError(f"{self.notes} is damaged; remove it and run chiplog rebuild: {error}") from error
 
     def set_published(self, published: Published) -> None:
         """Note how far the log is published."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 STORE_SCHEMES = ("file", "s3", "gs", "abfss")  # of the addresses of stores
+ENGINES = ("duckdb", "spark", "databricks", "trino")  # that a store has views for
 COMPLETE = "collectors"  # the table that is committed last: a piece is published once this table has it
 _BY_SERIES = ("run_id", "key", "producer", "step", "seq")
 _IN_ORDER = ("run_id", "producer", "seq")

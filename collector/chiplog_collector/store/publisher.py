@@ -28,7 +28,6 @@ _POLL_S = 0.5  # a directory is listed; a piece comes every 10 s
 _BACKOFF_MIN_S = 1.0
 _BACKOFF_MAX_S = 60.0
 _DRAIN_S = 10.0  # at the end; the next start publishes the rest
-_EXIT_FOREIGN = 65  # another process publishes this log (EX_DATAERR)
 _log = logging.getLogger("chiplog.store")
 
 
@@ -145,7 +144,7 @@ def serve(place: Paths, url: str) -> int:
                     break
                 pause_s = _POLL_S
             if is_away:
-                _log.info("the store %s is back; %d pieces wait", url, len(outbox.ends()))
+                _log.info("the store %s is back; pieces that wait: %d", url, len(outbox.ends()))
             is_away = False
             backoff.reset()
         except (StoreError, OSError) as error:  # safeguard: store-away-stops-nothing
@@ -160,7 +159,7 @@ def serve(place: Paths, url: str) -> int:
             time.sleep(min(pause_s, max(0.0, stop_at - time.monotonic())))
     maintainer.close()
     if waiting := outbox.ends():
-        _log.info("%d pieces wait for the store; the next start publishes them", len(waiting))
+        _log.info("pieces that wait for the store: %d; the next start publishes them", len(waiting))
     return 0
 
 
@@ -182,7 +181,9 @@ def main(arguments: list[str]) -> int:
             lock.release()
     except ForeignPositionError as error:
         _log.error("nothing is published: %s", error)
-        return _EXIT_FOREIGN
-    except (LockHeldError, OSError) as error:
+        while not _input_ended(_BACKOFF_MAX_S):  # a restart would say it again; only a rebuild changes it
+            pass
+        return 0
+    except (LockHeldError, StoreError, OSError) as error:
         _log.error("publisher ends: %s", error)
         return 1

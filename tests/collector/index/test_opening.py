@@ -10,6 +10,7 @@ from chiplog_collector.index.opening import open_index
 from chiplog_collector.store.outbox import Outbox, Piece, Published
 from tests.support.index import Index
 from tests.support.index_file import never, put, set_aside_files
+from tests.support.safeguard import proves
 from tests.support.sample_log import everything
 
 
@@ -86,3 +87,15 @@ def test_what_was_set_aside_is_never_overwritten_and_the_newest_two_are_kept(ind
         place.index.write_bytes(content)
         open_index(place, never).database.close()
     assert sorted(path.read_bytes()[:3] for path in set_aside_files(place)) == [b"thr", b"two"]
+
+
+@proves("damaged-note-stops-no-index", "a damaged note of how far a store is published is one line", value="()")
+def test_a_damaged_note_of_the_store_keeps_no_index_from_opening(index: Index, caplog) -> None:
+    index.take(*everything(n_steps=5))
+    place = put(index)
+    place.store.mkdir()
+    (place.store / "published.json").write_bytes(b"{")
+    follower = open_index(place, never)
+    assert follower is not None
+    follower.database.close()
+    assert "published.json is damaged; remove it and run chiplog rebuild" in caplog.text

@@ -82,3 +82,16 @@ def test_how_far_a_log_is_published_survives_a_restart(tmp_path: Path) -> None:
     published = Published(LOG, "file:///lake", 7, {"metrics": 7, "runs": 3})
     Outbox(tmp_path / "store").set_published(published)
     assert Outbox(tmp_path / "store").published() == published
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"log": 1}', b"\xff"])
+def test_a_damaged_note_is_one_line_with_the_remedy(tmp_path: Path, content: bytes) -> None:
+    outbox = Outbox(tmp_path / "store")
+    put(outbox, 5)
+    outbox.set_published(Published(LOG, "file:///lake", 7, {}))
+    (tmp_path / "store" / "published.json").write_bytes(content)
+    with pytest.raises(OSError, match=r"published\.json is damaged; remove it and run chiplog rebuild"):
+        outbox.published()
+    (tmp_path / "store" / "pieces" / f"{5:020d}" / "piece.json").write_bytes(content)
+    with pytest.raises(OSError, match=r"piece\.json is damaged; remove .*/pieces/0*5, it is cut again"):
+        outbox.piece(5)

@@ -1,0 +1,27 @@
+"""An index that is published to a store on this disk, in several pieces."""
+
+from pathlib import Path
+from typing import Any
+
+from chiplog_collector.store.delta_store import DeltaStore
+from chiplog_collector.store.outbox import Outbox
+from chiplog_collector.store.piece_cutter import PieceCutter
+from chiplog_collector.store.publisher import Publisher
+from tests.support.collector_log import LOG_ID
+from tests.support.index import Index
+
+
+def publish_in_pieces(index: Index, lake: Path, payloads: list[Any], n_pieces: int = 3) -> DeltaStore:
+    """Apply payloads, and publish what they add to the index after each part of them; return the store."""
+    url, outbox = f"file://{lake}", Outbox(index.directory / "store")
+    store = DeltaStore(url, LOG_ID.hex())
+    publisher = Publisher(store, outbox, LOG_ID.hex(), None)
+    publisher.begin()
+    for part in range(n_pieces):
+        index.take(*payloads[part * len(payloads) // n_pieces : (part + 1) * len(payloads) // n_pieces])
+        cutter = PieceCutter(index.database.connection, LOG_ID, outbox, url)
+        cutter.start()
+        cutter.close()
+        while publisher.publish_next():
+            pass
+    return store
