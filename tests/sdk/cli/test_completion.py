@@ -46,7 +46,7 @@ def complete(forking) -> Callable[..., list[str]]:
     everyday(
         6,
         [
-            (["s"], ["show", "system", "sql", "status", "sync"]),
+            (["s"], ["show", "system", "sql", "status", "sync", "store"]),
             (["runs", "--st"], ["--state"]),
             (["runs", "--state", "f"], ["finished", "failed"]),
             (["runs", "--columns", "run_id,st"], ["run_id,state"]),
