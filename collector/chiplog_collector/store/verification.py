@@ -87,7 +87,7 @@ def _unknown(
     intervals: list[StoredFile],
     scratch: Path,
 ) -> list[str]:
-    """Return a line if events have rows that did not arrive by the ranges that are published."""
+    """Return a line if events have rows that did not arrive by the ranges that are published. Ranges may overlap."""
     known = []
     for number, file in enumerate(intervals):
         known.append(str(scratch / f"interval-{number}.parquet"))
@@ -95,7 +95,8 @@ def _unknown(
     query = """SELECT count(*) FROM (
             SELECT DISTINCT producer, seq FROM read_parquet($sources) WHERE producer IS NOT NULL AND seq IS NOT NULL
         ) e ASOF LEFT JOIN (
-            SELECT producer, first_seq, max(last_seq) AS last_seq FROM read_parquet($known) GROUP BY ALL
+            SELECT producer, first_seq, max(last_seq) OVER (PARTITION BY producer ORDER BY first_seq) AS last_seq
+            FROM read_parquet($known)
         ) i ON e.producer = i.producer AND e.seq >= i.first_seq WHERE coalesce(e.seq > i.last_seq, true)"""
     [(n_unknown,)] = engine.execute(query, {"sources": sources, "known": known}).fetchall()
     return [f"{table} has {n_unknown} events that are in no published range of seq"] if n_unknown else []

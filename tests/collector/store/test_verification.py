@@ -37,6 +37,12 @@ def test_rows_that_are_there_twice_are_counted(tmp_path: Path, store: DeltaStore
     assert faults(store, tmp_path) == ["metrics has 4 rows twice, by producer, seq, key"]
 
 
+def test_ranges_that_were_merged_and_published_again_count_once(tmp_path: Path, store: DeltaStore) -> None:
+    again = "SELECT 'p' AS producer, i::BIGINT AS first_seq, i::BIGINT AS last_seq FROM range(3, 7, 2) t(i)"
+    store.publish(Addition("intervals", parquet(tmp_path / "ranges.parquet", again), DAY, 1, 2))
+    assert faults(store, tmp_path) == []
+
+
 def test_events_of_no_published_range_are_counted(tmp_path: Path, store: DeltaStore) -> None:
     more = ROWS.replace("i AS seq", "i + 10 AS seq")
     store.publish(Addition("metrics", parquet(tmp_path / "rows.parquet", more), DAY, 1, 2))
