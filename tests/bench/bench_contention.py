@@ -13,11 +13,17 @@ import numpy as np
 import zmq
 
 from chiplog_schemas.codec import pack
+from chiplog_schemas.model.block_builder import BlockBuilder
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.protocol import messages
 from chiplog_schemas.query import query_messages
-from tests.bench.bench_cluster import KEYS, PRODUCERS, Agent
+from chiplog_schemas.storage.record import Kind
+from chiplog_schemas.storage.record import encode as encode_record
 from tests.bench.figure import Figure, Node, percentile
 
 AGENTS = 8
+PRODUCERS = 8
+KEYS = 20
 SECONDS = 8.0
 PAUSE_S = 0.05
 FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * 7 + b.range) % 13 = 3"
@@ -45,6 +51,36 @@ while True:
         print(answered, flush=True)
         ask(socket)
 """
+
+
+class Agent:
+    """A simulated node: builds small blocks and sends each, as its spool would."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, number: int) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.connect(address)
+        self.session = os.urandom(8)
+        self.number = 0
+        self.producers = [os.urandom(16) for _ in range(PRODUCERS)]
+        self.node = f"node{number}"
+        self.builder = BlockBuilder()
+        for local, producer in enumerate(self.producers):
+            rank = number * PRODUCERS + local
+            identity = {"role": "rank", "run_id": "contention", "label": f"rank{rank}", "rank": rank, "node": self.node}
+            self.builder.add(
+                producer, 0, encode(EventKind.IDENTITY, 0, identity | {"primary": rank == 0, "launch": "x"})
+            )
+        self.seq = 1
+        self.socket.send_multipart(messages.hello(self.session, os.urandom(16), 0, {"node": self.node}))
+
+    def send(self, keys: bytes, values: "np.ndarray[tuple[int, int], np.dtype[np.float64]]") -> None:
+        now_us = time.time_ns() // 1000
+        for producer, row in zip(self.producers, values, strict=True):
+            self.builder.add(producer, self.seq, encode(EventKind.METRICS, now_us, self.seq, keys, row.tobytes()))
+        self.seq += 1
+        record = encode_record(Kind.BLOCK, self.number, self.builder.build(now_us))
+        self.socket.send_multipart(messages.data(self.session, self.number, self.number, record))
+        self.number += 1
 
 
 def latencies_of(node: Node) -> tuple[list[float], list[float]]:
