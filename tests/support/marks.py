@@ -24,7 +24,6 @@ FULL = (
     "deploy/test_split_wheels.py",  # builds them
     "fault/test_backup.py",
     "fault/test_files.py",
-    "fault/test_mixed_use.py",
     "fault/test_not_kept.py",
     "fault/test_slow_disk.py",  # seconds beyond the silence of a lost peer
     "launchers/test_elastic.py",
