@@ -7,10 +7,14 @@ import duckdb
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.support.curved_runs import fill_curved_runs
 from tests.support.hand_written import hand_written
 from tests.support.jupyter_proxy import jupyter_server
-from tests.support.page_site import WAIT_MS, Site, running_browser, watch
+from tests.support.media_run import fill_media_run, store_media_files
+from tests.support.page_run import fill_page_run, store_files
+from tests.support.page_site import WAIT_MS, Site, opened_page, running_browser
 from tests.support.recorded import fill_three_runs
+from tests.support.sampled_run import fill_sampled_run
 
 Fill = Callable[[duckdb.DuckDBPyConnection], None]
 
@@ -57,6 +61,34 @@ def site(site_of: Callable[[Fill], Site]) -> Site:
 
 
 @pytest.fixture(scope="package")
+def curved(site_of: Callable[[Fill], Site]) -> Site:
+    """Runs with curves: of four ranks, of many, long ones, and one without a metric."""
+    return site_of(fill_curved_runs)
+
+
+@pytest.fixture(scope="package")
+def runs(site_of: Callable[[Fill], Site]) -> Site:
+    """Runs with a slow rank, printed lines, failures, events and saved files."""
+    site = site_of(fill_page_run)
+    store_files(site.root)
+    return site
+
+
+@pytest.fixture(scope="package")
+def media(site_of: Callable[[Fill], Site]) -> Site:
+    """Runs with histograms, texts, images and tables."""
+    site = site_of(fill_media_run)
+    store_media_files(site.root)
+    return site
+
+
+@pytest.fixture(scope="package")
+def sampled(site_of: Callable[[Fill], Site]) -> Site:
+    """Runs with samples of their machines."""
+    return site_of(fill_sampled_run)
+
+
+@pytest.fixture(scope="package")
 def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of Jupyter's server, below which `PREFIX + "proxy/<port>/"` is a port of this machine."""
     with jupyter_server(tmp_path_factory.mktemp("jupyter")) as address:
@@ -72,9 +104,6 @@ def errors() -> list[str]:
 @pytest.fixture
 def page(browser: Browser, errors: list[str]) -> Iterator[Page]:
     """An empty page of 1,280 pixels; the test fails at its end if the console has an error."""
-    context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
-    page = context.new_page()
-    watch(page, errors)
-    yield page
-    context.close()
+    with opened_page(browser, errors) as page:
+        yield page
     assert errors == []

@@ -9,7 +9,7 @@ import axe_playwright_python
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.support.page_site import Site, watch
+from tests.support.page_site import Site, opened_page
 from tests.support.whole_run import fill_whole_runs, run_id_of, store_whole_files
 
 AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
@@ -68,13 +68,10 @@ def site(site_of: Callable[..., Site]) -> Site:
 def shared(browser: Browser, site: Site) -> Iterator[Page]:
     """One page that goes from view to view."""
     errors: list[str] = []
-    context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
-    page = context.new_page()
-    watch(page, errors)
-    site.visit(page)
-    page.evaluate(AXE)  # not as an element: the policy of the page forbids it
-    yield page
-    context.close()
+    with opened_page(browser, errors) as page:
+        site.visit(page)
+        page.evaluate(AXE)  # not as an element: the policy of the page forbids it
+        yield page
     assert errors == []
 
 

@@ -37,19 +37,23 @@ def odd(site_of: Callable[..., Site]) -> Site:
 
 
 @pytest.mark.full
-def test_a_run_that_only_printed_says_so_in_each_tab(odd: Site, page: Page) -> None:
+def test_a_run_that_only_printed_says_so_in_each_tab(odd: Site, runs: Site, page: Page) -> None:
     odd.visit(page, "#/run/talk")
     expect(page.get_by_text("No metrics yet")).to_be_visible()
     page.locator(".empty").get_by_role("link", name="Console").click()
     expect(page.locator(".tab-console")).to_contain_text("line 4")
     for tab, words in (
-        ("ranks", "nothing to compare"),
-        ("media", "chiplog.Histogram"),
+        ("media", "chiplog.Histogram.of(model.weight)"),
         ("files", "No file was saved."),
-        ("system", "No sample"),
+        ("events", "No event."),
+        ("system", "No samples of GPUs, hosts or processes for this run yet."),
+        ("ranks", "nothing to compare"),
     ):
         page.evaluate("(tab) => { location.hash = `#/run/talk/${tab}`; }", tab)
         expect(page.locator("main")).to_contain_text(words)
+    expect(page.get_by_label("Phase", exact=True)).to_be_hidden()
+    runs.visit(page, "#/run/even/console")
+    expect(page.get_by_text("Nothing was printed yet")).to_be_visible()
 
 
 @pytest.mark.full

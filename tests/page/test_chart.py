@@ -1,13 +1,11 @@
 """Pure functions of charts, small curves and tables, in tables: one page evaluates them all."""
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page
 
-from tests.support.curved_runs import fill_curved_runs
 from tests.support.page_site import Site
 
 EVALUATE = """async (cases) => {
@@ -25,6 +23,8 @@ CASES: list[tuple[str, str, list[Any], Any]] = [
     ("charts/chart", "logRoom", [None, None], [1, 10]),
     ("charts/chart", "logRoom", [5e-324, 1.7e308], [5e-324, 1.7976931348623157e308]),
     ("charts/chart", "logSplits", [0.00015, 0.0006], [0.0002, 0.0003, 0.0004, 0.0005, 0.0006]),
+    ("charts/chart", "logSplits", [48, 250], [50, 60, 70, 80, 90, 100, 200]),  # round numbers in a small part, too
+    ("charts/chart", "logSplits", [2100, 2600], [2100, 2200, 2300, 2400, 2500, 2600]),
     ("charts/chart", "spreadNames", [NAMES, 0, 100, 11], [{"y": 10}, {"y": 50}, {"y": 61}]),
     ("charts/chart", "spreadNames", [NAMES, 0, 60, 11], [{"y": 10}, {"y": 49}, {"y": 60}]),  # there is no room below
     ("charts/chart", "spreadNames", [[{"y": 5}] * 64, 0, 22, 11], [{"y": 0}, {"y": 11}, {"y": 22}]),
@@ -33,6 +33,7 @@ CASES: list[tuple[str, str, list[Any], Any]] = [
     ("charts/chart", "lineStyle", [23], {"colour": "--series-8", "dash": [6, 3]}),
     ("charts/chart", "lineStyle", [24], {"colour": "--series-9", "dash": [2, 3]}),
     ("charts/chart", "axisText", [1.2e14, [1.1e14, 1.2e14]], "1.2e14"),
+    ("charts/chart", "axisText", [100, [None, None, 100, 200]], "100"),  # None: there is no room for its text
     ("charts/sparklines", "pathOf", [[1, None, None, 3]], "M12.5 18.0L87.5 2.0"),  # logged in few of the parts
     ("charts/sparklines", "pathOf", [[None, 2, None, None]], "M37.5 10.0h0"),  # a dot
     ("charts/sparklines", "pathOf", [[1, "nan", 3, 3]], "M12.5 18.0h0M62.5 2.0L87.5 2.0"),
@@ -48,11 +49,6 @@ CASES: list[tuple[str, str, list[Any], Any]] = [
     ),
     ("views/run/saved_files", "tableText", [{"head": ["a"], "rows": [["1"]], "nRows": 1}], "1 row, 1 column."),
 ]
-
-
-@pytest.fixture(scope="module")
-def curved(site_of: Callable[..., Site]) -> Site:
-    return site_of(fill_curved_runs)
 
 
 def test_axes_names_small_curves_and_columns(curved: Site, page: Page) -> None:

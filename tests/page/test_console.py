@@ -1,21 +1,16 @@
 """Printed lines in the browser: labels, search, colours, older lines, a time in the address."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import duckdb
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
-from tests.support.page_run import MARKUP, fill_page_run, running_page_run
-from tests.support.page_site import Site, first_of
+from tests.support.page_run import MARKUP, running_page_run
+from tests.support.page_site import Site, first_of, hold, refuse
 from tests.support.run_builder import Sql
 from tests.support.served_database import changing
-
-
-@pytest.fixture(scope="module")
-def runs(site_of: Callable[..., Site]) -> Site:
-    return site_of(fill_page_run)
 
 
 @dataclass
@@ -54,8 +49,7 @@ def test_the_console_is_at_its_end_and_loads_older_lines_at_the_top(runs: Site, 
 
 @pytest.mark.full
 def test_a_scroll_to_the_top_while_new_lines_are_loading_loads_older_ones(printing: Printing, page: Page) -> None:
-    held: list[Route] = []
-    page.route("**/console?*resume=*", lambda route: held.append(route))
+    held = hold(page, "**/console?*resume=*")
     printing.site.visit(page, "#/run/slow/console?labels=%3Drank4")
     expect(page.locator(".line")).to_have_count(500)
     printing.store(4, 1000, "new")
@@ -85,19 +79,16 @@ def test_new_lines_are_shown_also_if_they_are_late_or_a_clock_is_slow(printing: 
 
 @pytest.mark.full
 def test_a_failed_request_is_reported_and_leaves_the_lines(printing: Printing, page: Page, errors: list[str]) -> None:
-    def fail(route: Route) -> None:
-        route.fulfill(status=503, json={"error": {"kind": "busy", "message": "too many queries"}})
-
     notice = page.locator("#notice")
     lines = page.locator(".line")
-    page.route("**/console?*", fail)
+    refuse(page, "**/console?*", "too many queries")
     printing.site.visit(page, "#/run/slow/console?labels=%3Drank5")
     expect(page.get_by_role("log")).to_have_text("too many queries")
     page.unroute_all()
     printing.store(5, 1000, "first")
     expect(lines.last).to_contain_text("first")
     n_shown = lines.count()
-    page.route("**/console?*", fail)
+    refuse(page, "**/console?*", "too many queries")
     printing.store(5, 1001, "second")
     expect(notice).to_have_text("too many queries")
     expect(lines).to_have_count(n_shown)
@@ -124,8 +115,7 @@ def test_a_search_finds_a_line_and_its_markup_and_colours_are_harmless(runs: Sit
 
 @pytest.mark.full
 def test_lines_do_not_wait_for_the_report_of_the_run(runs: Site, page: Page) -> None:
-    held: list[Route] = []
-    page.route("**/api/runs/slow", lambda route: held.append(route))
+    held = hold(page, "**/api/runs/slow")
     runs.visit(page, "#/run/slow/console?labels=%3Drank4")
     expect(page.get_by_text("line 999 of rank4")).to_be_in_viewport()
     labels = page.get_by_label("labels", exact=True)
@@ -158,9 +148,3 @@ def test_lines_of_the_same_time_are_all_loaded_in_parts(printing: Printing, page
     page.get_by_role("log").evaluate("element => { element.scrollTop = element.scrollHeight; }")
     expect(page.locator(".line")).to_have_count(1500)
     expect(page.locator(".line").last).to_contain_text("block 1499")
-
-
-@pytest.mark.full
-def test_a_run_that_printed_nothing_says_so(runs: Site, page: Page) -> None:
-    runs.visit(page, "#/run/even/console")
-    expect(page.get_by_text("Nothing was printed yet")).to_be_visible()

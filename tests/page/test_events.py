@@ -1,21 +1,16 @@
 """Failures and events of a run in the browser."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import duckdb
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
-from tests.support.page_run import MARKUP, fill_page_run, running_page_run
-from tests.support.page_site import Site
+from tests.support.page_run import MARKUP, running_page_run
+from tests.support.page_site import Site, hold, let_go, refuse
 from tests.support.run_builder import Sql
 from tests.support.served_database import changing
-
-
-@pytest.fixture(scope="module")
-def runs(site_of: Callable[..., Site]) -> Site:
-    return site_of(fill_page_run)
 
 
 @dataclass
@@ -103,8 +98,7 @@ def test_the_alerts_are_listed_by_title(runs: Site, page: Page) -> None:
 
 @pytest.mark.full
 def test_an_older_answer_does_not_replace_a_newer_one(runs: Site, page: Page) -> None:
-    held: list[Route] = []
-    page.route("**/events?kind=alert*", lambda route: held.append(route))
+    held = hold(page, "**/events?kind=alert*")
     runs.visit(page, "#/run/slow/events")
     rows = page.get_by_role("region", name="All events").locator("tbody tr")
     expect(rows).to_have_count(7)
@@ -112,9 +106,7 @@ def test_an_older_answer_does_not_replace_a_newer_one(runs: Site, page: Page) ->
         page.get_by_label("Kind").select_option("alert")
     page.get_by_label("Kind").select_option("file_stored")
     expect(rows).to_have_count(3)
-    with page.expect_response("**/events?kind=alert*"):
-        held[0].continue_()
-    page.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")
+    let_go(page, held[0])
     expect(rows.first).to_contain_text("file arrived")
     expect(rows).to_have_count(3)
 
@@ -145,13 +137,10 @@ def test_only_changes_of_a_run_that_is_not_complete_are_asked_for(failing: Faili
 def test_an_event_whose_request_failed_is_asked_for_again_without_a_change(
     failing: Failing, page: Page, errors: list[str]
 ) -> None:
-    def fail(route: Route) -> None:
-        route.fulfill(status=503, json={"error": {"kind": "busy", "message": "too many queries"}})
-
     failing.site.visit(page, "#/run/slow/events")
     expect(page.get_by_role("region", name="All events").locator("tbody tr").first).to_be_visible()
     page.route("**/api/runs/slow", lambda route: None)  # the report says that there are more events, too
-    page.route("**/events?*", fail, times=2)
+    refuse(page, "**/events?*", "too many queries", times=2)
     failing.store(4, 997, "thread_failed", "the last one")
     expect(page.locator("#notice")).to_have_text("too many queries")
     expect(page.get_by_text("the last one")).to_be_visible()
@@ -170,12 +159,6 @@ def test_events_of_failed_labels(runs: Site, page: Page) -> None:
     assert "labels=primary" in page.url
     runs.visit(page, "#/run/even/events?labels=failed")
     expect(page.get_by_text("None of 4 labels has failed.")).to_be_visible()
-
-
-@pytest.mark.full
-def test_a_run_without_events_says_so(runs: Site, page: Page) -> None:
-    runs.visit(page, "#/run/even/events")
-    expect(page.get_by_text("No event.")).to_be_visible()
 
 
 def test_a_record_of_logging_has_the_name_of_its_logger(failing: Failing, page: Page) -> None:

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -11,9 +11,8 @@ from playwright.sync_api import Page, expect
 
 from chiplog_schemas.paths import paths_for_root
 from tests.support.command_line import environment
-from tests.support.media_run import fill_media_run, store_media_files
 from tests.support.node import end_daemons
-from tests.support.page_run import FILES, MARKUP, fill_page_run, store_files
+from tests.support.page_run import FILES, MARKUP
 from tests.support.page_site import Site
 
 TRAINING = """
@@ -23,20 +22,6 @@ for line in sys.stdin:
     run.save(line.strip(), "notes.txt")
     print("saved", file=sys.__stdout__, flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def runs(site_of: Callable[..., Site]) -> Site:
-    site = site_of(fill_page_run)
-    store_files(site.root)
-    return site
-
-
-@pytest.fixture(scope="module")
-def media(site_of: Callable[..., Site]) -> Site:
-    site = site_of(fill_media_run)
-    store_media_files(site.root)
-    return site
 
 
 @pytest.mark.full
@@ -89,12 +74,6 @@ def test_a_file_is_downloaded_and_one_that_has_not_arrived_is_not(runs: Site, pa
     assert download.value.suggested_filename == "page.svg"
     assert download.value.path().read_bytes() == FILES["page.svg"]
     expect(page.get_by_role("row", name="model.bin")).to_contain_text("has not arrived")
-
-
-@pytest.mark.full
-def test_a_run_without_files_says_how_to_save_one(runs: Site, page: Page) -> None:
-    runs.visit(page, "#/run/even/files")
-    expect(page.get_by_text("No file was saved.")).to_be_visible()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support.marks import everyday
-from tests.support.page_site import Site, watch
+from tests.support.page_site import Site, box_of, opened_page
 from tests.support.whole_run import MARKUP, fill_marked_runs, marked, run_id_of, store_whole_files
 
 RUN, OTHER = (run_id_of(marked, number) for number in (1, 2))
@@ -43,21 +43,18 @@ def found() -> list[str]:
 @pytest.fixture(scope="module")
 def shared(browser: Browser, site: Site, found: list[str]) -> Iterator[Page]:
     """One page for all views: the browser loads its files once."""
-    context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
-    page = context.new_page()
-    watch(page, found)
-    page.on("dialog", lambda dialog: (found.append(f"dialog {dialog.message}"), dialog.dismiss()))
-    page.on("popup", lambda popup: found.append(f"window {popup.url}"))
-    page.on("download", lambda download: found.append(f"download {download.url}"))
 
     def on_request(url: str) -> None:
         if not url.startswith((site.base, f"blob:{site.base}", "about:", "data:image/")):
             found.append(f"request {url}")
 
-    page.on("request", lambda request: on_request(request.url))
-    page.goto(site.server.new_address())
-    yield page
-    context.close()
+    with opened_page(browser, found) as page:
+        page.on("dialog", lambda dialog: (found.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on("popup", lambda popup: found.append(f"window {popup.url}"))
+        page.on("download", lambda download: found.append(f"download {download.url}"))
+        page.on("request", lambda request: on_request(request.url))
+        page.goto(site.server.new_address())
+        yield page
 
 
 def open_and_check(page: Page, site: Site, found: list[str], address: str, *places: str) -> None:
@@ -129,8 +126,7 @@ def test_each_tab_of_a_run_shows_markup_as_text(
     open_and_check(shared, site, found, f"{ADDRESS}/{tab}", *places)
     for picture in shared.locator("#content canvas").all()[:2]:  # what the pointer reads is drawn, too
         picture.scroll_into_view_if_needed()
-        box = picture.bounding_box()
-        assert box is not None
+        box = box_of(picture)
         shared.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 3)
     check(shared, found)
 

@@ -1,19 +1,10 @@
 """Histograms, texts, images and tables of a run in the browser."""
 
-from collections.abc import Callable
-
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.media_run import MARKUP, SPIKE, fill_media_run, store_media_files
-from tests.support.page_site import Site
-
-
-@pytest.fixture(scope="module")
-def media(site_of: Callable[..., Site]) -> Site:
-    site = site_of(fill_media_run)
-    store_media_files(site.root)
-    return site
+from tests.support.media_run import MARKUP, SPIKE
+from tests.support.page_site import Site, box_of, drag
 
 
 @pytest.mark.full
@@ -22,8 +13,7 @@ def test_a_cell_of_a_histogram_is_read_by_pointer_and_by_keys(media: Site, page:
     panel = page.get_by_role("region", name="weights")
     expect(panel).to_contain_text("1,000 histograms · sum of 2 labels")
     picture = panel.get_by_role("img")
-    box = picture.bounding_box()
-    assert box is not None
+    box = box_of(picture)
     # The values of a single step are at the top of the picture.
     x = 66 + SPIKE / 500 * (box["width"] - 66)
     page.mouse.move(box["x"] + x, box["y"] + 3)
@@ -66,9 +56,7 @@ def test_a_count_in_a_single_step_stays_on_the_screen_when_the_window_shrinks(me
         }"""
     )
     assert rows == [166, list(range(20))]
-    picture = page.get_by_role("img")
-    box = picture.bounding_box()
-    assert box is not None
+    box = box_of(page.get_by_role("img"))
     page.mouse.move(box["x"] + 66 + (25 * 7) // 5 + 0.5, box["y"] + (12.5 / 20) * (box["height"] - 18))
     expect(page.get_by_text("step 175: 5 values between 7 and 8")).to_be_visible()
 
@@ -78,12 +66,8 @@ def test_dragging_zooms_into_steps_and_values(media: Site, page: Page) -> None:
     media.visit(page, "#/run/media/media?filter=weights&labels=primary")
     panel = page.get_by_role("region", name="weights")
     expect(panel).to_contain_text("500 histograms")
-    box = panel.get_by_role("img").bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + 100, box["y"] + 60)
-    page.mouse.down()
-    page.mouse.move(box["x"] + 200, box["y"] + 120, steps=3)
-    page.mouse.up()
+    box = box_of(panel.get_by_role("img"))
+    drag(page, (box["x"] + 100, box["y"] + 60), (box["x"] + 200, box["y"] + 120))
     expect(page.get_by_role("button", name="Reset zoom")).to_be_visible()
     expect(panel).not_to_contain_text("500 histograms")
     assert "first=" in page.url and "range=" in page.url
@@ -149,9 +133,3 @@ def test_what_is_no_image_is_not_shown_as_one_and_tables_are_text(media: Site, p
     expect(page.get_by_role("region", name="scores.tsv")).to_contain_text(MARKUP)
     expect(page.get_by_role("region", name="predictions.csv")).to_contain_text("20 of 300 rows, 3 columns.")
     expect(page.get_by_role("region", name="worst.table.json").get_by_role("columnheader")).to_have_text(["id", "loss"])
-
-
-@pytest.mark.full
-def test_a_run_without_media_says_how_to_log_some(media: Site, page: Page) -> None:
-    media.visit(page, "#/run/plain/media")
-    expect(page.get_by_text("chiplog.Histogram.of(model.weight)")).to_be_visible()

@@ -5,10 +5,9 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
-from tests.support.page_run import fill_page_run
-from tests.support.page_site import Site, first_of
+from tests.support.page_site import Site, box_of, drag, first_of, hold, let_go
 from tests.support.slow_ranks import fill_rank_outside
 
 # Whether the heat map has a pixel that is far from the background: (row, column) shares of the picture.
@@ -24,11 +23,6 @@ STRONGEST = """() => {
     }
     return found.map((at) => [Math.floor(at / width) / height, (at % width) / width]);
 }"""
-
-
-@pytest.fixture(scope="module")
-def runs(site_of: Callable[..., Site]) -> Site:
-    return site_of(fill_page_run)
 
 
 def test_the_sentence_is_above_all_tabs_and_leads_to_its_proof(runs: Site, page: Page) -> None:
@@ -98,8 +92,7 @@ def test_time_outside_of_phases_is_in_the_sentence_the_heat_map_the_timeline_and
 
 @pytest.mark.full
 def test_a_late_answer_does_not_replace_what_was_chosen_after_it(runs: Site, page: Page) -> None:
-    late: list[Route] = []
-    page.route("**/heat?phase=data*", lambda route: late.append(route))
+    late = hold(page, "**/heat?phase=data*")
     runs.visit(page, "#/run/slow/ranks?phase=forward")
     phase = page.get_by_label("Phase", exact=True)
     expect(phase).to_have_value("forward")
@@ -107,10 +100,7 @@ def test_a_late_answer_does_not_replace_what_was_chosen_after_it(runs: Site, pag
     first = first_of(late, page)
     phase.select_option("backward")
     expect(page).to_have_url(re.compile("phase=backward"))
-    with page.expect_response("**/heat?phase=data*") as answered:
-        first.continue_()
-    answered.value.finished()
-    page.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")  # it is handled
+    let_go(page, first)
     expect(phase).to_have_value("backward")
 
 
@@ -146,8 +136,7 @@ def test_single_slow_steps_stay_on_the_screen_when_the_window_shrinks(runs: Site
         page.wait_for_function("width => document.querySelector('canvas.heat').width === width", arg=width)
         assert {int(row * 24) for row, _ in page.evaluate(STRONGEST)} == set(range(24)), width
     # The pointer finds the slow step among those of its pixel.
-    box = page.get_by_role("img").bounding_box()
-    assert box
+    box = box_of(page.get_by_role("img"))
     [column] = [column for row, column in page.evaluate(STRONGEST) if int(row * 24) == 13][:1]
     page.mouse.move(box["x"] + 84 + column * 100 + 0.5, box["y"] + (13.5 / 24) * (box["height"] - 18))
     expect(page.get_by_text("rank13, step 331: 5 s more than the median of 1 s")).to_be_visible()
@@ -198,30 +187,16 @@ def test_a_drag_over_the_heat_map_chooses_the_steps_and_the_slowest_of_many_labe
     runs.visit(page, "#/run/wide/ranks?phase=forward")
     lanes = page.get_by_role("region", name="Phases over time")
     expect(lanes).to_contain_text("64 of 1,024 labels")
-    box = page.get_by_role("img", name="Heat map of 1,024 labels by step").bounding_box()
-    assert box
+    box = box_of(page.get_by_role("img", name="Heat map of 1,024 labels by step"))
+    drag(page, (box["x"] + 10, box["y"] + 50), (box["x"] + 60, box["y"] + 60))
+    assert "first=" not in page.url, "the names of the rows are no steps"
     step = (box["width"] - 84) / 24
-    page.mouse.move(box["x"] + 84 + 16.5 * step, box["y"] + 50)
-    page.mouse.down()
-    page.mouse.move(box["x"] + 84 + 18.5 * step, box["y"] + 60)
-    page.mouse.up()
+    drag(page, (box["x"] + 84 + 16.5 * step, box["y"] + 50), (box["x"] + 84 + 18.5 * step, box["y"] + 60))
     expect(lanes).to_contain_text("steps 16 to 18")
     lanes.get_by_role("img").press("ArrowDown")
     expect(lanes.get_by_text("rank777, step 16: data")).to_be_visible()
     page.get_by_role("button", name="All steps").click()
     expect(page.get_by_label("Last step")).to_have_value("23")
-
-
-@pytest.mark.full
-def test_a_drag_beside_the_heat_map_chooses_no_steps(runs: Site, page: Page) -> None:
-    runs.visit(page, "#/run/wide/ranks?phase=forward")
-    box = page.get_by_role("img", name="Heat map of 1,024 labels by step").bounding_box()
-    assert box
-    page.mouse.move(box["x"] + 10, box["y"] + 50)
-    page.mouse.down()
-    page.mouse.move(box["x"] + 60, box["y"] + 60)
-    page.mouse.up()
-    assert "first=" not in page.url
 
 
 @pytest.mark.full
@@ -252,13 +227,6 @@ def test_the_labels_are_sorted_and_the_order_is_in_the_address(runs: Site, page:
 
 
 @pytest.mark.full
-def test_a_run_without_phases_says_what_records_them(runs: Site, page: Page) -> None:
-    runs.visit(page, "#/run/alone/ranks")
-    expect(page.get_by_text("nothing to compare")).to_be_visible()
-    expect(page.get_by_label("Phase", exact=True)).to_be_hidden()
-
-
-@pytest.mark.full
 def test_only_the_chosen_labels_have_rows(runs: Site, page: Page) -> None:
     runs.visit(page, "#/run/slow/ranks?labels=primary&step=499")
     labels = page.get_by_role("region", name="Labels", exact=True).locator("tbody th")
@@ -280,9 +248,8 @@ def test_only_the_chosen_labels_have_rows(runs: Site, page: Page) -> None:
 def test_labels_that_are_chosen_before_the_report_has_come_wait_for_it(runs: Site, page: Page) -> None:
     """The outline of a run does not say which labels failed."""
     asked: list[str] = []
-    reports: list[Route] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.route("**/api/runs/slow", lambda route: reports.append(route))
+    reports = hold(page, "**/api/runs/slow")
     runs.visit(page, "#/run/slow/ranks?labels=primary&step=499")
     expect(page.locator(".phase-row")).to_have_count(1)
     asked.clear()
@@ -298,10 +265,9 @@ def test_labels_that_are_chosen_before_the_report_has_come_wait_for_it(runs: Sit
 
 @pytest.mark.full
 def test_a_run_that_ends_before_its_phases_are_shown_is_asked_for_again(runs: Site, page: Page) -> None:
-    held: list[Route] = []
     outline = lambda route: route.fulfill(json=route.fetch().json() | {"n_running": 1})  # noqa: E731
     page.route("**/api/runs/even/outline", outline)
-    page.route("**/even/heat?*", lambda route: held.append(route), times=1)
+    held = hold(page, "**/even/heat?*", times=1)
     runs.visit(page, "#/run/even/ranks")
     expect(page.get_by_text("all 40 events stored")).to_be_visible()
     first = first_of(held, page)

@@ -1,13 +1,10 @@
 """What the legend of a chart says of each value, in tables: one page evaluates them all."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.curved_runs import fill_curved_runs
 from tests.support.page_site import Site
 
 Line = dict[str, Any]
@@ -86,11 +83,6 @@ NUMBERS = [
     (1234567.5, "1,234,568"), (1234.5, "1,234.5"), (0.00012345678, "0.000123457"), (1e-7, "1e-7"), (-2.5e-5, "-2.5e-5"),
     (1e15, "1e15"), (0.30000000000000004, "0.3"), (None, ""), ("text", "text"), (True, "true"),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def curved(site_of: Callable[..., Site]) -> Site:
-    return site_of(fill_curved_runs)
 
 
 READ = """async (cases) => {

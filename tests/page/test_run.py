@@ -6,17 +6,11 @@ import duckdb
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.curved_runs import fill_curved_runs
 from tests.support.page_run import fill_page_run
 from tests.support.page_site import Site
 from tests.support.run_builder import RunBuilder
 
 MARKUP = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def curved(site_of: Callable[..., Site]) -> Site:
-    return site_of(fill_curved_runs)
 
 
 def test_the_header_has_state_primary_failure_and_completeness(curved: Site, page: Page) -> None:
@@ -37,24 +31,18 @@ def test_the_header_has_state_primary_failure_and_completeness(curved: Site, pag
 @pytest.mark.full
 def test_the_details_show_config_and_summary_as_text(curved: Site, page: Page) -> None:
     curved.visit(page, "#/run/lines")
-    page.get_by_text("Details: 2 config").click()
+    summary = page.locator(".run-details summary")
+    expect(summary).to_contain_text("Details: 2 config")
+    summary.press("Enter")
     config = page.locator(".run-details .panel", has_text="Config")
     expect(config).to_contain_text(MARKUP)
     expect(page.locator(".run-details .panel", has_text="Summary")).to_contain_text("epoch")
+    expect(summary).to_be_focused()
     page.get_by_role("link", name="Console").click()  # they stay open in each tab, and by their address
     expect(page.locator(".tab-console")).to_be_visible()
     page.reload()
     expect(config).to_contain_text(MARKUP)
     assert page.locator("img").count() == 0
-
-
-@pytest.mark.full
-def test_the_details_keep_the_focus_and_rows_that_were_asked_for(curved: Site, page: Page) -> None:
-    curved.visit(page, "#/run/lines")
-    summary = page.locator(".run-details summary")
-    summary.press("Enter")
-    expect(page.locator(".run-details .panel", has_text="Summary")).to_be_visible()
-    expect(summary).to_be_focused()
 
 
 def fill_generated(database: duckdb.DuckDBPyConnection) -> None:

@@ -11,9 +11,8 @@ import duckdb
 import pytest
 from playwright.sync_api import Locator, Page, Request, Route, expect
 
-from tests.support.curved_runs import fill_curved_runs
 from tests.support.hand_written import hand_written
-from tests.support.page_site import WAIT_MS, Site, first_of
+from tests.support.page_site import WAIT_MS, Site, box_of, drag, first_of, hold, let_go, refuse
 from tests.support.run_builder import RunBuilder
 from tests.support.waiting import wait_until
 
@@ -100,11 +99,6 @@ def follow_changes(page: Page) -> None:
     page.route("**/api/live", lambda route: route.fulfill(content_type="text/event-stream", body=CHANGES))
 
 
-@pytest.fixture(scope="module")
-def curved(site_of: Callable[..., Site]) -> Site:
-    return site_of(fill_curved_runs)
-
-
 def visit(site: Site, page: Page, fragment: str) -> None:
     page.set_viewport_size({"width": 1280, "height": 2400})  # only visible panels load
     site.visit(page, fragment)
@@ -145,12 +139,8 @@ def test_dragging_zooms_all_panels_to_finer_buckets_and_a_double_click_resets(cu
     expect(loss.locator(".curve-notes")).to_contain_text("each point covers 16 steps")
     over = loss.locator(".u-over")
     over.scroll_into_view_if_needed()
-    box = over.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 50)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 60, steps=3)
-    page.mouse.up()
+    box = box_of(over)
+    drag(page, (box["x"] + box["width"] * 0.5, box["y"] + 50), (box["x"] + box["width"] * 0.7, box["y"] + 60))
     expect(loss.locator(".curve-notes")).not_to_contain_text("each point covers")
     expect(panel(page, "epoch").locator(".curve-notes")).not_to_contain_text("each point covers")
     epoch = panel(page, "epoch").locator(".curve-legend")
@@ -207,15 +197,6 @@ def test_filter_axes_and_smoothing_are_in_the_address(curved: Site, page: Page) 
     expect(page.get_by_label("smoothing", exact=True)).to_have_value("0.5")
 
 
-def test_a_logarithmic_x_has_round_numbers_also_in_a_small_part(curved: Site, page: Page) -> None:
-    curved.visit(page, "#/runs")
-    splits = "([least, most]) => import('./static/js/charts/chart.js').then(({ logSplits }) => logSplits(least, most))"
-    assert page.evaluate(splits, [48, 250]) == [50, 60, 70, 80, 90, 100, 200]
-    assert page.evaluate(splits, [2100, 2600]) == [2100, 2200, 2300, 2400, 2500, 2600]
-    text = "([value, splits]) => import('./static/js/charts/chart.js').then(({ axisText }) => axisText(value, splits))"
-    assert page.evaluate(text, [100, [None, None, 100, 200]]) == "100"  # None: there is no room for its text
-
-
 def test_several_runs_have_a_colour_each_and_their_configs_beside_them(curved: Site, page: Page) -> None:
     visit(curved, page, "#/run/lines/curves?with=other&with=band")
     expect(page.locator(".overlaid")).to_contain_text("0.2")
@@ -242,12 +223,6 @@ def test_csv_has_the_values_of_a_panel(curved: Site, page: Page) -> None:
     with page.expect_download() as download:
         panel(page, "train/loss").get_by_role("button", name="PNG").click()
     assert download.value.path().read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.full
-def test_a_run_without_metrics_says_so(curved: Site, page: Page) -> None:
-    visit(curved, page, "#/run/silent/curves")
-    expect(page.get_by_role("heading", name="No metrics yet")).to_be_visible()
 
 
 @pytest.mark.full
@@ -297,13 +272,9 @@ def test_a_chart_is_moved_and_zoomed_by_keys_and_by_dragging_with_shift(curved: 
     expect(panel(page, "train/loss").locator(".curve-where")).to_contain_text("step 500")
     chart.press("Enter")
     expect(page.locator(".picked")).to_contain_text("Step 500")
-    box = chart.locator(".u-over").bounding_box()
-    assert box is not None
+    box = box_of(chart.locator(".u-over"))
     page.keyboard.down("Shift")
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 50)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"], box["y"] + 50, steps=3)
-    page.mouse.up()
+    drag(page, (box["x"] + box["width"] / 2, box["y"] + 50), (box["x"] + box["width"], box["y"] + 50))
     page.keyboard.up("Shift")
     expect(first).to_have_value(re.compile("^4[45][0-9]$"))
     chart.press("Escape")
@@ -359,17 +330,13 @@ def test_arrow_keys_read_out_the_values_of_one_chart(curved: Site, page: Page) -
 
 @pytest.mark.full
 def test_a_coarse_answer_after_the_wide_one_is_not_drawn(curved: Site, page: Page) -> None:
-    coarse: list[Route] = []
-    page.route("**/curves?*points=400*", lambda route: coarse.append(route))
+    coarse = hold(page, "**/curves?*points=400*")
     visit(curved, page, "#/run/other/curves?filter=loss")
     loss = panel(page, "train/loss")
     first = first_of(coarse, page)
     loss.get_by_role("button", name="Wide").click()
     expect(loss.locator("canvas")).to_be_visible()
-    with page.expect_response("**/curves?*points=400*") as answered:
-        first.continue_()
-    answered.value.finished()
-    page.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")  # it is handled
+    let_go(page, first)
     expect(loss.locator(".curve-notes")).not_to_contain_text("each point covers")
 
 
@@ -554,8 +521,7 @@ def test_curves_that_failed_are_asked_for_again_with_the_next_change(
     growing: Site, page: Page, errors: list[str]
 ) -> None:
     page.route("**/api/live", lambda route: None)
-    failure = {"error": {"kind": "unreachable", "message": "the collector has ended"}}
-    page.route("**/curves?*", lambda route: route.fulfill(status=503, json=failure))
+    refuse(page, "**/curves?*", "the collector has ended", "unreachable")
     visit(growing, page, "#/run/on/curves?filter=alone")
     expect(panel(page, "alone")).to_contain_text("the collector has ended")
     page.unroute("**/curves?*")
@@ -578,8 +544,7 @@ def test_curves_that_failed_are_asked_for_again_with_the_next_change(
 @pytest.mark.full
 def test_curves_that_failed_are_asked_for_again_without_a_change(growing: Site, page: Page, errors: list[str]) -> None:
     page.route("**/api/live", lambda route: None)
-    failure = {"error": {"kind": "busy", "message": "too many queries"}}
-    page.route("**/curves?*", lambda route: route.fulfill(status=503, json=failure), times=2)
+    refuse(page, "**/curves?*", "too many queries", times=2)
     visit(growing, page, "#/run/on/curves?filter=alone")
     expect(panel(page, "alone").locator(".curve-line")).to_contain_text("99")
     errors.clear()  # the failures

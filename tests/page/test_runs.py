@@ -13,7 +13,7 @@ from chiplog_client.reads.runs.run_filter import read_filtered
 from chiplog_client.reads.runs.runs_query import RunsRequest
 from tests.support.collector_log import START_US, Rank, whole
 from tests.support.kept_log import finished, kept_log
-from tests.support.page_site import Site
+from tests.support.page_site import Site, hold, let_go, refuse
 from tests.support.run_builder import RunBuilder, Sql
 
 SMALL_CURVE = "loss, means of 40 parts of its steps: from 99.5 to 21.5, least 21.5, most 99.5"
@@ -177,24 +177,14 @@ def test_chosen_columns_come_from_config(many: Site, page: Page) -> None:
 
 @pytest.mark.full
 def test_columns_are_listed_that_became_known_while_the_dialog_was_open(many: Site, page: Page) -> None:
-    held: list[Route] = []
-    page.route("**/api/keys", lambda route: held.append(route))
+    held = hold(page, "**/api/keys")
     many.visit(page)
     with page.expect_request("**/api/keys"):
         page.get_by_role("button", name="Columns…").click()
     page.get_by_role("dialog").get_by_role("searchbox").fill("lr")
     for route in held:  # that of the table, and that of the dialog
-        with page.expect_response("**/api/keys") as answered:
-            route.continue_()
-        answered.value.finished()
+        let_go(page, route)
     expect(page.get_by_role("dialog").get_by_label("config.lr")).to_be_visible()
-
-
-@pytest.mark.full
-def test_markup_in_a_name_stays_a_text(many: Site, page: Page) -> None:
-    many.visit(page, "#/runs?filter=onerror")
-    expect(page.get_by_role("link", name=MARKUP)).to_be_visible()
-    assert page.locator("#content img").count() == 0
 
 
 def test_selected_runs_are_compared(many: Site, page: Page, errors: list[str]) -> None:
@@ -239,18 +229,14 @@ def test_runs_that_come_above_do_not_move_what_is_read(many: Site, page: Page) -
 
 @pytest.mark.full
 def test_a_late_answer_with_other_columns_is_not_drawn(many: Site, page: Page) -> None:
-    late: list[Route] = []
-    page.route("**/api/runs?config=lr*", lambda route: late.append(route))
+    late = hold(page, "**/api/runs?config=lr*")
     many.visit(page)
     field = page.get_by_role("searchbox", name="Filter runs")
     with page.expect_request("**/api/runs?config=lr*"):
         field.fill("lr<0.05")
     field.fill("loss<22")
     expect(page.get_by_text("200 of 10,000 runs")).to_be_visible()
-    with page.expect_response("**/api/runs?config=lr*") as answered:
-        late[0].continue_()
-    answered.value.finished()
-    page.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")  # it is handled
+    let_go(page, late[0])
     expect(page.get_by_text("200 of 10,000 runs")).to_be_visible()
     assert names(page)
 
@@ -359,12 +345,12 @@ def test_deleting_names_the_run_and_asks_twice_while_it_runs(changing: Site, pag
 
 @pytest.mark.full
 def test_a_missing_role_is_reported_and_not_asked_about_again(changing: Site, page: Page, errors: list[str]) -> None:
-    error = {"kind": "forbidden", "message": "changes need a key with the role admin"}
-    page.route("**/api/runs/run-3", lambda route: route.fulfill(status=403, json={"error": error}))
+    message = "changes need a key with the role admin"
+    refuse(page, "**/api/runs/run-3", message, "forbidden", 403)
     changing.visit(page, "#/runs?run=run-3")
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text(error["message"])
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text(message)
     expect(page.get_by_role("button", name="Delete although it runs")).to_have_count(0)
     errors.clear()  # the refusal
 

@@ -1,15 +1,14 @@
 """Saved views: a menu that opens, saves and deletes them by keyboard."""
 
-import json
 import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
 from tests.support.collector_log import whole
 from tests.support.kept_log import finished, kept_log
-from tests.support.page_site import Site
+from tests.support.page_site import Site, refuse
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +76,7 @@ def test_a_view_is_replaced_only_when_asked_twice_and_deleted(changing: Site, pa
 
 
 def test_a_readers_key_is_told_what_it_cannot_do(site: Site, page: Page, errors: list[str]) -> None:
-    def refuse(route: Route) -> None:
-        error = {"kind": "forbidden", "message": "changes need a key with the role admin"}
-        route.fulfill(status=403, body=json.dumps({"error": error}), content_type="application/json")
-
-    page.route(re.compile("api/views/"), refuse)
+    refuse(page, "**/api/views/**", "changes need a key with the role admin", "forbidden", 403)
     site.visit(page, "#/runs")
     save_as(page, "mine")
     expect(page.get_by_text("a key with the role admin. Copy link shares the view without saving it.")).to_be_visible()

@@ -1,6 +1,5 @@
 """Samples of the machines of a run in the browser."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -9,15 +8,10 @@ from playwright.sync_api import Page, expect
 
 from chiplog_schemas.paths import paths_for_root
 from tests.support.hand_written import hand_written
-from tests.support.page_site import Site
+from tests.support.page_site import Site, box_of
 from tests.support.run_builder import RunBuilder
 from tests.support.sampled_run import fill_sampled_run
 from tests.support.served_database import changing, served_database
-
-
-@pytest.fixture(scope="module")
-def sampled(site_of: Callable[..., Site]) -> Site:
-    return site_of(fill_sampled_run)
 
 
 @pytest.mark.full
@@ -109,12 +103,6 @@ def test_a_time_in_the_address_is_shown_and_left(sampled: Site, page: Page) -> N
     assert "first" not in page.url
 
 
-@pytest.mark.full
-def test_a_run_without_samples_says_why(sampled: Site, page: Page) -> None:
-    sampled.visit(page, "#/run/unsampled/system")
-    expect(page.get_by_text("No samples of GPUs, hosts or processes for this run yet.")).to_be_visible()
-
-
 def test_samples_are_aligned_with_steps_and_the_page_says_how(sampled: Site, page: Page) -> None:
     sampled.visit(page, "#/run/sampled/system")
     page.get_by_label("x axis").select_option("step")
@@ -126,8 +114,7 @@ def test_samples_are_aligned_with_steps_and_the_page_says_how(sampled: Site, pag
     expect(panel).to_contain_text("GPU utilization, %hw.gpu.utilization")
     expect(panel.locator("canvas")).to_be_visible()
     # The crosshair on the mark of the throttling has its words.
-    box = panel.locator(".u-over").bounding_box()
-    assert box is not None
+    box = box_of(panel.locator(".u-over"))
     page.mouse.move(box["x"] + box["width"] * 248 / 499, box["y"] + 50)
     expect(panel).to_contain_text("rank1 HW thermal slowdown")
 

@@ -1,17 +1,9 @@
 """A system metric over the curves of a run, in the browser."""
 
-from collections.abc import Callable
-
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.page_site import Site
-from tests.support.sampled_run import fill_sampled_run
-
-
-@pytest.fixture(scope="module")
-def sampled(site_of: Callable[..., Site]) -> Site:
-    return site_of(fill_sampled_run)
 
 
 def test_a_system_metric_is_added_on_a_second_axis(sampled: Site, page: Page) -> None:

@@ -1,6 +1,5 @@
 """A run with histograms, texts, images and tables, written without a collector."""
 
-import hashlib
 import json
 import struct
 import zlib
@@ -9,8 +8,8 @@ from pathlib import Path
 import duckdb
 
 from chiplog_schemas.paths import paths_for_root
-from chiplog_schemas.storage.content_files import content_path
 from tests.support.run_builder import RunBuilder, Sql
+from tests.support.stored_media import store_content
 
 MARKUP = "<img src=x onerror=alert(1)>"
 SPIKE = 377  # the step in which `weights` of rank1 has values around 9
@@ -68,6 +67,4 @@ def fill_media_run(database: duckdb.DuckDBPyConnection) -> None:
 def store_media_files(root: Path) -> None:
     """Store the contents of FILES, as the collector does."""
     for content in FILES.values():
-        path = content_path(paths_for_root(root).files, hashlib.sha256(content).digest())
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        store_content(paths_for_root(root).files, content)

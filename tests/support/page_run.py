@@ -1,6 +1,5 @@
 """A run with everything that the page shows of one: slow ranks, printed lines, failures, alerts, losses, files."""
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,11 +7,11 @@ from pathlib import Path
 import duckdb
 
 from chiplog_schemas.paths import paths_for_root
-from chiplog_schemas.storage.content_files import content_path
 from tests.support.hand_written import hand_written
 from tests.support.run_builder import RunBuilder, Sql
 from tests.support.served_database import served_database
 from tests.support.slow_ranks import fill_slow_ranks
+from tests.support.stored_media import store_content
 
 MARKUP = "<img src=x onerror=alert(1)>"
 LINES = 1_000  # of each of eight labels
@@ -57,9 +56,7 @@ def fill_page_run(database: duckdb.DuckDBPyConnection) -> None:
 def store_files(root: Path) -> None:
     """Store the contents of FILES, as the collector does."""
     for content in FILES.values():
-        path = content_path(paths_for_root(root).files, hashlib.sha256(content).digest())
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        store_content(paths_for_root(root).files, content)
 
 
 @contextmanager

@@ -5,8 +5,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Route, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, FloatRect, Locator, Page, Route, sync_playwright
 
 from chiplog_page.server.access import Access
 from chiplog_page.server.source import Source
@@ -71,10 +72,56 @@ def running_browser() -> Iterator[Browser]:
         browser.close()
 
 
+@contextmanager
+def opened_page(browser: Browser, errors: list[str]) -> Iterator[Page]:
+    """Open an empty page of 1,280 pixels in a context of its own; its errors are appended to a list."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
+    page = context.new_page()
+    watch(page, errors)
+    yield page
+    context.close()
+
+
+def hold(page: Page, pattern: str, **options: Any) -> list[Route]:
+    """Return the list of the requests that match a pattern: none of them is answered by itself."""
+    held: list[Route] = []
+    page.route(pattern, lambda route: held.append(route), **options)
+    return held
+
+
 def first_of(held: list[Route], page: Page) -> Route:
     """Return the first request that a route holds, once there is one."""
     waiting.wait_until(lambda: held or page.wait_for_timeout(50), "a request that is held")
     return held[0]
+
+
+def let_go(page: Page, route: Route) -> None:
+    """Let a request that was held be answered, and wait until the page has handled the answer."""
+    with page.expect_response(route.request.url) as answered:
+        route.continue_()
+    answered.value.finished()
+    page.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")
+
+
+def refuse(page: Page, pattern: str, message: str, kind: str = "busy", status: int = 503, **options: Any) -> None:
+    """Answer the requests that match a pattern with an error."""
+    error = {"error": {"kind": kind, "message": message}}
+    page.route(pattern, lambda route: route.fulfill(status=status, json=error), **options)
+
+
+def box_of(element: Locator) -> FloatRect:
+    """Return where an element is on the screen."""
+    box = element.bounding_box()
+    assert box is not None
+    return box
+
+
+def drag(page: Page, first: tuple[float, float], last: tuple[float, float]) -> None:
+    """Drag the mouse from one place of the screen to another."""
+    page.mouse.move(*first)
+    page.mouse.down()
+    page.mouse.move(*last, steps=3)
+    page.mouse.up()
 
 
 def watch(page: Page, errors: list[str]) -> None:

@@ -1,6 +1,5 @@
 """A run with everything that any view of the page shows, written without a collector: plain, or full of markup."""
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +7,9 @@ from pathlib import Path
 import duckdb
 
 from chiplog_schemas.paths import paths_for_root
-from chiplog_schemas.storage.content_files import content_path
 from tests.support.media_run import png
 from tests.support.run_builder import RunBuilder, Sql
+from tests.support.stored_media import store_content
 
 STEPS = 200
 RANKS = 8
@@ -62,9 +61,7 @@ def fill_marked_runs(database: duckdb.DuckDBPyConnection) -> None:
 def store_whole_files(root: Path, dress: Dress) -> None:
     """Store the contents of the files, as the collector does."""
     for content in files_of(dress).values():
-        path = content_path(paths_for_root(root).files, hashlib.sha256(content).digest())
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        store_content(paths_for_root(root).files, content)
 
 
 def _fill(database: duckdb.DuckDBPyConnection, dress: Dress) -> None:
