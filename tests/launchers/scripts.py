@@ -7,9 +7,7 @@ from tests.launchers.truth import Truth
 truth = Truth()
 run = chiplog.init(config={"lr": 0.1})
 for step in range(20):
-    values = truth.values()
-    with truth.of(step, values):
-        run.log(values, step=step)
+    truth.log(run, step)
 run.finish()
 """
 
@@ -26,9 +24,7 @@ truth = Truth(dist.get_rank(), dist.get_world_size())
 for step in range(20):
     total = torch.ones(1)
     dist.all_reduce(total)
-    values = {**truth.values(), "total": total.item()}
-    with truth.of(step, values):
-        run.log(values, step=step)
+    truth.log(run, step, {"total": total.item()})
 agree(run)
 run.finish()
 dist.barrier()

@@ -4,16 +4,14 @@ None of these launchers is installed here: shells set the variables that their d
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
-from tests.launchers.training import Training, finished
+from tests.launchers.training import Launched, Training, finished
 from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.xdist_group("processes")
-
-Launched = Callable[[str], Training]
 
 # Without torch: the variables alone have to do.
 RANK = """
@@ -24,9 +22,7 @@ from tests.launchers.truth import Truth
 truth = Truth(int(sys.argv[1]), int(sys.argv[2]))
 run = chiplog.init()
 for step in range(20):
-    values = truth.values()
-    with truth.of(step, values):
-        run.log(values, step=step)
+    truth.log(run, step)
 run.finish()
 """
 
@@ -100,9 +96,7 @@ rank = int(os.environ["LOCAL_RANK"])
 dist.init_process_group("gloo", rank=rank, world_size=2)
 truth = Truth(rank, 2)
 for step in range(20):
-    values = truth.values()
-    with truth.of(step, values):
-        run.log(values, step=step)
+    truth.log(run, step)
 agree(run)
 dist.barrier()
 run.finish()

@@ -4,18 +4,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from chiplog_schemas.process.procfs import read_proc_stat
-from tests.launchers.training import TORCHRUN, Training, finished
+from tests.launchers.training import TORCHRUN, Launched, finished
 from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("elastic")
-
-Launched = Callable[[str], Training]
 
 # The first attempt is killed and the second raises; the other rank waits for a peer that never comes, and is ended.
 CRASHES = """
@@ -28,9 +26,7 @@ rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 truth = Truth(rank, world)
 run = chiplog.init()
 for step in range(20):
-    values = truth.values()
-    with truth.of(step, values):
-        run.log(values, step=step)
+    truth.log(run, step)
     if step == 9 and attempt < 2:
         if rank == 0:
             time.sleep(1000)
@@ -58,9 +54,7 @@ agree(run)
 for step in range(20 if world == 1 else 100_000):
     total = torch.ones(1)
     dist.all_reduce(total)
-    values = {**truth.values(), "total": total.item()}
-    with truth.of(step, values):
-        run.log(values, step=step)
+    truth.log(run, step, {"total": total.item()})
     time.sleep(0.01)
 run.finish()
 """

@@ -3,18 +3,15 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 
-from tests.launchers.training import Training, finished
+from tests.launchers.training import Launched, finished
 from tests.support.marks import everyday
 from tests.support.ports import free_ports
 from tests.support.waiting import WAIT_S, wait_until
 
 pytestmark = pytest.mark.xdist_group("processes")
-
-Launched = Callable[[str], Training]
 
 # What every script begins with. `work` logs ten steps from `first` on.
 HEAD = """
@@ -27,9 +24,7 @@ STEPS = 10
 
 def work(run, truth, first=0):
     for step in range(first, first + STEPS):
-        values = truth.values()
-        with truth.of(step, values):
-            run.log(values, step=step)
+        truth.log(run, step)
 """
 
 TORCH = (
@@ -141,9 +136,7 @@ class Logging(Dataset):
             self.truth = Truth(label=f"main.{os.getpid()}")
             self.seen = 0
         self.seen += 1
-        values = self.truth.values()
-        with self.truth.of(self.seen, values):
-            self.run.log(values, step=self.seen)
+        self.truth.log(self.run, self.seen)
         return index
 
 if __name__ == "__main__":

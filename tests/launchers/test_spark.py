@@ -2,21 +2,18 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.launchers.scripts import RANKS
-from tests.launchers.training import Training, finished
+from tests.launchers.training import Launched, Training, finished
 from tests.support.node import Node
 from tests.support.safeguard import proves
 from tests.support.tools import needs
 from tests.support.waiting import wait_until
 
 pytestmark = [needs("java"), pytest.mark.xdist_group("spark")]
-
-Launched = Callable[[str], Training]
 
 # spark.executorEnv has all variables of chiplog for the tasks: the driver has none of them, as on a cluster.
 DRIVER = """

@@ -4,19 +4,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.launchers.scripts import PLAIN, RANKS
-from tests.launchers.training import TORCHRUN, Training, finished
+from tests.launchers.training import TORCHRUN, Launched, Training, finished
 from tests.support.ports import free_ports
 from tests.support.waiting import WAIT_S
 
 pytestmark = pytest.mark.xdist_group("torchrun")
-
-Launched = Callable[[str], Training]
 
 DATA_PARALLEL = """
 import torch
@@ -57,9 +54,7 @@ for step in range(20):
     gathered = [torch.zeros(1) for _ in range(world)]
     dist.all_gather(gathered, number)
     dist.broadcast(number, src=1)
-    values = {**truth.values(), "number": number.item(), "sum": sum(gathered).item()}
-    with truth.of(step, values):
-        chiplog.log(values, step=step)
+    truth.log(chiplog, step, {"number": number.item(), "sum": sum(gathered).item()})
 agree(run)
 dist.barrier()
 dist.destroy_process_group()
@@ -101,14 +96,8 @@ def test_torchrun_on_one_node_is_one_run(launched: Launched) -> None:
 def test_torch_distributed_launch_is_one_run(launched: Launched) -> None:
     training = launched("torch.distributed.launch")
     module = [sys.executable, "-m", "torch.distributed.launch", "--master-port", str(free_ports())]
-    training.run(
-        [
-            *module,
-            "--nproc-per-node",
-            "2",
-            training.script("import sys\nassert '--local-rank' in sys.argv[1]\n" + RANKS),
-        ]
-    )
+    script = training.script("import sys\nassert '--local-rank' in sys.argv[1]\n" + RANKS)
+    training.run([*module, "--nproc-per-node", "2", script])
     training.check(finished(2))
 
 

@@ -1,14 +1,10 @@
 """Training loops as people write them, logging from every rank: DDP, AMP, ZeRO and FSDP, each under torchrun."""
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.launchers.training import TORCHRUN, Training, finished
+from tests.launchers.training import TORCHRUN, Launched, finished
 
 pytestmark = pytest.mark.xdist_group("loops")
-
-Launched = Callable[[str], Training]
 
 # Ten steps of a tiny model; the variants replace the marks. Losses are 0-dim tensors, and no step is given.
 LOOP = """

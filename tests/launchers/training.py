@@ -161,6 +161,9 @@ class Training:
         return self.run_id
 
 
+Launched = Callable[[str], Training]  # what makes a training, given the name of its line in the matrix
+
+
 class _Found:
     """The rows of one training in SQL, beside what its ranks wrote."""
 

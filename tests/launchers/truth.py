@@ -46,6 +46,12 @@ class Truth:
         yield
         self._write({"returned": step})
 
+    def log(self, run: Any, step: int, more: Mapping[str, float] | None = None) -> None:
+        """Log numbers of this process and others by a run, or by `chiplog` itself, and write them down."""
+        values = {**self.values(), **(more or {})}
+        with self.of(step, values):
+            run.log(values, step=step)
+
     def _write(self, line: dict[str, Any]) -> None:
         os.write(self._file, f"{json.dumps(line)}\n".encode())
 
