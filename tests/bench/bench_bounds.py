@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.bench.figure import Figure, Node, memory_bytes, python, tree
+from tests.bench.figure import BARE, Figure, Node, fresh_node, memory_bytes, python, start_python, tree
 
 RUNS = 3
 RANKS = 8
@@ -34,10 +34,13 @@ SLOW = "collector takes one record a second"
 TROUBLES = ("all is well", "agent stopped", "disk full", "collector stopped", SLOW)
 FULL_DISK_BYTES = 2 << 20  # what the journals have: enough to begin, not for a second segment
 
-# Two loops: as fast as possible, and with the pauses of a small training, where caches are cold. Beside each, what
-# log() cannot go below in Python: a lock, msgpack and a copy into mapped memory.
-LOOPS = """
-import mmap, msgpack, sys, threading, time, chiplog
+# Two loops: as fast as possible, and with the pauses of a small training, where caches are cold. Beside each, the same
+# by BARE in memory that is there.
+LOOPS = (
+    BARE
+    + """
+import sys, chiplog
+memory.madvise(23)
 data = {f"train/metric_{i}": 0.1 * i for i in range(10)}
 clock = time.perf_counter_ns
 def loop(call, calls, pause_s):
@@ -50,15 +53,6 @@ def loop(call, calls, pause_s):
             time.sleep(pause_s)
     took.sort()
     return [took[calls // 2] / 1e3, took[calls * 999 // 1000] / 1e3, took[-1] / 1e3]
-memory = mmap.mmap(-1, 64 << 20)
-memory.madvise(23)
-packer, at, lock = msgpack.Packer(), 0, threading.Lock()
-def bare(step):
-    global at
-    with lock:
-        record = packer.pack([step, time.time_ns(), data])
-        memory[at:at + len(record)] = record
-        at += len(record)
 run = chiplog.init(project="bench", capture_console=False)
 def ours(step):
     run.log(data, step=step)
@@ -73,6 +67,7 @@ run.finish()
 results["finish"] = time.monotonic() - begun
 print(results)
 """
+)
 
 TEN_MILLION = """
 import sys, time, chiplog
@@ -182,7 +177,7 @@ def measure_log() -> list[Figure]:
 
 
 def measure_rank_memory() -> Figure:
-    with tempfile.TemporaryDirectory() as root, Node(Path(root), "--no-stats", collector=False) as node:
+    with fresh_node("--no-stats", collector=False) as node:
         curve, took_s, dropped = python(TEN_MILLION, node.environ)
     beside = (
         f"by million: {', '.join(f'{rss:.0f}' for rss, _ in curve)}; of it anonymous at the end {curve[-1][1]:.0f}; "
@@ -195,12 +190,8 @@ def measure_rank_memory() -> Figure:
 
 def measure_agent_memory() -> list[Figure]:
     peaks: dict[str, tuple[int, int]] = {"agent": (0, 0), "sampler": (0, 0)}
-    with tempfile.TemporaryDirectory() as root:
-        node = Node(Path(root))
-        ranks = [
-            subprocess.Popen([sys.executable, "-P", "-c", FULL_SPEED, str(rank), str(BUSY_S)], env=node.environ)
-            for rank in range(RANKS)
-        ]
+    with fresh_node() as node:
+        ranks = [start_python(FULL_SPEED, node.environ, rank, BUSY_S) for rank in range(RANKS)]
         try:
             while any(rank.poll() is None for rank in ranks):
                 time.sleep(0.25)
@@ -212,7 +203,6 @@ def measure_agent_memory() -> list[Figure]:
             for rank in ranks:
                 rank.kill()
                 rank.wait()
-            node.stop()
     return [
         Figure(
             f"memory of the {name}, {RANKS} ranks at full speed, peak",

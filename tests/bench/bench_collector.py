@@ -28,7 +28,6 @@ PRODUCERS = 8
 BLOCK_EVENTS = 4_000  # about half a megabyte: a busy node's block
 FLUSHES = 10
 POINTS = FLUSHES * INDEX_FLUSH_ROWS
-RECEIVER_BYTES = 1_500 << 20
 
 
 def blocks(n_events: int, block_events: int) -> list[bytes]:

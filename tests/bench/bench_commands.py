@@ -4,11 +4,9 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
-from tests.bench.figure import Figure, Node, python
+from tests.bench.figure import Figure, fresh_node, python
 
 REPEATS = 15
 TRAINING = """
@@ -49,8 +47,7 @@ def paired(
 
 def measure() -> list[Figure]:
     query = ("sql", "SELECT 1")
-    with tempfile.TemporaryDirectory() as directory:
-        node = Node(Path(directory))
+    with fresh_node() as node:
         python(TRAINING, node.environ)
         of_help = paired(node.environ, ("--help",), WITH_CLICK)
         of_collector = paired(node.environ, query, WITH_CLICK)

@@ -1,9 +1,6 @@
 """What readers cost the writers: DATA to ACK, and the index's commits, while SQL clients do their worst."""
 
 import os
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +16,7 @@ from chiplog_schemas.protocol import messages
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as encode_record
-from tests.bench.figure import Figure, Node, percentile
+from tests.bench.figure import Figure, Node, fresh_node, percentile, start_python
 
 AGENTS = 8
 PRODUCERS = 8
@@ -125,8 +122,7 @@ def watch(path: Path, stop: threading.Event, gaps: list[float]) -> None:
 
 def measure() -> list[Figure]:
     figures: list[Figure] = []
-    with tempfile.TemporaryDirectory() as root:
-        node = Node(Path(root), agent=False)
+    with fresh_node(agent=False) as node:
         latencies_of(node)  # the target of the queries
         quiet, quiet_gaps = latencies_of(node)
         for name, start in (
@@ -146,14 +142,11 @@ def measure() -> list[Figure]:
                 f"{percentile(gaps, 0.99) * 1e3:.0f} ms, quiet {percentile(quiet_gaps, 0.99) * 1e3:.0f}{load}"
             )
             figures.append(Figure(f"ingest p99 beside {name}", ratio, "times", at_most=2.0, yardstick=beside))
-        node.stop()
     return figures
 
 
 def clients(node: Node) -> Callable[[], str]:
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", LOAD, node.place.query_address], stdout=subprocess.PIPE, text=True
-    )
+    process = start_python(LOAD, node.environ, node.place.query_address)
 
     def stop() -> str:
         process.kill()

@@ -8,13 +8,11 @@ timed: it waits while the GPU's queue is full.
 """
 
 import statistics
-import tempfile
 import time
-from pathlib import Path
 
 import torch
 
-from tests.bench.figure import Figure, Node, cpu_s, python, tree
+from tests.bench.figure import Figure, cpu_s, fresh_node, python, tree
 
 WATCHED_S = 10.0  # of the agent's statistics
 
@@ -82,7 +80,7 @@ def measure() -> list[Figure]:
     """Measure on the first GPU; returns no figures without one."""
     if not torch.cuda.is_available():
         return []
-    with tempfile.TemporaryDirectory() as root, Node(Path(root)) as node:
+    with fresh_node() as node:
         runs = [python(TRAINING, node.environ) for _ in range(3)]
         agent = tree(node.processes["agent"].pid)
         before, begun = sum(map(cpu_s, agent)), time.monotonic()

@@ -1,15 +1,11 @@
 """From log() to visible in SQL, at eight ranks, twenty steps a second, twenty metrics; a client asks every 50 ms."""
 
 import datetime
-import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
 
 import chiplog
 from tests.bench.bench_ranks import RANK, RANKS
-from tests.bench.figure import Figure, Node, percentile
+from tests.bench.figure import Figure, fresh_node, percentile, start_python
 
 SECONDS = 25  # of the thirty for which the ranks log
 WARM_UP_S = 10.0
@@ -21,14 +17,10 @@ def measure() -> list[Figure]:
     assert "range(600)" in RANK
     latencies: list[float] = []
     queries: list[float] = []
-    with tempfile.TemporaryDirectory() as root:
-        node = Node(Path(root))
-        ranks = [
-            subprocess.Popen([sys.executable, "-P", "-c", RANK, str(rank)], env=node.environ, stdout=subprocess.DEVNULL)
-            for rank in range(RANKS)
-        ]
+    with fresh_node() as node:
+        ranks = [start_python(RANK, node.environ, rank) for rank in range(RANKS)]
         newest: dict[str, float] = {}
-        with chiplog.connect(dir=root) as client:
+        with chiplog.connect(dir=node.place.root) as client:
             begun = time.monotonic()
             deadline = begun + SECONDS
             while time.monotonic() < deadline:
@@ -47,8 +39,7 @@ def measure() -> list[Figure]:
                     newest[label] = max(newest.get(label, 0.0), (ts - EPOCH).total_seconds())
                 time.sleep(PAUSE_S)
         for process in ranks:
-            process.wait()
-        node.stop()
+            process.communicate()
     beside = f"{len(latencies)} events; of it the query itself p50 {percentile(queries, 0.5) * 1e3:.0f} ms"
     return [
         Figure("log() to visible in SQL, p50", percentile(latencies, 0.5) * 1e3, "ms", at_most=150, yardstick=beside),

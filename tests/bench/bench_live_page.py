@@ -13,23 +13,19 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 import chiplog
-from chiplog_page.server.access import Access
-from chiplog_page.server.source import Source
 from chiplog_page.web_server import PageServer
-from tests.bench.bench_page import CHROMIUM, DRAWN, Visit
+from tests.bench.bench_page import DRAWN, Visit, chromium, served
 from tests.bench.bench_readers import visible
-from tests.bench.figure import Figure, Node, percentile
+from tests.bench.figure import Figure, Node, fresh_node, percentile, start_python
 
 PAGES = 8
 PAIRS = int(os.environ.get("CHIPLOG_BENCH_PAIRS", "10"))
@@ -72,8 +68,7 @@ WATCH = """
 
 
 def start_rank(node: Node, run: str, number: int, seconds: float, per_second: float) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-P", "-c", RANK, run, str(number), str(seconds), str(per_second)]
-    return subprocess.Popen(command, env=node.environ, stdout=subprocess.PIPE, text=True)
+    return start_python(RANK, node.environ, run, number, seconds, per_second)
 
 
 def renderer_bytes() -> int:
@@ -249,15 +244,5 @@ def ratio_figure(name: str, ratios: list[float], alone: list[float], watched: li
 
 
 def measure() -> list[Figure]:
-    with tempfile.TemporaryDirectory() as directory, sync_playwright() as playwright:
-        node = Node(Path(directory))
-        server = PageServer(Source(dir=directory), Access(), port=0)
-        server.start()
-        try:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            figures = follow(browser, server, node) + beside(browser, server, node)
-            browser.close()
-        finally:
-            server.close()
-            node.stop()
-    return figures
+    with fresh_node() as node, served(node.place.root) as server, chromium() as browser:
+        return follow(browser, server, node) + beside(browser, server, node)

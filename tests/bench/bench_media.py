@@ -4,11 +4,8 @@ Calls take turns with their yardsticks in one process: `chiplog.log()`; Pillow's
 Parquet of the same rows, each written to a file.
 """
 
-import tempfile
-from pathlib import Path
-
 from tests.bench.bench_rank import python
-from tests.bench.figure import Figure, Node
+from tests.bench.figure import Figure, fresh_node
 
 PROGRAM = """
 import io, statistics, tempfile, time
@@ -84,7 +81,7 @@ print({name: [statistics.median(times), statistics.median(cpus[name])] for name,
 
 
 def measure() -> list[Figure]:
-    with tempfile.TemporaryDirectory() as root, Node(Path(root), "--no-stats") as node:
+    with fresh_node("--no-stats") as node:
         both = python(PROGRAM, node.environ)
 
     def figure(name: str, of: str, than: str, unit: str, at_most: float) -> Figure:

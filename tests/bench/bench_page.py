@@ -15,14 +15,12 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_page.server.access import Access
 from chiplog_page.server.source import Source
 from chiplog_page.server.static_files import STATIC, compressed
 from chiplog_page.web_server import PageServer
-from chiplog_schemas.paths import ensure_private_dir, paths_for_root
-from chiplog_schemas.storage.segment_log import SegmentLog
-from tests.bench.bench_store import LOG_ID, store
+from chiplog_schemas.paths import paths_for_root
+from tests.bench.bench_store import LOG_ID, store, write_log
 from tests.bench.figure import Figure, Node, percentile
 from tests.bench.large_store import BEGUN_US, Writer, write_large_run
 
@@ -94,12 +92,7 @@ async () => {
 def write_small_store(root: Path, runs: list[tuple[str, int, int]]) -> None:
     """Write runs of 2,000 steps."""
     place = paths_for_root(root)
-    ensure_private_dir(place.collector)
-    log = SegmentLog(place.collector / "log", LOG_ID)
-    receipt = CommitBuilder({}).receipt_record(0)
-    log.append(receipt.kind, receipt.payload)
-    log.commit()
-    log.close()
+    write_log(place)
     writer = Writer(place.index, LOG_ID)
     for number, (run, labels, keys) in enumerate(runs):
         write_large_run(writer, run, BEGUN_US + number * 1_000_000_000, labels=labels, keys=keys, n_steps=2_000)
@@ -108,16 +101,22 @@ def write_small_store(root: Path, runs: list[tuple[str, int, int]]) -> None:
 
 
 @contextmanager
-def page_of(root: Path) -> Iterator[PageServer]:
-    """Serve a directory whose collector runs."""
-    node = Node(root, agent=False)
+def served(root: Path) -> Iterator[PageServer]:
+    """Serve a directory."""
     server = PageServer(Source(dir=str(root)), Access(), port=0)
     server.start()
     try:
         yield server
     finally:
         server.close()
-        node.stop()
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 class Visit:
@@ -194,7 +193,7 @@ def code_bytes() -> int:
 def small(browser: Browser) -> list[Figure]:
     with tempfile.TemporaryDirectory() as directory:
         write_small_store(Path(directory), [*RUNS, PANNED])
-        with page_of(Path(directory)) as server:
+        with Node(Path(directory), agent=False), served(Path(directory)) as server:
             time.sleep(6.0)  # the collector's parser of queries has warmed up
             firsts, alls, visit = visits(browser, server, "#/run/run-1/curves")
             n_bytes = visit.n_bytes
@@ -224,7 +223,7 @@ def small(browser: Browser) -> list[Figure]:
 
 
 def large(browser: Browser) -> list[Figure]:
-    with store() as (root, _), page_of(root) as server:
+    with store() as (root, _), Node(root, agent=False), served(root) as server:
         time.sleep(6.0)
         firsts, alls, visit = visits(browser, server, "#/run/large-1/curves")
         paint = visit.first_paint_s()
@@ -240,8 +239,5 @@ def large(browser: Browser) -> list[Figure]:
 
 
 def measure() -> list[Figure]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        figures = small(browser) + large(browser)
-        browser.close()
-    return figures
+    with chromium() as browser:
+        return small(browser) + large(browser)

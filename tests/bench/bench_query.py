@@ -2,8 +2,6 @@
 
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,7 +14,7 @@ import duckdb
 
 import chiplog
 from chiplog_schemas.query.query_messages import disable_faulty_optimizers
-from tests.bench.figure import Figure, Node, python
+from tests.bench.figure import Figure, Node, python, start_python
 
 RANKS = 4
 STEPS = 20_000
@@ -60,12 +58,8 @@ VALUES = "SELECT step, ts, value FROM metrics WHERE run_id = 'queries' AND label
 def record(root: Path) -> None:
     """Record the points and wait until the database has them all."""
     node = Node(root)
-    ranks = [
-        subprocess.Popen([sys.executable, "-P", "-c", RANK, str(rank)], env=node.environ, stdout=subprocess.DEVNULL)
-        for rank in range(RANKS)
-    ]
-    for rank in ranks:
-        rank.wait()
+    for rank in [start_python(RANK, node.environ, number) for number in range(RANKS)]:
+        rank.communicate()
     deadline = time.monotonic() + DELIVERED_S
     with chiplog.connect(dir=root) as client:
         while client.sql("SELECT count(*) FROM metrics").tuples() != [(RANKS * STEPS * KEYS,)]:

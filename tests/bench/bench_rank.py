@@ -10,12 +10,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.bench.figure import Figure, Node, python
+from tests.bench.figure import BARE, Figure, Node, fresh_node, python
 
 DOWN_WAIT_S = 60.0  # a collector applies its log before it ends
 
-TIGHT_LOOP = """
-import mmap, msgpack, time, chiplog, threading, zlib
+TIGHT_LOOP = (
+    BARE
+    + """
+import chiplog
 data = {f"train/metric_{i}": 0.1 * i for i in range(10)}
 twenty = {f"train/metric_{i}": 0.1 * i for i in range(20)}
 calls = 200_000
@@ -31,16 +33,6 @@ def loop(call):
     cpu = time.process_time_ns() - cpu
     took.sort()
     return [took[calls // 2] / 1e3, took[calls * 99 // 100] / 1e3, took[calls * 999 // 1000] / 1e3, cpu / calls / 1e3]
-memory = mmap.mmap(-1, 256 << 20)
-packer = msgpack.Packer()
-at = 0
-lock = threading.Lock()
-def bare(step):
-    global at
-    with lock:
-        record = packer.pack([step, time.time_ns(), data])
-        memory[at:at + len(record)] = record
-        at += len(record)
 run = chiplog.init(project="bench", capture_console=False)
 time.sleep(1.0)
 def ours(step):
@@ -53,6 +45,7 @@ assert not run._diagnostics.counts, run._diagnostics.counts
 run.finish()
 print(results)
 """
+)
 
 WHOLE_STEP = """
 import time, chiplog
@@ -101,7 +94,7 @@ print([imported - begun, opened - imported, time.perf_counter() - before])
 def both_paths(code: str) -> tuple[list[dict[str, list[float]]], list[dict[str, list[float]]]]:
     """Run a program with the C part of the SDK and without, in turns."""
     in_c, in_python = [], []
-    with tempfile.TemporaryDirectory() as root, Node(Path(root), "--no-stats") as node:
+    with fresh_node("--no-stats") as node:
         for _ in range(3):
             in_c.append(python(code, node.environ))
             in_python.append(python(code, node.environ | {"CHIPLOG_NATIVE": "0"}))
@@ -149,7 +142,7 @@ def measure_step() -> list[Figure]:
 
 
 def measure_start() -> list[Figure]:
-    with tempfile.TemporaryDirectory() as root, Node(Path(root), "--no-stats") as node:
+    with fresh_node("--no-stats") as node:
         with_agent = [python(START, node.environ) for _ in range(7)]
     first, broken = [], []
     for _ in range(5):

@@ -9,12 +9,10 @@ too.
 import ast
 import resource
 import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 
-from tests.bench.figure import Figure, Node, cpu_s, memory_bytes, percentile, tree
+from tests.bench.figure import BARE, Figure, Node, cpu_s, fresh_node, memory_bytes, percentile, start_python, tree
 
 RANKS = 8
 SECONDS = 30
@@ -53,19 +51,11 @@ for step in range(200):
 print(took)
 """
 
-# What log() cannot go below in Python: a lock, msgpack and a copy into mapped memory, with caches as cold as its own.
-BARE = """
-import mmap, msgpack, threading
-memory = mmap.mmap(-1, 1 << 20)
-for at in range(0, 1 << 20, 4096):
-    memory[at] = 1
-packer, lock, end = msgpack.Packer(), threading.Lock(), 0
-def bare(step):
-    global end
-    with lock:
-        record = packer.pack([step, time.time_ns(), data])
-        memory[end:end + len(record)] = record
-        end += len(record)
+# BARE, with caches as cold as those of the ranks, in memory that is there.
+TOUCHED = f"""
+{BARE}
+for page in range(0, 1 << 20, 4096):
+    memory[page] = 1
 """
 
 JSONL = """
@@ -78,21 +68,15 @@ file = open(sys.argv[1], "a")
 YARDSTICKS = {
     # What nothing in Python goes below: the cold call itself.
     "an empty function": PACED.format(needs="def empty(data, step): pass", call="empty(data, step=step)"),
-    "lock + msgpack + mapped memory": PACED.format(needs=BARE, call="bare(step)"),
+    "lock + msgpack + mapped memory": PACED.format(needs=TOUCHED, call="bare(step)"),
     "JSONL flushed per line": PACED.format(needs=JSONL, call="write(step)"),
 }
 
 
-def start(code: str, argument: str, environ: dict[str, str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-P", "-c", code, argument]
-    return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
-
-
 def measure() -> list[Figure]:
     spent_before = children_cpu_s()
-    with tempfile.TemporaryDirectory() as root:
-        node = Node(Path(root))
-        ranks = [start(RANK, str(rank), node.environ) for rank in range(RANKS)]
+    with fresh_node() as node:
+        ranks = [start_python(RANK, node.environ, rank) for rank in range(RANKS)]
         peak_rss = peak_pss = 0
         time.sleep(STARTED_S)
         loop_begun, cpu_before = time.monotonic(), loop_cpu(ranks, node)
@@ -107,7 +91,7 @@ def measure() -> list[Figure]:
         outputs = [process.communicate()[0] for process in ranks]
         node.stop()
         spent = children_cpu_s() - spent_before
-        besides = {what: beside(code, root, node.environ) for what, code in YARDSTICKS.items()}
+        besides = {what: beside(code, node.place.root, node.environ) for what, code in YARDSTICKS.items()}
     took = times_of(outputs)
     line = ", ".join(
         f"{what} p50 {percentile(times, 0.5):.0f} p99 {percentile(times, 0.99):.0f}" for what, times in besides.items()
@@ -147,9 +131,9 @@ def loop_cpu(ranks: list[subprocess.Popen[str]], node: Node) -> dict[str, float]
     return used
 
 
-def beside(code: str, root: str, environ: dict[str, str]) -> list[float]:
+def beside(code: str, root: Path, environ: dict[str, str]) -> list[float]:
     """Run a yardstick in as many processes as there were ranks; microseconds."""
-    processes = [start(code, f"{root}/beside-{rank}.jsonl", environ) for rank in range(RANKS)]
+    processes = [start_python(code, environ, f"{root}/beside-{rank}.jsonl") for rank in range(RANKS)]
     return times_of([process.communicate()[0] for process in processes])
 
 

@@ -5,8 +5,6 @@ page that is open does. `CHIPLOG_BENCH_ROOT` names the data of bench_store.py, w
 """
 
 import datetime
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -18,7 +16,7 @@ from typing import Any
 
 import chiplog
 from tests.bench.bench_store import IDLE_S, store
-from tests.bench.figure import Figure, Node, percentile
+from tests.bench.figure import Figure, Node, percentile, start_python
 
 RANKS = 4
 READERS = 16
@@ -90,7 +88,7 @@ def visible(root: Path, run_id: str, seconds: float) -> list[float]:
         "for step in range(int(20 * float(sys.argv[2]))): run.log({'probe': 1.0}, step=step); time.sleep(0.05)\n"
     )
     environ = Node(root, agent=False, collector=False).environ
-    probe = subprocess.Popen([sys.executable, "-P", "-c", code, run_id, str(seconds)], env=environ)
+    probe = start_python(code, environ, run_id, seconds)
     latencies: list[float] = []
     step = -1
     with chiplog.connect(dir=root) as client:
@@ -106,15 +104,7 @@ def visible(root: Path, run_id: str, seconds: float) -> list[float]:
 def ingest(node: Node, run_id: str) -> tuple[float, float, float, list[float]]:
     """Log for a while; return points/s, p50 and p99 of log() in µs, and the seconds until values were visible."""
     total_s = WARM_UP_S + SECONDS
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-P", "-c", RANK, run_id, str(rank), str(total_s)],
-            env=node.environ,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(RANKS)
-    ]
+    ranks = [start_python(RANK, node.environ, run_id, rank, total_s) for rank in range(RANKS)]
     time.sleep(WARM_UP_S)
     latencies = visible(node.place.root, run_id, SECONDS)
     said = [eval(rank.communicate()[0].splitlines()[-1]) for rank in ranks]

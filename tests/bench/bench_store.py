@@ -20,7 +20,7 @@ import duckdb
 
 import chiplog
 from chiplog_collector.receiver.commit import CommitBuilder
-from chiplog_schemas.paths import ensure_private_dir, paths_for_root
+from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.query.query_messages import disable_faulty_optimizers
 from chiplog_schemas.storage.segment_log import SegmentLog
 from tests.bench.bench_collector import bare_rate
@@ -41,6 +41,16 @@ def queries() -> list[tuple[str, float, str, str]]:
     return [(name, float(goal), sql, by_hand) for name, goal, sql, by_hand in _TEXTS.findall(text)]
 
 
+def write_log(place: Paths) -> None:
+    """Write a log of one record: the index accepts no file of another log."""
+    ensure_private_dir(place.collector)
+    log = SegmentLog(place.collector / "log", LOG_ID)
+    receipt = CommitBuilder({}).receipt_record(0)
+    log.append(receipt.kind, receipt.payload)
+    log.commit()
+    log.close()
+
+
 @contextlib.contextmanager
 def store() -> Iterator[tuple[Path, float | None]]:
     """Yield a data directory with the database, and the rate at which it was written; None if it was there."""
@@ -50,12 +60,7 @@ def store() -> Iterator[tuple[Path, float | None]]:
         if place.index.exists():
             yield place.root, None
             return
-        ensure_private_dir(place.collector)
-        log = SegmentLog(place.collector / "log", LOG_ID)  # one record: the index accepts no file of another log
-        receipt = CommitBuilder({}).receipt_record(0)
-        log.append(receipt.kind, receipt.payload)
-        log.commit()
-        log.close()
+        write_log(place)
         yield place.root, write_store(place.index, LOG_ID, LARGE_RUNS, SMALL_RUNS)
 
 

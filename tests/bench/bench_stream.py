@@ -1,10 +1,9 @@
 """A result of 20 million rows and 9 columns: read in Python, and written as files; time, and memory at both ends."""
 
 import sys
-import tempfile
 from pathlib import Path
 
-from tests.bench.figure import Figure, Node, python, tree
+from tests.bench.figure import Figure, fresh_node, python, tree
 
 N_ROWS = 20_000_000
 QUERY = f"""
@@ -47,9 +46,8 @@ def peak_mib(pid: int) -> float:
 def measure(forms: tuple[str, ...] = FORMS) -> list[Figure]:
     """Measure the reader, then a command for each format."""
     figures = []
-    with tempfile.TemporaryDirectory() as directory:
-        root = Path(directory)
-        node = Node(root, agent=False)
+    with fresh_node(agent=False) as node:
+        root = node.place.root
         python(READER, node.environ, str(root), "SELECT 1 AS a")  # the index has started
         index = tree(node.processes["collector"].pid)[1]
         idle = peak_mib(index)
@@ -67,7 +65,6 @@ def measure(forms: tuple[str, ...] = FORMS) -> list[Figure]:
             size = f"{path.stat().st_size / 1e6:,.0f} MB, peak {peak:.0f} MiB"
             figures.append(Figure(f"chiplog sql -o out.{form}", took_s, "s", yardstick=size))
             path.unlink()
-        node.stop()
     return figures
 
 

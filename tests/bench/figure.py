@@ -4,8 +4,10 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,13 @@ class Node:
                 process.wait(30)
 
 
+@contextmanager
+def fresh_node(*agent_options: str, **options: Any) -> Iterator[Node]:
+    """Run a node in a directory of its own."""
+    with tempfile.TemporaryDirectory() as root, Node(Path(root), *agent_options, **options) as node:
+        yield node
+
+
 def tree(pid: int) -> list[int]:
     """A process and all below it."""
     found = [pid]
@@ -118,6 +127,26 @@ def memory_bytes(pid: int) -> tuple[int, int]:
         elif line.startswith("Pss:"):
             pss = int(line.split()[1]) * 1024
     return rss, pss
+
+
+# What log() cannot go below in Python: a lock, msgpack and a copy into mapped memory. `data` is what is logged.
+BARE = """
+import mmap, msgpack, threading, time
+memory = mmap.mmap(-1, 64 << 20)
+packer, lock, at = msgpack.Packer(), threading.Lock(), 0
+def bare(step):
+    global at
+    with lock:
+        record = packer.pack([step, time.time_ns(), data])
+        memory[at:at + len(record)] = record
+        at += len(record)
+"""
+
+
+def start_python(code: str, environ: dict[str, str], *arguments: object) -> "subprocess.Popen[str]":
+    """Start code in a fresh interpreter; its output is a pipe."""
+    command = [sys.executable, "-P", "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
 
 
 def python(code: str, environ: dict[str, str] | None = None, *arguments: str) -> Any:
