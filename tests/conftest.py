@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,6 +25,9 @@ from tests.support.rounds import Rounds, rounds, share_the_minutes, write_report
 from tests.support.run_report import write_run_report
 from tests.support.tools import MARK, require
 from tests.support.waiting import TIMES
+
+if TYPE_CHECKING:
+    from tests.support.index import Index
 
 __all__ = ["Rounds", "rounds"]
 
@@ -94,6 +98,16 @@ def bare_node(chiplog_dir: Path) -> Iterator[Node]:
 def node(bare_node: Node) -> Node:
     """A node whose collector answers."""
     return bare_node.start()
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator["Index"]:
+    """An index over a log of the test's own."""
+    from tests.support.index import Index  # with DuckDB
+
+    index = Index(tmp_path)
+    yield index
+    index.close()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -26,6 +26,7 @@ from chiplog_schemas.protocol.messages import MessageKind
 from chiplog_schemas.storage.journal_dir import LOCK_NAME
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as frame
+from tests.support.dealer_by_hand import DealerByHand
 from tests.support.descriptors import no_descriptors
 from tests.support.marks import everyday
 from tests.support.node import Node, end_daemons, end_process
@@ -75,14 +76,11 @@ run.finish()
 """
 
 
-class Rank:
+class Rank(DealerByHand):
     """A rank's end of the wire, written by hand."""
 
     def __init__(self, address: str, producer: bytes = b"P" * 16) -> None:
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.connect(address)
+        super().__init__(address)
         self.producer = producer
         self.session = os.urandom(8)
         self.credit = -1
@@ -109,9 +107,13 @@ class Rank:
         self.socket.send_multipart(messages.data(self.session, self.next, last, data))
         self.next = last + 1
 
+    def fill_spool(self) -> None:
+        """Send 2 MB, and wait until the agent withholds credit."""
+        self.say(identity(), *[encode(EventKind.TEXT, 1, 1, "k", "x" * 500_000)] * 4)
+        wait_until(lambda: self.receive().credit == 0, "credit that is withheld")
+
     def receive(self) -> messages.Message:
-        assert self.socket.poll(WAIT_MS), "no answer"
-        message = messages.parse(self.socket.recv_multipart())
+        message = messages.parse(self.frames())
         self.credit = message.credit
         self.acked = max(self.acked, message.next)
         return message
@@ -119,10 +121,6 @@ class Rank:
     def wait_for(self, acked: int) -> None:
         while self.acked < acked:
             self.receive()
-
-    def close(self) -> None:
-        self.socket.close()
-        self.context.term()
 
 
 @pytest.fixture
@@ -197,10 +195,7 @@ def test_garbage_on_its_socket_does_not_stop_it(bare_node, rank) -> None:
 def test_a_full_spool_withholds_credit_and_ranks_keep_their_events_until_there_is_room(bare_node, rank) -> None:
     bare_node.start_agent("--spool-bytes-max", str(MIB))
     assert rank.hello().credit == CREDIT_BYTES
-    rank.say(identity())
-    for _ in range(4):
-        rank.say(encode(EventKind.TEXT, 1, 1, "k", "x" * 500_000))
-    wait_until(lambda: rank.receive().credit == 0, "credit that is withheld")
+    rank.fill_spool()
     run_rank()
     journals = bare_node.place.journals
     assert len(list(journals.glob("[!.]*"))) == 1, "its journal keeps what the spool cannot"
@@ -219,10 +214,7 @@ def test_samples_that_a_full_spool_drops_are_counted_and_declared(bare_node, ran
         "chiplog_agent", "--spool-bytes-max", str(MIB), "--sample-interval-s", "0.1", "--node", "node-a"
     )
     rank.hello()
-    rank.say(identity())
-    for _ in range(4):
-        rank.say(encode(EventKind.TEXT, 1, 1, "k", "x" * 500_000))
-    wait_until(lambda: rank.receive().credit == 0, "credit that is withheld")
+    rank.fill_spool()
     sampler = Path(f"/proc/{bare_node.agent.pid}/task/{bare_node.agent.pid}/children")
     wait_until(lambda: sampler.read_text().split(), "a sampler process")
 
@@ -429,27 +421,36 @@ def daemon(chiplog_dir: Path) -> Iterator[AgentDaemon]:
     daemon.run()
 
 
-def test_a_producer_that_is_gone_is_forgotten_in_all_respects(daemon: AgentDaemon) -> None:
-    producer = b"P" * 16
-    lock = daemon.settings.places.journals / producer.hex() / "lock"
-    lock.parent.mkdir(parents=True)
-    held = f"""
-import pathlib
+OWNER = """
+import pathlib, sys
 from chiplog_schemas.process.file_lock import Lock
-lock = Lock(pathlib.Path({str(lock)!r}))
+lock = Lock(pathlib.Path(sys.argv[1]))
 print()
 input()
 """
-    process = subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def start_owner(journal: Path) -> "subprocess.Popen[bytes]":
+    """Start a process that holds the lock of a journal until its stdin ends."""
+    journal.mkdir(parents=True)
+    command = [sys.executable, "-c", OWNER, str(journal / LOCK_NAME)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
+    return process
+
+
+def test_a_producer_that_is_gone_is_forgotten_in_all_respects(daemon: AgentDaemon) -> None:
+    producer = b"P" * 16
+    journal = daemon.settings.places.journals / producer.hex()
+    process = start_owner(journal)
     daemon._act([SessionOpened(producer, {"pid": process.pid})], 1.0)
     records = frame(Kind.EVENT, 0, encode(EventKind.STATE, 1, {"state": "finished"}))
     daemon._act([DataReceived(producer, 0, 0, records)], 1.0)
     daemon._flush(100.0)
     assert daemon._synced == {producer: 1}
     process.communicate()
-    shutil.rmtree(lock.parent)
+    shutil.rmtree(journal)
     assert daemon._exit_causes.poll(42)
     assert daemon._exit_causes.resolve(producer, {}, 99, finished=False)[0] == 42
     daemon._act([SessionClosed(producer, LeaveCause.GOODBYE)], 2.0)
@@ -468,18 +469,8 @@ input()
 def test_a_journal_that_is_looked_at_behind_the_goodbye_costs_no_descriptor(daemon: AgentDaemon) -> None:
     """The process lives on, as one does that makes a run after the other."""
     producer = b"P" * 16
-    lock = daemon.settings.places.journals / producer.hex() / "lock"
-    lock.parent.mkdir(parents=True)
-    held = f"""
-import pathlib
-from chiplog_schemas.process.file_lock import Lock
-lock = Lock(pathlib.Path({str(lock)!r}))
-print()
-input()
-"""
-    with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    journal = daemon.settings.places.journals / producer.hex()
+    with start_owner(journal) as process:
         records = frame(Kind.EVENT, 0, encode(EventKind.STATE, 1, {"state": "finished"}))
         daemon._act([SessionOpened(producer, {}), DataReceived(producer, 0, 0, records)], 1.0)
         daemon._flush(100.0)
@@ -487,7 +478,7 @@ input()
         daemon._poll_journals(100.0)
         assert daemon._exit_causes.watched == {producer}, "its journal is still there"
         assert n_pidfds_of(process.pid) == 1
-        shutil.rmtree(lock.parent)
+        shutil.rmtree(journal)
         daemon._poll_journals(200.0)
         assert daemon._exit_causes.watched == set()
         assert n_pidfds_of(process.pid) == 0

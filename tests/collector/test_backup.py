@@ -37,6 +37,15 @@ def restored_views(index: Index, target: Path) -> dict[str, list[str]]:
     return copy_of(index, str(paths_for_root(root).index))
 
 
+def store_content(place: Paths) -> str:
+    """Store a file as the collector does, and return its digest."""
+    digest = hashlib.sha256(b"content").hexdigest()
+    content = place.files / digest[:2] / digest
+    content.parent.mkdir(parents=True)
+    content.write_bytes(b"content")
+    return digest
+
+
 @proves("only-synced-records-backed-up", "a backup has no record that may not be on stable storage")
 def test_a_backup_of_an_open_log_restores_every_view(index: Index, tmp_path: Path) -> None:
     index.take(*everything())
@@ -45,10 +54,7 @@ def test_a_backup_of_an_open_log_restores_every_view(index: Index, tmp_path: Pat
     index.log.commit()
     place = place_of(index)
     publish(index, place, synced)
-    digest = hashlib.sha256(b"content").hexdigest()
-    content = place.files / digest[:2] / digest
-    content.parent.mkdir(parents=True)
-    content.write_bytes(b"content")
+    digest = store_content(place)
     target = tmp_path / "backup"
     done = invoke(backup, target, "--from", place.root)
     assert done.exit_code == 0, done.output
@@ -135,10 +141,7 @@ def test_a_backup_that_has_changed_restores_nothing_unless_damage_is_accepted(
     index.take(*everything())
     place, target = place_of(index), tmp_path / "backup"
     publish(index, place)
-    digest = hashlib.sha256(b"content").hexdigest()
-    content = place.files / digest[:2] / digest
-    content.parent.mkdir(parents=True)
-    content.write_bytes(b"content")
+    digest = store_content(place)
     assert invoke(backup, target, "--from", place.root).exit_code == 0
     [(_, segment)] = list_segments(target / "log")
     changed = segment if what == "segment" else target / "files" / digest[:2] / digest

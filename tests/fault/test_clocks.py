@@ -70,13 +70,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
-    index = Index(tmp_path)
-    yield index
-    index.close()
-
-
-@pytest.fixture
 def clocks(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clocks:
     """Wrong clocks for every process that the test starts; its own is right."""
     clocks = Clocks(tmp_path / "clocks")

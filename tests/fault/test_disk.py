@@ -93,15 +93,6 @@ def node(faults: dict[str, Faults], tmp_path: Path) -> Iterator[FaultyNode]:
         node.stop()
 
 
-@pytest.fixture
-def started() -> Iterator[list[Rank]]:
-    """Ranks that a test starts; none outlives it."""
-    ranks: list[Rank] = []
-    yield ranks
-    for rank in ranks:
-        rank.close()
-
-
 # What of a rank fails: (operations, part of the path, errno, calls that still succeed, calls that fail then; -1 all).
 RANK_SITES = {
     "the directory of journals": (MKDIR, "/journals", EIO, 0, -1),
@@ -294,16 +285,21 @@ def test_a_full_disk_costs_what_it_declares_and_nothing_once_there_is_room_again
             node.stop()
 
 
+def start_refused(node: FaultyNode, library: Path, folder: Path) -> Rank:
+    """Start a rank for whose second segment there is no room."""
+    node.start_collector()
+    rules = Faults(library, folder / "rank.rules")
+    rules.fail(ALLOCATE, node.root, ".seg", ENOSPC, skip=1)
+    return Rank(folder / "oracle", node.root, CHIPLOG_AGENT=node.place.agent_address, **rules.environment)
+
+
 @proves("memory-events-counted", "the head page counts what is in memory only", condition=False)
 @pytest.mark.full
 def test_a_killed_rank_whose_disk_refused_is_declared_to_its_last_event(
     node: FaultyNode, library: Path, tmp_path: Path, started: list[Rank]
 ) -> None:
     """Everything in the memory of the process is gone with it: exactly that is lost, and declared."""
-    node.start_collector()
-    rules = Faults(library, tmp_path / "rank.rules")
-    rules.fail(ALLOCATE, node.root, ".seg", ENOSPC, skip=1)
-    rank = Rank(tmp_path / "oracle", node.root, CHIPLOG_AGENT=node.place.agent_address, **rules.environment)
+    rank = start_refused(node, library, tmp_path)
     started.append(rank)
     rank.ready().log(10_000)
     rank.kill()
@@ -320,10 +316,7 @@ def test_a_run_whose_end_was_lost_with_its_memory_is_not_running_for_ever(
     node: FaultyNode, library: Path, tmp_path: Path, started: list[Rank]
 ) -> None:
     """No agent, a disk that refuses: the run ends, and with it the memory that held its last events."""
-    node.start_collector()
-    rules = Faults(library, tmp_path / "rank.rules")
-    rules.fail(ALLOCATE, node.root, ".seg", ENOSPC, skip=1)
-    rank = Rank(tmp_path / "oracle", node.root, CHIPLOG_AGENT=node.place.agent_address, **rules.environment)
+    rank = start_refused(node, library, tmp_path)
     started.append(rank)
     rank.ready().log(5000)
     rank.finish()

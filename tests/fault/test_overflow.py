@@ -35,15 +35,6 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def started() -> Iterator[list[Rank]]:
-    """Ranks that a test starts; none outlives it."""
-    ranks: list[Rank] = []
-    yield ranks
-    for rank in ranks:
-        rank.close()
-
-
-@pytest.fixture
 def small_node(tmp_path: Path) -> Iterator[FaultyNode]:
     """A node that is not started yet, with little credit and few queries at once."""
     credit = {"CHIPLOG_CREDIT_BYTES": str(64 << 10)}

@@ -4,8 +4,6 @@ Hostile values must not break a view for other users, or the next start.
 """
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -22,13 +20,6 @@ from tests.support.rounds import Rounds
 from tests.support.safeguard import proves
 
 RECORDS = 40  # hostile ones in a round, each followed by a good block
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
-    index = Index(tmp_path)
-    yield index
-    index.close()
 
 
 @pytest.mark.soak(2)

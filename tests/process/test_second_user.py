@@ -91,19 +91,9 @@ class User:
         return self.start("-c", RANK, *arguments, **pipes)
 
     def chiplog(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [interpreter(), "-P", "-m", "chiplog_cli", *arguments]
-        return subprocess.run(
-            command,
-            user=self.uid,
-            group=self.uid,
-            extra_groups=[],
-            env=self.variables,
-            text=True,
-            capture_output=True,
-            cwd="/",
-            timeout=WAIT_S,
-            check=False,
-        )
+        with self.start("-m", "chiplog_cli", *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            output, error = process.communicate(timeout=WAIT_S)
+        return subprocess.CompletedProcess(process.args, process.returncode, output, error)
 
 
 @pytest.fixture

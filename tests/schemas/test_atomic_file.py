@@ -21,22 +21,15 @@ def test_a_file_is_replaced_is_private_and_nothing_else_remains(tmp_path: Path) 
     assert os.listdir(tmp_path) == ["state"]
 
 
-def test_a_file_that_exists_stays_where_it_must_not_be_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "secret"
-    atomic_write(path, b"first", replaces=False)
-    with pytest.raises(FileExistsError):
-        atomic_write(path, b"second", replaces=False)
-    assert path.read_bytes() == b"first"
-    assert os.listdir(tmp_path) == ["secret"]
-
-
-def test_without_hard_links_a_file_that_exists_stays_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on s3fs, which refuses link(2)."""
-
-    def refuse(source: Path, target: Path) -> None:
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_file_that_exists_stays_where_it_must_not_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    def refuse(source: Path, target: Path) -> None:  # as s3fs does
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(atomic_file.os, "link", refuse)
+    if not has_links:
+        monkeypatch.setattr(atomic_file.os, "link", refuse)
     path = tmp_path / "secret"
     atomic_write(path, b"first", replaces=False)
     with pytest.raises(FileExistsError):

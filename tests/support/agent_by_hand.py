@@ -2,37 +2,27 @@
 
 import os
 
-import zmq
-
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.messages import MessageKind
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as frame
-from tests.support.waiting import WAIT_MS
+from tests.support.dealer_by_hand import DealerByHand
 
 SENDER = b"spool-of-agent-a"
 
 
-class Agent:
+class Agent(DealerByHand):
     """An agent's end of the wire, written by hand."""
 
     def __init__(self, address: str, sender: bytes = SENDER) -> None:
-        self.context = zmq.Context()
+        super().__init__(address)
         self.sender = sender
-        self.address = address
         self.session = b""
-        self.socket = self._connect()
-
-    def _connect(self) -> "zmq.Socket[bytes]":
-        socket = self.context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(self.address)
-        return socket
 
     def hello(self, first: int = 0) -> messages.Message:
         """Open a session on a new socket and return the welcome."""
         self.socket.close()
-        self.socket = self._connect()
+        self.socket = self.connect()
         self.session = os.urandom(8)
         self.socket.send_multipart(messages.hello(self.session, self.sender, first, {"node": "a"}))
         message = self.receive()
@@ -47,15 +37,10 @@ class Agent:
         self.socket.send_multipart(messages.data(self.session, first, last, data))
 
     def receive(self) -> messages.Message:
-        assert self.socket.poll(WAIT_MS), "no answer"
-        return messages.parse(self.socket.recv_multipart())
+        return messages.parse(self.frames())
 
     def acknowledged(self, number: int) -> messages.Message:
         """Wait until everything before a number is acknowledged."""
         while (message := self.receive()).kind != MessageKind.ACK or message.next < number:
             pass
         return message
-
-    def close(self) -> None:
-        self.socket.close()
-        self.context.term()

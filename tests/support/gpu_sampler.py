@@ -44,16 +44,23 @@ class GpuSampler:
 
     def run(self, until: Callable[[list[Message]], bool]) -> list[Message]:
         """Read until something is true of what this call has read, and return that."""
-        messages: list[Message] = []
-        deadline = time.monotonic() + WAIT_S
-        while not until(messages):
-            assert time.monotonic() < deadline, messages[-20:]
-            select.select([self.feed.fileno()], [], [], 0.05)
-            messages += self.feed.read()
-        return messages
+        return collect(self.feed, until)
 
 
-def of(messages: list[Message], device: str) -> list[Sample]:
+def collect(feed: SamplerProcess, until: Callable[[list[Message]], bool], *, ticks: bool = False) -> list[Message]:
+    """Read until something is true of all that was read; fail after a generous while."""
+    messages: list[Message] = []
+    deadline = time.monotonic() + WAIT_S
+    while not until(messages):
+        assert time.monotonic() < deadline, messages[-20:]
+        select.select([feed.fileno()], [], [], 0.05)
+        messages += feed.read()
+        if ticks:
+            feed.tick(time.monotonic())
+    return messages
+
+
+def of(messages: list[Message], device: str = "") -> list[Sample]:
     """Return the samples of a device; '' is the host."""
     return [message for message in messages if isinstance(message, Sample) and message.device == device]
 

@@ -4,11 +4,10 @@ import os
 import re
 
 import pyarrow as pa
-import zmq
 
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.query_messages import ID_BYTES, QueryMessageKind
-from tests.support.waiting import WAIT_MS
+from tests.support.dealer_by_hand import DealerByHand
 
 FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * 7 + b.range) % 13 = 3"
 # Each is one way out of reading the database, or into its settings. The first part is refused before it is run, the
@@ -117,14 +116,8 @@ def assert_is_stopped(sql: str, answer: query_messages.QueryMessage, words: str)
     assert "\n" not in answer.message
 
 
-class Asker:
+class Asker(DealerByHand):
     """A client of the wire, independent of the SDK's."""
-
-    def __init__(self, address: str) -> None:
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.connect(address)
 
     def send(self, sql, params=None, timeout_s=30.0, time_zone="") -> bytes:
         id = os.urandom(ID_BYTES)
@@ -132,8 +125,7 @@ class Asker:
         return id
 
     def receive(self) -> query_messages.QueryMessage:
-        assert self.socket.poll(WAIT_MS), "no answer"
-        return query_messages.parse(self.socket.recv_multipart())
+        return query_messages.parse(self.frames())
 
     def ask(self, sql, params=None, timeout_s=30.0, time_zone="") -> query_messages.QueryMessage:
         id = self.send(sql, params, timeout_s, time_zone)
@@ -147,7 +139,3 @@ class Asker:
         table = pa.ipc.open_stream(answer.payload).read_all()
         assert table.num_rows == answer.n_rows
         return table.to_pylist()
-
-    def close(self) -> None:
-        self.socket.close()
-        self.context.term()

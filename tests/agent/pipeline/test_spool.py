@@ -3,6 +3,8 @@
 import os
 import random
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -199,15 +201,22 @@ def test_a_synced_end_that_is_gone_is_a_gap_and_its_numbers_are_not_given_again(
     assert drain(again) == [4, 5]
 
 
-def test_a_disk_that_refuses_keeps_everything_for_the_next_sync(opened, monkeypatch) -> None:
-    spool = opened()
-    fill(spool, 0, 1)
+@contextmanager
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the log's writes fail in this block."""
 
     def refuse(descriptor: int, buffers) -> int:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr(segment_log.os, "writev", refuse)
+        yield
+
+
+def test_a_disk_that_refuses_keeps_everything_for_the_next_sync(opened, monkeypatch) -> None:
+    spool = opened()
+    fill(spool, 0, 1)
+    with full_disk(monkeypatch):
         spool.append(block(2))
         spool.append(block(3))
         for _ in range(2):
@@ -313,12 +322,7 @@ def test_a_spool_that_was_set_back_sends_what_waits_under_higher_numbers(opened,
 )
 def test_a_block_that_waits_for_a_full_disk_is_sent_by_a_spool_that_was_set_back(opened, tmp_path, monkeypatch) -> None:
     spool, collector = set_back_to_five(opened, tmp_path)
-
-    def refuse(descriptor: int, buffers) -> int:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(segment_log.os, "writev", refuse)
+    with full_disk(monkeypatch):
         spool.append(b"waits")
         with pytest.raises(OSError, match="No space"):
             spool.sync()

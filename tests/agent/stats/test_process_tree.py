@@ -188,6 +188,15 @@ def used(rank: "subprocess.Popen[str]") -> float:
     return float(line(rank))
 
 
+def begun(rank: "subprocess.Popen[str]") -> ProcessStats:
+    """Watch a rank that is up, and let it go on."""
+    line(rank)
+    stats = watching(rank.pid)
+    begin(stats, rank.pid)
+    say(rank)
+    return stats
+
+
 @proves(
     "short-children-cpu-counts", "the CPU time of children that live shorter than a period counts", value="max(own, 0)"
 )
@@ -204,10 +213,7 @@ for _ in range(10):
         os._exit(0)
     os.waitpid(pid, 0)
 print(sum(os.times()[:4]) - before, flush=True); sys.stdin.readline()""")
-    line(rank)
-    stats = watching(rank.pid)
-    begin(stats, rank.pid)
-    say(rank)
+    stats = begun(rank)
     total = spent(stats, rank.pid, lambda: readable(rank))
     truth = used(rank)
     assert truth > 0.2, "far more than what the rank itself used"
@@ -241,10 +247,7 @@ for _ in range(3):
     time.sleep(0.8)  # a zombie for a while, as a rule
     os.waitpid(pid, 0)
 print(sum(os.times()[:4]) - before, flush=True); sys.stdin.readline()""")
-    line(rank)
-    stats = watching(rank.pid)
-    begin(stats, rank.pid)
-    say(rank)
+    stats = begun(rank)
     total = spent(stats, rank.pid, lambda: readable(rank))
     truth = used(rank)
     assert truth > 1.4
@@ -279,10 +282,7 @@ def burn(seconds):
     except ChildProcessError: pass  # it has ended, and left no status
 print('up', flush=True); sys.stdin.readline()
 burn(0.6); burn(1.2)""")
-    line(rank)
-    stats = watching(rank.pid)
-    begin(stats, rank.pid)
-    say(rank)
+    stats = begun(rank)
     for _ in range(2):
         assert line(rank).strip() == "forked"
         assert spent(stats, rank.pid, lambda: True) < 0.1
@@ -292,14 +292,8 @@ burn(0.6); burn(1.2)""")
         say(rank)
 
 
-@proves(
-    "waited-rank-cpu-apart",
-    "a rank's CPU time is not its parent's, too, once the parent has waited for it",
-    part="+ _ended(rank.tree.apart, tree.apart)",
-)
-@pytest.mark.full
-def test_a_rank_that_its_parent_waits_for_is_no_cpu_time_of_the_parent(start: Start) -> None:
-    parent = start("""
+# A child uses a second.
+WAITS = """
 pid = os.fork()
 if pid == 0:
     end = time.process_time() + 1.0
@@ -307,7 +301,17 @@ if pid == 0:
     os._exit(0)
 print(pid, flush=True)
 os.waitpid(pid, 0)
-print('waited', flush=True); sys.stdin.readline()""")
+print('waited', flush=True); sys.stdin.readline()"""
+
+
+@proves(
+    "waited-rank-cpu-apart",
+    "a rank's CPU time is not its parent's, too, once the parent has waited for it",
+    part="+ _ended(rank.tree.apart, tree.apart)",
+)
+@pytest.mark.full
+def test_a_rank_that_its_parent_waits_for_is_no_cpu_time_of_the_parent(start: Start) -> None:
+    parent = start(WAITS)
     inner = int(line(parent))
     stats = watching(parent.pid, inner)
     begin(stats, parent.pid)
@@ -317,15 +321,7 @@ print('waited', flush=True); sys.stdin.readline()""")
 
 def test_a_child_that_becomes_a_rank_takes_its_cpu_time_along(start: Start) -> None:
     """It is a member of its parent's tree first, and a rank with a device once it has called init()."""
-    parent = start("""
-pid = os.fork()
-if pid == 0:
-    end = time.process_time() + 1.0
-    while time.process_time() < end: pass
-    os._exit(0)
-print(pid, flush=True)
-os.waitpid(pid, 0)
-print('waited', flush=True); sys.stdin.readline()""")
+    parent = start(WAITS)
     inner = int(line(parent))
     stats = watching(parent.pid)
     begin(stats, parent.pid)

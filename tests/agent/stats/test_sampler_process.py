@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,10 @@ from chiplog_agent.stats.frames import encode_frame
 from chiplog_agent.stats.sampler_process import (
     DeviceStale,
     Message,
-    Sample,
-    SamplerLog,
     SamplerProcess,
 )
-from tests.support.gpu_sampler import GPU0, GpuSampler
+from tests.support.gpu_sampler import GPU0, GpuSampler, collect, lines
+from tests.support.gpu_sampler import of as samples
 from tests.support.waiting import WAIT_S
 
 
@@ -29,25 +28,6 @@ def feed() -> Iterator[SamplerProcess]:
     feed = SamplerProcess(period_s=0.05)
     yield feed
     feed.close()
-
-
-def collect(feed: SamplerProcess, until: Callable[[list[Message]], bool]) -> list[Message]:
-    """Read until something is true of all that was read; fail after a generous while."""
-    messages: list[Message] = []
-    deadline = time.monotonic() + WAIT_S
-    while not until(messages):
-        assert time.monotonic() < deadline, messages[-20:]
-        select.select([feed.fileno()], [], [], 0.05)
-        messages += feed.read()
-    return messages
-
-
-def samples(messages: list[Message], device: str = "") -> list[Sample]:
-    return [message for message in messages if isinstance(message, Sample) and message.device == device]
-
-
-def lines(messages: list[Message]) -> list[str]:
-    return [message.text for message in messages if isinstance(message, SamplerLog)]
 
 
 def test_host_samples_flow_and_share_one_tuple_of_names(feed: SamplerProcess) -> None:

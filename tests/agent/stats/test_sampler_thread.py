@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import select
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,13 +11,13 @@ from chiplog_agent.stats import gpu_threads as gpu_threads_module
 from chiplog_agent.stats import sampler as sampler_module
 from chiplog_agent.stats import sampler_process as sampler_process_module
 from chiplog_agent.stats.host import HostStats
-from chiplog_agent.stats.sampler_process import Message, Sample, SamplerLog, SamplerProcess
+from chiplog_agent.stats.sampler_process import Message, SamplerProcess
+from tests.support import gpu_sampler
+from tests.support.gpu_sampler import WAIT_S, lines
+from tests.support.gpu_sampler import of as samples
 from tests.support.safeguard import proves
-from tests.support.waiting import TIMES, wait_until
+from tests.support.waiting import wait_until
 
-WAIT_S = (
-    40.0 * TIMES
-)  # as of tests.support.gpu_sampler: generous, and a safeguard that is switched off is seen within it
 ABSENT = "hw.* is absent: no NVIDIA driver here (test)"
 
 
@@ -46,23 +44,7 @@ def threads() -> list[threading.Thread]:
 
 
 def collect(feed: SamplerProcess, until: Callable[[list[Message]], bool]) -> list[Message]:
-    """Read until something is true of all that was read; fail after a generous while."""
-    messages: list[Message] = []
-    deadline = time.monotonic() + WAIT_S
-    while not until(messages):
-        assert time.monotonic() < deadline, messages[-20:]
-        select.select([feed.fileno()], [], [], 0.05)
-        messages += feed.read()
-        feed.tick(time.monotonic())
-    return messages
-
-
-def samples(messages: list[Message], device: str = "") -> list[Sample]:
-    return [message for message in messages if isinstance(message, Sample) and message.device == device]
-
-
-def lines(messages: list[Message]) -> list[str]:
-    return [message.text for message in messages if isinstance(message, SamplerLog)]
+    return gpu_sampler.collect(feed, until, ticks=True)
 
 
 def test_the_same_samples_come_from_a_thread(feed: SamplerProcess) -> None:

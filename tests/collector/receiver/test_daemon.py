@@ -415,7 +415,7 @@ def talk(daemon: ReceiverDaemon, agent: Agent, done) -> None:
 
 def greet(daemon: ReceiverDaemon, agent: Agent) -> int:
     agent.socket.close()
-    agent.socket = agent._connect()
+    agent.socket = agent.connect()
     agent.session = os.urandom(8)
     agent.socket.send_multipart(messages.hello(agent.session, agent.sender, 0, {}))
     found: list[int] = []

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zmq
 
 from chiplog_collector.receiver import file_store
 from chiplog_collector.receiver.daemon import ReceiverDaemon, ReceiverSettings
@@ -32,6 +31,7 @@ from chiplog_schemas.protocol.file_receiver import Close, Finish, Open, Write
 from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.collector_log import START_US, Rank, apply, whole
+from tests.support.dealer_by_hand import DealerByHand
 from tests.support.index import Index
 from tests.support.safeguard import proves
 from tests.support.waiting import wait_until
@@ -44,11 +44,6 @@ NAME = DIGEST.hex()
 
 def stored(digest: bytes, n_bytes: int) -> tuple[int, bytes]:
     return Kind.STORED, pack([b"S" * 16, digest, n_bytes])
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Index:
-    return Index(tmp_path)
 
 
 def test_files_are_the_last_word_of_the_primary_on_each_path(index: Index) -> None:
@@ -67,7 +62,6 @@ def test_files_are_the_last_word_of_the_primary_on_each_path(index: Index) -> No
     ]
     refused = index.sql("SELECT label, message, body FROM events WHERE kind = 'file_refused'")
     assert refused == [("rank1", "file 'mine.txt' of rank1 is refused: rank0 is the primary", '{"path": "mine.txt"}')]
-    index.close()
 
 
 @pytest.mark.parametrize("first", ["said", "stored"])
@@ -85,7 +79,6 @@ def test_a_file_is_stored_once_both_its_event_and_its_bytes_are_there(index: Ind
     before = index.views()
     index.reopen()
     assert index.views() == before
-    index.close()
 
 
 @pytest.mark.parametrize(
@@ -253,15 +246,12 @@ def test_closing_a_token_that_is_not_open_is_answered(bench: Bench) -> None:
 # -- the receiver --
 
 
-class Agent:
+class Agent(DealerByHand):
     """An agent's end, written by hand."""
 
     def __init__(self, receiver: ReceiverDaemon, address: str) -> None:
+        super().__init__(address)
         self.receiver = receiver
-        self.context: zmq.Context[Any] = zmq.Context()
-        self.socket = self.context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.connect(address)
 
     def send(self, frames: list[Any]) -> None:
         self.socket.send_multipart(frames)
@@ -277,10 +267,6 @@ class Agent:
     def offer(self, digest: bytes, n_bytes: int, session: bytes = b"session1") -> FileMessage:
         self.send(file_messages.offer(session, b"s" * 16, digest, n_bytes, {"node": "a"}))
         return self.receive()
-
-    def close(self) -> None:
-        self.socket.close(0)
-        self.context.term()
 
 
 @pytest.fixture

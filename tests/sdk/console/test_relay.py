@@ -133,12 +133,18 @@ def test_a_full_disk_costs_what_it_refuses_and_no_line(capture) -> None:
         assert captured.relay.write_error is None
 
 
-def test_a_target_that_is_full_for_a_while_gets_every_byte(capture) -> None:
+def full_pipe() -> tuple[int, int]:
+    """Return both ends of a pipe that takes no byte."""
     reader, target = os.pipe()
     os.set_blocking(target, False)
     with pytest.raises(BlockingIOError):
         while True:
             os.write(target, b"." * 4096)
+    return reader, target
+
+
+def test_a_target_that_is_full_for_a_while_gets_every_byte(capture) -> None:
+    reader, target = full_pipe()
     n_before = bytes_available(reader)
     captured = capture(target)
     captured.write(b"waits")
@@ -180,11 +186,7 @@ def test_a_pipe_that_is_a_quarter_full_is_filling(capture) -> None:
 
 
 def test_a_rank_does_not_wait_for_a_slow_reader(capture) -> None:
-    reader, target = os.pipe()
-    os.set_blocking(target, False)
-    with pytest.raises(BlockingIOError):
-        while True:
-            os.write(target, b"." * 4096)
+    reader, target = full_pipe()
     os.set_blocking(target, True)
     captured = capture(target)
     captured.write(b"x" * 10_000)
