@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import chiplog
-from chiplog.recording.run import current_run
 from chiplog_schemas.model.events import EventKind
 from tests.support.journals import read_events
 from tests.support.sdk_events import numbers
@@ -29,9 +28,7 @@ def _import(monkeypatch: pytest.MonkeyPatch, **names: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def fresh(chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("CHIPLOG_MODE", "offline")
-    monkeypatch.setattr(current_run, "_current", None)
+def fresh(no_run: Path) -> Iterator[None]:
     yield
     for name in (MODULE, "chiplog.integrations.accelerate"):
         sys.modules.pop(name, None)

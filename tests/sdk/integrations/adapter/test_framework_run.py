@@ -3,7 +3,6 @@
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -11,11 +10,7 @@ import chiplog
 from chiplog.integrations.adapter.framework_run import FrameworkRun
 from chiplog.recording.run import current_run
 
-
-@pytest.fixture(autouse=True)
-def fresh(chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHIPLOG_MODE", "offline")
-    monkeypatch.setattr(current_run, "_current", None)
+pytestmark = pytest.mark.usefixtures("no_run")
 
 
 def test_a_run_is_opened_at_the_first_use_and_is_the_current_one() -> None:

@@ -11,9 +11,7 @@ from chiplog.recording.run import current_run
 
 
 @pytest.fixture
-def of_framework(chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch) -> FrameworkRun:
-    monkeypatch.setenv("CHIPLOG_MODE", "offline")
-    monkeypatch.setattr(current_run, "_current", None)
+def of_framework(no_run: Path) -> FrameworkRun:
     return FrameworkRun(project="p")
 
 

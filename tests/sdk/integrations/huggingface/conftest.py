@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from chiplog.recording.run import current_run
 from tests.support import transformers_trainer
 
 
 @pytest.fixture
-def transformers(chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def transformers(no_run: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return the stand-in, for which the integration is imported."""
     stand_in: Any = reload(transformers_trainer)  # the integration replaces methods of its classes
     table: dict[str, Any] = {}
@@ -26,8 +25,6 @@ def transformers(chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     integrations.integration_utils.INTEGRATION_TO_CALLBACK = stand_in.table = table
     monkeypatch.setitem(sys.modules, "transformers", package)
     monkeypatch.setitem(sys.modules, "transformers.integrations", integrations)
-    monkeypatch.setenv("CHIPLOG_MODE", "offline")
-    monkeypatch.setattr(current_run, "_current", None)
     stand_in.ChiplogCallback = import_module("chiplog.integrations.huggingface").ChiplogCallback
     yield stand_in
     for name in [name for name in sys.modules if name.startswith("chiplog.integrations.huggingface")]:

@@ -13,19 +13,11 @@ import chiplog
 from chiplog.recording.run import current_run
 from chiplog_schemas.model.events import EventKind
 from tests.support import transformers_trainer
+from tests.support.finished_rows import finished_rows
 from tests.support.journals import read_events
-from tests.support.sdk_events import by_label, numbers, phases
+from tests.support.sdk_events import by_label, phases
 
 BATCH = {"input_ids": torch.zeros(3, 2), "labels": torch.zeros(3)}
-
-
-def _rows(chiplog_dir: Path) -> list[tuple[str, int, float]]:
-    """Return the values; of a speed its sign."""
-    current = current_run.current()
-    assert current is not None
-    current.finish()
-    rows = numbers(read_events(chiplog_dir / "offline"))
-    return [(key, step, float(value > 0) if key.endswith("_per_s") else value) for key, step, value in rows]
 
 
 class Within(transformers_trainer.TrainerCallback):
@@ -43,7 +35,7 @@ def test_each_optimizer_step_is_a_row_of_this_rank_beside_what_the_trainer_logs(
 ) -> None:
     trainer = transformers.Trainer(transformers.ChiplogCallback(project="p"), accumulate=2)
     assert trainer.train([BATCH] * 4, torch.tensor(0.25)) == "trained"
-    assert _rows(chiplog_dir) == [
+    assert finished_rows(chiplog_dir) == [
         *[("rank/loss", 1, 0.5), ("rank/samples_per_s", 1, 1.0), ("train/loss", 1, 0.5)],
         *[("rank/loss", 2, 0.5), ("rank/samples_per_s", 2, 1.0), ("train/loss", 2, 0.5)],
         ("eval/loss", 2, 2.0),
@@ -88,7 +80,7 @@ def test_a_trainer_that_only_evaluates_has_its_name_and_config(transformers: Any
     run = current_run.current()
     assert run is not None
     assert (run.name, dict(run.config)) == ("tiny", {"width": 4, "lr": 1})
-    assert _rows(chiplog_dir) == [("eval/loss", 0, 2.0), ("test/loss", 0, 3.0)]
+    assert finished_rows(chiplog_dir) == [("eval/loss", 0, 2.0), ("test/loss", 0, 3.0)]
 
 
 def test_a_callback_of_several_trainers_opens_a_run_for_each_that_begins_after_the_end_of_one(
@@ -103,7 +95,7 @@ def test_a_callback_of_several_trainers_opens_a_run_for_each_that_begins_after_t
 
 def test_a_checkpoint_is_an_event(transformers: Any, chiplog_dir: Path) -> None:
     transformers.Trainer(transformers.ChiplogCallback()).train([BATCH])
-    _rows(chiplog_dir)
+    finished_rows(chiplog_dir)
     found = [event.fields for event in read_events(chiplog_dir / "offline") if event.kind == EventKind.NOTICE]
     assert [each["message"] for each in found if each["notice"] == "checkpoint"] == ["output/checkpoint-1"]
 
@@ -127,7 +119,7 @@ def test_a_trial_that_begins_again_with_smaller_batches_is_one_run(transformers:
     trainer.train([BATCH])  # in a run before, whose phases are none of the trial
     trainer.state = SimpleNamespace(global_step=0, is_hyper_param_search=True, trial_name="t", trial_params={})
     trainer.train([BATCH], restarts=2)
-    _rows(chiplog_dir)
+    finished_rows(chiplog_dir)
     events = read_events(chiplog_dir / "offline")
     runs = by_label(events)
     assert len(runs) == 2
@@ -141,7 +133,7 @@ def test_a_training_within_another_one_takes_nothing_of_it(transformers: Any, ch
     outer, inner = transformers.Trainer(callback), transformers.Trainer(callback)
     outer.callback_handler.callbacks.insert(0, Within(lambda: inner.train([BATCH], 7.0)))
     outer.train([BATCH], 5.0)
-    assert [row for row in _rows(chiplog_dir) if row[0] == "rank/loss"] == [
+    assert [row for row in finished_rows(chiplog_dir) if row[0] == "rank/loss"] == [
         ("rank/loss", 1, 7.0),
         ("rank/loss", 1, 5.0),
     ]

@@ -18,12 +18,10 @@ MODULE = "chiplog.integrations.hydra.callback"
 
 
 @pytest.fixture
-def module(chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def module(no_run: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setitem(sys.modules, "hydra", SimpleNamespace(__path__=[]))
     monkeypatch.setitem(sys.modules, "hydra.experimental", SimpleNamespace(__path__=[]))
     monkeypatch.setitem(sys.modules, "hydra.experimental.callback", SimpleNamespace(Callback=object))
-    monkeypatch.setenv("CHIPLOG_MODE", "offline")
-    monkeypatch.setattr(current_run, "_current", None)
     yield import_module(MODULE)
     for name in (MODULE, "chiplog.integrations.hydra"):
         sys.modules.pop(name, None)

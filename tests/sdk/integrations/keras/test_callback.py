@@ -43,13 +43,11 @@ class Model:
 
 
 @pytest.fixture
-def module(chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def module(no_run: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     backend = SimpleNamespace(backend=lambda: "torch")
     stand_in = SimpleNamespace(callbacks=SimpleNamespace(Callback=Callback), backend=backend)
     monkeypatch.setitem(sys.modules, "keras", stand_in)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    monkeypatch.setenv("CHIPLOG_MODE", "offline")
-    monkeypatch.setattr(current_run, "_current", None)
     yield import_module(MODULE)
     for name in (MODULE, "chiplog.integrations.keras"):
         sys.modules.pop(name, None)

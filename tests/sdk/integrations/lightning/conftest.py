@@ -9,20 +9,17 @@ from typing import Any
 
 import pytest
 
-from chiplog.recording.run import current_run
 from tests.support.lightning_trainer import Callback, Logger
 
 
 @pytest.fixture
-def lightning(chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+def lightning(no_run: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
     """Return what imports a module of the integration."""
     package: Any = ModuleType("lightning.pytorch")
     package.loggers = SimpleNamespace(logger=SimpleNamespace(Logger=Logger))
     package.Callback = Callback
     monkeypatch.setitem(sys.modules, "lightning.pytorch", package)
     monkeypatch.setitem(sys.modules, "lightning", ModuleType("lightning"))
-    monkeypatch.setenv("CHIPLOG_MODE", "offline")
-    monkeypatch.setattr(current_run, "_current", None)
     yield lambda name: import_module(f"chiplog.integrations.lightning.{name}")
     for name in [name for name in sys.modules if name.startswith("chiplog.integrations.lightning")]:
         del sys.modules[name]

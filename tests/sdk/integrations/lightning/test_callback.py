@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import chiplog
-from chiplog.recording.run import current_run
 from chiplog_schemas.model.events import EventKind
+from tests.support.finished_rows import finished_rows
 from tests.support.journals import read_events
 from tests.support.lightning_trainer import EpochLoop, Trainer
-from tests.support.sdk_events import numbers, phases
+from tests.support.sdk_events import phases
 
 Import = Callable[[str], ModuleType]
 BATCH = {"x": (torch.zeros(3, 2), None)}
@@ -26,21 +26,12 @@ def new(lightning: Import) -> Callable[..., Any]:
     return callback
 
 
-def _rows(chiplog_dir: Path) -> list[tuple[str, int, float]]:
-    """Return the values; of a speed its sign."""
-    current = current_run.current()
-    assert current is not None
-    current.finish()
-    rows = numbers(read_events(chiplog_dir / "offline"))
-    return [(key, step, float(value > 0) if key.endswith("_per_s") else value) for key, step, value in rows]
-
-
 def test_each_optimizer_step_is_a_row_with_the_phases_of_its_batches(
     new: Callable[..., Any], chiplog_dir: Path
 ) -> None:
     trainer = Trainer(new(project="p"), accumulate=2)
     trainer.fit([BATCH] * 4, torch.tensor(0.25))
-    assert _rows(chiplog_dir) == [
+    assert finished_rows(chiplog_dir) == [
         *[("rank/loss", 0, 0.5), ("rank/samples_per_s", 0, 1.0)],
         *[("rank/loss", 1, 0.5), ("rank/samples_per_s", 1, 1.0)],
     ]
@@ -56,7 +47,7 @@ def test_a_checkpoint_is_an_event_and_the_trainer_has_its_methods_again(
     trainer.fit([BATCH])
     assert trainer.saved == ["last.ckpt"] and "save_checkpoint" not in vars(trainer)
     assert "_on_before_fetch" not in vars(trainer.fit_loop.epoch_loop)
-    _rows(chiplog_dir)
+    finished_rows(chiplog_dir)
     found = [event.fields for event in read_events(chiplog_dir / "offline") if event.kind == EventKind.NOTICE]
     [checkpoint] = [row for row in found if row["notice"] == "checkpoint"]
     assert (checkpoint["level"], checkpoint["message"], checkpoint["body"]) == ("info", "last.ckpt", {"step": 1})
@@ -69,7 +60,11 @@ def test_of_several_callbacks_the_first_one_records(
     Trainer(callback, callback, new()).fit([BATCH, BATCH])
     assert caplog.messages == ["chiplog: the trainer has several ChiplogCallbacks; the first one records"]
     Trainer(callback).fit([BATCH])
-    assert [(step, value) for key, step, value in _rows(chiplog_dir) if key == "rank/loss"] == [(0, 1), (1, 1), (0, 1)]
+    assert [(step, value) for key, step, value in finished_rows(chiplog_dir) if key == "rank/loss"] == [
+        (0, 1),
+        (1, 1),
+        (0, 1),
+    ]
 
 
 def test_a_batch_without_a_size_and_a_step_without_a_loss_leave_these_out(
@@ -78,7 +73,7 @@ def test_a_batch_without_a_size_and_a_step_without_a_loss_leave_these_out(
     trainer = Trainer(new())
     trainer.fit([["text"]], torch.tensor(1.0))
     trainer.fit([BATCH], None)
-    assert [key for key, _, _ in _rows(chiplog_dir)] == ["rank/loss", "rank/samples_per_s"]
+    assert [key for key, _, _ in finished_rows(chiplog_dir)] == ["rank/loss", "rank/samples_per_s"]
 
 
 def test_a_version_of_lightning_without_a_method_is_one_line(
@@ -91,7 +86,7 @@ def test_a_version_of_lightning_without_a_method_is_one_line(
     trainer.call("on_train_batch_start", BATCH, 0)
     trainer.call("on_before_optimizer_step", None)
     trainer.call("on_train_batch_end", None, BATCH, 0)
-    assert [key for key, _, _ in _rows(chiplog_dir)] == ["rank/samples_per_s"]
+    assert [key for key, _, _ in finished_rows(chiplog_dir)] == ["rank/samples_per_s"]
 
 
 def test_what_fails_in_a_hook_ends_no_training(new: Callable[..., Any], chiplog_dir: Path) -> None:
@@ -128,7 +123,7 @@ def test_a_trainer_inside_of_another_ends_neither_recording(new: Callable[..., A
     outer.call("on_train_batch_end", torch.tensor(0.5), BATCH, 0)
     outer.call("teardown", stage="fit")
     assert not {"save_checkpoint"} & (vars(outer).keys() | vars(inner).keys())
-    assert [value for key, _, value in _rows(chiplog_dir) if key == "rank/loss"] == [0.25, 0.5]
+    assert [value for key, _, value in finished_rows(chiplog_dir) if key == "rank/loss"] == [0.25, 0.5]
 
 
 def test_a_version_of_lightning_with_another_loop_and_more_arguments_loses_no_row(
@@ -142,7 +137,7 @@ def test_a_version_of_lightning_with_another_loop_and_more_arguments_loses_no_ro
         trainer.call(f"on_train_batch_{hook}", *given, BATCH, 0, 0)
     trainer.call("teardown", stage="fit")
     assert caplog.messages == ["chiplog: Trainer has no _on_before_fetch() in this version; its phase is left out"]
-    assert [key for key, _, _ in _rows(chiplog_dir)] == ["rank/loss", "rank/samples_per_s"]
+    assert [key for key, _, _ in finished_rows(chiplog_dir)] == ["rank/loss", "rank/samples_per_s"]
 
 
 @pytest.mark.parametrize("loss", ["x", object(), torch.ones(2), torch.ones((), device="meta"), None])
@@ -150,7 +145,11 @@ def test_a_loss_that_is_no_number_costs_no_other_value(new: Callable[..., Any], 
     trainer = Trainer(new(), accumulate=2)
     trainer.fit([BATCH] * 2, loss)
     trainer.fit([BATCH] * 2, torch.tensor(0.5))
-    assert [key for key, _, _ in _rows(chiplog_dir)] == ["rank/samples_per_s", "rank/loss", "rank/samples_per_s"]
+    assert [key for key, _, _ in finished_rows(chiplog_dir)] == [
+        "rank/samples_per_s",
+        "rank/loss",
+        "rank/samples_per_s",
+    ]
 
 
 def test_a_pickle_of_a_callback_that_records_records_on(new: Callable[..., Any], chiplog_dir: Path) -> None:
@@ -159,4 +158,4 @@ def test_a_pickle_of_a_callback_that_records_records_on(new: Callable[..., Any],
     trainer.call("setup", stage="fit")
     trainer.call("on_train_batch_start", BATCH, 0)
     Trainer(pickle.loads(pickle.dumps(callback))).fit([BATCH])
-    assert [key for key, _, _ in _rows(chiplog_dir)] == ["rank/loss", "rank/samples_per_s"]
+    assert [key for key, _, _ in finished_rows(chiplog_dir)] == ["rank/loss", "rank/samples_per_s"]

@@ -210,10 +210,8 @@ def _install_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def mlflow(chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def mlflow(no_run: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """MLflow's names, and no run of an earlier test."""
-    monkeypatch.setenv("CHIPLOG_MODE", "offline")
-    monkeypatch.setattr(current_run, "_current", None)
     monkeypatch.setattr(current_run, "_earlier", [])
     if importlib.util.find_spec("mlflow") is None:
         _install_stand_in(monkeypatch)

@@ -16,9 +16,7 @@ Rows = list[tuple[str | None, int | None, dict[str, Any]]]
 
 
 @pytest.fixture(autouse=True)
-def logged(chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Rows:
-    monkeypatch.setenv("CHIPLOG_MODE", "offline")
-    monkeypatch.setattr(current_run, "_current", None)
+def logged(no_run: Path, monkeypatch: pytest.MonkeyPatch) -> Rows:
     rows: Rows = []
     monkeypatch.setattr(Run, "log", lambda self, row, step=None: rows.append((self.name, step, row)))
     return rows

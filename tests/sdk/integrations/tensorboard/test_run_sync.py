@@ -17,9 +17,7 @@ Offline = Callable[..., list[Any]]
 
 
 @pytest.fixture(autouse=True)
-def ended(offline: Offline, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("CHIPLOG_MODE", "offline")
-    monkeypatch.setattr(current_run, "_current", None)
+def ended(no_run: Path) -> Iterator[None]:
     yield
     if run_sync._active is not None:
         run_sync._active.end()

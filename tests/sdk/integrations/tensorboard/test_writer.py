@@ -22,10 +22,8 @@ Offline = Callable[..., list[Any]]
 
 
 @pytest.fixture(autouse=True)
-def in_directory(offline: Offline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_directory(no_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CHIPLOG_MODE", "offline")
-    monkeypatch.setattr(current_run, "_current", None)
     monkeypatch.setattr(writer, "_recording", None)
     writer._writers.clear()
     yield
