@@ -89,6 +89,7 @@ class Addition:
         day: The day of receipt, YYYY-MM-DD.
         after: The number of the log record that ends the piece before.
         until: The number of the log record that ends this piece.
+        piece: The ID of the piece, which the name of its file begins with.
     """
 
     table: str
@@ -96,6 +97,7 @@ class Addition:
     day: str
     after: int
     until: int
+    piece: str = ""
 
 
 class DeltaStore:
@@ -156,6 +158,10 @@ class DeltaStore:
         table = self._open(addition.table) or self._create(addition)
         version = self._version(table, addition.table)
         if version == addition.until:
+            if not self.has_piece(addition.table, addition.piece):  # safeguard: equal-end-is-no-piece
+                raise ForeignPositionError(
+                    f"{self.url}/{addition.table} has another piece of this log that ends at record {version}"
+                )
             if self._is_disk:  # a process committed it that was killed, perhaps before it synced
                 os.sync()
             return False
@@ -164,9 +170,13 @@ class DeltaStore:
                 f"{self.url}/{addition.table} has records of this log up to {version}, "
                 f"and this directory published up to {addition.after}"
             )
-        name = f"{_DAY}={addition.day}/{uuid.uuid4()}.parquet"
+        name = f"{_DAY}={addition.day}/{addition.piece}-{uuid.uuid4()}.parquet"
         self._commit(table, addition.table, [self._upload(addition.table, name, addition.path)], addition.until)
         return True
+
+    def has_piece(self, table: str, piece: str) -> bool:
+        """Return True if a table has a file of a piece, which nothing has compacted yet."""
+        return any(file.path.rpartition("/")[2].startswith(f"{piece}-") for file in self.snapshot(table))
 
     # -- files of a table --
 

@@ -31,6 +31,7 @@ class Piece:
         until: The number of its last record.
         day: The day of receipt, YYYY-MM-DD, UTC.
         rows: The number of rows by table, of tables that have some.
+        id: Its own ID: of a copied directory, another piece may end at the same record.
     """
 
     log: str
@@ -38,6 +39,7 @@ class Piece:
     until: int
     day: str
     rows: dict[str, int]
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

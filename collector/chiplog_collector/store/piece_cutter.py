@@ -7,6 +7,7 @@ the number of the flush that wrote each row, so a piece that was not finished is
 import logging
 import socket
 import threading
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -88,7 +89,7 @@ class PieceCutter:
             if count:
                 rows[table.name] = count
         write_completion(self._cursor, self._log, after, until, sum(rows.values()), directory / f"{COMPLETE}.parquet")
-        return Piece(self._log, after, until, day, rows)
+        return Piece(self._log, after, until, day, rows, uuid.uuid4().hex[:16])
 
 
 def next_piece(

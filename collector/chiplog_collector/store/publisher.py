@@ -56,9 +56,11 @@ class Publisher:
         until = positions.get(COMPLETE, -1)
         if known is not None and (known.log, known.url) != (self._log, self._store.url):
             known = None  # of another store
-        mine = {-1, *waiting, *(known.positions.values() if known is not None else ())}
+        mine = {-1, *(known.positions.values() if known is not None else ())}
+        unknown = [(table, number) for table, number in positions.items() if number not in mine]
+        is_foreign = not all(number in waiting and self._is_published(table, number) for table, number in unknown)
         # safeguard: foreign-position-refused-at-start
-        if not mine.issuperset(positions.values()) or (known is not None and known.is_foreign):
+        if is_foreign or (known is not None and known.is_foreign):
             self._outbox.set_published(Published(self._log, self._store.url, until, positions, is_foreign=True))
             raise ForeignPositionError(
                 f"{self._store.url} has this log up to record {until}, which this directory did not publish: it was "
@@ -71,6 +73,10 @@ class Publisher:
             )
         self._store.check()
         return self._note(until, positions)
+
+    def _is_published(self, table: str, until: int) -> bool:
+        """Return True if a table has the waiting piece that ends there, not that of a copy of this directory."""
+        return self._store.has_piece(table, self._outbox.piece(until).id)
 
     def publish_next(self) -> bool:
         """Publish the oldest piece. Return False if none waits."""
@@ -95,7 +101,7 @@ class Publisher:
 
     def _publish(self, piece: Piece, table: str) -> None:
         path = self._outbox.file(piece, table)
-        self._store.publish(Addition(table, path, piece.day, piece.after, piece.until))
+        self._store.publish(Addition(table, path, piece.day, piece.after, piece.until, piece.id))
 
     def _put_contents(self, piece: Piece) -> None:
         """Store the contents that have arrived, before the rows that say so."""

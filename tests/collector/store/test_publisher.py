@@ -231,3 +231,31 @@ def test_a_directory_without_its_notes_publishes_again_after_a_rebuild(collector
         assert len(found[table]) == len(set(found[table])) or table == "console"
         source = next(t.sources for t in PUBLISHED if t.name == table)
         assert len(found[table]) == sum(index.sql(f"SELECT count(*) FROM base.{each}")[0][0] for each in source)
+
+
+@proves("equal-end-is-no-piece", "a copy whose piece ends where the original's does takes it for none of its own")
+@pytest.mark.parametrize("asks_first", [True, False])
+def test_a_copy_whose_piece_ends_at_the_same_record_is_refused(
+    collector: Collector, tmp_path: Path, asks_first: bool
+) -> None:
+    """Both have cut a piece that ends at the same record of their logs; one of them was published."""
+    collector.index.take(*everything()[:3])
+    collector.publisher.begin()
+    collector.cut()
+    copy = Collector(tmp_path / "copy", tmp_path / "lake")
+    copy.index.take(*everything(seed=2)[:3])
+    copy.publisher.begin()
+    copy.cut()
+    assert copy.outbox.ends() == collector.outbox.ends()
+    while collector.publisher.publish_next():
+        pass
+    before = contents(tmp_path / "lake")
+    if asks_first:
+        copy.restart()
+    with pytest.raises(ForeignPositionError):
+        if asks_first:
+            copy.publisher.begin()
+        copy.publisher.publish_next()
+    assert copy.outbox.ends()
+    assert contents(tmp_path / "lake") == before
+    copy.index.close()
