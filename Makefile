@@ -7,8 +7,9 @@ ARGS ?=
 export LATEST ?=
 # Tests of processes wait most of their time: three side by side keep two cores busy.
 TEST_WORKERS ?= 3
-# Percent of the lines that all tests cover, as measured; `make test-all` fails below it.
-COVERED := 0
+# Percent of the lines of the product; `make test-all` fails below it. Measured without the tests of processes, faults,
+# launchers and the page in a browser, which take most of the time: with them it is higher.
+COVERED := 90
 SEED := $(or $(SEED),$(shell date +%s))
 SHAPE_TESTS := tests/test_layers.py tests/test_tree.py tests/test_contributing.py tests/deploy/test_readmes.py \
     tests/test_readme.py::test_every_link_and_every_named_test_leads_to_a_file
