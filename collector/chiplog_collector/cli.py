@@ -72,7 +72,7 @@ def collector(
             files_bytes_max=limits.files_bytes_max,
             keys=keys,
             page=None if page is None else _host_and_port(page),
-            store="" if embedded else _store_url(store),
+            store=check_url(store) if store and not embedded else "",
             is_service=is_service,
             take_over=take_over or "",
         )
@@ -97,13 +97,6 @@ def collector(
 def _check_index_path(place: Paths) -> None:
     if reason := foreign_path_reason(place.index):
         raise click.UsageError(f"{reason}; name another directory with --dir or CHIPLOG_DIR")
-
-
-def _store_url(url: str | None) -> str:
-    """Return the address of a store; empty without one. Raises click.UsageError."""
-    if not url:
-        return ""
-    return check_url(url)
 
 
 def _host_and_port(text: str) -> tuple[str, int]:

@@ -81,16 +81,24 @@ def copy_durably(source: Path, target: Path) -> None:
     try:
         shutil.copyfile(source, staging)
         staging.chmod(0o600)
-        with staging.open("rb") as copy:
-            os.fsync(copy.fileno())  # the original may be deleted now
+        sync_file(staging)  # the original may be deleted now
         os.rename(staging, target)
     finally:
         staging.unlink(missing_ok=True)
 
 
+def sync_file(path: Path) -> None:
+    """Make the content of a file durable. Raises OSError."""
+    _sync(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
 def sync_directory(directory: Path) -> None:
-    """Make created, renamed and deleted names durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    """Make created, renamed and deleted names durable. Raises OSError."""
+    _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chiplog_collector.store.published_tables import COMPLETE, ENGINES, PUBLISHED, STORE_SCHEMES
+from chiplog_collector.store.published_tables import COMPLETE, ENGINES, ORDERS, PUBLISHED, STORE_SCHEMES
 
 if TYPE_CHECKING:
     from chiplog_collector.store.delta_store import DeltaStore
 
 _NO_LOG = "00" * 16  # these commands publish nothing
-_ORDERS = {table.name: table.order for table in PUBLISHED} | {COMPLETE: ("log", "number")}
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -75,7 +74,7 @@ def status(store: "DeltaStore") -> None:
     for name in ("table", "rows", "files", "pieces", "bytes"):
         shown.add_column(name, justify="left" if name == "table" else "right")
     total = [0, 0, 0, 0]
-    for name in _ORDERS:
+    for name in ORDERS:
         files = store.snapshot(name)
         if files:
             pieces = sum(file.is_piece for file in files)
@@ -98,10 +97,7 @@ def _logs(store: "DeltaStore") -> list[tuple[str, str, int, str]]:
     import duckdb
 
     with tempfile.TemporaryDirectory() as directory, duckdb.connect() as engine:
-        sources = []
-        for number, file in enumerate(store.snapshot(COMPLETE)):
-            sources.append(f"{directory}/{number}.parquet")
-            store.fetch(COMPLETE, file, Path(sources[-1]))
+        sources = store.fetch_all(COMPLETE, store.snapshot(COMPLETE), Path(directory))
         if not sources:
             return []
         engine.execute("SET TimeZone = 'UTC'")
@@ -114,12 +110,11 @@ def _logs(store: "DeltaStore") -> list[tuple[str, str, int, str]]:
 @_of_store
 def verify(store: "DeltaStore") -> None:
     """Read all files; report those that are missing or damaged, rows that are there twice, events of no known range."""
-    from chiplog_collector.store.verification import verify as verify_table
+    from chiplog_collector.store.verification import verify as verify_tables
 
     n_faults = 0
     with tempfile.TemporaryDirectory() as directory:
-        for table in PUBLISHED:
-            found = verify_table(store, table, Path(directory) / "copies")
+        for found in verify_tables(store, PUBLISHED, Path(directory) / "copies"):
             if found.n_files:
                 click.echo(f"{found.table}: {found.n_rows:,} rows, files: {found.n_files:,}")
             for fault in found.faults:
@@ -137,7 +132,7 @@ def compact(store: "DeltaStore") -> None:
     from chiplog_collector.store.compaction import compact as compact_table
 
     with tempfile.TemporaryDirectory() as directory:
-        for table, order in _ORDERS.items():
+        for table, order in ORDERS.items():
             while done := compact_table(store, table, order, Path(directory) / "scratch", pieces_min=2):
                 merged = f"{done.n_pieces:,} pieces merged, files: {done.n_files:,}"
                 click.echo(f"{table} of {done.day}: {merged}, {done.n_rows:,} rows")
@@ -153,7 +148,7 @@ def views(store: "DeltaStore", engine: str) -> None:
     """
     from chiplog_collector.store.engine_views import RAN, statements
 
-    tables = {name: [store.address_of(name, file) for file in store.snapshot(name)] for name in _ORDERS}
+    tables = {name: [store.address_of(name, file) for file in store.snapshot(name)] for name in ORDERS}
     if engine not in RAN:
         click.echo(f"-- parsed, and not run in {engine}")
     for statement in statements(engine, store.url, {name: files for name, files in tables.items() if files}):
@@ -164,6 +159,6 @@ def views(store: "DeltaStore", engine: str) -> None:
 @_of_store
 def vacuum(store: "DeltaStore") -> None:
     """Remove the files that no snapshot of the last 7 days names."""
-    for table in _ORDERS:
+    for table in ORDERS:
         if n_files := store.vacuum(table):
             click.echo(f"{table}: {n_files:,} files removed")

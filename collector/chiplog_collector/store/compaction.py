@@ -11,11 +11,10 @@ from pathlib import Path
 import duckdb
 
 from chiplog_collector.store.delta_store import DeltaStore, StoredFile, StoreError
-from chiplog_collector.store.parquet_files import write_rows
+from chiplog_collector.store.parquet_files import bounded_engine, row_count, write_rows
 
 PIECES_MAX = 200  # half an hour of pieces: what a reader opens at most for one day that is not compacted
-SLICE_ROWS = 4_000_000  # of a new file: some 16 MB, sorted within the memory below
-MEMORY_BYTES = 1 << 30
+SLICE_ROWS = 4_000_000  # of a new file: some 16 MB, sorted within the memory of one engine
 _SLICED_BY = 3  # columns: run, key and producer of a series
 
 Slice = tuple[tuple[str, ...], tuple[str, ...]]  # the first and the last group in it
@@ -45,7 +44,7 @@ def compact(
         pieces_min: How many pieces are worth a turn.
 
     Raises:
-        StoreError: The store is away, or another process has rewritten the table meanwhile: nothing has changed.
+        StoreError: The store is away, or another process has rewritten the table since: nothing has changed.
         OSError: This disk refuses.
     """
     pieces = [file for file in store.snapshot(table) if file.is_piece]
@@ -69,14 +68,8 @@ def _merged(
     store: DeltaStore, table: str, order: tuple[str, ...], pieces: list[StoredFile], scratch: Path
 ) -> list[Path]:
     """Return new files on this disk with the rows of pieces, sorted."""
-    sources = []
-    for number, file in enumerate(pieces):
-        sources.append(str(scratch / f"piece-{number}.parquet"))
-        store.fetch(table, file, Path(sources[-1]))
-    with duckdb.connect(
-        config={"memory_limit": f"{MEMORY_BYTES}B", "temp_directory": str(scratch / "spill")}
-    ) as engine:
-        engine.execute("SET TimeZone = 'UTC'")
+    sources = store.fetch_all(table, pieces, scratch)
+    with bounded_engine(scratch / "spill") as engine:
         rows = "FROM read_parquet($sources, union_by_name = true, hive_partitioning = false)"
         texts = ", ".join(f"coalesce({column}::VARCHAR, '')" for column in order[:_SLICED_BY])
         group = f"[{texts}]"
@@ -87,8 +80,7 @@ def _merged(
             query = f"{rows} WHERE {group} BETWEEN $first AND $last ORDER BY {', '.join(order)}"
             new.append(scratch / f"new-{len(new)}.parquet")
             write_rows(engine.sql(query, params=given), new[-1])
-            counted = engine.execute("SELECT sum(num_rows) FROM parquet_file_metadata(?)", [str(new[-1])]).fetchall()
-            n_written += int(counted[0][0])
+            n_written += row_count(new[-1])
     expected = sum(file.n_rows for file in pieces)
     if n_written != expected:  # safeguard: compaction-keeps-each-row
         raise StoreError(f"{table}: {n_written} rows were merged of {expected}; nothing is changed")

@@ -26,7 +26,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore, from_url
 
 from chiplog_collector.store.parquet_files import columns_of, statistics
-from chiplog_schemas.atomic_file import sync_directory
+from chiplog_schemas.atomic_file import sync_directory, sync_file
 
 TABLE_VERSION = 1  # of the tables' columns; only ever added to
 MAINTENANCE = "chiplog/maintenance"  # the application of each commit that rewrites a table
@@ -200,10 +200,18 @@ class DeltaStore:
         except (BaseError, FileNotFoundError) as error:  # the second: an object that is not there
             raise StoreError(_one_line(error)) from error
 
+    def fetch_all(self, table: str, files: Iterable[StoredFile], directory: Path) -> list[str]:
+        """Copy files of a table to a directory on this disk; return their paths. Raises OSError of that."""
+        paths = []
+        for number, file in enumerate(files):
+            paths.append(str(directory / f"{table}-{number}.parquet"))
+            self.fetch(table, file, Path(paths[-1]))
+        return paths
+
     def address_of(self, table: str, file: StoredFile) -> str:
         """Return where other programs find a file: a path on this disk, or an address."""
         address = f"{self._address(table)}/{file.path}"
-        return unquote(urlsplit(address).path) if self.url.startswith("file:") else address
+        return str(_path_of(address)) if self._is_disk else address
 
     def replace(self, table: str, old: Sequence[StoredFile], new: Sequence[Path]) -> None:
         """Replace files of a table by files with the same rows, as one commit that no reader of changes sees.
@@ -344,18 +352,19 @@ class DeltaStore:
         """Make files and commits of a table durable, on a disk: then the outbox may forget the piece."""
         if not self._is_disk:
             return
-        folder = Path(unquote(urlsplit(self._address(table)).path))
+        folder = _path_of(self._address(table))
         commits = [f"_delta_log/{version:020d}.json" for version in versions]
         try:
             for path in [folder / name for name in (*names, *commits)]:  # safeguard: published-file-synced
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+                sync_file(path)
                 sync_directory(path.parent)
         except OSError as error:
             raise StoreError(f"{folder} cannot be synced: {error.strerror}") from error
+
+
+def _path_of(address: str) -> Path:
+    """Return the path that an address on this disk names."""
+    return Path(unquote(urlsplit(address).path))
 
 
 def _schema_of(path: Path) -> Schema:

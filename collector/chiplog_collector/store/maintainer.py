@@ -10,12 +10,11 @@ from pathlib import Path
 
 from chiplog_collector.store.compaction import compact
 from chiplog_collector.store.delta_store import DeltaStore, StoreError
-from chiplog_collector.store.published_tables import COMPLETE, PUBLISHED
+from chiplog_collector.store.published_tables import ORDERS
 
 LOOK_S = 60.0  # between two looks; a table gets six pieces in that time
 VACUUM_S = 24 * 3600.0  # a listing of all files
 _log = logging.getLogger("chiplog.store")
-_ORDERS = {table.name: table.order for table in PUBLISHED} | {COMPLETE: ("log", "number")}
 
 
 class Maintainer:
@@ -59,7 +58,7 @@ class Maintainer:
         self._has_news = False
         is_vacuum = now >= self._vacuum_at
         try:
-            for table, order in _ORDERS.items():
+            for table, order in ORDERS.items():
                 if self._closing.is_set():
                     return
                 done = compact(self._store, table, order, self._scratch)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from chiplog_schemas.atomic_file import atomic_write, sync_directory
+from chiplog_schemas.atomic_file import atomic_write, sync_directory, sync_file
 from chiplog_schemas.paths import ensure_private_dir
 
 _DIGITS = 20  # of the largest record number, so that names sort as numbers do
@@ -92,7 +92,7 @@ class Outbox:
         ensure_private_dir(directory)
         piece = write(directory)
         for path in directory.iterdir():
-            _sync(path)
+            sync_file(path)
         atomic_write(directory / _MANIFEST, json.dumps(asdict(piece)).encode(), durable=True)
         os.rename(directory, self._path(piece.until))  # safeguard: piece-complete-or-absent
         sync_directory(self._pieces)
@@ -142,11 +142,3 @@ def _size_bytes(directory: Path) -> int:
         return sum(path.stat().st_size for path in directory.iterdir())
     except FileNotFoundError:
         return 0  # the publisher has removed it since
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

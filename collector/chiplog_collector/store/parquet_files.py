@@ -11,6 +11,7 @@ from arro3.io import write_parquet
 
 # Columns by which queries choose files. Numbers with a NaN among them have no order, so no DOUBLE has a range.
 _RANGED = frozenset({"BIGINT", "INTEGER", "VARCHAR", "TIMESTAMP WITH TIME ZONE"})
+MEMORY_BYTES = 1 << 30  # to sort in; more is sorted on the disk
 ROW_GROUP_ROWS = 131_072  # what readers skip and decode at once
 # Numbers that grow along a series. All engines tried read it; plain and dictionary pages are twice as large.
 _DELTA_ENCODED = frozenset({"BIGINT", "TIMESTAMP WITH TIME ZONE"})
@@ -62,11 +63,29 @@ class _Target:
         raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
 
 
+def bounded_engine(spill: Path) -> duckdb.DuckDBPyConnection:
+    """Return a DuckDB in memory that sorts in MEMORY_BYTES, and beyond that in a directory. Times are UTC."""
+    engine = duckdb.connect(config={"memory_limit": f"{MEMORY_BYTES}B", "temp_directory": str(spill)})
+    engine.execute("SET TimeZone = 'UTC'")
+    return engine
+
+
+def row_count(path: Path) -> int:
+    """Return the number of rows of a file, from its footer."""
+    with duckdb.connect() as connection:
+        [(n_rows,)] = connection.execute("SELECT num_rows FROM parquet_file_metadata(?)", [str(path)]).fetchall()
+    return int(n_rows)
+
+
 def columns_of(path: Path) -> dict[str, str]:
     """Return the columns of a file with their types in DuckDB."""
     with duckdb.connect() as connection:
-        query = "SELECT column_name, column_type FROM (DESCRIBE FROM read_parquet(?, hive_partitioning = false))"
-        return dict(connection.execute(query, [str(path)]).fetchall())
+        return _columns(connection, path)
+
+
+def _columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, str]:
+    query = "SELECT column_name, column_type FROM (DESCRIBE FROM read_parquet(?, hive_partitioning = false))"
+    return dict(connection.execute(query, [str(path)]).fetchall())
 
 
 def statistics(path: Path) -> dict[str, Any]:
@@ -74,8 +93,8 @@ def statistics(path: Path) -> dict[str, Any]:
 
     https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics
     """
-    types = columns_of(path)
     with duckdb.connect() as connection:
+        types = _columns(connection, path)
         rows = connection.execute(
             """SELECT path_in_schema, stats_min_value, stats_max_value, stats_null_count, num_values,
                row_group_num_rows, row_group_id FROM parquet_metadata(?)""",

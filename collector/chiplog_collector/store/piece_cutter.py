@@ -14,7 +14,7 @@ from pathlib import Path
 import duckdb
 
 from chiplog_collector.store.outbox import Outbox, Piece
-from chiplog_collector.store.parquet_files import write_rows
+from chiplog_collector.store.parquet_files import row_count, write_rows
 from chiplog_collector.store.published_tables import COMPLETE, PUBLISHED, PublishedTable, published_query, rows_of
 from chiplog_schemas._version import __version__
 from chiplog_schemas.sql import series_sql
@@ -151,7 +151,5 @@ def write_table(
     types = dict(connection.execute(f"SELECT column_name, column_type FROM (DESCRIBE {rows})", between).fetchall())
     query = published_query(table, types, series_sql(rows) if table.is_series else rows)
     found = connection.sql(query, params={"log": log, "after": after, "until": until})
-    if table.is_series:
-        [(count,)] = connection.execute(f"SELECT count(*) FROM ({series_sql(rows)})", between).fetchall()
     write_rows(found, path)
-    return int(count)
+    return row_count(path) if table.is_series else int(count)

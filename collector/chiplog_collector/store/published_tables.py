@@ -79,6 +79,9 @@ PUBLISHED: tuple[PublishedTable, ...] = (
     PublishedTable("changes", ("changes",), ("record",), number="number"),
 )
 
+# All tables of a store, in the order in which a piece is committed, with the columns by which their files are sorted.
+ORDERS: dict[str, tuple[str, ...]] = {table.name: table.order for table in PUBLISHED} | {COMPLETE: ("log", "number")}
+
 # What a column of the index becomes: names of the store, each with an expression over the row `f`.
 _RUN_ID = "(SELECT run_id FROM base.runs WHERE run = f.{})"
 _OWNER = "(SELECT lower(hex(uuid)) FROM base.producers WHERE producer = f.owner)"

@@ -17,11 +17,12 @@ import duckdb
 from chiplog_collector.store.delta_store import Addition, DeltaStore, ForeignPositionError, StoreError
 from chiplog_collector.store.maintainer import Maintainer
 from chiplog_collector.store.outbox import Outbox, Piece, Published
-from chiplog_collector.store.published_tables import COMPLETE, PUBLISHED
+from chiplog_collector.store.published_tables import COMPLETE, ORDERS
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.file_lock import LockHeldError, take_lock
+from chiplog_schemas.storage.content_files import content_path
 from chiplog_schemas.storage.segment_format import log_owner
 
 _POLL_S = 0.5  # a directory is listed; a piece comes every 10 s
@@ -50,8 +51,7 @@ class Publisher:
             StoreError: It has less than this directory has published.
         """
         self._store.forget_tables()
-        names = [table.name for table in PUBLISHED] + [COMPLETE]
-        positions = self._store.positions(names)
+        positions = self._store.positions(ORDERS)
         known, waiting = self._outbox.published(), self._outbox.ends()
         until = positions.get(COMPLETE, -1)
         if known is not None and (known.log, known.url) != (self._log, self._store.url):
@@ -90,10 +90,9 @@ class Publisher:
             self._outbox.remove(piece)
             return True
         self._put_contents(piece)
-        for table in PUBLISHED:
-            if table.name in piece.rows:
-                self._publish(piece, table.name)
-        self._publish(piece, COMPLETE)
+        for table in ORDERS:
+            if table in piece.rows or table == COMPLETE:
+                self._publish(piece, table)
         positions = published.positions | dict.fromkeys([*piece.rows, COMPLETE], piece.until)
         self._note(piece.until, positions)  # safeguard: published-noted-before-removal
         self._outbox.remove(piece)
@@ -112,7 +111,7 @@ class Publisher:
             found = connection.execute(query, [str(self._outbox.file(piece, "stored"))]).fetchall()
         for (digest,) in found:
             try:
-                self._store.put_content(digest, self._files / digest[:2] / digest)
+                self._store.put_content(digest, content_path(self._files, bytes.fromhex(digest)))
             except FileNotFoundError:  # its rows were deleted since
                 _log.info("content %s is not at the collector any more; the store does without it", digest)
 

@@ -1,15 +1,16 @@
 """Check a store: each file is there and whole, no row is there twice, and each row is among the events that arrived."""
 
 import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 
 from chiplog_collector.store.delta_store import DeltaStore, StoredFile, StoreError
+from chiplog_collector.store.parquet_files import bounded_engine
 from chiplog_collector.store.published_tables import PublishedTable
 
-MEMORY_BYTES = 1 << 30  # more is sorted on the disk
 _INTERVALS = "intervals"
 
 
@@ -23,39 +24,51 @@ class Checked:
     faults: list[str]
 
 
-def verify(store: DeltaStore, table: PublishedTable, scratch: Path) -> Checked:
-    """Read a table whole and check it. A file that is missing or damaged is a fault of its own; the rest is checked.
+def verify(store: DeltaStore, tables: Sequence[PublishedTable], scratch: Path) -> Iterator[Checked]:
+    """Read tables whole and check them. A missing or damaged file is a fault of its own; the rest is checked.
 
     Args:
         store: The store.
-        table: The table.
-        scratch: A directory on this disk for copies of its files; it is removed.
+        tables: The tables.
+        scratch: A directory on this disk for copies of the files of one table; it is removed.
 
     Raises:
         StoreError: The store is away.
         OSError: This disk refuses.
     """
-    found, faults, sources = store.snapshot(table.name), [], []
-    intervals = store.snapshot(_INTERVALS)
+    snapshots = {table.name: store.snapshot(table.name) for table in tables}
+    intervals = store.snapshot(_INTERVALS)  # last: each piece has them after its events
     try:
         shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
-        with duckdb.connect(
-            config={"memory_limit": f"{MEMORY_BYTES}B", "temp_directory": str(scratch / "spill")}
-        ) as engine:
-            for number, file in enumerate(found):
-                target = scratch / f"{number}.parquet"
-                if fault := _fault_of(engine, store, table.name, file, target):
-                    faults.append(fault)
-                else:
-                    sources.append(str(target))
-            if sources and table.identity:
-                faults += _doubled(engine, table, sources)
-                if "seq" in table.identity:
-                    faults += _unknown(engine, store, table.name, sources, intervals, scratch)
+        (scratch / "ranges").mkdir(parents=True)
+        ranges = store.fetch_all(_INTERVALS, intervals, scratch / "ranges")
+        for table in tables:
+            found = snapshots[table.name]
+            faults = _faults(store, table, found, ranges, scratch / "copies")
+            yield Checked(table.name, len(found), sum(file.n_rows for file in found), faults)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return Checked(table.name, len(found), sum(file.n_rows for file in found), faults)
+
+
+def _faults(
+    store: DeltaStore, table: PublishedTable, files: Sequence[StoredFile], ranges: list[str], copies: Path
+) -> list[str]:
+    """Return what is wrong with a table."""
+    faults, sources = [], []
+    copies.mkdir()
+    with bounded_engine(copies / "spill") as engine:
+        for number, file in enumerate(files):
+            target = copies / f"{number}.parquet"
+            if fault := _fault_of(engine, store, table.name, file, target):
+                faults.append(fault)
+            else:
+                sources.append(str(target))
+        if sources and table.identity:
+            faults += _doubled(engine, table, sources)
+            if "seq" in table.identity:
+                faults += _unknown(engine, table.name, sources, ranges)
+    shutil.rmtree(copies)
+    return faults
 
 
 def _fault_of(
@@ -79,24 +92,13 @@ def _doubled(engine: duckdb.DuckDBPyConnection, table: PublishedTable, sources: 
     return [f"{table.name} has {n_doubled} rows twice, by {identity}"] if n_doubled else []
 
 
-def _unknown(
-    engine: duckdb.DuckDBPyConnection,
-    store: DeltaStore,
-    table: str,
-    sources: list[str],
-    intervals: list[StoredFile],
-    scratch: Path,
-) -> list[str]:
+def _unknown(engine: duckdb.DuckDBPyConnection, table: str, sources: list[str], ranges: list[str]) -> list[str]:
     """Return a line if events have rows that did not arrive by the ranges that are published. Ranges may overlap."""
-    known = []
-    for number, file in enumerate(intervals):
-        known.append(str(scratch / f"interval-{number}.parquet"))
-        store.fetch(_INTERVALS, file, Path(known[-1]))
     query = """SELECT count(*) FROM (
             SELECT DISTINCT producer, seq FROM read_parquet($sources) WHERE producer IS NOT NULL AND seq IS NOT NULL
         ) e ASOF LEFT JOIN (
             SELECT producer, first_seq, max(last_seq) OVER (PARTITION BY producer ORDER BY first_seq) AS last_seq
-            FROM read_parquet($known)
+            FROM read_parquet($ranges)
         ) i ON e.producer = i.producer AND e.seq >= i.first_seq WHERE coalesce(e.seq > i.last_seq, true)"""
-    [(n_unknown,)] = engine.execute(query, {"sources": sources, "known": known}).fetchall()
+    [(n_unknown,)] = engine.execute(query, {"sources": sources, "ranges": ranges}).fetchall()
     return [f"{table} has {n_unknown} events that are in no published range of seq"] if n_unknown else []

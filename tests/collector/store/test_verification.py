@@ -23,11 +23,12 @@ def store(tmp_path: Path) -> DeltaStore:
 
 
 def faults(store: DeltaStore, directory: Path) -> list[str]:
-    return verify(store, METRICS, directory / "copies").faults
+    [found] = verify(store, [METRICS], directory / "copies")
+    return found.faults
 
 
 def test_a_store_in_order_has_no_fault(tmp_path: Path, store: DeltaStore) -> None:
-    found = verify(store, METRICS, tmp_path / "copies")
+    [found] = verify(store, [METRICS], tmp_path / "copies")
     assert (found.n_files, found.n_rows, found.faults) == (1, 10, [])
     assert not (tmp_path / "copies").exists()
 
