@@ -63,3 +63,9 @@ def test_a_file_that_is_missing_or_damaged_is_named_and_the_rest_is_checked(
     [fault] = faults(store, tmp_path)
     assert f"metrics/day={DAY}/{path.name}" in fault
     assert "\n" not in fault
+
+
+def test_events_without_any_published_range_are_one_line(tmp_path: Path) -> None:
+    store = DeltaStore(f"file://{tmp_path}/lake", LOG)
+    store.publish(Addition("metrics", parquet(tmp_path / "rows.parquet", ROWS), DAY, -1, 1))
+    assert faults(store, tmp_path) == ["metrics has events, and no range of seq is published"]
