@@ -1,4 +1,4 @@
-"""Pure: what the readers of runs are asked for: bounds of steps, a choice of labels, the error for a bad question."""
+"""Pure: what the readers of runs are asked for: bounds of steps, labels, names, errors of bad questions."""
 
 from chiplog_client.results.result import QueryError
 
@@ -9,6 +9,11 @@ CHOSEN_LABELS = "(len($labels::VARCHAR[]) = 0 OR list_contains($labels::VARCHAR[
 
 class BadRequestError(ValueError):
     """A request that cannot be answered as it is. The text is one line for people."""
+
+
+def quoted_name(name: str) -> str:
+    """Return a name as SQL has it: of a column that may have any characters."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def require_positive(name: str, number: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from chiplog_client.client import Client, connect
 from chiplog_client.nearest_names import KNOWN_MAX, unknown_name
-from chiplog_client.reads.parameters import require_positive
+from chiplog_client.reads.parameters import quoted_name, require_positive
 from chiplog_client.results.result import QueryError, Result
 
 _KEYS_MAX = 100  # columns of a table for which no keys were given
@@ -67,7 +67,7 @@ def run_history(
         require_positive("points", points)
         params["points"] = points
         value = "arg_max(coalesce(s.mean, 'nan'), s.attempt) FILTER (s.key = $key{0})"
-    columns = [f"{value.format(number)} AS {_quoted(_column_of(name))}" for number, name in enumerate(names)]
+    columns = [f"{value.format(number)} AS {quoted_name(_column_of(name))}" for number, name in enumerate(names)]
     params |= {f"key{number}": name for number, name in enumerate(names)}
     where = ""
     if label is not None:
@@ -104,7 +104,3 @@ def _require_run(client: Client, run: str) -> None:
 def _column_of(name: str) -> str:
     """Return the column of a metric. It differs from the columns that each history has."""
     return f"metric.{name}" if name in ("label", "step") else name
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

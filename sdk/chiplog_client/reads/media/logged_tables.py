@@ -1,11 +1,12 @@
 """The rows of a logged table, sorted and filtered: Parquet, read by a dedicated DuckDB in memory."""
 
-import math
 import tempfile
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from chiplog_client.reads.parameters import quoted_name
+from chiplog_client.results.json_texts import json_number
 from chiplog_client.results.result import QueryError
 from chiplog_schemas.query.query_messages import one_line
 
@@ -74,7 +75,7 @@ def _read(
 ) -> dict[str, Any]:
     connection.execute("SET TimeZone = 'UTC'")
     described = connection.execute("DESCRIBE FROM read_parquet($path)", {"path": path}).fetchall()
-    columns = [(name, _quoted(name), kind) for name, kind, *_ in described[:COLUMNS_MAX]]
+    columns = [(name, quoted_name(name), kind) for name, kind, *_ in described[:COLUMNS_MAX]]
     cells = ", ".join(_cell(quoted, kind) for _, quoted, kind in columns)
     shown = (f"regexp_replace({quoted}::VARCHAR, '{_REFERENCE}', '')" for _, quoted, kind in columns if kind != "BLOB")
     texts = ", ".join(["''", *shown])
@@ -96,10 +97,6 @@ def _read(
     }
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _is_number(kind: str) -> bool:
     return kind in _NUMBERS or kind.startswith("DECIMAL")
 
@@ -114,4 +111,4 @@ def _cell(quoted: str, kind: str) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, str) and len(value) > CELL_CHARS_MAX:
         return f"{value[:CELL_CHARS_MAX]}…"
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return json_number(value)

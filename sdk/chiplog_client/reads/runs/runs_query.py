@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from chiplog_client.client import Client
+from chiplog_client.reads.parameters import quoted_name
 from chiplog_client.results.json_texts import decoded
 
 VIEW_COLUMNS = (  # of the view `runs`, in its order
@@ -148,8 +149,7 @@ def runs_sql(request: RunsRequest) -> tuple[str, dict[str, Any]]:
 
 def _selected(column: str, keys: dict[str, dict[str, str]]) -> str:
     if (found := keyed(column)) is not None:
-        quoted = '"' + column.replace('"', '""') + '"'
-        return f"of_{found[0]}.values[{keys[found[0]][column]}]::VARCHAR AS {quoted}"
+        return f"of_{found[0]}.values[{keys[found[0]][column]}]::VARCHAR AS {quoted_name(column)}"
     if column in MAPS:
         return f"coalesce(of_{column}.values, MAP {{}}::MAP(VARCHAR, {_TYPES[column]})) AS {column}"
     if column == DURATION:
