@@ -1,11 +1,13 @@
 """Fixtures of the tests of the read model."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from chiplog_client.client import Client
-from tests.support.hand_written import filled
+from tests.support.hand_written import filled, hand_written
+from tests.support.tabled_runs import fill_tabled_runs
 
 
 @pytest.fixture(scope="module")
@@ -13,3 +15,12 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A client of the database that the module's `fill` writes."""
     with filled(tmp_path_factory.mktemp("filled"), request.module.fill) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a data directory with the runs old and new of gpt, and one of vit without a config."""
+    root = tmp_path_factory.mktemp("runs")
+    with hand_written(root) as database:
+        fill_tabled_runs(database)
+    return root

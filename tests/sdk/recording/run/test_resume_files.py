@@ -9,6 +9,12 @@ def notes(run: Any) -> list[str]:
     return sorted(path.name for path in (run._settings.places.local / UNFINISHED).glob("*"))
 
 
+def next_step_of_the_next_attempt(run: Any) -> int:
+    run._count.reset()
+    run._resume_files.load()
+    return int(run._next_step)
+
+
 def test_a_run_is_noted_as_unfinished_until_it_ends_well(run: Any) -> None:
     run._resume_files.save()
     assert len(notes(run)) == 1
@@ -21,9 +27,7 @@ def test_a_run_is_noted_as_unfinished_until_it_ends_well(run: Any) -> None:
 def test_the_saved_count_is_loaded_by_the_next_attempt(run: Any) -> None:
     run.log({"loss": 1.0}, step=41)
     run._resume_files.save()
-    run._count.reset()
-    run._resume_files.load()
-    assert run._next_step == 42
+    assert next_step_of_the_next_attempt(run) == 42
 
 
 def test_nothing_is_written_after_the_last_count(run: Any) -> None:
@@ -31,15 +35,11 @@ def test_nothing_is_written_after_the_last_count(run: Any) -> None:
     run._resume_files.save_last()
     run.log({"loss": 1.0}, step=9)
     run._resume_files.save()
-    run._count.reset()
-    run._resume_files.load()
-    assert run._next_step == 2
+    assert next_step_of_the_next_attempt(run) == 2
 
 
 def test_a_child_writes_no_count(run: Any) -> None:
     run._resume_files.begin_in_child()
     run.log({"loss": 1.0}, step=7)
     run._resume_files.save()
-    run._count.reset()
-    run._resume_files.load()
-    assert run._next_step == 0
+    assert next_step_of_the_next_attempt(run) == 0

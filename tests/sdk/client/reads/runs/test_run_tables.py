@@ -10,17 +10,6 @@ import pytest
 
 import chiplog
 from chiplog_client.reads.runs.run_tables import runs
-from tests.support.hand_written import hand_written
-from tests.support.tabled_runs import fill_tabled_runs
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a data directory with the runs old and new of gpt, and one of vit without a config."""
-    root = tmp_path_factory.mktemp("runs")
-    with hand_written(root) as database:
-        fill_tabled_runs(database)
-    return root
 
 
 def test_runs_are_the_newest_first_with_config_and_summary_as_python_values(root: Path) -> None:
