@@ -1,4 +1,4 @@
-"""Compaction: the same rows in fewer files, whoever else rewrites or adds at the same time."""
+"""Compaction: the same rows in fewer files, also when other processes rewrite or add at the same time."""
 
 import itertools
 from collections.abc import Callable

@@ -30,7 +30,7 @@ def test_a_stream_wakes_until_it_is_written_to_all_the_time_and_again_when_it_wa
     assert not uses_timer([out, err], 0.0)
     now = write(out, 3, every=QUIET_S / 2, begin=QUIET_S / 2)
     assert uses_timer([out, err], now)
-    err.record_write(2, now)  # another one that is quiet changes nothing
+    err.record_write(2, now)  # a second, quiet stream changes nothing
     assert uses_timer([out, err], now + 0.9 * QUIET_S)
     assert not uses_timer([out, err], now + 1.1 * QUIET_S)
 

@@ -41,7 +41,7 @@ class DeviceEvents:
         self._rings = DeviceValues(self.deferred, self._values.append_resolved, self._diagnostics.report)
 
     def begin_in_child(self) -> object:
-        """Begin anew in a forked child. Return what it may not destroy: CUDA ends a child that does."""
+        """Begin again in a forked child. Return what the child must not destroy: CUDA ends a child that does."""
         kept = self.deferred, self._rings, self._calls._timing.forget()
         self._begin()
         return kept

@@ -40,7 +40,7 @@ class StepCount:
         return max(self._calls._top_step + 1, 0)
 
     def parse(self, step: Any) -> int:
-        """Return the given step as an integer; the label's own count for one that is not usable."""
+        """Return the given step as an integer; or the label's own count if the given step is not usable."""
         parsed = parse_step(step, self._report)
         return self._calls._next_step if parsed is None else parsed
 
