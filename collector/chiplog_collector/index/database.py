@@ -201,7 +201,8 @@ class Database:
         return state
 
     def _load_versions(self, state: State) -> None:
-        for project, name, digest, version in self.connection.execute("FROM base.artifact_versions").fetchall():
+        query = "SELECT project, name, digest, version FROM base.artifact_versions"
+        for project, name, digest, version in self.connection.execute(query).fetchall():
             state.artifacts.setdefault((project, name), {})[digest] = version
 
     def _entries(self, kind: type[_Entry], query: str) -> Iterator[_Entry]:

@@ -46,6 +46,7 @@ def _facts(name: str, order: tuple[str, ...]) -> PublishedTable:
 
 # Dimensions before the facts that need them.
 PUBLISHED: tuple[PublishedTable, ...] = (
+    PublishedTable("names", ("names",), ("name",)),
     PublishedTable("runs", ("runs",), ("run_id",), is_dimension=True),
     PublishedTable("producers", ("producers",), ("run_id", "producer"), is_dimension=True),
     PublishedTable("stored", ("stored",), ("sha256",)),
@@ -53,6 +54,7 @@ PUBLISHED: tuple[PublishedTable, ...] = (
     PublishedTable("media", ("media",), _BY_SERIES, identity=_OF_EVENT),
     PublishedTable("artifact_files", ("artifact_files",), identity=_OF_EVENT),
     PublishedTable("artifacts", ("artifacts",), identity=_OF_EVENT),
+    PublishedTable("artifact_versions", ("artifact_versions",), ("project", "name", "version")),
     PublishedTable("artifact_aliases", ("artifact_aliases",), identity=_OF_EVENT),
     PublishedTable("artifact_uses", ("artifact_uses",), identity=_OF_EVENT),
     PublishedTable("definitions", ("definitions",)),
@@ -86,6 +88,7 @@ ORDERS: dict[str, tuple[str, ...]] = {table.name: table.order for table in PUBLI
 _RUN_ID = "(SELECT run_id FROM base.runs WHERE run = f.{})"
 _OWNER = "(SELECT lower(hex(uuid)) FROM base.producers WHERE producer = f.owner)"
 _REPLACED: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
+    ("names", "id"): (),
     ("runs", "run"): (),
     ("runs", "alias_of"): (("alias_of", _RUN_ID.format("alias_of")),),
     ("producers", "producer"): (("producer", "lower(hex(f.uuid))"),),

@@ -6,11 +6,11 @@ CREATE SCHEMA IF NOT EXISTS reads;
 
 -- One row: how far the log has been applied, the number of deleted producers, and the number of this read model, READS.
 CREATE OR REPLACE VIEW reads.state AS
-SELECT coalesce(max(next_number), 0)::BIGINT AS position, (SELECT count(*) FROM base.deleted) AS n_deleted, 3 AS version
+SELECT coalesce(max(next_number), 0)::BIGINT AS position, (SELECT count(*) FROM base.deleted) AS n_deleted, 4 AS version
 FROM base.position;
 
 -- Names of metrics, phases, system metrics and devices by their integers, in other views `key`.
-CREATE OR REPLACE VIEW reads.names AS FROM base.names;
+CREATE OR REPLACE VIEW reads.names AS SELECT id, name FROM base.names;
 
 -- The view `runs`, and what of a run is in no view.
 CREATE OR REPLACE VIEW reads.runs AS

@@ -38,7 +38,7 @@ CREATE TABLE base.producers (
 -- The run of each launch that required a run of this name to exist, or not to exist. Decided once, in log order.
 CREATE TABLE base.demands (run_id VARCHAR, launch VARCHAR, run INTEGER);
 -- Metric and phase names, names of system metrics, devices.
-CREATE TABLE base.names (id INTEGER, name VARCHAR);
+CREATE TABLE base.names (id INTEGER, name VARCHAR, flush BIGINT DEFAULT getvariable('flush'));
 
 -- The numbers, by far the most rows. Each flush appends to the `_recent` tables, sorted by key, producer and step. Once
 -- there are enough, they move to the other table in one large sorted piece: by run, key, producer and step, system
@@ -118,7 +118,10 @@ CREATE TABLE base.artifact_uses (
     flush BIGINT DEFAULT getvariable('flush')
 );
 -- The number of each version. It stays when the version is deleted, so that no other gets it.
-CREATE TABLE base.artifact_versions (project VARCHAR, name VARCHAR, digest VARCHAR, version BIGINT);
+CREATE TABLE base.artifact_versions (
+    project VARCHAR, name VARCHAR, digest VARCHAR, version BIGINT,
+    flush BIGINT DEFAULT getvariable('flush')
+);
 -- Calls of define_metric: a name or pattern of names; empty where nothing was given.
 CREATE TABLE base.definitions (
     producer INTEGER, seq BIGINT, ts TIMESTAMP, name VARCHAR, summary VARCHAR, step_metric VARCHAR,
@@ -144,6 +147,8 @@ CREATE TABLE base.events (
 
 -- Producers that were deleted. What still arrives of them is ignored.
 CREATE TABLE base.deleted (uuid BLOB);
+-- At most one row: facts of flushes up to this one have left the database, because a store has them.
+CREATE TABLE base.dropped (flush BIGINT);
 -- The changes that were applied. until: of `trim_system` and `roll_up`, in µs; every: of `roll_up`, in µs; else 0.
 CREATE TABLE base.changes (number BIGINT, id BLOB, action VARCHAR, until BIGINT, every BIGINT);
 -- Contents of saved files whose rows were deleted. Those that no other row names are removed from the disk.

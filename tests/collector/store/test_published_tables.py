@@ -8,13 +8,12 @@ from chiplog_schemas.sql import rollups_sql, series_sql, tables_sql
 
 # What a store does without: what is computed from the rest, belongs to one index, or is private to its collector.
 UNPUBLISHED = {
-    "artifact_versions",  # given out by one log; a store has the order of receipt
     "deleted",
     "demands",
+    "dropped",
     "identified",
     "metric_levels",
     "metric_series",  # published as sums over each piece
-    "names",  # written out in each row
     "orphans",
     "phase_series",
     "position",
