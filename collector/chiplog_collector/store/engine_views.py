@@ -1,12 +1,56 @@
 """The statements that give another engine chiplog's names over a store: its tables, and views with the same columns."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib.resources import files
 
+import duckdb
 import sqlglot
 from sqlglot import expressions
 
+from chiplog_collector.store.published_tables import COMPLETE, PUBLISHED, published_query, rows_of
+from chiplog_schemas.sql import rollups_sql, series_sql, tables_sql
+
 RAN = ("duckdb", "spark")  # engines that tests run; for the others the statements are parsed
+_SOURCE = "duckdb"  # the dialect of engine_views.sql
+# Of the row that ends a piece: it is in no table of the index.
+_COMPLETION = {
+    "log": "VARCHAR",
+    "number": "BIGINT",
+    "after": "BIGINT",
+    "host": "VARCHAR",
+    "version": "VARCHAR",
+    "cut_at": "TIMESTAMP WITH TIME ZONE",
+    "n_rows": "BIGINT",
+}
+# What sqlglot does not translate: by function of engine_views.sql its text in each engine, for its arguments.
+_SPARK = {
+    "epoch_us": "unix_micros({0})",
+    "json_text": "substring(to_json(named_struct('v', {0})), 6, length(to_json(named_struct('v', {0}))) - 6)",
+    "json_list": "to_json({0})",
+    "list_slice": "slice({0}, {1}, {2})",
+    "hashes_by_key": """SELECT producer, key, hash
+        FROM {0} LATERAL VIEW explode(from_json(hashes, 'map<string,string>')) AS key, hash""",
+}
+_WRITTEN: dict[str, dict[str, str]] = {
+    "duckdb": {
+        "json_text": "CAST(to_json({0}) AS VARCHAR)",
+        "json_list": "CAST(to_json({0}) AS VARCHAR)",
+        "hashes_by_key": """SELECT producer, entry.key AS key, entry.value AS hash FROM (SELECT producer,
+            unnest(map_entries(CAST(CAST(hashes AS JSON) AS MAP(VARCHAR, VARCHAR)))) AS entry FROM {0})""",
+    },
+    "spark": _SPARK,
+    "databricks": _SPARK,
+    "trino": {
+        "epoch_us": "CAST(round(to_unixtime({0}) * 1000000) AS BIGINT)",
+        "json_text": "json_format(CAST({0} AS JSON))",
+        "json_list": "json_format(CAST({0} AS JSON))",
+        "list_slice": "slice({0}, {1}, {2})",
+        "median": """(element_at(array_sort(array_agg({0})), (count({0}) + 1) / 2)
+            + element_at(array_sort(array_agg({0})), (count({0}) + 2) / 2)) / 2""",
+        "hashes_by_key": """SELECT producer, t.key, t.hash
+            FROM {0} CROSS JOIN UNNEST(CAST(json_parse(hashes) AS MAP(VARCHAR, VARCHAR))) AS t (key, hash)""",
+    },
+}
 
 
 def statements(engine: str, url: str, tables: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -22,20 +66,72 @@ def statements(engine: str, url: str, tables: Mapping[str, Sequence[str]]) -> It
     yield from views(engine, tables)
 
 
-def views(engine: str, tables: Mapping[str, object]) -> Iterator[str]:
-    """Yield the statements of those views whose tables the store has."""
-    known = {f"store_{table}" for table in tables}
+def views(engine: str, tables: Collection[str]) -> Iterator[str]:
+    """Yield the statements of all views. Tables that a store lacks, because no row came, are empty in them."""
     text = (files("chiplog_collector.store") / "engine_views.sql").read_text(encoding="utf-8")
-    for statement in sqlglot.parse(text, dialect="duckdb"):
+    lacking = {f"store_{name}": columns for name, columns in published_columns().items() if name not in tables}
+    for statement in sqlglot.parse(text, dialect=_SOURCE):
         assert isinstance(statement, expressions.Create)
-        own = {common.alias for common in statement.find_all(expressions.CTE)}
-        if {table.name for table in statement.find_all(expressions.Table)} - own - {statement.this.name} <= known:
-            known.add(statement.this.name)
-            statement.set("replace", True)
-            if engine == "spark":
-                properties = expressions.Properties(expressions=[expressions.TemporaryProperty()])
-                statement.set("properties", properties)
-            yield statement.sql(dialect=engine, comments=False)
+        statement.set("replace", True)
+        if engine == "spark":
+            statement.set("properties", expressions.Properties(expressions=[expressions.TemporaryProperty()]))
+        written = statement.transform(_written_for(engine)).transform(_without(lacking))
+        yield written.sql(dialect=engine, comments=False)
+
+
+def published_columns() -> dict[str, dict[str, str]]:
+    """Return the columns of each table of a store, with their types in DuckDB."""
+    columns = {COMPLETE: _COMPLETION}
+    with duckdb.connect() as engine:
+        engine.execute(tables_sql())
+        engine.execute(rollups_sql())
+        given = {"log": "", "after": 0, "until": 0}
+        for table in PUBLISHED:
+            rows = rows_of(table)
+            types = _described(engine, rows, given)
+            columns[table.name] = _described(
+                engine, published_query(table, types, series_sql(rows) if table.is_series else rows), given
+            )
+    return columns
+
+
+def _described(engine: duckdb.DuckDBPyConnection, query: str, given: Mapping[str, object]) -> dict[str, str]:
+    used = {name: value for name, value in given.items() if f"${name}" in query}
+    found = engine.execute(f"SELECT column_name, column_type FROM (DESCRIBE {query})", used)
+    return dict(found.fetchall())
+
+
+def _written_for(engine: str) -> Callable[[expressions.Expr], expressions.Expr]:
+    """Return the replacement of the functions that have a text of their own in an engine."""
+    written = _WRITTEN[engine]
+
+    def replaced(node: expressions.Expr) -> expressions.Expr:
+        if isinstance(node, expressions.Table) and isinstance(node.this, expressions.Anonymous):
+            query = _parsed(written[node.this.name], node.this, engine)
+            return expressions.Subquery(
+                this=query, alias=expressions.TableAlias(this=expressions.to_identifier("written"))
+            )
+        name = node.name.lower() if isinstance(node, expressions.Anonymous) else node.key
+        return _parsed(written[name], node, engine) if name in written else node
+
+    return replaced
+
+
+def _parsed(text: str, function: expressions.Expr, engine: str) -> expressions.Expr:
+    given = function.expressions if isinstance(function, expressions.Anonymous) else [function.this]
+    return sqlglot.parse_one(text.format(*(argument.sql(dialect=engine) for argument in given)), dialect=engine)
+
+
+def _without(lacking: Mapping[str, Mapping[str, str]]) -> Callable[[expressions.Expr], expressions.Expr]:
+    """Return the replacement of tables that a store lacks by a query of no row."""
+
+    def replaced(node: expressions.Expr) -> expressions.Expr:
+        if not isinstance(node, expressions.Table) or node.name not in lacking:
+            return node
+        nulls = [f'CAST(NULL AS {kind}) AS "{name}"' for name, kind in lacking[node.name].items()]
+        return expressions.select(*nulls, dialect=_SOURCE).where("false").subquery(node.alias_or_name)
+
+    return replaced
 
 
 def _table(engine: str, url: str, table: str, names: Sequence[str]) -> str:

@@ -1,19 +1,26 @@
 -- Views over the tables of a store, for engines that have none of chiplog's own. In DuckDB's SQL; sqlglot writes it for the
--- others. Columns are those of the views of a collector, except where a line says otherwise. JSON is text.
+-- others, and engine_views.py what sqlglot lacks: epoch_us(), median(), json_text(), json_list(), hashes_by_key(). Names and
+-- columns are those of the views of a collector; JSON is text. Numbers of records order the rows of one log, and the time of
+-- the piece those of several. A piece without a row of store_collectors is being committed: it is the newest.
 
 -- Dimensions: of each producer and each run the newest row counts.
-CREATE VIEW store_names AS
+CREATE VIEW store_identities AS
 WITH newest AS (
-    SELECT * FROM store_producers QUALIFY row_number() OVER (PARTITION BY producer ORDER BY number DESC, log) = 1
+    SELECT p.* FROM store_producers p LEFT JOIN store_collectors c ON c.log = p.log AND c.number = p.number
+    QUALIFY row_number() OVER (PARTITION BY p.producer ORDER BY c.cut_at DESC NULLS FIRST, p.number DESC, p.log) = 1
 )
 SELECT p.producer, w.run_id, w.label, w.attempt, w.rank, p.node, p.agent_node, p.is_primary,
        coalesce(p.is_coauthor, false) AS is_coauthor, w.producer AS owner, p.role, p.job_type, p.local_rank,
-       p.world_size, p.pid, p.hostname, p.rank_pid, p.gpus, p.state, p.exit_code, p.exit_signal, p.reason, p.sets_run,
-       p.started_at, p.ended_at, p.produced, w.role AS owner_role, coalesce(w.is_presumed, false) AS is_unknown
+       p.world_size, p.pid, p.boot, p.start_ticks, p.hostname, p.rank_pid, p.gpus, p.state, p.exit_code, p.exit_signal,
+       p.reason, p.sets_run, p.started_at, p.ended_at, p.produced, w.role AS owner_role, coalesce(w.is_presumed, false) AS is_unknown
 FROM newest p
 LEFT JOIN newest o ON p.role = 'console' AND o.producer = p.owner AND o.role = 'rank'
     AND coalesce(o.agent_node, o.node) = coalesce(p.agent_node, p.node)
 JOIN newest w ON w.producer = coalesce(o.producer, p.producer);
+
+CREATE VIEW store_newest_runs AS
+SELECT r.* FROM store_runs r LEFT JOIN store_collectors c ON c.log = r.log AND c.number = r.number
+QUALIFY row_number() OVER (PARTITION BY r.run_id ORDER BY c.cut_at DESC NULLS FIRST, r.number DESC, r.log) = 1;
 
 -- Ranges of seq may overlap: a collector publishes them again when it merges its own.
 CREATE VIEW store_seen AS
@@ -29,14 +36,14 @@ CREATE VIEW labels AS
 SELECT p.run_id, p.label, p.attempt, p.is_primary, p.job_type, p.rank, p.local_rank, p.world_size, p.node, p.pid,
        p.hostname, p.rank_pid, p.gpus, coalesce(p.state, 'running') AS state, p.exit_code, p.exit_signal, p.reason,
        p.started_at, s.seen_at AS last_seen_at, p.ended_at
-FROM store_names p LEFT JOIN store_seen s ON s.producer = p.producer
+FROM store_identities p LEFT JOIN store_seen s ON s.producer = p.producer
 WHERE p.role = 'rank' AND p.run_id IS NOT NULL;
 
 CREATE VIEW runs AS
 WITH newest AS (
     SELECT run_id, label, min(started_at) OVER (PARTITION BY run_id, label) AS started_at, attempt,
            coalesce(state, 'running') AS state, exit_code, ended_at, coalesce(sets_run, is_primary) AS sets_run
-    FROM store_names WHERE role = 'rank' AND run_id IS NOT NULL
+    FROM store_identities WHERE role = 'rank' AND run_id IS NOT NULL
     QUALIFY row_number() OVER (PARTITION BY run_id, label ORDER BY attempt DESC) = 1
 ), states AS (
     SELECT run_id, min(started_at) AS created_at, count(*) AS n_labels, max(attempt) + 1 AS n_attempts,
@@ -57,54 +64,302 @@ WITH newest AS (
            CASE WHEN has_setter THEN setter_exit_code ELSE exit_code END AS exit_code,
            CASE WHEN has_setter THEN setter_ended_at ELSE ended_at END AS ended_at
     FROM states
-), described AS (
-    SELECT * FROM store_runs QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY number DESC, log) = 1
 )
 SELECT r.run_id, r.project, r.name, r.run_group, r.job_type, r.tags, r.notes, s.state, s.exit_code, s.created_at,
        CASE WHEN s.state <> 'running' THEN s.ended_at END AS ended_at, r.primary_label, s.n_labels, s.n_attempts,
        CAST(s.n_failed AS BIGINT) AS n_failed, CAST(s.n_running AS BIGINT) AS n_running
-FROM described r JOIN decided s ON s.run_id = r.run_id;
+FROM store_newest_runs r JOIN decided s ON s.run_id = r.run_id;
 
 CREATE VIEW metrics AS
 SELECT i.run_id, i.label, i.attempt, i.rank, f.key, f.step, f.seq, f.ts, f.value
-FROM store_metrics f JOIN store_names i ON i.producer = f.producer;
+FROM store_metrics f JOIN store_identities i ON i.producer = f.producer;
 
 CREATE VIEW phases AS
 SELECT i.run_id, i.label, i.attempt, i.rank, f.step, f.key AS phase, f.value AS seconds, f.ts
-FROM store_phases f JOIN store_names i ON i.producer = f.producer;
+FROM store_phases f JOIN store_identities i ON i.producer = f.producer;
 
 CREATE VIEW texts AS
 SELECT i.run_id, i.label, i.attempt, i.rank, f.key, f.step, f.seq, f.ts, f.value
-FROM store_texts f JOIN store_names i ON i.producer = f.producer;
+FROM store_texts f JOIN store_identities i ON i.producer = f.producer;
 
 CREATE VIEW histograms AS
 SELECT i.run_id, i.label, i.attempt, i.rank, f.key, f.step, f.seq, f.ts, f.edges, f.counts
-FROM store_histograms f JOIN store_names i ON i.producer = f.producer;
+FROM store_histograms f JOIN store_identities i ON i.producer = f.producer;
 
 CREATE VIEW console AS
 SELECT i.run_id, i.label, i.attempt, f.stream, f.line_no, f.seq, f.ts, f.line
-FROM store_console f JOIN store_names i ON i.producer = f.producer;
+FROM store_console f JOIN store_identities i ON i.producer = f.producer;
 
--- Without the run and label of each sample: join by node, time, and device.
 CREATE VIEW system_samples AS
 SELECT coalesce(i.agent_node, i.node) AS node, f.device, f.key AS name, f.ts, f.value
-FROM store_system f JOIN store_names i ON i.producer = f.producer;
+FROM store_system f JOIN store_identities i ON i.producer = f.producer;
+
+-- The time in which an attempt had its label, in microseconds, without its end.
+CREATE VIEW store_tenures AS
+SELECT run_id, label, rank, node, agent_node, boot, pid, start_ticks, gpus, is_primary, producer, epoch_us(started_at) AS since,
+       least(coalesce(epoch_us(ended_at) + 1, 9223372036854775807), coalesce(
+           lead(epoch_us(started_at)) OVER (PARTITION BY run_id, label ORDER BY started_at, attempt), 9223372036854775807
+       )) AS until
+FROM store_identities WHERE role = 'rank' AND run_id IS NOT NULL;
+
+-- Which label has which device of a node, and when: its GPUs, its process, and as the node's keeper all others, as ''.
+CREATE VIEW store_owners AS
+WITH gpus AS (
+    SELECT run_id, label, rank, node, unnest(gpus) AS device, since, until FROM store_tenures
+), processes AS (
+    SELECT run_id, label, rank, node, 'pid:' || CAST(pid AS VARCHAR) AS device, since, least(until, coalesce(min(since) OVER (
+               PARTITION BY node, boot, pid ORDER BY coalesce(start_ticks, -1)
+               RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
+           ), 9223372036854775807)) AS until
+    FROM store_tenures WHERE pid IS NOT NULL AND (start_ticks IS NOT NULL OR agent_node IS NULL)
+), keepers AS (
+    SELECT run_id, label, rank, node, '' AS device, since, until FROM (
+        SELECT *, first_value(label) OVER (
+            PARTITION BY run_id, node ORDER BY is_primary DESC, coalesce(rank, 2147483647), since, producer
+        ) AS keeper FROM store_tenures
+    ) placed WHERE label = keeper
+)
+SELECT * FROM (SELECT * FROM gpus UNION ALL SELECT * FROM processes UNION ALL SELECT * FROM keepers) owners
+WHERE until > since;
+
+CREATE VIEW system AS
+WITH moments AS (
+    SELECT node, device, since, sum(n) AS n FROM (
+        SELECT node, device, since, 1 AS n FROM store_owners UNION ALL SELECT node, device, until, -1 FROM store_owners
+    ) changes GROUP BY node, device, since
+), spans AS (
+    SELECT node, device, since, lead(since) OVER (PARTITION BY node, device ORDER BY since) AS until,
+           CAST(sum(n) OVER (PARTITION BY node, device ORDER BY since ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS BIGINT)
+               AS n_sharers
+    FROM moments
+), shares AS (
+    SELECT o.run_id, o.label, o.rank, o.node, o.device, s.since, s.until, s.n_sharers FROM store_owners o
+    JOIN spans s ON s.node = o.node AND s.device = o.device AND s.since >= o.since AND s.since < o.until
+), samples AS (
+    SELECT *, epoch_us(ts) AS at, CASE WHEN starts_with(device, 'pid:') OR starts_with(device, 'GPU-')
+        OR starts_with(device, 'MIG-') THEN device ELSE '' END AS owned_as
+    FROM system_samples
+)
+SELECT o.run_id, o.label, o.rank, s.node, s.device, s.name, s.ts, s.value, o.n_sharers
+FROM samples s JOIN shares o ON o.node = s.node AND o.device = s.owned_as AND s.at >= o.since AND s.at < o.until;
 
 CREATE VIEW config AS
 WITH own AS (
     SELECT i.run_id, c.key, c.value, c.ts, i.label
-    FROM store_config c JOIN store_names i ON i.producer = c.producer WHERE i.is_primary OR i.is_coauthor
+    FROM store_config c JOIN store_identities i ON i.producer = c.producer WHERE i.is_primary OR i.is_coauthor
     QUALIFY row_number() OVER (PARTITION BY i.run_id, c.key ORDER BY i.is_primary DESC, i.attempt DESC, c.seq DESC) = 1
+), params AS (
+    SELECT i.run_id, substr(t.key, 15) AS key, json_text(t.value) AS value, t.ts, i.label
+    FROM store_run_tags t JOIN store_identities i ON i.producer = t.producer
+    WHERE starts_with(t.key, 'chiplog:param/') AND i.run_id IS NOT NULL
+    QUALIFY row_number() OVER (PARTITION BY i.run_id, t.key ORDER BY t.ts, t.seq, i.label, i.attempt) = 1
 )
-SELECT run_id, key, value, ts, label FROM own;
+SELECT run_id, key, value, ts, label FROM own
+UNION ALL
+SELECT p.run_id, p.key, p.value, p.ts, p.label
+FROM params p LEFT JOIN own o ON o.run_id = p.run_id AND o.key = p.key WHERE o.key IS NULL;
 
--- Without the reasons of losses.
+CREATE VIEW run_tags AS
+WITH newest AS (
+    SELECT i.run_id, t.key, t.value, i.label, t.ts
+    FROM store_run_tags t JOIN store_identities i ON i.producer = t.producer
+    WHERE i.run_id IS NOT NULL AND NOT starts_with(t.key, 'chiplog:param/') AND NOT starts_with(t.key, 'chiplog:import/')
+    QUALIFY row_number() OVER (PARTITION BY i.run_id, t.key ORDER BY t.ts DESC, t.seq DESC, i.label, i.attempt DESC) = 1
+)
+SELECT run_id, key, value, label, ts FROM newest WHERE value IS NOT NULL;
+
+CREATE VIEW metric_definitions AS
+SELECT i.run_id, i.label, d.name, nullif(d.summary, '') AS summary, nullif(d.step_metric, '') AS step_metric,
+       CAST(nullif(d.hidden, '') AS BOOLEAN) AS is_hidden
+FROM store_definitions d JOIN store_identities i ON i.producer = d.producer
+WHERE i.run_id IS NOT NULL
+QUALIFY row_number() OVER (PARTITION BY i.run_id, i.label, d.name ORDER BY i.attempt DESC, d.seq DESC) = 1;
+
+-- The summary function of each label's metrics, where one is defined: by the label itself, else by the primary. Of a
+-- pattern, * and ? match; [ and \ are letters.
+CREATE VIEW store_summary_kinds AS
+WITH patterns AS (
+    SELECT run_id, label, name, summary, replace(replace(replace(replace(replace(
+        name, '!', '!!'), '%', '!%'), '_', '!_'), '*', '%'), '?', '_') AS pattern
+    FROM metric_definitions WHERE summary IS NOT NULL
+), said AS (
+    SELECT d.run_id, d.label, k.key,
+           max_by(d.summary, (CASE WHEN d.name = k.key THEN 1000000 ELSE 0 END + length(d.name), d.name)) AS kind
+    FROM patterns d JOIN (SELECT DISTINCT key FROM store_metric_series) k
+        ON k.key = d.name OR k.key LIKE d.pattern ESCAPE '!'
+    GROUP BY d.run_id, d.label, k.key
+), spread AS (
+    SELECT DISTINCT s.run_id, p.label, s.key, s.kind
+    FROM said s JOIN store_newest_runs r ON r.run_id = s.run_id AND r.primary_label = s.label
+    JOIN store_identities p ON p.run_id = s.run_id AND p.label <> s.label
+)
+SELECT run_id, label, key, kind FROM said
+UNION ALL
+SELECT s.run_id, s.label, s.key, s.kind
+FROM spread s LEFT JOIN said o ON o.run_id = s.run_id AND o.label = s.label AND o.key = s.key WHERE o.key IS NULL;
+
+-- Sums are added in no fixed order, so their last digits, and those of means, may be others than a collector's.
+CREATE VIEW store_tallies AS
+WITH attempts AS (
+    SELECT i.run_id, i.label, i.attempt, i.producer, i.is_primary, i.rank, f.key, sum(f.n) AS n_all,
+           min(f.first_step) AS first_step, max(f.last_step) AS last_step, max(f.last_ts) AS last_ts,
+           max_by(f.last, f.last_seq) AS last, min_by(f.first, f.first_seq) AS first, min(f.min) AS min, max(f.max) AS max,
+           sum(f.sum) AS sum, sum(f.n_numbers) AS n
+    FROM store_metric_series f JOIN store_identities i ON i.producer = f.producer
+    GROUP BY i.run_id, i.label, i.attempt, i.producer, i.is_primary, i.rank, f.key
+)
+SELECT run_id, label, key, max_by(last, attempt) AS last, min_by(first, attempt) AS first, min(min) AS min, max(max) AS max,
+       sum(sum) AS sum, CAST(sum(n) AS BIGINT) AS n, bool_or(is_primary) AS is_primary, min(rank) AS rank,
+       CAST(sum(n_all) AS BIGINT) AS n_all, min(first_step) AS first_step, max(last_step) AS last_step,
+       max(last_ts) AS last_ts, max_by(last_step, attempt) AS step
+FROM attempts GROUP BY run_id, label, key;
+
+CREATE VIEW keys AS
+SELECT run_id, label, rank, key, n_all AS n, n_all - n AS n_nan, first_step, last_step, step, last AS last_value,
+       last_ts AS last_at, min, max, sum / nullif(n, 0) AS mean
+FROM store_tallies WHERE run_id IS NOT NULL;
+
+CREATE VIEW store_summary_said AS
+SELECT i.run_id, i.label, s.key, s.value, i.is_primary, i.rank
+FROM store_summary s JOIN store_identities i ON i.producer = s.producer
+QUALIFY row_number() OVER (PARTITION BY i.run_id, i.label, s.key ORDER BY i.attempt DESC, s.seq DESC) = 1;
+
+-- Digits of a number are those of the engine.
+CREATE VIEW summary AS
+WITH computed AS (
+    SELECT t.run_id, t.label, t.key,
+           CASE k.kind WHEN 'min' THEN coalesce(t.min, CAST('NaN' AS DOUBLE)) WHEN 'max' THEN coalesce(t.max, CAST('NaN' AS DOUBLE))
+                WHEN 'mean' THEN coalesce(t.sum / nullif(t.n, 0), CAST('NaN' AS DOUBLE)) WHEN 'first' THEN t.first
+                ELSE t.last END AS value
+    FROM store_tallies t LEFT JOIN store_summary_kinds k ON k.run_id = t.run_id AND k.label = t.label AND k.key = t.key
+    WHERE k.kind IS DISTINCT FROM 'none'
+)
+SELECT run_id, label, key, value FROM store_summary_said
+UNION ALL
+SELECT c.run_id, c.label, c.key,
+       CASE WHEN isnan(c.value) THEN '"nan"' WHEN c.value > 1.7976931348623157e308 THEN '"inf"'
+            WHEN c.value < -1.7976931348623157e308 THEN '"-inf"' ELSE CAST(c.value AS VARCHAR) END
+FROM computed c LEFT JOIN store_summary_said s ON s.run_id = c.run_id AND s.label = c.label AND s.key = c.key
+WHERE s.key IS NULL;
+
+-- Label by label, so that a name that several labels have counts once; NaN never counts as larger.
+CREATE VIEW store_places AS
+SELECT producer, run_id, label, rank, attempt, dense_rank() OVER (PARTITION BY run_id ORDER BY label) AS place
+FROM store_identities WHERE run_id IS NOT NULL AND label IS NOT NULL;
+
+CREATE VIEW step_skew AS
+WITH steps AS (
+    SELECT p.run_id, f.key, f.step, count(DISTINCT p.label) AS n_labels, min(f.value) AS min, median(f.value) AS median,
+           max(f.value) AS max, max_by(p.label, (
+               CASE WHEN isnan(f.value) THEN CAST('-Infinity' AS DOUBLE) ELSE f.value END,
+               CASE WHEN isnan(f.value) THEN -1000000000 - p.place ELSE -p.place END
+           )) AS max_label
+    FROM store_metrics f JOIN store_places p ON p.producer = f.producer GROUP BY p.run_id, f.key, f.step
+)
+SELECT run_id, key, step, n_labels, min, median, max, max_label, max_label AS slowest_label FROM steps;
+
+-- Parts of a step are added; if a label did a step twice, its newest attempt counts.
+CREATE VIEW stragglers AS
+WITH parts AS (
+    SELECT p.run_id, f.key, f.step, p.place, p.attempt, sum(f.value) AS seconds
+    FROM store_phases f JOIN store_places p ON p.producer = f.producer GROUP BY p.run_id, f.key, f.step, p.place, p.attempt
+), added AS (
+    SELECT run_id, key, step, place, seconds FROM parts
+    QUALIFY row_number() OVER (PARTITION BY run_id, key, step, place ORDER BY attempt DESC) = 1
+), steps AS (
+    SELECT run_id, key, step, median(seconds) AS typical, max(seconds) AS longest
+    FROM added GROUP BY run_id, key, step HAVING count(*) > 1
+), counted AS (
+    SELECT a.run_id, a.key, a.place, count(*) AS n_steps,
+           count(*) FILTER (WHERE a.seconds = s.longest AND a.seconds > s.typical) AS n_slowest,
+           median(a.seconds) AS median_s, median(s.typical) AS typical_s, sum(a.seconds - s.typical) AS excess_s,
+           sum(s.typical) AS sum_typical
+    FROM added a JOIN steps s ON s.run_id = a.run_id AND s.key = a.key AND s.step = a.step GROUP BY a.run_id, a.key, a.place
+), labelled AS (
+    SELECT run_id, place, min(label) AS label, max_by(rank, attempt) FILTER (WHERE rank IS NOT NULL) AS rank
+    FROM store_places GROUP BY run_id, place
+)
+SELECT c.run_id, c.key AS phase, l.label, l.rank, c.n_steps, c.n_slowest, c.median_s, c.typical_s, c.excess_s,
+       c.excess_s / nullif(c.sum_typical, 0) AS share
+FROM counted c JOIN labelled l ON l.run_id = c.run_id AND l.place = c.place;
+
+CREATE VIEW store_saves AS
+SELECT i.run_id, i.label, i.attempt, i.node, f.seq, f.ts, f.path, f.bytes, f.sha256, s.stored_at
+FROM store_files f JOIN store_identities i ON i.producer = f.producer
+LEFT JOIN (SELECT sha256, bytes, min(ts) AS stored_at FROM store_stored GROUP BY sha256, bytes) s
+    ON s.sha256 = f.sha256 AND s.bytes = f.bytes
+WHERE (i.is_primary OR i.is_coauthor OR starts_with(f.path, 'mlflow/')) AND i.run_id IS NOT NULL;
+
+CREATE VIEW files AS
+WITH saved AS (
+    SELECT run_id, path, bytes, sha256, ts, label FROM store_saves
+    QUALIFY row_number() OVER (PARTITION BY run_id, path, label ORDER BY attempt DESC, seq DESC, ts DESC) = 1
+)
+SELECT run_id, path, bytes, sha256, ts FROM saved
+QUALIFY row_number() OVER (PARTITION BY run_id, path ORDER BY ts DESC, label) = 1;
+
+-- The latest config of each label, as hashes by key; and those of a run whose hashes differ from the primary's.
+CREATE VIEW store_config_last AS
+SELECT c.producer, i.run_id, i.label, i.node, i.attempt, i.job_type, i.is_coauthor, c.seq, c.ts, c.is_whole, c.hashes
+FROM store_config_hashes c JOIN store_identities i ON i.producer = c.producer WHERE i.run_id IS NOT NULL
+QUALIFY row_number() OVER (PARTITION BY i.run_id, i.label ORDER BY i.attempt DESC, c.seq DESC) = 1;
+
+CREATE VIEW store_config_keys AS SELECT producer, key, hash FROM hashes_by_key(store_config_last);
+
+CREATE VIEW store_drifts AS
+WITH pairs AS (
+    SELECT l.producer, h.producer AS primary_producer, l.is_whole, r.primary_label
+    FROM store_config_last l JOIN store_newest_runs r ON r.run_id = l.run_id
+    JOIN store_config_last h ON h.run_id = l.run_id AND h.label = r.primary_label
+    WHERE l.label <> r.primary_label AND NOT l.is_coauthor AND l.hashes <> h.hashes
+      AND l.job_type IS NOT DISTINCT FROM h.job_type
+), hashes AS (
+    SELECT p.producer, k.key, k.hash AS mine, CAST(NULL AS VARCHAR) AS theirs
+    FROM pairs p JOIN store_config_keys k ON k.producer = p.producer
+    UNION ALL
+    SELECT p.producer, k.key, CAST(NULL AS VARCHAR), k.hash
+    FROM pairs p JOIN store_config_keys k ON k.producer = p.primary_producer
+), compared AS (
+    SELECT producer, key, max(mine) AS mine, max(theirs) AS theirs FROM hashes GROUP BY producer, key
+)
+SELECT p.producer, p.primary_label, list_sort(list(c.key)) AS keys
+FROM pairs p JOIN compared c ON c.producer = p.producer
+WHERE c.mine IS DISTINCT FROM c.theirs AND (c.mine IS NOT NULL OR p.is_whole)
+GROUP BY p.producer, p.primary_label;
+
+CREATE VIEW events AS
+WITH told AS (
+    SELECT coalesce(i.run_id, CASE WHEN e.kind IN ('refused_node', 'run_edited') THEN e.body->>'$.run_id' END) AS run_id,
+           coalesce(i.label, CASE WHEN e.kind = 'refused_node' THEN e.body->>'$.label' END) AS label, i.attempt, i.node,
+           e.seq, e.ts, e.kind, e.level, e.message, e.body, e.outcome,
+           e.outcome IS NOT NULL AND coalesce(i.role = 'console', false) AS is_helper
+    FROM store_events e LEFT JOIN store_identities i ON i.producer = e.producer
+)
+SELECT run_id, label, attempt, node, seq, ts, CASE WHEN is_helper THEN 'console_helper' ELSE kind END AS kind,
+       CASE WHEN is_helper THEN 'warning' ELSE level END AS level,
+       CASE WHEN is_helper THEN 'the helper that recorded the console ' || outcome
+            WHEN outcome IS NOT NULL AND label IS NOT NULL THEN label || ' ' || outcome ELSE message END AS message, body
+FROM told
+UNION ALL
+SELECT l.run_id, l.label, l.attempt, l.node, l.seq, l.ts, 'config_drift', 'warning',
+       l.label || ' has another config than ' || d.primary_label || ': ' || array_to_string(list_slice(d.keys, 1, 20), ', ')
+           || CASE WHEN array_length(d.keys) > 20 THEN ' and ' || CAST(array_length(d.keys) - 20 AS VARCHAR) || ' more' ELSE '' END,
+       '{"keys":' || json_list(d.keys) || ',"primary":' || json_text(d.primary_label) || '}'
+FROM store_drifts d JOIN store_config_last l ON l.producer = d.producer
+UNION ALL
+SELECT run_id, label, attempt, node, seq, greatest(ts, stored_at), 'file_stored', 'info',
+       'file ' || path || ' arrived whole, ' || CAST(bytes AS VARCHAR) || ' bytes',
+       '{"path":' || json_text(path) || ',"bytes":' || CAST(bytes AS VARCHAR) || ',"sha256":' || json_text(sha256) || '}'
+FROM store_saves WHERE stored_at IS NOT NULL;
+
 CREATE VIEW completeness AS
 WITH losses AS (
-    SELECT producer, first_seq, last_seq FROM store_losses
+    SELECT producer, first_seq, last_seq, reason FROM store_losses
     QUALIFY number = max(number) OVER (PARTITION BY producer)
 ), lost AS (
-    SELECT producer, sum(last_seq - first_seq + 1) AS lost, max(last_seq) AS last_seq FROM losses GROUP BY producer
+    SELECT producer, sum(last_seq - first_seq + 1) AS lost, max(last_seq) AS last_seq,
+           array_to_string(list_sort(list(DISTINCT reason) FILTER (WHERE reason IS NOT NULL)), '; ') AS reasons
+    FROM losses GROUP BY producer
 ), rejected AS (
     SELECT producer, count(DISTINCT seq) AS n FROM store_events
     WHERE kind = 'quarantined' AND producer IS NOT NULL GROUP BY producer
@@ -112,12 +367,16 @@ WITH losses AS (
     SELECT i.owner, i.run_id, i.label, i.attempt, i.is_unknown,
            coalesce(s.stored, 0) - least(coalesce(r.n, 0), coalesce(s.stored, 0)) AS stored,
            coalesce(l.lost, 0) + least(coalesce(r.n, 0), coalesce(s.stored, 0)) AS lost,
+           nullif(concat_ws('; ', nullif(l.reasons, ''), CASE WHEN least(coalesce(r.n, 0), coalesce(s.stored, 0)) > 0
+               THEN 'rejected: see quarantined in events' END), '') AS reasons,
            greatest(coalesce(i.produced, 0), coalesce(s.last_seq + 1, 0), coalesce(l.last_seq + 1, 0)) AS produced
-    FROM store_names i LEFT JOIN store_seen s ON s.producer = i.producer LEFT JOIN lost l ON l.producer = i.producer
+    FROM store_identities i LEFT JOIN store_seen s ON s.producer = i.producer LEFT JOIN lost l ON l.producer = i.producer
     LEFT JOIN rejected r ON r.producer = i.producer
     WHERE i.owner_role = 'rank' AND i.run_id IS NOT NULL
 )
 SELECT run_id, label, attempt, CASE WHEN NOT is_unknown THEN CAST(sum(produced) AS BIGINT) END AS produced,
        CAST(sum(stored) AS BIGINT) AS stored, CAST(sum(lost) AS BIGINT) AS lost,
-       CASE WHEN NOT is_unknown THEN CAST(sum(produced - stored - lost) AS BIGINT) END AS pending
+       CASE WHEN NOT is_unknown THEN CAST(sum(produced - stored - lost) AS BIGINT) END AS pending,
+       nullif(concat_ws('; ', CASE WHEN is_unknown THEN 'unknown: the node was lost, and what it had not sent' END,
+           nullif(array_to_string(list_sort(list(reasons) FILTER (WHERE reasons IS NOT NULL)), '; '), '')), '') AS reasons
 FROM counted GROUP BY owner, is_unknown, run_id, label, attempt;
