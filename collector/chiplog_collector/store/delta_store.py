@@ -11,10 +11,10 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -58,12 +58,16 @@ class StoredFile:
         size_bytes: Its size.
         n_rows: The number of its rows.
         day: The day of receipt, YYYY-MM-DD.
+        ranges: The smallest and the largest value by column, of columns where both are known.
+        with_nulls: The columns in which a value may be missing.
     """
 
     path: str
     size_bytes: int
     n_rows: int
     day: str
+    ranges: Mapping[str, tuple[Any, Any]] = field(default_factory=dict, compare=False)
+    with_nulls: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
     def is_piece(self) -> bool:
@@ -115,8 +119,13 @@ class DeltaStore:
         self.url = url.rstrip("/")
         self._log = log
         self._tables: dict[str, DeltaTable] = {}
-        self._is_disk = url.startswith("file:")
+        self.is_disk = url.startswith("file:")
         self._opened: ObjectStore | None = None
+
+    @property
+    def path(self) -> str:
+        """The directory of a store on this disk."""
+        return str(_path_of(self.url))
 
     def forget_tables(self) -> None:
         """Read each table again the next time: an outage may have ended with another disk."""
@@ -162,7 +171,7 @@ class DeltaStore:
                 raise ForeignPositionError(
                     f"{self.url}/{addition.table} has another piece of this log that ends at record {version}"
                 )
-            if self._is_disk:  # a process committed it that was killed, perhaps before it synced
+            if self.is_disk:  # a process committed it that was killed, perhaps before it synced
                 os.sync()
             return False
         if version is not None and version > addition.after:  # safeguard: foreign-position-refused
@@ -186,10 +195,23 @@ class DeltaStore:
         if opened is None:
             return []
         found = _try(lambda: opened.get_add_actions(flatten=True))
-        columns = [
-            found.column(name).to_pylist() for name in ("path", "size_bytes", "num_records", f"partition.{_DAY}")
-        ]
-        return [StoredFile(path, size, n_rows, str(day)) for path, size, n_rows, day in zip(*columns, strict=True)]
+        columns = {name: found.column(name).to_pylist() for name in found.column_names}
+        ranged = [name.removeprefix("min.") for name in columns if name.startswith("min.")]
+        nulls = [name.removeprefix("null_count.") for name in columns if name.startswith("null_count.")]
+        given = (columns[name] for name in ("path", "size_bytes", "num_records", f"partition.{_DAY}"))
+        files = []
+        for place, (path, size_bytes, n_rows, day) in enumerate(zip(*given, strict=True)):
+            ranges = {name: (columns[f"min.{name}"][place], columns[f"max.{name}"][place]) for name in ranged}
+            known = {name: found for name, found in ranges.items() if None not in found}
+            # safeguard: unknown-count-is-nulls
+            with_nulls = frozenset(name for name in nulls if columns[f"null_count.{name}"][place] != 0)
+            files.append(StoredFile(path, size_bytes, n_rows, str(day), known, with_nulls))
+        return files
+
+    def version(self, table: str) -> int:
+        """Return the number of the newest commit of a table; -1 if it does not exist."""
+        opened = self._open(table)
+        return -1 if opened is None else opened.version()
 
     def fetch(self, table: str, file: StoredFile, target: Path) -> None:
         """Copy a file of a table to this disk. Raises OSError of that."""
@@ -211,7 +233,7 @@ class DeltaStore:
     def address_of(self, table: str, file: StoredFile) -> str:
         """Return where other programs find a file: a path on this disk, or an address."""
         address = f"{self._address(table)}/{file.path}"
-        return str(_path_of(address)) if self._is_disk else address
+        return str(_path_of(address)) if self.is_disk else address
 
     def replace(self, table: str, old: Sequence[StoredFile], new: Sequence[Path]) -> None:
         """Replace files of a table by files with the same rows, as one commit that no reader of changes sees.
@@ -255,7 +277,7 @@ class DeltaStore:
     @property
     def _objects(self) -> ObjectStore:
         if self._opened is None:
-            self._opened = _try(lambda: from_url(self.url, mkdir=True) if self._is_disk else from_url(self.url))
+            self._opened = _try(lambda: from_url(self.url, mkdir=True) if self.is_disk else from_url(self.url))
         return self._opened
 
     def _commit(
@@ -350,7 +372,7 @@ class DeltaStore:
 
     def _sync(self, table: str, names: Sequence[str], versions: Iterable[int] = ()) -> None:
         """Make files and commits of a table durable, on a disk: then the outbox may forget the piece."""
-        if not self._is_disk:
+        if not self.is_disk:
             return
         folder = _path_of(self._address(table))
         commits = [f"_delta_log/{version:020d}.json" for version in versions]

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 STORE_SCHEMES = ("file", "s3", "gs", "abfss")  # of the addresses of stores
 ENGINES = ("duckdb", "spark", "databricks", "trino")  # that a store has views for
+PIECE_ROWS_MAX = 1 << 22  # more than any piece has; the last flush may go beyond what is aimed at
 COMPLETE = "collectors"  # the table that is committed last: a piece is published once this table has it
 _BY_SERIES = ("run_id", "key", "producer", "step", "seq")
 _IN_ORDER = ("run_id", "producer", "seq")
+_AS_STORED = ("number", "place")
 _OF_EVENT = ("producer", "seq")
 
 
@@ -29,6 +31,7 @@ class PublishedTable:
         is_dimension: True if a row replaces an earlier one. A piece has the newest, whatever flush wrote it, so no fact
             comes before what it refers to.
         is_series: True if it holds one row for each series of the piece, in place of the points.
+        is_placed: True if the order in which rows were stored counts: `place` is that within the piece.
     """
 
     name: str
@@ -38,6 +41,7 @@ class PublishedTable:
     identity: tuple[str, ...] = ()
     is_dimension: bool = False
     is_series: bool = False
+    is_placed: bool = False
 
 
 def _facts(name: str, order: tuple[str, ...]) -> PublishedTable:
@@ -53,9 +57,9 @@ PUBLISHED: tuple[PublishedTable, ...] = (
     PublishedTable("files", ("files",), identity=_OF_EVENT),
     PublishedTable("media", ("media",), _BY_SERIES, identity=_OF_EVENT),
     PublishedTable("artifact_files", ("artifact_files",), identity=_OF_EVENT),
-    PublishedTable("artifacts", ("artifacts",), identity=_OF_EVENT),
+    PublishedTable("artifacts", ("artifacts",), _AS_STORED, identity=_OF_EVENT, is_placed=True),
     PublishedTable("artifact_versions", ("artifact_versions",), ("project", "name", "version")),
-    PublishedTable("artifact_aliases", ("artifact_aliases",), identity=_OF_EVENT),
+    PublishedTable("artifact_aliases", ("artifact_aliases",), _AS_STORED, identity=_OF_EVENT, is_placed=True),
     PublishedTable("artifact_uses", ("artifact_uses",), identity=_OF_EVENT),
     PublishedTable("definitions", ("definitions",)),
     PublishedTable("config", ("config",), identity=(*_OF_EVENT, "key")),
@@ -63,7 +67,7 @@ PUBLISHED: tuple[PublishedTable, ...] = (
     PublishedTable("summary", ("summary",), identity=(*_OF_EVENT, "key")),
     PublishedTable("run_tags", ("run_tags",), identity=_OF_EVENT),
     PublishedTable("events", ("events",)),
-    PublishedTable("console", ("console",), identity=_OF_EVENT),
+    PublishedTable("console", ("console",), identity=_OF_EVENT, is_placed=True),
     PublishedTable("texts", ("texts",), _BY_SERIES, identity=_OF_EVENT),
     PublishedTable("histograms", ("histograms",), _BY_SERIES, identity=_OF_EVENT),
     PublishedTable(
@@ -131,6 +135,8 @@ def rows_of(table: PublishedTable) -> str:
         f"{table.number} > $after" if table.is_dimension else f"{table.number} > $after AND {table.number} <= $until"
     )
     columns = "producer, key, step, seq, ts, value" if table.is_series else "*"
+    if table.is_placed:
+        columns = "*, row_number() OVER (ORDER BY rowid) AS place"
     return " UNION ALL ".join(f"SELECT {columns} FROM base.{source} WHERE {between}" for source in table.sources)
 
 

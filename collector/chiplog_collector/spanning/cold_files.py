@@ -1,0 +1,186 @@
+"""Which files of a store a query reads: chosen by the runs, labels and keys that it names, before any file is opened."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import duckdb
+
+from chiplog_collector.spanning.held_rows import CATALOG, LARGE
+from chiplog_collector.spanning.local_files import LocalFiles
+from chiplog_collector.spanning.merged_views import variable_of
+from chiplog_collector.store.delta_store import StoredFile, StoreError
+from chiplog_schemas.query.query_messages import QueryRejected
+
+GB = 1_000_000_000
+COLD_GB = 10  # that one query reads of a store: minutes of one core
+_TYPE = "STRUCT(files VARCHAR[], run_from VARCHAR, run_to VARCHAR, key_from VARCHAR, key_to VARCHAR)"
+_NAMES = f"""SELECT DISTINCT n.log, n.run_id, n.label
+FROM merged.identified i JOIN {CATALOG}.held.published_names n ON n.producer = i.producer
+WHERE list_contains($run_ids, i.run_id) AND ($labels IS NULL OR list_contains($labels, i.label))"""
+
+
+class Need(Protocol):
+    """What one reading of a table wants at most; None: anything."""
+
+    @property
+    def run_ids(self) -> frozenset[str] | None: ...
+    @property
+    def labels(self) -> frozenset[str] | None: ...
+    @property
+    def keys(self) -> frozenset[str] | None: ...
+
+
+Needs = Mapping[str, Sequence[Need]]  # by large table; a table that is not there is not read
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The files of the large tables at one moment.
+
+    Attributes:
+        files: By table.
+        log: The ID of the own log.
+        dropped: Its rows up to this record are in files alone; -1: none.
+    """
+
+    files: Mapping[str, Sequence[StoredFile]]
+    log: str
+    dropped: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The files of a table that a query reads, and between which names its rows are; None: any."""
+
+    files: Sequence[StoredFile]
+    run_from: str | None = None
+    run_to: str | None = None
+    key_from: str | None = None
+    key_to: str | None = None
+
+
+Names = set[tuple[str, str | None, str | None]]  # logs, runs and labels under which rows were published
+
+
+def choose(table: str, needs: Sequence[tuple[Need, Names | None]], snapshot: Snapshot) -> Choice:
+    """Choose the files of a table.
+
+    Args:
+        table: The table.
+        needs: What is read of it, each with the names under which these rows were published; None: any.
+        snapshot: Its files.
+    """
+    files = [
+        file
+        for file in snapshot.files.get(table, ())
+        if not _is_in_index(file, snapshot) and any(_may_have(file, need, names) for need, names in needs)
+    ]
+    runs = [None if names is None else {run_id for _, run_id, _ in names} for _, names in needs]
+    keys = [need.keys for need, _ in needs]
+    return Choice(files, *_ends(runs), *_ends(keys))
+
+
+def _ends(sets: Sequence[Any]) -> tuple[str | None, str | None]:
+    """Return the least and the greatest name of all sets; None if one may be anything."""
+    if any(names is None or None in names for names in sets):
+        return None, None
+    together = set().union(*sets)
+    return (min(together), max(together)) if together else (None, None)
+
+
+def _is_in_index(file: StoredFile, snapshot: Snapshot) -> bool:
+    """Return True if all rows of a file are still in the index."""
+    if file.ranges.get("log") != (snapshot.log, snapshot.log):
+        return False
+    return "number" in file.ranges and file.ranges["number"][0] > snapshot.dropped
+
+
+def _may_have(file: StoredFile, need: Need, names: Names | None) -> bool:
+    if need.keys is not None and not any(_is_between(file, "key", key) for key in need.keys):
+        return False
+    return names is None or any(
+        _is_between(file, "log", log) and _is_between(file, "run_id", run_id) and _is_between(file, "label", label)
+        for log, run_id, label in names
+    )
+
+
+def _is_between(file: StoredFile, column: str, value: str | None) -> bool:
+    """Return False only if no row of a file has a value in a column."""
+    if value is None:
+        return column in file.with_nulls
+    found = file.ranges.get(column)
+    return found is None or found[0] <= value <= found[1]
+
+
+class ColdFiles:
+    """Gives each query its files. `snapshot` is replaced by another thread."""
+
+    def __init__(self, files: LocalFiles, empty: Mapping[str, Path], snapshot: Snapshot, gb_max: float) -> None:
+        """empty: by large table, a file with its columns and without rows. gb_max: that one query may read."""
+        self.snapshot = snapshot
+        self._files = files
+        self._empty = empty
+        self._gb_max = gb_max
+
+    def prepare(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Make a cursor see the merged views, without any file."""
+        cursor.execute(f"USE {CATALOG}")
+        self.reset(cursor)
+
+    def reset(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Set the variables of no file."""
+        for table in LARGE:
+            self._set(cursor, table, [], Choice([]))
+
+    @contextlib.contextmanager
+    def opened(self, cursor: duckdb.DuckDBPyConnection, needs: Needs) -> Iterator[None]:
+        """Set the variables of a query for as long as the block runs.
+
+        Raises:
+            QueryRejected: It would read too much, or the store does not give a file.
+        """
+        snapshot = self.snapshot
+        choices = {}
+        for table, wanted in needs.items():
+            if snapshot.files.get(table):
+                choices[table] = choose(table, [(need, self._names(cursor, table, need)) for need in wanted], snapshot)
+        n_bytes = sum(file.size_bytes for choice in choices.values() for file in choice.files)
+        if n_bytes > self._gb_max * GB:
+            raise QueryRejected(
+                f"query would read {n_bytes / GB:.1f} GB of the store, and {self._gb_max:g} are allowed; add a condition "
+                "on run_id, such as WHERE run_id = '…', or set CHIPLOG_COLD_GB"
+            )
+        with contextlib.ExitStack() as stack:
+            try:
+                paths = {
+                    table: stack.enter_context(self._files.opened(table, choice.files))
+                    for table, choice in choices.items()
+                    if choice.files
+                }
+            except (StoreError, OSError) as error:
+                raise QueryRejected(f"the store does not give what the query reads: {error}; ask again later") from error
+            for table, found in paths.items():
+                self._set(cursor, table, found, choices[table])
+            try:
+                yield
+            finally:
+                for table in paths:
+                    with contextlib.suppress(duckdb.Error):  # after an interruption; the next query sets its own
+                        self._set(cursor, table, [], Choice([]))
+
+    def _set(self, cursor: duckdb.DuckDBPyConnection, table: str, paths: Sequence[str], choice: Choice) -> None:
+        ends = [choice.run_from, choice.run_to, choice.key_from, choice.key_to]
+        value = {"files": list(paths) or [str(self._empty[table])]}
+        value |= dict(zip(("run_from", "run_to", "key_from", "key_to"), ends, strict=True))
+        cursor.execute(f"SET VARIABLE {variable_of(table)} = CAST($value AS {_TYPE})", {"value": value})
+
+    @staticmethod
+    def _names(cursor: duckdb.DuckDBPyConnection, table: str, need: Need) -> Names | None:
+        """Return the logs, runs and labels under which the rows of a need were published."""
+        if need.run_ids is None or table == "system":  # samples belong to nodes
+            return None
+        given = {"run_ids": sorted(need.run_ids), "labels": None if need.labels is None else sorted(need.labels)}
+        return set(cursor.execute(_NAMES, given).fetchall())

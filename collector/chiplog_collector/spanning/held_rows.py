@@ -1,0 +1,243 @@
+"""What a reader keeps of a store: its small tables, and which files of the large ones there are.
+
+They are in a second DuckDB database, attached as `store` to the one that answers queries. `store.held` has the rows of
+other logs as the tables of the schema `base` have them: with integers for producers, and with the names of metrics.
+Their integers are beyond OTHERS_FROM, unless the own collector has given one to the same producer.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import duckdb
+
+from chiplog_collector.store.delta_store import DeltaStore, StoredFile
+from chiplog_collector.store.published_tables import COMPLETE, ORDERS, PUBLISHED
+from chiplog_schemas.sql import merged_series_sql
+
+CATALOG = "store"
+LARGE = ("metrics", "phases", "system", "texts", "histograms", "console")  # their files are read by queries
+DIMENSIONS = ("producers", "runs", "losses")  # a later row replaces an earlier one of the same log
+OTHERS_FROM = 1 << 30  # integers of producers, runs and names of other logs; an index gives none that are as large
+SERIES = ("metric_series", "phase_series")
+PLACED = {table.name for table in PUBLISHED if table.is_placed}
+_FORMAT = 1  # of these tables; those of another number are made again
+_SERIES_ROWS_MAX = 200_000  # above this and twice their last number, the rows of a series become one
+_UNREAD = {COMPLETE, "changes"}  # tables of which a reader needs nothing
+_log = logging.getLogger("chiplog.index")
+
+
+def small_tables() -> list[str]:
+    """Return the tables that a reader loads whole."""
+    return [table for table in ORDERS if table not in LARGE and table not in _UNREAD]
+
+
+class HeldRows:
+    """The tables of `store.held`.
+
+    Args:
+        connection: A cursor of the DuckDB that answers queries, with `store` attached.
+        main: The name of its own database, which has the schema `base`.
+        log: The ID of its own log, whose rows are in `base`; 32 hex digits.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, main: str, log: str, url: str) -> None:
+        self._execute = connection.execute
+        self._main = f'"{main}"'
+        self._log_id = log
+        self._made_for = f"{_FORMAT} {log} {url}"
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self._execute(f"CREATE SCHEMA IF NOT EXISTS {CATALOG}.held")
+        self._execute(f"CREATE TABLE IF NOT EXISTS {CATALOG}.held.made_for (made_for VARCHAR)")
+        if self._execute(f"FROM {CATALOG}.held.made_for").fetchall() != [(self._made_for,)]:
+            self.clear()
+
+    def clear(self) -> None:
+        """Begin again with empty tables."""
+        with _Transaction(self._execute):
+            self._execute(f"DROP SCHEMA {CATALOG}.held CASCADE")
+            self._execute(f"CREATE SCHEMA {CATALOG}.held")
+            for statement in _tables(self._main, small_tables()):
+                self._execute(statement)
+            self._execute(f"INSERT INTO {CATALOG}.held.made_for VALUES (?)", [self._made_for])
+
+    def loaded(self, table: str) -> set[str]:
+        """Return the paths of the files whose rows are here."""
+        query = f"SELECT path FROM {CATALOG}.held.loaded WHERE name = ?"
+        return {path for (path,) in self._execute(query, [table]).fetchall()}
+
+    def load(self, new: dict[str, list[tuple[StoredFile, Path]]], replaced: Iterable[str]) -> None:
+        """Take the rows of new files, all or none.
+
+        Args:
+            new: By table, files with their copies on this disk.
+            replaced: Tables of which `new` has all files, because some were merged or rewritten.
+        """
+        with _Transaction(self._execute):
+            for table in replaced:
+                self._execute(f"DELETE FROM {CATALOG}.held.{table}")
+                self._execute(f"DELETE FROM {CATALOG}.held.loaded WHERE name = ?", [table])
+            for table, files in new.items():
+                if files:
+                    self._load(table, [str(copy) for _, copy in files])
+                    paths = [file.path for file, _ in files]
+                    self._execute(f"INSERT INTO {CATALOG}.held.loaded SELECT ?, unnest(?)", [table, paths])
+            for table in SERIES:
+                self._merge(table)
+            self._execute(f"UPDATE {CATALOG}.held.refreshes SET n = n + 1")
+            for statement in _derived(self._main, self._log_id):
+                self._execute(statement)
+
+    def _load(self, table: str, copies: list[str]) -> None:
+        source = "read_parquet($files, union_by_name = true, hive_partitioning = false)"
+        query = f"SELECT column_name FROM (DESCRIBE FROM {source})"
+        found = {name for (name,) in self._execute(query, {"files": copies}).fetchall()}
+        if "producer" in found:
+            self._number("producer_ids", "producer", "uuid", "producer", source, copies)
+        if table == "names":
+            self._number("names", "id", "name", "name", source, copies)
+            return
+        if table == "runs":
+            self._number("run_ids", "run", "run_id", "run_id", source, copies)
+        types = dict(
+            self._execute(
+                "SELECT column_name, data_type FROM duckdb_columns() WHERE database_name = ? AND schema_name = 'held' "
+                "AND table_name = ? ORDER BY column_index",
+                [CATALOG, table],
+            ).fetchall()
+        )
+        selected = [
+            f'{expression} AS "{name}"'
+            for name, kind in types.items()
+            if (expression := _expression(table, name, kind, found)) is not None
+        ]
+        joins = f" LEFT JOIN {CATALOG}.held.producer_ids p ON p.uuid = f.producer" if "producer" in found else ""
+        own = "" if table in DIMENSIONS else " WHERE f.log <> $log"  # those of the own log tell its former names
+        given = {"files": copies} | ({"log": self._log_id} if own else {})
+        self._execute(
+            f"INSERT INTO {CATALOG}.held.{table} BY NAME SELECT {', '.join(selected)} FROM {source} f{joins}{own}",
+            given,
+        )
+
+    def _number(self, table: str, number: str, name: str, column: str, source: str, copies: list[str]) -> None:
+        """Give an integer beyond those of the index to each name that has none."""
+        held = f"{CATALOG}.held.{table}"
+        own = {
+            "producer_ids": f"SELECT lower(hex(uuid)) AS {name}, producer AS {number} FROM {self._main}.base.producers",
+            "run_ids": f"SELECT NULL::VARCHAR AS {name}, NULL::INTEGER AS {number}",
+            "names": f"SELECT NULL::VARCHAR AS {name}, NULL::INTEGER AS {number}",
+        }[table]
+        self._execute(
+            f"""INSERT INTO {held} ({number}, {name})
+            SELECT coalesce(o.{number}, (SELECT greatest(coalesce(max({number}), 0), {OTHERS_FROM}) FROM {held})
+                   + row_number() OVER (ORDER BY n.{name})), n.{name}
+            FROM (SELECT DISTINCT {column} AS {name} FROM {source} WHERE {column} IS NOT NULL) n
+            ANTI JOIN {held} h ON h.{name} = n.{name} LEFT JOIN ({own}) o ON o.{name} = n.{name}""",
+            {"files": copies},
+        )
+
+    def _merge(self, table: str) -> None:
+        """Make one row of each series, once there are many."""
+        [(n, n_merged)] = self._execute(
+            f"SELECT count(*), count(*) FILTER (flush = 0) FROM {CATALOG}.held.{table}"
+        ).fetchall()
+        if n > max(_SERIES_ROWS_MAX, 2 * n_merged):
+            merged = merged_series_sql(f"SELECT * EXCLUDE (log, flush) FROM {CATALOG}.held.{table}")
+            self._execute(f"CREATE TEMP TABLE merged_series AS {merged}")
+            self._execute(f"DELETE FROM {CATALOG}.held.{table}")
+            self._execute(f"INSERT INTO {CATALOG}.held.{table} BY NAME SELECT *, '' AS log, 0 AS flush FROM merged_series")
+            self._execute("DROP TABLE merged_series")
+
+
+def _tables(main: str, tables: Sequence[str]) -> Iterable[str]:
+    """Yield the statements that make the empty tables of `held`."""
+    held = f"{CATALOG}.held"
+    yield f"CREATE TABLE {held}.made_for (made_for VARCHAR)"
+    yield f"CREATE TABLE {held}.loaded (name VARCHAR, path VARCHAR)"
+    yield f"CREATE TABLE {held}.producer_ids (producer INTEGER, uuid VARCHAR)"
+    yield f"CREATE TABLE {held}.run_ids (run INTEGER, run_id VARCHAR)"
+    yield f"CREATE TABLE {held}.names (id INTEGER, name VARCHAR)"
+    yield f"CREATE TABLE {held}.refreshes (n BIGINT)"
+    yield f"INSERT INTO {held}.refreshes VALUES (0)"
+    for table in tables:
+        if table == "names":
+            continue
+        source = f"SELECT * FROM {main}.base.{table} LIMIT 0"
+        if table in SERIES or table == "media":
+            source = f"SELECT * REPLACE (key::VARCHAR AS key) FROM {main}.base.{table} LIMIT 0"
+        if table in SERIES:
+            source = f"SELECT *, 0::BIGINT AS flush FROM ({source})"
+        named = ", NULL::VARCHAR AS run_id_of" if table == "producers" else ""
+        placed = ", NULL::BIGINT AS place" if table in PLACED else ""
+        yield f"CREATE TABLE {held}.{table} AS SELECT *, NULL::VARCHAR AS log{named}{placed} FROM ({source})"
+    yield from _derived(main, "")
+
+
+def _derived(main: str, log: str) -> Iterable[str]:
+    """Yield the statements that compute what depends on the newest rows of the dimensions."""
+    held = f"{CATALOG}.held"
+    others = f"log <> '{log}'"
+    yield f"""CREATE OR REPLACE TABLE {held}.newest_producers AS
+        SELECT * EXCLUDE (log) FROM {held}.producers h
+        WHERE {others} AND producer > {OTHERS_FROM}
+        QUALIFY row_number() OVER (PARTITION BY producer ORDER BY state IS NOT NULL DESC, flush DESC, log) = 1"""
+    yield f"""CREATE OR REPLACE TABLE {held}.newest_runs AS
+        SELECT r.* EXCLUDE (log) REPLACE (n.run AS run)
+        FROM (
+            SELECT * FROM {held}.runs WHERE {others}
+            QUALIFY row_number() OVER (PARTITION BY log, run_id ORDER BY flush DESC) = 1
+        ) r JOIN {held}.run_ids n USING (run_id)
+        QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY r.primary_label IS NOT NULL DESC, r.log) = 1"""
+    yield f"""CREATE OR REPLACE TABLE {held}.newest_losses AS
+        SELECT * EXCLUDE (log) FROM {held}.losses WHERE {others}
+        QUALIFY flush = max(flush) OVER (PARTITION BY log, producer)"""
+    # As rollups.sql computes it.
+    yield f"""CREATE OR REPLACE TABLE {held}.identified AS
+        SELECT p.producer, NULL::INTEGER AS run, w.run_id_of AS run_id, w.label, w.attempt, w.rank, p.node, p.is_primary,
+               coalesce(p.is_coauthor, false) AS is_coauthor, w.producer AS owner, p.role, w.run_id_of
+        FROM {held}.newest_producers p
+        LEFT JOIN {held}.newest_producers o ON p.role = 'console' AND o.producer = p.owner AND o.role = 'rank'
+            AND coalesce(o.agent_node, o.node) = coalesce(p.agent_node, p.node)
+        JOIN {held}.newest_producers w ON w.producer = coalesce(o.producer, p.producer)"""
+    # The names under which the facts of a producer may have been published: a piece has those of its moment.
+    yield f"""CREATE OR REPLACE TABLE {held}.published_names AS
+        SELECT DISTINCT p.producer, p.log, w.run_id_of AS run_id, w.label FROM {held}.producers p
+        LEFT JOIN {held}.producers w ON w.producer = p.owner OR w.producer = p.producer"""
+
+
+def _expression(table: str, name: str, kind: str, found: set[str]) -> str | None:
+    """Return how a column of `base` is made of the columns of a store; None if the store has none."""
+    if name == "run_id_of":
+        return "f.run_id"
+    if name in ("log", "flush"):
+        return "f.log" if name == "log" else "f.number"
+    if name == "producer":
+        return "p.producer"
+    if (table, name) == ("producers", "uuid"):
+        return "unhex(f.producer)"
+    if (table, name) == ("producers", "owner"):
+        return f"(SELECT o.producer FROM {CATALOG}.held.producer_ids o WHERE o.uuid = f.owner)"
+    if (table, name) in {("producers", "run"), ("runs", "run"), ("runs", "alias_of")}:
+        return "NULL::INTEGER"
+    if name not in found:
+        return None
+    if kind == "BLOB":
+        return f"unhex(f.{name})"
+    if kind == "TIMESTAMP":
+        return f"f.{name} AT TIME ZONE 'UTC'"
+    return f'f."{name}"'
+
+
+class _Transaction:
+    """Commit at the end, roll back on any exception."""
+
+    def __init__(self, execute: object) -> None:
+        self._execute = execute
+
+    def __enter__(self) -> None:
+        self._execute("BEGIN TRANSACTION")  # type: ignore[operator]
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._execute("COMMIT" if kind is None else "ROLLBACK")  # type: ignore[operator]

@@ -1,0 +1,82 @@
+"""Files of a store on this disk: those of a directory in place, those of a bucket as copies that are kept for a while."""
+
+import contextlib
+import os
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from chiplog_collector.store.delta_store import DeltaStore, StoredFile
+
+KEPT_BYTES = 20_000_000_000  # of copies: two of the largest queries that are allowed
+_AT_ONCE = 8  # files that are copied at the same time: one stream rarely fills a link
+
+
+class LocalFiles:
+    """Copies of a store's files in a directory of its own, the least used ones removed first. Thread-safe."""
+
+    def __init__(self, store: DeltaStore, directory: Path, kept_bytes: int = KEPT_BYTES) -> None:
+        self._store = store
+        self._directory = directory
+        self._kept_bytes = kept_bytes
+        self._lock = threading.Lock()
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # by name, the least used first
+        self._users: dict[str, int] = {}
+        directory.mkdir(parents=True, exist_ok=True)
+        for path in sorted(directory.glob("*.parquet"), key=lambda path: path.stat().st_mtime):
+            self._sizes[path.name] = path.stat().st_size
+        for path in directory.glob("*.part"):
+            path.unlink()
+
+    @contextlib.contextmanager
+    def opened(self, table: str, files: Iterable[StoredFile]) -> Iterator[list[str]]:
+        """Yield the paths of files, which stay as long as the block runs.
+
+        Raises:
+            StoreError: A file is gone, or the store is away.
+            OSError: This disk refuses.
+        """
+        if self._store.is_disk:
+            yield [self._store.address_of(table, file) for file in files]
+            return
+        wanted = {f"{table}-{file.path.rpartition('/')[2]}": file for file in files}
+        with self._lock:
+            for name in wanted:
+                self._users[name] = self._users.get(name, 0) + 1
+        try:
+            missing = [name for name in wanted if not (self._directory / name).exists()]
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                list(pool.map(lambda name: self._copy(table, wanted[name], name), missing))
+            with self._lock:
+                for name, file in wanted.items():
+                    self._sizes[name] = file.size_bytes
+                    self._sizes.move_to_end(name)
+                self._make_room()
+            yield [str(self._directory / name) for name in wanted]
+        finally:
+            with self._lock:
+                for name in wanted:
+                    self._users[name] -= 1
+                    if not self._users[name]:
+                        del self._users[name]
+
+    def _copy(self, table: str, file: StoredFile, name: str) -> None:
+        part = self._directory / f"{uuid.uuid4()}.part"
+        try:
+            self._store.fetch(table, file, part)
+            os.replace(part, self._directory / name)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _make_room(self) -> None:
+        """Remove copies that nobody uses, down to the bound."""
+        total = sum(self._sizes.values())
+        for name in list(self._sizes):
+            if total <= self._kept_bytes:
+                return
+            if name not in self._users:  # safeguard: copies-in-use-stay
+                total -= self._sizes.pop(name)
+                (self._directory / name).unlink(missing_ok=True)

@@ -1,0 +1,124 @@
+"""The views over a collector's own rows and those of a store, with the text of the usual ones.
+
+The usual views read the schema `base` alone. Here they read `merged`, which has the same tables: the rows of `base`, and
+after them those of other logs; of the large tables those in files of the store. All of it is in the database `store`,
+so that the file of the index stays as it is without a store.
+"""
+
+from collections.abc import Iterable
+
+import duckdb
+
+from chiplog_collector.spanning.held_rows import CATALOG, LARGE, OTHERS_FROM, PLACED, SERIES, small_tables
+from chiplog_collector.store.published_tables import PIECE_ROWS_MAX
+from chiplog_schemas.sql import views_sql
+
+# By large table: the table of `base` after whose rows those of files stand, so that curves read them as they are.
+_BESIDE = {name: f"{name}_recent" if name in ("metrics", "phases", "system") else name for name in LARGE}
+_NAMED = ("key", "device")  # columns with an integer for a name
+# In place of the row ID: rows in files come before those of the index, piece by piece.
+_PLACE = f"{{}} * {PIECE_ROWS_MAX} + place - 4611686018427387904"
+
+
+def make_views(connection: duckdb.DuckDBPyConnection, main: str, log: str) -> None:
+    """Make the views in the database `store`, which then is the connection's own. Variables of files must be set."""
+    connection.execute(f"USE {CATALOG}")
+    connection.execute("BEGIN TRANSACTION")
+    try:
+        connection.execute("CREATE SCHEMA IF NOT EXISTS merged")
+        connection.execute("CREATE SCHEMA IF NOT EXISTS reads")
+        for statement in merged_tables(connection, f'"{main}"', log):
+            connection.execute(statement)
+        connection.execute(views_sql().replace("base.", "merged."))
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def variable_of(table: str) -> str:
+    """Return the name of the variable that says which files of a large table a query reads."""
+    return f"cold_{table}"
+
+
+def merged_tables(connection: duckdb.DuckDBPyConnection, main: str, log: str) -> Iterable[str]:
+    """Yield the statements of the views that stand in for the tables of `base`."""
+    query = """SELECT table_name, list(column_name ORDER BY column_index) FROM duckdb_columns()
+        JOIN duckdb_tables() USING (database_name, schema_name, table_name)
+        WHERE database_name = ? AND schema_name = 'base' GROUP BY ALL ORDER BY ALL"""
+    tables = dict(connection.execute(query, [main.strip('"')]).fetchall())
+    yield f"""CREATE OR REPLACE VIEW merged.names AS SELECT id, name FROM {main}.base.names
+        UNION ALL SELECT id, name FROM {CATALOG}.held.names h ANTI JOIN {main}.base.names b ON b.name = h.name"""
+    yield f"""CREATE OR REPLACE VIEW merged.runs AS FROM {main}.base.runs
+        UNION ALL FROM {CATALOG}.held.newest_runs h ANTI JOIN {main}.base.runs b ON b.run_id = h.run_id"""
+    yield f"""CREATE OR REPLACE VIEW merged.run_numbers AS SELECT n.run_id, coalesce(b.run, n.run) AS run
+        FROM {CATALOG}.held.run_ids n LEFT JOIN {main}.base.runs b ON b.run_id = n.run_id"""
+    yield f"""CREATE OR REPLACE VIEW merged.uuids AS SELECT producer, lower(hex(uuid)) AS uuid FROM {main}.base.producers
+        UNION ALL SELECT producer, uuid FROM {CATALOG}.held.producer_ids WHERE producer > {OTHERS_FROM}"""
+    for table, columns in tables.items():
+        if table in ("names", "runs"):
+            continue
+        own = f"FROM {main}.base.{table}"
+        if table in PLACED:
+            own = f'SELECT *, rowid AS "rowid" {own}'
+        if table == "position":
+            refreshes = f"(SELECT n FROM {CATALOG}.held.refreshes)"
+            own = f"SELECT * REPLACE (next_number + {refreshes} AS next_number) {own}"
+        beside = _others(table, columns, main, log)
+        yield f"CREATE OR REPLACE VIEW merged.{table} AS {own}{f' UNION ALL {beside}' if beside else ''}"
+
+
+def _others(table: str, columns: list[str], main: str, log: str) -> str:
+    """Return the query of the rows that stand after those of a table of `base`, with its columns.
+
+    No column is named where `*` will do: a macro takes it for its parameter of that name.
+    """
+    held = f"{CATALOG}.held"
+    for large, beside in _BESIDE.items():
+        if table == beside:
+            return _in_files(large, columns, main, log)
+    if table in ("producers", "identified"):
+        source = "newest_producers" if table == "producers" else table
+        return f"""SELECT h.* EXCLUDE (run_id_of) REPLACE (n.run AS run) FROM {held}.{source} h
+            LEFT JOIN merged.run_numbers n ON n.run_id = h.run_id_of"""
+    if table == "losses":
+        return f"FROM {held}.newest_losses"
+    if table in SERIES:
+        return f"""SELECT h.* EXCLUDE (log, flush) REPLACE (n.id AS key) FROM {held}.{table} h
+            JOIN merged.names n ON n.name = h.key"""
+    if table == "media":
+        return f"SELECT h.* EXCLUDE (log) REPLACE (n.id AS key) FROM {held}.{table} h JOIN merged.names n ON n.name = h.key"
+    if table in PLACED:
+        return f'SELECT h.* EXCLUDE (log, place), {_PLACE.format("flush")} AS "rowid" FROM {held}.{table} h'
+    if table == "artifact_versions":
+        return f"""SELECT h.* EXCLUDE (log) FROM {held}.artifact_versions h
+            ANTI JOIN {main}.base.artifact_versions b USING (project, name, digest)
+            QUALIFY row_number() OVER (PARTITION BY h.project, h.name, h.digest ORDER BY h.log) = 1"""
+    if table in small_tables():
+        return f"SELECT h.* EXCLUDE (log) FROM {held}.{table} h"
+    return ""
+
+
+def _in_files(table: str, columns: list[str], main: str, log: str) -> str:
+    """Return the query of the rows of a large table that are in files of the store."""
+    of = f"getvariable('{variable_of(table)}')"
+    selected, joined = [], "JOIN merged.uuids p ON p.uuid = f.producer"
+    for column in columns:
+        if column in _NAMED:
+            selected.append(f"{column}_name.id AS {column}")
+            joined += f" JOIN merged.names {column}_name ON {column}_name.name = f.{column}"
+        else:
+            given = {"producer": "p.producer", "flush": "f.number", "ts": "f.ts AT TIME ZONE 'UTC'"}
+            selected.append(f"{given.get(column, f'f.{column}')} AS {column}")
+    if table in PLACED:
+        selected.append(f'{_PLACE.format("f.number")} AS "rowid"')
+    conditions = [
+        # What is still in the index is read there alone.
+        f"(f.log <> '{log}' OR f.number <= coalesce((SELECT max(flush) FROM {main}.base.dropped), -1))",
+        # safeguard: rows-of-renamed-run-read
+        f"({of}.run_from IS NULL OR f.run_id BETWEEN {of}.run_from AND {of}.run_to)",
+    ]
+    if "key" in columns:
+        conditions.append(f"({of}.key_from IS NULL OR f.key BETWEEN {of}.key_from AND {of}.key_to)")
+    source = f"read_parquet({of}.files, hive_partitioning = false)"
+    return f"SELECT {', '.join(selected)} FROM {source} f {joined} WHERE {' AND '.join(conditions)}"

@@ -1,0 +1,162 @@
+"""Keeps what a reader has of a store new: a thread that looks for commits, and takes the rows of new files."""
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import duckdb
+
+from chiplog_collector.spanning.cold_files import ColdFiles, Snapshot
+from chiplog_collector.spanning.held_rows import CATALOG, LARGE, HeldRows, small_tables
+from chiplog_collector.spanning.local_files import LocalFiles
+from chiplog_collector.spanning.merged_views import make_views
+from chiplog_collector.store.delta_store import DeltaStore, StoredFile, StoreError
+from chiplog_collector.store.published_tables import COMPLETE, ORDERS
+
+REFRESH_S = 5.0  # half of what a piece takes to be cut, so that the two together stay below 15 s
+_log = logging.getLogger("chiplog.index")
+
+
+class StoreReader:
+    """A store beside a DuckDB that answers queries.
+
+    Args:
+        connection: That DuckDB, before it is locked down. Its own database has the schema `base`.
+        url: The store.
+        log: The ID of the log in `base`, 32 hex digits.
+        directory: For the cache and for copies of files.
+        gb_max: That one query may read of the store.
+
+    Raises:
+        duckdb.Error, OSError: From the constructor: the cache cannot be made.
+    """
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, url: str, log: str, directory: Path, gb_max: float
+    ) -> None:
+        self.store = DeltaStore(url, log)
+        self._log_id = log
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        [(self._main,)] = connection.execute("SELECT current_database()").fetchall()
+        connection.execute(f"ATTACH '{_quoted(directory / 'cache.duckdb')}' AS {CATALOG}")
+        self._cursor = connection.cursor()
+        self._held = HeldRows(self._cursor, self._main, log, self.store.url)
+        self._files = LocalFiles(self.store, directory / "copies")
+        self.cold = ColdFiles(self._files, self._empty_files(), Snapshot({}, log), gb_max)
+        self.cold.reset(self._cursor)
+        make_views(self._cursor, self._main, log)
+        self._seen = -2  # the version of the table that is committed last
+        self._is_away = False
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="chiplog-store-reader", daemon=True)
+
+    @property
+    def directories(self) -> list[Path]:
+        """The directories whose files queries read."""
+        kept = [self._directory / name for name in ("copies", "new", "empty")]
+        return kept + [Path(self.store.path) / table for table in LARGE if self.store.is_disk]
+
+    def start(self) -> None:
+        """Start the thread. Its first look is right away."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._cursor.close()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self.turn()
+            self._closing.wait(REFRESH_S)
+
+    def turn(self) -> None:
+        """Look once. A store that is away leaves everything as it was."""
+        try:
+            self.refresh()
+            if self._is_away:
+                _log.info("the store %s can be read again", self.store.url)
+            self._is_away = False
+        except (StoreError, OSError, duckdb.Error) as error:  # safeguard: unreadable-store-stops-nothing
+            if not self._is_away:
+                reason = str(error).partition("\n")[0]
+                _log.warning("the store %s cannot be read: %s; trying again", self.store.url, reason)
+            self._is_away = True
+
+    def refresh(self) -> bool:
+        """Take what has been committed since the last time. Return False if that is nothing."""
+        self._note_dropped()
+        version = self.store.version(COMPLETE)
+        if version == self._seen:
+            return False
+        # From the table that is committed last to the first one: whatever is found refers to what is found later.
+        files = {table: self.store.snapshot(table) for table in reversed(ORDERS) if table != COMPLETE}
+        new: dict[str, list[StoredFile]] = {}
+        replaced = set()
+        for table in small_tables():
+            loaded, found = self._held.loaded(table), {file.path: file for file in files[table]}
+            if loaded - found.keys():  # merged into others, or rewritten
+                replaced.add(table)
+                loaded = set()
+            new[table] = [file for path, file in found.items() if path not in loaded]
+        copies = self._directory / "new"
+        shutil.rmtree(copies, ignore_errors=True)
+        copies.mkdir()
+        try:
+            self._held.load(
+                {
+                    table: list(zip(added, map(Path, self.store.fetch_all(table, added, copies)), strict=True))
+                    for table, added in new.items()
+                },
+                replaced,
+            )
+        finally:
+            shutil.rmtree(copies, ignore_errors=True)
+        snapshot = self.cold.snapshot
+        self.cold.snapshot = Snapshot({table: files[table] for table in LARGE}, self._log_id, snapshot.dropped)
+        self._seen = version
+        return True
+
+    def _note_dropped(self) -> None:
+        """Note up to which record the index has dropped facts: queries must then read them from files."""
+        query = f'SELECT coalesce(max(flush), -1) FROM "{self._main}".base.dropped'
+        [(dropped,)] = self._cursor.execute(query).fetchall()
+        if dropped != self.cold.snapshot.dropped:
+            self.cold.snapshot = Snapshot(self.cold.snapshot.files, self._log_id, dropped)
+
+    def _empty_files(self) -> Mapping[str, Path]:
+        """Write a file without rows for each large table: DuckDB refuses to read none."""
+        directory = self._directory / "empty"
+        directory.mkdir(exist_ok=True)
+        found = {}
+        for table, columns in _COLUMNS.items():
+            found[table] = directory / f"{table}.parquet"
+            selected = ", ".join(f"NULL::{kind} AS {name}" for name, kind in columns.items())
+            self._cursor.execute(f"COPY (SELECT {selected} LIMIT 0) TO '{_quoted(found[table])}' (FORMAT parquet)")
+        return found
+
+
+_OF_EVENT = {
+    **dict.fromkeys(("log", "run_id", "label", "producer"), "VARCHAR"),
+    **dict.fromkeys(("number", "seq"), "BIGINT"),
+    "ts": "TIMESTAMPTZ",
+}
+_OF_POINT = _OF_EVENT | {"key": "VARCHAR", "step": "BIGINT"}
+_COLUMNS = {
+    "metrics": _OF_POINT | {"value": "DOUBLE"},
+    "phases": _OF_POINT | {"value": "DOUBLE"},
+    "texts": _OF_POINT | {"value": "VARCHAR"},
+    "histograms": _OF_POINT | {"edges": "DOUBLE[]", "counts": "DOUBLE[]"},
+    "system": _OF_EVENT | {"device": "VARCHAR", "key": "VARCHAR", "value": "DOUBLE"},
+    "console": _OF_EVENT | {"place": "BIGINT", "stream": "VARCHAR", "line_no": "BIGINT", "line": "VARCHAR"},
+}
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")

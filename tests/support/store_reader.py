@@ -1,0 +1,50 @@
+"""A reader of a store: a DuckDB with the merged views, and queries that run as the query service runs them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from chiplog_collector.spanning.cold_files import Need
+from chiplog_collector.spanning.held_rows import LARGE
+from chiplog_collector.spanning.refresher import StoreReader
+from chiplog_schemas.query.query_messages import disable_faulty_optimizers
+from chiplog_schemas.sql import rollups_sql, tables_sql
+
+
+class Anything:
+    """A need of all rows."""
+
+    run_ids = labels = keys = None
+
+
+class Reader:
+    """A reader without rows of its own, unless a connection to an index is given."""
+
+    def __init__(
+        self, url: str, directory: Path, connection: duckdb.DuckDBPyConnection | None = None, log: str = "00" * 16
+    ) -> None:
+        self._own = connection is None
+        if connection is None:
+            connection = duckdb.connect(str(directory / "own.duckdb"))
+            connection.execute("SET TimeZone = 'UTC'")
+            connection.execute(tables_sql())
+            connection.execute(rollups_sql())
+            disable_faulty_optimizers(connection)
+        self.connection = connection
+        self.store = StoreReader(connection, url, log, directory / "reader", 10)
+        self.cursor = connection.cursor()
+        self.store.cold.prepare(self.cursor)
+        self.store.refresh()
+
+    def sql(self, query: str, needs: Mapping[str, Sequence[Need]] | None = None) -> list[tuple[Any, ...]]:
+        needs = {table: [Anything()] for table in LARGE} if needs is None else needs
+        with self.store.cold.opened(self.cursor, needs):
+            return self.cursor.execute(query).fetchall()
+
+    def close(self) -> None:
+        self.store.close()
+        self.cursor.close()
+        if self._own:
+            self.connection.close()
