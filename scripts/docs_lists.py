@@ -162,6 +162,7 @@ BOUNDS = {
     "CHIPLOG_QUERIES_AT_ONCE": ("collector", "queries that run at the same time"),
     "CHIPLOG_QUERIES_WAITING_MAX": ("collector", "queries that wait; one more is answered `busy`"),
     "CHIPLOG_QUERY_MEMORY_BYTES": ("collector", "memory of all queries and of the index"),
+    "CHIPLOG_COLD_GB": ("collector", "gigabytes of a store that one query may read"),
     "CHIPLOG_RETENTION_DAYS": ("collector", "days for which runs are kept after their end; 0: forever"),
     "CHIPLOG_SYSTEM_SECONDS_DAYS": (
         "collector",

@@ -34,6 +34,7 @@ _DIRECTORY = click.option("--dir", "directory", metavar="DIR", help="In place of
     metavar="URL",
     help="Publish to Delta tables at file:///…, s3://…, gs://… or abfss://…; default: CHIPLOG_STORE, else none.",
 )
+@click.option("--read-store", metavar="URL", hidden=True, help="Answer with the rows of a store alone.")
 @click.option("--embedded", is_flag=True, help="Exit after a while without agents.")
 @click.option("--take-over", metavar="HOST", help="Own the data of a host that is gone, if hosts share DIR.")
 def collector(
@@ -43,11 +44,17 @@ def collector(
     keys_directory: str | None,
     page: str | None,
     store: str | None,
+    read_store: str | None,
     embedded: bool,
     take_over: str | None,
 ) -> None:
     """Run the daemon that receives all streams, stores them in a log, indexes them in DuckDB and answers SQL."""
-    from chiplog_collector.receiver.daemon import ReceiverDaemon, ReceiverSettings  # `--help` needs no zmq
+    from chiplog_collector.receiver.daemon import (  # `--help` needs no zmq
+        IDLE_EXIT_S,
+        READER_IDLE_EXIT_S,
+        ReceiverDaemon,
+        ReceiverSettings,
+    )
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     keep_files_private()
@@ -68,11 +75,12 @@ def collector(
             [place.collector_address, *binds],
             [place.query_address, *queries],
             embedded=embedded,
+            idle_exit_s=READER_IDLE_EXIT_S if read_store else IDLE_EXIT_S,
             credit_bytes=limits.credit_bytes,
             files_bytes_max=limits.files_bytes_max,
             keys=keys,
             page=None if page is None else _host_and_port(page),
-            store=check_url(store) if store and not embedded else "",
+            store=check_url(read_store or store or "") if (read_store if embedded else store) else "",
             is_service=is_service,
             take_over=take_over or "",
         )

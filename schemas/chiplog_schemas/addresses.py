@@ -5,6 +5,7 @@ from pathlib import Path
 
 from chiplog_schemas.paths import SOCKET_PATH_BYTES_MAX, ensure_private_dir
 
+STORE_SCHEMES = ("file", "s3", "gs", "abfss")  # of the addresses of stores
 _IPC = "ipc://"
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+(?:%[\w.-]+)?\]|[^:/\[\]]+):(\d{1,5})")
 
@@ -22,6 +23,11 @@ def check_connect(address: str) -> str:
     else:
         parse_tcp(address)
     return address
+
+
+def is_store(address: str) -> bool:
+    """Return True if an address is one of a store."""
+    return address.partition("://")[0] in STORE_SCHEMES
 
 
 def check_bind(address: str, *, keyed: bool = False, role: str = "collector") -> str:

@@ -93,6 +93,7 @@ QUERIED_FOR_S = 10.0  # after a query the intervals are short for this long: pag
 QUERY_TIMEOUT_S = 30.0  # then the query is interrupted, because others wait
 QUERIES_AT_ONCE = 2  # more wait: sixteen at once made commits ten times slower
 QUERIES_WAITING_MAX = 64  # a longer queue answers "busy"
+COLD_GB = 10  # that one query may read of a store: a minute of one core
 QUERY_CHARS_MAX = 1 * MIB  # a longer text is data: pass it as parameters
 QUERY_MEMORY_BYTES = 1 * GIB  # of the index for all queries; more goes to disk
 RESULT_SPILL_BYTES = 64 * MIB  # of one result that may be read in parts; a larger one goes to a file …

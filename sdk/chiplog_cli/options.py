@@ -45,7 +45,13 @@ def source_options(command: F) -> F:
         callback=_note_start,
         help="Start no daemons for waiting journals.",
     )(command)
-    command = click.option("--url", metavar="URL", help="Collector: tcp://HOST:PORT, as agents use it.")(command)
+    command = click.option(
+        "--url",
+        "--store",
+        "url",
+        metavar="URL",
+        help="Collector: tcp://HOST:PORT, as agents use it; or a store: s3://…, file:///….",
+    )(command)
     return click.option("--dir", "dir_", metavar="DIR", help="Directory to read instead of CHIPLOG_DIR.")(command)
 
 

@@ -19,7 +19,8 @@ from chiplog_client.query_parameters import Params, plain_params
 from chiplog_client.result_source import MemoryResult, RemoteResult, ResultSource
 from chiplog_client.result_stream import ResultStream
 from chiplog_client.results.result import QueryError, Result
-from chiplog_schemas.addresses import query_address_of
+from chiplog_client.store_reader import check_store, reader_places, start_reader
+from chiplog_schemas.addresses import is_store, query_address_of
 from chiplog_schemas.limits import MIB, QUERY_TIMEOUT_S
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
@@ -57,7 +58,8 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
 
     Args:
         url: The collector's address as agents have it: tcp://HOST:PORT (SQL is answered at the next port) or
-            ipc:///PATH.
+            ipc:///PATH. Or a store of Delta tables, s3://BUCKET/FOLDER or file:///DIRECTORY: a process of this host
+            then reads it, and ends when nobody asks. That needs `chiplog[lake]`.
         dir: A CHIPLOG_DIR.
         start: True starts the embedded daemons if no agent runs, and journals of ended processes or a spool with events
             of ranks wait. If an embedded collector of this host was killed, it also applies the rest of its log. One
@@ -78,7 +80,10 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
         url = os.environ.get("CHIPLOG_COLLECTOR") or None
     if url is not None and dir is not None:
         raise ValueError(f"both url={url!r} and dir={os.fspath(dir)!r} are given; give one of them")
-    if url is not None:
+    if url is not None and is_store(url):
+        store = check_store(url)
+        client = Client(None, reader_places(store), store=store)
+    elif url is not None:
         client = _remote_client(query_address_of(url))
     else:
         where = paths_for_root(recording_dir(dir))
@@ -89,7 +94,8 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
         client = Client(None, where)
     client._may_start = start and not any(os.environ.get(name) for name in ("CHIPLOG_AGENT", "CHIPLOG_COLLECTOR"))
     try:
-        delivery = PendingDelivery(client._where, client.sql) if client._where is not None else None
+        is_recorded = client._where is not None and client._store is None
+        delivery = PendingDelivery(client._where, client.sql) if is_recorded and client._where is not None else None
         # safeguard: waiting-journals-delivered
         waiting = delivery.start_daemons() if delivery is not None and client._may_start else []
         client._locate()
@@ -110,16 +116,24 @@ def _remote_client(address: str) -> "Client":
     return Client(address, None, client_curve(keys, address, Role.READER, Role.COLLECTOR))
 
 
-def _reopen(address: str | None, where: Paths | None, needs_keys: bool) -> "Client":
+def _reopen(address: str | None, where: Paths | None, needs_keys: bool, store: str | None = None) -> "Client":
     """Return the client of a pickle."""
-    return _remote_client(address) if address is not None and needs_keys else Client(address, where)
+    return _remote_client(address) if address is not None and needs_keys else Client(address, where, store=store)
 
 
 class Client:
     """Runs SQL; returned by `connect`. Thread-safe, one query at a time. A forked child has a connection of its own."""
 
-    def __init__(self, address: str | None, where: Paths | None, curve: ClientCurve | None = None) -> None:
+    def __init__(
+        self,
+        address: str | None,
+        where: Paths | None,
+        curve: ClientCurve | None = None,
+        *,
+        store: str | None = None,
+    ) -> None:
         self._address = address
+        self._store = store  # that `where` reads
         self._curve = curve
         self._where = where
         self._connection: CollectorConnection | None = None
@@ -132,7 +146,7 @@ class Client:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by address or directory, without keys: the copy opens a connection of its own when it is used."""
-        return _reopen, (self._address, self._where, self._curve is not None)
+        return _reopen, (self._address, self._where, self._curve is not None, self._store)
 
     @property
     def _lock(self) -> threading.Lock:
@@ -312,6 +326,8 @@ class Client:
         return self._change("save_view", {"name": name, "view": view})
 
     def _change(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        if self._store is not None:
+            raise QueryError("refused", f"{self._store} can only be read here; ask a collector for a change")
         id = os.urandom(query_messages.ID_BYTES)
         with self._lock:
             for last in (False, True):
@@ -462,6 +478,8 @@ class Client:
                 )
             return None
         assert self._where is not None
+        if self._store is not None:
+            start_reader(self._store)  # it may have ended since
         where, begun = self._where, time.monotonic()
         deadline = begun + CONNECT_WAIT_S
         while True:

@@ -6,41 +6,44 @@ from typing import Any
 
 import duckdb
 
-from chiplog_collector.spanning.cold_files import Need
+from chiplog_collector.spanning.cold_files import Anything, Need
 from chiplog_collector.spanning.held_rows import LARGE
 from chiplog_collector.spanning.refresher import StoreReader
 from chiplog_schemas.query.query_messages import disable_faulty_optimizers
 from chiplog_schemas.sql import rollups_sql, tables_sql
 
 
-class Anything:
-    """A need of all rows."""
-
-    run_ids = labels = keys = None
-
-
 class Reader:
     """A reader without rows of its own, unless a connection to an index is given."""
 
     def __init__(
-        self, url: str, directory: Path, connection: duckdb.DuckDBPyConnection | None = None, log: str = "00" * 16
+        self,
+        url: str,
+        directory: Path,
+        connection: duckdb.DuckDBPyConnection | None = None,
+        log: str = "00" * 16,
+        *,
+        is_alone: bool = False,
     ) -> None:
         self._own = connection is None
         if connection is None:
-            connection = duckdb.connect(str(directory / "own.duckdb"))
+            path = directory / "own.duckdb"
+            is_new = not path.exists()
+            connection = duckdb.connect(str(path))
             connection.execute("SET TimeZone = 'UTC'")
-            connection.execute(tables_sql())
-            connection.execute(rollups_sql())
+            if is_new:
+                connection.execute(tables_sql())
+                connection.execute(rollups_sql())
             disable_faulty_optimizers(connection)
         self.connection = connection
-        self.store = StoreReader(connection, url, log, directory / "reader", 10)
+        self.store = StoreReader(connection, url, log, directory / "reader", 10, is_alone=is_alone)
         self.cursor = connection.cursor()
         self.store.cold.prepare(self.cursor)
         self.store.refresh()
 
     def sql(self, query: str, needs: Mapping[str, Sequence[Need]] | None = None) -> list[tuple[Any, ...]]:
         needs = {table: [Anything()] for table in LARGE} if needs is None else needs
-        with self.store.cold.opened(self.cursor, needs):
+        with self.store.cold.chosen(self.cursor, needs):
             return self.cursor.execute(query).fetchall()
 
     def close(self) -> None:

@@ -43,11 +43,13 @@ from chiplog_schemas.security.zap import open_authenticator
 from chiplog_schemas.storage.watermark import Watermark
 
 if TYPE_CHECKING:
+    from chiplog_collector.spanning.refresher import StoreReader
     from chiplog_collector.store.piece_cutter import PieceCutter
 
 _OPEN_WAIT_S = 5.0  # for a reader to close the file, in an index that only applies the log; a full disk stays full
 _MAINTENANCE_AGAIN_S = 300.0  # after the disk, or the memory, refused to look for old data
 _WRITE_AGAIN_S = 2.0  # pause between two attempts while DuckDB cannot write, such as on a full disk
+_STORES = ("--store", "--read")
 _EXIT_EXPECTED = 1  # exit statuses: DuckDB or the system failed, or …
 _EXIT_FAULT = 70  # … chiplog did (EX_SOFTWARE), or …
 _EXIT_HELD = 75  # … another index holds the directory (EX_TEMPFAIL)
@@ -64,13 +66,14 @@ def serve(
     first_wait_s: float = FLUSH_WAIT_S,
     *,
     store: str = "",
+    cuts: bool = True,
 ) -> int:
     """Follow the log and answer SQL until standard input ends; then catch up and close. Return the exit status.
 
     keys: of this host. If a collector's is among them, readers at TCP addresses need an allowed key.
     page: of the queries that ran in the previous processes.
     parsers: one for each address. first_wait_s: see `QueryDemand`. changes: to the receiver. store: the address of a
-    store to cut pieces for; empty without one.
+    store whose rows are answered too; empty without one. cuts: whether pieces are cut for it.
     """
     from chiplog_collector.query.service import QueryService, lock_down  # imported here: a rebuild needs no sockets
 
@@ -81,7 +84,9 @@ def serve(
         return 0
     database = follower.database
     limits = read_limits(os.environ, lambda message: _log.warning("%s", message))
-    lock_down(database.connection, limits.query_memory_bytes, place.files)
+    reader = _reader(place, database, store, is_alone=not cuts) if store else None
+    cold, directories = (reader.cold, reader.directories) if reader is not None else (None, [])
+    lock_down(database.connection, limits.query_memory_bytes, place.files, directories)
     bound_memory(limits.query_memory_bytes)  # safeguard: index-memory-bounded
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     authenticator = open_authenticator(context, keys, Role.COLLECTOR)
@@ -91,7 +96,7 @@ def serve(
     demand = QueryDemand(page, first_wait_s=first_wait_s)
     queue = ChangeQueue(changes, demand.ask)
     retention = Retention(database.connection, limits, queue.submit)
-    maintenance = _Maintenance(follower, queue, retention, place, store)
+    maintenance = _Maintenance(follower, queue, retention, place, store if cuts else "", reader)
     space = ResultSpace(place.collector)
     services = [
         QueryService(
@@ -106,6 +111,7 @@ def serve(
             place.files,
             queue.submit,
             space,
+            cold,
         )
         for address, parser in itertools.zip_longest(queries, parsers)
     ]
@@ -153,6 +159,14 @@ def serve(
     return 0
 
 
+def _reader(place: Paths, database: Database, url: str, *, is_alone: bool) -> "StoreReader":
+    from chiplog_collector.spanning.refresher import StoreReader  # imported here: an index without a store needs none
+
+    directory = place.store / "reader"
+    log = database.log_id.hex()
+    return StoreReader(database.connection, url, log, directory, read_limits(os.environ).cold_gb, is_alone=is_alone)
+
+
 def _cutter(place: Paths, database: Database, url: str) -> "PieceCutter":
     from chiplog_collector.store.outbox import Outbox  # imported here: an index without a store needs neither
     from chiplog_collector.store.piece_cutter import PieceCutter
@@ -165,17 +179,26 @@ def _cutter(place: Paths, database: Database, url: str) -> "PieceCutter":
 class _Maintenance:
     """What the writer does between two transactions: requests, retention, freeing the space of deleted data.
 
-    Beside it, a thread cuts pieces for a store.
+    Beside it, a thread cuts pieces for a store, and another one reads it.
     """
 
     def __init__(
-        self, follower: LogFollower, queue: ChangeQueue, retention: Retention, place: Paths, store: str = ""
+        self,
+        follower: LogFollower,
+        queue: ChangeQueue,
+        retention: Retention,
+        place: Paths,
+        store: str = "",
+        reader: "StoreReader | None" = None,
     ) -> None:
         self._follower = follower
         self._queue = queue
         self._retention = retention
         self._cleaner = LogCleaner(place.collector / "log", place.files)
         self._cutter = _cutter(place, follower.database, store) if store else None
+        self._reader = reader
+        if reader is not None:
+            reader.start()
         self._not_before = 0.0  # retention and cleaning; after an error of the disk
 
     def after_step(self, is_behind: bool) -> None:
@@ -197,6 +220,8 @@ class _Maintenance:
         """End what runs in the background."""
         if self._cutter is not None:
             self._cutter.close()
+        if self._reader is not None:
+            self._reader.close()
         self._cleaner.close()
 
 
@@ -298,7 +323,7 @@ def main(arguments: list[str]) -> int:
     `--keys DIR`: of this host. `--after STATUS`: exit status of the previous process. `--page DESCRIPTOR`: see
     `running`. `--first-wait SECONDS`: how long queries wait until the whole log is applied; ignored after a crash.
     `--changes DESCRIPTOR`: a socket to the receiver, for records with changes.
-    `--store URL`: cut pieces for it.
+    `--store URL`: cut pieces for it, and answer with its rows, too. `--read URL`: only the latter.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     root, *rest = arguments
@@ -315,14 +340,14 @@ def main(arguments: list[str]) -> int:
         if previous not in (0, _EXIT_HELD):  # safeguard: held-index-is-no-crash
             first_wait_s = FLUSH_WAIT_S
         channel = next((socket.socket(fileno=int(value)) for name, value in options if name == "--changes"), None)
-        store = next((value for name, value in options if name == "--store"), "")
+        store, cuts = next(((value, name == "--store") for name, value in options if name in _STORES), ("", False))
         place = paths_for_root(Path(root))
         if reason := foreign_path_reason(place.index):
             raise OSError(f"{reason}; move the directory")  # the receiver keeps the events
         # Two that create or replace the file at the same time would mix it with the write-ahead log of the other.
         lock = take_lock(place.index_lock, patient_s=INDEX_LOCK_WAIT_S)  # safeguard: one-index-per-directory
         try:
-            return serve(place, queries, keys, page, parsers, channel, first_wait_s, store=store)
+            return serve(place, queries, keys, page, parsers, channel, first_wait_s, store=store, cuts=cuts)
         finally:
             lock.release()
     except LockHeldError as error:

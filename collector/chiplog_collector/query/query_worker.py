@@ -1,9 +1,10 @@
 """A thread that runs queries, one at a time, in read-only transactions."""
 
+import contextlib
 import queue
 import threading
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 import duckdb
 
@@ -35,6 +36,21 @@ class WorkerReports(Protocol):
         """Note why the file is damaged, as a query proved."""
 
 
+class ColdRows(Protocol):
+    """Rows outside of the database, in files."""
+
+    def prepare(self, cursor: Connection) -> None:
+        """Make a cursor see them."""
+
+    def opened(
+        self, cursor: Connection, sql: str, params: list[Any] | dict[str, Any] | None, deadline: float
+    ) -> contextlib.AbstractContextManager[None]:
+        """Have the files that a query reads at hand for as long as the block runs, which is within its transaction.
+
+        deadline: of `time.monotonic()`. Raises QueryRejected.
+        """
+
+
 class QueryWorker(threading.Thread):
     """Runs queries one after the other on a dedicated cursor. reports: called in this thread."""
 
@@ -47,6 +63,7 @@ class QueryWorker(threading.Thread):
         demand: QueryDemand | None,
         space: ResultSpace | None,
         reports: WorkerReports,
+        cold: ColdRows | None = None,
     ) -> None:
         super().__init__(name=f"chiplog-query-{number}", daemon=True)
         self.jobs: queue.SimpleQueue[QueryJob | None] = queue.SimpleQueue()  # at most the one it works on
@@ -57,6 +74,9 @@ class QueryWorker(threading.Thread):
         self._demand = demand
         self._space = space
         self._reports = reports
+        self._cold = cold
+        if cold is not None:
+            cold.prepare(cursor)
         self._time_zone: str | None = None  # of the cursor; None: as it was opened
 
     def run(self) -> None:
@@ -113,8 +133,10 @@ class QueryWorker(threading.Thread):
         if job.time_zone != self._time_zone:  # safeguard: query-time-zone
             self._cursor.execute(query_messages.time_zone_setting(job.time_zone))
             self._time_zone = job.time_zone
+        cold = self._cold
+        opened = None if cold is None else cold.opened(self._cursor, job.sql, job.params, job.deadline)
         try:
-            stream_result(self._cursor, job.sql, job.params, sink)
+            stream_result(self._cursor, job.sql, job.params, sink, opened)
         finally:
             with job.lock:
                 # No interruption from here on: one that hit the ROLLBACK would leave the transaction open.

@@ -26,7 +26,7 @@ from chiplog_collector.query.flush_demand import QueryDemand
 from chiplog_collector.query.kept_results import KeptResults
 from chiplog_collector.query.query_job import STOPPING, Answer, LargeResult, QueryJob
 from chiplog_collector.query.query_socket import QuerySocket
-from chiplog_collector.query.query_worker import QueryWorker
+from chiplog_collector.query.query_worker import ColdRows, QueryWorker
 from chiplog_collector.query.sql_guard import Connection, ForkedChild, SqlGuardProcess, lock_down
 from chiplog_collector.query.suspect_queries import RunningQueries, digest_of
 from chiplog_schemas._version import __version__
@@ -85,7 +85,7 @@ class QueryService:
     files: directory of the collector's saved files; by default there is none.
     authenticator: admits only readers' keys at TCP addresses. Required beyond loopback. context: the one of the
     authenticator; by default a new one. space: for results that clients read in parts; by default there is none, and a
-    large result is refused.
+    large result is refused. cold: rows that are in files; by default there are none.
     `counts` has the number of answers and refusals, by name. `damage` names the damage of the file that a query
     proved. Both may be read from any thread. `must_restart` and `is_invalidated`: the process must be replaced.
     """
@@ -103,6 +103,7 @@ class QueryService:
         files: Path | None = None,
         submit: Submit | None = None,
         space: ResultSpace | None = None,
+        cold: ColdRows | None = None,
     ) -> None:
         if authenticator is None and not (is_ipc(address) or is_loopback(address)):
             raise ValueError(f"query address {address} is reachable from other machines; it needs CURVE keys")
@@ -126,7 +127,7 @@ class QueryService:
         self._request_answers: queue.SimpleQueue[tuple[ChangeRequest, list[bytes]]] = queue.SimpleQueue()
         self._space = space
         self._workers = [
-            QueryWorker(number, connection.cursor(), self._sql_guard, self._running, demand, space, self)
+            QueryWorker(number, connection.cursor(), self._sql_guard, self._running, demand, space, self, cold)
             for number in range(self._limits.queries_at_once)
         ]
         self._kept = KeptResults()

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -71,17 +72,22 @@ _FUNCTION_NAME = re.compile(r'"function_name":"((?:[^"\\]|\\.)*)"')
 Connection = duckdb.DuckDBPyConnection
 
 
-def lock_down(connection: Connection, memory_bytes: int = QUERY_MEMORY_BYTES, files: Path | None = None) -> None:
+def lock_down(
+    connection: Connection,
+    memory_bytes: int = QUERY_MEMORY_BYTES,
+    files: Path | None = None,
+    others: Iterable[Path] = (),
+) -> None:
     """Make a database safe for queries: limited memory and spilling, no files, extensions or settings. Irreversible.
 
-    files: the directory of contents, the only one that queries may read.
+    files: the directory of contents. others: directories of a store. Queries may read no other files.
 
     This holds for the whole instance, including the writer: do everything that needs files or settings before. Raises
     duckdb.Error when a setting is unknown, so that a version without it does not run unprotected.
     """
     disable_faulty_optimizers(connection)
     if files is not None:
-        allow_contents(connection, files)
+        allow_contents(connection, files, others)
     *settings, lock = LOCKED_SETTINGS
     for statement in settings:
         connection.execute(statement)

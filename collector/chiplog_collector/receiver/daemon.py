@@ -64,6 +64,7 @@ GATHER_S = 0.02  # how long a commit waits for more records …
 GATHER_BYTES = 4 << 20  # … unless it is this large
 MESSAGES_PER_TURN_MAX = 1_000  # small ones take about GATHER_S; then commits and signals get their turn, in any flood
 IDLE_EXIT_S = 30.0  # an embedded collector exits after this time without agents
+READER_IDLE_EXIT_S = 300.0  # one that reads a store, without queries: people think between two questions
 _IDLE_POLL_S = 0.25
 # Where unknown peers can connect: no burst of them may use up the descriptors between two checks.
 _GUARDED_POLL_S = 0.05
@@ -87,7 +88,7 @@ class ReceiverSettings:
     idle_exit_s: float = IDLE_EXIT_S
     keys: Keys | None = None  # of this host; without a collector's among them no socket uses keys
     page: tuple[str, int] | None = None  # host and port to serve the page at
-    store: str = ""  # URL of the store to publish to; empty: none
+    store: str = ""  # URL of the store to publish to, or to read alone if embedded; empty: none
     is_service: bool = False  # only an operator starts it: a reader must not start an embedded one in its place
     take_over: str = ""  # host name of the former owner of the log, if a person has named it
 
@@ -158,7 +159,9 @@ class ReceiverDaemon:
                 store=settings.store,
             )
         self._page = page_process(places.root, *settings.page) if settings.page is not None else None
-        self._publisher = publisher_process(places.root, settings.store) if settings.store else None
+        self._publisher = (
+            publisher_process(places.root, settings.store) if settings.store and not settings.embedded else None
+        )
         self._offload = Offload("chiplog-log", lambda: self._act(self._receiver.beat()))
         self._stopping = False
         self._since: float | None = None
@@ -395,6 +398,8 @@ class ReceiverDaemon:
     # -- the end --
 
     def _may_leave(self, now: float) -> bool:
+        if self.settings.store and self._index is not None and self._index.is_queried(now):
+            self._busy_at = now
         return (
             self.settings.embedded
             and not self._receiver.senders

@@ -128,7 +128,7 @@ class IndexProcess:
         if self._embedded:
             options += ["--first-wait", str(QUERY_TIMEOUT_S / 3)]  # safeguard: first-query-sees-log
         if self._store:
-            options += ["--store", self._store]
+            options += ["--read" if self._embedded else "--store", self._store]
         if self._changes is not None:
             options += ["--changes", str(self._changes.fileno())]
         if self._keys is not None:

@@ -1,6 +1,8 @@
-"""Which files of a store a query reads: chosen by the runs, labels and keys that it names, before any file is opened."""
+"""Which files of a store a query reads: chosen by the runs, labels and keys that it names, before one is opened."""
 
 import contextlib
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +28,16 @@ class Need(Protocol):
     """What one reading of a table wants at most; None: anything."""
 
     @property
-    def run_ids(self) -> frozenset[str] | None: ...
+    def run_ids(self) -> frozenset[str] | None:
+        """Of which runs."""
+
     @property
-    def labels(self) -> frozenset[str] | None: ...
+    def labels(self) -> frozenset[str] | None:
+        """Of which labels."""
+
     @property
-    def keys(self) -> frozenset[str] | None: ...
+    def keys(self) -> frozenset[str] | None:
+        """Of which metrics or phases."""
 
 
 Needs = Mapping[str, Sequence[Need]]  # by large table; a table that is not there is not read
@@ -43,12 +50,12 @@ class Snapshot:
     Attributes:
         files: By table.
         log: The ID of the own log.
-        dropped: Its rows up to this record are in files alone; -1: none.
+        until: The record of it up to which all of its rows are in these files; -1: none.
     """
 
     files: Mapping[str, Sequence[StoredFile]]
     log: str
-    dropped: int = -1
+    until: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +72,19 @@ class Choice:
 Names = set[tuple[str, str | None, str | None]]  # logs, runs and labels under which rows were published
 
 
-def choose(table: str, needs: Sequence[tuple[Need, Names | None]], snapshot: Snapshot) -> Choice:
+def choose(table: str, needs: Sequence[tuple[Need, Names | None]], snapshot: Snapshot, dropped: int) -> Choice:
     """Choose the files of a table.
 
     Args:
         table: The table.
         needs: What is read of it, each with the names under which these rows were published; None: any.
         snapshot: Its files.
+        dropped: The record of the own log up to which its rows are in files alone; -1: none are.
     """
     files = [
         file
         for file in snapshot.files.get(table, ())
-        if not _is_in_index(file, snapshot) and any(_may_have(file, need, names) for need, names in needs)
+        if not _is_in_index(file, snapshot.log, dropped) and any(_may_have(file, need, names) for need, names in needs)
     ]
     runs = [None if names is None else {run_id for _, run_id, _ in names} for _, names in needs]
     keys = [need.keys for need, _ in needs]
@@ -85,17 +93,17 @@ def choose(table: str, needs: Sequence[tuple[Need, Names | None]], snapshot: Sna
 
 def _ends(sets: Sequence[Any]) -> tuple[str | None, str | None]:
     """Return the least and the greatest name of all sets; None if one may be anything."""
-    if any(names is None or None in names for names in sets):
+    if any(names is None or None in names for names in sets):  # safeguard: rows-of-renamed-run-read
         return None, None
     together = set().union(*sets)
     return (min(together), max(together)) if together else (None, None)
 
 
-def _is_in_index(file: StoredFile, snapshot: Snapshot) -> bool:
+def _is_in_index(file: StoredFile, log: str, dropped: int) -> bool:
     """Return True if all rows of a file are still in the index."""
-    if file.ranges.get("log") != (snapshot.log, snapshot.log):
+    if file.ranges.get("log") != (log, log):
         return False
-    return "number" in file.ranges and file.ranges["number"][0] > snapshot.dropped
+    return "number" in file.ranges and file.ranges["number"][0] > dropped
 
 
 def _may_have(file: StoredFile, need: Need, names: Names | None) -> bool:
@@ -115,43 +123,73 @@ def _is_between(file: StoredFile, column: str, value: str | None) -> bool:
     return found is None or found[0] <= value <= found[1]
 
 
-class ColdFiles:
-    """Gives each query its files. `snapshot` is replaced by another thread."""
+class Anything:
+    """The need of all rows of a table."""
 
-    def __init__(self, files: LocalFiles, empty: Mapping[str, Path], snapshot: Snapshot, gb_max: float) -> None:
-        """empty: by large table, a file with its columns and without rows. gb_max: that one query may read."""
+    run_ids = labels = keys = None
+
+
+class ColdFiles:
+    """Gives each query its files. Another thread keeps `snapshot` new.
+
+    Args:
+        files: Makes files of the store readable.
+        empty: By large table, a file with its columns and without rows.
+        snapshot: The first one.
+        gb_max: That one query may read.
+        is_alone: True if there are no other rows: queries then wait for the first look at the store.
+    """
+
+    def __init__(
+        self, files: LocalFiles, empty: Mapping[str, Path], snapshot: Snapshot, gb_max: float, *, is_alone: bool = False
+    ) -> None:
         self.snapshot = snapshot
+        self.trouble = ""  # why the store cannot be read
+        self.seen = threading.Event()  # set after the first look
         self._files = files
         self._empty = empty
         self._gb_max = gb_max
+        self._is_alone = is_alone
 
     def prepare(self, cursor: duckdb.DuckDBPyConnection) -> None:
         """Make a cursor see the merged views, without any file."""
         cursor.execute(f"USE {CATALOG}")
-        self.reset(cursor)
-
-    def reset(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        """Set the variables of no file."""
         for table in LARGE:
             self._set(cursor, table, [], Choice([]))
 
     @contextlib.contextmanager
-    def opened(self, cursor: duckdb.DuckDBPyConnection, needs: Needs) -> Iterator[None]:
-        """Set the variables of a query for as long as the block runs.
+    def opened(
+        self, cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any] | dict[str, Any] | None, deadline: float
+    ) -> Iterator[None]:
+        """Have the files that a query reads at hand for as long as the block runs, which is within its transaction.
 
         Raises:
             QueryRejected: It would read too much, or the store does not give a file.
         """
+        if self._is_alone and not self.seen.wait(deadline - time.monotonic()):
+            raise QueryRejected(
+                f"the store has not answered{f': {self.trouble}' if self.trouble else ''}; ask again later"
+            )
+        with self.chosen(cursor, {table: [Anything()] for table in LARGE}):
+            yield
+
+    @contextlib.contextmanager
+    def chosen(self, cursor: duckdb.DuckDBPyConnection, needs: Needs) -> Iterator[None]:
+        """Set the variables of what a query needs for as long as the block runs."""
         snapshot = self.snapshot
+        [(dropped,)] = cursor.execute("SELECT coalesce(max(flush), -1) FROM merged.dropped").fetchall()
+        if dropped > snapshot.until:  # safeguard: dropped-rows-are-read
+            raise QueryRejected("rows have just moved to the store, and its files are not known yet; ask again")
         choices = {}
         for table, wanted in needs.items():
             if snapshot.files.get(table):
-                choices[table] = choose(table, [(need, self._names(cursor, table, need)) for need in wanted], snapshot)
+                named = [(need, self._names(cursor, table, need)) for need in wanted]
+                choices[table] = choose(table, named, snapshot, dropped)
         n_bytes = sum(file.size_bytes for choice in choices.values() for file in choice.files)
         if n_bytes > self._gb_max * GB:
             raise QueryRejected(
-                f"query would read {n_bytes / GB:.1f} GB of the store, and {self._gb_max:g} are allowed; add a condition "
-                "on run_id, such as WHERE run_id = '…', or set CHIPLOG_COLD_GB"
+                f"query would read {n_bytes / GB:.1f} GB of the store, and {self._gb_max:g} are allowed; add a "
+                "condition on run_id, such as WHERE run_id = '…', or set CHIPLOG_COLD_GB"
             )
         with contextlib.ExitStack() as stack:
             try:
@@ -161,7 +199,9 @@ class ColdFiles:
                     if choice.files
                 }
             except (StoreError, OSError) as error:
-                raise QueryRejected(f"the store does not give what the query reads: {error}; ask again later") from error
+                raise QueryRejected(
+                    f"the store does not give what the query reads: {error}; ask again later"
+                ) from error
             for table, found in paths.items():
                 self._set(cursor, table, found, choices[table])
             try:
@@ -173,7 +213,7 @@ class ColdFiles:
 
     def _set(self, cursor: duckdb.DuckDBPyConnection, table: str, paths: Sequence[str], choice: Choice) -> None:
         ends = [choice.run_from, choice.run_to, choice.key_from, choice.key_to]
-        value = {"files": list(paths) or [str(self._empty[table])]}
+        value: dict[str, Any] = {"files": list(paths) or [str(self._empty[table])]}
         value |= dict(zip(("run_from", "run_to", "key_from", "key_to"), ends, strict=True))
         cursor.execute(f"SET VARIABLE {variable_of(table)} = CAST($value AS {_TYPE})", {"value": value})
 

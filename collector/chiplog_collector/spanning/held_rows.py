@@ -11,7 +11,7 @@ from pathlib import Path
 
 import duckdb
 
-from chiplog_collector.store.delta_store import DeltaStore, StoredFile
+from chiplog_collector.store.delta_store import StoredFile
 from chiplog_collector.store.published_tables import COMPLETE, ORDERS, PUBLISHED
 from chiplog_schemas.sql import merged_series_sql
 
@@ -147,7 +147,9 @@ class HeldRows:
             merged = merged_series_sql(f"SELECT * EXCLUDE (log, flush) FROM {CATALOG}.held.{table}")
             self._execute(f"CREATE TEMP TABLE merged_series AS {merged}")
             self._execute(f"DELETE FROM {CATALOG}.held.{table}")
-            self._execute(f"INSERT INTO {CATALOG}.held.{table} BY NAME SELECT *, '' AS log, 0 AS flush FROM merged_series")
+            self._execute(
+                f"INSERT INTO {CATALOG}.held.{table} BY NAME SELECT *, '' AS log, 0 AS flush FROM merged_series"
+            )
             self._execute("DROP TABLE merged_series")
 
 
@@ -195,8 +197,8 @@ def _derived(main: str, log: str) -> Iterable[str]:
         QUALIFY flush = max(flush) OVER (PARTITION BY log, producer)"""
     # As rollups.sql computes it.
     yield f"""CREATE OR REPLACE TABLE {held}.identified AS
-        SELECT p.producer, NULL::INTEGER AS run, w.run_id_of AS run_id, w.label, w.attempt, w.rank, p.node, p.is_primary,
-               coalesce(p.is_coauthor, false) AS is_coauthor, w.producer AS owner, p.role, w.run_id_of
+        SELECT p.producer, NULL::INTEGER AS run, w.run_id_of AS run_id, w.label, w.attempt, w.rank, p.node,
+               p.is_primary, coalesce(p.is_coauthor, false) AS is_coauthor, w.producer AS owner, p.role, w.run_id_of
         FROM {held}.newest_producers p
         LEFT JOIN {held}.newest_producers o ON p.role = 'console' AND o.producer = p.owner AND o.role = 'rank'
             AND coalesce(o.agent_node, o.node) = coalesce(p.agent_node, p.node)

@@ -1,4 +1,4 @@
-"""Files of a store on this disk: those of a directory in place, those of a bucket as copies that are kept for a while."""
+"""Files of a store on this disk: those of a directory in place, those of a bucket as copies, kept for a while."""
 
 import contextlib
 import os

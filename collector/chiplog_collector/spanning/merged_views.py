@@ -1,8 +1,8 @@
 """The views over a collector's own rows and those of a store, with the text of the usual ones.
 
-The usual views read the schema `base` alone. Here they read `merged`, which has the same tables: the rows of `base`, and
-after them those of other logs; of the large tables those in files of the store. All of it is in the database `store`,
-so that the file of the index stays as it is without a store.
+The usual views read the schema `base` alone. Here they read `merged`, which has the same tables: the rows of `base`,
+and after them those of other logs; of the large tables those in files of a store. All of it is in the database
+`store`, so that the file of the index stays as it is without a store.
 """
 
 from collections.abc import Iterable
@@ -53,7 +53,8 @@ def merged_tables(connection: duckdb.DuckDBPyConnection, main: str, log: str) ->
         UNION ALL FROM {CATALOG}.held.newest_runs h ANTI JOIN {main}.base.runs b ON b.run_id = h.run_id"""
     yield f"""CREATE OR REPLACE VIEW merged.run_numbers AS SELECT n.run_id, coalesce(b.run, n.run) AS run
         FROM {CATALOG}.held.run_ids n LEFT JOIN {main}.base.runs b ON b.run_id = n.run_id"""
-    yield f"""CREATE OR REPLACE VIEW merged.uuids AS SELECT producer, lower(hex(uuid)) AS uuid FROM {main}.base.producers
+    yield f"""CREATE OR REPLACE VIEW merged.uuids AS
+        SELECT producer, lower(hex(uuid)) AS uuid FROM {main}.base.producers
         UNION ALL SELECT producer, uuid FROM {CATALOG}.held.producer_ids WHERE producer > {OTHERS_FROM}"""
     for table, columns in tables.items():
         if table in ("names", "runs"):
@@ -87,7 +88,8 @@ def _others(table: str, columns: list[str], main: str, log: str) -> str:
         return f"""SELECT h.* EXCLUDE (log, flush) REPLACE (n.id AS key) FROM {held}.{table} h
             JOIN merged.names n ON n.name = h.key"""
     if table == "media":
-        return f"SELECT h.* EXCLUDE (log) REPLACE (n.id AS key) FROM {held}.{table} h JOIN merged.names n ON n.name = h.key"
+        return f"""SELECT h.* EXCLUDE (log) REPLACE (n.id AS key) FROM {held}.{table} h
+            JOIN merged.names n ON n.name = h.key"""
     if table in PLACED:
         return f'SELECT h.* EXCLUDE (log, place), {_PLACE.format("flush")} AS "rowid" FROM {held}.{table} h'
     if table == "artifact_versions":
@@ -115,7 +117,6 @@ def _in_files(table: str, columns: list[str], main: str, log: str) -> str:
     conditions = [
         # What is still in the index is read there alone.
         f"(f.log <> '{log}' OR f.number <= coalesce((SELECT max(flush) FROM {main}.base.dropped), -1))",
-        # safeguard: rows-of-renamed-run-read
         f"({of}.run_from IS NULL OR f.run_id BETWEEN {of}.run_from AND {of}.run_to)",
     ]
     if "key" in columns:

@@ -3,7 +3,6 @@
 import logging
 import shutil
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,13 +28,21 @@ class StoreReader:
         log: The ID of the log in `base`, 32 hex digits.
         directory: For the cache and for copies of files.
         gb_max: That one query may read of the store.
+        is_alone: True if `base` has no rows: queries then wait for the first look at the store.
 
     Raises:
         duckdb.Error, OSError: From the constructor: the cache cannot be made.
     """
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, url: str, log: str, directory: Path, gb_max: float
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        url: str,
+        log: str,
+        directory: Path,
+        gb_max: float,
+        *,
+        is_alone: bool = False,
     ) -> None:
         self.store = DeltaStore(url, log)
         self._log_id = log
@@ -46,8 +53,8 @@ class StoreReader:
         self._cursor = connection.cursor()
         self._held = HeldRows(self._cursor, self._main, log, self.store.url)
         self._files = LocalFiles(self.store, directory / "copies")
-        self.cold = ColdFiles(self._files, self._empty_files(), Snapshot({}, log), gb_max)
-        self.cold.reset(self._cursor)
+        self.cold = ColdFiles(self._files, self._empty_files(), Snapshot({}, log), gb_max, is_alone=is_alone)
+        self.cold.prepare(self._cursor)
         make_views(self._cursor, self._main, log)
         self._seen = -2  # the version of the table that is committed last
         self._is_away = False
@@ -83,18 +90,22 @@ class StoreReader:
             if self._is_away:
                 _log.info("the store %s can be read again", self.store.url)
             self._is_away = False
+            self.cold.trouble = ""
+            self.cold.seen.set()
         except (StoreError, OSError, duckdb.Error) as error:  # safeguard: unreadable-store-stops-nothing
+            reason = str(error).partition("\n")[0]
             if not self._is_away:
-                reason = str(error).partition("\n")[0]
                 _log.warning("the store %s cannot be read: %s; trying again", self.store.url, reason)
             self._is_away = True
+            self.cold.trouble = reason
 
     def refresh(self) -> bool:
         """Take what has been committed since the last time. Return False if that is nothing."""
-        self._note_dropped()
         version = self.store.version(COMPLETE)
         if version == self._seen:
             return False
+        ends = [file.ranges["number"][1] for file in self.store.snapshot(COMPLETE) if self._is_own(file)]
+        until = max(ends, default=-1)
         # From the table that is committed last to the first one: whatever is found refers to what is found later.
         files = {table: self.store.snapshot(table) for table in reversed(ORDERS) if table != COMPLETE}
         new: dict[str, list[StoredFile]] = {}
@@ -118,17 +129,12 @@ class StoreReader:
             )
         finally:
             shutil.rmtree(copies, ignore_errors=True)
-        snapshot = self.cold.snapshot
-        self.cold.snapshot = Snapshot({table: files[table] for table in LARGE}, self._log_id, snapshot.dropped)
+        self.cold.snapshot = Snapshot({table: files[table] for table in LARGE}, self._log_id, until)
         self._seen = version
         return True
 
-    def _note_dropped(self) -> None:
-        """Note up to which record the index has dropped facts: queries must then read them from files."""
-        query = f'SELECT coalesce(max(flush), -1) FROM "{self._main}".base.dropped'
-        [(dropped,)] = self._cursor.execute(query).fetchall()
-        if dropped != self.cold.snapshot.dropped:
-            self.cold.snapshot = Snapshot(self.cold.snapshot.files, self._log_id, dropped)
+    def _is_own(self, file: StoredFile) -> bool:
+        return file.ranges.get("log") == (self._log_id, self._log_id) and "number" in file.ranges
 
     def _empty_files(self) -> Mapping[str, Path]:
         """Write a file without rows for each large table: DuckDB refuses to read none."""

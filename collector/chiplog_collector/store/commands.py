@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chiplog_collector.store.published_tables import COMPLETE, ENGINES, ORDERS, PUBLISHED, STORE_SCHEMES
+from chiplog_collector.store.published_tables import COMPLETE, ENGINES, ORDERS, PUBLISHED
+from chiplog_schemas.addresses import STORE_SCHEMES
 
 if TYPE_CHECKING:
     from chiplog_collector.store.delta_store import DeltaStore

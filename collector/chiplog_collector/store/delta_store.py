@@ -203,7 +203,6 @@ class DeltaStore:
         for place, (path, size_bytes, n_rows, day) in enumerate(zip(*given, strict=True)):
             ranges = {name: (columns[f"min.{name}"][place], columns[f"max.{name}"][place]) for name in ranged}
             known = {name: found for name, found in ranges.items() if None not in found}
-            # safeguard: unknown-count-is-nulls
             with_nulls = frozenset(name for name in nulls if columns[f"null_count.{name}"][place] != 0)
             files.append(StoredFile(path, size_bytes, n_rows, str(day), known, with_nulls))
         return files

@@ -8,7 +8,6 @@ record that ends its piece. Times are UTC.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-STORE_SCHEMES = ("file", "s3", "gs", "abfss")  # of the addresses of stores
 ENGINES = ("duckdb", "spark", "databricks", "trino")  # that a store has views for
 PIECE_ROWS_MAX = 1 << 22  # more than any piece has; the last flush may go beyond what is aimed at
 COMPLETE = "collectors"  # the table that is committed last: a piece is published once this table has it

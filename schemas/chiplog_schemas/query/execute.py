@@ -22,11 +22,11 @@ _NAMES_MACRO = re.compile(r"\bmedia_table\b", re.IGNORECASE)
 # The rows of base.tables_of_steps, and where each content is.
 _FIND_TABLES = f"""
 SET VARIABLE media_tables = (
-    SELECT list({{
+    SELECT list({{{{
         'run_id': t.run_id, 'key': t.key, 'step': t.step, 'label': t.label, 'seq': t.seq, 'sha256': t.sha256,
         'path': d.directory || t.sha256[:2] || '/' || t.sha256
-    }})
-    FROM base.tables_of_steps t, (SELECT unnest(current_setting('allowed_directories')) AS directory) d
+    }}}})
+    FROM {{schema}}.tables_of_steps t, (SELECT unnest(current_setting('allowed_directories')) AS directory) d
     WHERE ends_with(d.directory, '{CONTENTS_ENDING}')
 """
 # By parameter of media_table, in order: how its values narrow the search. Of 100,000 stored tables, those of a run, a
@@ -39,14 +39,19 @@ _CONDITIONS = {
 
 
 @contextlib.contextmanager
-def tables_found(connection: duckdb.DuckDBPyConnection, sql: str, params: _Params = None) -> Iterator[None]:
-    """Let the macro media_table find the stored tables, if a query names it: they are many."""
+def tables_found(
+    connection: duckdb.DuckDBPyConnection, sql: str, params: _Params = None, schema: str = "base"
+) -> Iterator[None]:
+    """Let the macro media_table find the stored tables, if a query names it: they are many.
+
+    schema: that has the view `tables_of_steps`.
+    """
     if not _NAMES_MACRO.search(sql):
         yield
         return
     known = _known_arguments(connection, sql, params)
     conditions = "".join(_CONDITIONS[parameter] for parameter in known)
-    connection.execute(f"{_FIND_TABLES}{conditions})", known)
+    connection.execute(f"{_FIND_TABLES.format(schema=schema)}{conditions})", known)
     try:
         yield
     finally:
@@ -97,10 +102,20 @@ def _text_of(expression: dict[str, Any], params: _Params) -> str:
     return str(expression["literal"]["text"])
 
 
-def stream_result(connection: duckdb.DuckDBPyConnection, sql: str, params: _Params, sink: ResultSink) -> None:
-    """Write the result of an admitted query as an Arrow IPC stream. The transaction stays open, also after an error."""
+def stream_result(
+    connection: duckdb.DuckDBPyConnection,
+    sql: str,
+    params: _Params,
+    sink: ResultSink,
+    opened: contextlib.AbstractContextManager[None] | None = None,
+) -> None:
+    """Write the result of an admitted query as an Arrow IPC stream. The transaction stays open, also after an error.
+
+    opened: entered within the transaction, before the query is read; it gives access to the schema `merged`.
+    """
     connection.execute("BEGIN TRANSACTION READ ONLY")  # safeguard: read-only-transaction
-    with tables_found(connection, sql, params):
+    schema = "base" if opened is None else "merged"
+    with opened or contextlib.nullcontext(), tables_found(connection, sql, params, schema):
         # No variable for the relation: it holds the stream, which holds the transaction.
         write_ipc_stream(connection.sql(sql, params=params), cast("IO[bytes]", sink), compression="lz4")
 

@@ -26,7 +26,7 @@ Unknown fields at the end are ignored; new ones go last.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -89,12 +89,14 @@ def disable_faulty_optimizers(connection: Any) -> None:
     connection.execute(f"SET GLOBAL disabled_optimizers = '{','.join(name for (name,) in known)}'")
 
 
-def allow_contents(connection: Any, files: Path) -> None:
-    """Allow queries to read the contents in `files/`, and no other file. Call before LOCKED_SETTINGS."""
+def allow_contents(connection: Any, files: Path, others: Iterable[Path] = ()) -> None:
+    """Allow queries to read the contents in `files/`, and no files but those of others. Call before LOCKED_SETTINGS."""
     directory = f"{files}/"
     assert directory.endswith(CONTENTS_ENDING)
-    quoted = directory.replace("'", "''")
-    connection.execute(f"SET GLOBAL allowed_directories = ['{quoted}']")
+    quoted = ", ".join(
+        "'{}'".format(name.replace("'", "''")) for name in (directory, *(f"{other}/" for other in others))
+    )
+    connection.execute(f"SET GLOBAL allowed_directories = [{quoted}]")
 
 
 class QueryMessageKind(IntEnum):

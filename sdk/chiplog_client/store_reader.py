@@ -1,0 +1,43 @@
+"""Read a store without a collector: a process of this user on this host answers, and ends when nobody asks.
+
+It is an embedded collector that receives nothing. What it keeps of the store is in the user's cache directory.
+"""
+
+import hashlib
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+from chiplog_client import daemons
+from chiplog_client.results.result import QueryError
+from chiplog_schemas.addresses import STORE_SCHEMES, is_store
+from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
+
+_NEEDED = ("chiplog_collector", "deltalake", "obstore")
+
+
+def check_store(url: str) -> str:
+    """Return the address of a store without a final slash. Raises ValueError, also if a package is missing."""
+    scheme, _, rest = url.partition("://")
+    if not is_store(url) or not rest or (scheme == "file" and not rest.startswith("/")):
+        known = ", ".join(f"{name}://…" for name in STORE_SCHEMES)
+        raise ValueError(f"{url!r} is no address of a store; give file:///DIRECTORY or another of {known}")
+    if lacking := [name for name in _NEEDED if find_spec(name) is None]:
+        raise ValueError(f"to read {url} this host needs {' and '.join(lacking)}; pip install 'chiplog[lake]'")
+    return url.rstrip("/")
+
+
+def reader_places(url: str) -> Paths:
+    """Return the places of the process that reads a store: below XDG_CACHE_HOME, else ~/.cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return paths_for_root(Path(cache) / "chiplog" / "stores" / hashlib.sha256(url.encode()).hexdigest()[:16])
+
+
+def start_reader(url: str) -> None:
+    """Start the process that reads a store, unless it runs. Raises QueryError."""
+    where = reader_places(url)
+    try:
+        ensure_private_dir(where.root)
+        daemons.start(where, daemons.COLLECTOR, ["--embedded", "--read-store", url])
+    except OSError as error:
+        raise QueryError("unreachable", f"the store {url} cannot be read: {error}") from error

@@ -1,0 +1,155 @@
+"""Files are chosen by what a query names, and no file with a row that it wants is left out."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chiplog_collector.query.sql_guard import QueryRejected
+from chiplog_collector.spanning.cold_files import Anything, Snapshot, choose
+from chiplog_collector.spanning.held_rows import LARGE
+from chiplog_collector.store.delta_store import StoredFile
+from tests.support.index import Index
+from tests.support.published_index import publish_in_pieces
+from tests.support.safeguard import proves
+from tests.support.sample_log import everything
+from tests.support.store_reader import Reader
+
+OWN, OTHER = "aa" * 16, "bb" * 16
+
+
+@dataclass(frozen=True)
+class Named:
+    run_ids: frozenset[str] | None = None
+    labels: frozenset[str] | None = None
+    keys: frozenset[str] | None = None
+
+
+def file(name: str, *, nulls: tuple[str, ...] = (), **ranges: tuple[Any, Any]) -> StoredFile:
+    return StoredFile(name, 1000, 10, "2026-11-28", {"log": (OTHER, OTHER), **ranges}, frozenset(nulls))
+
+
+def chosen(files: list[StoredFile], need: Any, names: Any, dropped: int = -1) -> list[str]:
+    found = choose("metrics", [(need, names)], Snapshot({"metrics": files}, OWN), dropped)
+    return [file.path for file in found.files]
+
+
+def test_a_file_is_read_if_a_published_name_may_be_in_it() -> None:
+    files = [
+        file("a-c", run_id=("a", "c"), key=("acc", "loss")),
+        file("d-f", run_id=("d", "f"), key=("acc", "loss")),
+        file("unnamed", nulls=("run_id", "label"), run_id=("x", "z"), key=("acc", "loss")),
+        file("no statistics"),
+    ]
+    assert chosen(files, Anything(), None) == ["a-c", "d-f", "unnamed", "no statistics"]
+    assert chosen(files, Named(frozenset("b")), {(OTHER, "b", "rank0")}) == ["a-c", "no statistics"]
+    assert chosen(files, Named(frozenset("b")), {(OWN, "b", "rank0")}) == []
+    late = {(OTHER, "b", "rank0"), (OTHER, None, None)}
+    assert chosen(files, Named(frozenset("b")), late) == ["a-c", "unnamed", "no statistics"]
+    assert chosen(files, Named(keys=frozenset({"zeta"})), None) == ["no statistics"]
+    assert chosen(files, Named(frozenset("q")), set()) == []
+
+
+def test_rows_that_the_index_has_are_read_there_alone() -> None:
+    own = [file("old", log=(OWN, OWN), number=(5, 9)), file("new", log=(OWN, OWN), number=(10, 20))]
+    assert chosen(own, Anything(), None) == []
+    assert chosen(own, Anything(), None, dropped=9) == ["old"]
+    mixed = file("of two logs", log=(OWN, OTHER), number=(10, 20))
+    assert chosen([mixed], Anything(), None) == ["of two logs"]
+
+
+@proves("rows-of-renamed-run-read", "a query reads rows that were published before their run or label was known")
+def test_names_of_all_needs_bound_the_rows() -> None:
+    files = [file("a-c", run_id=("a", "c"), key=("acc", "loss"))]
+    needs: list[Any] = [(Named(frozenset("a"), keys=frozenset({"loss"})), {(OTHER, "a", "r")})]
+    found = choose("metrics", needs, Snapshot({"metrics": files}, OWN), -1)
+    assert (found.run_from, found.run_to, found.key_from, found.key_to) == ("a", "a", "loss", "loss")
+    needs.append((Named(frozenset("c")), {(OTHER, "c", "r")}))
+    found = choose("metrics", needs, Snapshot({"metrics": files}, OWN), -1)
+    assert (found.run_from, found.run_to, found.key_from) == ("a", "c", None)
+    needs.append((Named(frozenset("b")), {(OTHER, None, "r")}))
+    assert choose("metrics", needs, Snapshot({"metrics": files}, OWN), -1).run_from is None
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Index, Reader]]:
+    directory = tmp_path_factory.mktemp("published")
+    index = Index(directory)
+    store = publish_in_pieces(index, directory / "lake", everything()[:-1])
+    reader = Reader(store.url, directory)
+    yield index, reader
+    reader.close()
+    index.close()
+
+
+NEEDS: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "run": ("SELECT * FROM metrics WHERE run_id = 'r'", {"metrics": [Named(frozenset("r"))]}),
+    "label": (
+        "SELECT * FROM metrics WHERE run_id = 'r' AND label = 'worker1'",
+        {"metrics": [Named(frozenset("r"), frozenset({"worker1"}))]},
+    ),
+    "key": ("SELECT * FROM metrics WHERE key = 'loss'", {"metrics": [Named(keys=frozenset({"loss"}))]}),
+    "console": ("SELECT * FROM console WHERE run_id = 'r'", {"console": [Named(frozenset("r"))]}),
+    "none": ("SELECT * FROM runs", {}),
+}
+
+
+@pytest.mark.parametrize("named", NEEDS)
+def test_a_query_with_its_files_alone_has_all_of_its_rows(published: tuple[Index, Reader], named: str) -> None:
+    index, reader = published
+    query, needs = NEEDS[named]
+    expected = sorted(map(repr, index.sql(query)))
+    assert expected
+    assert sorted(map(repr, reader.sql(query, needs))) == expected
+
+
+@proves("dropped-rows-are-read", "rows that have left the database are missed by no query")
+def test_a_query_waits_for_the_files_of_rows_that_have_moved(published: tuple[Index, Reader], tmp_path: Path) -> None:
+    _, reader = published
+    reader.connection.execute("CREATE OR REPLACE TABLE base.dropped AS SELECT 7::BIGINT AS flush")
+    try:
+        with pytest.raises(QueryRejected, match="rows have just moved"):
+            reader.sql("FROM metrics")
+    finally:
+        reader.connection.execute("DELETE FROM base.dropped")
+
+
+def test_a_query_that_would_read_too_much_names_what_to_add(published: tuple[Index, Reader]) -> None:
+    _, reader = published
+    cold = reader.store.cold
+    cold._gb_max = 1e-6
+    try:
+        with pytest.raises(QueryRejected, match=r"add a condition on run_id.*CHIPLOG_COLD_GB"):
+            reader.sql("FROM metrics")
+    finally:
+        cold._gb_max = 10
+
+
+def test_a_missing_file_is_named_and_the_rest_answers(tmp_path: Path) -> None:
+    index = Index(tmp_path)
+    store = publish_in_pieces(index, tmp_path / "lake", everything()[:-1])
+    reader = Reader(store.url, tmp_path)
+    for path in (tmp_path / "lake" / "metrics").rglob("*.parquet"):
+        path.unlink()
+    with pytest.raises(Exception, match=r"metrics/day=.*\.parquet"):
+        reader.sql("FROM metrics")
+    assert len(reader.sql("FROM runs", {})) == len(index.sql("FROM runs"))
+    reader.close()
+    index.close()
+
+
+def test_a_reader_alone_waits_for_its_first_look(tmp_path: Path) -> None:
+    reader = Reader(f"file://{tmp_path}/none", tmp_path, is_alone=True)
+    reader.store.cold.seen.clear()
+    reader.store.cold.trouble = "no such bucket"
+    opened = reader.store.cold.opened(reader.cursor, "FROM runs", None, time.monotonic() + 0.01)
+    with pytest.raises(QueryRejected, match="has not answered: no such bucket"), opened:
+        pass
+    reader.store.cold.seen.set()
+    with reader.store.cold.opened(reader.cursor, "FROM runs", None, time.monotonic() + 1):
+        assert reader.cursor.execute("FROM runs").fetchall() == []
+    assert set(LARGE) == {"metrics", "phases", "system", "texts", "histograms", "console"}
+    reader.close()

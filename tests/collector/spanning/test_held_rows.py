@@ -1,0 +1,62 @@
+"""What a reader keeps of a store: the same after each order of looks, merges of files and restarts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chiplog_collector.spanning import held_rows
+from chiplog_collector.spanning.held_rows import HeldRows, small_tables
+from chiplog_collector.store.compaction import compact
+from chiplog_collector.store.published_tables import ORDERS
+from tests.support.collector_log import LOG_ID, VIEWS
+from tests.support.index import Index
+from tests.support.published_index import publish_in_pieces
+from tests.support.sample_log import everything
+from tests.support.store_reader import Reader
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    index = Index(tmp_path)
+    yield index
+    index.close()
+
+
+def rows(source: Any) -> dict[str, list[str]]:
+    return {view: sorted(map(repr, source.sql(f"FROM {view}"))) for view in VIEWS}
+
+
+def test_rows_are_the_same_after_pieces_were_merged_and_after_a_restart(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_rows, "_SERIES_ROWS_MAX", 1)
+    payloads = everything()[:-1]
+    half = len(payloads) // 2
+    store = publish_in_pieces(index, tmp_path / "lake", payloads[:half], 5)
+    reader = Reader(store.url, tmp_path)
+    assert rows(reader) == rows(index)
+    publish_in_pieces(index, tmp_path / "lake", payloads[half:], 4)
+    assert reader.store.refresh()
+    assert not reader.store.refresh()
+    assert rows(reader) == rows(index)
+    for table, order in ORDERS.items():
+        while compact(store, table, order, tmp_path / "scratch", pieces_min=2):
+            pass
+    assert reader.store.refresh()  # the table that is committed last was merged, too
+    assert rows(reader) == rows(index)
+    assert all(len(reader.store._held.loaded(table)) <= 2 for table in small_tables())
+    reader.close()
+    again = Reader(store.url, tmp_path)
+    assert rows(again) == rows(index)
+    again.close()
+
+
+def test_tables_made_for_another_store_are_made_again(index: Index, tmp_path: Path) -> None:
+    store = publish_in_pieces(index, tmp_path / "lake", everything()[:-1])
+    reader = Reader(store.url, tmp_path)
+    cursor = reader.connection.cursor()
+    assert HeldRows(cursor, "own", "00" * 16, store.url).loaded("runs")
+    assert not HeldRows(cursor, "own", LOG_ID.hex(), store.url).loaded("runs")
+    reader.close()

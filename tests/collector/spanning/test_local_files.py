@@ -1,0 +1,51 @@
+"""Copies of a bucket's files: made once, kept within a bound, and never removed while they are read."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chiplog_collector.spanning.local_files import LocalFiles
+from chiplog_collector.store.delta_store import Addition, DeltaStore, StoredFile, StoreError
+from tests.support.s3_server import BUCKET, s3_server
+from tests.support.safeguard import proves
+from tests.support.store_files import DAY, LOG, parquet
+
+URL = f"s3://{BUCKET}/copies"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as variables:
+        yield variables
+
+
+@pytest.fixture
+def store(server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> DeltaStore:
+    for name, value in server.items():
+        monkeypatch.setenv(name, value)
+    return DeltaStore(URL, LOG)
+
+
+@proves("copies-in-use-stay", "a copy of a file stays on the disk while a query reads it")
+def test_copies_are_kept_within_their_bound_unless_they_are_read(store: DeltaStore, tmp_path: Path) -> None:
+    for after, until in ((-1, 5), (5, 8), (8, 9)):
+        store.publish(Addition("metrics", parquet(tmp_path / "file.parquet"), DAY, after, until, str(until)))
+    files = store.snapshot("metrics")
+    local = LocalFiles(store, tmp_path / "copies", kept_bytes=files[0].size_bytes)
+    with local.opened("metrics", files) as paths:
+        assert [Path(path).stat().st_size for path in paths] == [file.size_bytes for file in files]
+    with local.opened("metrics", files[:1]) as paths:
+        assert [path.name for path in (tmp_path / "copies").iterdir()] == [Path(paths[0]).name]
+    again = LocalFiles(store, tmp_path / "copies", kept_bytes=1)
+    gone = StoredFile("day=1/none.parquet", 1, 1, "1")
+    with pytest.raises(StoreError, match=r"none\.parquet"), again.opened("metrics", [gone]):
+        pass
+    assert not list((tmp_path / "copies").glob("*.part"))
+
+
+def test_files_of_a_directory_are_read_in_place(tmp_path: Path) -> None:
+    store = DeltaStore(f"file://{tmp_path}/a lake", LOG)
+    store.publish(Addition("metrics", parquet(tmp_path / "file.parquet"), DAY, -1, 5))
+    with LocalFiles(store, tmp_path / "copies").opened("metrics", store.snapshot("metrics")) as paths:
+        assert all(path.startswith(str(tmp_path / "a lake" / "metrics")) and Path(path).exists() for path in paths)

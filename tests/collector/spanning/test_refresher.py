@@ -1,0 +1,56 @@
+"""The thread that looks at a store: a store that is away changes nothing, and is one line."""
+
+import logging
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.index import Index
+from tests.support.published_index import publish_in_pieces
+from tests.support.safeguard import proves
+from tests.support.sample_log import everything
+from tests.support.store_reader import Reader
+
+
+@proves(
+    "unreadable-store-stops-nothing", "a store that is away costs one line, and the rows known of it stay", value="()"
+)
+def test_a_store_that_is_away_is_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Index(tmp_path)
+    publish_in_pieces(index, tmp_path / "lake", everything()[:-1])
+    reader = Reader(f"file://{tmp_path}/lake", tmp_path)
+    expected = len(reader.sql("FROM runs"))
+    caplog.set_level(logging.INFO, "chiplog.index")
+    log = tmp_path / "lake" / "collectors" / "_delta_log"
+    shutil.move(log, tmp_path / "away")
+    log.write_text("no directory")
+    for _ in range(3):
+        reader.store.turn()
+    assert len(reader.sql("FROM runs")) == expected
+    [line] = caplog.messages
+    assert line.startswith(f"the store file://{tmp_path}/lake cannot be read: ")
+    log.unlink()
+    shutil.move(tmp_path / "away", log)
+    reader.store.turn()
+    assert caplog.messages[1:] == [f"the store file://{tmp_path}/lake can be read again"]
+    reader.close()
+    index.close()
+
+
+def test_the_thread_takes_what_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chiplog_collector.spanning.refresher.REFRESH_S", 0.05)
+    reader = Reader(f"file://{tmp_path}/lake", tmp_path)
+    reader.store.start()
+    assert reader.sql("FROM runs") == []
+    index = Index(tmp_path)
+    publish_in_pieces(index, tmp_path / "lake", everything()[:-1])
+    deadline = time.monotonic() + 20
+    while not reader.sql("FROM runs") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(reader.sql("FROM runs")) == len(index.sql("FROM runs"))
+    reader.close()
+    index.close()

@@ -1,0 +1,54 @@
+"""Read a store without a collector: by its address, as any other data."""
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chiplog_client import daemons, store_reader
+from chiplog_client.client import QueryError, connect
+from tests.support.index import Index
+from tests.support.published_index import publish_in_pieces
+from tests.support.sample_log import everything
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    url = f"file://{tmp_path}/lake"
+    yield url
+    daemons.stop(store_reader.reader_places(url), daemons.COLLECTOR)
+
+
+def test_a_store_answers_as_its_collector_and_nothing_is_written_to_it(tmp_path: Path, url: str) -> None:
+    index = Index(tmp_path)
+    publish_in_pieces(index, tmp_path / "lake", everything()[:-1])
+    before = sorted(path for path in (tmp_path / "lake").rglob("*"))
+    with connect(url) as client:
+        found = client.sql("SELECT label, count(*) AS n FROM metrics GROUP BY ALL ORDER BY ALL").rows()
+        assert [tuple(row.values()) for row in found] == index.sql(
+            "SELECT label, count(*) AS n FROM metrics GROUP BY ALL ORDER BY ALL"
+        )
+        with pytest.raises(QueryError, match="can only be read here"):
+            client.edit_run("r", name="x")
+        with pytest.raises(QueryError, match="disabled"):
+            client.sql("FROM read_text('/etc/passwd')")
+        copy = pickle.loads(pickle.dumps(client))
+        daemons.stop(store_reader.reader_places(url), daemons.COLLECTOR)  # as after five minutes
+        assert copy.sql("SELECT count(*) AS n FROM runs").rows() == client.sql("SELECT count(*) AS n FROM runs").rows()
+        copy.close()
+    assert sorted(path for path in (tmp_path / "lake").rglob("*")) == before
+    index.close()
+
+
+@pytest.mark.parametrize("url", ["file://relative", "s3://", "file://"])
+def test_an_address_that_is_no_store_is_one_line(url: str) -> None:
+    with pytest.raises(ValueError, match="is no address of a store; give file:///DIRECTORY"):
+        connect(url)
+
+
+def test_a_host_without_the_extra_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_reader, "find_spec", lambda name: None if name == "deltalake" else object())
+    with pytest.raises(ValueError, match=r"needs deltalake; pip install 'chiplog\[lake\]'"):
+        connect("s3://bucket/folder")
