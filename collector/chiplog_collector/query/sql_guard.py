@@ -1,4 +1,4 @@
-"""Parse a query in another process, and decide whether it may run: one statement that only reads.
+"""Parse a query in another process: decide whether it may run, one statement that only reads, and find what it reads.
 
 DuckDB's parser holds the interpreter's lock. Some texts of fifty characters keep it busy for hours, and some of a
 megabyte crash it. In a child process that costs only the child.
@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, NoReturn
 import duckdb
 
 from chiplog_collector.memory_limit import bound_memory, limit_memory
+from chiplog_collector.query.query_references import References, from_plain, references, to_plain
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import QUERY_MEMORY_BYTES
 from chiplog_schemas.query import query_messages
@@ -65,7 +66,7 @@ ADMITTED_CHARS_MAX = 8 << 10  # of one of them, more than the longest of the pag
 WARM_UP_AFTER_S = 5.0  # an idle child then connects to DuckDB, 30 ms; the index of a shorter job saves that
 _LENGTH = struct.Struct("<I")
 _READY = _LENGTH.pack(0)
-_REPLY_BYTES_MAX = 1 << 20  # a verdict is one line; a crashing parser may write anything
+_REPLY_BYTES_MAX = 1 << 20  # a verdict is one line, and what a query reads is bounded; a crash may write anything
 # In the parsed query as JSON. Inside a string the quotes would have backslashes, so a value does not match.
 _FUNCTION_NAME = re.compile(r'"function_name":"((?:[^"\\]|\\.)*)"')
 
@@ -95,30 +96,36 @@ def lock_down(
     connection.execute(lock)
 
 
-def check_query(sql: str, connection: Connection) -> str:
-    """Return the query if it is exactly one statement that only reads. Raises QueryRejected, or duckdb.Error.
+def check_query(sql: str, connection: Connection) -> References:
+    """Return what a query reads, if it is exactly one statement that only reads. Raises QueryRejected, or duckdb.Error.
 
     connection: any; the query is parsed there and not run. This parses in the current process, so it is only for texts
     that are known to be harmless: `SqlGuardProcess` is for users' texts.
     """
+    trees: list[str] = []  # of the query, which may be in an EXPLAIN
 
     def parse(text: str) -> list[Any]:
         statements: list[Any] = connection.extract_statements(text)
         if len(statements) == 1 and statements[0].type.name == "SELECT":
-            _check_functions(text, connection)
+            trees.append(_checked_tree(text, connection))
         return statements
 
-    return query_messages.check_statement(sql, parse)
+    query_messages.check_statement(sql, parse)
+    return references(trees[-1])
 
 
-def _check_functions(sql: str, connection: Connection) -> None:
-    """Reject calls of FUNCTIONS_REFUSED, by the names that DuckDB's parser found. Raises QueryRejected."""
+def _checked_tree(sql: str, connection: Connection) -> str:
+    """Return the tree of a query. Rejects calls of FUNCTIONS_REFUSED, by the names that DuckDB's parser found.
+
+    Raises QueryRejected.
+    """
     (parsed,) = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [sql]).fetchall()[0]
     if not parsed.startswith('{"error":false'):
         raise QueryRejected("query cannot be checked for the functions that it calls; write it in another way")
     for name in _FUNCTION_NAME.findall(parsed):
         if name.lower() in FUNCTIONS_REFUSED:  # safeguard: writing-functions-refused
             raise QueryRejected(f"function {name}() is refused: queries only read; write one SELECT without it")
+    return str(parsed)
 
 
 class SqlError(Exception):
@@ -160,6 +167,7 @@ class ForkedChild:
 
 
 _Child = subprocess.Popen[bytes] | ForkedChild
+_Reply = tuple[str, str, References]  # a verdict, its reason, and what the query reads
 
 
 def _run_forked(source: int, target: int, memory_bytes: int) -> NoReturn:
@@ -198,16 +206,18 @@ class SqlGuardProcess:
         self._since: float | None = None  # since when it has worked on a query
         self._child: _Child | None = first
         self._is_ready = False  # the child
-        self._admitted: dict[str, None] = {}  # the last texts, in their order
+        self._admitted: dict[str, References] = {}  # what the last texts read, in their order
         self.n_replaced = 0
 
-    def check(self, sql: str, deadline: float | None = None) -> None:
-        """Return if the query is admitted. Raises QueryRejected or SqlError; OSError when no child can be started.
+    def check(self, sql: str, deadline: float | None = None) -> References:
+        """Return what an admitted query reads.
+
+        Raises QueryRejected or SqlError; OSError when no child can be started.
 
         deadline: of `time.monotonic()`; TimeoutError when other queries kept the child busy until then.
         """
-        if sql in self._admitted:
-            return
+        if (known := self._admitted.get(sql)) is not None:
+            return known
         query_messages.check_query_size(sql)
         if not self._lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
             raise TimeoutError
@@ -217,17 +227,18 @@ class SqlGuardProcess:
             if reply is not None and reply[0] == "admitted" and len(sql) <= ADMITTED_CHARS_MAX:
                 if len(self._admitted) == ADMITTED_MAX:
                     del self._admitted[next(iter(self._admitted))]
-                self._admitted[sql] = None
+                self._admitted[sql] = reply[2]
         finally:
             self._since = None
             self._lock.release()
         if reply is None:
             raise QueryRejected(f"query could not be parsed within {PARSE_TIMEOUT_S:g} s; write it with less nesting")
-        verdict, message = reply
+        verdict, message, found = reply
         if verdict == "refused":
             raise QueryRejected(message)
         if verdict != "admitted":
             raise SqlError(message)
+        return found
 
     def must_restart(self, now: float) -> bool:
         """Return True if one text takes longer than possible, so the child cannot even be killed. From any thread."""
@@ -266,7 +277,7 @@ class SqlGuardProcess:
             child.stdin.close()
             child.stdout.close()
 
-    def _ask(self, sql: str) -> tuple[str, str] | None:
+    def _ask(self, sql: str) -> _Reply | None:
         # The child ends itself at PARSE_TIMEOUT_S; twice that allows for a busy machine.
         reply = self._exchange(self._start(), sql.encode(), PARSE_TIMEOUT_S * 2)
         if reply is None:
@@ -274,7 +285,7 @@ class SqlGuardProcess:
             self._stop()
         return reply
 
-    def _exchange(self, child: _Child, data: bytes, timeout_s: float) -> tuple[str, str] | None:
+    def _exchange(self, child: _Child, data: bytes, timeout_s: float) -> _Reply | None:
         assert child.stdin
         try:
             child.stdin.write(_LENGTH.pack(len(data)) + data)  # the child reads at once, it does nothing else
@@ -283,7 +294,7 @@ class SqlGuardProcess:
         return self._read(child, timeout_s)
 
     @staticmethod
-    def _read(child: _Child, timeout_s: float) -> tuple[str, str] | None:
+    def _read(child: _Child, timeout_s: float) -> _Reply | None:
         assert child.stdout
         deadline, data, size = time.monotonic() + timeout_s, b"", _LENGTH.size
         while len(data) < size:
@@ -298,10 +309,10 @@ class SqlGuardProcess:
             if size > _REPLY_BYTES_MAX:
                 return None
         try:
-            verdict, message = unpack(data[_LENGTH.size :])
+            verdict, message, found = unpack(data[_LENGTH.size :])
         except (CodecError, ValueError, TypeError):
             return None
-        return (verdict, message) if type(verdict) is str and type(message) is str else None
+        return (verdict, message, from_plain(found)) if type(verdict) is str and type(message) is str else None
 
 
 def serve(source: BinaryIO, target: BinaryIO) -> None:
@@ -314,8 +325,8 @@ def serve(source: BinaryIO, target: BinaryIO) -> None:
     connection = duckdb.connect()
     lock_down(connection)
 
-    def reply(verdict: str, message: str) -> None:
-        data = pack([verdict, message])
+    def reply(verdict: str, message: str, found: References = ()) -> None:
+        data = pack([verdict, message, to_plain(found)])
         target.write(_LENGTH.pack(len(data)) + data)
         target.flush()
 
@@ -325,15 +336,16 @@ def serve(source: BinaryIO, target: BinaryIO) -> None:
             continue
         sql = source.read(_LENGTH.unpack(head)[0]).decode()
         signal.setitimer(signal.ITIMER_REAL, PARSE_TIMEOUT_S)  # SIGALRM's default action needs no interpreter
+        found: References = ()
         try:
-            check_query(sql, connection)
+            found = check_query(sql, connection)
             verdict, message = "admitted", ""
         except QueryRejected as error:
             verdict, message = "refused", str(error)
         except duckdb.Error as error:
             verdict, message = "sql", one_line(str(error))
         signal.setitimer(signal.ITIMER_REAL, 0)
-        reply(verdict, message)
+        reply(verdict, message, found)
 
 
 if __name__ == "__main__":

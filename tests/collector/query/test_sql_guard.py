@@ -10,6 +10,7 @@ import duckdb
 import pytest
 
 from chiplog_collector.query import sql_guard
+from chiplog_collector.query.query_references import Condition, Parameter, Reference, Values
 from chiplog_collector.query.sql_guard import FUNCTIONS_REFUSED, QueryRejected, SqlGuardProcess, check_query, lock_down
 from chiplog_schemas.limits import QUERY_CHARS_MAX
 from tests.support.query_client import NOT_A_SELECT
@@ -98,8 +99,16 @@ def parser() -> Iterator[duckdb.DuckDBPyConnection]:
         "SELECT 1 FROM range(1)" + ", range(1)" * 1_900,
     ],
 )
-def test_one_statement_that_reads_is_admitted_as_it_is(sql, parser):
-    assert check_query(sql, parser) == sql
+def test_one_statement_that_reads_is_admitted(sql, parser):
+    assert isinstance(check_query(sql, parser), tuple)
+
+
+def test_what_an_admitted_query_reads_comes_from_the_child_and_is_kept():
+    sql = "EXPLAIN SELECT count(*) FROM metrics WHERE run_id = $run"
+    expected = (Reference("", "metrics", (Condition("run_id", Values((Parameter("run"),), False)),)),)
+    with contextlib.closing(SqlGuardProcess()) as examiner:
+        assert examiner.check(sql) == expected
+        assert examiner.check(sql) is examiner.check(sql)
 
 
 @proves(

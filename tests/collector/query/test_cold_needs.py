@@ -1,0 +1,124 @@
+"""Which rows of the large tables of a store a query needs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import pytest
+
+from chiplog_collector.query.cold_needs import COLD, RESTRICTIONS, Need, Relations, needs, read_relations
+from chiplog_collector.query.query_references import EVERYTHING, references
+from chiplog_schemas.sql import views_sql
+
+ANY = Need()
+
+
+@pytest.fixture(scope="module")
+def parser() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def relations(parser: duckdb.DuckDBPyConnection) -> Relations:
+    return read_relations(parser, views_sql())
+
+
+def need(runs: set[str] | None = None, labels: set[str] | None = None, keys: set[str] | None = None) -> Need:
+    return Need(*(None if texts is None else frozenset(texts) for texts in (runs, labels, keys)))
+
+
+def needs_of(parser: Any, relations: Relations, sql: str, params: Any = None) -> dict[str, list[Need]]:
+    [(parsed,)] = parser.execute("SELECT json_serialize_sql($1::VARCHAR)", [sql]).fetchall()
+    return needs(references(parsed), params, relations)
+
+
+@pytest.mark.parametrize(
+    ("sql", "params", "expected"),
+    [
+        ("FROM metrics WHERE run_id = 'A'", None, {"metrics": [need({"A"})]}),
+        ("FROM phases WHERE phase = ? AND label = ?", ["data", "w"], {"phases": [need(None, {"w"}, {"data"})]}),
+        ("FROM metrics WHERE run_id IN ('A', $R)", {"r": "B"}, {"metrics": [need({"A", "B"})]}),
+        ("FROM metrics WHERE run_id = 'A' AND run_id IN ('A', 'B')", None, {"metrics": [need({"A"})]}),
+        ("FROM metrics WHERE run_id = 'A' AND run_id = 'B'", None, {}),
+        ("FROM metrics WHERE key IN $keys", {"keys": ["a", "b"]}, {"metrics": [need(None, None, {"a", "b"})]}),
+        ("FROM console WHERE run_id = 'A' AND stream = 1", None, {"console": [need({"A"})]}),
+        ("FROM system WHERE run_id = 'A' AND name = 'hw.power'", None, {"system": [need(None, None, {"hw.power"})]}),
+        ("FROM goodput WHERE run_id = 'A'", None, {"phases": [need({"A"}, None, {"step"})]}),
+        ("FROM history('A', 'a') WHERE label = 'w'", None, {"metrics": [need({"A"}, {"w"}, {"a"})]}),
+        ("FROM history(key := 'a', run := $1)", ["A"], {"metrics": [need({"A"}, None, {"a"})]}),
+        ("FROM downsample('A', 'a')", None, {"metrics": [need({"A"}, None, {"a"})]}),
+        ("FROM downsample('A', $1, points := 10)", [["a", "b"]], {"metrics": [need({"A"}, None, {"a", "b"})]}),
+        ("FROM pivot_steps('A', ['a', 'b'])", None, {"metrics": [need({"A"}, None, {"a", "b"})]}),
+        ("FROM compare('A', 'B')", None, {"metrics": [need({"A", "B"})]}),
+        ("FROM reads.compared(0, 9) c WHERE c.run_id = 'A'", None, {"phases": [need({"A"})]}),
+        ("FROM reads.node_steps('A', 1)", None, {"metrics": [need({"A"})], "phases": [need({"A"})]}),
+        ("FROM restarts WHERE run_id = 'A'", None, {"metrics": [need({"A"})], "phases": [need({"A"})]}),
+        ("FROM metrics WHERE key = 'a' UNION ALL FROM metrics", None, {"metrics": [ANY]}),
+        ("FROM store.main.metrics WHERE key = 'a'", None, {"metrics": [need(None, None, {"a"})]}),
+        ("FROM store.merged.metrics_recent", None, {"metrics": [ANY]}),
+        (
+            "FROM metrics WHERE key = 'a' UNION ALL FROM metrics WHERE label = 'w'",
+            None,
+            {"metrics": [need(None, None, {"a"}), need(None, {"w"})]},
+        ),
+        ("FROM range(3), duckdb_views(), information_schema.tables, unnest([1])", None, {}),
+        ("DESCRIBE metrics", None, {}),
+    ],
+)
+def test_a_query_needs_the_rows_that_its_constants_name(parser, relations, sql, params, expected):
+    assert needs_of(parser, relations, sql, params) == expected
+
+
+@pytest.mark.parametrize(
+    ("sql", "params"),
+    [
+        ("FROM metrics WHERE run_id = ?", [5]),
+        ("FROM metrics WHERE run_id = ?", [None]),
+        ("FROM metrics WHERE run_id = ?", [["A"]]),
+        ("FROM metrics WHERE run_id = ?", None),
+        ("FROM metrics WHERE run_id IN ('A', ?)", [b"A"]),
+        ("FROM metrics WHERE key IN $keys", {"keys": ["a", 5]}),
+        ("FROM metrics WHERE key IN $keys", {"keys": "a and b"}),
+        ("FROM metrics WHERE key = $k", {"k": "a", "K": "b"}),
+        ("FROM history($1, $2)", [5, None]),
+        ("FROM history(['A'], ['a'])", None),
+        ("FROM pivot_steps(lower('A'), 'a')", None),
+        ("FROM compare('A', lower('B'))", None),
+        ("FROM metrics m, history(m.run_id, m.key)", None),
+    ],
+)
+def test_a_value_that_is_not_known_to_be_text_needs_all_rows(parser, relations, sql, params):
+    assert needs_of(parser, relations, sql, params) == {"metrics": [ANY]}
+
+
+@pytest.mark.parametrize(
+    "sql", ["FROM query_table('metrics')", "FROM histogram(metrics, value)", "FROM new_function('metrics')"]
+)
+def test_a_function_that_may_read_any_relation_needs_all_rows_of_all_tables(parser, relations, sql):
+    assert needs_of(parser, relations, sql) == {table: [ANY] for table in COLD}
+
+
+def test_a_query_that_is_not_understood_needs_all_rows_of_all_tables(relations):
+    assert needs(EVERYTHING, None, relations) == {table: [ANY] for table in COLD}
+
+
+@pytest.mark.parametrize("view", ["runs", "labels", "summary", "run_summary", "rank_progress", "completeness", "keys"])
+def test_a_view_of_rollups_needs_no_file(parser, relations, view):
+    assert needs_of(parser, relations, f"FROM {view}") == {}
+
+
+def test_relations_are_found_in_the_text_of_the_views(parser, relations):
+    assert relations.cold["main.throttle_cost"] == {"phases", "system"}
+    assert relations.cold["reads.step_after_failure"] == {"phases"}
+    assert relations == read_relations(parser, views_sql().replace("base.", "merged."))
+    assert {name for name in RESTRICTIONS if not relations.cold.get(name)} == set()
+    connection = duckdb.connect()
+    connection.execute("CREATE SCHEMA base")
+    defined = {f"base.{table}" for table in COLD} | {f"base.{table}_recent" for table in COLD[:3]}
+    for statement in duckdb.extract_statements(views_sql()):
+        words = statement.query.split("CREATE OR REPLACE ")[-1].split()
+        if words[0] in ("VIEW", "MACRO") and not (words[0] == "MACRO" and " AS TABLE" not in statement.query):
+            name = words[1].split("(")[0]
+            defined.add(name if "." in name else f"main.{name}")
+    assert relations.cold.keys() == defined
