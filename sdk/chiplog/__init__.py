@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from chiplog_client.reads.curves.history import run_history
     from chiplog_client.reads.runs.run_tables import runs
     from chiplog_client.results.result import Result
+    from chiplog_client.spark import register_store
     from chiplog_page.notebook import ui
 
     run: Run | None
@@ -105,6 +106,7 @@ __all__ = [
     "log_artifact",
     "log_model",
     "phase",
+    "register_store",
     "run",
     "run_history",
     "runs",
@@ -133,6 +135,7 @@ _LATER_NAMES = {  # loaded when they are used
     "Table": "chiplog.media.table",
     "Video": "chiplog.media.video",
     "capture_warnings": "chiplog.integrations.logging.captured_warnings",
+    "register_store": "chiplog_client.spark",
     "run_history": "chiplog_client.reads.curves.history",
     "runs": "chiplog_client.reads.runs.run_tables",
     "ui": "chiplog_page.notebook",

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -145,15 +146,33 @@ def compact(store: "DeltaStore") -> None:
 def views(store: "DeltaStore", engine: str) -> None:
     """Print the statements that give an engine chiplog's names: the tables of a store, and views as in a collector.
 
-    DuckDB reads the files of this moment: run it again for newer rows. Spark needs Delta's jar.
+    DuckDB reads the files of this moment: run it again for newer rows. Spark needs Delta's jar, or
+    chiplog.register_store().
     """
     from chiplog_collector.store.engine_views import RAN, statements
 
-    tables = {name: [store.address_of(name, file) for file in store.snapshot(name)] for name in ORDERS}
     if engine not in RAN:
         click.echo(f"-- parsed, and not run in {engine}")
-    for statement in statements(engine, store.url, {name: files for name, files in tables.items() if files}):
+    for statement in statements(engine, store.url, _files(store)):
         click.echo(f"{statement};")
+
+
+@store.command(hidden=True)
+@_of_store
+def spark_tables(store: "DeltaStore") -> None:
+    """Print what chiplog.register_store() registers, as JSON: files and columns of each table, and the views' SQL."""
+    from chiplog_collector.store.engine_views import spark_columns
+    from chiplog_collector.store.engine_views import views as views_of
+
+    found = _files(store)
+    tables = {name: {"columns": spark_columns(name), "files": files} for name, files in found.items()}
+    click.echo(json.dumps({"tables": tables, "views": list(views_of("spark", found))}))
+
+
+def _files(store: "DeltaStore") -> dict[str, list[str]]:
+    """Return the addresses of the files of each table that has some."""
+    tables = {name: [store.address_of(name, file) for file in store.snapshot(name)] for name in ORDERS}
+    return {name: files for name, files in tables.items() if files}
 
 
 @store.command()
@@ -163,3 +182,7 @@ def vacuum(store: "DeltaStore") -> None:
     for table in ORDERS:
         if n_files := store.vacuum(table):
             click.echo(f"{table}: {n_files:,} files removed")
+
+
+if __name__ == "__main__":  # python -m chiplog_collector.store.commands spark-tables URL
+    store()

@@ -1,5 +1,6 @@
 """The statements that give another engine chiplog's names over a store: its tables, and views with the same columns."""
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib.resources import files
 
@@ -79,6 +80,14 @@ def views(engine: str, tables: Collection[str]) -> Iterator[str]:
         yield written.sql(dialect=engine, comments=False)
 
 
+def spark_columns(table: str) -> str:
+    """Return the columns of a table, and its partition, as a schema of Spark."""
+    columns = published_columns()[table] | {"day": "DATE"}
+    types = {name: expressions.DataType.build(kind, dialect=_SOURCE) for name, kind in columns.items()}
+    return ", ".join(f"`{name}` {kind.sql(dialect='spark')}" for name, kind in types.items())
+
+
+@functools.cache
 def published_columns() -> dict[str, dict[str, str]]:
     """Return the columns of each table of a store, with their types in DuckDB."""
     columns = {COMPLETE: _COMPLETION}

@@ -6,15 +6,15 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import duckdb
 import pytest
 import sqlglot
 from click.testing import CliRunner
 
+from chiplog_client.spark import register_store
 from chiplog_collector.store.commands import store as command
-from chiplog_collector.store.engine_views import RAN, published_columns, statements, views
+from chiplog_collector.store.engine_views import RAN, published_columns, statements
 from chiplog_collector.store.published_tables import ENGINES, ORDERS
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
@@ -186,26 +186,23 @@ def test_of_a_producer_in_two_logs_the_row_of_the_later_piece_counts(tmp_path: P
 
 
 @pytest.mark.full
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(900)  # three JVMs on busy cores
 def test_views_in_spark_have_the_rows_of_the_collectors_views(published: tuple[Index, str]) -> None:
-    """On the files of the snapshot: Delta's jar is not in the registry of packages."""
-    from deltalake import DeltaTable
+    """On the files of the snapshot, in executors of their own: Delta's jar is not in the registry of packages."""
     from pyspark.sql import SparkSession
 
     index, url = published
     spark = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master("local-cluster[2,1,1024]")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "1")
         .getOrCreate()
     )
     try:
-        tables = [table for table in ORDERS if DeltaTable.is_deltatable(f"{url}/{table}")]
-        for table in tables:
-            files = map(unquote, DeltaTable(f"{url}/{table}").file_uris())
-            spark.read.parquet(*files).createOrReplaceTempView(f"store_{table}")
-        for statement in views("spark", tables):
-            spark.sql(statement)
+        register_store(spark, url)
         for view in VIEWS:
             found = spark.sql(f"SELECT * FROM {view}")
             assert sorted(plain(view, found.columns, row) for row in found.collect()) == expected(index, view), view

@@ -79,7 +79,7 @@ def test_the_public_attributes_of_a_class_are_the_documented_ones(chiplog_dir: P
     assert {attribute for attribute in own if not inspect.getdoc(getattr(type(found), attribute))} == set()
 
 
-FUNCTIONS = sorted(CALLS | {"connect", "connect_async", "init", "run_history", "runs", "setup", "ui"})
+FUNCTIONS = sorted(CALLS | {"connect", "connect_async", "init", "register_store", "run_history", "runs", "setup", "ui"})
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
