@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -33,6 +34,7 @@ MAINTENANCE = "chiplog/maintenance"  # the application of each commit that rewri
 COMPACTED = "compacted-"  # begins the names of files that replaced pieces
 KEPT_HOURS = 7 * 24  # for readers of older snapshots; Delta's own default
 CHECKPOINT_COMMITS = 20  # a reader lists and reads the commits since the last checkpoint
+_HEARTBEATS = "heartbeats"
 _DAY = "day"  # of receipt: the partition of each table
 _DESCRIBED = "chiplog, version {}"  # of a table: Delta refuses properties that it does not know
 _ERROR_CHARS = 300
@@ -73,6 +75,23 @@ class StoredFile:
     def is_piece(self) -> bool:
         """True if it came from one piece and has not been compacted."""
         return not self.path.rpartition("/")[2].startswith(COMPACTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What the publisher of a log last wrote: see `chiplog_collector.store.heartbeat`.
+
+    Attributes:
+        log: The ID of the log, 32 hex digits.
+        written_at: When, by the clock of the store.
+        mark: Another one after each write.
+        content: What it says; empty if it cannot be read.
+    """
+
+    log: str
+    written_at: datetime
+    mark: str
+    content: Mapping[str, Any]
 
 
 class StoreError(Exception):
@@ -271,6 +290,32 @@ class DeltaStore:
                 pass  # the same bytes: names are digests, and an object is complete or absent
         self._sync("contents", [digest])
 
+    # -- heartbeats --
+
+    def put_heartbeat(self, content: Mapping[str, Any]) -> None:
+        """Replace the heartbeat of this log."""
+        source = io.BytesIO(json.dumps(content).encode())
+        _try(lambda: obstore.put(self._objects, f"{_HEARTBEATS}/{self._log}", source, mode="overwrite"))
+
+    def heartbeats(self, known: Iterable[Heartbeat] = ()) -> list[Heartbeat]:
+        """Return the heartbeats of all logs, in one listing; those that are not among the known ones are then read."""
+        before = {(beat.log, beat.mark): beat for beat in known}
+        listed = _try(lambda: [meta for page in obstore.list(self._objects, f"{_HEARTBEATS}/") for meta in page])
+        found = []
+        for meta in sorted(listed, key=lambda meta: meta["path"]):
+            log, written_at = meta["path"].rpartition("/")[2], meta["last_modified"]
+            mark = meta["e_tag"] or written_at.isoformat()
+            found.append(before.get((log, mark)) or Heartbeat(log, written_at, mark, self._heartbeat(log)))
+        return found
+
+    def _heartbeat(self, log: str) -> Mapping[str, Any]:
+        data = _try(lambda: bytes(obstore.get(self._objects, f"{_HEARTBEATS}/{log}").bytes()))
+        try:
+            content = json.loads(data)
+        except ValueError:
+            return {}
+        return content if isinstance(content, dict) else {}
+
     # -- tables --
 
     @property
@@ -406,7 +451,7 @@ def _try(call: Callable[[], T]) -> T:
         return call()
     except (StoreError, ForeignPositionError):
         raise
-    except (DeltaError, OSError, ValueError) as error:
+    except (DeltaError, BaseError, OSError, ValueError) as error:
         raise StoreError(_one_line(error)) from error
 
 

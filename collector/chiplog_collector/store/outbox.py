@@ -83,6 +83,14 @@ class Outbox:
         """Return how many bytes wait."""
         return sum(_size_bytes(self._path(until)) for until in self.ends())
 
+    def oldest_at(self) -> float | None:
+        """Return when the oldest piece was cut, in seconds since 1970; None if none waits."""
+        waiting = self.ends()
+        try:
+            return (self._path(waiting[0]) / _MANIFEST).stat().st_mtime if waiting else None
+        except FileNotFoundError:
+            return None  # the publisher has removed it since
+
     def add(self, write: Callable[[Path], Piece]) -> Piece:
         """Add a piece. write: makes its files in a directory and returns what they hold."""
         ensure_private_dir(self.directory)

@@ -15,6 +15,7 @@ from pathlib import Path
 import duckdb
 
 from chiplog_collector.store.delta_store import Addition, DeltaStore, ForeignPositionError, StoreError
+from chiplog_collector.store.heartbeat import Beats
 from chiplog_collector.store.maintainer import Maintainer
 from chiplog_collector.store.outbox import Outbox, Piece, Published
 from chiplog_collector.store.published_tables import COMPLETE, ORDERS
@@ -115,6 +116,11 @@ class Publisher:
             except FileNotFoundError:  # its rows were deleted since
                 _log.info("content %s is not at the collector any more; the store does without it", digest)
 
+    @property
+    def until(self) -> int:
+        """The record up to which the log is published; -1 before the first piece."""
+        return -1 if self._published is None else self._published.until
+
     def _note(self, until: int, positions: dict[str, int]) -> Published:
         self._published = Published(self._log, self._store.url, until, positions)
         self._outbox.set_published(self._published)
@@ -129,7 +135,8 @@ def serve(place: Paths, url: str) -> int:
     log = log_id.hex()
     outbox = Outbox(place.store)
     files = None if os.environ.get("CHIPLOG_STORE_FILES") == "0" else place.files
-    publisher = Publisher(DeltaStore(url, log), outbox, log, files)
+    store = DeltaStore(url, log)
+    publisher, beats = Publisher(store, outbox, log, files), Beats(store, outbox, keeps_files=files is None)
     maintainer = Maintainer(DeltaStore(url, log), place.store / "compaction")
     maintainer.start()
     backoff = Backoff(_BACKOFF_MIN_S, _BACKOFF_MAX_S)
@@ -144,10 +151,12 @@ def serve(place: Paths, url: str) -> int:
                 _log.info("publishing to %s from record %d on", url, published.until + 1)
             if publisher.publish_next():
                 maintainer.note_published()
+                beats.note_published()
             else:
                 if is_ending:
                     break
                 pause_s = _POLL_S
+            beats.beat(publisher.until)
             if is_away:
                 _log.info("the store %s is back; pieces that wait: %d", url, len(outbox.ends()))
             is_away = False
