@@ -9,6 +9,9 @@ import pytest
 from chiplog_collector.query.cold_needs import COLD, RESTRICTIONS, Need, Relations, needs, read_relations
 from chiplog_collector.query.query_references import EVERYTHING, references
 from chiplog_schemas.sql import views_sql
+from tests.support.narrowed_database import NarrowedDatabase
+from tests.support.random_queries import SLOW, VIEWS, QueryWriter
+from tests.support.rounds import Rounds
 
 ANY = Need()
 
@@ -122,3 +125,81 @@ def test_relations_are_found_in_the_text_of_the_views(parser, relations):
             name = words[1].split("(")[0]
             defined.add(name if "." in name else f"main.{name}")
     assert relations.cold.keys() == defined
+
+
+@pytest.fixture(scope="module")
+def narrowed() -> Iterator[NarrowedDatabase]:
+    database = NarrowedDatabase()
+    yield database
+    database.close()
+
+
+# Of each macro that restricts facts, calls with arguments that make a difference.
+CALLS = {
+    "main.history": ["('A', 'loss')", "('it''s', 'it''s')"],
+    "main.ema": ["('A', 'loss', 0.5)"],
+    "main.downsample": ["('A', 'loss')", "('b b', ['loss', 'acc/1'], points := 3)"],
+    "main.pivot_steps": ["('A', ['loss', 'Loss'])"],
+    "main.compare": ["('A', 'a')", "('a', 'it''s')"],
+    "main.stragglers_between": ["('A', 0, 7)"],
+    "main.data_wait_between": ["('A', 0, 7)"],
+    "main.excess_between": ["('A', 'forward', 0, 7)", "('A', 'outside', 0, 7)"],
+    "base.compared": ["(0, 7)"],
+    "base.outside": ["(0, 7)"],
+    "base.compared_with_outside": ["(0, 7)"],
+    "base.stragglers_in": ["(0, 7)"],
+    "base.straggler_windows_until": ["(7)"],
+    "base.data_wait_in": ["(0, 7)"],
+    "reads.compared": ["(0, 7)"],
+    "reads.outside": ["(0, 7)"],
+    "reads.straggler_windows": ["(7)"],
+    "reads.step_after_failure": ["('A', ['w0'], 100)"],
+    "reads.node_steps": ["('A', 1)"],
+}
+
+
+@pytest.mark.parametrize("relation", sorted(RESTRICTIONS))
+def test_the_rows_of_a_relation_follow_from_the_facts_that_it_is_restricted_to(narrowed, relation):
+    restricted = RESTRICTIONS[relation]
+    parts = [restricted] if not isinstance(restricted, dict) else list(restricted.values())
+    columns = sorted({column for part in parts for column in part.columns})
+    assert (relation in narrowed.relations.macros) == (relation in CALLS)
+    for arguments in CALLS.get(relation, [""]):
+        source = f"{relation}{arguments} r"
+        conditions = [""]
+        for column in columns:
+            values = narrowed.connection.execute(f"SELECT DISTINCT r.{column} FROM {source} ORDER BY ALL").fetchall()
+            texts = [f"r.{column} = '{value.replace(chr(39), chr(39) * 2)}'" for (value,) in values if value]
+            assert len(texts) >= (1 if relation in CALLS else 2)
+            conditions = [f"{one} AND {text}" for one in conditions for text in texts] + conditions
+        n_narrowed = 0
+        for condition in conditions[:40]:
+            sql = f"FROM {source} WHERE true{condition}"
+            wanted = narrowed.needs(sql)
+            whole = narrowed.rows(sql)
+            assert narrowed.rows(sql, wanted=wanted) == whole, sql
+            n_narrowed += bool(whole) and any(need != ANY for needed in wanted.values() for need in needed)
+        assert n_narrowed
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("n", [1_000, pytest.param(10_000, marks=pytest.mark.full)])
+def test_random_queries_have_the_same_rows_without_what_they_do_not_need(narrowed, rounds: Rounds, n: int) -> None:
+    columns = {view: list(narrowed.columns(view)) for view in (*VIEWS, *SLOW)}
+    for seed in rounds(n):
+        query = QueryWriter(seed, columns).write()
+        try:
+            wanted = narrowed.needs(query.sql, query.params)
+            whole = narrowed.rows(query.sql, query.params)
+        except duckdb.Error:
+            rounds.count("refused")
+            continue
+        rounds.count("with rows", bool(whole))
+        if narrowed.is_whole(wanted):
+            continue
+        assert narrowed.rows(query.sql, query.params, wanted) == whole, (seed, query.sql, query.params, wanted)
+        by_constants = any(need != ANY for needed in wanted.values() for need in needed)
+        rounds.count("narrowed by constants", by_constants)
+        rounds.count("narrowed by constants, with rows", by_constants and bool(whole))
+    assert rounds.counts["refused"] < rounds.n_rounds / 4
+    assert rounds.counts["narrowed by constants, with rows"] > rounds.n_rounds / 6

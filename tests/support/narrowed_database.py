@@ -1,0 +1,143 @@
+"""A small database whose large tables can be narrowed to what a query needs, as if no other file had been opened."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import duckdb
+
+from chiplog_collector.query.cold_needs import COLD, Need, Relations, needs, read_relations
+from chiplog_collector.query.query_references import folded
+from chiplog_collector.query.sql_guard import check_query
+from chiplog_schemas.query.query_messages import disable_faulty_optimizers
+from chiplog_schemas.sql import rollups_sql, tables_sql, views_sql
+from tests.support.run_builder import RunBuilder, Sql
+
+RUNS = ("A", "a", "b b", "it's")
+LABELS = ("w0", "W0", "w 2")
+KEYS = ("loss", "Loss", "acc/1", "it's")
+PHASES = ("data", "step", "forward", "barrier")
+SAMPLED = ("hw.gpu.throttle.reasons", "hw.gpu.clock.sm", "hw.power")
+_Params = list[Any] | dict[str, Any] | None
+# Dyadic fractions: their sums do not depend on the order of the rows.
+_VALUE = "((step * 37 + producer * 101 + length('{name}') * 11) % 64) / 32.0"
+
+
+class NarrowedDatabase:
+    """Runs with the same labels and keys, several attempts, and machines that they share."""
+
+    def __init__(self) -> None:
+        self.connection = connection = duckdb.connect(config={"threads": 1})
+        connection.execute("SET TimeZone = 'UTC'")
+        disable_faulty_optimizers(connection)
+        connection.execute(tables_sql())
+        _fill(RunBuilder(connection))
+        connection.execute(rollups_sql())
+        self._tables = {f"{table}{ending}": table for table in COLD for ending in ("", "_recent")}
+        self._admit(dict.fromkeys(COLD))
+        known = {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+        self._tables = {name: table for name, table in self._tables.items() if name in known}
+        for name, table in self._tables.items():
+            key = "0" if table == "console" else "f.key"  # a bare name would be a macro's parameter of that name
+            connection.execute(f"ALTER TABLE base.{name} RENAME TO all_{name}")
+            connection.execute(f"""CREATE VIEW base.{name} AS SELECT *, f.rowid AS "rowid" FROM base.all_{name} f
+                WHERE getvariable('read').{table} IS NULL
+                OR list_contains(getvariable('read').{table}, f.producer * 1000::BIGINT + {key})""")
+        connection.execute(views_sql())
+        self.relations: Relations = read_relations(connection, views_sql())
+        self._groups = {
+            table: connection.execute(f"""SELECT DISTINCT i.run_id, i.label, n.name, f.producer * 1000::BIGINT + n.id
+                FROM ({facts}) f JOIN base.identified i ON i.producer = f.producer
+                JOIN (SELECT id, name FROM base.names UNION ALL SELECT 0, NULL) n ON n.id = f.key""").fetchall()
+            for table, facts in self._facts().items()
+        }
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def columns(self, relation: str) -> dict[str, str]:
+        """Return the types of the columns of a relation."""
+        return {name: kind for name, kind, *_ in self.connection.execute(f"DESCRIBE FROM {relation}").fetchall()}
+
+    def rows(self, sql: str, params: _Params = None, wanted: Mapping[str, Sequence[Need]] | None = None) -> list[str]:
+        """Return the rows of a query in no order, of those facts alone that are wanted."""
+        if wanted is not None:
+            self._admit({table: self._admitted(table, wanted.get(table, ())) for table in COLD})
+        try:
+            rows = self.connection.execute(sql, params).fetchall()
+        finally:
+            if wanted is not None:
+                self._admit(dict.fromkeys(COLD))
+        return sorted(repr(tuple(map(_plain, row))) for row in rows)
+
+    def needs(self, sql: str, params: _Params = None) -> dict[str, list[Need]]:
+        """Return what a query needs."""
+        return needs(check_query(sql, self.connection), params, self.relations)
+
+    def is_whole(self, wanted: Mapping[str, Sequence[Need]]) -> bool:
+        """Return True if no row is left out."""
+        return all(len(self._admitted(table, wanted.get(table, ()))) == len(self._groups[table]) for table in COLD)
+
+    def _admit(self, admitted: Mapping[str, list[int] | None]) -> None:
+        parts = [f"{table}: {'NULL' if numbers is None else numbers}::BIGINT[]" for table, numbers in admitted.items()]
+        self.connection.execute(f"SET VARIABLE read = {{{', '.join(parts)}}}")
+
+    def _admitted(self, table: str, wanted: Sequence[Need]) -> list[int]:
+        return [
+            number
+            for run_id, label, key, number in self._groups[table]
+            if any(
+                (need.run_ids is None or run_id in need.run_ids)
+                and (need.labels is None or label in need.labels)
+                and (need.keys is None or key in need.keys)
+                for need in wanted
+            )
+        ]
+
+    def _facts(self) -> dict[str, str]:
+        found: dict[str, list[str]] = {}
+        for name, table in self._tables.items():
+            key = "0 AS key" if table == "console" else "key"
+            found.setdefault(table, []).append(f"SELECT producer, {key} FROM base.all_{name}")
+        return {table: " UNION ALL ".join(parts) for table, parts in found.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Round a float: sums of some views depend on their order."""
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, list):
+        return list(map(_plain, value))
+    return {name: _plain(part) for name, part in value.items()} if isinstance(value, dict) else value
+
+
+def _fill(build: RunBuilder) -> None:
+    for run_id in RUNS:
+        build.run(run_id, primary_label=LABELS[0], project=folded(run_id))
+        for rank, label in enumerate(LABELS[: 2 + (run_id != "a")]):
+            node = f"node{rank % 2}"
+            where = {"rank": rank, "node": node, "agent_node": node, "gpus": [f"GPU-{RUNS.index(run_id)}-{rank}"]}
+            first: dict[str, Any] = {"ended_s": 6, "state": "failed", "exit_code": 1}
+            build.label(run_id, label, is_primary=not rank, started_s=0, **where, **first)
+            build.label(run_id, label, is_primary=not rank, started_s=10, attempt=1, launch="two", **where)
+    build.label(RUNS[0], "no run", rank=7)
+    build.update("label = 'no run'", run=Sql("NULL"))
+    at = "step + 10 * attempt + rank / 8.0"
+    for recent in (False, True):
+        when: dict[str, Any] = {"steps": range(5, 8) if recent else range(5), "at": at, "recent": recent}
+        build.metrics({key: _VALUE.format(name=key) for key in ("loss", "acc/1")}, **when)
+        build.metrics({"Loss": "step", "it's": "rank"}, where="run_id <> 'b b'", **when)
+        build.phases({phase: f"{_VALUE.format(name=phase)} / 8" for phase in PHASES}, **when)
+    build.texts({"note": "one", "it's": "two"}, steps=3)
+    build.texts({"loss": "three"}, steps=1, where="run_id = 'A'")
+    build.histogram("weights", "[0.0, 1.0]", "[step::DOUBLE]", steps=3)
+    build.histogram("loss", "[0.0, 2.0]", "[1.0]", steps=2, where="rank = 1")
+    build.console("a line", steps=4)
+    build.config({"lr": 0.5, "loss": "x"})
+    build.event("alert", "high", seq=3)
+    samples = {
+        "hw.gpu.throttle.reasons": "64 * (step % 2)",
+        "hw.gpu.clock.sm": "1000 + step",
+        "hw.power": "step",
+    }
+    build.samples("p.gpus[1]", samples, steps=30, where="attempt = 0 AND run_id IS NOT NULL")
+    build.received(0, 30)
