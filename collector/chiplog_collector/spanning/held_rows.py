@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 
 from chiplog_collector.store.delta_store import StoredFile
-from chiplog_collector.store.published_tables import COMPLETE, ORDERS, PUBLISHED
+from chiplog_collector.store.published_tables import COMPLETE, DELETIONS, ORDERS, PUBLISHED, UNOWNED
 from chiplog_schemas.sql import merged_series_sql
 
 CATALOG = "store"
@@ -21,7 +21,7 @@ DIMENSIONS = ("producers", "runs", "losses")  # a later row replaces an earlier 
 OTHERS_FROM = 1 << 30  # integers of producers, runs and names of other logs; an index gives none that are as large
 SERIES = ("metric_series", "phase_series")
 PLACED = {table.name for table in PUBLISHED if table.is_placed}
-_FORMAT = 1  # of these tables; those of another number are made again
+_FORMAT = 2  # of these tables; those of another number are made again
 _SERIES_ROWS_MAX = 200_000  # above this and twice their last number, the rows of a series become one
 _UNREAD = {COMPLETE, "changes"}  # tables of which a reader needs nothing
 _log = logging.getLogger("chiplog.index")
@@ -76,6 +76,7 @@ class HeldRows:
             replaced: Tables of which `new` has all files, because some were merged or rewritten.
         """
         with _Transaction(self._execute):
+            self._execute(f"CREATE OR REPLACE TEMP TABLE known_deletions AS FROM {CATALOG}.held.{DELETIONS}")
             for table in replaced:
                 self._execute(f"DELETE FROM {CATALOG}.held.{table}")
                 self._execute(f"DELETE FROM {CATALOG}.held.loaded WHERE name = ?", [table])
@@ -84,6 +85,7 @@ class HeldRows:
                     self._load(table, [str(copy) for _, copy in files])
                     paths = [file.path for file, _ in files]
                     self._execute(f"INSERT INTO {CATALOG}.held.loaded SELECT ?, unnest(?)", [table, paths])
+            self._hide([table for table, files in new.items() if files])
             for table in SERIES:
                 self._merge(table)
             self._execute(f"UPDATE {CATALOG}.held.refreshes SET n = n + 1")
@@ -114,12 +116,37 @@ class HeldRows:
             if (expression := _expression(table, name, kind, found)) is not None
         ]
         joins = f" LEFT JOIN {CATALOG}.held.producer_ids p ON p.uuid = f.producer" if "producer" in found else ""
-        own = "" if table in DIMENSIONS else " WHERE f.log <> $log"  # those of the own log tell its former names
+        own = (
+            "" if table in DIMENSIONS or table == DELETIONS else " WHERE f.log <> $log"
+        )  # those of the own log tell its former names
         given = {"files": copies} | ({"log": self._log_id} if own else {})
         self._execute(
             f"INSERT INTO {CATALOG}.held.{table} BY NAME SELECT {', '.join(selected)} FROM {source} f{joins}{own}",
             given,
         )
+
+    def _hide(self, loaded: list[str]) -> None:
+        """Remove the rows that were deleted, as `live_rows` has it. loaded: the tables with new rows."""
+        held = f"{CATALOG}.held"
+        columns = "SELECT log, flush, uuid, run_id FROM"
+        new = f"{columns} {held}.{DELETIONS} EXCEPT {columns} known_deletions"
+        is_new = self._execute(f"SELECT exists({new})").fetchall() == [(True,)]
+        for table in small_tables():
+            if table in UNOWNED or not (is_new or table in loaded):
+                continue
+            deletions = f"{held}.{DELETIONS} d JOIN {held}.producer_ids p ON p.uuid = lower(hex(d.uuid))"
+            concerns = "p.producer = h.producer"
+            if table == "runs":
+                deletions, concerns = f"{held}.{DELETIONS} d", "d.uuid IS NULL AND d.run_id = h.run_id"
+            earlier = "d.log = h.log AND d.flush > h.flush"
+            # safeguard: deleted-rows-not-read
+            self._execute(f"DELETE FROM {held}.{table} h USING {deletions} WHERE {earlier} AND {concerns}")
+        for table in SERIES if is_new else ():  # rows of merged pieces have no log: they are of earlier ones
+            deletions = f"({new}) d JOIN {held}.producer_ids p ON p.uuid = lower(hex(d.uuid))"
+            self._execute(
+                f"DELETE FROM {held}.{table} h USING {deletions} WHERE h.log = '' AND p.producer = h.producer"
+            )
+        self._execute("DROP TABLE known_deletions")
 
     def _number(self, table: str, number: str, name: str, column: str, source: str, copies: list[str]) -> None:
         """Give an integer beyond those of the index to each name that has none."""
@@ -195,6 +222,11 @@ def _derived(main: str, log: str) -> Iterable[str]:
     yield f"""CREATE OR REPLACE TABLE {held}.newest_losses AS
         SELECT * EXCLUDE (log) FROM {held}.losses WHERE {others}
         QUALIFY flush = max(flush) OVER (PARTITION BY log, producer)"""
+    yield f"""CREATE OR REPLACE TABLE {held}.deleted_rows AS
+        SELECT log, lower(hex(uuid)) AS producer, max(flush) AS until FROM {held}.{DELETIONS}
+        WHERE uuid IS NOT NULL GROUP BY ALL"""
+    yield f"""CREATE OR REPLACE TABLE {held}.deleted_samples AS
+        SELECT log, flush, samples_until FROM {held}.{DELETIONS} WHERE samples_until IS NOT NULL"""
     # As rollups.sql computes it.
     yield f"""CREATE OR REPLACE TABLE {held}.identified AS
         SELECT p.producer, NULL::INTEGER AS run, w.run_id_of AS run_id, w.label, w.attempt, w.rank, p.node,
@@ -217,7 +249,7 @@ def _expression(table: str, name: str, kind: str, found: set[str]) -> str | None
         return "f.log" if name == "log" else "f.number"
     if name == "producer":
         return "p.producer"
-    if (table, name) == ("producers", "uuid"):
+    if (table, name) in {("producers", "uuid"), (DELETIONS, "uuid")}:
         return "unhex(f.producer)"
     if (table, name) == ("producers", "owner"):
         return f"(SELECT o.producer FROM {CATALOG}.held.producer_ids o WHERE o.uuid = f.owner)"

@@ -119,6 +119,14 @@ def _in_files(table: str, columns: list[str], main: str, log: str) -> str:
         f"(f.log <> '{log}' OR f.number <= coalesce((SELECT max(flush) FROM {main}.base.dropped), -1))",
         f"({of}.run_from IS NULL OR f.run_id BETWEEN {of}.run_from AND {of}.run_to)",
     ]
+    # What was deleted is hidden until maintenance has removed it; what came after the producer was restored is not.
+    joined += f" LEFT JOIN {CATALOG}.held.deleted_rows gone ON gone.log = f.log AND gone.producer = f.producer"
+    conditions.append("(gone.until IS NULL OR gone.until <= f.number)")  # safeguard: deleted-facts-not-read
+    if table == "system":
+        conditions.append(
+            f"NOT EXISTS (SELECT 1 FROM {CATALOG}.held.deleted_samples d "
+            "WHERE d.log = f.log AND d.flush > f.number AND d.samples_until > f.ts AT TIME ZONE 'UTC')"
+        )
     if "key" in columns:
         conditions.append(f"({of}.key_from IS NULL OR f.key BETWEEN {of}.key_from AND {of}.key_to)")
     source = f"read_parquet({of}.files, hive_partitioning = false)"

@@ -119,6 +119,8 @@ def verify(store: "DeltaStore") -> None:
         for found in verify_tables(store, PUBLISHED, Path(directory) / "copies"):
             if found.n_files:
                 click.echo(f"{found.table}: {found.n_rows:,} rows, files: {found.n_files:,}")
+            if found.n_deleted:
+                click.echo(f"  deleted, and not removed from the files yet: {found.n_deleted:,}")
             for fault in found.faults:
                 click.echo(f"  {fault}")
             n_faults += len(found.faults)
@@ -130,12 +132,18 @@ def verify(store: "DeltaStore") -> None:
 @store.command()
 @_of_store
 def compact(store: "DeltaStore") -> None:
-    """Merge the pieces of all days now, as running collectors do at 200 pieces a table."""
+    """Remove deleted rows, and merge the pieces of all days now, as running collectors do at 200 pieces a table."""
     from chiplog_collector.store.compaction import compact as compact_table
+    from chiplog_collector.store.compaction import delete_rows, read_deletions
 
     with tempfile.TemporaryDirectory() as directory:
+        scratch = Path(directory) / "scratch"
+        deletions = read_deletions(store, scratch)
         for table, order in ORDERS.items():
-            while done := compact_table(store, table, order, Path(directory) / "scratch", pieces_min=2):
+            while (n_files := delete_rows(store, table, order, deletions, scratch)) is not None:
+                if n_files:
+                    click.echo(f"{table}: deleted rows removed, files rewritten: {n_files:,}")
+            while done := compact_table(store, table, order, scratch, pieces_min=0):
                 merged = f"{done.n_pieces:,} pieces merged, files: {done.n_files:,}"
                 click.echo(f"{table} of {done.day}: {merged}, {done.n_rows:,} rows")
 

@@ -31,6 +31,8 @@ from chiplog_schemas.atomic_file import sync_directory, sync_file
 
 TABLE_VERSION = 1  # of the tables' columns; only ever added to
 MAINTENANCE = "chiplog/maintenance"  # the application of each commit that rewrites a table
+_DELETED = "chiplog/deleted/{}"  # the application whose version is the piece up to which deletions are carried out
+_PIECE = "{}/piece"  # the application whose version is the number of the last piece of a log
 COMPACTED = "compacted-"  # begins the names of files that replaced pieces
 KEPT_HOURS = 7 * 24  # for readers of older snapshots; Delta's own default
 CHECKPOINT_COMMITS = 20  # a reader lists and reads the commits since the last checkpoint
@@ -199,12 +201,18 @@ class DeltaStore:
                 f"and this directory published up to {addition.after}"
             )
         name = f"{_DAY}={addition.day}/{addition.piece}-{uuid.uuid4()}.parquet"
-        self._commit(table, addition.table, [self._upload(addition.table, name, addition.path)], addition.until)
+        app = self._app(addition.table)
+        versions = {app: addition.until, _PIECE.format(app): _piece_number(addition.piece)}
+        self._commit(table, addition.table, [self._upload(addition.table, name, addition.path)], versions)
         return True
 
     def has_piece(self, table: str, piece: str) -> bool:
-        """Return True if a table has a file of a piece, which nothing has compacted yet."""
-        return any(file.path.rpartition("/")[2].startswith(f"{piece}-") for file in self.snapshot(table))
+        """Return True if a piece is the last of this log in a table, also after its file was compacted."""
+        opened = self._open(table)
+        if opened is None:
+            return False
+        # safeguard: compacted-piece-known
+        return _try(lambda: opened.transaction_version(_PIECE.format(self._app(table)))) == _piece_number(piece)
 
     # -- files of a table --
 
@@ -253,33 +261,58 @@ class DeltaStore:
         address = f"{self._address(table)}/{file.path}"
         return str(_path_of(address)) if self.is_disk else address
 
-    def replace(self, table: str, old: Sequence[StoredFile], new: Sequence[Path]) -> None:
-        """Replace files of a table by files with the same rows, as one commit that no reader of changes sees.
+    def replace(
+        self,
+        table: str,
+        old: Sequence[StoredFile],
+        new: Sequence[Path],
+        *,
+        is_change: bool = False,
+        deleted: Mapping[str, int] | None = None,
+    ) -> None:
+        """Replace files of one day of a table by others, as one commit. Nothing else rewrites a table.
 
         Each such commit is of the application `maintenance`, with the next version: of two processes that replace
         files at once, Delta refuses one. Never call `optimize`, which adds the rows of both.
+
+        Args:
+            table: The table.
+            old: The files, of the last snapshot.
+            new: Their replacement, on this disk.
+            is_change: True if rows are gone; else no reader of changes sees the commit.
+            deleted: By log, the piece up to which its deletions are carried out with this commit.
 
         Raises:
             StoreError: The store is away, or the table has been rewritten since the snapshot.
         """
         opened = self._tables[table]  # the handle of the snapshot: a newer one would not see what is gone
         version = _try(lambda: opened.transaction_version(MAINTENANCE))
-        day = old[0].day
+        if not {file.path for file in old} <= set(_try(lambda: opened.get_add_actions().column("path").to_pylist())):
+            raise StoreError(f"{table} has been rewritten since; nothing is changed")  # safeguard: stale-list-refused
         now_ms = int(time.time() * 1000)
         added = [
-            self._upload(table, f"{_DAY}={day}/{COMPACTED}{uuid.uuid4()}.parquet", path, is_change=False)
+            self._upload(table, f"{_DAY}={old[0].day}/{COMPACTED}{uuid.uuid4()}.parquet", path, is_change=is_change)
             for path in new
         ]
-        removed = [RemoveAction(file.path, False, now_ms, file.size_bytes, {_DAY: file.day}) for file in old]
-        # safeguard: one-maintenance-at-a-time
-        self._commit(opened, table, [*added, *removed], 0 if version is None else version + 1, MAINTENANCE)
+        removed = [RemoveAction(file.path, is_change, now_ms, file.size_bytes, {_DAY: file.day}) for file in old]
+        versions = {_DELETED.format(log): until for log, until in (deleted or {}).items()}
+        versions[MAINTENANCE] = 0 if version is None else version + 1  # safeguard: one-maintenance-at-a-time
+        self._commit(opened, table, [*added, *removed], versions)
+
+    def deleted_until(self, table: str, log: str) -> int:
+        """Return the piece of a log up to which its deletions are carried out in a table, as of the last snapshot.
+
+        -1: none are.
+        """
+        version = _try(lambda: self._tables[table].transaction_version(_DELETED.format(log)))
+        return -1 if version is None else version
 
     def vacuum(self, table: str) -> int:
         """Delete the files that no snapshot of the last 7 days names; return their number."""
         opened = self._open(table)
         if opened is None:
             return 0
-        return len(_try(lambda: opened.vacuum(retention_hours=KEPT_HOURS, dry_run=False)))
+        return len(_try(lambda: opened.vacuum(retention_hours=KEPT_HOURS, dry_run=False, full=True)))
 
     def put_content(self, digest: str, path: Path) -> None:
         """Store the content of a saved file under its SHA-256, unless the store has it. Raises OSError of the file."""
@@ -325,18 +358,18 @@ class DeltaStore:
         return self._opened
 
     def _commit(
-        self, table: DeltaTable, name: str, actions: list[AddAction | RemoveAction], version: int, app: str = ""
+        self, table: DeltaTable, name: str, actions: list[AddAction | RemoveAction], versions: Mapping[str, int]
     ) -> None:
-        """Commit by the handle that has looked at the version of the application, and make it durable."""
+        """Commit by the handle that has looked at the versions of the applications, and make it durable."""
         before, added = table.version(), [action.path for action in actions if isinstance(action, AddAction)]
-        transaction = Transaction(app or self._app(name), version, int(time.time() * 1000))
+        transactions = [Transaction(app, version, int(time.time() * 1000)) for app, version in versions.items()]
         _try(
             lambda: table.create_write_transaction(
                 actions,
                 "append",
                 table.schema(),
                 [_DAY],
-                commit_properties=CommitProperties(app_transactions=[transaction]),
+                commit_properties=CommitProperties(app_transactions=transactions),
                 post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
             )
         )
@@ -426,6 +459,11 @@ class DeltaStore:
                 sync_directory(path.parent)
         except OSError as error:
             raise StoreError(f"{folder} cannot be synced: {error.strerror}") from error
+
+
+def _piece_number(piece: str) -> int:
+    """Return the ID of a piece as Delta's versions are: below 2^63."""
+    return int(piece or "0", 16) >> 1
 
 
 def _path_of(address: str) -> Path:

@@ -1,4 +1,4 @@
-"""The maintenance of a store, in a thread of the publisher: compaction, and removal of files that no snapshot names.
+"""The maintenance of a store, in a thread of the publisher: deletions, compaction, removal of what no snapshot names.
 
 Each collector does it for all tables. If two do it at once, Delta refuses one, which looks again later.
 """
@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from chiplog_collector.store.compaction import compact
+from chiplog_collector.store.compaction import compact, delete_rows, read_deletions
 from chiplog_collector.store.delta_store import DeltaStore, StoreError
 from chiplog_collector.store.published_tables import ORDERS
 
@@ -52,13 +52,20 @@ class Maintainer:
             self.turn(time.monotonic())
 
     def turn(self, now: float) -> None:
-        """Compact what has enough pieces; once a day remove old files."""
+        """Remove deleted rows, compact what has enough pieces; once a day remove old files."""
         if not self._has_news:
             return
         self._has_news = False
         is_vacuum = now >= self._vacuum_at
         try:
+            deletions = read_deletions(self._store, self._scratch)
             for table, order in ORDERS.items():
+                while not self._closing.is_set():
+                    n_files = delete_rows(self._store, table, order, deletions, self._scratch)
+                    if n_files is None:
+                        break
+                    if n_files:
+                        _log.info("%s: deleted rows were removed from %d files", table, n_files)
                 if self._closing.is_set():
                     return
                 done = compact(self._store, table, order, self._scratch)

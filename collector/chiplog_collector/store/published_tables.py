@@ -50,6 +50,7 @@ def _facts(name: str, order: tuple[str, ...]) -> PublishedTable:
 # Dimensions before the facts that need them.
 PUBLISHED: tuple[PublishedTable, ...] = (
     PublishedTable("names", ("names",), ("name",)),
+    PublishedTable("deletions", ("deletions",), ("producer", "run_id")),
     PublishedTable("runs", ("runs",), ("run_id",), is_dimension=True),
     PublishedTable("producers", ("producers",), ("run_id", "producer"), is_dimension=True),
     PublishedTable("stored", ("stored",), ("sha256",)),
@@ -84,6 +85,10 @@ PUBLISHED: tuple[PublishedTable, ...] = (
     PublishedTable("changes", ("changes",), ("record",), number="number"),
 )
 
+DELETIONS = "deletions"  # the table that hides rows: see `live_rows`
+# Tables without rows of producers or runs: a deletion leaves them as they are.
+UNOWNED = frozenset({"names", DELETIONS, "stored", "artifact_versions", "changes", COMPLETE})
+
 # All tables of a store, in the order in which a piece is committed, with the columns by which their files are sorted.
 ORDERS: dict[str, tuple[str, ...]] = {table.name: table.order for table in PUBLISHED} | {COMPLETE: ("log", "number")}
 
@@ -99,6 +104,11 @@ _REPLACED: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("producers", "run"): (("run_id", _RUN_ID.format("run")),),
     ("producers", "owner"): (("owner", _OWNER),),
     ("changes", "number"): (("record", "f.number"),),
+    ("deletions", "uuid"): (("producer", "nullif(lower(hex(f.uuid)), '')"),),
+    ("deletions", "run_id"): (("run_id", "nullif(f.run_id, '')"),),
+    ("deletions", "samples_until"): (
+        ("samples_until", "nullif(f.samples_until, make_timestamp(0)) AT TIME ZONE 'UTC'"),
+    ),
 }
 _SERIES_TYPES = {
     "producer": "INTEGER",
@@ -158,6 +168,29 @@ def published_query(table: PublishedTable, types: Mapping[str, str], rows: str) 
         if column in columns and (table.name, column) not in _REPLACED and not _is_text(columns[column])
     )
     return f"SELECT {expressions} FROM ({rows}) f{joined} ORDER BY {', '.join(table.order)}"
+
+
+def live_rows(table: str, row: str = "f", deletions: str = DELETIONS) -> str:
+    """Return the condition that a row of a table is not deleted.
+
+    A deletion concerns the rows of earlier pieces of its log: those of its own piece and of later ones came after the
+    producer was restored.
+
+    Args:
+        table: The table.
+        row: The name of the row.
+        deletions: The table `deletions`.
+    """
+    if table in UNOWNED:
+        return "true"
+    what = f"d.producer = {row}.producer"
+    if table == "runs":
+        what = f"d.producer IS NULL AND d.run_id = {row}.run_id"
+    earlier = f"d.log = {row}.log AND d.number > {row}.number"  # safeguard: restored-rows-stay
+    live = f"NOT EXISTS (SELECT 1 FROM {deletions} d WHERE {earlier} AND {what})"
+    if table == "system":
+        live += f" AND NOT EXISTS (SELECT 1 FROM {deletions} d WHERE {earlier} AND d.samples_until > {row}.ts)"
+    return live
 
 
 def _is_text(column_type: str) -> bool:

@@ -7,21 +7,23 @@ from pathlib import Path
 
 import duckdb
 
+from chiplog_collector.store.compaction import Deletion, load_deletions, read_deletions
 from chiplog_collector.store.delta_store import DeltaStore, StoredFile, StoreError
 from chiplog_collector.store.parquet_files import bounded_engine
-from chiplog_collector.store.published_tables import PublishedTable
+from chiplog_collector.store.published_tables import UNOWNED, PublishedTable, live_rows
 
 _INTERVALS = "intervals"
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found in a table. faults: one line each."""
+    """What was found in a table. faults: one line each. n_deleted: rows that maintenance has not removed yet."""
 
     table: str
     n_files: int
     n_rows: int
     faults: list[str]
+    n_deleted: int = 0
 
 
 def verify(store: DeltaStore, tables: Sequence[PublishedTable], scratch: Path) -> Iterator[Checked]:
@@ -42,19 +44,25 @@ def verify(store: DeltaStore, tables: Sequence[PublishedTable], scratch: Path) -
         shutil.rmtree(scratch, ignore_errors=True)
         (scratch / "ranges").mkdir(parents=True)
         ranges = store.fetch_all(_INTERVALS, intervals, scratch / "ranges")
+        deletions = read_deletions(store, scratch / "deletions")
         for table in tables:
             found = snapshots[table.name]
-            faults = _faults(store, table, found, ranges, scratch / "copies")
-            yield Checked(table.name, len(found), sum(file.n_rows for file in found), faults)
+            faults, n_deleted = _faults(store, table, found, ranges, deletions, scratch / "copies")
+            yield Checked(table.name, len(found), sum(file.n_rows for file in found), faults, n_deleted)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _faults(
-    store: DeltaStore, table: PublishedTable, files: Sequence[StoredFile], ranges: list[str], copies: Path
-) -> list[str]:
-    """Return what is wrong with a table."""
-    faults, sources = [], []
+    store: DeltaStore,
+    table: PublishedTable,
+    files: Sequence[StoredFile],
+    ranges: list[str],
+    deletions: Sequence[Deletion],
+    copies: Path,
+) -> tuple[list[str], int]:
+    """Return what is wrong with a table, and the number of its deleted rows. Those count for nothing else."""
+    faults, sources, n_deleted = [], [], 0
     copies.mkdir()
     with bounded_engine(copies / "spill") as engine:
         for number, file in enumerate(files):
@@ -63,12 +71,21 @@ def _faults(
                 faults.append(fault)
             else:
                 sources.append(str(target))
+        if sources:
+            live = "true"
+            if deletions and table.name not in UNOWNED:
+                load_deletions(engine, deletions)
+                live = live_rows(table.name)
+            engine.execute("SET VARIABLE sources = CAST(? AS VARCHAR[])", [sources])
+            rows = "FROM read_parquet(getvariable('sources'), union_by_name = true, hive_partitioning = false) f"
+            engine.execute(f"CREATE VIEW live AS {rows} WHERE {live}")
+            [(n_deleted,)] = engine.execute(f"SELECT count(*) {rows} WHERE NOT ({live})").fetchall()
         if sources and table.identity:
-            faults += _doubled(engine, table, sources)
+            faults += _doubled(engine, table)
             if "seq" in table.identity:
-                faults += _unknown(engine, table.name, sources, ranges)
+                faults += _unknown(engine, table.name, ranges)
     shutil.rmtree(copies)
-    return faults
+    return faults, n_deleted
 
 
 def _fault_of(
@@ -84,23 +101,23 @@ def _fault_of(
     return None if n_rows == file.n_rows else f"{table}/{file.path} has {n_rows} rows, and {file.n_rows} were committed"
 
 
-def _doubled(engine: duckdb.DuckDBPyConnection, table: PublishedTable, sources: list[str]) -> list[str]:
+def _doubled(engine: duckdb.DuckDBPyConnection, table: PublishedTable) -> list[str]:
     identity = ", ".join(table.identity)
     query = f"""SELECT sum(n - 1)::BIGINT FROM (
-        SELECT count(*) AS n FROM read_parquet(?) WHERE producer IS NOT NULL GROUP BY {identity} HAVING count(*) > 1)"""
-    [(n_doubled,)] = engine.execute(query, [sources]).fetchall()
+        SELECT count(*) AS n FROM live WHERE producer IS NOT NULL GROUP BY {identity} HAVING count(*) > 1)"""
+    [(n_doubled,)] = engine.execute(query).fetchall()
     return [f"{table.name} has {n_doubled} rows twice, by {identity}"] if n_doubled else []
 
 
-def _unknown(engine: duckdb.DuckDBPyConnection, table: str, sources: list[str], ranges: list[str]) -> list[str]:
+def _unknown(engine: duckdb.DuckDBPyConnection, table: str, ranges: list[str]) -> list[str]:
     """Return a line if events have rows that did not arrive by the ranges that are published. Ranges may overlap."""
     if not ranges:  # a publisher was killed between two tables of its first piece
         return [f"{table} has events, and no range of seq is published"]
     query = """SELECT count(*) FROM (
-            SELECT DISTINCT producer, seq FROM read_parquet($sources) WHERE producer IS NOT NULL AND seq IS NOT NULL
+            SELECT DISTINCT producer, seq FROM live WHERE producer IS NOT NULL AND seq IS NOT NULL
         ) e ASOF LEFT JOIN (
             SELECT producer, first_seq, max(last_seq) OVER (PARTITION BY producer ORDER BY first_seq) AS last_seq
             FROM read_parquet($ranges)
         ) i ON e.producer = i.producer AND e.seq >= i.first_seq WHERE coalesce(e.seq > i.last_seq, true)"""
-    [(n_unknown,)] = engine.execute(query, {"sources": sources, "ranges": ranges}).fetchall()
+    [(n_unknown,)] = engine.execute(query, {"ranges": ranges}).fetchall()
     return [f"{table} has {n_unknown} events that are in no published range of seq"] if n_unknown else []

@@ -147,6 +147,12 @@ CREATE TABLE base.events (
 
 -- Producers that were deleted. What still arrives of them is ignored.
 CREATE TABLE base.deleted (uuid BLOB);
+-- What was deleted, for a store: producers, or the runs that went with them or were named (empty uuid), or system
+-- samples before a time (both empty). Rows of earlier flushes are concerned.
+CREATE TABLE base.deletions (
+    uuid BLOB, run_id VARCHAR, samples_until TIMESTAMP, ts TIMESTAMP,
+    flush BIGINT DEFAULT getvariable('flush')
+);
 -- At most one row: facts of flushes up to this one have left the database, because a store has them.
 CREATE TABLE base.dropped (flush BIGINT);
 -- The changes that were applied. until: of `trim_system` and `roll_up`, in µs; every: of `roll_up`, in µs; else 0.

@@ -8,11 +8,14 @@ import pytest
 
 from chiplog_collector.spanning import held_rows
 from chiplog_collector.spanning.held_rows import HeldRows, small_tables
-from chiplog_collector.store.compaction import compact
+from chiplog_collector.store.compaction import compact, delete_rows, read_deletions
 from chiplog_collector.store.published_tables import ORDERS
-from tests.support.collector_log import LOG_ID, VIEWS
+from chiplog_schemas.model.change_record import Action
+from tests.support.changes import change, logged
+from tests.support.collector_log import LOG_ID, VIEWS, whole
 from tests.support.index import Index
 from tests.support.published_index import publish_in_pieces
+from tests.support.safeguard import proves
 from tests.support.sample_log import everything
 from tests.support.store_reader import Reader
 
@@ -59,4 +62,44 @@ def test_tables_made_for_another_store_are_made_again(index: Index, tmp_path: Pa
     cursor = reader.connection.cursor()
     assert HeldRows(cursor, "own", "00" * 16, store.url).loaded("runs")
     assert not HeldRows(cursor, "own", LOG_ID.hex(), store.url).loaded("runs")
+    reader.close()
+
+
+@proves(
+    "deleted-rows-not-read", "readers leave out the small rows of what was deleted, before maintenance removes them"
+)
+@proves(
+    "deleted-facts-not-read",
+    "readers leave out the facts of what was deleted and recorded again, before maintenance removes them",
+    part="gone.until <= f.number",
+    new="true",
+)
+@pytest.mark.parametrize("n_merged", [1, 200_000])
+def test_what_was_deleted_is_hidden_at_once_and_what_came_later_is_not(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_merged: int
+) -> None:
+    """Deleted, restored, recorded again and deleted again: every view is that of the collector."""
+    monkeypatch.setattr(held_rows, "_SERIES_ROWS_MAX", n_merged)
+    other, late = logged(50, run_id="other", primary=True), logged(51, run_id="late", primary=True)
+    store = publish_in_pieces(index, tmp_path / "lake", [*everything()[:-1], whole(other), whole(late)], 4)
+    reader = Reader(store.url, tmp_path)
+    assert rows(reader) == rows(index)
+    gone = [uuid for uuid in index.follower.state.producers if uuid not in (other.uuid, late.uuid)]
+    stages = [
+        [change(Action.DELETE, 1, producers=[*gone, late.uuid], runs=["r", "late"])],
+        [change(Action.RESTORE, 2, producers=[late.uuid], runs=["late"]), whole(late)],
+        [change(Action.DELETE, 3, producers=[other.uuid], runs=["other"])],
+    ]
+    for stage in stages:
+        publish_in_pieces(index, tmp_path / "lake", stage, 1)
+        reader.store.refresh()
+        assert rows(reader) == rows(index)
+    assert reader.sql("SELECT run_id, count(*) FROM metrics GROUP BY ALL") == [("late", 3)]
+    scratch = tmp_path / "scratch"
+    for table, order in ORDERS.items():
+        while delete_rows(store, table, order, read_deletions(store, scratch), scratch) is not None:
+            pass
+    publish_in_pieces(index, tmp_path / "lake", [whole(logged(52, run_id="last", primary=True))], 1)
+    reader.store.refresh()
+    assert rows(reader) == rows(index)
     reader.close()

@@ -12,7 +12,8 @@ from chiplog_collector.store.maintainer import VACUUM_S, Maintainer
 from tests.support.safeguard import proves
 from tests.support.store_files import DAY, LOG, parquet
 
-QUERY = "SELECT 'run' AS run_id, 'key' AS key, 'p' AS producer, i AS step, i AS seq FROM range(3) t(i)"
+QUERY = """SELECT 'log' AS log, 1::BIGINT AS number, 'run' AS run_id, 'key' AS key, 'p' AS producer, i AS step, i AS seq
+    FROM range(3) t(i)"""
 
 
 @pytest.fixture

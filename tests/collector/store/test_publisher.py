@@ -7,16 +7,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from chiplog_collector.index.follower import LogFollower
 from chiplog_collector.store import piece_cutter
+from chiplog_collector.store.compaction import compact, delete_rows, load_deletions, read_deletions
 from chiplog_collector.store.delta_store import DeltaStore, ForeignPositionError, StoreError
 from chiplog_collector.store.outbox import Outbox
 from chiplog_collector.store.piece_cutter import PieceCutter
-from chiplog_collector.store.published_tables import COMPLETE, PUBLISHED
+from chiplog_collector.store.published_tables import COMPLETE, ORDERS, PUBLISHED, UNOWNED, live_rows
 from chiplog_collector.store.publisher import Publisher
-from tests.support.collector_log import LOG_ID
+from chiplog_schemas.model.change_record import Action
+from tests.support.changes import change, logged
+from tests.support.collector_log import LOG_ID, whole
 from tests.support.index import Index, empty_database
 from tests.support.lake import stored_rows
 from tests.support.safeguard import proves
@@ -259,3 +263,102 @@ def test_a_copy_whose_piece_ends_at_the_same_record_is_refused(
     assert copy.outbox.ends()
     assert contents(tmp_path / "lake") == before
     copy.index.close()
+
+
+# -- deletions and rewritten files --
+
+
+def live(collector: Collector, table: str) -> int:
+    """Return how many rows of a table of the store are not deleted."""
+    store, scratch = DeltaStore(collector.url, LOG_ID.hex()), collector.directory / "scratch"
+    paths = [store.address_of(table, file) for file in store.snapshot(table)]
+    if not paths:
+        return 0
+    with duckdb.connect() as engine:
+        load_deletions(engine, read_deletions(store, scratch))
+        query = f"SELECT count(*) FROM read_parquet(?, union_by_name = true) f WHERE {live_rows(table)}"
+        return engine.execute(query, [paths]).fetchall()[0][0]
+
+
+def expect_rows_of_index(collector: Collector) -> None:
+    """Check that the live rows of the store are those of the index."""
+    for table in PUBLISHED:
+        if table.name in UNOWNED or table.is_dimension or table.is_series or table.name == "intervals":
+            continue
+        n = sum(collector.index.sql(f"SELECT count(*) FROM base.{source}")[0][0] for source in table.sources)
+        assert live(collector, table.name) == n, table.name
+
+
+def test_readers_hide_what_was_deleted_at_once_and_maintenance_removes_it(collector: Collector, tmp_path: Path) -> None:
+    """Deleted, restored and recorded again: the store has the rows that the index has."""
+    other, late = logged(50, run_id="other", primary=True), logged(51, run_id="late", primary=True)
+    index = collector.index
+    index.take(*everything())
+    index.take(whole(other), whole(late))
+    collector.publish()
+    expect_rows_of_index(collector)
+    state = index.follower.state
+    gone = [uuid for uuid in state.producers if uuid not in (other.uuid, late.uuid)]
+    n_before = live(collector, "metrics")
+    index.take(change(Action.DELETE, producers=[*gone, late.uuid], runs=["r", "late"], why="rm"))
+    collector.publish()
+    expect_rows_of_index(collector)
+    assert 0 < live(collector, "metrics") < n_before
+    runs = [run for (run,) in stored_rows(tmp_path / "lake", "deletions", "DISTINCT run_id") if run]
+    assert set(runs) >= {"r", "late"}
+    index.take(change(Action.RESTORE, producers=[late.uuid], runs=["late"]), whole(late))
+    collector.publish()
+    expect_rows_of_index(collector)
+    assert live(collector, "runs") >= 2
+    store, scratch = DeltaStore(collector.url, "ef" * 16), tmp_path / "scratch"
+    deletions = read_deletions(store, scratch)
+    for table, order in ORDERS.items():
+        while delete_rows(store, table, order, deletions, scratch) is not None:
+            pass
+    expect_rows_of_index(collector)
+    keys = stored_rows(tmp_path / "lake", "metrics", "producer, seq, key")
+    assert {producer for producer, *_ in keys} == {other.uuid.hex(), late.uuid.hex()}
+    assert len(keys) == len(set(keys)) == live(collector, "metrics")
+
+
+@proves("run-with-others-stays", "the row of a run that lost some of its labels is published again")
+def test_a_run_of_which_one_label_was_deleted_stays_in_the_store(collector: Collector) -> None:
+    gone, left = logged(0), logged(1)
+    collector.index.take(whole(gone), whole(left))
+    collector.publish()
+    collector.index.take(change(Action.DELETE, producers=[gone.uuid], runs=["r"]))
+    collector.publish()
+    assert live(collector, "runs") == 1
+
+
+@proves(
+    "compacted-piece-known",
+    "a piece whose files were merged before its publisher noted it is the collector's own",
+    part="_piece_number(piece)",
+    new="-1",
+)
+def test_a_piece_that_was_merged_before_it_was_noted_is_its_own(
+    collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads = everything()[:-1]
+    for payload in payloads:
+        collector.index.take(payload)
+    collector.publisher.begin()
+    collector.cut()
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    while collector.outbox.ends():
+        collector.publisher.begin()
+        with monkeypatch.context() as patched:
+            patched.setattr(Publisher, "_note", killed)
+            with contextlib.suppress(KilledError):
+                collector.publisher.publish_next()
+        store = DeltaStore(collector.url, "ef" * 16)  # another collector's maintenance
+        for table, order in ORDERS.items():
+            compact(store, table, order, tmp_path / "scratch", pieces_min=0)
+        collector.restart()
+        collector.publisher.begin()
+        collector.publisher.publish_next()
+    expect_rows_of_index(collector)

@@ -54,6 +54,8 @@ class ApplyContext:
             self.state.deleted.add(producer.uuid)
             self.batch.restored.discard(producer.uuid)
             self.batch.deleted[producer.producer] = producer.uuid
+            run = None if producer.run is None else self.state.runs_by_number.get(producer.run)
+            self.note_deletion(producer.uuid, "" if run is None else run.run_id)
             runs.add(producer.run)
         found = map(self.state.runs_by_number.get, sorted(run for run in runs if run is not None))
         self._delete_runs([run for run in found if run is not None and not self.state.members.get(run.run)])
@@ -70,6 +72,7 @@ class ApplyContext:
             run = runs.pop()
             self.state.remove_run(run)
             self.batch.deleted_runs.add(run.run)
+            self.note_deletion(b"", run.run_id)
             for alias in aliases.get(run.run, ()):
                 if self.state.members.get(alias.run):
                     alias.alias_of = None
@@ -78,6 +81,10 @@ class ApplyContext:
                     runs.append(alias)
         gone = self.batch.deleted_runs
         self.state.demands = {asked: run for asked, run in self.state.demands.items() if run not in gone}
+
+    def note_deletion(self, uuid: bytes, run_id: str, samples_until: int = 0) -> None:
+        """Add a row to `deletions`. A run may have two in a flush."""
+        self.batch.add("deletions", (uuid, run_id, samples_until, self.received_us))
 
     def name(self, name: str) -> int:
         """Return the integer of a metric name, phase, system metric or device."""

@@ -67,6 +67,10 @@ class Changes:
             if uuid not in self._state.producers and uuid not in self._state.deleted:
                 known.append(self._context.producer(uuid))
         self._context.delete(known)
+        for run_id in runs:
+            self._context.note_deletion(b"", run_id)
+            if (left := self._state.runs.get(run_id)) is not None:  # others have come since: its row counts again
+                self._context.batch.runs.add(left.run)  # safeguard: run-with-others-stays
         self._state.last_deletion = number
         reason = f" ({why})" if why else ""
         return f"deleted {_named(runs)}{reason}", {"runs": runs, "producers": len(uuids), "why": why}
@@ -111,6 +115,7 @@ class Changes:
         until = _time_of(body, "until")
         self._state.trimmed = (number, until)
         self._context.batch.thinnings.append((0, until, 0))
+        self._context.note_deletion(b"", "", until)
         return "deleted old system samples", {"until": until}
 
     def _roll_up(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
