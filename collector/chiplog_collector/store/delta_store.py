@@ -308,10 +308,14 @@ class DeltaStore:
         return -1 if version is None else version
 
     def vacuum(self, table: str) -> int:
-        """Delete the files that no snapshot of the last 7 days names; return their number."""
+        """Delete the commits that are in a checkpoint and older than 7 days, and the files that no later one names.
+
+        Returns: The number of these files.
+        """
         opened = self._open(table)
         if opened is None:
             return 0
+        _try(opened.cleanup_metadata)
         return len(_try(lambda: opened.vacuum(retention_hours=KEPT_HOURS, dry_run=False, full=True)))
 
     def put_content(self, digest: str, path: Path) -> None:
@@ -370,11 +374,13 @@ class DeltaStore:
                 table.schema(),
                 [_DAY],
                 commit_properties=CommitProperties(app_transactions=transactions),
-                post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
+                # Else each commit lists all commits of 7 days to find older ones: `vacuum` does that.
+                post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
             )
         )
-        _try(table.update_incremental)
-        self._sync(name, added, range(before + 1, table.version() + 1))
+        if self.is_disk:
+            _try(table.update_incremental)
+            self._sync(name, added, range(before + 1, table.version() + 1))
 
     def _version(self, table: DeltaTable, name: str) -> int | None:
         return _try(lambda: table.transaction_version(self._app(name)))

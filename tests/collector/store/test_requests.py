@@ -1,0 +1,62 @@
+"""Requests of a store in a bucket, counted by a proxy: how many a commit costs and a look without news."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from chiplog_collector.store.delta_store import CHECKPOINT_COMMITS, Addition, DeltaStore
+from tests.support.s3_proxy import S3Proxy, s3_proxy
+from tests.support.s3_server import BUCKET, s3_server
+from tests.support.store_files import DAY, LOG, parquet
+
+URL = f"s3://{BUCKET}/chip log"
+PUT_AND_LIST_MAX, GET_MAX, REFRESH_MAX = 7, 25, 3
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as variables:
+        yield variables
+
+
+@pytest.fixture
+def proxy(server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
+    with s3_proxy(server["AWS_ENDPOINT_URL"]) as proxy:
+        for name, value in (server | {"AWS_ENDPOINT_URL": proxy.url}).items():
+            monkeypatch.setenv(name, value)
+        yield proxy
+
+
+def counted(proxy: S3Proxy, call: Callable[[], object]) -> dict[str, int]:
+    proxy.reset()
+    call()
+    return dict(proxy.counts)
+
+
+def test_a_commit_costs_few_requests_however_many_there_were(proxy: S3Proxy, tmp_path: Path) -> None:
+    """Each listing begins after the last checkpoint, so that the number of versions does not count."""
+    file, store = parquet(tmp_path / "file.parquet"), DeltaStore(URL, LOG)
+    store.publish(Addition("metrics", file, DAY, -1, 0))
+    counts: Counter[str] = Counter()
+    for until in range(1, 2 * CHECKPOINT_COMMITS + 1):
+        added = Addition("metrics", file, DAY, until - 1, until)
+        counts.update(counted(proxy, lambda added=added: store.publish(added)))
+        listed = [parse_qs(urlsplit(path).query) for kind, path in proxy.paths if kind == "LIST"]
+        assert all("start-after" in query for query in listed), (until, listed)
+    n_commits = 2 * CHECKPOINT_COMMITS
+    assert (counts["PUT"] + counts["LIST"]) / n_commits <= PUT_AND_LIST_MAX
+    assert counts["GET"] / n_commits <= GET_MAX
+
+
+def test_a_look_without_news_is_one_listing_of_heartbeats(proxy: S3Proxy) -> None:
+    writer, reader = DeltaStore(URL, LOG), DeltaStore(URL, "ef" * 16)
+    assert counted(proxy, lambda: writer.put_heartbeat({"number": 1})) == {"PUT": 1}
+    seen = reader.heartbeats()
+    assert counted(proxy, lambda: reader.heartbeats(seen)) == {"LIST": 1}
+    writer.put_heartbeat({"number": 2})
+    counts = counted(proxy, lambda: reader.heartbeats(seen))
+    assert counts == {"LIST": 1, "GET": 1}
+    assert sum(counts.values()) <= REFRESH_MAX
