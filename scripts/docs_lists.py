@@ -162,6 +162,10 @@ BOUNDS = {
     "CHIPLOG_QUERIES_AT_ONCE": ("collector", "queries that run at the same time"),
     "CHIPLOG_QUERIES_WAITING_MAX": ("collector", "queries that wait; one more is answered `busy`"),
     "CHIPLOG_QUERY_MEMORY_BYTES": ("collector", "memory of all queries and of the index"),
+    "CHIPLOG_HOT_DAYS": (
+        "collector",
+        "days after which numbers, texts and console lines leave the database if a store has them; 0: never",
+    ),
     "CHIPLOG_COLD_GB": ("collector", "gigabytes of a store that one query may read"),
     "CHIPLOG_RETENTION_DAYS": ("collector", "days for which runs are kept after their end; 0: forever"),
     "CHIPLOG_SYSTEM_SECONDS_DAYS": (

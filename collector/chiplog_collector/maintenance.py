@@ -15,7 +15,7 @@ import duckdb
 from rich.console import Console
 from rich.progress import Progress
 
-from chiplog_collector.index.fact_tables import BY_SERIES, ORDERS
+from chiplog_collector.index.fact_tables import BY_SERIES, ORDERS, SERIES
 from chiplog_collector.index.opening import move_to_quarantine, rebuild_into
 from chiplog_collector.memory_limit import limit_memory
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
@@ -123,6 +123,10 @@ def _copy_sorted(path: Path, target: Path) -> None:
                 order = f"LEFT JOIN {runs} p USING (producer) ORDER BY {_ORDERS[table]}"
             connection.execute(f'INSERT INTO target.base."{table}" SELECT f.* FROM {rows} f {order}')
         connection.execute(rollups_sql())
+        if connection.execute("SELECT count(flush) FROM base.dropped").fetchall() != [(0,)]:
+            for series in SERIES.values():  # safeguard: compaction-keeps-series
+                connection.execute(f"DELETE FROM base.{series}")
+                connection.execute(f"INSERT INTO base.{series} FROM {source}.base.{series} ORDER BY key, producer")
         connection.execute(views_sql())
         connection.execute(f"USE {source}")
         connection.execute("DETACH target")

@@ -29,6 +29,7 @@ RANGES: dict[str, tuple[int, int]] = {
     "CHIPLOG_QUERIES_WAITING_MAX": (1, 10_000),
     "CHIPLOG_QUERY_MEMORY_BYTES": (64 * MIB, 1024 * GIB),
     "CHIPLOG_COLD_GB": (0, 1_000_000),
+    "CHIPLOG_HOT_DAYS": (0, 36_500),
     "CHIPLOG_RETENTION_DAYS": (0, 36_500),
     "CHIPLOG_SYSTEM_SECONDS_DAYS": (0, 36_500),
     "CHIPLOG_SYSTEM_MINUTES_DAYS": (0, 36_500),
@@ -61,6 +62,7 @@ class Limits:
     queries_waiting_max: int = limits.QUERIES_WAITING_MAX
     query_memory_bytes: int = limits.QUERY_MEMORY_BYTES
     cold_gb: int = limits.COLD_GB
+    hot_days: int = limits.HOT_DAYS
     retention_days: int = limits.RETENTION_DAYS
     system_seconds_days: int = limits.SYSTEM_SECONDS_DAYS
     system_minutes_days: int = limits.SYSTEM_MINUTES_DAYS

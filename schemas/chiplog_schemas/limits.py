@@ -45,6 +45,7 @@ LOG_FREE_BYTES_MIN = 256 * MIB  # below it, or 1 % of a small disk, a collector 
 DISK_WARNING_PERCENT = 80  # of a collector's disk in use
 
 # -- how long data is kept --------------------------------------------------------------------------------------------
+HOT_DAYS = 7  # a collector with a store keeps published facts in its database for this long; 0: forever
 RETENTION_DAYS = 0  # a collector deletes runs that ended earlier than this; 0: never
 SYSTEM_SECONDS_DAYS = 7  # a collector keeps system samples as they came for this long, then their means over a minute …
 SYSTEM_MINUTES_DAYS = 90  # … for this long, then those over an hour; 0: forever

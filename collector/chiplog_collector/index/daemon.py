@@ -21,6 +21,7 @@ import zmq
 
 from chiplog_collector.index.changes.change_queue import ChangeQueue
 from chiplog_collector.index.cleaning.checkpoints import Checkpoints
+from chiplog_collector.index.cleaning.hot_days import HotDays
 from chiplog_collector.index.cleaning.log_cleaner import LogCleaner
 from chiplog_collector.index.cleaning.retention import Retention
 from chiplog_collector.index.database import Database, is_disk_error
@@ -30,6 +31,7 @@ from chiplog_collector.memory_limit import bound_memory
 from chiplog_collector.query.flush_demand import FLUSH_WAIT_S, QueryDemand
 from chiplog_collector.query.sql_guard import ForkedChild
 from chiplog_collector.query.suspect_queries import PAGE_BYTES, RunningQueries
+from chiplog_collector.store.outbox import Outbox
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.limit_settings import read_limits
 from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
@@ -96,7 +98,8 @@ def serve(
     demand = QueryDemand(page, first_wait_s=first_wait_s)
     queue = ChangeQueue(changes, demand.ask)
     retention = Retention(database.connection, limits, queue.submit)
-    maintenance = _Maintenance(follower, queue, retention, place, store if cuts else "", reader)
+    hot_days = HotDays(database, Outbox(place.store), store, limits.hot_days) if store and cuts else None
+    maintenance = _Maintenance(follower, queue, retention, place, store if cuts else "", reader, hot_days)
     space = ResultSpace(place.collector)
     services = [
         QueryService(
@@ -168,8 +171,7 @@ def _reader(place: Paths, database: Database, url: str, *, is_alone: bool) -> "S
 
 
 def _cutter(place: Paths, database: Database, url: str) -> "PieceCutter":
-    from chiplog_collector.store.outbox import Outbox  # imported here: an index without a store needs neither
-    from chiplog_collector.store.piece_cutter import PieceCutter
+    from chiplog_collector.store.piece_cutter import PieceCutter  # imported here: an index without a store needs none
 
     cutter = PieceCutter(database.connection, database.log_id, Outbox(place.store), url)
     cutter.start()
@@ -190,10 +192,12 @@ class _Maintenance:
         place: Paths,
         store: str = "",
         reader: "StoreReader | None" = None,
+        hot_days: HotDays | None = None,
     ) -> None:
         self._follower = follower
         self._queue = queue
         self._retention = retention
+        self._hot_days = hot_days
         self._cleaner = LogCleaner(place.collector / "log", place.files)
         self._cutter = _cutter(place, follower.database, store) if store else None
         self._reader = reader
@@ -209,6 +213,8 @@ class _Maintenance:
             return
         try:
             self._retention.turn(state.rolled_until, now, now_us())
+            if self._hot_days is not None:
+                self._hot_days.turn(now, now_us())
             self._cleaner.turn(state, database.orphaned_contents, now)
         except (duckdb.Error, OSError, RuntimeError) as error:  # safeguard: failing-chores-wait
             if isinstance(error, duckdb.Error) and not is_disk_error(error):

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +26,7 @@ from chiplog_schemas.query.duckdb_errors import is_refused_commit
 from chiplog_schemas.sql import MIGRATION, ROLLUPS, rollups_sql, tables_sql, views_sql
 
 _TS_FIRST, _TS_LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999, as Python's datetime
-_DAY_US = 86_400_000_000
+DAY_US = 86_400_000_000
 _NAN_KEPT_IN_LIST = "list_transform({}, lambda x: coalesce(x, 'nan'::DOUBLE))"
 _log = logging.getLogger("chiplog.index")
 _LEDGER_ROWS_MAX = 200_000  # above this and four times its ideal size, the ledger is merged
@@ -88,7 +89,7 @@ class Database:
         self.next_number = 0
         self.log_id = log_id
         self._ledger_rows = 0
-        self._day = 0  # of the newest receipt, since 1970
+        self.newest_day = 0  # of receipt, since 1970
         self._types: dict[str, dict[str, str]] = {}  # by table and column, as they are needed
         self._incoming = Incoming(self.connection)
         try:
@@ -117,6 +118,8 @@ class Database:
             return
         with _Transaction(self.connection):  # a commit for each view, with a sync, would take twice as long
             if not self._has_rollups():  # safeguard: rollups-need-no-rebuild
+                if self.dropped() >= 0:  # safeguard: series-of-dropped-facts-stay
+                    raise StaleDatabaseError(f"{self.path} lacks facts that the rollups of this version sum up")
                 self.connection.execute(rollups_sql())
             self.connection.execute(views_sql())
 
@@ -192,7 +195,9 @@ class Database:
                 state.trimmed = (number, until)
             elif action == Action.ROLL_UP:
                 state.rolled_until[every] = until
-        (self._day,) = execute("SELECT coalesce(max(day) - DATE '1970-01-01', 0) FROM base.receipt_days").fetchall()[0]
+        (self.newest_day,) = execute(
+            "SELECT coalesce(max(day) - DATE '1970-01-01', 0) FROM base.receipt_days"
+        ).fetchall()[0]
         last = execute("SELECT last_run, last_producer FROM base.position").fetchone()
         assert last is not None
         state.last_run, state.last_producer = last  # safeguard: numbers-not-given-again
@@ -258,10 +263,10 @@ class Database:
     def _begin_flush(self, number: int, received_us: int) -> None:
         """Set what the rows of this flush get as `flush`, and note the first flush of a day of receipt."""
         self.connection.execute("SET VARIABLE flush = CAST(? AS BIGINT)", [number])
-        if received_us // _DAY_US > self._day:
-            self._day = received_us // _DAY_US
-            query = "INSERT INTO base.receipt_days SELECT make_timestamp(?)::DATE, getvariable('flush')"
-            self.connection.execute(query, [min(received_us, _TS_LAST)])
+        if received_us // DAY_US > self.newest_day:
+            self.newest_day = received_us // DAY_US
+            query = "INSERT INTO base.receipt_days SELECT make_timestamp(?)::DATE, getvariable('flush'), ?"
+            self.connection.execute(query, [min(received_us, _TS_LAST), self.next_number - 1])
 
     def sort_facts(self) -> None:
         """Sort the facts of the last flushes into place once there are many. Raises duckdb.Error.
@@ -294,6 +299,29 @@ class Database:
             _log.warning("%s: %s; trying later", complaint, str(error).partition("\n")[0])
             return False
         return True
+
+    def day_end(self, day: date, number: int) -> int | None:
+        """Return the last record of the days of receipt before a day, None if there is none up to a number."""
+        query = """SELECT max(after) FROM (SELECT after, lag(day) OVER (ORDER BY day) AS day FROM base.receipt_days)
+            WHERE day < $day AND after <= $number"""
+        [(found,)] = self.connection.execute(query, {"day": day, "number": number}).fetchall()
+        return None if found is None else int(found)
+
+    def dropped(self) -> int:
+        """Return the flush up to which facts have left the database; -1 if none have."""
+        [(flush,)] = self.connection.execute("SELECT coalesce(max(flush), -1) FROM base.dropped").fetchall()
+        return int(flush)
+
+    def drop_facts(self, until: int) -> None:
+        """Remove the facts of flushes up to this one, and note it. Their series stay. Raises duckdb.Error.
+
+        Call it between transactions.
+        """
+        with _Transaction(self.connection):
+            self._facts.drop(until)
+            self.connection.execute("DELETE FROM base.dropped")
+            self.connection.execute("INSERT INTO base.dropped VALUES (?)", [until])
+        self._facts.count()
 
     def orphaned_contents(self) -> list[str]:
         """Return the SHA-256 of saved files that no row names, in hex digits.

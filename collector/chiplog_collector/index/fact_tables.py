@@ -10,13 +10,14 @@ import duckdb
 
 from chiplog_collector.index.apply.write_batch import Columns
 from chiplog_collector.index.numpy_source import NAN_KEPT, Incoming
+from chiplog_collector.store.published_tables import COLD
 from chiplog_schemas.sql import levels_sql, merged_series_sql, series_sql
 
 PIECE_ROWS = 2_000_000  # to sort at once: a tenth of the memory for queries
 SERIES_ROWS = 50_000  # rows appended to the rollup of series before it is merged; a query reads them all
 BY_SERIES = "run, key, producer, step, seq"
 ORDERS = {"metrics": BY_SERIES, "phases": BY_SERIES, "system": "key, device, ts"}  # of sorted rows
-_SERIES = {"metrics": "metric_series", "phases": "phase_series"}
+SERIES = {"metrics": "metric_series", "phases": "phase_series"}
 _NUMBERS = f"{NAN_KEPT.format('value')} AS value"
 _OF_STEPS = f"producer, key, lead AS step, seq, ts, {_NUMBERS}"
 _COLUMNS = {
@@ -35,10 +36,8 @@ class Facts:
     def __init__(self, connection: duckdb.DuckDBPyConnection, incoming: Incoming) -> None:
         self._connection = connection
         self._incoming = incoming
-        # A transaction that is rolled back leaves these counts too high, which only causes an early turn.
-        self._n_recent = {table: self._count(f"{table}_recent") for table in ORDERS}
-        self._sort_at = dict.fromkeys(ORDERS, PIECE_ROWS)
-        self._n_series = {series: self._count(series) for series in _SERIES.values()}
+        self.count()
+        self._n_series = {series: self._count(series) for series in SERIES.values()}
         self._merge_at = {series: self._merge_threshold(series) for series in self._n_series}
 
     def insert(self, table: str, columns: Columns) -> None:
@@ -47,10 +46,29 @@ class Facts:
             rows = f"SELECT {_COLUMNS[table]} FROM {source}"
             self._connection.execute(f"INSERT INTO base.{table}_recent BY NAME {rows}")
             self._n_recent[table] += len(columns["ts"])
-            if table in _SERIES:
-                series = _SERIES[table]
+            if table in SERIES:
+                series = SERIES[table]
                 (n_added,) = self._connection.execute(f"INSERT INTO base.{series} {series_sql(rows)}").fetchall()[0]
                 self._n_series[series] += n_added
+
+    def count(self) -> None:
+        """Count the recent rows."""
+        # A transaction that is rolled back leaves these counts too high, which only causes an early turn.
+        self._n_recent = {table: self._count(f"{table}_recent") for table in ORDERS}
+        self._sort_at = dict.fromkeys(ORDERS, PIECE_ROWS)
+
+    def drop(self, until: int) -> None:
+        """Delete the facts of flushes up to this one. Levels of their series are made of what stays."""
+        given = {"until": until}
+        lost = "SELECT DISTINCT producer, key FROM base.metrics WHERE flush <= $until"
+        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE lost AS {lost}", given)
+        for table in COLD:
+            for source in (table, f"{table}_recent") if table in ORDERS else (table,):
+                self._connection.execute(f"DELETE FROM base.{source} WHERE flush <= $until", given)
+        self._connection.execute("DELETE FROM base.metric_levels WHERE (producer, key) IN (FROM lost)")
+        levels = levels_sql("SELECT f.* FROM base.metrics f SEMI JOIN lost USING (producer, key)")
+        self._connection.execute(f"INSERT INTO base.metric_levels {levels} ORDER BY width, key, producer, step")
+        self._connection.execute("DROP TABLE lost")
 
     # -- sorted pieces --
 
@@ -62,7 +80,7 @@ class Facts:
         """Move the oldest recent rows to the sorted table, as one piece."""
         recent = f"base.{table}_recent"
         piece = f"rowid < (SELECT min(rowid) FROM {recent}) + {PIECE_ROWS}"
-        names = "LEFT JOIN (SELECT producer, run FROM base.identified) i USING (producer)" if table in _SERIES else ""
+        names = "LEFT JOIN (SELECT producer, run FROM base.identified) i USING (producer)" if table in SERIES else ""
         rows = f"SELECT f.* FROM (FROM {recent} WHERE {piece}) f {names} ORDER BY {ORDERS[table]}"
         self._connection.execute(f"INSERT INTO base.{table} {rows}")
         if table == "metrics":

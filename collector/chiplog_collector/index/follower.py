@@ -8,7 +8,7 @@ import duckdb
 
 from chiplog_collector.index.apply.applier import Applier
 from chiplog_collector.index.apply.state import State
-from chiplog_collector.index.database import Database, is_disk_error
+from chiplog_collector.index.database import DAY_US, Database, is_disk_error
 from chiplog_collector.refusals import NAME as REFUSED_NAME
 from chiplog_collector.refusals import Refused, write_refused
 from chiplog_schemas.limits import INDEX_FLUSH_ROWS
@@ -48,6 +48,8 @@ class LogFollower:
         self.read_number = self.database.next_number
         self._expected: int | None = self.read_number  # number of the next record; None after damage
         self._damage: list[CorruptRange] = []  # until the record after it: the position is one of records
+        self._unread: list[Record | CorruptRange] = []  # after the end of a day
+        self._day = self.database.newest_day
         self.records_read = 0
         self.n_damages_read = 0
         self.first_damage: str | None = None  # since `reload`, as text
@@ -55,10 +57,14 @@ class LogFollower:
     def _read_from(self, number: int) -> None:
         self._reader.close()
         self._reader = LogReader(self._directory, number)
+        self._unread = []
 
     def _read(self, limit: int) -> list[Record | CorruptRange]:
         """Return the next items of the log. Damage and missing numbers come before the record that follows them."""
-        items: list[Record | CorruptRange] = []
+        if self._unread:
+            items, self._unread = self._unread, []
+            return items
+        items = []
         while not items and (found := self._reader.read(limit, _READ_BYTES)):
             for item in found:
                 if isinstance(item, CorruptRange):
@@ -119,7 +125,10 @@ class LogFollower:
                 break
             n_bytes += sum(len(item.payload) for item in items if isinstance(item, Record))
             try:
-                for item in items:
+                for place, item in enumerate(items):
+                    if self._ends_day(item):
+                        self._unread = items[place:]
+                        return self._write()  # safeguard: flush-ends-with-day
                     self._take(item)
                     if self._applier.must_flush:  # safeguard: thinning-ends-flush
                         self._rewind()
@@ -134,6 +143,15 @@ class LogFollower:
             self.missed_ends.append(limit - 1)
             return self.step(synced)  # safeguard: foreign-end-stops-nothing
         return self._write()
+
+    def _ends_day(self, item: Record | CorruptRange) -> bool:
+        """Return True if a flush must end before a receipt, because it is the first one of a day."""
+        if not (isinstance(item, Record) and item.kind == Kind.RECEIPT):
+            return False
+        receipt = decode_receipt(item.payload, item.number)
+        day = 0 if receipt is None else receipt.received_us // DAY_US
+        is_first, self._day = day > self._day, max(day, self._day)
+        return is_first and self._safe_number > self.database.next_number
 
     def _rewind(self) -> None:
         """Read again what follows the last receipt that was applied."""

@@ -9,8 +9,9 @@ CREATE TABLE base.position (
     migration INTEGER, log_id BLOB, next_number BIGINT, last_run INTEGER, last_producer INTEGER
 );
 
--- The first flush of each day of receipt, UTC. A day never ends before the one that follows it has begun.
-CREATE TABLE base.receipt_days (day DATE, flush BIGINT);
+-- The first flush of each day of receipt, UTC, and the last record before it. A flush ends with its day, so that `after`
+-- is the same in every database of a log.
+CREATE TABLE base.receipt_days (day DATE, flush BIGINT, after BIGINT);
 
 CREATE TABLE base.runs (
     run INTEGER, run_id VARCHAR, project VARCHAR, name VARCHAR, run_group VARCHAR, job_type VARCHAR,

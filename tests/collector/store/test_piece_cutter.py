@@ -84,7 +84,7 @@ def test_a_piece_ends_with_the_day(tmp_path: Path) -> None:
     payloads = everything()
     index.take(payloads[0])
     days = index.sql("FROM base.receipt_days")
-    assert [str(day) for day, _ in days] == [index.sql(f"SELECT make_timestamp({START_US})::DATE::VARCHAR")[0][0]]
+    assert [str(day) for day, *_ in days] == [index.sql(f"SELECT make_timestamp({START_US})::DATE::VARCHAR")[0][0]]
     next_day = "SELECT max(day) + 1, max(flush) + 1 FROM base.receipt_days"
     RunBuilder(index.database.connection).select("receipt_days (day, flush)", next_day)
     index.take(payloads[1])

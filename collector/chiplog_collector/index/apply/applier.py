@@ -83,6 +83,7 @@ class Applier:
         elif item.kind == Kind.RECEIPT:
             receipt = decode_receipt(item.payload, item.number) or Receipt(self.received_us)
             self._context.received_us = receipt.received_us  # safeguard: receive-time-of-receipt
+            self.batch.received_us = max(self.batch.received_us, receipt.received_us)
             waiting, self._waiting = self._waiting, []
             numbers, self._numbers = self._numbers, []
             unfinished = receipt.uncommitted(numbers)
@@ -111,7 +112,6 @@ class Applier:
     def flush(self) -> Batch:
         """Return the collected rows and reset the batch."""
         batch, self._context.batch = self.batch, Batch()
-        batch.received_us = self.received_us
         return batch
 
     def quarantine(

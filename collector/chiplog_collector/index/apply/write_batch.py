@@ -43,7 +43,7 @@ class Batch:
     # (first, until, every) in µs: system samples in between become means over `every`, or go if that is 0. They concern
     # the samples up to the next receipt, where the flush must end.
     thinnings: list[tuple[int, int, int]] = field(default_factory=list)
-    received_us: int = 0  # when the collector received the last record, in µs since 1970
+    received_us: int = 0  # when the collector received the newest record, in µs since 1970
     n_points: int = 0
     n_events: int = 0
 
