@@ -135,6 +135,13 @@ RESTRICTIONS: dict[str, Restriction | Mapping[str, Restriction]] = {
     "reads.step_after_failure": Restriction({}, (_TAKES_RUN, Taken("failed_labels"), Taken("end_step"))),
     "reads.console": Restriction(_RUN_LABEL),
     "reads.node_steps": Restriction({}, (_TAKES_RUN, Taken("at_level"))),
+    # of these, a SELECT promises what it uses
+    "reads.points": Restriction({"of_runs": "run_ids", "of_keys": "keys"}),
+    "reads.logged_metrics": Restriction({"of_runs": "run_ids"}),
+    "reads.logged_phases": Restriction({"of_runs": "run_ids"}),
+    "reads.logged_texts": Restriction({"of_runs": "run_ids"}),
+    "reads.logged_histograms": Restriction({"of_runs": "run_ids"}),
+    "reads.logged_console": Restriction({"of_runs": "run_ids"}),
 }
 _UNRESTRICTED = Restriction()
 

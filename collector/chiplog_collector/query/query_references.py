@@ -20,6 +20,8 @@ CHARS_MAX = 32 << 10  # of these: 256 admitted texts are kept
 _SIDES_KEPT = frozenset({"INNER", "LEFT", "RIGHT", "FULL", "OUTER"})  # types of joins that bind both sides
 _LEFT_KEPT = frozenset({"SEMI", "ANTI"})  # and those that bind the left one
 _JOINS = frozenset({"REGULAR", "CROSS", "NATURAL"})  # of their kinds; ASOF and POSITIONAL depend on all rows
+# Macros of the schema `reads` by which a SELECT promises what it uses; each is a condition of a column of its name.
+_PROMISES = frozenset({"of_runs", "of_keys"})
 _CONTAINS = frozenset({"list_contains", "contains"})
 _TEXT_TYPES = frozenset({"varchar", "text", "string"})
 # What a FROM may have, apart from joins. Any other may read what this code does not see.
@@ -308,16 +310,16 @@ class _Conditions:
             for item in node["select_list"]
             if item["type"] != "COLUMN_REF" or folded(item["alias"]) != folded(item["column_names"][-1])
         }
+        conjuncts = list(_conjuncts(node["where_clause"]))
+        self._promised = tuple(condition for part in conjuncts for condition in _promises(part))
         self._by_path = [
-            (path, values)
-            for part in _conjuncts(node["where_clause"])
-            for path, values in _comparisons(part)
-            if path[-1] in BOUND
+            (path, values) for part in conjuncts for path, values in _comparisons(part) if path[-1] in BOUND
         ]
 
     def of(self, leaf: _Json) -> tuple[Condition, ...]:
         """Return the conditions that the rows of a relation must fulfil."""
-        return tuple(Condition(path[-1], values) for path, values in self._by_path if self._is_of(leaf, path))
+        named = (Condition(path[-1], values) for path, values in self._by_path if self._is_of(leaf, path))
+        return (*named, *self._promised)
 
     def _is_of(self, leaf: _Json, path: tuple[str, ...]) -> bool:
         if len(path) == 1:
@@ -380,6 +382,16 @@ def _comparisons(part: _Json) -> Iterator[tuple[tuple[str, ...], Values]]:
         found = _values_of(listed)
         if column["type"] == "COLUMN_REF" and found is not None and found.is_list is not False:
             yield _path_of(column), _as_list(found)
+
+
+def _promises(part: _Json) -> Iterator[Condition]:
+    """Yield what a conjunct promises of all relations of its SELECT."""
+    if part["type"] == "FUNCTION" and folded(part["schema"]) == "reads":
+        name = folded(part["function_name"])
+        if name in _PROMISES:
+            [argument] = part["arguments"]
+            if (values := _values_of(argument["expression"])) is not None and values.is_list is not False:
+                yield Condition(name, _as_list(values))
 
 
 def _path_of(column: _Json) -> tuple[str, ...]:

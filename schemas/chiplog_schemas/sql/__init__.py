@@ -4,7 +4,7 @@ from importlib.resources import files
 
 MIGRATION = 14  # grows with every change of tables.sql; a database of a lower one is rebuilt from the log
 ROLLUPS = 1  # grows with every change of the rollups' SQL; those of another number are computed again from the tables
-READS = 4  # grows with every change of reads.sql: a client asks only a collector that has its number
+READS = 5  # grows with every change of reads.sql: a client asks only a collector that has its number
 LEVELS = (16, 256)  # steps in a bucket of base.metric_levels; curves.sql has them, too
 # Each file reads from those before it.
 # safeguard: macros-replaced-at-start

@@ -6,7 +6,7 @@ CREATE SCHEMA IF NOT EXISTS reads;
 
 -- One row: how far the log has been applied, the number of deleted producers, and the number of this read model, READS.
 CREATE OR REPLACE VIEW reads.state AS
-SELECT coalesce(max(next_number), 0)::BIGINT AS position, (SELECT count(*) FROM base.deleted) AS n_deleted, 4 AS version
+SELECT coalesce(max(next_number), 0)::BIGINT AS position, (SELECT count(*) FROM base.deleted) AS n_deleted, 5 AS version
 FROM base.position;
 
 -- Names of metrics, phases, system metrics and devices by their integers, in other views `key`.
@@ -52,6 +52,11 @@ FROM (
     UNION ALL
     SELECT false, producer, key, n, first_step, last_step, first_ts, last_ts FROM base.phase_series
 ) s JOIN base.identified i ON i.producer = s.producer JOIN base.names n ON n.id = s.key;
+
+-- What a SELECT promises that reads rows with integers for producers and keys: it uses only those of these runs, or of
+-- these keys. With a store, rows of others may then be missing.
+CREATE OR REPLACE MACRO reads.of_runs(run_ids) AS true;
+CREATE OR REPLACE MACRO reads.of_keys(names) AS true;
 
 -- The points of metrics at each resolution. A reader chooses a level, the steps in a bucket: 1, 16 or 256. It reads the
 -- points of this level, and those of level 0, which are the values of the last flushes: buckets do not have them yet.

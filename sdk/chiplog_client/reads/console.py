@@ -9,9 +9,12 @@ from chiplog_client.reads.parameters import CHOSEN_LABELS
 
 Line = tuple[int, int]  # producer and seq of a stored line: what was stored after it is found whatever the times are
 _NEWEST = """
-SELECT producer, seq FROM reads.console WHERE place = (SELECT max(place) FROM reads.console WHERE run_id = $run)
+SELECT producer, seq FROM reads.console
+WHERE run_id = $run AND place = (SELECT max(place) FROM reads.console WHERE run_id = $run)
 """
-_PLACE = "coalesce((SELECT max(place) FROM reads.console WHERE producer = ${0}_producer AND seq = ${0}_seq), -1)"
+_PLACE = """
+coalesce((SELECT max(place) FROM reads.console WHERE run_id = $run AND producer = ${0}_producer AND seq = ${0}_seq), -1)
+"""
 # Clocks may be wrong and lines may arrive late, so new lines are not always later than known ones.
 _LINES = f"""
 SELECT label, attempt, stream, line_no, ts, line, (SELECT [producer, seq] FROM ({_NEWEST})) AS newest FROM reads.console

@@ -28,8 +28,9 @@ class Chunk:
 class ChunkReader:
     """Reads one table of one run. producers: the run's, in the order of the rows."""
 
-    def __init__(self, client: Client, table: Table, producers: Sequence[int]) -> None:
+    def __init__(self, client: Client, table: Table, run_id: str, producers: Sequence[int]) -> None:
         self._client = client
+        self._run_id = run_id
         self._table = table
         self._producers = tuple(producers)
         self._places = {producer: place for place, producer in enumerate(producers)}
@@ -62,7 +63,7 @@ class ChunkReader:
         """Yield the rows of a chunk, in parts if they are too much for one answer; each part comes after the last."""
         query = f"SELECT {', '.join(self._table.source_columns)} FROM {self._table.source} f {_where(chunk)}"
         try:
-            result = self._client.sql(query, _values(chunk))
+            result = self._client.sql(query, self._values(chunk))
         except QueryError as error:
             parts = self._halves(chunk) if error.kind in TOO_MUCH else []  # safeguard: export-in-smaller-parts
             if not parts:
@@ -81,12 +82,12 @@ class ChunkReader:
                 f"SELECT n.name, f.key, {count} AS n FROM {source} f JOIN reads.names n ON n.id = f.key "
                 f"{_where(whole)} GROUP BY n.name, f.key ORDER BY n.name"
             )
-            for row in self._client.sql(query, _values(whole)).rows():
+            for row in self._client.sql(query, self._values(whole)).rows():
                 self.names[row["key"]] = row["name"]
                 self._by_key.append((row["key"], row["n"]))
             self.n_rows = sum(n_rows for _, n_rows in self._by_key)
         else:
-            rows = self._client.sql(f"SELECT count(*) AS n FROM {source} f {_where(whole)}", _values(whole)).rows()
+            rows = self._client.sql(f"SELECT count(*) AS n FROM {source} f {_where(whole)}", self._values(whole)).rows()
             self.n_rows = rows[0]["n"]
 
     def _of_producers(self, keys: tuple[int, ...]) -> Iterator[Chunk]:
@@ -94,7 +95,7 @@ class ChunkReader:
         source, count = self._table.counts or (self._table.source, "count(*)")
         whole = Chunk(keys, self._producers)
         query = f"SELECT f.producer, {count} AS n FROM {source} f {_where(whole)} GROUP BY f.producer"
-        counted = [(row["producer"], row["n"]) for row in self._client.sql(query, _values(whole)).rows()]
+        counted = [(row["producer"], row["n"]) for row in self._client.sql(query, self._values(whole)).rows()]
         group: list[int] = []
         n_group = 0
         for producer, n_rows in sorted(counted, key=lambda pair: self._places[pair[0]]):
@@ -119,7 +120,7 @@ class ChunkReader:
 
     def _count(self, chunk: Chunk) -> int:
         query = f"SELECT count(*) AS n FROM {self._table.source} f {_where(chunk)}"
-        return int(self._client.sql(query, _values(chunk)).rows()[0]["n"])
+        return int(self._client.sql(query, self._values(chunk)).rows()[0]["n"])
 
     def _halves(self, chunk: Chunk) -> list[Chunk]:
         """Return a chunk as two, in order; none if it is one event."""
@@ -133,17 +134,27 @@ class ChunkReader:
                 query = (
                     f"SELECT min({column}) AS low, max({column}) AS high FROM {self._table.source} f {_where(chunk)}"
                 )
-                bounds = self._client.sql(query, _values(chunk)).rows()[0]
+                bounds = self._client.sql(query, self._values(chunk)).rows()[0]
                 low, high = bounds["low"], bounds["high"]
                 if low is not None and low < high:
                     middle = (low + high) // 2
                     return [replace(chunk, **{field: part}) for part in ((low, middle), (middle + 1, high))]
         return []
 
+    def _values(self, chunk: Chunk) -> dict[str, object]:
+        values: dict[str, object] = {"run": self._run_id, "producers": list(chunk.producers)}
+        if chunk.keys:
+            values["keys"] = list(chunk.keys)
+        if chunk.steps is not None:
+            values["first_step"], values["last_step"] = chunk.steps
+        if chunk.seqs is not None:
+            values["first_seq"], values["last_seq"] = chunk.seqs
+        return values
+
 
 def _where(chunk: Chunk) -> str:
     # A semi-join: DuckDB skips the parts of the file without these integers.
-    conditions = ["f.producer IN (SELECT unnest($producers::INTEGER[]))"]
+    conditions = ["reads.of_runs([$run])", "f.producer IN (SELECT unnest($producers::INTEGER[]))"]
     if chunk.keys:
         conditions.append("f.key IN (SELECT unnest($keys::INTEGER[]))")
     if chunk.steps is not None:
@@ -151,14 +162,3 @@ def _where(chunk: Chunk) -> str:
     if chunk.seqs is not None:
         conditions.append("f.seq BETWEEN $first_seq AND $last_seq")
     return f"WHERE {' AND '.join(conditions)}"
-
-
-def _values(chunk: Chunk) -> dict[str, object]:
-    values: dict[str, object] = {"producers": list(chunk.producers)}
-    if chunk.keys:
-        values["keys"] = list(chunk.keys)
-    if chunk.steps is not None:
-        values["first_step"], values["last_step"] = chunk.steps
-    if chunk.seqs is not None:
-        values["first_seq"], values["last_seq"] = chunk.seqs
-    return values

@@ -238,7 +238,7 @@ class _Exporter:
         return [number for (number,) in self._local.execute("SELECT number FROM writers ORDER BY place").fetchall()]
 
     def _write_table(self, name: str, table: Table, producers: list[int]) -> int:
-        reader = ChunkReader(self._client, table, producers)
+        reader = ChunkReader(self._client, table, self._run, producers)
         if not reader.n_rows:
             return 0
         if reader.names:

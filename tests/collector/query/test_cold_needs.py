@@ -6,7 +6,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from chiplog_collector.query.cold_needs import COLD, RESTRICTIONS, Need, Relations, needs, read_relations
+from chiplog_collector.query.cold_needs import COLD, RESTRICTIONS, Need, Relations, Restriction, needs, read_relations
 from chiplog_collector.query.query_references import EVERYTHING, references
 from chiplog_schemas.sql import views_sql
 from tests.support.narrowed_database import NarrowedDatabase
@@ -56,6 +56,10 @@ def needs_of(parser: Any, relations: Relations, sql: str, params: Any = None) ->
         ("FROM compare('A', 'B')", None, {"metrics": [need({"A", "B"})]}),
         ("FROM reads.compared(0, 9) c WHERE c.run_id = 'A'", None, {"phases": [need({"A"})]}),
         ("FROM reads.node_steps('A', 1)", None, {"metrics": [need({"A"})], "phases": [need({"A"})]}),
+        ("FROM reads.points f JOIN c USING (key) WHERE reads.of_runs([$r])", {"r": "A"}, {"metrics": [need({"A"})]}),
+        ("FROM reads.points f WHERE NOT reads.of_runs(['A'])", None, {"metrics": [ANY]}),
+        ("FROM metrics WHERE reads.of_runs(['A'])", None, {"metrics": [ANY]}),
+        ("SELECT 1 AS of_runs FROM reads.points WHERE of_runs = 'A'", None, {"metrics": [ANY]}),
         ("FROM restarts WHERE run_id = 'A'", None, {"metrics": [need({"A"})], "phases": [need({"A"})]}),
         ("FROM metrics WHERE key = 'a' UNION ALL FROM metrics", None, {"metrics": [ANY]}),
         ("FROM store.main.metrics WHERE key = 'a'", None, {"metrics": [need(None, None, {"a"})]}),
@@ -157,8 +161,10 @@ CALLS = {
     "reads.node_steps": ["('A', 1)"],
 }
 
+PROMISED = {name for name, one in RESTRICTIONS.items() if isinstance(one, Restriction) and "of_runs" in one.columns}
 
-@pytest.mark.parametrize("relation", sorted(RESTRICTIONS))
+
+@pytest.mark.parametrize("relation", sorted(set(RESTRICTIONS) - PROMISED))
 def test_the_rows_of_a_relation_follow_from_the_facts_that_it_is_restricted_to(narrowed, relation):
     restricted = RESTRICTIONS[relation]
     parts = [restricted] if not isinstance(restricted, dict) else list(restricted.values())
@@ -180,6 +186,21 @@ def test_the_rows_of_a_relation_follow_from_the_facts_that_it_is_restricted_to(n
             assert narrowed.rows(sql, wanted=wanted) == whole, sql
             n_narrowed += bool(whole) and any(need != ANY for needed in wanted.values() for need in needed)
         assert n_narrowed
+
+
+@pytest.mark.parametrize("relation", sorted(PROMISED))
+def test_a_select_that_promises_what_it_uses_has_its_rows(narrowed, relation):
+    key = "1" if relation == "reads.logged_console" else "r.key"
+    joined = f"{relation} r JOIN base.identified i ON i.producer = r.producer JOIN base.names n ON n.id = {key}"
+    by_key = ["", " AND n.name = $key AND reads.of_keys([$key])"] if relation == "reads.points" else [""]
+    for run_id in ("A", "b b"):
+        for more in by_key:
+            sql = f"SELECT r.* FROM {joined} WHERE i.run_id = $run AND reads.of_runs([$run]){more}"
+            params = {"run": run_id, **({"key": "loss"} if more else {})}
+            wanted = narrowed.needs(sql, params)
+            assert [*wanted.values()] == [[need({run_id}, None, {"loss"} if more else None)]]
+            rows = narrowed.rows(sql, params)
+            assert rows and narrowed.rows(sql, params, wanted) == rows
 
 
 @pytest.mark.timeout(1200)

@@ -66,6 +66,7 @@ WITH series AS MATERIALIZED (
     SELECT DISTINCT producer, key, name, label, attempt, rank FROM reads.series
     WHERE is_metric AND run_id = $run AND list_contains($keys::VARCHAR[], name) AND {CHOSEN_LABELS}
 )"""
+_ONLY = "reads.of_runs([$run]) AND reads.of_keys($keys::VARCHAR[])"  # that series join
 # When the values of metrics were logged, in µs.
 _TIMES = f"""{_SERIES}
 SELECT s.name AS key, epoch_us(min(m.first_ts)) AS first, epoch_us(max(m.last_ts)) AS last
@@ -94,10 +95,10 @@ _BUCKETS = f"""{_SERIES}, parts AS (
 _MEANS = {True: "arg_max_null(p.sum, p.seq)", False: "sum(p.sum) / nullif(sum(p.n), 0)"}
 # The last value of a bucket of several steps, NULL for NaN; buckets of a level do not have it.
 _LAST = "arg_max_null(p.sum, p.step::HUGEINT * 9223372036854775808 + p.seq)"
-_ROWS = """
-SELECT f.producer, f.key, {place} AS step, f.seq, f.ts, f.n, f.sum, f.min, f.max
+_ROWS = f"""
+SELECT f.producer, f.key, {{place}} AS step, f.seq, f.ts, f.n, f.sum, f.min, f.max
 FROM reads.points f JOIN series s ON s.producer = f.producer AND s.key = f.key
-WHERE f.level = {level} AND f.step >= {first} AND f.step <= {last}
+WHERE f.level = {{level}} AND f.step >= {{first}} AND f.step <= {{last}} AND {_ONLY}
 """
 # A row per label with lists: a row per bucket would cost most of the time in Python. One list is sorted, and not five.
 # Minimum and maximum are NULL if they are the mean everywhere.
@@ -135,15 +136,15 @@ SELECT key, step, x FROM places
 _COUNTS = f"""{_SERIES}, counts AS (
     SELECT s.name, s.label, sum(l.n) AS n FROM reads.points l
     JOIN series s ON s.producer = l.producer AND s.key = l.key
-    WHERE l.level = {LEVELS[0]} AND l.step >= {{low}} AND l.step < {{high}} GROUP BY ALL
+    WHERE l.level = {LEVELS[0]} AND l.step >= {{low}} AND l.step < {{high}} AND {_ONLY} GROUP BY ALL
     UNION ALL
     SELECT s.name, s.label, count(*) FROM reads.points f JOIN series s ON s.producer = f.producer AND s.key = f.key
-    WHERE f.level = 1 AND f.step BETWEEN {{first}} AND {{last}} AND (f.step < {{low}} OR f.step >= {{high}})
+    WHERE f.level = 1 AND f.step BETWEEN {{first}} AND {{last}} AND (f.step < {{low}} OR f.step >= {{high}}) AND {_ONLY}
     GROUP BY ALL
     UNION ALL
     SELECT s.name, s.label, count(*) FROM reads.points f
     JOIN series s ON s.producer = f.producer AND s.key = f.key
-    WHERE f.level = 0 AND f.step BETWEEN {{first}} AND {{last}} GROUP BY ALL
+    WHERE f.level = 0 AND f.step BETWEEN {{first}} AND {{last}} AND {_ONLY} GROUP BY ALL
 )
 SELECT name AS key, max(n)::BIGINT AS n FROM (SELECT name, label, sum(n) AS n FROM counts GROUP BY ALL) GROUP BY name
 """
@@ -159,9 +160,10 @@ _ENDS = f"""{_SERIES}, found AS (
     ON k.name = f.name AND f.step >= k.start GROUP BY ALL
 )
 """
-_PIECE = """
+_PIECE = f"""
 SELECT s.name, s.label, s.attempt, f.step, f.seq, f.value FROM reads.points f
-JOIN series s ON s.producer = f.producer AND s.key = f.key WHERE f.level = {level} AND f.step BETWEEN {first} AND {last}
+JOIN series s ON s.producer = f.producer AND s.key = f.key
+WHERE f.level = {{level}} AND f.step BETWEEN {{first}} AND {{last}} AND {_ONLY}
 """
 # A band ends with the labels that have its last step.
 _BAND_ENDS = """

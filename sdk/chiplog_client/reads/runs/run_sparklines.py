@@ -32,6 +32,7 @@ def sparklines_sql(buckets: int) -> str:
 
     Of long runs it reads the curves at lower resolution: their buckets are at most an eighth of a part.
     """
+    only = "reads.of_runs($runs::VARCHAR[]) AND reads.of_keys([$key])"  # that series join
     place = "CASE WHEN w.is_one_step THEN epoch_us(f.ts) ELSE f.step END"
     return f"""
 WITH wanted AS MATERIALIZED (
@@ -54,14 +55,15 @@ WITH wanted AS MATERIALIZED (
 ), parts AS (
     SELECT w.run_id, w.least, w.steps, {place} AS step, f.n, f.sum
     FROM reads.points f JOIN (FROM series WHERE level = 1) w ON w.producer = f.producer AND w.key = f.key
-    WHERE f.level = 1
+    WHERE f.level = 1 AND {only}
     UNION ALL
     SELECT w.run_id, w.least, w.steps, {place}, f.n, f.sum
-    FROM reads.points f JOIN series w ON w.producer = f.producer AND w.key = f.key WHERE f.level = 0
+    FROM reads.points f JOIN series w ON w.producer = f.producer AND w.key = f.key
+    WHERE f.level = 0 AND {only}
     UNION ALL
     SELECT w.run_id, w.least, w.steps, f.step, f.n, f.sum
     FROM reads.points f JOIN series w ON w.producer = f.producer AND w.key = f.key AND w.level = f.level
-    WHERE f.level > 1
+    WHERE f.level > 1 AND {only}
 )
 SELECT run_id, ((greatest(step, least)::HUGEINT - least) * {buckets} // steps)::INTEGER AS bucket,
        coalesce(sum(sum) / nullif(sum(n), 0), 'nan') AS value

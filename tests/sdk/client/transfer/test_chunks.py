@@ -36,7 +36,7 @@ def test_chunks_have_each_row_once_and_hold_few_rows(
     monkeypatch.setattr(chunks, "CHUNK_ROWS", rows_max)
     monkeypatch.setattr(chunks, "WIDE_CHUNK_ROWS", rows_max)
     producers = producers_of(client)
-    reader = ChunkReader(client, TABLES[name], producers)
+    reader = ChunkReader(client, TABLES[name], "whole", producers)
     found = list(reader.chunks())
     rows = [row for chunk in found for result in reader.read(chunk) for row in result.tuples()]
     whole = f"SELECT {', '.join(TABLES[name].source_columns)} FROM {TABLES[name].source} f"
@@ -51,7 +51,7 @@ def test_chunks_have_each_row_once_and_hold_few_rows(
 def test_chunks_come_in_the_order_of_keys_labels_and_steps(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "CHUNK_ROWS", 40)
     producers = producers_of(client)
-    reader = ChunkReader(client, TABLES["metrics"], producers)
+    reader = ChunkReader(client, TABLES["metrics"], "whole", producers)
     places = []
     for chunk in reader.chunks():
         inner = sorted(
@@ -81,14 +81,14 @@ def test_an_answer_that_would_be_too_large_is_read_in_halves(client: Client, mon
 
     monkeypatch.setattr(client, "sql", refuse)
     for name in ("metrics", "console"):
-        reader = ChunkReader(client, TABLES[name], producers)
+        reader = ChunkReader(client, TABLES[name], "whole", producers)
         parts = [result for chunk in reader.chunks() for result in reader.read(chunk)]
         assert sum(map(len, parts)) == reader.n_rows
         assert max(map(len, parts)) <= 25
 
 
 def test_another_error_ends_the_export(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = ChunkReader(client, TABLES["metrics"], producers_of(client))
+    reader = ChunkReader(client, TABLES["metrics"], "whole", producers_of(client))
     [chunk] = reader.chunks()
 
     def fail(*_: object) -> Result:
