@@ -36,6 +36,7 @@ if "chiplog_collector.index" in sys.orig_argv:
 if "chiplog_collector.store" in sys.orig_argv:
     from chiplog_collector.store import publisher
     publisher._POLL_S, publisher._BACKOFF_MIN_S, publisher._BACKOFF_MAX_S = 0.1, 0.2, 1.0
+    publisher._OUTAGE_S = 0.0
 """
 # Values as the oracle's rank; each tenth step a line, too.
 RANK = """
@@ -191,8 +192,12 @@ def test_a_copied_directory_publishes_nothing_and_says_so(bare_node: Node, lake:
 
 
 def check_outage(node: Node, lake: Path, **files: Path) -> None:
-    """Check that one line reports the outage, and that all rows are in the store now."""
+    """Check that one line and two events report the outage, and that all rows are in the store now."""
     wait_for(lake, *files.values())
+    node.until("SELECT 1 FROM events WHERE kind = 'store_back'")
+    events = node.sql("SELECT kind, level, message FROM events WHERE kind LIKE 'store_%' ORDER BY ts")
+    assert [(event["kind"], event["level"]) for event in events] == [("store_away", "warning"), ("store_back", "info")]
+    assert AWAY in events[0]["message"]
     stop(node)
     said = node.output("chiplog_collector")
     assert said.count(AWAY) == said.count(" is back; ") == 1

@@ -23,8 +23,10 @@ from chiplog_collector.receiver.index_process import IndexProcess
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
 from chiplog_collector.receiver.page_process import page_process
 from chiplog_collector.receiver.publisher_process import publisher_process
+from chiplog_collector.receiver.store_watch import StoreWatch
 from chiplog_collector.refusals import NAME as REFUSED_NAME
 from chiplog_collector.refusals import RECORDS_MAX, read_refused
+from chiplog_collector.store.outbox import Outbox
 from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import (
@@ -162,6 +164,7 @@ class ReceiverDaemon:
         self._publisher = (
             publisher_process(places.root, settings.store) if settings.store and not settings.embedded else None
         )
+        self._store_watch = StoreWatch(Outbox(places.store)) if self._publisher is not None else None
         self._offload = Offload("chiplog-log", lambda: self._act(self._receiver.beat()))
         self._stopping = False
         self._since: float | None = None
@@ -370,6 +373,7 @@ class ReceiverDaemon:
             return
         self._next_poll_s = now + FILES_LOOK_S
         self._check_disk()
+        self._note_outages()
         if reason := self._ownership.renew() or keep_lock(self._lock):
             _log.error("collector ends: %s", reason)
             self._stopping = True
@@ -394,6 +398,13 @@ class ReceiverDaemon:
             warning = self._space.check(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
             if warning is not None:
                 _log.warning("%s: %s", self.settings.places.collector, warning)
+
+    def _note_outages(self) -> None:
+        """Log that the store is away, or back; later, if the log cannot be written now."""
+        if self._store_watch is None or self._write_after or self._space.is_short:
+            return
+        for payload in self._store_watch.turn():
+            self._append([self._commits.add_change(payload)])
 
     # -- the end --
 

@@ -1,6 +1,7 @@
 """Pieces on their way to a store: one directory each, complete and synced before it has its name.
 
 CHIPLOG_DIR/collector/store/
+  outage.json               the last time that the store was away
   published.json            how far this log is published, as the last piece that was committed left it
   pieces/<until>/           one piece: <table>.parquet and piece.json; <until> is the log record that ends it
 """
@@ -62,6 +63,21 @@ class Published:
     is_foreign: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A time in which a store could not be used.
+
+    Attributes:
+        id: Its own ID, 16 hex digits.
+        is_over: True once the store is back.
+        text: For people.
+    """
+
+    id: str
+    is_over: bool
+    text: str
+
+
 class Outbox:
     """The pieces of a collector that wait for its publisher. Any method raises OSError."""
 
@@ -70,6 +86,7 @@ class Outbox:
         self.directory = directory
         self.notes = directory / "published.json"  # see `published`
         self._pieces = directory / "pieces"
+        self._outage = directory / "outage.json"
 
     def ends(self) -> list[int]:
         """Return the numbers of the records that end the waiting pieces, ascending."""
@@ -140,6 +157,18 @@ class Outbox:
         """Note how far the log is published."""
         ensure_private_dir(self.directory)
         atomic_write(self.notes, json.dumps(asdict(published)).encode(), durable=True)
+
+    def outage(self) -> Outage | None:
+        """Return the last outage; None if there was none, or its note cannot be read."""
+        try:
+            return Outage(**json.loads(self._outage.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def set_outage(self, outage: Outage) -> None:
+        """Note an outage, for the receiver."""
+        ensure_private_dir(self.directory)
+        atomic_write(self._outage, json.dumps(asdict(outage)).encode())
 
     def _path(self, until: int) -> Path:
         return self._pieces / f"{until:0{_DIGITS}d}"

@@ -10,6 +10,8 @@ import os
 import select
 import sys
 import time
+import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -17,7 +19,7 @@ import duckdb
 from chiplog_collector.store.delta_store import Addition, DeltaStore, ForeignPositionError, StoreError
 from chiplog_collector.store.heartbeat import Beats
 from chiplog_collector.store.maintainer import Maintainer
-from chiplog_collector.store.outbox import Outbox, Piece, Published
+from chiplog_collector.store.outbox import Outage, Outbox, Piece, Published
 from chiplog_collector.store.published_tables import COMPLETE, ORDERS
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
@@ -29,6 +31,7 @@ from chiplog_schemas.storage.segment_format import log_owner
 _POLL_S = 0.5  # a directory is listed; a piece comes every 10 s
 _BACKOFF_MIN_S = 1.0
 _BACKOFF_MAX_S = 60.0
+_OUTAGE_S = 10.0  # a shorter one is a line in the output, and no event
 _DRAIN_S = 10.0  # at the end; the next start publishes the rest
 _log = logging.getLogger("chiplog.store")
 
@@ -127,6 +130,43 @@ class Publisher:
         return self._published
 
 
+class _Outages:
+    """Reports that the store is away, and that it is back: a line each and, of longer outages, an event each."""
+
+    def __init__(self, url: str, outbox: Outbox) -> None:
+        self._url = url
+        self._outbox = outbox
+        self._since: float | None = None
+        last = outbox.outage()
+        self._noted = last if last is not None and not last.is_over else None  # by the process before this one
+
+    def note(self, error: Exception) -> None:
+        """Report an error, if it is the first one."""
+        what = f"the store {self._url}" if isinstance(error, StoreError) else "the outbox"
+        text = f"{what} cannot be used: {error}; pieces wait and are published later"
+        if self._since is None:
+            self._since = time.monotonic()
+            _log.warning("%s", text)
+        if self._noted is None and time.monotonic() - self._since >= _OUTAGE_S:
+            self._noted = self._write(Outage(uuid.uuid4().hex[:16], False, text))
+
+    def end(self) -> None:
+        """Report that the store is back, if it was away."""
+        if self._since is not None:
+            _log.info("the store %s is back; pieces that wait: %d", self._url, len(self._outbox.ends()))
+        self._since = None
+        if self._noted is not None and self._write(replace(self._noted, is_over=True)):
+            self._noted = None
+
+    def _write(self, outage: Outage) -> Outage | None:
+        """Note an outage for the receiver; return None if the disk refuses."""
+        try:
+            self._outbox.set_outage(outage)
+        except OSError:  # tried again by the next call
+            return None
+        return outage
+
+
 def serve(place: Paths, url: str) -> int:
     """Publish until standard input ends, then what waits. Return the exit status."""
     log_id = log_owner(place.collector / "log")
@@ -140,7 +180,8 @@ def serve(place: Paths, url: str) -> int:
     maintainer = Maintainer(DeltaStore(url, log), place.store / "compaction")
     maintainer.start()
     backoff = Backoff(_BACKOFF_MIN_S, _BACKOFF_MAX_S)
-    has_begun = is_away = is_ending = False
+    outages = _Outages(url, outbox)
+    has_begun = is_ending = False
     stop_at = math.inf
     while not is_ending or time.monotonic() < stop_at:
         pause_s = 0.0
@@ -157,14 +198,10 @@ def serve(place: Paths, url: str) -> int:
                     break
                 pause_s = _POLL_S
             beats.beat(publisher.until)
-            if is_away:
-                _log.info("the store %s is back; pieces that wait: %d", url, len(outbox.ends()))
-            is_away = False
+            outages.end()
             backoff.reset()
         except (StoreError, OSError) as error:  # safeguard: store-away-stops-nothing
-            if not is_away:
-                _log.warning("the store %s cannot be used: %s; pieces wait and are published later", url, error)
-            is_away = True
+            outages.note(error)
             has_begun = False  # what comes back may be another disk
             pause_s = backoff.next_s()
         if not is_ending and _input_ended(pause_s):

@@ -11,7 +11,9 @@ without the deleted records.
     trim_system {until: µs}   system samples before it are deleted, and …
     roll_up     {first: µs, until: µs, every: µs}   … those between become their means over intervals of this length
 
-The last two concern the samples of records up to the next receipt; what comes later stays.
+    note        {kind: one of NOTES, text}   what a collector notes of itself; no client asks for it
+
+`trim_system` and `roll_up` concern the samples of records up to the next receipt; what comes later stays.
 """
 
 from dataclasses import dataclass
@@ -38,8 +40,11 @@ class Action(StrEnum):
     SAVE_VIEW = "save_view"
     TRIM_SYSTEM = "trim_system"
     ROLL_UP = "roll_up"
+    NOTE = "note"
 
 
+NOTES = {"store_away": "warning", "store_back": "info"}  # kinds of rows in `events`, with their levels
+NOTE_CHARS_MAX = 500
 RETENTION_ACTIONS = (Action.TRIM_SYSTEM, Action.ROLL_UP)  # steps of the retention; no client asks for them
 
 

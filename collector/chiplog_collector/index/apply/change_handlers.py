@@ -8,6 +8,8 @@ from chiplog_collector.index.apply.validation import json_of, text_of, uuid_of
 from chiplog_schemas.codec import short_repr
 from chiplog_schemas.model.change_record import (
     EDITABLE_FIELDS,
+    NOTE_CHARS_MAX,
+    NOTES,
     VIEW_CHARS_MAX,
     VIEW_NAME_CHARS_MAX,
     Action,
@@ -38,6 +40,9 @@ class Changes:
 
         number: of its record.
         """
+        if change.action is Action.NOTE:
+            self._note(change, number)
+            return
         match change.action:
             case Action.DELETE:
                 applied = self._delete(change.body, number)
@@ -58,6 +63,18 @@ class Changes:
         if (kind := CHANGE_EVENTS.get(change.action)) is not None:
             body = {"request": change.id.hex(), **body}
             self._context.emit_event(None, number, self._context.received_us, kind, "info", message, body)
+
+    def _note(self, change: Change, number: int) -> None:
+        """Add a row of `events` about the collector itself, unless a receiver that was restarted wrote it again."""
+        kind, text = text_of(change.body.get("kind")), text_of(change.body.get("text"))
+        if kind not in NOTES:
+            raise ValueError(f"note {short_repr(kind)} is unknown; upgrade the collector")
+        if change.id in self._state.managed:  # safeguard: outage-noted-once
+            return
+        self._state.managed.add(change.id)
+        self._context.batch.add("changes", (number, change.id, change.action.value, 0, 0))
+        received_us = self._context.received_us
+        self._context.emit_event(None, number, received_us, kind, NOTES[kind], text[:NOTE_CHARS_MAX], {})
 
     def _delete(self, body: dict[str, Any], number: int) -> tuple[str, dict[str, Any]]:
         uuids, runs, why = _uuids(body), _run_ids(body), text_of(body.get("why", ""))
