@@ -20,6 +20,7 @@ import duckdb
 import zmq
 
 from chiplog_collector.index.changes.change_queue import ChangeQueue
+from chiplog_collector.index.changes.store_requests import StoreRequests
 from chiplog_collector.index.cleaning.checkpoints import Checkpoints
 from chiplog_collector.index.cleaning.hot_days import HotDays
 from chiplog_collector.index.cleaning.log_cleaner import LogCleaner
@@ -31,6 +32,7 @@ from chiplog_collector.memory_limit import bound_memory
 from chiplog_collector.query.flush_demand import FLUSH_WAIT_S, QueryDemand
 from chiplog_collector.query.sql_guard import ForkedChild
 from chiplog_collector.query.suspect_queries import PAGE_BYTES, RunningQueries
+from chiplog_collector.store.deletion_requests import DeletionRequests
 from chiplog_collector.store.outbox import Outbox
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.limit_settings import read_limits
@@ -200,6 +202,8 @@ class _Maintenance:
         self._hot_days = hot_days
         self._cleaner = LogCleaner(place.collector / "log", place.files)
         self._cutter = _cutter(place, follower.database, store) if store else None
+        requests = DeletionRequests(place.store, follower.database.log_id.hex())
+        self._requests = StoreRequests(requests, queue.submit) if store else None
         self._reader = reader
         if reader is not None:
             reader.start()
@@ -216,6 +220,8 @@ class _Maintenance:
             if self._hot_days is not None:
                 self._hot_days.turn(now, now_us())
             self._cleaner.turn(state, database.orphaned_contents, now)
+            if self._requests is not None:
+                self._requests.turn(state, now)
         except (duckdb.Error, OSError, RuntimeError) as error:  # safeguard: failing-chores-wait
             if isinstance(error, duckdb.Error) and not is_disk_error(error):
                 raise

@@ -30,7 +30,7 @@ _DELETION_TYPES = {
     "producer": "VARCHAR",
     "run_id": "VARCHAR",
     "samples_until": "TIMESTAMP WITH TIME ZONE",
-    "ts": "TIMESTAMP WITH TIME ZONE",
+    "is_request": "BOOLEAN",
 }
 
 Slice = tuple[tuple[str, ...], tuple[str, ...]]  # the first and the last group in it
@@ -56,7 +56,7 @@ class Deletion:
     producer: str | None
     run_id: str | None
     samples_until: Any
-    ts: Any
+    is_request: bool
 
 
 def compact(

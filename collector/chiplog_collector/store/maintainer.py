@@ -8,12 +8,14 @@ import threading
 import time
 from pathlib import Path
 
-from chiplog_collector.store.compaction import compact, delete_rows, read_deletions
+from chiplog_collector.store.compaction import Deletion, compact, delete_rows, read_deletions
+from chiplog_collector.store.deletion_requests import DeletionRequest, DeletionRequests
 from chiplog_collector.store.delta_store import DeltaStore, StoreError
-from chiplog_collector.store.published_tables import ORDERS
+from chiplog_collector.store.published_tables import DELETIONS, ORDERS
 
-LOOK_S = 60.0  # between two looks; a table gets six pieces in that time
+LOOK_S = 60.0  # between two looks; a table gets six pieces in that time. One request, if there is nothing new
 VACUUM_S = 24 * 3600.0  # a listing of all files
+_UNSEEN = -2  # below the version of a table that does not exist
 _log = logging.getLogger("chiplog.store")
 
 
@@ -23,11 +25,15 @@ class Maintainer:
     Args:
         store: The store.
         scratch: A directory on this disk, for one compaction.
+        requests: Where what other logs deleted is noted for the index.
     """
 
-    def __init__(self, store: DeltaStore, scratch: Path) -> None:
+    def __init__(self, store: DeltaStore, scratch: Path, requests: DeletionRequests | None = None) -> None:
         self._store = store
         self._scratch = scratch
+        self._requests = requests
+        self._deletions: list[Deletion] = []
+        self._seen = _UNSEEN  # the version of the table of deletions
         self._has_news = False
         self._closing = threading.Event()
         self._vacuum_at = time.monotonic() + VACUUM_S
@@ -53,15 +59,15 @@ class Maintainer:
 
     def turn(self, now: float) -> None:
         """Remove deleted rows, compact what has enough pieces; once a day remove old files."""
-        if not self._has_news:
-            return
-        self._has_news = False
+        has_news, self._has_news = self._has_news, False
         is_vacuum = now >= self._vacuum_at
         try:
-            deletions = read_deletions(self._store, self._scratch)
+            has_news = self._look_for_deletions() or has_news
+            if not has_news:
+                return
             for table, order in ORDERS.items():
                 while not self._closing.is_set():
-                    n_files = delete_rows(self._store, table, order, deletions, self._scratch)
+                    n_files = delete_rows(self._store, table, order, self._deletions, self._scratch)
                     if n_files is None:
                         break
                     if n_files:
@@ -79,6 +85,22 @@ class Maintainer:
             self._is_away = False
         except (StoreError, OSError) as error:  # safeguard: failed-maintenance-tried-again
             self._has_news = True
+            self._seen = _UNSEEN
             if not self._is_away:
                 _log.warning("the store cannot be maintained now: %s; trying again", error)
             self._is_away = True
+
+    def _look_for_deletions(self) -> bool:
+        """Read what was deleted in any log. Return True if that has changed."""
+        version = self._store.version(DELETIONS)
+        if version == self._seen:
+            return False
+        self._deletions = read_deletions(self._store, self._scratch)
+        if self._requests is not None:
+            self._requests.take(
+                DeletionRequest(deletion.log, deletion.number, deletion.run_id)
+                for deletion in self._deletions
+                if deletion.is_request and deletion.run_id is not None
+            )
+        self._seen = version
+        return bool(self._deletions)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import duckdb
 
+from chiplog_collector.store.deletion_requests import DeletionRequests
 from chiplog_collector.store.delta_store import Addition, DeltaStore, ForeignPositionError, StoreError
 from chiplog_collector.store.heartbeat import Beats
 from chiplog_collector.store.maintainer import Maintainer
@@ -177,7 +178,8 @@ def serve(place: Paths, url: str) -> int:
     files = None if os.environ.get("CHIPLOG_STORE_FILES") == "0" else place.files
     store = DeltaStore(url, log)
     publisher, beats = Publisher(store, outbox, log, files), Beats(store, outbox, keeps_files=files is None)
-    maintainer = Maintainer(DeltaStore(url, log), place.store / "compaction")
+    requests = DeletionRequests(place.store, log)
+    maintainer = Maintainer(DeltaStore(url, log), place.store / "compaction", requests)
     maintainer.start()
     backoff = Backoff(_BACKOFF_MIN_S, _BACKOFF_MAX_S)
     outages = _Outages(url, outbox)

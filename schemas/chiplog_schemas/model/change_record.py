@@ -4,7 +4,7 @@
 a deletion lists the producers that it deletes, so that later ones of the same run stay, also in a rebuild from a log
 without the deleted records.
 
-    delete      {producers: [16 bytes, …], runs: [run ID, …], why: text}
+    delete      {producers: [16 bytes, …], runs: [run ID, …], why: text, answer: bool}   to another collector's deletion
     restore     {producers: [16 bytes, …], runs: [run ID, …]}   they no longer count as deleted
     edit        {run: run ID, fields: {entry of EDITABLE_FIELDS: value, nil clears it}}
     save_view   {name: text, view: JSON text, nil removes it}

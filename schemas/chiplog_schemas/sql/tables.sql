@@ -152,6 +152,7 @@ CREATE TABLE base.deleted (uuid BLOB);
 -- samples before a time (both empty). Rows of earlier flushes are concerned.
 CREATE TABLE base.deletions (
     uuid BLOB, run_id VARCHAR, samples_until TIMESTAMP, ts TIMESTAMP,
+    is_request BOOLEAN, -- other collectors of a store delete their part of the run; not if this answers such a request
     flush BIGINT DEFAULT getvariable('flush')
 );
 -- At most one row: facts of flushes up to this one have left the database, because a store has them.

@@ -44,7 +44,7 @@ class Lake:
     def delete(self, *producers: str, log: str = LOG) -> None:
         """Publish that producers were deleted."""
         query = f"""SELECT '{log}' AS log, {self.n_pieces}::BIGINT AS number, unnest({list(producers)}) AS producer,
-            NULL::VARCHAR AS run_id, NULL::TIMESTAMPTZ AS samples_until, now() AS ts"""
+            NULL::VARCHAR AS run_id, NULL::TIMESTAMPTZ AS samples_until, false AS is_request"""
         file = parquet(self.directory / "deletions.parquet", query)
         assert self.store(log).publish(Addition("deletions", file, DAY, self.n_pieces - 1, self.n_pieces))
         self.n_pieces += 1
@@ -216,7 +216,7 @@ def test_samples_older_than_a_cutoff_go_file_by_file(lake: Lake) -> None:
             '2026-11-28 0{hour}:00Z'::TIMESTAMPTZ + INTERVAL (i) MINUTE AS ts, i AS seq FROM range(9) t(i)"""
         store.publish(Addition("system", parquet(lake.directory / "piece.parquet", rows), DAY, number - 1, number))
     trim = f"""SELECT '{LOG}' AS log, 2::BIGINT AS number, NULL::VARCHAR AS producer, NULL::VARCHAR AS run_id,
-        '2026-11-28 03:04Z'::TIMESTAMPTZ AS samples_until, now() AS ts"""
+        '2026-11-28 03:04Z'::TIMESTAMPTZ AS samples_until, false AS is_request"""
     store.publish(Addition("deletions", parquet(lake.directory / "piece.parquet", trim), DAY, 1, 2))
     deletions = read_deletions(store, scratch)
     assert delete_rows(store, "system", ("producer", "key", "ts"), deletions, scratch) == 1

@@ -7,6 +7,7 @@ import pytest
 from deltalake import DeltaTable
 
 from chiplog_collector.store import compaction, maintainer
+from chiplog_collector.store.deletion_requests import DeletionRequest, DeletionRequests
 from chiplog_collector.store.delta_store import Addition, DeltaStore, StoreError
 from chiplog_collector.store.maintainer import VACUUM_S, Maintainer
 from tests.support.safeguard import proves
@@ -74,6 +75,22 @@ def test_old_files_are_removed_once_a_day(tmp_path: Path, store: DeltaStore, mon
         found.note_published()
         found.turn(now)
     assert vacuumed.count("metrics") == 2
+
+
+def test_what_another_log_deletes_is_noted_and_removed_without_news_of_the_own_log(
+    tmp_path: Path, store: DeltaStore
+) -> None:
+    requests = DeletionRequests(tmp_path / "own", "aa" * 16)
+    found = Maintainer(store, tmp_path / "scratch", requests)
+    found.turn(0.0)
+    row = "SELECT {log!r} AS log, 9::BIGINT AS number, {producer} AS producer, 'run' AS run_id, {request} AS is_request"
+    query = f"""SELECT *, NULL::TIMESTAMPTZ AS samples_until FROM (
+        {row.format(log="log", producer="'p'", request=False)} UNION ALL
+        {row.format(log="log", producer="NULL", request=True)})"""
+    store.publish(Addition("deletions", parquet(tmp_path / "file.parquet", query), DAY, -1, 9))
+    found.turn(1.0)
+    assert requests.waiting() == [DeletionRequest("log", 9, "run")]
+    assert n_files(tmp_path) == 0
 
 
 def test_it_ends_at_once(tmp_path: Path, store: DeltaStore) -> None:

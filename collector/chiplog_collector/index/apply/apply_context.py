@@ -82,9 +82,9 @@ class ApplyContext:
         gone = self.batch.deleted_runs
         self.state.demands = {asked: run for asked, run in self.state.demands.items() if run not in gone}
 
-    def note_deletion(self, uuid: bytes, run_id: str, samples_until: int = 0) -> None:
+    def note_deletion(self, uuid: bytes, run_id: str, samples_until: int = 0, *, is_request: bool = False) -> None:
         """Add a row to `deletions`. A run may have two in a flush."""
-        self.batch.add("deletions", (uuid, run_id, samples_until, self.received_us))
+        self.batch.add("deletions", (uuid, run_id, samples_until, self.received_us, is_request))
 
     def name(self, name: str) -> int:
         """Return the integer of a metric name, phase, system metric or device."""

@@ -85,7 +85,8 @@ class Changes:
                 known.append(self._context.producer(uuid))
         self._context.delete(known)
         for run_id in runs:
-            self._context.note_deletion(b"", run_id)
+            # safeguard: answer-is-no-request
+            self._context.note_deletion(b"", run_id, is_request=body.get("answer") is not True)
             if (left := self._state.runs.get(run_id)) is not None:  # others have come since: its row counts again
                 self._context.batch.runs.add(left.run)  # safeguard: run-with-others-stays
         self._state.last_deletion = number

@@ -1,6 +1,7 @@
 """Requests for changes, pure: what a client asks and the state of the index become records for the log.
 
-    delete      {runs: [run ID, …], force: bool, why: text}    force: also runs with labels that have not ended
+    delete      {runs: [run ID, …], force: bool, why: text, answer: bool}    force: also runs with labels that have not
+                ended; answer: to a deletion of another collector
     restore     {producers: [16 bytes, …]}                     they may be recorded again
     edit        {run: run ID, fields: {entry of EDITABLE_FIELDS: value, nil clears it}}
     save_view   {name: text, view: JSON text, nil removes it}
@@ -104,7 +105,10 @@ def _plan_deletion(state: State, id: bytes, arguments: dict[str, Any]) -> Plan:
                 n_bytes = len(run.run_id.encode()) + 3
             parts[-1][1].append(uuid)
             n_bytes += _UUID_BYTES
-    bodies = [{"producers": uuids, "runs": ids, "why": why[:_WHY_CHARS_MAX]} for ids, uuids in parts]
+    about: dict[str, Any] = {"why": why[:_WHY_CHARS_MAX]}
+    if arguments.get("answer") is True:
+        about["answer"] = True
+    bodies = [{"producers": uuids, "runs": ids, **about} for ids, uuids in parts]
     first = len(state.managed) if is_continued else 0  # a number that no part has had
     changes = [Change(_part_id(id, number), Action.DELETE, body) for number, body in enumerate(bodies[:-1], first)]
     changes.append(Change(id, Action.DELETE, bodies[-1]))

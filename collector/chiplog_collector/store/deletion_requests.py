@@ -1,0 +1,84 @@
+"""Deletions of runs that other collectors of a store carried out: what this collector still has to delete of them.
+
+The publisher finds them in the table `deletions`, and the index answers each by a record of its own log.
+
+CHIPLOG_DIR/collector/store/
+  requests.json     {"seen": {log: number of its last piece}, "waiting": [[log, number, run ID], …]}; by the publisher
+  answered.json     [[log, number, run ID], …]: those that need nothing any more; by the index
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from chiplog_schemas.atomic_file import atomic_write
+from chiplog_schemas.paths import ensure_private_dir
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeletionRequest:
+    """A run that another log deleted, and the piece of that log which says so."""
+
+    log: str
+    number: int
+    run_id: str
+
+
+class DeletionRequests:
+    """The two files. Any method raises OSError.
+
+    Args:
+        directory: The directory `store` of a collector.
+        log: The ID of its log, 32 hex digits.
+    """
+
+    def __init__(self, directory: Path, log: str) -> None:
+        self._directory = directory
+        self._log = log
+        self._requests = directory / "requests.json"
+        self._answered = directory / "answered.json"
+
+    def take(self, found: Iterable[DeletionRequest]) -> None:
+        """Keep the requests that are new. Those before the first look concern nothing that is recorded later.
+
+        found: all requests of the table `deletions`.
+        """
+        others = sorted({request for request in found if request.log != self._log})
+        known = _read(self._requests)
+        seen: dict[str, int] = {} if known is None else dict(known["seen"])
+        waiting = self.waiting()
+        if known is not None:
+            # safeguard: each-request-seen-once
+            waiting += [request for request in others if request.number > seen.get(request.log, -1)]
+        seen |= {request.log: request.number for request in others}
+        found_now = {"seen": seen, "waiting": [astuple(request) for request in waiting]}
+        if found_now != known:
+            ensure_private_dir(self._directory)
+            atomic_write(self._requests, json.dumps(found_now).encode(), durable=True)
+
+    def waiting(self) -> list[DeletionRequest]:
+        """Return the requests without an answer."""
+        known, answered = _read(self._requests), set(self._answers())
+        listed = [] if known is None else [DeletionRequest(*entry) for entry in known["waiting"]]
+        return [request for request in listed if request not in answered]
+
+    def note_answer(self, request: DeletionRequest) -> None:
+        """Note that a request needs nothing any more."""
+        known = _read(self._requests)
+        listed = {DeletionRequest(*entry) for entry in known["waiting"]} if known is not None else set()
+        answers = [answer for answer in self._answers() if answer in listed]  # the publisher forgot the others
+        atomic_write(self._answered, json.dumps([astuple(each) for each in (*answers, request)]).encode(), durable=True)
+
+    def _answers(self) -> list[DeletionRequest]:
+        return [DeletionRequest(*entry) for entry in _read(self._answered) or ()]
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise OSError(f"{path} is damaged; remove it: {error}") from error
