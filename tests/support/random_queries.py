@@ -26,7 +26,7 @@ MACROS: dict[str, tuple[tuple[str, ...], str]] = {
     "data_wait_between": (("run", "low", "high"), "label attempt rank n_steps wait_s"),
     "excess_between": (("run", "phase", "low", "high"), "label rank step seconds"),
     "base.data_wait_in": (("low", "high"), "run_id label attempt rank n_steps wait_s"),
-    "reads.compared": (("low", "high"), "run_id key step place seconds"),
+    "reads.compared": (("low", "high"), "run_id step place seconds"),
     "reads.node_steps": (("run", "level"), "node ts step"),
     "reads.labels_with_phase": (("run", "number"), "place label rank"),
 }
@@ -73,7 +73,8 @@ class QueryWriter:
         if form < 0.01:
             text = f"DESCRIBE {text}"
         elif form < 0.03:
-            text = f"SUMMARIZE SELECT {self._name(self._chance.choice(columns))} FROM ({text})"
+            summarized = f"SUMMARIZE SELECT {self._name(self._chance.choice(columns))} FROM ({text})"
+            text = f"SELECT min, max, count FROM ({summarized})"  # its deviation depends on the order of the rows
         style = self._chance.choice(("?", "$1", "$name"))
         places = re.findall("\0(\\d+)\0", text)
         values = {place: self._values[int(place)] for place in places}
@@ -215,7 +216,7 @@ class QueryWriter:
                 self._number += 1
                 text = f"{text}, LATERAL (SELECT * FROM {other} WHERE {run}) AS {name}"
                 seen.append((name, columns))
-                continue
+                break
             kind = self._chance.choice(("", "", "LEFT ", "RIGHT ", "FULL ", "SEMI ", "ANTI ")) + "JOIN"
             is_in_sight = kind not in ("SEMI JOIN", "ANTI JOIN")
             both = [one for one in seen[0][1] if one in columns and one in (*_TEXT_COLUMNS, *_NUMBERS)]
@@ -223,7 +224,7 @@ class QueryWriter:
                 using = self._chance.sample(both, self._chance.randint(1, min(3, len(both))))
                 is_wide = len(using) == 1
                 text = f"{text} {kind} {other} USING ({', '.join(map(self._name, using))})"
-            elif form < 0.62 and both:
+            elif form < 0.62 and both and "." not in text + other:
                 text = f"{text} NATURAL {kind} {other}"
             elif form < 0.75 or not both:
                 text = f"{text}, {other}" if self._is(0.5) else f"{text} CROSS JOIN {other}"

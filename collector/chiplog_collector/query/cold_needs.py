@@ -233,7 +233,7 @@ def needs(found: References, params: _Params, relations: Relations) -> dict[str,
 
 def _needs_of(reference: Reference, params: _Params, relations: Relations) -> Iterable[tuple[str, Need]]:
     names = relations.read_by(reference)
-    if not names and not _is_harmless(reference):
+    if not names and not _is_harmless(reference):  # safeguard: unknown-function-reads-everything
         yield from ((table, Need()) for table in COLD)
     for name in names:
         restricted = RESTRICTIONS.get(name, _UNRESTRICTED)
@@ -296,7 +296,7 @@ def _resolved(values: Values, params: _Params) -> tuple[frozenset[str], bool] | 
             texts += value
             is_list = True
         else:
-            return None
+            return None  # safeguard: texts-alone-bind
     return frozenset(texts), is_list
 
 

@@ -206,7 +206,7 @@ class _TreeReader:
             scope = self._scope_with(node["cte_map"], scope)
         kind = node.get("type")
         if ("sample" in node or "modifiers" in node) and kind not in _LEAVES | _NODES:
-            raise _UnknownTreeError
+            raise _UnknownTreeError  # safeguard: unknown-tree-reads-everything
         if kind == "SELECT_NODE":
             self._read_select(node, scope)
         elif kind in ("BASE_TABLE", "TABLE_FUNCTION", "SHOW_REF"):
@@ -273,6 +273,7 @@ def _leaves(source: _Json, *, is_bound: bool) -> Iterator[tuple[_Json, bool]]:
     is_bound = is_bound and source["ref_type"] in _JOINS and source["sample"] is None
     is_bound = is_bound and source.get("ranking_expression") is None and kind in _SIDES_KEPT | _LEFT_KEPT
     yield from _leaves(source["left"], is_bound=is_bound)
+    # safeguard: whole-sides-of-joins
     yield from _leaves(source["right"], is_bound=is_bound and kind in _SIDES_KEPT)
 
 
@@ -359,7 +360,7 @@ def _merged(join: _Json, column: str) -> list[_Json]:
 
 
 def _conjuncts(where: _Json) -> Iterator[_Json]:
-    if where["type"] == "CONJUNCTION_AND":
+    if where["type"] == "CONJUNCTION_AND":  # safeguard: conjuncts-alone-bind
         for child in where["children"]:
             yield from _conjuncts(child)
     else:

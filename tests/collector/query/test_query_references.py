@@ -18,6 +18,7 @@ from chiplog_collector.query.query_references import (
     references,
     to_plain,
 )
+from tests.support.safeguard import proves
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +81,12 @@ def test_a_relation_is_bound_by_the_conjuncts_of_its_own_select(parser, sql, exp
     assert sorted(found) == sorted(expected if expected is not None else ["runs", "metrics", "texts"])
 
 
+@proves(
+    "conjuncts-alone-bind",
+    "files are chosen by the conjuncts of a WHERE alone",
+    part='== "CONJUNCTION_AND"',
+    new='in ("CONJUNCTION_AND", "CONJUNCTION_OR")',
+)
 @pytest.mark.parametrize(
     "sql",
     [
@@ -127,6 +134,11 @@ def test_a_condition_that_may_keep_other_rows_binds_nothing(parser, sql):
     assert described(read_by(parser, sql)) == ["metrics"]
 
 
+@proves(
+    "whole-sides-of-joins",
+    "a side of a join whose absent rows would add rows is read whole",
+    part=" and kind in _SIDES_KEPT",
+)
 @pytest.mark.parametrize(
     "sql",
     [
@@ -164,6 +176,7 @@ def test_arguments_of_macros_are_texts_lists_and_parameters(parser):
     )
 
 
+@proves("unknown-tree-reads-everything", "a query with a part that is not known reads all files")
 def test_what_is_not_understood_reads_everything(parser, monkeypatch):
     [(parsed,)] = parser.execute("SELECT json_serialize_sql('FROM metrics')").fetchall()
     assert described(references(parsed)) == ["metrics"]
