@@ -20,7 +20,7 @@ BOOTSTRAP := scripts/bootstrap.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo lint check test test-rest test-all test-summary system-packages docs screenshots matrix bench soak \
-    switch-off constraints integrations clean python
+    soak-lake switch-off constraints integrations clean python
 
 help:
 	@echo "make demo              train a small model on two ranks, then ask chiplog what happened (two minutes)"
@@ -35,6 +35,7 @@ help:
 	@echo "make integrations      train with real libraries, import what they wrote, and print what SQL has of it as a table"
 	@echo "make bench             measure: cost of log(), rates, latencies"
 	@echo "make soak MINUTES=n    kill, cut, damage and fuzz for n minutes (default 10), and print the counts reached"
+	@echo "make soak-lake MINUTES=n   likewise, for stores alone, on disk and S3"
 	@echo "make switch-off        switch each safeguard off in turn, and see its fault test turn red"
 	@echo "make constraints       write constraints.txt: the newest versions of all dependencies, which other targets then install"
 	@echo "make clean             remove .venv, caches and the demo's data"
@@ -127,6 +128,12 @@ soak: python
 	@$(PYTHON) $(BOOTSTRAP) dev
 	@echo "soak for $(MINUTES) minutes"
 	@CHIPLOG_SOAK_MINUTES=$(MINUTES) $(PY) -m pytest -m soak $(ARGS)
+
+# On this disk and on a server of S3.
+soak-lake: python
+	@$(PYTHON) $(BOOTSTRAP) dev
+	@echo "kill the processes of a store for $(MINUTES) minutes"
+	@CHIPLOG_SOAK_MINUTES=$(MINUTES) $(PY) -m pytest -m soak tests/fault/test_store.py tests/fault/test_store_maintenance.py $(ARGS)
 
 switch-off: python
 	@$(PYTHON) $(BOOTSTRAP) dev

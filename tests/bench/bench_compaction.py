@@ -27,7 +27,7 @@ url, directory, pieces, series, rows = sys.argv[1], Path(sys.argv[2]), *map(int,
 store, path = DeltaStore(url, "cd" * 16), directory / "piece.parquet"
 steps = rows // series
 with duckdb.connect() as engine:
-    engine.execute("SET TimeZone = 'UTC'")
+    engine.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
     for piece in range(pieces):
         write_rows(engine.sql(f'''SELECT '{"cd" * 16}' AS log, {piece}::BIGINT AS number, 'run' AS run_id,
             lpad((i // {steps} % 64)::VARCHAR, 32, '0') AS producer, 'rank' || i // {steps} % 64 AS label,
@@ -58,7 +58,7 @@ def measure() -> list[Figure]:
         command = [sys.executable, "-c", _PEAK, sys.executable, "-c", _COMPACT, *given]
         out = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        n_files, n_rows, peak_kib = map(int, out)
+        n_files, n_rows, peak_kib = map(int, out[-3:])
         cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         files = list((Path(directory) / "lake" / "metrics").rglob("compacted-*.parquet"))
         n_bytes = sum(path.stat().st_size for path in files)

@@ -191,6 +191,35 @@ def test_a_copied_directory_publishes_nothing_and_says_so(bare_node: Node, lake:
     check(lake, first=first, second=second, third=third)
 
 
+def test_a_publisher_that_was_stopped_while_a_copy_went_on_is_refused_when_it_wakes(
+    bare_node: Node, lake: Path, tmp_path: Path
+) -> None:
+    node, first, waiting, other = bare_node, tmp_path / "first", tmp_path / "waiting", tmp_path / "other"
+    log_some(node.start(), first, "first")
+    wait_for(lake, first)
+    publisher = wait_for_publisher(node)
+    os.kill(publisher, signal.SIGSTOP)
+    try:
+        log_some(node, waiting, "waiting")
+        node.until("SELECT 1 FROM labels WHERE run_id = 'waiting' AND state <> 'running'")
+        wait_until(lambda: Outbox(node.place.store).ends(), "pieces that wait")
+        assert node.collector is not None
+        node.collector.kill()
+        node.collector.wait()
+        wait_until(lambda: not lock_holder_pid(node.place.index_lock), "an index that ended")
+        node.stop_agent()
+        shutil.copytree(node.root, tmp_path / "copy", ignore=shutil.ignore_patterns("run"))
+        with Node(tmp_path / "copy") as copy:
+            log_some(copy.start(), other, "other")
+            wait_for(lake, first, waiting, other)
+            stop(copy)
+    finally:
+        os.kill(publisher, signal.SIGCONT)
+    wait_until(lambda: not publisher_of(node), "a publisher that ended")
+    assert REFUSED in node.output("chiplog_collector")
+    check(lake, first=first, waiting=waiting, other=other)
+
+
 def check_outage(node: Node, lake: Path, **files: Path) -> None:
     """Check that one line and two events report the outage, and that all rows are in the store now."""
     wait_for(lake, *files.values())

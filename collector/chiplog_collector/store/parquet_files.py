@@ -66,7 +66,7 @@ class _Target:
 def bounded_engine(spill: Path) -> duckdb.DuckDBPyConnection:
     """Return a DuckDB in memory that sorts in MEMORY_BYTES, and beyond that in a directory. Times are UTC."""
     engine = duckdb.connect(config={"memory_limit": f"{MEMORY_BYTES}B", "temp_directory": str(spill)})
-    engine.execute("SET TimeZone = 'UTC'")
+    engine.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")  # of a program without a file of its own
     return engine
 
 

@@ -106,29 +106,40 @@ def test_a_reader_of_changes_sees_no_row_again(lake: Lake) -> None:
 
 
 @proves("one-maintenance-at-a-time", "of two processes that compact a table at once, one is refused")
-@pytest.mark.parametrize("turns", list(itertools.permutations(["compact", "compact", "add"])))
+@pytest.mark.parametrize(
+    "turns",
+    [
+        *itertools.permutations(["compact", "compact", "add"]),
+        *itertools.permutations(["compact", "delete", "add"]),
+        *itertools.permutations(["delete", "delete", "add"]),
+    ],
+)
 def test_turns_on_handles_that_have_looked_before_double_and_lose_nothing(lake: Lake, turns: tuple[str, ...]) -> None:
     for _ in range(4):
         lake.add()
+    lake.delete("p0")
     stores = [lake.store() for _ in turns]
-    snapshots: list[Callable[[], object]] = []
+    begun: list[Callable[[], object]] = []
     for store, turn in zip(stores, turns, strict=True):
-        store.snapshot("metrics")  # each handle has looked; whatever follows is behind its back
-        monkey = store.snapshot("metrics")
-        if turn == "compact":
-            store.snapshot = lambda table, found=monkey: found  # type: ignore[method-assign]
-            snapshots.append(lambda store=store: lake.compact(store))
-        else:
-            snapshots.append(lambda: lake.add())
+        found = store.snapshot("metrics")  # each handle has looked; it does not see what follows
+        if turn == "add":
+            begun.append(lambda: lake.add())
+            continue
+        newest = store.snapshot
+        store.snapshot = lambda table, found=found, newest=newest: found if table == "metrics" else newest(table)  # type: ignore[method-assign]
+        work = lake.compact if turn == "compact" else lake.remove_deleted
+        begun.append(lambda work=work, store=store: work(store))
     refused = 0
-    for turn in snapshots:
+    for turn in begun:
         try:
             turn()
         except StoreError:
             refused += 1
     assert refused == 1
+    lake.remove_deleted()
     rows = lake.rows("step, run_id, key, producer")
-    assert len(rows) == len(set(rows)) == 60 * lake.n_pieces
+    assert len(rows) == len(set(rows)) == 30 * 4 + 60, "p0 is gone, except from the piece after the deletion"
+    assert sum("'p0'" in row for row in rows) == 30
 
 
 @proves("compaction-keeps-each-row", "files that lack a row of the pieces are not committed")
