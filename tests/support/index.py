@@ -18,11 +18,11 @@ from tests.support.collector_log import LOG_ID, VIEWS, contents_of, receipt
 
 
 @cache
-def empty_file() -> bytes:
+def empty_file(log_id: bytes = LOG_ID) -> bytes:
     """Return the file of an index without rows. To create one takes 100 ms of CPU time."""
     with TemporaryDirectory() as directory:
         path = Path(directory) / "index.duckdb"
-        Database(path, LOG_ID).close()
+        Database(path, log_id).close()
         return path.read_bytes()
 
 
@@ -35,8 +35,9 @@ def empty_database(path: Path) -> Database:
 class Index:
     """A log on disk, and the database that a follower builds from it."""
 
-    def __init__(self, directory: Path) -> None:
-        self.log = SegmentLog(directory / "log", LOG_ID)
+    def __init__(self, directory: Path, log_id: bytes = LOG_ID) -> None:
+        self.log_id = log_id
+        self.log = SegmentLog(directory / "log", log_id)
         self.path = directory / "index.duckdb"
         self.directory = directory
         self.files = directory / "files"
@@ -44,8 +45,8 @@ class Index:
 
     def _open(self, *, has_views: bool) -> None:
         if not self.path.exists():
-            self.path.write_bytes(empty_file())
-        self.database = Database(self.path, LOG_ID, has_views=has_views)
+            self.path.write_bytes(empty_file(self.log_id))
+        self.database = Database(self.path, self.log_id, has_views=has_views)
         disable_faulty_optimizers(self.database.connection)  # as wherever queries are answered
         allow_contents(self.database.connection, self.files)
         self.follower = LogFollower(self.database, self.directory / "log")

@@ -7,21 +7,18 @@ from chiplog_collector.store.delta_store import DeltaStore
 from chiplog_collector.store.outbox import Outbox
 from chiplog_collector.store.piece_cutter import PieceCutter
 from chiplog_collector.store.publisher import Publisher
-from tests.support.collector_log import LOG_ID
 from tests.support.index import Index
 
 
-def publish_in_pieces(
-    index: Index, lake: Path, payloads: list[Any], n_pieces: int = 3, log_id: bytes = LOG_ID
-) -> DeltaStore:
+def publish_in_pieces(index: Index, lake: Path, payloads: list[Any], n_pieces: int = 3) -> DeltaStore:
     """Apply payloads, and publish what they add to the index after each part of them; return the store."""
     url, outbox = f"file://{lake}", Outbox(index.directory / "store")
-    store = DeltaStore(url, log_id.hex())
-    publisher = Publisher(store, outbox, log_id.hex(), None)
+    store = DeltaStore(url, index.log_id.hex())
+    publisher = Publisher(store, outbox, index.log_id.hex(), None)
     publisher.begin()
     for part in range(n_pieces):
         index.take(*payloads[part * len(payloads) // n_pieces : (part + 1) * len(payloads) // n_pieces])
-        cutter = PieceCutter(index.database.connection, log_id, outbox, url)
+        cutter = PieceCutter(index.database.connection, index.log_id, outbox, url)
         cutter.start()
         cutter.close()
         while publisher.publish_next():

@@ -11,11 +11,10 @@ from tests.support.collector_log import START_US, Rank, block_of, whole
 from tests.support.index import Index
 
 
-def everything(n_steps: int = 40, seed: int = 1) -> list:
-    """Return payloads of every kind: overlapping, late, lost, hostile, with identities that change."""
+def sample_ranks(n_steps: int, chooser: random.Random) -> list[Rank]:
+    """Return producers with events of every kind: three ranks, two of them twice, and their agent."""
     import struct
 
-    chooser = random.Random(seed)
     ranks = [Rank(n, launch="one", gpus=[f"GPU-{n}"], project="p", tags=["a", "b"]) for n in range(3)]
     again = Rank(10, "rank0", rank=0, launch="one", restart=1, primary=True)
     resumed = Rank(11, "rank2", rank=2, launch="one", restart=1, start_us=START_US + 1_000_000)
@@ -66,15 +65,26 @@ def everything(n_steps: int = 40, seed: int = 1) -> list:
     agent.say(EventKind.NOTICE, "gpu.lost", "error", "GPU-1 is lost", {"device": "GPU-1"}, ts=START_US + 30_000)
     agent.say(EventKind.PEER, ranks[2].uuid, {"state": "crashed", "reason": "gone", "produced": 500})
     agent.say(EventKind.LOST, ranks[2].uuid, 300, 350, "disk")
-    payloads = []
-    for rank in (*ranks, again, resumed, agent):
-        at = 0
-        while at < len(rank.events):
-            last = min(len(rank.events) - 1, at + chooser.randrange(1, 30))
-            payloads.append(block_of((rank, at, last)))
-            at = max(at + 1, last - chooser.randrange(3))
+    return [*ranks, again, resumed, agent]
+
+
+def in_blocks(rank: Rank, chooser: random.Random) -> list[bytes]:
+    """Return all events of a producer in blocks that overlap."""
+    payloads, at = [], 0
+    while at < len(rank.events):
+        last = min(len(rank.events) - 1, at + chooser.randrange(1, 30))
+        payloads.append(block_of((rank, at, last)))
+        at = max(at + 1, last - chooser.randrange(3))
+    return payloads
+
+
+def everything(n_steps: int = 40, seed: int = 1) -> list:
+    """Return payloads of every kind: overlapping, late, lost, hostile, with identities that change."""
+    chooser = random.Random(seed)
+    ranks = sample_ranks(n_steps, chooser)
+    payloads = [payload for rank in ranks for payload in in_blocks(rank, chooser)]
     chooser.shuffle(payloads)
-    payloads += [whole(*ranks), b"garbage", (Kind.GAP, pack([b"S" * 16, 1, 2, "trimmed"])), (66, b"?")]
+    payloads += [whole(*ranks[:3]), b"garbage", (Kind.GAP, pack([b"S" * 16, 1, 2, "trimmed"])), (66, b"?")]
     payloads.append((Kind.STORED, pack([b"S" * 16, bytes(32), 10])))
     payloads.append((Kind.MANAGE, pack([b"8 bytes!", "save_view", {"name": "mine", "view": "{}"}])))
     return payloads

@@ -6,7 +6,7 @@ from typing import Any
 
 import duckdb
 
-from chiplog_collector.spanning.cold_files import Anything, Need
+from chiplog_collector.query.cold_needs import Need
 from chiplog_collector.spanning.held_rows import LARGE
 from chiplog_collector.spanning.refresher import StoreReader
 from chiplog_schemas.query.query_messages import disable_faulty_optimizers
@@ -42,7 +42,7 @@ class Reader:
         self.store.refresh()
 
     def sql(self, query: str, needs: Mapping[str, Sequence[Need]] | None = None) -> list[tuple[Any, ...]]:
-        needs = {table: [Anything()] for table in LARGE} if needs is None else needs
+        needs = {table: [Need()] for table in LARGE} if needs is None else needs
         with self.store.cold.chosen(self.cursor, needs):
             return self.cursor.execute(query).fetchall()
 

@@ -4,12 +4,15 @@ import contextlib
 import queue
 import threading
 import time
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import duckdb
 
+from chiplog_collector.query.cold_needs import Need, needs, read_relations
 from chiplog_collector.query.flush_demand import QueryDemand
 from chiplog_collector.query.query_job import Answer, LargeResult, QueryJob
+from chiplog_collector.query.query_references import References
 from chiplog_collector.query.sql_guard import Connection, SqlError, SqlGuardProcess
 from chiplog_collector.query.suspect_queries import RunningQueries
 from chiplog_schemas.query import query_messages
@@ -19,6 +22,7 @@ from chiplog_schemas.query.execute import DAMAGED, failure_of, stream_result
 from chiplog_schemas.query.query_messages import QueryRejected
 from chiplog_schemas.query.result_file import ResultSpace
 from chiplog_schemas.query.result_sink import ResultSink
+from chiplog_schemas.sql import views_sql
 
 ROLLBACK_TRIES = 3  # the first attempt may be hit by an interruption that was meant for the query
 
@@ -43,11 +47,11 @@ class ColdRows(Protocol):
         """Make a cursor see them."""
 
     def opened(
-        self, cursor: Connection, sql: str, params: list[Any] | dict[str, Any] | None, deadline: float
+        self, cursor: Connection, needed: Mapping[str, Sequence[Need]], deadline: float
     ) -> contextlib.AbstractContextManager[None]:
         """Have the files that a query reads at hand for as long as the block runs, which is within its transaction.
 
-        deadline: of `time.monotonic()`. Raises QueryRejected.
+        needed: by large table. deadline: of `time.monotonic()`. Raises QueryRejected.
         """
 
 
@@ -76,6 +80,7 @@ class QueryWorker(threading.Thread):
         self._reports = reports
         self._cold = cold
         if cold is not None:
+            self._relations = read_relations(cursor, views_sql())
             cold.prepare(cursor)
         self._time_zone: str | None = None  # of the cursor; None: as it was opened
 
@@ -106,11 +111,11 @@ class QueryWorker(threading.Thread):
 
     def _answer_into(self, sink: ResultSink, job: QueryJob) -> Answer | None:
         try:
-            self._sql_guard.check(job.sql, job.deadline)  # safeguard: parser-wait-bounded
+            found = self._sql_guard.check(job.sql, job.deadline)  # safeguard: parser-wait-bounded
             if (demand := self._demand) is not None:
                 demand.wait(job.flush, job.deadline)  # safeguard: query-waits-for-flush
             job.begun = time.monotonic()
-            n_rows = self._run_query(job, sink)
+            n_rows = self._run_query(job, found, sink)
         except QueryRejected as error:
             return query_messages.failure(job.id, "refused", str(error))
         except SqlError as error:
@@ -127,14 +132,15 @@ class QueryWorker(threading.Thread):
             return LargeResult(sink.file, n_rows)
         return query_messages.result(job.id, n_rows, sink.data)
 
-    def _run_query(self, job: QueryJob, sink: ResultSink) -> int:
+    def _run_query(self, job: QueryJob, found: References, sink: ResultSink) -> int:
         if job.timed_out:
             raise TimeoutError
         if job.time_zone != self._time_zone:  # safeguard: query-time-zone
             self._cursor.execute(query_messages.time_zone_setting(job.time_zone))
             self._time_zone = job.time_zone
-        cold = self._cold
-        opened = None if cold is None else cold.opened(self._cursor, job.sql, job.params, job.deadline)
+        opened = None
+        if self._cold is not None:
+            opened = self._cold.opened(self._cursor, needs(found, job.params, self._relations), job.deadline)
         try:
             stream_result(self._cursor, job.sql, job.params, sink, opened)
         finally:

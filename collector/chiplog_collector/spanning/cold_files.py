@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import duckdb
 
+from chiplog_collector.query.cold_needs import Need
 from chiplog_collector.spanning.held_rows import CATALOG, LARGE
 from chiplog_collector.spanning.local_files import LocalFiles
 from chiplog_collector.spanning.merged_views import variable_of
@@ -22,22 +23,6 @@ _TYPE = "STRUCT(files VARCHAR[], run_from VARCHAR, run_to VARCHAR, key_from VARC
 _NAMES = f"""SELECT DISTINCT n.log, n.run_id, n.label
 FROM merged.identified i JOIN {CATALOG}.held.published_names n ON n.producer = i.producer
 WHERE list_contains($run_ids, i.run_id) AND ($labels IS NULL OR list_contains($labels, i.label))"""
-
-
-class Need(Protocol):
-    """What one reading of a table wants at most; None: anything."""
-
-    @property
-    def run_ids(self) -> frozenset[str] | None:
-        """Of which runs."""
-
-    @property
-    def labels(self) -> frozenset[str] | None:
-        """Of which labels."""
-
-    @property
-    def keys(self) -> frozenset[str] | None:
-        """Of which metrics or phases."""
 
 
 Needs = Mapping[str, Sequence[Need]]  # by large table; a table that is not there is not read
@@ -123,12 +108,6 @@ def _is_between(file: StoredFile, column: str, value: str | None) -> bool:
     return found is None or found[0] <= value <= found[1]
 
 
-class Anything:
-    """The need of all rows of a table."""
-
-    run_ids = labels = keys = None
-
-
 class ColdFiles:
     """Gives each query its files. Another thread keeps `snapshot` new.
 
@@ -158,9 +137,7 @@ class ColdFiles:
             self._set(cursor, table, [], Choice([]))
 
     @contextlib.contextmanager
-    def opened(
-        self, cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any] | dict[str, Any] | None, deadline: float
-    ) -> Iterator[None]:
+    def opened(self, cursor: duckdb.DuckDBPyConnection, needed: Needs, deadline: float) -> Iterator[None]:
         """Have the files that a query reads at hand for as long as the block runs, which is within its transaction.
 
         Raises:
@@ -170,18 +147,18 @@ class ColdFiles:
             raise QueryRejected(
                 f"the store has not answered{f': {self.trouble}' if self.trouble else ''}; ask again later"
             )
-        with self.chosen(cursor, {table: [Anything()] for table in LARGE}):
+        with self.chosen(cursor, needed):
             yield
 
     @contextlib.contextmanager
-    def chosen(self, cursor: duckdb.DuckDBPyConnection, needs: Needs) -> Iterator[None]:
+    def chosen(self, cursor: duckdb.DuckDBPyConnection, needed: Needs) -> Iterator[None]:
         """Set the variables of what a query needs for as long as the block runs."""
         snapshot = self.snapshot
         [(dropped,)] = cursor.execute("SELECT coalesce(max(flush), -1) FROM merged.dropped").fetchall()
         if dropped > snapshot.until:  # safeguard: dropped-rows-are-read
             raise QueryRejected("rows have just moved to the store, and its files are not known yet; ask again")
         choices = {}
-        for table, wanted in needs.items():
+        for table, wanted in needed.items():
             if snapshot.files.get(table):
                 named = [(need, self._names(cursor, table, need)) for need in wanted]
                 choices[table] = choose(table, named, snapshot, dropped)

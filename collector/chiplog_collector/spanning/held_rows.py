@@ -11,19 +11,28 @@ from pathlib import Path
 
 import duckdb
 
+from chiplog_collector.query.cold_needs import COLD
+from chiplog_collector.spanning.spread_tables import TABLES as SPREAD_TABLES
+from chiplog_collector.spanning.spread_tables import SpreadTables
 from chiplog_collector.store.delta_store import StoredFile
 from chiplog_collector.store.published_tables import COMPLETE, DELETIONS, ORDERS, PUBLISHED, UNOWNED
-from chiplog_schemas.sql import merged_series_sql
+from chiplog_schemas.sql import MIGRATION, merged_series_sql
 
 CATALOG = "store"
-LARGE = ("metrics", "phases", "system", "texts", "histograms", "console")  # their files are read by queries
+LARGE = COLD  # tables whose files are read by queries
 DIMENSIONS = ("producers", "runs", "losses")  # a later row replaces an earlier one of the same log
 OTHERS_FROM = 1 << 30  # integers of producers, runs and names of other logs; an index gives none that are as large
 SERIES = ("metric_series", "phase_series")
 PLACED = {table.name for table in PUBLISHED if table.is_placed}
 _FORMAT = 2  # of these tables; those of another number are made again
 _SERIES_ROWS_MAX = 200_000  # above this and twice their last number, the rows of a series become one
-_UNREAD = {COMPLETE, "changes"}  # tables of which a reader needs nothing
+_UNREAD = {"changes"}  # tables of which a reader needs nothing
+_OWN_TOO = {
+    *DIMENSIONS,
+    "artifact_versions",
+    DELETIONS,
+    COMPLETE,
+}  # tables of which the rows of the own log are loaded, too
 _log = logging.getLogger("chiplog.index")
 
 
@@ -45,7 +54,8 @@ class HeldRows:
         self._execute = connection.execute
         self._main = f'"{main}"'
         self._log_id = log
-        self._made_for = f"{_FORMAT} {log} {url}"
+        self._spread = SpreadTables(connection, self._main, log)
+        self._made_for = f"{_FORMAT} {MIGRATION} {log} {url}"
         self._prepare()
 
     def _prepare(self) -> None:
@@ -62,6 +72,12 @@ class HeldRows:
             for statement in _tables(self._main, small_tables()):
                 self._execute(statement)
             self._execute(f"INSERT INTO {CATALOG}.held.made_for VALUES (?)", [self._made_for])
+
+    def is_renumbered(self) -> bool:
+        """Return True if the index has given an integer to a producer that has another one here: its agent moved."""
+        query = f"""SELECT exists(FROM {CATALOG}.held.producer_ids h
+            JOIN {self._main}.base.producers b ON b.uuid = unhex(h.uuid) WHERE b.producer <> h.producer)"""
+        return self._execute(query).fetchall() == [(True,)]
 
     def loaded(self, table: str) -> set[str]:
         """Return the paths of the files whose rows are here."""
@@ -89,6 +105,7 @@ class HeldRows:
             for table in SERIES:
                 self._merge(table)
             self._execute(f"UPDATE {CATALOG}.held.refreshes SET n = n + 1")
+            self._spread.write()
             for statement in _derived(self._main, self._log_id):
                 self._execute(statement)
 
@@ -116,9 +133,7 @@ class HeldRows:
             if (expression := _expression(table, name, kind, found)) is not None
         ]
         joins = f" LEFT JOIN {CATALOG}.held.producer_ids p ON p.uuid = f.producer" if "producer" in found else ""
-        own = (
-            "" if table in DIMENSIONS or table == DELETIONS else " WHERE f.log <> $log"
-        )  # those of the own log tell its former names
+        own = "" if table in _OWN_TOO else " WHERE f.log <> $log"
         given = {"files": copies} | ({"log": self._log_id} if own else {})
         self._execute(
             f"INSERT INTO {CATALOG}.held.{table} BY NAME SELECT {', '.join(selected)} FROM {source} f{joins}{own}",
@@ -188,10 +203,15 @@ def _tables(main: str, tables: Sequence[str]) -> Iterable[str]:
     yield f"CREATE TABLE {held}.producer_ids (producer INTEGER, uuid VARCHAR)"
     yield f"CREATE TABLE {held}.run_ids (run INTEGER, run_id VARCHAR)"
     yield f"CREATE TABLE {held}.names (id INTEGER, name VARCHAR)"
+    for table in SPREAD_TABLES:
+        yield f"CREATE TABLE {held}.{table}"
     yield f"CREATE TABLE {held}.refreshes (n BIGINT)"
     yield f"INSERT INTO {held}.refreshes VALUES (0)"
     for table in tables:
         if table == "names":
+            continue
+        if table == COMPLETE:
+            yield f"CREATE TABLE {held}.{COMPLETE} (log VARCHAR, flush BIGINT, host VARCHAR, cut_at TIMESTAMP)"
             continue
         source = f"SELECT * FROM {main}.base.{table} LIMIT 0"
         if table in SERIES or table == "media":
@@ -209,9 +229,17 @@ def _derived(main: str, log: str) -> Iterable[str]:
     held = f"{CATALOG}.held"
     others = f"log <> '{log}'"
     yield f"""CREATE OR REPLACE TABLE {held}.newest_producers AS
-        SELECT * EXCLUDE (log) FROM {held}.producers h
-        WHERE {others} AND producer > {OTHERS_FROM}
-        QUALIFY row_number() OVER (PARTITION BY producer ORDER BY state IS NOT NULL DESC, flush DESC, log) = 1"""
+        SELECT h.* EXCLUDE (log) REPLACE (
+            coalesce(l.attempt, h.attempt) AS attempt, coalesce(l.is_primary, h.is_primary) AS is_primary
+        )
+        FROM (
+            SELECT * FROM {held}.producers WHERE {others}
+            QUALIFY row_number() OVER (PARTITION BY log, producer ORDER BY flush DESC) = 1
+        ) h LEFT JOIN {held}.placed l ON l.producer = h.producer
+        WHERE coalesce(l.log = h.log, h.producer > {OTHERS_FROM})
+        QUALIFY row_number() OVER (
+            PARTITION BY h.producer ORDER BY h.state IS NOT NULL DESC, h.flush DESC, h.log
+        ) = 1"""
     yield f"""CREATE OR REPLACE TABLE {held}.newest_runs AS
         SELECT r.* EXCLUDE (log) REPLACE (n.run AS run)
         FROM (
@@ -227,6 +255,21 @@ def _derived(main: str, log: str) -> Iterable[str]:
         WHERE uuid IS NOT NULL GROUP BY ALL"""
     yield f"""CREATE OR REPLACE TABLE {held}.deleted_samples AS
         SELECT log, flush, samples_until FROM {held}.{DELETIONS} WHERE samples_until IS NOT NULL"""
+    # Of artifacts in several logs: in the order in which their first pieces were cut. See merged_views.
+    yield f"""CREATE OR REPLACE TABLE {held}.spread_versions AS
+        WITH seen AS (
+            SELECT v.log, v.project, v.name, v.digest, v.version, c.cut_at
+            FROM {held}.artifact_versions v LEFT JOIN {held}.{COMPLETE} c ON c.log = v.log AND c.flush = v.flush
+            WHERE (v.project, v.name) IN (
+                SELECT (project, name) FROM {held}.artifact_versions GROUP BY project, name
+                HAVING count(DISTINCT log) > 1)
+        ), firsts AS (
+            SELECT project, name, digest, min({{'at': cut_at, 'log': log, 'version': version}}) AS first
+            FROM seen GROUP BY project, name, digest
+        )
+        SELECT project, name, digest,
+               row_number() OVER (PARTITION BY project, name ORDER BY first) - 1 AS version
+        FROM firsts"""
     # As rollups.sql computes it.
     yield f"""CREATE OR REPLACE TABLE {held}.identified AS
         SELECT p.producer, NULL::INTEGER AS run, w.run_id_of AS run_id, w.label, w.attempt, w.rank, p.node,

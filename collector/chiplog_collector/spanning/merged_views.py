@@ -15,6 +15,18 @@ from chiplog_schemas.sql import views_sql
 
 # By large table: the table of `base` after whose rows those of files stand, so that curves read them as they are.
 _BESIDE = {name: f"{name}_recent" if name in ("metrics", "phases", "system") else name for name in LARGE}
+_SPREAD = (
+    "project",
+    "name",
+    "run_group",
+    "job_type",
+    "tags",
+    "notes",
+    "primary_label",
+    "primary_launch",
+    "primary_restart",
+)
+_BY_RECEIPT = ("artifacts", "artifact_aliases")  # tables whose last row counts
 _NAMED = ("key", "device")  # columns with an integer for a name
 # In place of the row ID: rows in files come before those of the index, piece by piece.
 _PLACE = f"{{}} * {PIECE_ROWS_MAX} + place - 4611686018427387904"
@@ -49,8 +61,11 @@ def merged_tables(connection: duckdb.DuckDBPyConnection, main: str, log: str) ->
     tables = dict(connection.execute(query, [main.strip('"')]).fetchall())
     yield f"""CREATE OR REPLACE VIEW merged.names AS SELECT id, name FROM {main}.base.names
         UNION ALL SELECT id, name FROM {CATALOG}.held.names h ANTI JOIN {main}.base.names b ON b.name = h.name"""
-    yield f"""CREATE OR REPLACE VIEW merged.runs AS FROM {main}.base.runs
+    own_and_others = f"""FROM {main}.base.runs
         UNION ALL FROM {CATALOG}.held.newest_runs h ANTI JOIN {main}.base.runs b ON b.run_id = h.run_id"""
+    replaced = ", ".join(f"CASE WHEN s.run_id IS NULL THEN r.{name} ELSE s.{name} END AS {name}" for name in _SPREAD)
+    yield f"""CREATE OR REPLACE VIEW merged.runs AS SELECT r.* REPLACE ({replaced})
+        FROM ({own_and_others}) r LEFT JOIN {CATALOG}.held.spread_runs s ON s.run_id = r.run_id"""
     yield f"""CREATE OR REPLACE VIEW merged.run_numbers AS SELECT n.run_id, coalesce(b.run, n.run) AS run
         FROM {CATALOG}.held.run_ids n LEFT JOIN {main}.base.runs b ON b.run_id = n.run_id"""
     yield f"""CREATE OR REPLACE VIEW merged.uuids AS
@@ -60,13 +75,44 @@ def merged_tables(connection: duckdb.DuckDBPyConnection, main: str, log: str) ->
         if table in ("names", "runs"):
             continue
         own = f"FROM {main}.base.{table}"
-        if table in PLACED:
+        if table == "console":
             own = f'SELECT *, rowid AS "rowid" {own}'
+        if table in _BY_RECEIPT:
+            own = _by_receipt(own, log)
         if table == "position":
             refreshes = f"(SELECT n FROM {CATALOG}.held.refreshes)"
             own = f"SELECT * REPLACE (next_number + {refreshes} AS next_number) {own}"
+        if table in ("producers", "identified"):
+            own = _placed(table, own)
+        if table == "artifact_versions":
+            # One that is not published yet has no number where another log has the artifact, too.
+            own = f"""SELECT b.* REPLACE (CASE WHEN s.n IS NULL THEN b.version END AS version)
+                {own} b
+                LEFT JOIN (SELECT project, name, count(*) AS n FROM {CATALOG}.held.spread_versions GROUP BY ALL) s
+                USING (project, name) ANTI JOIN {CATALOG}.held.spread_versions v
+                ON v.project = b.project AND v.name = b.name AND v.digest = b.digest"""
+        if table == "intervals":
+            own = f"{own} b ANTI JOIN {CATALOG}.held.kept_intervals k ON k.producer = b.producer"
         beside = _others(table, columns, main, log)
         yield f"CREATE OR REPLACE VIEW merged.{table} AS {own}{f' UNION ALL {beside}' if beside else ''}"
+
+
+def _placed(table: str, own: str) -> str:
+    """Return the query of the own rows of producers, as they count where a run is in several logs."""
+    held = f"{CATALOG}.held"
+    names_of = "b.producer" if table == "producers" else "b.owner"  # a console has the names of its owner
+    return f"""SELECT b.* REPLACE (
+            coalesce(n.attempt, b.attempt) AS attempt, coalesce(l.is_primary, b.is_primary) AS is_primary
+        ) FROM ({own}) b ANTI JOIN {held}.newest_producers h ON h.producer = b.producer
+        LEFT JOIN {held}.placed n ON n.producer = {names_of} LEFT JOIN {held}.placed l ON l.producer = b.producer"""
+
+
+def _by_receipt(own: str, log: str) -> str:
+    """Return the query of own rows in the order in which their pieces were cut, which all readers know."""
+    place = f"{{'at': coalesce(c.cut_at, 'infinity'::TIMESTAMP), 'log': '{log}', 'place': b.rowid}}"
+    return f"""SELECT b.*, {place} AS "rowid" {own} b
+        ASOF LEFT JOIN (SELECT flush, cut_at FROM {CATALOG}.held.collectors WHERE log = '{log}') c
+        ON b.flush <= c.flush"""
 
 
 def _others(table: str, columns: list[str], main: str, log: str) -> str:
@@ -84,18 +130,24 @@ def _others(table: str, columns: list[str], main: str, log: str) -> str:
             LEFT JOIN merged.run_numbers n ON n.run_id = h.run_id_of"""
     if table == "losses":
         return f"FROM {held}.newest_losses"
+    if table == "intervals":
+        return f"""SELECT h.* EXCLUDE (log) FROM {held}.intervals h
+            ANTI JOIN {held}.kept_intervals k ON k.producer = h.producer
+            UNION ALL SELECT k.* EXCLUDE (log), NULL FROM {held}.kept_intervals k"""
     if table in SERIES:
         return f"""SELECT h.* EXCLUDE (log, flush) REPLACE (n.id AS key) FROM {held}.{table} h
             JOIN merged.names n ON n.name = h.key"""
     if table == "media":
         return f"""SELECT h.* EXCLUDE (log) REPLACE (n.id AS key) FROM {held}.{table} h
             JOIN merged.names n ON n.name = h.key"""
-    if table in PLACED:
-        return f'SELECT h.* EXCLUDE (log, place), {_PLACE.format("flush")} AS "rowid" FROM {held}.{table} h'
+    if table in _BY_RECEIPT:
+        place = f"{{'at': c.cut_at, 'log': h.log, 'place': {_PLACE.format('h.flush')}}}"
+        return f"""SELECT h.* EXCLUDE (log, place), {place} AS "rowid" FROM {held}.{table} h
+            LEFT JOIN {held}.collectors c ON c.log = h.log AND c.flush = h.flush"""
     if table == "artifact_versions":
         return f"""SELECT h.* EXCLUDE (log) FROM {held}.artifact_versions h
-            ANTI JOIN {main}.base.artifact_versions b USING (project, name, digest)
-            QUALIFY row_number() OVER (PARTITION BY h.project, h.name, h.digest ORDER BY h.log) = 1"""
+            ANTI JOIN {held}.spread_versions s USING (project, name) WHERE h.log <> '{log}'
+            UNION ALL SELECT s.*, NULL FROM {held}.spread_versions s"""
     if table in small_tables():
         return f"SELECT h.* EXCLUDE (log) FROM {held}.{table} h"
     return ""

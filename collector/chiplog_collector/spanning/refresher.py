@@ -104,10 +104,11 @@ class StoreReader:
         version = self.store.version(COMPLETE)
         if version == self._seen:
             return False
-        ends = [file.ranges["number"][1] for file in self.store.snapshot(COMPLETE) if self._is_own(file)]
-        until = max(ends, default=-1)
+        if self._held.is_renumbered():  # safeguard: moved-producer-is-one
+            self._held.clear()
         # From the table that is committed last to the first one: whatever is found refers to what is found later.
-        files = {table: self.store.snapshot(table) for table in reversed(ORDERS) if table != COMPLETE}
+        files = {table: self.store.snapshot(table) for table in reversed(ORDERS)}
+        until = max((file.ranges["number"][1] for file in files[COMPLETE] if self._is_own(file)), default=-1)
         new: dict[str, list[StoredFile]] = {}
         replaced = set()
         for table in small_tables():

@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chiplog_collector.query.cold_needs import Need
 from chiplog_collector.query.sql_guard import QueryRejected
-from chiplog_collector.spanning.cold_files import Anything, Snapshot, choose
+from chiplog_collector.spanning.cold_files import Snapshot, choose
 from chiplog_collector.spanning.held_rows import LARGE
 from chiplog_collector.store.delta_store import StoredFile
 from tests.support.index import Index
@@ -19,13 +19,6 @@ from tests.support.sample_log import everything
 from tests.support.store_reader import Reader
 
 OWN, OTHER = "aa" * 16, "bb" * 16
-
-
-@dataclass(frozen=True)
-class Named:
-    run_ids: frozenset[str] | None = None
-    labels: frozenset[str] | None = None
-    keys: frozenset[str] | None = None
 
 
 def file(name: str, *, nulls: tuple[str, ...] = (), **ranges: tuple[Any, Any]) -> StoredFile:
@@ -44,33 +37,33 @@ def test_a_file_is_read_if_a_published_name_may_be_in_it() -> None:
         file("unnamed", nulls=("run_id", "label"), run_id=("x", "z"), key=("acc", "loss")),
         file("no statistics"),
     ]
-    assert chosen(files, Anything(), None) == ["a-c", "d-f", "unnamed", "no statistics"]
-    assert chosen(files, Named(frozenset("b")), {(OTHER, "b", "rank0")}) == ["a-c", "no statistics"]
-    assert chosen(files, Named(frozenset("b")), {(OWN, "b", "rank0")}) == []
+    assert chosen(files, Need(), None) == ["a-c", "d-f", "unnamed", "no statistics"]
+    assert chosen(files, Need(frozenset("b")), {(OTHER, "b", "rank0")}) == ["a-c", "no statistics"]
+    assert chosen(files, Need(frozenset("b")), {(OWN, "b", "rank0")}) == []
     late = {(OTHER, "b", "rank0"), (OTHER, None, None)}
-    assert chosen(files, Named(frozenset("b")), late) == ["a-c", "unnamed", "no statistics"]
-    assert chosen(files, Named(keys=frozenset({"zeta"})), None) == ["no statistics"]
-    assert chosen(files, Named(frozenset("q")), set()) == []
+    assert chosen(files, Need(frozenset("b")), late) == ["a-c", "unnamed", "no statistics"]
+    assert chosen(files, Need(keys=frozenset({"zeta"})), None) == ["no statistics"]
+    assert chosen(files, Need(frozenset("q")), set()) == []
 
 
 def test_rows_that_the_index_has_are_read_there_alone() -> None:
     own = [file("old", log=(OWN, OWN), number=(5, 9)), file("new", log=(OWN, OWN), number=(10, 20))]
-    assert chosen(own, Anything(), None) == []
-    assert chosen(own, Anything(), None, dropped=9) == ["old"]
+    assert chosen(own, Need(), None) == []
+    assert chosen(own, Need(), None, dropped=9) == ["old"]
     mixed = file("of two logs", log=(OWN, OTHER), number=(10, 20))
-    assert chosen([mixed], Anything(), None) == ["of two logs"]
+    assert chosen([mixed], Need(), None) == ["of two logs"]
 
 
 @proves("rows-of-renamed-run-read", "a query reads rows that were published before their run or label was known")
 def test_names_of_all_needs_bound_the_rows() -> None:
     files = [file("a-c", run_id=("a", "c"), key=("acc", "loss"))]
-    needs: list[Any] = [(Named(frozenset("a"), keys=frozenset({"loss"})), {(OTHER, "a", "r")})]
+    needs: list[Any] = [(Need(frozenset("a"), keys=frozenset({"loss"})), {(OTHER, "a", "r")})]
     found = choose("metrics", needs, Snapshot({"metrics": files}, OWN), -1)
     assert (found.run_from, found.run_to, found.key_from, found.key_to) == ("a", "a", "loss", "loss")
-    needs.append((Named(frozenset("c")), {(OTHER, "c", "r")}))
+    needs.append((Need(frozenset("c")), {(OTHER, "c", "r")}))
     found = choose("metrics", needs, Snapshot({"metrics": files}, OWN), -1)
     assert (found.run_from, found.run_to, found.key_from) == ("a", "c", None)
-    needs.append((Named(frozenset("b")), {(OTHER, None, "r")}))
+    needs.append((Need(frozenset("b")), {(OTHER, None, "r")}))
     assert choose("metrics", needs, Snapshot({"metrics": files}, OWN), -1).run_from is None
 
 
@@ -86,13 +79,13 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Index,
 
 
 NEEDS: dict[str, tuple[str, Mapping[str, Any]]] = {
-    "run": ("SELECT * FROM metrics WHERE run_id = 'r'", {"metrics": [Named(frozenset("r"))]}),
+    "run": ("SELECT * FROM metrics WHERE run_id = 'r'", {"metrics": [Need(frozenset("r"))]}),
     "label": (
         "SELECT * FROM metrics WHERE run_id = 'r' AND label = 'worker1'",
-        {"metrics": [Named(frozenset("r"), frozenset({"worker1"}))]},
+        {"metrics": [Need(frozenset("r"), frozenset({"worker1"}))]},
     ),
-    "key": ("SELECT * FROM metrics WHERE key = 'loss'", {"metrics": [Named(keys=frozenset({"loss"}))]}),
-    "console": ("SELECT * FROM console WHERE run_id = 'r'", {"console": [Named(frozenset("r"))]}),
+    "key": ("SELECT * FROM metrics WHERE key = 'loss'", {"metrics": [Need(keys=frozenset({"loss"}))]}),
+    "console": ("SELECT * FROM console WHERE run_id = 'r'", {"console": [Need(frozenset("r"))]}),
     "none": ("SELECT * FROM runs", {}),
 }
 
@@ -145,11 +138,11 @@ def test_a_reader_alone_waits_for_its_first_look(tmp_path: Path) -> None:
     reader = Reader(f"file://{tmp_path}/none", tmp_path, is_alone=True)
     reader.store.cold.seen.clear()
     reader.store.cold.trouble = "no such bucket"
-    opened = reader.store.cold.opened(reader.cursor, "FROM runs", None, time.monotonic() + 0.01)
+    opened = reader.store.cold.opened(reader.cursor, {}, time.monotonic() + 0.01)
     with pytest.raises(QueryRejected, match="has not answered: no such bucket"), opened:
         pass
     reader.store.cold.seen.set()
-    with reader.store.cold.opened(reader.cursor, "FROM runs", None, time.monotonic() + 1):
+    with reader.store.cold.opened(reader.cursor, {}, time.monotonic() + 1):
         assert reader.cursor.execute("FROM runs").fetchall() == []
     assert set(LARGE) == {"metrics", "phases", "system", "texts", "histograms", "console"}
     reader.close()

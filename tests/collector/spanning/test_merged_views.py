@@ -53,6 +53,5 @@ def drop_facts(index: Index, until: int) -> None:
     for table in LARGE:
         for name in (table, f"{table}_recent") if table in ("metrics", "phases", "system") else (table,):
             execute(f"DELETE FROM base.{name} WHERE flush <= ?", [until])
-    execute("DELETE FROM base.metric_levels")
-    execute(f"INSERT INTO base.metric_levels {levels_sql('FROM base.metrics')}")
+    execute(f"CREATE OR REPLACE TABLE base.metric_levels AS {levels_sql('FROM base.metrics')}")
     execute("CREATE OR REPLACE TABLE base.dropped AS SELECT ?::BIGINT AS flush", [until])

@@ -115,7 +115,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Index,
 def second(tmp_path: Path) -> Iterator[Index]:
     """The index of another collector."""
     (tmp_path / "second").mkdir()
-    index = Index(tmp_path / "second")
+    index = Index(tmp_path / "second", b"M" * 16)
     yield index
     index.close()
 
@@ -167,7 +167,7 @@ def test_views_in_duckdb_have_the_rows_of_the_collectors_views(published: tuple[
 def test_views_have_the_rows_of_each_log(tmp_path: Path, second: Index) -> None:
     first, lake = Index(tmp_path), tmp_path / "lake"
     publish_in_pieces(first, lake, odd_run())
-    store = publish_in_pieces(second, lake, everything()[:-1], log_id=b"M" * 16)
+    store = publish_in_pieces(second, lake, everything()[:-1])
     for view, rows in rows_in_duckdb(store.url).items():
         assert rows == sorted(expected(first, view) + expected(second, view)), view
     first.close()
@@ -179,7 +179,7 @@ def test_of_a_producer_in_two_logs_the_row_of_the_later_piece_counts(tmp_path: P
     filler = [whole(Rank(50 + n, run_id=f"other {n}")) for n in range(5)]
     publish_in_pieces(first, lake, [*filler, whole(rank)])  # its numbers are the larger ones
     rank.say(EventKind.STATE, {"state": "finished", "exit_code": 0})
-    store = publish_in_pieces(second, lake, [whole(rank)], n_pieces=1, log_id=b"M" * 16)
+    store = publish_in_pieces(second, lake, [whole(rank)], n_pieces=1)
     [found] = [row for row in rows_in_duckdb(store.url)["labels"] if "('run_id', 'r')" in row]
     assert "('state', 'finished')" in found
     first.close()

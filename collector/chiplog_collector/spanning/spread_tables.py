@@ -1,0 +1,139 @@
+"""Writes to `store.held` what counts where a run is in several logs: see spread_runs."""
+
+from collections import defaultdict
+from typing import Any
+
+import duckdb
+
+from chiplog_collector.spanning.spread_runs import (
+    Ranges,
+    SeenProducer,
+    SeenRun,
+    described,
+    doubled,
+    joined,
+    places,
+    primary_of,
+    without,
+)
+
+_RUN_COLUMNS = ("project", "name", "run_group", "job_type", "tags", "notes")
+# The newest row of each producer in each log; `own` are those of the index.
+_PRODUCERS = """SELECT * EXCLUDE (run_id_of), run_id_of AS run_id FROM store.held.producers WHERE log <> $log
+    QUALIFY row_number() OVER (PARTITION BY log, producer ORDER BY flush DESC) = 1
+    UNION ALL BY NAME
+    SELECT p.*, $log AS log, r.run_id FROM {main}.base.producers p LEFT JOIN {main}.base.runs r ON r.run = p.run"""
+_RUNS = """SELECT * FROM store.held.runs WHERE log <> $log
+    QUALIFY row_number() OVER (PARTITION BY log, run_id ORDER BY flush DESC) = 1
+    UNION ALL BY NAME SELECT *, $log AS log FROM {main}.base.runs"""
+_INTERVALS = """SELECT producer, log, first_seq, last_seq, seen_at FROM store.held.intervals
+    UNION ALL SELECT producer, $log, first_seq, last_seq, seen_at FROM {main}.base.intervals"""
+TABLES = (
+    "placed (producer INTEGER, log VARCHAR, attempt INTEGER, is_primary BOOLEAN)",
+    "spread_runs (run_id VARCHAR, project VARCHAR, name VARCHAR, run_group VARCHAR, job_type VARCHAR, "
+    "tags VARCHAR[], notes VARCHAR, primary_label VARCHAR, primary_launch VARCHAR, primary_restart BIGINT)",
+    "doubled (producer INTEGER, log VARCHAR, first_seq BIGINT, last_seq BIGINT)",
+    "kept_intervals (producer INTEGER, log VARCHAR, first_seq BIGINT, last_seq BIGINT, seen_at TIMESTAMP)",
+)
+
+
+class SpreadTables:
+    """The tables of `store.held` for runs in several logs. Call `write` within a transaction.
+
+    Args:
+        connection: A cursor of the DuckDB that answers queries.
+        main: The quoted name of its own database.
+        log: The ID of the log in `base`.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, main: str, log: str) -> None:
+        self._connection = connection
+        self._main = main
+        self._log_id = log
+
+    def write(self) -> None:
+        """Decide again about all runs that are in several logs."""
+        for table in TABLES:
+            self._connection.execute(f"DELETE FROM store.held.{table.partition(' ')[0]}")
+        intervals = self._doubled_producers()
+        self._write_places(intervals)
+        for number, by_log in intervals.items():
+            self._write_ranges(number, by_log)
+
+    def _rows(self, query: str) -> list[dict[str, Any]]:
+        cursor = self._connection.execute(query.replace("{main}", self._main), {"log": self._log_id})
+        names = [column[0] for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def _doubled_producers(self) -> dict[int, dict[str, tuple[Ranges, Any]]]:
+        """Return the ranges by log, and the time of the last of them, of producers that several logs have."""
+        found: dict[int, dict[str, tuple[Ranges, Any]]] = defaultdict(dict)
+        query = f"""SELECT producer, log, list((first_seq, last_seq)) AS ranges, max(seen_at) AS seen_at
+            FROM ({_INTERVALS}) GROUP BY producer, log QUALIFY count(*) OVER (PARTITION BY producer) > 1"""
+        for row in self._rows(query):
+            found[row["producer"]][row["log"]] = [tuple(pair) for pair in row["ranges"]], row["seen_at"]
+        return found
+
+    def _write_places(self, intervals: dict[int, dict[str, tuple[Ranges, Any]]]) -> None:
+        spread = f"""WITH seen AS ({_PRODUCERS})
+            SELECT producer, log, lower(hex(uuid)) AS uuid, run_id, label, coalesce(launch, '') AS launch,
+                   coalesce(launch_order, 0) AS launch_order, coalesce(restart, 0) AS restart, attempt,
+                   coalesce(is_primary, false) AS is_primary, state IS NOT NULL AS has_ended,
+                   coalesce(is_presumed, false) AS is_presumed, coalesce(fallback, false) AS fallback,
+                   coalesce(epoch_us(started_at), 0) AS started_us, coalesce(epoch_us(ended_at), 0) AS ended_us
+            FROM seen WHERE role = 'rank' AND label IS NOT NULL AND run_id IN (
+                SELECT run_id FROM ({_RUNS}) GROUP BY run_id HAVING count(*) > 1)"""
+        producers, numbers = [], {}
+        for row in self._rows(spread):
+            numbers[row["uuid"]] = number = row.pop("producer")
+            _, seen_at = intervals.get(number, {}).get(row["log"], ([], None))
+            seen_us = 0 if seen_at is None else int(seen_at.timestamp() * 1e6)
+            producers.append(SeenProducer(**row, seen_us=seen_us))
+        run_ids = sorted({producer.run_id for producer in producers})
+        if not run_ids:
+            return
+        runs = [
+            SeenRun(
+                row["log"],
+                row["run_id"],
+                row["primary_label"],
+                row["primary_launch"],
+                row["primary_restart"] or 0,
+                {name: row[name] for name in _RUN_COLUMNS},
+                tuple(row["edited"] or ()),
+            )
+            for row in self._rows(f"SELECT * FROM ({_RUNS})")
+            if row["run_id"] in set(run_ids)
+        ]
+        placed = [
+            (numbers[place.uuid], place.log, place.attempt, place.is_primary) for place in places(producers, runs)
+        ]
+        self._connection.executemany("INSERT INTO store.held.placed VALUES (?, ?, ?, ?)", placed)
+        for run_id in run_ids:
+            of_run = [run for run in runs if run.run_id == run_id]
+            by_label: dict[str, list[SeenProducer]] = defaultdict(list)
+            for producer in producers:
+                if producer.run_id == run_id:
+                    by_label[producer.label].append(producer)
+            primary = primary_of(of_run, by_label)
+            values = described(of_run, primary)
+            claim = (None, None, 0) if primary is None else _claim_of(primary)
+            row_of_run = [run_id, *(values[name] for name in _RUN_COLUMNS), *claim]
+            self._connection.execute(f"INSERT INTO store.held.spread_runs VALUES ({', '.join('?' * 10)})", row_of_run)
+
+    def _write_ranges(self, number: int, by_log: dict[str, tuple[Ranges, Any]]) -> None:
+        removed = doubled({log: ranges for log, (ranges, _) in by_log.items()})
+        rows = [(number, log, first, last) for log, parts in removed.items() for first, last in parts]
+        if rows:
+            self._connection.executemany("INSERT INTO store.held.doubled VALUES (?, ?, ?, ?)", rows)
+        kept = [
+            (number, log, first, last, seen_at)
+            for log, (ranges, seen_at) in by_log.items()
+            for first, last in without(joined(ranges), removed.get(log, []))
+        ]
+        if kept:
+            self._connection.executemany("INSERT INTO store.held.kept_intervals VALUES (?, ?, ?, ?, ?)", kept)
+
+
+def _claim_of(run: SeenRun) -> tuple[str | None, str | None, int]:
+    return run.primary_label, run.primary_launch, run.primary_restart

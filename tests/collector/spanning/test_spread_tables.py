@@ -1,0 +1,72 @@
+"""Several collectors on one store: the rows of one collector that had all of it."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.collector_log import VIEWS, Rank, block_of, whole
+from tests.support.index import Index
+from tests.support.published_index import publish_in_pieces
+from tests.support.safeguard import proves
+from tests.support.sample_log import in_blocks, sample_ranks
+from tests.support.store_reader import Reader
+
+# Rows that collectors add by what they know: a config of a label is refused only where the primary is known.
+OWN_WORDS = "('config_refused', 'file_refused', 'primary_refused')"
+
+
+def rows(source: Any, view: str) -> list[str]:
+    where = f"WHERE kind NOT IN {OWN_WORDS}" if view == "events" else ""
+    shown = "* EXCLUDE (last_seen_at)" if view == "labels" else "*"  # that is when an event was received
+    return sorted(map(repr, source.sql(f"SELECT {shown} FROM {view} {where}")))
+
+
+@pytest.mark.parametrize("n_logs", [2, 3])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_run_in_several_logs_is_the_run_of_one(tmp_path: Path, n_logs: int, seed: int) -> None:
+    chooser = random.Random(seed)
+    ranks = sample_ranks(20, chooser)
+    one = Index(tmp_path)
+    one.take(*(whole(rank) for rank in ranks))
+    logs = [Index(tmp_path / f"collector {number}", bytes([200 + number]) * 16) for number in range(n_logs)]
+    parts: list[list[Any]] = [[] for _ in logs]
+    homes = {rank.label: chooser.randrange(n_logs) for rank in ranks}
+    homes["agent"] = homes["rank2"]  # whose end it reports
+    for rank in ranks:
+        is_moved = chooser.random() < 0.3 and rank.uuid not in (ranks[2].uuid, ranks[-1].uuid)
+        parts[chooser.randrange(n_logs) if is_moved else homes[rank.label]] += in_blocks(rank, chooser)
+    for index, payloads in zip(logs, parts, strict=True):
+        publish_in_pieces(index, tmp_path / "lake", payloads)
+    url = f"file://{tmp_path}/lake"
+    readers: list[Any] = [Reader(url, tmp_path)]
+    readers += [Reader(url, index.directory, index.database.connection, index.log_id.hex()) for index in logs]
+    for view in VIEWS:
+        # The order in which artifacts were logged is that of their receipt: readers agree about it.
+        expected = rows(readers[0] if view.startswith("artifact") else one, view)
+        for reader in readers:
+            assert rows(reader, view) == expected, view
+    for reader in readers:
+        reader.close()
+    for index in (one, *logs):
+        index.close()
+
+
+@proves("moved-producer-is-one", "a rank whose agent moves to another collector stays one label")
+def test_a_rank_that_moves_to_another_collector_stays_one(tmp_path: Path) -> None:
+    rank = Rank(0)
+    for step in range(10):
+        rank.log(step, loss=float(step))
+    first, second = (Index(tmp_path / f"collector {number}", bytes([200 + number]) * 16) for number in range(2))
+    publish_in_pieces(first, tmp_path / "lake", [block_of((rank, 0, 6))], 1)
+    reader = Reader(f"file://{tmp_path}/lake", second.directory, second.database.connection, second.log_id.hex())
+    assert reader.sql("SELECT run_id, label, attempt FROM labels") == [("r", "rank0", 0)]
+    # The block that the first one had not acknowledged goes to the second one, too.
+    publish_in_pieces(second, tmp_path / "lake", [whole(rank)], 1)
+    assert reader.store.refresh()
+    assert reader.sql("SELECT run_id, label, attempt FROM labels") == [("r", "rank0", 0)]
+    assert reader.sql("SELECT run_id, stored FROM completeness") == [("r", 11)]
+    reader.close()
+    first.close()
+    second.close()
