@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ _FREE_INODES_MIN = 1_000  # ranks, spool and log create a few hundred files a da
 _BACKLOG_BYTES = 64 * MIB  # of the spool: minutes of delay at usual rates
 _DESCRIPTORS_MIN = 1_024  # a rank needs ten, a collector one for each agent
 _ADOPTION_S = 10.0  # a working agent has adopted a dead rank's journal by then: it checks twice a second
+_STORE_S = 20.0  # for two requests, and an import of Delta
 _PROBE = ".doctor"
 TESTED_DUCKDB = "2.0"  # the version in constraints.txt; a new one changed results of SQL before
 
@@ -248,6 +250,23 @@ def _collector(where: Paths) -> Finding:
     return Finding("collector", OK, "none runs; an agent starts one")
 
 
+def _store(where: Paths) -> Finding:
+    url = os.environ.get("CHIPLOG_STORE")
+    if not url:
+        return Finding("store", OK, "none; CHIPLOG_STORE names one")
+    command = [sys.executable, "-P", "-m", "chiplog_cli", "store", "check", url]  # the collector's, not the client's
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_STORE_S)
+    except subprocess.TimeoutExpired:
+        found = f"{url} does not answer within {_STORE_S:g} s"
+        return Finding("store", ERROR, found, "look at the address, its credentials and the network")
+    said = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+    line = said[-1].removeprefix("chiplog: ") if said else f"the check ended with status {done.returncode}"
+    if done.returncode == 0:
+        return Finding("store", OK, line)
+    return Finding("store", ERROR, line, "collectors keep what they cannot publish; chiplog store check repeats this")
+
+
 def _journals(where: Paths) -> Finding:
     dead = [path for _, path in list_journals(where.journals) if not lock_holder_pid(path / LOCK_NAME)]
     stuck = [path for path in dead if not is_adoptable(path) and time.time() - _last_modified(path) > _ADOPTION_S]
@@ -300,5 +319,6 @@ CHECKS: tuple[Callable[[Paths], Finding], ...] = (
     _named_agent,
     _agent,
     _collector,
+    _store,
     _journals,
 )

@@ -1,4 +1,4 @@
-"""The commands `chiplog store check|status|verify|compact|vacuum|views`: look at a store, and look after it."""
+"""The commands `chiplog store init|check|status|verify|compact|vacuum|views`: look at a store, and look after it."""
 
 import functools
 import importlib.util
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chiplog_collector.store.published_tables import COMPLETE, ENGINES, ORDERS, PUBLISHED
+from chiplog_collector.store.published_tables import ENGINES, ORDERS, PUBLISHED
 from chiplog_schemas.addresses import STORE_SCHEMES
 
 if TYPE_CHECKING:
@@ -66,46 +66,25 @@ def check(store: "DeltaStore") -> None:
 
 @store.command()
 @_of_store
+def init(store: "DeltaStore") -> None:
+    """Make a directory or a folder of a bucket ready: as `check`, and refuse tables of others or of a newer chiplog."""
+    store.check()
+    tables = [name for name in ORDERS if store.version(name) >= 0]
+    click.echo(f"{store.url} is ready; tables that it has: {len(tables)}. Collectors publish to it with")
+    click.echo(f"  chiplog collector --store {store.url}")
+
+
+@store.command()
+@_of_store
 def status(store: "DeltaStore") -> None:
-    """Show files, pieces that are not merged yet, rows and bytes of each table, and how far each log is published."""
+    """Show each table with its files, and each collector: when it was heard of, what waits there, what it costs."""
     from rich.console import Console
-    from rich.table import Table
+
+    from chiplog_collector.store.store_status import look, shown
 
     console = Console(highlight=False)
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("table", "rows", "files", "pieces", "bytes"):
-        shown.add_column(name, justify="left" if name == "table" else "right")
-    total = [0, 0, 0, 0]
-    for name in ORDERS:
-        files = store.snapshot(name)
-        if files:
-            pieces = sum(file.is_piece for file in files)
-            row = [sum(file.n_rows for file in files), len(files), pieces, sum(file.size_bytes for file in files)]
-            total = [a + b for a, b in zip(total, row, strict=True)]
-            shown.add_row(name, *(f"{number:,}" for number in row))
-    shown.add_row("total", *(f"{number:,}" for number in total), style="bold")
-    console.print(shown)
-    logs = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("log", "host", "up to record", "last piece"):
-        logs.add_column(name)
-    for log, host, number, at in _logs(store):
-        logs.add_row(log, host, f"{number:,}", at)
-    console.print()
-    console.print(logs)
-
-
-def _logs(store: "DeltaStore") -> list[tuple[str, str, int, str]]:
-    """Return the logs that are published: ID, host, last record, time of its piece."""
-    import duckdb
-
-    with tempfile.TemporaryDirectory() as directory, duckdb.connect() as engine:
-        sources = store.fetch_all(COMPLETE, store.snapshot(COMPLETE), Path(directory))
-        if not sources:
-            return []
-        engine.execute("SET TimeZone = 'UTC'")
-        query = """SELECT log, arg_max(host, number), max(number),
-            strftime(arg_max(cut_at, number), '%Y-%m-%d %H:%M:%S UTC') FROM read_parquet(?) GROUP BY log ORDER BY log"""
-        return engine.execute(query, [sources]).fetchall()
+    for part in shown(look(store)):
+        console.print(part)
 
 
 @store.command()

@@ -11,6 +11,7 @@ import os
 import re
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -36,6 +37,8 @@ _PIECE = "{}/piece"  # the application whose version is the number of the last p
 COMPACTED = "compacted-"  # begins the names of files that replaced pieces
 KEPT_HOURS = 7 * 24  # for readers of older snapshots; Delta's own default
 CHECKPOINT_COMMITS = 20  # a reader lists and reads the commits since the last checkpoint
+REQUESTS = ("put", "list", "get")  # kinds that cost
+_CHECKPOINT_GETS = 25  # it reads the one before in parts
 _HEARTBEATS = "heartbeats"
 _DAY = "day"  # of receipt: the partition of each table
 _DESCRIBED = "chiplog, version {}"  # of a table: Delta refuses properties that it does not know
@@ -142,6 +145,8 @@ class DeltaStore:
         self._tables: dict[str, DeltaTable] = {}
         self.is_disk = url.startswith("file:")
         self._opened: ObjectStore | None = None
+        # Those of Delta are estimated from what its calls make: it does not count them. A test compares.
+        self.requests: Counter[str] = Counter()
 
     @property
     def path(self) -> str:
@@ -243,6 +248,7 @@ class DeltaStore:
         """Copy a file of a table to this disk. Raises OSError of that."""
         try:
             with target.open("wb") as output:
+                self.requests["get"] += 1
                 for part in obstore.get(self._objects, f"{table}/{file.path}").stream():
                     output.write(part)
         except (BaseError, FileNotFoundError) as error:  # the second: an object that is not there
@@ -327,15 +333,23 @@ class DeltaStore:
                 pass  # the same bytes: names are digests, and an object is complete or absent
         self._sync("contents", [digest])
 
+    def contents(self) -> tuple[int, int]:
+        """Return number and bytes of the contents of saved files, in a listing of a thousand at a time."""
+        sizes = _try(lambda: [meta["size"] for page in obstore.list(self._objects, "contents/") for meta in page])
+        self.requests["list"] += 1 + len(sizes) // 1000
+        return len(sizes), sum(sizes)
+
     # -- heartbeats --
 
     def put_heartbeat(self, content: Mapping[str, Any]) -> None:
         """Replace the heartbeat of this log."""
         source = io.BytesIO(json.dumps(content).encode())
+        self.requests["put"] += 1
         _try(lambda: obstore.put(self._objects, f"{_HEARTBEATS}/{self._log}", source, mode="overwrite"))
 
     def heartbeats(self, known: Iterable[Heartbeat] = ()) -> list[Heartbeat]:
         """Return the heartbeats of all logs, in one listing; those that are not among the known ones are then read."""
+        self.requests["list"] += 1
         before = {(beat.log, beat.mark): beat for beat in known}
         listed = _try(lambda: [meta for page in obstore.list(self._objects, f"{_HEARTBEATS}/") for meta in page])
         found = []
@@ -346,6 +360,7 @@ class DeltaStore:
         return found
 
     def _heartbeat(self, log: str) -> Mapping[str, Any]:
+        self.requests["get"] += 1
         data = _try(lambda: bytes(obstore.get(self._objects, f"{_HEARTBEATS}/{log}").bytes()))
         try:
             content = json.loads(data)
@@ -378,6 +393,9 @@ class DeltaStore:
                 post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
             )
         )
+        self.requests.update(put=1, list=2, get=2)
+        if (before + 2) % CHECKPOINT_COMMITS == 0:
+            self.requests.update(put=2, list=1, get=_CHECKPOINT_GETS)
         if self.is_disk:
             _try(table.update_incremental)
             self._sync(name, added, range(before + 1, table.version() + 1))
@@ -388,6 +406,7 @@ class DeltaStore:
     def _open(self, name: str) -> DeltaTable | None:
         """Return the table as it is now; None if it does not exist yet."""
         table = self._tables.get(name)
+        self.requests["list"] += 1
         try:
             if table is None:
                 table = DeltaTable(self._address(name))
@@ -395,6 +414,7 @@ class DeltaStore:
                 self._tables[name] = table
             else:
                 table.update_incremental()
+            self.requests["get"] += 1 + table.version() % CHECKPOINT_COMMITS  # the commits since the checkpoint
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
@@ -433,6 +453,7 @@ class DeltaStore:
     def _put(self, name: str, source: BinaryIO) -> None:
         """Create an object. Raises AlreadyExistsError, StoreError."""
         try:
+            self.requests["put"] += 1
             obstore.put(self._objects, name, source, mode="create")
         except AlreadyExistsError:
             raise

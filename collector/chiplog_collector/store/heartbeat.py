@@ -6,11 +6,12 @@ these objects, and call a collector silent by the time that the store gives them
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from chiplog_collector.store.delta_store import DeltaStore
+from chiplog_collector.store.delta_store import REQUESTS, DeltaStore
 from chiplog_collector.store.outbox import Outbox
 from chiplog_schemas._version import __version__
 
@@ -26,16 +27,25 @@ class Beats:
         store: The store.
         outbox: What waits for it.
         keeps_files: True if the contents of saved files stay at the collector.
+        others: Counts of requests beside those of the store.
         clock: In seconds, never set back.
     """
 
     def __init__(
-        self, store: DeltaStore, outbox: Outbox, *, keeps_files: bool, clock: Callable[[], float] = time.monotonic
+        self,
+        store: DeltaStore,
+        outbox: Outbox,
+        *,
+        keeps_files: bool,
+        others: Counter[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._outbox = outbox
         self._keeps_files = keeps_files
+        self._others = others if others is not None else Counter()
         self._clock = clock
+        self._since = _now()
         self._due_at = self._measure_at = 0.0
         self._waiting_bytes = 0
         self._published_at: str | None = None
@@ -71,6 +81,8 @@ class Beats:
             "waiting_bytes": self._waiting_bytes,
             "lag_s": 0.0 if oldest_at is None else round(max(0.0, time.time() - oldest_at), 1),
             "keeps_files": self._keeps_files,
+            "since": self._since,
+            "requests": {kind: self._store.requests[kind] + self._others[kind] for kind in REQUESTS},
         }
 
 

@@ -177,9 +177,9 @@ def serve(place: Paths, url: str) -> int:
     outbox = Outbox(place.store)
     files = None if os.environ.get("CHIPLOG_STORE_FILES") == "0" else place.files
     store = DeltaStore(url, log)
-    publisher, beats = Publisher(store, outbox, log, files), Beats(store, outbox, keeps_files=files is None)
-    requests = DeletionRequests(place.store, log)
-    maintainer = Maintainer(DeltaStore(url, log), place.store / "compaction", requests)
+    publisher, maintained = Publisher(store, outbox, log, files), DeltaStore(url, log)
+    beats = Beats(store, outbox, keeps_files=files is None, others=maintained.requests)
+    maintainer = Maintainer(maintained, place.store / "compaction", DeletionRequests(place.store, log))
     maintainer.start()
     backoff = Backoff(_BACKOFF_MIN_S, _BACKOFF_MAX_S)
     outages = _Outages(url, outbox)

@@ -3,8 +3,10 @@
 import sys
 from pathlib import Path
 
+import pyarrow
 import pytest
 from click.testing import CliRunner, Result
+from deltalake import write_deltalake
 
 from chiplog_collector.store.commands import store as command
 from chiplog_collector.store.delta_store import Addition, DeltaStore
@@ -33,10 +35,23 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments)
 
 
-def test_status_shows_tables_and_how_far_each_log_is_published(url: str) -> None:
+def test_status_shows_tables_and_collectors(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     lines = [line.split() for line in run("status", url).output.splitlines()]
     assert ["metrics", "30", "3", "3"] in [line[:4] for line in lines]
-    assert [LOG, "node-a", "2", "2026-11-28", "10:00:00", "UTC"] in lines
+    assert [LOG[:8], "node-a", "2", *"–" * 5] in lines
+
+
+def test_init_makes_a_store_ready_and_refuses_a_foreign_one(tmp_path: Path, url: str) -> None:
+    new = f"file://{tmp_path}/new"
+    assert run("init", new).output == (
+        f"{new} is ready; tables that it has: 0. Collectors publish to it with\n  chiplog collector --store {new}\n"
+    )
+    assert "tables that it has: 3. " in run("init", url).output
+    write_deltalake(f"{tmp_path}/new/runs", pyarrow.table({"a": [1]}))
+    refused = run("init", new)
+    assert (refused.exit_code, refused.output.count("\n")) == (1, 1)
+    assert f"{new}/runs is a table of another program; give chiplog a folder of its own" in refused.output
 
 
 def test_compact_merges_all_pieces_and_verify_finds_no_fault(url: str) -> None:

@@ -40,7 +40,7 @@ def test_a_commit_costs_few_requests_however_many_there_were(proxy: S3Proxy, tmp
     """Each listing begins after the last checkpoint, so that the number of versions does not count."""
     file, store = parquet(tmp_path / "file.parquet"), DeltaStore(URL, LOG)
     store.publish(Addition("metrics", file, DAY, -1, 0))
-    counts: Counter[str] = Counter()
+    counts, before = Counter[str](), store.requests.copy()
     for until in range(1, 2 * CHECKPOINT_COMMITS + 1):
         added = Addition("metrics", file, DAY, until - 1, until)
         counts.update(counted(proxy, lambda added=added: store.publish(added)))
@@ -49,6 +49,8 @@ def test_a_commit_costs_few_requests_however_many_there_were(proxy: S3Proxy, tmp
     n_commits = 2 * CHECKPOINT_COMMITS
     assert (counts["PUT"] + counts["LIST"]) / n_commits <= PUT_AND_LIST_MAX
     assert counts["GET"] / n_commits <= GET_MAX
+    noted = {kind: store.requests[kind.lower()] - before[kind.lower()] for kind in ("PUT", "LIST", "GET")}
+    assert noted == pytest.approx({kind: counts[kind] for kind in noted}, rel=0.25)
 
 
 def test_a_look_without_news_is_one_listing_of_heartbeats(proxy: S3Proxy) -> None:

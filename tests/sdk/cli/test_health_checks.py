@@ -294,3 +294,17 @@ def test_journals_that_wait_although_an_agent_runs_are_named(node: Node) -> None
         wait_until(found_old, "a warning, once nothing writes into the journal")
     finally:
         node.agent.send_signal(signal.SIGCONT)
+
+
+def test_a_store_is_probed_if_one_is_named(where: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CHIPLOG_STORE", raising=False)
+    assert findings(where.root)["store"].found == "none; CHIPLOG_STORE names one"
+    url = f"file://{tmp_path}/lake"
+    monkeypatch.setenv("CHIPLOG_STORE", url)
+    found = findings(where.root)["store"]
+    assert (found.verdict, found.found) == (OK, f"{url} can be written, and refuses to create what exists")
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("CHIPLOG_STORE", f"file://{tmp_path}/file")
+    found = findings(where.root)["store"]
+    assert found.verdict == ERROR and found.found.startswith(f"the store file://{tmp_path}/file cannot be used: ")
+    assert "chiplog store check" in found.remedy

@@ -10,6 +10,7 @@ import click
 from chiplog.journal.reachability import probe
 from chiplog_cli.health_checks import directory_bytes
 from chiplog_cli.output import FORMATS, Output, output_options
+from chiplog_cli.store_outbox import store_outbox
 from chiplog_cli.tables.tables import plain_cell
 from chiplog_cli.tables.writers import Rows, open_output, write_result
 from chiplog_client import daemons
@@ -71,6 +72,7 @@ def _collect_status(where: Paths) -> dict[str, object]:
         "spool_bytes": directory_bytes(where.agent / "spool"),
         "log_bytes": directory_bytes(where.collector / "log"),
         "index_bytes": where.index.stat().st_size if where.index.exists() else 0,
+        "store": outbox.line if (outbox := store_outbox(where)) is not None else None,
     }
 
 
