@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from chiplog_collector.index.fact_tables import BY_SERIES, ORDERS, SERIES
-from chiplog_collector.index.opening import move_to_quarantine, rebuild_into
+from chiplog_collector.index.follower import LogFollower
+from chiplog_collector.index.opening import move_to_quarantine, rebuild_into, restore_series
 from chiplog_collector.memory_limit import limit_memory
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
 from chiplog_collector.store.outbox import Outbox
@@ -57,6 +58,7 @@ def rebuild(place: Paths) -> str:
     ):
         task = progress.add_task("rebuilding", total=limit)
         follower = rebuild_into(place, target, limit, lambda number: progress.update(task, completed=number))
+        left = _restore_series(place, follower)
         follower.database.close()
         refusal = _accept_store(place, limit, follower.missed_ends)
         if follower.first_damage and _stored(place.index) > _stored(target):  # safeguard: fuller-database-kept
@@ -66,7 +68,19 @@ def rebuild(place: Paths) -> str:
         line += f"; {follower.n_damages_read} damaged or missing stretches of the log are reported in the view events: "
         line += follower.first_damage
         line += f"; the previous file is kept as {kept.name}" if kept else ""
-    return line + refusal
+    return line + left + refusal
+
+
+def _restore_series(place: Paths, follower: LogFollower) -> str:
+    """Complete the rollups of facts that the log no longer has; return what is left to do. Raises OSError."""
+    if not follower.database.lacks_series:
+        return ""
+    published = Outbox(place.store).published()
+    url = os.environ.get("CHIPLOG_STORE") or (published.url if published is not None else "")
+    if not url:
+        return "; its first days are in a store alone: start the collector with --store to complete it"
+    restore_series(follower, place, url)
+    return ""
 
 
 def _accept_store(place: Paths, limit: int, missed_ends: Sequence[int]) -> str:

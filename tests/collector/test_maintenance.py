@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -9,10 +10,17 @@ from click.testing import CliRunner
 
 from chiplog_collector import maintenance
 from chiplog_collector.cli import compact, rebuild
+from chiplog_collector.index.cleaning.hot_days import HotDays
+from chiplog_collector.index.cleaning.log_cleaner import Removal, clean_segment
 from chiplog_collector.index.database import Database
+from chiplog_collector.store.delta_store import DeltaStore
 from chiplog_collector.store.outbox import Outbox, Published
+from chiplog_collector.store.piece_cutter import PieceCutter
+from chiplog_collector.store.publisher import Publisher
 from chiplog_schemas.limits import MIB
-from tests.support.collector_log import LOG_ID
+from chiplog_schemas.storage.segment_format import list_segments
+from tests.support.collector_log import LOG_ID, START_US, contents_of
+from tests.support.days import DAY_US, take_on
 from tests.support.index import Index, copy_of
 from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
@@ -90,3 +98,78 @@ def test_a_rebuild_accepts_a_store_that_has_a_part_of_this_log_and_no_other(
     assert published is not None
     assert published.is_foreign == is_refused
     assert ("s3://lake has other records of this log" in line) == is_refused
+
+
+ROLLED_UP = ("runs", "labels", "completeness", "rank_progress", "run_summary", "summary", "phase_times", "run_sizes")
+
+
+def publish_days(index: Index, lake: Path) -> DeltaStore:
+    """Log a history of several days, and publish each day; then drop the first ones."""
+    url, outbox, payloads = f"file://{lake}", Outbox(index.directory / "store"), everything()[:-1]
+    store = DeltaStore(url, LOG_ID.hex())
+    publisher = Publisher(store, outbox, LOG_ID.hex(), None)
+    publisher.begin()
+    index.log._segment_bytes = 4096
+    for day in range(4):
+        for payload in payloads[day * len(payloads) // 4 : (day + 1) * len(payloads) // 4]:
+            take_on(index, day, payload)
+        cutter = PieceCutter(index.database.connection, LOG_ID, outbox, url)
+        cutter.start()
+        cutter.close()
+        while publisher.publish_next():
+            pass
+    HotDays(index.database, outbox, url, 2).turn(0.0, START_US + 4 * DAY_US)
+    return store
+
+
+def trim(index: Index) -> None:
+    removal = Removal(frozenset(), -1, published=index.database.dropped)
+    freed = sum(clean_segment(path, removal) for _, path in list_segments(index.directory / "log")[:-1])
+    assert freed > 0
+
+
+def contents(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
+    found = {view: contents_of(lambda query: connection.execute(query).fetchall(), view) for view in ROLLED_UP}
+    for table, source in (("metrics", "base.metrics"), ("phases", "base.phases"), ("system", "base.system")):
+        rows = f"(FROM {source} UNION ALL FROM {source}_recent)"
+        query = f"SELECT producer, name, seq, ts, value FROM {rows} JOIN base.names n ON n.id = key"
+        found[table] = sorted(map(repr, connection.execute(query).fetchall()))
+    for table in ("texts", "histograms", "console", "intervals", "dropped", "receipt_days"):
+        columns = {
+            "intervals": "DISTINCT producer, unnest(range(first_seq, last_seq + 1))",
+            "receipt_days": "day, after",
+        }.get(table, "*")
+        columns = "* EXCLUDE (flush, key)" if table in ("texts", "histograms") else columns
+        columns = "* EXCLUDE (flush)" if table == "console" else columns
+        found[table] = sorted(map(repr, connection.execute(f"SELECT {columns} FROM base.{table}").fetchall()))
+    return found
+
+
+def test_a_rebuild_from_a_trimmed_log_and_its_store_gives_the_same_answers(index: Index, tmp_path: Path) -> None:
+    publish_days(index, tmp_path / "lake")
+    assert index.database.dropped > 0
+    before = contents(index.database.connection)
+    trim(index)
+    place = place_of(index)
+    (index.directory / "store").rename(place.store)
+    done = CliRunner().invoke(rebuild, ["--dir", str(place.root)])
+    assert done.exit_code == 0, done.output
+    with duckdb.connect(str(place.index)) as connection:
+        found = contents(connection)
+    assert found.keys() == before.keys()
+    for name, rows in before.items():
+        assert found[name] == rows, name
+
+
+def test_a_rebuild_of_a_trimmed_log_needs_its_store(index: Index, tmp_path: Path) -> None:
+    publish_days(index, tmp_path / "lake")
+    trim(index)
+    place = place_of(index)
+    line = maintenance.rebuild(place)
+    assert "its first days are in a store alone: start the collector with --store" in line
+    (index.directory / "store").rename(place.store)
+    before = place.index.read_bytes()
+    (tmp_path / "lake" / "metric_series" / "_delta_log" / f"{0:020d}.json").write_bytes(b"{")
+    with pytest.raises(maintenance.MaintenanceError, match="has facts that left the log"):
+        maintenance.rebuild(place)
+    assert place.index.read_bytes() == before

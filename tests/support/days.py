@@ -6,8 +6,10 @@ from chiplog_schemas.codec import pack
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import START_US
 from tests.support.index import Index
+from tests.support.sample_log import everything
 
 DAY_US = 86_400_000_000
+DAYS = "SELECT day - (SELECT min(day) FROM base.receipt_days), after FROM base.receipt_days ORDER BY ALL"
 
 
 def take_on(index: Index, day: int, *payloads: Any, applies: bool = True) -> None:
@@ -20,3 +22,12 @@ def take_on(index: Index, day: int, *payloads: Any, applies: bool = True) -> Non
     index.log.commit()
     if applies:
         index.follow()
+
+
+def history(index: Index, n_days: int = 4, *, applies: bool = True) -> None:
+    """Log a history of everything, over several days."""
+    payloads = everything()[:-1]
+    for day in range(n_days):
+        take_on(
+            index, day, *payloads[day * len(payloads) // n_days : (day + 1) * len(payloads) // n_days], applies=applies
+        )

@@ -27,7 +27,7 @@ from chiplog_collector.index.cleaning.log_cleaner import LogCleaner
 from chiplog_collector.index.cleaning.retention import Retention
 from chiplog_collector.index.database import Database, is_disk_error
 from chiplog_collector.index.follower import LogFollower
-from chiplog_collector.index.opening import open_index, quarantine_database
+from chiplog_collector.index.opening import open_index, quarantine_database, restore_series
 from chiplog_collector.memory_limit import bound_memory
 from chiplog_collector.query.flush_demand import FLUSH_WAIT_S, QueryDemand
 from chiplog_collector.query.sql_guard import ForkedChild
@@ -200,7 +200,8 @@ class _Maintenance:
         self._queue = queue
         self._retention = retention
         self._hot_days = hot_days
-        self._cleaner = LogCleaner(place.collector / "log", place.files)
+        self._place, self._store = place, store
+        self._cleaner = LogCleaner(place.collector / "log", place.files, may_trim=hot_days is not None)
         self._cutter = _cutter(place, follower.database, store) if store else None
         requests = DeletionRequests(place.store, follower.database.log_id.hex())
         self._requests = StoreRequests(requests, queue.submit) if store else None
@@ -219,7 +220,11 @@ class _Maintenance:
             self._retention.turn(state.rolled_until, now, now_us())
             if self._hot_days is not None:
                 self._hot_days.turn(now, now_us())
-            self._cleaner.turn(state, database.orphaned_contents, now)
+            if database.lacks_series and self._store:
+                restore_series(self._follower, self._place, self._store)
+                state = self._follower.state
+            published = -1 if database.lacks_series else database.dropped
+            self._cleaner.turn(state, database.orphaned_contents, now, published, database.refused_records)
             if self._requests is not None:
                 self._requests.turn(state, now)
         except (duckdb.Error, OSError, RuntimeError) as error:  # safeguard: failing-chores-wait

@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import date
 from functools import partial
@@ -90,6 +90,8 @@ class Database:
         self.log_id = log_id
         self._ledger_rows = 0
         self.newest_day = 0  # of receipt, since 1970
+        self.dropped = -1  # facts up to this flush have left the database, because a store has them
+        self.lacks_series = False  # and the rollups of their series are incomplete
         self._types: dict[str, dict[str, str]] = {}  # by table and column, as they are needed
         self._incoming = Incoming(self.connection)
         try:
@@ -114,14 +116,19 @@ class Database:
             raise StaleDatabaseError(f"{self.path} is the index of another log")
         if n_parked := self._parked():  # safeguard: parked-blocks-applied
             raise StaleDatabaseError(f"{self.path} lacks {n_parked} blocks that an older version could not read")
+        self._load_dropped()
         if has_views:
             return
         with _Transaction(self.connection):  # a commit for each view, with a sync, would take twice as long
             if not self._has_rollups():  # safeguard: rollups-need-no-rebuild
-                if self.dropped() >= 0:  # safeguard: series-of-dropped-facts-stay
+                if self.dropped >= 0:  # safeguard: series-of-dropped-facts-stay
                     raise StaleDatabaseError(f"{self.path} lacks facts that the rollups of this version sum up")
                 self.connection.execute(rollups_sql())
             self.connection.execute(views_sql())
+
+    def _load_dropped(self) -> None:
+        found = self.connection.execute("FROM base.dropped").fetchall()
+        self.dropped, self.lacks_series = found[0] if found else (-1, False)
 
     def _parked(self) -> int:
         """Return how many blocks were parked as too new and can be read now."""
@@ -153,6 +160,7 @@ class Database:
         """Read the dimensions and the ledger."""
         state = State()
         execute = self.connection.execute
+        self._load_dropped()
         for run in self._entries(Run, "SELECT * EXCLUDE (flush) FROM base.runs ORDER BY run"):
             run.tags = list(run.tags or [])
             run.told = list(run.told or [])
@@ -225,6 +233,7 @@ class Database:
             self._write(batch, state, next_number)
         except BaseException:
             self._incoming.forget()
+            self._load_dropped()
             raise
         self.next_number = next_number
 
@@ -254,6 +263,9 @@ class Database:
             )
             for first, until, every in batch.thinnings:
                 self._thin_samples(first, until, every)
+            if batch.lacks_facts:  # safeguard: facts-of-trimmed-days-dropped
+                self._drop_facts(next_number - 1, lacks_series=True)
+                self.dropped, self.lacks_series = next_number - 1, True
             self._write_changes(batch)  # last: what the flush has inserted of a deleted producer goes, too
             # No UPDATE: DuckDB refuses to checkpoint while a reader needs the previous version of the row.
             position = [MIGRATION, self.log_id, next_number, state.last_run, state.last_producer]
@@ -264,9 +276,21 @@ class Database:
         """Set what the rows of this flush get as `flush`, and note the first flush of a day of receipt."""
         self.connection.execute("SET VARIABLE flush = CAST(? AS BIGINT)", [number])
         if received_us // DAY_US > self.newest_day:
+            self._end_day()
             self.newest_day = received_us // DAY_US
             query = "INSERT INTO base.receipt_days SELECT make_timestamp(?)::DATE, getvariable('flush'), ?"
             self.connection.execute(query, [min(received_us, _TS_LAST), self.next_number - 1])
+
+    def _end_day(self) -> None:
+        """Drop the rest of a day that the log has a part of."""
+        [(begun,)] = self.connection.execute("SELECT coalesce(max(after), -1) FROM base.receipt_days").fetchall()
+        if self.lacks_series and begun < self.dropped < self.next_number - 1:
+            self._drop_facts(self.next_number - 1, lacks_series=True)
+            self.dropped = self.next_number - 1
+
+    def refused_records(self) -> list[int]:
+        """Return the records of which events were refused at first."""
+        return [number for (number,) in self.connection.execute("SELECT DISTINCT number FROM base.refused").fetchall()]
 
     def sort_facts(self) -> None:
         """Sort the facts of the last flushes into place once there are many. Raises duckdb.Error.
@@ -307,21 +331,38 @@ class Database:
         [(found,)] = self.connection.execute(query, {"day": day, "number": number}).fetchall()
         return None if found is None else int(found)
 
-    def dropped(self) -> int:
-        """Return the flush up to which facts have left the database; -1 if none have."""
-        [(flush,)] = self.connection.execute("SELECT coalesce(max(flush), -1) FROM base.dropped").fetchall()
-        return int(flush)
-
     def drop_facts(self, until: int) -> None:
         """Remove the facts of flushes up to this one, and note it. Their series stay. Raises duckdb.Error.
 
         Call it between transactions.
         """
         with _Transaction(self.connection):
-            self._facts.drop(until)
-            self.connection.execute("DELETE FROM base.dropped")
-            self.connection.execute("INSERT INTO base.dropped VALUES (?)", [until])
+            self._drop_facts(until, lacks_series=self.lacks_series)
+        self.dropped = until
         self._facts.count()
+
+    def _drop_facts(self, until: int, *, lacks_series: bool) -> None:
+        self._facts.drop(until)
+        self._note_dropped(until, lacks_series=lacks_series)
+
+    def _note_dropped(self, until: int, *, lacks_series: bool) -> None:
+        self.connection.execute("DELETE FROM base.dropped")
+        self.connection.execute("INSERT INTO base.dropped VALUES (?, ?)", [until, lacks_series])
+
+    def restore_series(self, found: Mapping[str, Sequence[tuple[Any, ...]]]) -> None:
+        """Make the rollups of series anew: of the facts that are here, and of those that left. Raises duckdb.Error.
+
+        Call it between transactions, and load the state afterwards.
+
+        Args:
+            found: By rollup, rows of the facts that left: 32 hex digits of a producer, a name, and the rest in order.
+        """
+        with _Transaction(self.connection):
+            self._facts.restore_series(found)
+            self._note_dropped(self.dropped, lacks_series=False)
+        self.lacks_series = False
+        for series in found:
+            self._facts.merged(series)
 
     def orphaned_contents(self) -> list[str]:
         """Return the SHA-256 of saved files that no row names, in hex digits.

@@ -6,11 +6,14 @@ about half a second. The receiver continues to acknowledge, and readers keep the
 any moment each row is in one of the two tables.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import duckdb
 
 from chiplog_collector.index.apply.write_batch import Columns
 from chiplog_collector.index.numpy_source import NAN_KEPT, Incoming
-from chiplog_collector.store.published_tables import COLD
+from chiplog_collector.store.published_tables import COLD, SERIES_COLUMNS
 from chiplog_schemas.sql import levels_sql, merged_series_sql, series_sql
 
 PIECE_ROWS = 2_000_000  # to sort at once: a tenth of the memory for queries
@@ -111,6 +114,27 @@ class Facts:
         self._connection.execute(f"DELETE FROM base.{series} WHERE producer IN (SELECT producer FROM merged)")
         self._connection.execute(f"INSERT INTO base.{series} FROM merged")
         self._connection.execute("DROP TABLE merged")
+
+    def restore_series(self, found: Mapping[str, Sequence[tuple[Any, ...]]]) -> None:
+        """Make the rollups of the facts that are here, and of rows about those that are not."""
+        execute = self._connection.execute
+        for table, series in SERIES.items():
+            facts = series_sql(f"FROM base.{table} UNION ALL FROM base.{table}_recent")
+            execute(f"DELETE FROM base.{series}")
+            execute(f"INSERT INTO base.{series} {facts} ORDER BY key, producer")
+            rows = found[series]
+            if not rows:
+                continue
+            types = SERIES_COLUMNS | {"producer": "VARCHAR", "key": "VARCHAR"}
+            columns = ", ".join(f"unnest(?::{kind}[]) AS {name}" for name, kind in types.items())
+            given = [list(column) for column in zip(*rows, strict=True)]
+            execute(f"CREATE OR REPLACE TEMP TABLE found AS SELECT {columns}", given)
+            execute("""INSERT INTO base.names (id, name, flush) SELECT row_number() OVER (ORDER BY key) - 1 +
+                (SELECT coalesce(max(id) + 1, 0) FROM base.names), key, (SELECT max(flush) FROM base.dropped)
+                FROM (SELECT DISTINCT key FROM found ANTI JOIN base.names n ON n.name = key)""")
+            execute(f"""INSERT INTO base.{series} SELECT f.* REPLACE (p.producer AS producer, n.id AS key) FROM found f
+                JOIN base.producers p ON lower(hex(p.uuid)) = f.producer JOIN base.names n ON n.name = f.key""")
+            execute("DROP TABLE found")
 
     def merged(self, series: str) -> None:
         """Count the rows again, after the commit of a merge."""

@@ -1,8 +1,9 @@
 """Bring a database up to date with a log, transaction by transaction."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
@@ -53,6 +54,11 @@ class LogFollower:
         self.records_read = 0
         self.n_damages_read = 0
         self.first_damage: str | None = None  # since `reload`, as text
+
+    def restore_series(self, found: Mapping[str, Sequence[tuple[Any, ...]]]) -> None:
+        """Complete the rollups of series, see `Database.restore_series`. Call it between steps."""
+        self.database.restore_series(found)
+        self.reload()  # it may have new names
 
     def _read_from(self, number: int) -> None:
         self._reader.close()

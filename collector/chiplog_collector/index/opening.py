@@ -125,3 +125,16 @@ def rebuild_into(place: Paths, path: Path, limit: int, on_progress: Callable[[in
         if follower.read_number == before:
             break  # records after the last receipt were never acknowledged: their agents send them again
     return follower
+
+
+def restore_series(follower: LogFollower, place: Paths, url: str) -> None:
+    """Complete the rollups of facts that the log no longer has, from its store. Raises OSError, duckdb.Error."""
+    from chiplog_collector.spanning.published_series import read_series
+    from chiplog_collector.store.delta_store import StoreError  # imported here: an index without a store needs neither
+
+    database = follower.database
+    try:
+        found = read_series(url, database.log_id.hex(), database.dropped, place.store)
+    except StoreError as error:  # safeguard: series-wait-for-store
+        raise OSError(f"the store {url} has facts that left the log, and cannot be read: {error}") from error
+    follower.restore_series(found)

@@ -111,7 +111,7 @@ _REPLACED: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
         ("samples_until", "nullif(f.samples_until, make_timestamp(0)) AT TIME ZONE 'UTC'"),
     ),
 }
-_SERIES_TYPES = {
+SERIES_COLUMNS = {
     "producer": "INTEGER",
     "key": "INTEGER",
     **dict.fromkeys(("n", "n_numbers"), "BIGINT"),
@@ -158,7 +158,7 @@ def published_query(table: PublishedTable, types: Mapping[str, str], rows: str) 
         types: The types of the columns of `rows`, in their order.
         rows: The query of the rows of the index, or of series that sum them up.
     """
-    columns = _SERIES_TYPES if table.is_series else types
+    columns = SERIES_COLUMNS if table.is_series else types
     selected = [("log", "$log::VARCHAR"), ("number", "$until::BIGINT")]
     for column, column_type in columns.items():
         selected += _published(table.name, column, column_type)

@@ -53,8 +53,10 @@ class Block:
         return self.created_ts == 0
 
 
-def decode_block(data: bytes | memoryview) -> Block:
+def decode_block(data: bytes | memoryview, *, is_trimmed: bool = False) -> Block:
     """Decode a block into numpy columns that are views of `data`.
+
+    is_trimmed: rows may be missing: those that a store has.
 
     Raises NewerBlockError for a newer version and BlockError for bytes that are not a block.
     """
@@ -75,7 +77,10 @@ def decode_block(data: bytes | memoryview) -> Block:
         _check_total_size(groups, len(area))  # safeguard: columns-apart
         named = [(producer, _ranges(producer, flat)) for producer, flat in producers]
         block = Block(created_ts, named, [_decode_group(group, area, len(named)) for group in groups])
-        _check_ranges(block)  # safeguard: rows-match-seqs
+        if is_trimmed:
+            _check_left(block)
+        else:
+            _check_ranges(block)  # safeguard: rows-match-seqs
         return block
     except BlockError:
         raise
@@ -173,3 +178,20 @@ def _check_ranges(block: Block) -> None:
         held = np.array_equal(producer[order], np.repeat(owner, counts)) and np.array_equal(seq[order], expected)
     if not held:
         raise BlockError("block has other rows than the seqs that it names")
+
+
+def _check_left(block: Block) -> None:
+    """Raise BlockError unless each row has a seq of its producer's ranges, and no two have the same."""
+    if not block.groups:
+        return
+    producer = np.concatenate([group.producer for group in block.groups])
+    seq = np.concatenate([group.seq for group in block.groups])
+    rows = np.stack([producer.astype(np.int64), seq], axis=1)
+    if len(np.unique(rows, axis=0)) != len(rows):
+        raise BlockError("trimmed block has a seq twice")
+    for index in np.unique(producer).tolist():
+        bounds = np.array(block.producers[index][1], dtype=np.int64).reshape(-1, 2)
+        seqs = seq[producer == index]
+        at = np.searchsorted(bounds[:, 0], seqs, side="right") - 1
+        if not ((at >= 0) & (seqs <= bounds[at, 1])).all():
+            raise BlockError("trimmed block has other rows than the seqs that it names")

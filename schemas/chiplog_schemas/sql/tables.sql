@@ -156,7 +156,8 @@ CREATE TABLE base.deletions (
     flush BIGINT DEFAULT getvariable('flush')
 );
 -- At most one row: facts of flushes up to this one have left the database, because a store has them.
-CREATE TABLE base.dropped (flush BIGINT);
+-- lacks_series: the log no longer has them either; the rollups of their series must come from the store.
+CREATE TABLE base.dropped (flush BIGINT, lacks_series BOOLEAN);
 -- The changes that were applied. until: of `trim_system` and `roll_up`, in µs; every: of `roll_up`, in µs; else 0.
 CREATE TABLE base.changes (number BIGINT, id BLOB, action VARCHAR, until BIGINT, every BIGINT);
 -- Contents of saved files whose rows were deleted. Those that no other row names are removed from the disk.

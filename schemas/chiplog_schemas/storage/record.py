@@ -49,6 +49,7 @@ class Kind(IntEnum):
     PRESENCE = 8  # whether an agent is connected, as the receiver concludes (log)
     MANAGE = 9  # a change that a person or the retention made to recorded runs: see changes.py (log)
     PRUNED = 10  # in place of a record whose content was deleted, so that receipts keep their counts; empty (log)
+    TRIMMED = 11  # a block without rows that a store has; its seqs still count as received (log)
 
 
 @dataclass(slots=True)  # not frozen: a frozen one costs a microsecond more, and a log has millions

@@ -30,7 +30,9 @@ from chiplog_schemas.model.receipt import Receipt, RestrictedSender, decode_rece
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 
 _KEPT_PER_RECEIPT_MAX = 500  # records of up to 2 MiB, many MB in total: one transaction must hold them
-_KINDS_WITH_EVENTS = frozenset({-1, Kind.BLOCK, Kind.QUARANTINE})  # -1: bytes of the log that are not a record
+_KINDS_WITH_EVENTS = frozenset(
+    {-1, Kind.BLOCK, Kind.TRIMMED, Kind.QUARANTINE}
+)  # -1: bytes of the log that are not a record
 _NOTHING_LOST = frozenset({QuarantineCode.NEWER_BLOCK, QuarantineCode.SEQ_OUT_OF_RANGE})
 
 # Events that define identities or depend on them: a producer's are applied in its order, whatever their kinds.
@@ -140,6 +142,9 @@ class Applier:
     def _apply(self, record: Record) -> None:
         if record.kind == Kind.BLOCK:
             self._apply_block(record)
+        elif record.kind == Kind.TRIMMED:
+            self.batch.lacks_facts = True
+            self._apply_block(record)
         elif record.kind == Kind.GAP:
             self._apply_gap(record)
         elif record.kind == Kind.STORED:
@@ -239,7 +244,7 @@ class Applier:
 
     def _take_block(self, record: Record) -> None:
         try:
-            block = decode_block(record.payload)
+            block = decode_block(record.payload, is_trimmed=record.kind == Kind.TRIMMED)
             refused = frozenset() if self._speaker is None else self._speakers.unauthorized(*self._speaker, block)
             self._n_refused = sum(last - first + 1 for i in refused for first, last in block.producers[i][1])
             beyond = frozenset(i for i, (_, had) in enumerate(block.producers) if had and had[-1][1] >= SEQ_END)

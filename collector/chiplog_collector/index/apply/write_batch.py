@@ -44,6 +44,7 @@ class Batch:
     # the samples up to the next receipt, where the flush must end.
     thinnings: list[tuple[int, int, int]] = field(default_factory=list)
     received_us: int = 0  # when the collector received the newest record, in µs since 1970
+    lacks_facts: bool = False  # the log no longer has all of them, because a store does
     n_points: int = 0
     n_events: int = 0
 

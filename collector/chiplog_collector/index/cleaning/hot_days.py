@@ -47,6 +47,6 @@ class HotDays:
         self._due_at = now + INTERVAL_S
         today = datetime.fromtimestamp(now_us / 1_000_000, UTC).date()
         until = self._database.day_end(today - timedelta(days=self._days), published.until)
-        if until is not None and until > self._database.dropped():
+        if until is not None and until > self._database.dropped:
             self._database.drop_facts(until)
             _log.info("facts up to record %d have left the database; the store has them", until)

@@ -4,8 +4,10 @@ A thread of its own does both, because a segment takes a second. It touches no d
 written: what was deleted there goes once the segment is sealed. Records keep their numbers, and an emptied one stays as
 PRUNED, so that receipts keep their counts. A segment with damage stays as it is: a rebuild must report the damage.
 
-`cleaned` beside the log has the number up to which deletions have been cleaned. Without it everything is looked at
-again, which changes nothing.
+Facts that have left the database because a store has them go, too; the seqs of their events stay.
+
+`cleaned` beside the log has the number up to which deletions have been cleaned, `trimmed` that of published facts.
+Without them everything is looked at again, which changes nothing.
 """
 
 import contextlib
@@ -18,15 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chiplog_collector.index.apply.state import State
-from chiplog_collector.index.cleaning.block_pruning import prune_block
+from chiplog_collector.index.cleaning.block_pruning import prune_block, trim_block
 from chiplog_schemas.atomic_file import atomic_write
 from chiplog_schemas.limits import CONTENT_AGE_S
 from chiplog_schemas.storage.content_files import content_path, is_content_name
-from chiplog_schemas.storage.record import CorruptRange, Kind, encode, reframe, scan_records
+from chiplog_schemas.storage.record import CorruptRange, Kind, Record, encode, reframe, scan_records
 from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES, decode_header, list_segments
 from chiplog_schemas.storage.watermark import open_watermark
 
 CLEANED_NAME = "cleaned"
+TRIMMED_NAME = "trimmed"
 _ASIDE = ".removed"  # of a content's name, between two looks at its age
 SWEEP_INTERVAL_S = 3_600.0
 AGAIN_S = 60.0  # after a refusal of the disk
@@ -36,12 +39,18 @@ _log = logging.getLogger("chiplog.index")
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What the log no longer needs. deleted: producers. samples_until: µs, of records before `samples_number`."""
+    """What the log no longer needs. deleted: producers. samples_until: µs, of records before `samples_number`.
+
+    published: the last record whose facts a store has and the database no longer does. refused: records that were
+    refused at first; their facts count to a later record, so they stay.
+    """
 
     deleted: frozenset[bytes]
     number: int  # of the newest record that deletes something
     samples_number: int = 0
     samples_until: int = 0
+    published: int = -1
+    refused: frozenset[int] = frozenset()
 
 
 def clean_segment(path: Path, removal: Removal) -> int:
@@ -55,21 +64,35 @@ def clean_segment(path: Path, removal: Removal) -> int:
     for item in scan_records(data, SEGMENT_HEADER_BYTES, first=header.base):
         if isinstance(item, CorruptRange):
             return 0  # safeguard: damaged-segment-stays
-        pruned = None
-        if item.kind == Kind.BLOCK:
-            until = removal.samples_until if item.number < removal.samples_number else None
-            pruned = prune_block(item.payload, removal.deleted, until)
-        if pruned is None:
+        cleaned = _cleaned(item, removal)
+        if cleaned is None:
             parts += reframe(item, item.number)
         else:
             has_changed = True
-            kind = Kind.BLOCK if pruned else Kind.PRUNED  # safeguard: receipts-keep-counts
-            parts.append(encode(kind, item.number, pruned, item.version))
+            kind, payload = cleaned
+            parts.append(encode(kind, item.number, payload, item.version))
     if not has_changed:
         return 0
     content = b"".join(parts)
     atomic_write(path, content, durable=True)
     return len(data) - len(content)
+
+
+def _cleaned(record: Record, removal: Removal) -> tuple[Kind, bytes] | None:
+    """Return kind and payload of a record without what the log no longer needs; None if it stays as it is."""
+    if record.kind not in (Kind.BLOCK, Kind.TRIMMED):
+        return None
+    is_trimmed = record.kind == Kind.TRIMMED
+    until = removal.samples_until if record.number < removal.samples_number else None
+    pruned = prune_block(record.payload, removal.deleted, until, is_trimmed=is_trimmed)
+    if pruned == b"":
+        return Kind.PRUNED, pruned  # safeguard: receipts-keep-counts
+    # safeguard: refused-facts-stay-in-log
+    if not is_trimmed and record.number <= removal.published and record.number not in removal.refused:
+        trimmed = trim_block(record.payload if pruned is None else pruned)
+        if trimmed is not None:
+            return Kind.TRIMMED, trimmed
+    return None if pruned is None else (Kind(record.kind), pruned)
 
 
 def remove_contents(files: Path, orphans: Iterable[str], now: float) -> int:
@@ -119,18 +142,30 @@ def _put_back(aside: Path, path: Path) -> None:
 class LogCleaner:
     """Starts the thread when there is something to free. One thread calls `turn`: the writer's."""
 
-    def __init__(self, log: Path, files: Path) -> None:
+    def __init__(self, log: Path, files: Path, *, may_trim: bool = False) -> None:
+        """may_trim: facts leave the database because a store has them."""
         self._directory = log
         self._files = files
         self._mark = open_watermark(log.parent / CLEANED_NAME)
-        self._done: tuple[int, int] | None = None  # newest removal and newest segment of the last pass
+        self._trimmed = open_watermark(log.parent / TRIMMED_NAME) if may_trim else None
+        self._done: tuple[int, ...] | None = None  # newest removal, published facts and newest segment of the last pass
         self._sweep_at = 0.0
         self._not_before = 0.0
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
-    def turn(self, state: State, orphans: Callable[[], Iterable[str]], now: float) -> None:
-        """Start a pass if one is due. Call it while the index keeps up. orphans: see `remove_contents`."""
+    def turn(
+        self,
+        state: State,
+        orphans: Callable[[], Iterable[str]],
+        now: float,
+        published: int = -1,
+        refused: Callable[[], Iterable[int]] = tuple,
+    ) -> None:
+        """Start a pass if one is due. Call it while the index keeps up.
+
+        orphans: see `remove_contents`. published, refused: see `Removal`.
+        """
         if (self._thread is not None and self._thread.is_alive()) or now < self._not_before:
             return
         if state.deleted and now >= self._sweep_at:
@@ -138,14 +173,20 @@ class LogCleaner:
             self._start(self._sweep, orphans())
             return
         newest_removal = max(state.last_deletion, state.trimmed[0])
-        if newest_removal < 0 or (self._mark is not None and self._mark.get() > newest_removal):
+        is_clean = newest_removal < 0 or (self._mark is not None and self._mark.get() > newest_removal)
+        if is_clean and (published < 0 or (self._trimmed is not None and self._trimmed.get() > published)):
             return
         segments = list_segments(self._directory)
+        if is_clean and self._trimmed is not None:  # what was deleted went before
+            done = self._trimmed.get()
+            n_done = sum(base <= done for base, _ in segments[1:])
+            segments = segments[n_done:]
         newest_segment = segments[-1][0] if segments else 0
-        if self._done == (newest_removal, newest_segment):
+        if self._done == (newest_removal, published, newest_segment):
             return  # the rest waits until the segment that is written is sealed
-        self._done = (newest_removal, newest_segment)
-        removal = Removal(frozenset(state.deleted), newest_removal, *state.trimmed)
+        self._done = (newest_removal, published, newest_segment)
+        kept = frozenset(refused()) if published >= 0 else frozenset()
+        removal = Removal(frozenset(state.deleted), newest_removal, *state.trimmed, published, kept)
         self._start(self._clean, removal, segments)
 
     def close(self) -> None:
@@ -153,8 +194,9 @@ class LogCleaner:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
-        if self._mark is not None:
-            self._mark.close()
+        for mark in (self._mark, self._trimmed):
+            if mark is not None:
+                mark.close()
 
     def _start(self, work: Callable[..., None], *arguments: object) -> None:
         self._thread = threading.Thread(target=self._run, args=(work, *arguments), name="chiplog-cleaner", daemon=True)
@@ -178,7 +220,7 @@ class LogCleaner:
         freed = 0
         failure: Exception | None = None
         for base, path in segments[:-1]:
-            if base > removal.number:
+            if base > max(removal.number, removal.published):
                 break
             try:
                 freed += clean_segment(path, removal)
@@ -187,11 +229,12 @@ class LogCleaner:
             if self._stopping.wait(PAUSE_S):
                 return
         if freed:
-            _log.info("%d bytes of the log were freed of deleted data", freed)
+            _log.info("%d bytes of the log were freed of deleted or published data", freed)
         if failure is not None:
             raise failure
-        if self._mark is not None and segments and segments[-1][0] > removal.number:
-            self._mark.set(removal.number + 1)
+        for mark, number in ((self._mark, removal.number), (self._trimmed, removal.published)):
+            if mark is not None and segments and segments[-1][0] > number >= 0:
+                mark.set(number + 1)
 
     def _sweep(self, orphans: Iterable[str]) -> None:
         restore_set_aside(self._files)

@@ -14,27 +14,17 @@ from chiplog_collector.index.follower import LogFollower
 from chiplog_collector.store.outbox import Outbox, Published
 from chiplog_collector.store.published_tables import COLD, PUBLISHED
 from tests.support.collector_log import LOG_ID, START_US
-from tests.support.days import DAY_US, take_on
+from tests.support.days import DAY_US, DAYS, history, take_on
 from tests.support.index import Index, empty_database
 from tests.support.safeguard import proves
 from tests.support.sample_log import everything, place_of
 
 URL = "file:///lake"
 SOURCES = [source for table in PUBLISHED if table.name in COLD and not table.is_series for source in table.sources]
-DAYS = "SELECT day - (SELECT min(day) FROM base.receipt_days), after FROM base.receipt_days ORDER BY ALL"
 SERIES = [
     f"SELECT producer, key, sum(n), min(min), max(max), max(last_seq) FROM base.{name} GROUP BY ALL ORDER BY ALL"
     for name in ("metric_series", "phase_series")
 ]
-
-
-def history(index: Index, n_days: int = 4, *, applies: bool = True) -> None:
-    """Log a history of everything, over several days."""
-    payloads = everything()[:-1]
-    for day in range(n_days):
-        take_on(
-            index, day, *payloads[day * len(payloads) // n_days : (day + 1) * len(payloads) // n_days], applies=applies
-        )
 
 
 def hot_days(index: Index, days: int, until: int, **changed: object) -> HotDays:
@@ -84,9 +74,9 @@ def test_facts_of_older_days_go_and_everything_else_stays(index: Index) -> None:
     kept, series = facts(index, second), [index.sql(query) for query in SERIES]
     now_us = START_US + 4 * DAY_US
     hot_days(index, 3, index.log.next_number).turn(0.0, now_us)
-    assert index.database.dropped() == first
+    assert index.database.dropped == first
     hot_days(index, 2, index.log.next_number).turn(0.0, now_us)
-    assert index.sql("FROM base.dropped") == [(second,)]
+    assert index.sql("FROM base.dropped") == [(second, False)]
     assert facts(index) == kept
     assert facts(index) != facts(index, second + 200)
     assert [index.sql(query) for query in SERIES] == series
@@ -98,7 +88,7 @@ def test_facts_of_older_days_go_and_everything_else_stays(index: Index) -> None:
     )
     assert index.sql(f"{of_levels} ORDER BY ALL") == index.sql(f"{points} GROUP BY ALL ORDER BY ALL")
     index.reopen(has_views=False)
-    assert index.database.dropped() == second
+    assert index.database.dropped == second
 
 
 @proves("only-published-facts-dropped", "facts stay in the database until the store has them", condition=False)
@@ -127,9 +117,9 @@ def test_it_looks_once_an_hour(index: Index) -> None:
     turns = hot_days(index, 1, index.log.next_number)
     turns.turn(5.0, START_US)
     turns.turn(5.0 + INTERVAL_S - 1, START_US + 9 * DAY_US)
-    assert index.database.dropped() == -1
+    assert index.database.dropped == -1
     turns.turn(5.0 + INTERVAL_S, START_US + 9 * DAY_US)
-    assert index.database.dropped() >= 0
+    assert index.database.dropped >= 0
 
 
 def test_a_query_sees_all_facts_of_a_day_or_none(index: Index) -> None:
@@ -143,7 +133,7 @@ def test_a_query_sees_all_facts_of_a_day_or_none(index: Index) -> None:
     reader.execute("ROLLBACK")
     after = reader.execute(query).fetchall()
     assert after[0][0] < before[0][0]
-    assert after[0][1] == index.database.dropped()
+    assert after[0][1] == index.database.dropped
     reader.close()
 
 
@@ -151,12 +141,12 @@ def test_a_query_sees_all_facts_of_a_day_or_none(index: Index) -> None:
 def test_compaction_keeps_the_series_of_dropped_facts(index: Index) -> None:
     history(index)
     hot_days(index, 1, index.log.next_number).turn(0.0, START_US + 9 * DAY_US)
-    series, dropped = [index.sql(query) for query in SERIES], index.database.dropped()
+    series, dropped = [index.sql(query) for query in SERIES], index.database.dropped
     place = place_of(index)
     maintenance.compact(place)
     with duckdb.connect(str(place.index)) as connection:
         assert [connection.execute(query).fetchall() for query in SERIES] == series
-        assert connection.execute("FROM base.dropped").fetchall() == [(dropped,)]
+        assert connection.execute("FROM base.dropped").fetchall() == [(dropped, False)]
 
 
 @proves("series-of-dropped-facts-stay", "rollups are not made of the facts that are left", condition=False)

@@ -35,6 +35,7 @@ from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.changes import at_once_and_one_by_one, change, deletion, logged
 from tests.support.collector_log import LOG_ID, START_US, Rank, whole
+from tests.support.days import DAYS, history, take_on
 from tests.support.index import Index, copy_of, empty_database
 from tests.support.run_builder import RunBuilder
 from tests.support.safeguard import proves
@@ -340,3 +341,89 @@ def test_records_keep_their_numbers(index: Index) -> None:
     items = [item for _, path in list_segments(index.directory / "log") for item in read_segment(path)]
     assert all(isinstance(item, Record) for item in items)
     assert [item.number for item in items] == numbers
+
+
+def trimmed_by(index: Index, published: int) -> Removal:
+    return Removal(frozenset(), -1, published=published, refused=frozenset(index.database.refused_records()))
+
+
+@proves("trimmed-seqs-stay-received", "events whose facts a store has still count as received", new='return b""')
+def test_a_rebuild_from_a_trimmed_log_knows_each_seq(index: Index) -> None:
+    index.log._segment_bytes = 4096
+    history(index)
+    (_, until) = index.sql(DAYS)[2]
+    seqs = {number: list(have) for number, have in index.follower.state.have.items()}
+    small = [f"SELECT count(*) FROM base.{name}" for name in ("producers", "runs", "events", "config", "quarantine")]
+    expected = [index.sql(query) for query in small]
+    assert clean(index, trimmed_by(index, until)) > 0
+    with contextlib.closing(empty_database(index.directory / "rebuilt.duckdb")) as database:
+        follower = LogFollower(database, index.directory / "log")
+        while database.next_number < index.log.next_number:
+            follower.step(index.log.next_number)
+        assert {number: list(have) for number, have in follower.state.have.items()} == seqs
+        assert (database.dropped, database.lacks_series) == (until, True)
+        assert [database.connection.execute(query).fetchall() for query in small] == expected
+        follower.close()
+    assert clean(index, trimmed_by(index, until)) == 0, "once is enough"
+
+
+def test_deletions_from_a_trimmed_log_leave_the_seqs_of_others(index: Index) -> None:
+    index.log._segment_bytes = 4096
+    history(index)
+    (_, until) = index.sql(DAYS)[2]
+    gone, kept = index.follower.state.producers_by_number[1], index.follower.state.producers_by_number[2]
+    seqs = list(index.follower.state.have[kept.producer])
+    take_on(index, 4, change(Action.DELETE, 1, producers=[gone.uuid], runs=[]), *everything()[-3:-1])
+    assert clean(index, trimmed_by(index, until)) > 0
+    assert clean(index, removal_of(index)) > 0
+    with contextlib.closing(empty_database(index.directory / "rebuilt.duckdb")) as database:
+        follower = LogFollower(database, index.directory / "log")
+        while database.next_number < index.log.next_number:
+            follower.step(index.log.next_number)
+        assert gone.uuid not in follower.state.producers
+        assert list(follower.state.have[follower.state.producers[kept.uuid].producer]) == seqs
+        invalid = "SELECT count(*) FROM base.quarantine WHERE code = 'invalid_block'"
+        assert database.connection.execute(invalid).fetchall() == index.sql(invalid)
+        follower.close()
+
+
+@proves("refused-facts-stay-in-log", "the log keeps the facts of records that were refused at first", new="if True:")
+def test_only_published_facts_of_records_that_were_not_refused_leave_the_log(index: Index) -> None:
+    index.log._segment_bytes = 4096
+    history(index)
+    numbers = [item.number for _, path in list_segments(index.directory / "log") for item in read_segment(path)]
+    blocks = {number for number in numbers if number % 2 == 0}
+    removal = Removal(frozenset(), -1, published=100, refused=frozenset({2, 4}))
+    assert clean(index, removal) > 0
+    items = [item for _, path in list_segments(index.directory / "log") for item in read_segment(path)]
+    trimmed = {item.number for item in items if item.kind == Kind.TRIMMED}
+    assert trimmed
+    assert trimmed <= {number for number in blocks if number <= 100} - {2, 4}
+
+
+def test_published_facts_leave_the_log_once_and_newer_ones_later(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_cleaner, "PAUSE_S", 0.0)
+    index.log._segment_bytes = 4096
+    history(index)
+    cleaner = LogCleaner(index.directory / "log", tmp_path / "files", may_trim=True)
+    cleaner._sweep_at = time.monotonic() + 1000
+
+    def turn(published: int) -> int:
+        cleaner._thread = None
+        cleaner.turn(index.follower.state, list, time.monotonic(), published)
+        if cleaner._thread is not None:
+            cleaner._thread.join()
+        return sum(
+            item.kind == Kind.TRIMMED
+            for _, path in list_segments(index.directory / "log")
+            for item in read_segment(path)
+        )
+
+    first = turn(50)
+    assert first > 0
+    turn(50)
+    assert cleaner._thread is None
+    assert turn(100) > first
+    cleaner.close()
