@@ -10,9 +10,12 @@ from chiplog_collector.store.publisher import Publisher
 from tests.support.index import Index
 
 
-def publish_in_pieces(index: Index, lake: Path, payloads: list[Any], n_pieces: int = 3) -> DeltaStore:
-    """Apply payloads, and publish what they add to the index after each part of them; return the store."""
-    url, outbox = f"file://{lake}", Outbox(index.directory / "store")
+def publish_in_pieces(index: Index, lake: Path | str, payloads: list[Any], n_pieces: int = 3) -> DeltaStore:
+    """Apply payloads, and publish what they add to the index after each part of them; return the store.
+
+    lake: a directory, or the address of a store.
+    """
+    url, outbox = lake if isinstance(lake, str) else f"file://{lake}", Outbox(index.directory / "store")
     store = DeltaStore(url, index.log_id.hex())
     publisher = Publisher(store, outbox, index.log_id.hex(), None)
     publisher.begin()
