@@ -15,8 +15,8 @@ def register_store(spark: Any, url: str) -> None:
     """Give a session of Spark the tables of a store as `store_…`, and chiplog's views over them.
 
     The views are temporary, and have the names and columns of a collector's: `runs`, `labels`, `metrics`, `summary`,
-    `events`, `step_skew` and more. If the session can read Delta, they follow the store. Else they have the files of
-    this moment: call it again for newer rows. It needs `chiplog[lake]` where it is called.
+    `events`, `step_skew` and more. They have the rows of this moment: call it again for newer ones. Where the session
+    can, it reads Delta, else the files of the tables. It needs `chiplog[lake]` where it is called.
 
     Args:
         spark: A SparkSession, also one of Spark Connect.

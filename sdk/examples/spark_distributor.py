@@ -3,6 +3,9 @@
 Run: `python spark_distributor.py`
 """
 
+import os
+import sys
+
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 
@@ -16,15 +19,19 @@ def train(steps: int) -> str:
     dist.init_process_group("gloo")
     with chiplog.init(project="spark", config={"steps": steps}) as run:
         for step in range(steps):
-            run.log({"loss": 1.0 / (step + 1)}, step=step)
+            run.log({"loss": (1.0 + dist.get_rank()) / (step + 1)}, step=step)
         dist.barrier()
     dist.destroy_process_group()
     return run.id
 
 
 if __name__ == "__main__":
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    master = sys.argv[1] if sys.argv[1:] else "local[2]"
+    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+    if "CHIPLOG_DIR" in os.environ:  # for executors, which do not get the driver's environment
+        builder = builder.config("spark.executorEnv.CHIPLOG_DIR", os.environ["CHIPLOG_DIR"])
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    run_id = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(train, 10)
-    print("run", run_id)
+    is_local = master.startswith("local[")
+    print("run", TorchDistributor(num_processes=2, local_mode=is_local, use_gpu=False).run(train, 10))
     spark.stop()
