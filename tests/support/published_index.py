@@ -1,5 +1,6 @@
 """An index that is published to a store on this disk, in several pieces."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,4 +27,5 @@ def publish_in_pieces(index: Index, lake: Path | str, payloads: list[Any], n_pie
         cutter.close()
         while publisher.publish_next():
             pass
+    store.put_heartbeat({"host": "this host", "at": time.time()})
     return store

@@ -7,6 +7,7 @@ Their integers are beyond OTHERS_FROM, unless the own collector has given one to
 
 import logging
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import duckdb
@@ -78,6 +79,20 @@ class HeldRows:
         query = f"""SELECT exists(FROM {CATALOG}.held.producer_ids h
             JOIN {self._main}.base.producers b ON b.uuid = unhex(h.uuid) WHERE b.producer <> h.producer)"""
         return self._execute(query).fetchall() == [(True,)]
+
+    def note_silent(self, silent: Sequence[tuple[str, str, datetime]]) -> None:
+        """Note which collectors are silent: the ID of the log, the host, and since when in UTC."""
+        with _Transaction(self._execute):
+            self._execute(f"DELETE FROM {CATALOG}.held.silent")
+            for row in silent:
+                self._execute(f"INSERT INTO {CATALOG}.held.silent VALUES (?, ?, ?)", list(row))
+            for statement in _derived(self._main, self._log_id):
+                self._execute(statement)
+
+    def doubled(self) -> list[tuple[int, str, int, int]]:
+        """Return the closed ranges of seq that a smaller log has, too: producer, log, first and last seq."""
+        found: list[tuple[int, str, int, int]] = self._execute(f"FROM {CATALOG}.held.doubled ORDER BY ALL").fetchall()
+        return found
 
     def loaded(self, table: str) -> set[str]:
         """Return the paths of the files whose rows are here."""
@@ -221,6 +236,9 @@ def _tables(main: str, tables: Sequence[str]) -> Iterable[str]:
         named = ", NULL::VARCHAR AS run_id_of" if table == "producers" else ""
         placed = ", NULL::BIGINT AS place" if table in PLACED else ""
         yield f"CREATE TABLE {held}.{table} AS SELECT *, NULL::VARCHAR AS log{named}{placed} FROM ({source})"
+    for table in SERIES:  # what is to be subtracted, because two logs have it
+        yield f"CREATE TABLE {held}.doubled_{table} AS FROM {held}.{table} LIMIT 0"
+    yield f"CREATE TABLE {held}.silent (log VARCHAR, host VARCHAR, since TIMESTAMP)"
     yield from _derived(main, "")
 
 
@@ -228,14 +246,16 @@ def _derived(main: str, log: str) -> Iterable[str]:
     """Yield the statements that compute what depends on the newest rows of the dimensions."""
     held = f"{CATALOG}.held"
     others = f"log <> '{log}'"
+    newest = f"""SELECT * FROM {held}.producers WHERE {others}
+        QUALIFY row_number() OVER (PARTITION BY log, producer ORDER BY flush DESC) = 1"""
     yield f"""CREATE OR REPLACE TABLE {held}.newest_producers AS
         SELECT h.* EXCLUDE (log) REPLACE (
-            coalesce(l.attempt, h.attempt) AS attempt, coalesce(l.is_primary, h.is_primary) AS is_primary
+            coalesce(l.attempt, h.attempt) AS attempt, coalesce(l.is_primary, h.is_primary) AS is_primary,
+            -- safeguard: silent-collector-is-unknown
+            CASE WHEN h.role = 'rank' AND s.log IS NOT NULL THEN coalesce(h.state, 'unknown') ELSE h.state END AS state
         )
-        FROM (
-            SELECT * FROM {held}.producers WHERE {others}
-            QUALIFY row_number() OVER (PARTITION BY log, producer ORDER BY flush DESC) = 1
-        ) h LEFT JOIN {held}.placed l ON l.producer = h.producer
+        FROM ({newest}) h LEFT JOIN {held}.placed l ON l.producer = h.producer
+        LEFT JOIN {held}.silent s ON s.log = h.log
         WHERE coalesce(l.log = h.log, h.producer > {OTHERS_FROM})
         QUALIFY row_number() OVER (
             PARTITION BY h.producer ORDER BY h.state IS NOT NULL DESC, h.flush DESC, h.log
@@ -255,6 +275,14 @@ def _derived(main: str, log: str) -> Iterable[str]:
         WHERE uuid IS NOT NULL GROUP BY ALL"""
     yield f"""CREATE OR REPLACE TABLE {held}.deleted_samples AS
         SELECT log, flush, samples_until FROM {held}.{DELETIONS} WHERE samples_until IS NOT NULL"""
+    yield f"CREATE OR REPLACE TABLE {held}.silent_events AS FROM {held}.events LIMIT 0"
+    yield f"""INSERT INTO {held}.silent_events BY NAME
+        SELECT min(h.producer) AS producer, s.since AS ts, 'collector_silent' AS kind, 'warning' AS level, h.log,
+               format('the collector on {{}} is silent since {{}} UTC: labels that may have ended: {{}}',
+                      s.host, strftime(s.since, '%Y-%m-%d %H:%M:%S'), count(*)) AS message
+        FROM ({newest}) h JOIN {held}.silent s ON s.log = h.log
+        WHERE h.state IS NULL AND h.role = 'rank' AND h.run_id_of IS NOT NULL
+        GROUP BY h.log, h.run_id_of, s.host, s.since"""
     # Of artifacts in several logs: in the order in which their first pieces were cut. See merged_views.
     yield f"""CREATE OR REPLACE TABLE {held}.spread_versions AS
         WITH seen AS (

@@ -32,14 +32,17 @@ _NAMED = ("key", "device")  # columns with an integer for a name
 _PLACE = f"{{}} * {PIECE_ROWS_MAX} + place - 4611686018427387904"
 
 
-def make_views(connection: duckdb.DuckDBPyConnection, main: str, log: str) -> None:
-    """Make the views in the database `store`, which then is the connection's own. Variables of files must be set."""
+def make_views(connection: duckdb.DuckDBPyConnection, main: str, log: str, *, has_doubled: bool = False) -> None:
+    """Make the views in the database `store`, which then is the connection's own. Variables of files must be set.
+
+    has_doubled: whether some events are in two logs; to leave one of them out costs each query some time.
+    """
     connection.execute(f"USE {CATALOG}")
     connection.execute("BEGIN TRANSACTION")
     try:
         connection.execute("CREATE SCHEMA IF NOT EXISTS merged")
         connection.execute("CREATE SCHEMA IF NOT EXISTS reads")
-        for statement in merged_tables(connection, f'"{main}"', log):
+        for statement in merged_tables(connection, f'"{main}"', log, has_doubled=has_doubled):
             connection.execute(statement)
         connection.execute(views_sql().replace("base.", "merged."))
     except BaseException:
@@ -53,7 +56,9 @@ def variable_of(table: str) -> str:
     return f"cold_{table}"
 
 
-def merged_tables(connection: duckdb.DuckDBPyConnection, main: str, log: str) -> Iterable[str]:
+def merged_tables(
+    connection: duckdb.DuckDBPyConnection, main: str, log: str, *, has_doubled: bool = False
+) -> Iterable[str]:
     """Yield the statements of the views that stand in for the tables of `base`."""
     query = """SELECT table_name, list(column_name ORDER BY column_index) FROM duckdb_columns()
         JOIN duckdb_tables() USING (database_name, schema_name, table_name)
@@ -93,7 +98,10 @@ def merged_tables(connection: duckdb.DuckDBPyConnection, main: str, log: str) ->
                 ON v.project = b.project AND v.name = b.name AND v.digest = b.digest"""
         if table == "intervals":
             own = f"{own} b ANTI JOIN {CATALOG}.held.kept_intervals k ON k.producer = b.producer"
-        beside = _others(table, columns, main, log)
+        is_event = has_doubled and {"producer", "seq"} <= set(columns)
+        if is_event:
+            own = f"SELECT b.* FROM ({own}) b {_without_doubled('b', quoted(log))}"
+        beside = _others(table, columns, main, log, has_doubled=is_event)
         yield f"CREATE OR REPLACE VIEW merged.{table} AS {own}{f' UNION ALL {beside}' if beside else ''}"
 
 
@@ -115,7 +123,35 @@ def _by_receipt(own: str, log: str) -> str:
         ON b.flush <= c.flush"""
 
 
-def _others(table: str, columns: list[str], main: str, log: str) -> str:
+def quoted(text: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _without_doubled(row: str, log: str, producer: str = "") -> str:
+    """Return the join that leaves out the events that a smaller log has, too."""
+    producer = producer or f"{row}.producer"
+    # safeguard: doubled-events-left-out
+    return f"""ANTI JOIN {CATALOG}.held.doubled d
+        ON d.log = {log} AND d.producer = {producer} AND {row}.seq BETWEEN d.first_seq AND d.last_seq"""
+
+
+def doubled_facts(table: str, main: str, log: str) -> str:
+    """Return the query of the facts of a series that merged views leave out, with the names of their keys."""
+    recent = f"(FROM {main}.base.{table} UNION ALL FROM {main}.base.{table}_recent)"
+    on = "d.log = {} AND d.producer = {} AND f.seq BETWEEN d.first_seq AND d.last_seq"
+    source = f"read_parquet(getvariable('{variable_of(table)}').files, hive_partitioning = false)"
+    dropped = f"coalesce((SELECT max(flush) FROM {main}.base.dropped), -1)"
+    return f"""SELECT f.producer, n.name AS key, f.step, f.seq, f.ts, f.value FROM {recent} f
+        JOIN {main}.base.names n ON n.id = f.key
+        JOIN {CATALOG}.held.doubled d ON {on.format(quoted(log), "f.producer")}
+        UNION ALL
+        SELECT p.producer, f.key, f.step, f.seq, f.ts AT TIME ZONE 'UTC', f.value FROM {source} f
+        JOIN merged.uuids p ON p.uuid = f.producer JOIN {CATALOG}.held.doubled d ON {on.format("f.log", "p.producer")}
+        WHERE f.log <> {quoted(log)} OR f.number <= {dropped}"""
+
+
+def _others(table: str, columns: list[str], main: str, log: str, *, has_doubled: bool = False) -> str:
     """Return the query of the rows that stand after those of a table of `base`, with its columns.
 
     No column is named where `*` will do: a macro takes it for its parameter of that name.
@@ -123,7 +159,7 @@ def _others(table: str, columns: list[str], main: str, log: str) -> str:
     held = f"{CATALOG}.held"
     for large, beside in _BESIDE.items():
         if table == beside:
-            return _in_files(large, columns, main, log)
+            return _in_files(large, columns, main, log, has_doubled=has_doubled)
     if table in ("producers", "identified"):
         source = "newest_producers" if table == "producers" else table
         return f"""SELECT h.* EXCLUDE (run_id_of) REPLACE (n.run AS run) FROM {held}.{source} h
@@ -135,25 +171,30 @@ def _others(table: str, columns: list[str], main: str, log: str) -> str:
             ANTI JOIN {held}.kept_intervals k ON k.producer = h.producer
             UNION ALL SELECT k.* EXCLUDE (log), NULL FROM {held}.kept_intervals k"""
     if table in SERIES:
-        return f"""SELECT h.* EXCLUDE (log, flush) REPLACE (n.id AS key) FROM {held}.{table} h
+        return f"""SELECT h.* EXCLUDE (log, flush) REPLACE (n.id AS key)
+            FROM (FROM {held}.{table} UNION ALL FROM {held}.doubled_{table}) h
             JOIN merged.names n ON n.name = h.key"""
+    once = _without_doubled("h", "h.log") if has_doubled else ""
     if table == "media":
         return f"""SELECT h.* EXCLUDE (log) REPLACE (n.id AS key) FROM {held}.{table} h
-            JOIN merged.names n ON n.name = h.key"""
+            JOIN merged.names n ON n.name = h.key {once}"""
+    if table == "events":
+        return f"""SELECT h.* EXCLUDE (log) FROM {held}.{table} h {once}
+            UNION ALL SELECT h.* EXCLUDE (log) FROM {held}.silent_events h"""
     if table in _BY_RECEIPT:
         place = f"{{'at': c.cut_at, 'log': h.log, 'place': {_PLACE.format('h.flush')}}}"
-        return f"""SELECT h.* EXCLUDE (log, place), {place} AS "rowid" FROM {held}.{table} h
+        return f"""SELECT h.* EXCLUDE (log, place), {place} AS "rowid" FROM {held}.{table} h {once}
             LEFT JOIN {held}.collectors c ON c.log = h.log AND c.flush = h.flush"""
     if table == "artifact_versions":
         return f"""SELECT h.* EXCLUDE (log) FROM {held}.artifact_versions h
             ANTI JOIN {held}.spread_versions s USING (project, name) WHERE h.log <> '{log}'
             UNION ALL SELECT s.*, NULL FROM {held}.spread_versions s"""
     if table in small_tables():
-        return f"SELECT h.* EXCLUDE (log) FROM {held}.{table} h"
+        return f"SELECT h.* EXCLUDE (log) FROM {held}.{table} h {once}"
     return ""
 
 
-def _in_files(table: str, columns: list[str], main: str, log: str) -> str:
+def _in_files(table: str, columns: list[str], main: str, log: str, *, has_doubled: bool = False) -> str:
     """Return the query of the rows of a large table that are in files of the store."""
     of = f"getvariable('{variable_of(table)}')"
     selected, joined = [], "JOIN merged.uuids p ON p.uuid = f.producer"
@@ -181,5 +222,7 @@ def _in_files(table: str, columns: list[str], main: str, log: str) -> str:
         )
     if "key" in columns:
         conditions.append(f"({of}.key_from IS NULL OR f.key BETWEEN {of}.key_from AND {of}.key_to)")
+    if has_doubled:
+        joined += f" {_without_doubled('f', 'f.log', 'p.producer')}"
     source = f"read_parquet({of}.files, hive_partitioning = false)"
     return f"SELECT {', '.join(selected)} FROM {source} f {joined} WHERE {' AND '.join(conditions)}"

@@ -3,19 +3,26 @@
 import logging
 import shutil
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
 
+from chiplog_collector.query.cold_needs import Need
 from chiplog_collector.spanning.cold_files import ColdFiles, Snapshot
 from chiplog_collector.spanning.held_rows import CATALOG, LARGE, HeldRows, small_tables
 from chiplog_collector.spanning.local_files import LocalFiles
-from chiplog_collector.spanning.merged_views import make_views
-from chiplog_collector.store.delta_store import DeltaStore, StoredFile, StoreError
+from chiplog_collector.spanning.merged_views import doubled_facts, make_views
+from chiplog_collector.store.delta_store import DeltaStore, Heartbeat, StoredFile, StoreError
 from chiplog_collector.store.published_tables import COMPLETE, ORDERS
+from chiplog_schemas.query.query_messages import QueryRejected
+from chiplog_schemas.sql import series_sql
 
 REFRESH_S = 5.0  # half of what a piece takes to be cut, so that the two together stay below 15 s
+LOOK_S = 60.0
+SILENT_S = 180.0  # three heartbeats
 _log = logging.getLogger("chiplog.index")
 
 
@@ -57,6 +64,10 @@ class StoreReader:
         self.cold.prepare(self._cursor)
         make_views(self._cursor, self._main, log)
         self._seen = -2  # the version of the table that is committed last
+        self._beats: list[Heartbeat] = []
+        self._silent: list[tuple[str, str, datetime]] | None = None
+        self._doubled: list[tuple[int, str, int, int]] = []
+        self._look_at = 0.0  # at the commits, whether there is a sign of news or not
         self._is_away = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chiplog-store-reader", daemon=True)
@@ -101,6 +112,14 @@ class StoreReader:
 
     def refresh(self) -> bool:
         """Take what has been committed since the last time. Return False if that is nothing."""
+        beats = self.store.heartbeats(self._beats)
+        has_news = {beat.mark for beat in beats} != {beat.mark for beat in self._beats}
+        self._beats = beats
+        self._note_silent(beats)
+        # A publisher that is killed between a commit and its heartbeat has news without a sign of them.
+        if not has_news and time.monotonic() < self._look_at:
+            return False
+        self._look_at = time.monotonic() + LOOK_S
         version = self.store.version(COMPLETE)
         if version == self._seen:
             return False
@@ -131,8 +150,48 @@ class StoreReader:
         finally:
             shutil.rmtree(copies, ignore_errors=True)
         self.cold.snapshot = Snapshot({table: files[table] for table in LARGE}, self._log_id, until)
+        self._leave_out_doubled()
         self._seen = version
         return True
+
+    def _note_silent(self, beats: Sequence[Heartbeat]) -> None:
+        """Note which other collectors have not been heard of, by the clock of the store where that is known."""
+        own = [beat.written_at for beat in beats if beat.log == self._log_id]
+        now = max(own or [datetime.now(UTC)])
+        silent = [
+            (
+                beat.log,
+                str(beat.content.get("host", "an unknown host")),
+                beat.written_at.astimezone(UTC).replace(tzinfo=None),
+            )
+            for beat in beats
+            if beat.log != self._log_id and (now - beat.written_at).total_seconds() > SILENT_S
+        ]
+        if silent != self._silent:
+            self._held.note_silent(silent)
+            self._silent = silent
+
+    def _leave_out_doubled(self) -> None:
+        """Leave out events that two logs have, in rows and in what was summed up of them."""
+        doubled = self._held.doubled()
+        if doubled == self._doubled:
+            return
+        execute, held = self._cursor.execute, f"{CATALOG}.held"
+        make_views(self._cursor, self._main, self._log_id, has_doubled=bool(doubled))
+        query = f"SELECT DISTINCT run_id FROM merged.identified JOIN {held}.doubled USING (producer)"
+        runs = frozenset(run_id for (run_id,) in execute(query).fetchall() if run_id is not None)
+        try:
+            with self.cold.chosen(self._cursor, {table: [Need(run_ids=runs)] for table in ("metrics", "phases")}):
+                for table, series in (("metrics", "metric_series"), ("phases", "phase_series")):
+                    facts = series_sql(doubled_facts(table, f'"{self._main}"', self._log_id))
+                    execute(f"DELETE FROM {held}.doubled_{series}")
+                    execute(
+                        f"INSERT INTO {held}.doubled_{series} BY NAME SELECT producer, key, -n AS n, "
+                        f"-n_numbers AS n_numbers, -sum AS sum FROM ({facts})"
+                    )
+        except QueryRejected as error:
+            raise StoreError(str(error)) from error
+        self._doubled = doubled
 
     def _is_own(self, file: StoredFile) -> bool:
         return file.ranges.get("log") == (self._log_id, self._log_id) and "number" in file.ranges

@@ -26,14 +26,17 @@ SELECT run, label, min(started_at) AS started_at, max(attempt) AS attempt,
        max_by({'of': coalesce(sets_run, is_primary)}, attempt).of AS sets_run
 FROM base.producers WHERE role = 'rank' AND run IS NOT NULL GROUP BY run, label;
 
+-- `unknown` is a label of another collector that is silent: only a reader of a store knows this state.
 -- A run is running while a label that sets its state is; then the last of these to end decides. Without any, the worst
 -- state of all labels counts.
 CREATE OR REPLACE VIEW base.run_states AS
 SELECT run, min(started_at) AS created_at, count(*) AS n_labels, max(attempt) + 1 AS n_attempts,
        CASE WHEN bool_or(sets_run) THEN
                 CASE WHEN bool_or(state = 'running') FILTER (sets_run) THEN 'running'
+                     WHEN bool_or(state = 'unknown') FILTER (sets_run) THEN 'unknown'
                      ELSE arg_max(state, ended_at) FILTER (sets_run) END
-            WHEN bool_or(state = 'running') THEN 'running' WHEN bool_or(state = 'crashed') THEN 'crashed'
+            WHEN bool_or(state = 'running') THEN 'running' WHEN bool_or(state = 'unknown') THEN 'unknown'
+            WHEN bool_or(state = 'crashed') THEN 'crashed'
             WHEN bool_or(state = 'failed') THEN 'failed' ELSE 'finished' END AS state,
        CASE WHEN bool_or(sets_run) THEN arg_max(exit_code, ended_at) FILTER (sets_run)
             ELSE max(exit_code) END AS exit_code,
@@ -43,7 +46,7 @@ FROM base.newest GROUP BY run;
 
 CREATE OR REPLACE VIEW runs AS
 SELECT r.run_id, r.project, r.name, r.run_group, r.job_type, r.tags, r.notes, s.state, s.exit_code, s.created_at,
-       CASE WHEN s.state <> 'running' THEN s.ended_at END AS ended_at,
+       CASE WHEN s.state NOT IN ('running', 'unknown') THEN s.ended_at END AS ended_at,
        r.primary_label, s.n_labels, s.n_attempts, s.n_failed, s.n_running
 FROM base.runs r JOIN base.run_states s ON s.run = r.run;
 

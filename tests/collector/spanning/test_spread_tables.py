@@ -1,6 +1,8 @@
 """Several collectors on one store: the rows of one collector that had all of it."""
 
+import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,7 @@ def test_a_run_in_several_logs_is_the_run_of_one(tmp_path: Path, n_logs: int, se
         index.close()
 
 
+@proves("doubled-events-left-out", "an event that two logs have counts once")
 @proves("moved-producer-is-one", "a rank whose agent moves to another collector stays one label")
 def test_a_rank_that_moves_to_another_collector_stays_one(tmp_path: Path) -> None:
     rank = Rank(0)
@@ -67,6 +70,35 @@ def test_a_rank_that_moves_to_another_collector_stays_one(tmp_path: Path) -> Non
     assert reader.store.refresh()
     assert reader.sql("SELECT run_id, label, attempt FROM labels") == [("r", "rank0", 0)]
     assert reader.sql("SELECT run_id, stored FROM completeness") == [("r", 11)]
+    # Each value once, also in what was summed up.
+    for view in ("metrics", "keys", "summary", "run_summary", "labels", "console", "events"):
+        assert rows(reader, view) == rows(second, view), view
     reader.close()
     first.close()
     second.close()
+
+
+@proves("silent-collector-is-unknown", "labels of a collector that is silent are unknown, and not crashed")
+def test_labels_of_a_silent_collector_are_unknown_until_it_is_heard_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = Rank(0)
+    index = Index(tmp_path / "collector")
+    store = publish_in_pieces(index, tmp_path / "lake", [whole(rank)], 1)
+    store.put_heartbeat({"host": "machine-7"})
+    reader = Reader(store.url, tmp_path)
+    query = "SELECT l.state, r.state, r.ended_at FROM labels l JOIN runs r USING (run_id)"
+    assert reader.sql(query) == [("running", "running", None)]
+    beat = tmp_path / "lake" / "heartbeats" / index.log_id.hex()
+    before = time.time() - 200
+    os.utime(beat, (before, before))
+    reader.store.refresh()
+    assert reader.sql(query) == [("unknown", "unknown", None)]
+    [(message,)] = reader.sql("SELECT message FROM events WHERE kind = 'collector_silent'")
+    assert "machine-7 is silent since" in message
+    store.put_heartbeat({"host": "machine-7"})
+    reader.store.refresh()
+    assert reader.sql(query) == [("running", "running", None)]
+    assert reader.sql("SELECT message FROM events WHERE kind = 'collector_silent'") == []
+    reader.close()
+    index.close()
