@@ -36,7 +36,7 @@ class Reader:
                 connection.execute(rollups_sql())
             disable_faulty_optimizers(connection)
         self.connection = connection
-        self.store = StoreReader(connection, url, log, directory / "reader", 10, is_alone=is_alone)
+        self.store = StoreReader(connection, url, log, directory / "reader", 10, directory / "files", is_alone=is_alone)
         self.cursor = connection.cursor()
         self.store.cold.prepare(self.cursor)
         self.store.refresh()

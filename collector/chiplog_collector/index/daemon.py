@@ -169,7 +169,8 @@ def _reader(place: Paths, database: Database, url: str, *, is_alone: bool) -> "S
 
     directory = place.store / "reader"
     log = database.log_id.hex()
-    return StoreReader(database.connection, url, log, directory, read_limits(os.environ).cold_gb, is_alone=is_alone)
+    gb_max = read_limits(os.environ).cold_gb
+    return StoreReader(database.connection, url, log, directory, gb_max, place.files, is_alone=is_alone)
 
 
 def _cutter(place: Paths, database: Database, url: str) -> "PieceCutter":

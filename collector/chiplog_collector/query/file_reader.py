@@ -2,18 +2,24 @@
 
 import queue
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from chiplog_collector.query.change_request import ChangeRequest
 from chiplog_schemas.query import query_messages
-from chiplog_schemas.storage.content_files import read_content
+from chiplog_schemas.storage.content_files import content_path, read_content
 
 
 class FileReader:
-    """Answers READ, one part at a time. directory: of the saved files; None: there are none."""
+    """Answers READ, one part at a time.
 
-    def __init__(self, directory: Path | None) -> None:
+    directory: of the saved files; None: there are none. fetch: copies a content into it that may be elsewhere; raises
+    FileNotFoundError, OSError.
+    """
+
+    def __init__(self, directory: Path | None, fetch: Callable[[str], None] | None = None) -> None:
         self._directory = directory
+        self._fetch = fetch
         self._requests: queue.SimpleQueue[ChangeRequest | None] = queue.SimpleQueue()  # bounded by the service
         self._thread = threading.Thread(target=self._run, name="chiplog-files", daemon=True)
 
@@ -45,6 +51,8 @@ class FileReader:
         try:
             if self._directory is None:
                 raise FileNotFoundError
+            if self._fetch is not None and not content_path(self._directory, question.digest).exists():
+                self._fetch(question.digest.hex())
             n_bytes, data = read_content(self._directory, question.digest, question.offset, question.n_bytes)
         except FileNotFoundError:
             message = f"content {question.digest.hex()} is not stored at this collector; the view files lists its paths"

@@ -54,6 +54,9 @@ class ColdRows(Protocol):
         needed: by large table. deadline: of `time.monotonic()`. Raises QueryRejected.
         """
 
+    def fetch_content(self, digest: str) -> None:
+        """Copy a saved content that is elsewhere into the directory of contents. Raises FileNotFoundError, OSError."""
+
 
 class QueryWorker(threading.Thread):
     """Runs queries one after the other on a dedicated cursor. reports: called in this thread."""
@@ -142,7 +145,8 @@ class QueryWorker(threading.Thread):
         if self._cold is not None:
             opened = self._cold.opened(self._cursor, needs(found, job.params, self._relations), job.deadline)
         try:
-            stream_result(self._cursor, job.sql, job.params, sink, opened)
+            fetch = None if self._cold is None else self._cold.fetch_content
+            stream_result(self._cursor, job.sql, job.params, sink, opened, fetch)
         finally:
             with job.lock:
                 # No interruption from here on: one that hit the ROLLBACK would leave the transaction open.

@@ -121,7 +121,7 @@ class QueryService:
         self._pending_ids: set[tuple[bytes, bytes]] = set()  # peer and id of every waiting or running query
         self._running = running if running is not None else RunningQueries()
         self._demand = demand
-        self._file_reader = FileReader(files)
+        self._file_reader = FileReader(files, None if cold is None else cold.fetch_content)
         self._submit = submit
         self._requests: list[ChangeRequest] = []  # without an answer
         self._request_answers: queue.SimpleQueue[tuple[ChangeRequest, list[bytes]]] = queue.SimpleQueue()

@@ -116,11 +116,19 @@ class ColdFiles:
         empty: By large table, a file with its columns and without rows.
         snapshot: The first one.
         gb_max: That one query may read.
+        contents: The directory of saved contents, which gets what the store has of others.
         is_alone: True if there are no other rows: queries then wait for the first look at the store.
     """
 
     def __init__(
-        self, files: LocalFiles, empty: Mapping[str, Path], snapshot: Snapshot, gb_max: float, *, is_alone: bool = False
+        self,
+        files: LocalFiles,
+        empty: Mapping[str, Path],
+        snapshot: Snapshot,
+        gb_max: float,
+        contents: Path,
+        *,
+        is_alone: bool = False,
     ) -> None:
         self.snapshot = snapshot
         self.trouble = ""  # why the store cannot be read
@@ -128,6 +136,7 @@ class ColdFiles:
         self._files = files
         self._empty = empty
         self._gb_max = gb_max
+        self._contents = contents
         self._is_alone = is_alone
 
     def prepare(self, cursor: duckdb.DuckDBPyConnection) -> None:
@@ -187,6 +196,10 @@ class ColdFiles:
                 for table in paths:
                     with contextlib.suppress(duckdb.Error):  # after an interruption; the next query sets its own
                         self._set(cursor, table, [], Choice([]))
+
+    def fetch_content(self, digest: str) -> None:
+        """Copy a saved content of another collector to the directory of contents. Raises FileNotFoundError, OSError."""
+        self._files.fetch_content(digest, self._contents)
 
     def _set(self, cursor: duckdb.DuckDBPyConnection, table: str, paths: Sequence[str], choice: Choice) -> None:
         ends = [choice.run_from, choice.run_to, choice.key_from, choice.key_to]

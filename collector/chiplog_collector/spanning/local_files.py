@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import threading
 import uuid
 from collections import OrderedDict
@@ -9,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from chiplog_collector.store.delta_store import DeltaStore, StoredFile
+from chiplog_collector.store.delta_store import DeltaStore, StoredFile, StoreError
+from chiplog_schemas.storage.content_files import content_path
 
 KEPT_BYTES = 20_000_000_000  # of copies: two of the largest queries that are allowed
 _AT_ONCE = 8  # files that are copied at the same time: one stream rarely fills a link
@@ -62,6 +64,24 @@ class LocalFiles:
                     self._users[name] -= 1
                     if not self._users[name]:
                         del self._users[name]
+
+    def fetch_content(self, digest: str, files: Path) -> None:
+        """Copy the content of a saved file into a directory of contents.
+
+        Raises:
+            FileNotFoundError: The store does not have it.
+            OSError: The store or this disk refuses.
+        """
+        target = content_path(files, bytes.fromhex(digest))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = self._directory / f"{uuid.uuid4()}.part"
+        try:
+            self._store.fetch_content(digest, part)
+            shutil.move(part, target)
+        except StoreError as error:
+            raise OSError(str(error)) from error
+        finally:
+            part.unlink(missing_ok=True)
 
     def _copy(self, table: str, file: StoredFile, name: str) -> None:
         part = self._directory / f"{uuid.uuid4()}.part"

@@ -35,6 +35,7 @@ class StoreReader:
         log: The ID of the log in `base`, 32 hex digits.
         directory: For the cache and for copies of files.
         gb_max: That one query may read of the store.
+        contents: The directory of saved contents.
         is_alone: True if `base` has no rows: queries then wait for the first look at the store.
 
     Raises:
@@ -48,6 +49,7 @@ class StoreReader:
         log: str,
         directory: Path,
         gb_max: float,
+        contents: Path,
         *,
         is_alone: bool = False,
     ) -> None:
@@ -60,7 +62,7 @@ class StoreReader:
         self._cursor = connection.cursor()
         self._held = HeldRows(self._cursor, self._main, log, self.store.url)
         self._files = LocalFiles(self.store, directory / "copies")
-        self.cold = ColdFiles(self._files, self._empty_files(), Snapshot({}, log), gb_max, is_alone=is_alone)
+        self.cold = ColdFiles(self._files, self._empty_files(), Snapshot({}, log), gb_max, contents, is_alone=is_alone)
         self.cold.prepare(self._cursor)
         make_views(self._cursor, self._main, log)
         self._seen = -2  # the version of the table that is committed last

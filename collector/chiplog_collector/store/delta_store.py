@@ -254,6 +254,21 @@ class DeltaStore:
         except (BaseError, FileNotFoundError) as error:  # the second: an object that is not there
             raise StoreError(_one_line(error)) from error
 
+    def fetch_content(self, digest: str, target: Path) -> None:
+        """Copy the content of a saved file to this disk.
+
+        Raises:
+            FileNotFoundError: The store does not have it.
+            StoreError: The store is away.
+            OSError: This disk refuses.
+        """
+        try:
+            with target.open("wb") as output:
+                for part in obstore.get(self._objects, f"contents/{digest}").stream():
+                    output.write(part)
+        except BaseError as error:
+            raise StoreError(_one_line(error)) from error
+
     def fetch_all(self, table: str, files: Iterable[StoredFile], directory: Path) -> list[str]:
         """Copy files of a table to a directory on this disk; return their paths. Raises OSError of that."""
         paths = []

@@ -2,8 +2,9 @@
 
 import contextlib
 import json
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any, cast
 
 import duckdb
@@ -40,11 +41,16 @@ _CONDITIONS = {
 
 @contextlib.contextmanager
 def tables_found(
-    connection: duckdb.DuckDBPyConnection, sql: str, params: _Params = None, schema: str = "base"
+    connection: duckdb.DuckDBPyConnection,
+    sql: str,
+    params: _Params = None,
+    schema: str = "base",
+    fetch: Callable[[str], None] | None = None,
 ) -> Iterator[None]:
     """Let the macro media_table find the stored tables, if a query names it: they are many.
 
-    schema: that has the view `tables_of_steps`.
+    schema: that has the view `tables_of_steps`. fetch: copies a content by its SHA-256 that is not on this disk; raises
+    OSError.
     """
     if not _NAMES_MACRO.search(sql):
         yield
@@ -52,11 +58,22 @@ def tables_found(
     known = _known_arguments(connection, sql, params)
     conditions = "".join(_CONDITIONS[parameter] for parameter in known)
     connection.execute(f"{_FIND_TABLES.format(schema=schema)}{conditions})", known)
+    if fetch is not None:
+        _fetch_missing(connection, fetch)
     try:
         yield
     finally:
         with contextlib.suppress(duckdb.Error):  # after a failed query; the connection's next one finds them again
             connection.execute("RESET VARIABLE media_tables")
+
+
+def _fetch_missing(connection: duckdb.DuckDBPyConnection, fetch: Callable[[str], None]) -> None:
+    """Copy the stored tables that are not on this disk. One that cannot be copied is reported when it is read."""
+    query = "SELECT DISTINCT m.sha256, m.path FROM (SELECT unnest(getvariable('media_tables')) AS m)"
+    for digest, path in connection.execute(query).fetchall():
+        if not os.path.exists(path):
+            with contextlib.suppress(OSError):
+                fetch(digest)
 
 
 def _known_arguments(connection: duckdb.DuckDBPyConnection, sql: str, params: _Params) -> dict[str, list[str]]:
@@ -108,14 +125,16 @@ def stream_result(
     params: _Params,
     sink: ResultSink,
     opened: contextlib.AbstractContextManager[None] | None = None,
+    fetch: Callable[[str], None] | None = None,
 ) -> None:
     """Write the result of an admitted query as an Arrow IPC stream. The transaction stays open, also after an error.
 
     opened: entered within the transaction, before the query is read; it gives access to the schema `merged`.
+    fetch: as of `tables_found`.
     """
     connection.execute("BEGIN TRANSACTION READ ONLY")  # safeguard: read-only-transaction
     schema = "base" if opened is None else "merged"
-    with opened or contextlib.nullcontext(), tables_found(connection, sql, params, schema):
+    with opened or contextlib.nullcontext(), tables_found(connection, sql, params, schema, fetch):
         # No variable for the relation: it holds the stream, which holds the transaction.
         write_ipc_stream(connection.sql(sql, params=params), cast("IO[bytes]", sink), compression="lz4")
 

@@ -1,5 +1,6 @@
 """Read a store without a collector: by its address, as any other data."""
 
+import hashlib
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,15 @@ def test_a_store_answers_as_its_collector_and_nothing_is_written_to_it(tmp_path:
             client.edit_run("r", name="x")
         with pytest.raises(QueryError, match="disabled"):
             client.sql("FROM read_text('/etc/passwd')")
+        digest = hashlib.sha256(b"content").digest()
+        content = tmp_path / "lake" / "contents" / digest.hex()
+        content.parent.mkdir(exist_ok=True)
+        content.write_bytes(b"content")
+        assert b"".join(client.read_file(digest.hex())) == b"content"
+        with pytest.raises(QueryError, match="is not stored"):
+            list(client.read_file("0" * 64))
+        content.unlink()
+        content.parent.rmdir()
         copy = pickle.loads(pickle.dumps(client))
         daemons.stop(store_reader.reader_places(url), daemons.COLLECTOR)  # as after five minutes
         assert copy.sql("SELECT count(*) AS n FROM runs").rows() == client.sql("SELECT count(*) AS n FROM runs").rows()
