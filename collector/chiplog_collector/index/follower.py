@@ -124,10 +124,11 @@ class LogFollower:
         synced = limit
         # safeguard: flush-ends-where-store-ends
         limit = min([limit, *(until for until in self._limits if until > self.database.next_number)])
-        rows_before, n_bytes = self._applier.batch.n_rows, 0
+        rows_before, n_bytes, is_exhausted = self._applier.batch.n_rows, 0, False
         while self._applier.batch.n_rows - rows_before < INDEX_FLUSH_ROWS and n_bytes < _FLUSH_BYTES:
             items = self._read(limit)
             if not items:
+                is_exhausted = True
                 break
             n_bytes += sum(len(item.payload) for item in items if isinstance(item, Record))
             try:
@@ -144,9 +145,10 @@ class LogFollower:
                     raise
                 _log.exception("a record cannot be applied; its neighbours are applied one by one: %r", error)
                 return self._write_one_by_one(limit)
-        if limit < synced and self.read_number >= limit and self._safe_number == self.database.next_number:
+        if limit < synced and is_exhausted and self._safe_number == self.database.next_number:
             self._limits.remove(limit)
-            self.missed_ends.append(limit - 1)
+            if self.read_number >= limit:  # else the log has lost the records up to there, and the store has them
+                self.missed_ends.append(limit - 1)
             return self.step(synced)  # safeguard: foreign-end-stops-nothing
         return self._write()
 

@@ -1,5 +1,7 @@
 """Following the log: what one transaction holds, and whose fault a failed one is."""
 
+from pathlib import Path
+
 import duckdb
 import pytest
 
@@ -7,10 +9,13 @@ import chiplog_collector.index.database as database_module
 import chiplog_collector.index.follower as follower_module
 from chiplog_collector.index.fact_tables import Facts
 from chiplog_collector.index.follower import LogFollower
+from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
-from tests.support.collector_log import Rank, receipt, whole
-from tests.support.index import Index
+from chiplog_schemas.storage.segment_format import list_segments
+from chiplog_schemas.storage.segment_log import SegmentLog
+from tests.support.collector_log import LOG_ID, Rank, receipt, whole
+from tests.support.index import Index, empty_database
 from tests.support.safeguard import proves
 
 
@@ -60,3 +65,36 @@ def test_ends_that_are_no_receipt_of_this_log_stop_nothing(index: Index) -> None
     index.follow()
     assert index.sql("SELECT DISTINCT flush FROM base.intervals ORDER BY flush") == [(1,), (3,), (5,), (7,)]
     assert index.follower.missed_ends == [2, 4]
+
+
+def test_an_end_of_the_store_that_the_log_has_lost_stops_no_index(index: Index, tmp_path: Path) -> None:
+    """A power failure has cut off the end of the log that was published before."""
+    index.log._segment_bytes = 500
+    ranks = [Rank(number) for number in range(8)]
+    for rank in ranks:
+        rank.log(1, a=1.0)
+    index.take(*(whole(rank) for rank in ranks[:2]))
+    index.take(*(whole(rank) for rank in ranks[2:6]))
+    end = index.log.next_number
+    index.log.close()
+    segments = list_segments(index.directory / "log")
+    segments[-1][1].unlink()
+    index.log = SegmentLog(index.directory / "log", LOG_ID)
+    assert index.log.lost_tail is not None
+    lost_from = index.log.lost_tail[0]
+    append_receipt_for_lost_tail(index.log)
+    for rank in ranks[6:]:
+        index.log.append(Kind.BLOCK, whole(rank))
+        index.log.append(Kind.RECEIPT, receipt(index.log.next_number))
+    index.log.commit()
+    index.follower.close()
+    index.database.close()
+    index.database = empty_database(tmp_path / "rebuilt.duckdb")
+    index.follower = LogFollower(index.database, index.directory / "log", [end - 1])
+    for _ in range(10):
+        index.follower.step(index.log.next_number)
+    assert index.database.next_number == index.log.next_number
+    assert index.follower.missed_ends == []
+    flushes = [flush for (flush,) in index.sql("SELECT DISTINCT flush FROM base.intervals ORDER BY flush")]
+    assert all(flush < lost_from or flush >= end for flush in flushes), "none spans what the store has"
+    assert len(flushes) >= 2
