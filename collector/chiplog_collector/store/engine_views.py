@@ -8,7 +8,15 @@ import duckdb
 import sqlglot
 from sqlglot import expressions
 
-from chiplog_collector.store.published_tables import COMPLETE, PUBLISHED, published_query, rows_of
+from chiplog_collector.store.published_tables import (
+    COMPLETE,
+    DELETIONS,
+    PUBLISHED,
+    UNOWNED,
+    live_rows,
+    published_query,
+    rows_of,
+)
 from chiplog_schemas.sql import rollups_sql, series_sql, tables_sql
 
 RAN = ("duckdb", "spark")  # engines that tests run; for the others the statements are parsed
@@ -77,6 +85,8 @@ def views(engine: str, tables: Collection[str]) -> Iterator[str]:
         if engine == "spark":
             statement.set("properties", expressions.Properties(expressions=[expressions.TemporaryProperty()]))
         written = statement.transform(_written_for(engine)).transform(_without(lacking))
+        if DELETIONS in tables:
+            written = _living(written, tables)
         yield written.sql(dialect=engine, comments=False)
 
 
@@ -116,10 +126,7 @@ def _written_for(engine: str) -> Callable[[expressions.Expr], expressions.Expr]:
 
     def replaced(node: expressions.Expr) -> expressions.Expr:
         if isinstance(node, expressions.Table) and isinstance(node.this, expressions.Anonymous):
-            query = _parsed(written[node.this.name], node.this, engine)
-            return expressions.Subquery(
-                this=query, alias=expressions.TableAlias(this=expressions.to_identifier("written"))
-            )
+            return _named(_parsed(written[node.this.name], node.this, engine), "written")
         name = node.name.lower() if isinstance(node, expressions.Anonymous) else node.key
         return _parsed(written[name], node, engine) if name in written else node
 
@@ -141,6 +148,20 @@ def _without(lacking: Mapping[str, Mapping[str, str]]) -> Callable[[expressions.
         return expressions.select(*nulls, dialect=_SOURCE).where("false").subquery(node.alias_or_name)
 
     return replaced
+
+
+def _living(statement: expressions.Expr, tables: Collection[str]) -> expressions.Expr:
+    """Return a statement that reads no row which was deleted."""
+    for node in list(statement.find_all(expressions.Table)):  # a list: what replaces a table reads it, too
+        table = node.name.removeprefix("store_")
+        if table != node.name and table in tables and table not in UNOWNED:
+            rows = f"SELECT f.* FROM {node.name} f WHERE {live_rows(table, deletions=f'store_{DELETIONS}')}"
+            node.replace(_named(sqlglot.parse_one(rows, dialect=_SOURCE), node.alias_or_name))
+    return statement
+
+
+def _named(query: expressions.Expr, name: str) -> expressions.Subquery:
+    return expressions.Subquery(this=query, alias=expressions.TableAlias(this=expressions.to_identifier(name)))
 
 
 def _table(engine: str, url: str, table: str, names: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from chiplog_collector.store.commands import store as command
 from chiplog_collector.store.engine_views import RAN, published_columns, statements
 from chiplog_collector.store.published_tables import ENGINES, ORDERS
 from chiplog_schemas.model.events import EventKind
+from tests.support.changes import deletion, logged
 from tests.support.collector_log import Rank, whole
 from tests.support.engine_rows import VIEWS, plain_rows
 from tests.support.index import Index
@@ -25,8 +26,10 @@ from tests.support.sample_log import everything
 def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Index, str]]:
     directory = tmp_path_factory.mktemp("published")
     index = Index(directory)
-    # Without the last record, which deletes a run: deletions do not reach a store.
-    store = publish_in_pieces(index, directory / "a lake", [*everything()[:-1], *odd_run()])
+    gone = logged(60, run_id="gone", primary=True, node="g")
+    store = publish_in_pieces(
+        index, directory / "a lake", [whole(gone), *everything(), *odd_run(), deletion(gone, run="gone")]
+    )
     yield index, store.url
     index.close()
 
@@ -68,6 +71,7 @@ def test_views_in_duckdb_have_the_rows_of_the_collectors_views(published: tuple[
     index, url = published
     for view, rows in rows_in_duckdb(url).items():
         assert rows == expected(index, view), view
+        assert not any("('run_id', 'gone')" in row for row in rows), "it was published, and is deleted"
 
 
 def test_views_have_the_rows_of_each_log(tmp_path: Path, second: Index) -> None:
