@@ -19,8 +19,8 @@ BOOTSTRAP := scripts/bootstrap.py
 # Tests start thousands of processes, and each would compile the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo lint check test test-rest test-all test-summary system-packages docs screenshots matrix bench soak \
-    soak-lake switch-off constraints integrations clean python
+.PHONY: help demo lint check test test-rest test-all test-summary system-packages docs screenshots matrix bench \
+    bench-lake soak soak-lake switch-off constraints integrations clean python
 
 help:
 	@echo "make demo              train a small model on two ranks, then ask chiplog what happened (two minutes)"
@@ -34,6 +34,7 @@ help:
 	@echo "make matrix            start a training with every launcher, and print what arrived as a table"
 	@echo "make integrations      train with real libraries, import what they wrote, and print what SQL has of it as a table"
 	@echo "make bench             measure: cost of log(), rates, latencies"
+	@echo "make bench-lake        read a store in other engines, and print as a table what each has of it"
 	@echo "make soak MINUTES=n    kill, cut, damage and fuzz for n minutes (default 10), and print the counts reached"
 	@echo "make soak-lake MINUTES=n   likewise, for stores alone, on disk and S3"
 	@echo "make switch-off        switch each safeguard off in turn, and see its fault test turn red"
@@ -123,6 +124,11 @@ integrations: python
 bench: python
 	@$(PYTHON) $(BOOTSTRAP) dev
 	@$(PY) -m tests.bench.run $(ARGS)
+
+# The engines are in build/lake.
+bench-lake: system-packages
+	@$(PYTHON) $(BOOTSTRAP) dev
+	@$(PY) -m tests.bench.lake.run $(ARGS)
 
 soak: python
 	@$(PYTHON) $(BOOTSTRAP) dev

@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 import time
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -37,16 +38,17 @@ NAMES = (
 )
 
 
-def main(wanted: list[str]) -> int:
+def run(title: str, package: str, names: Sequence[str]) -> int:
+    """Run the benchmarks of a package, and print their figures as one table."""
     console = Console(width=None if sys.stdout.isatty() else 160)
-    table = Table(title="chiplog benchmarks")
+    table = Table(title=title)
     for heading in ("figure", "value", "unit", "target", "", "yardstick, same run"):
         table.add_column(heading, justify="right" if heading in ("value", "target") else "left")
     load_before = os.getloadavg()[0]
     begun = time.monotonic()
-    for name in wanted or NAMES:
+    for name in names:
         console.print(f"[dim]{name} …[/dim]")
-        for figure in importlib.import_module(f"tests.bench.bench_{name}").measure():
+        for figure in importlib.import_module(f"{package}.bench_{name}").measure():
             mark = {True: "[green]reached[/green]", False: "[red]missed[/red]", None: ""}[figure.reached]
             table.add_row(figure.name, f"{figure.value:,.2f}", figure.unit, figure.target, mark, figure.yardstick)
     console.print(table)
@@ -58,4 +60,4 @@ def main(wanted: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run("chiplog benchmarks", "tests.bench", sys.argv[1:] or NAMES))
