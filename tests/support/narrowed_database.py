@@ -44,9 +44,11 @@ class NarrowedDatabase:
                 OR list_contains(getvariable('read').{table}, f.producer * 1000::BIGINT + {key})""")
         connection.execute(views_sql())
         self.relations: Relations = read_relations(connection, views_sql())
+        of_node = "i.node = coalesce(p.agent_node, p.node)"
         self._groups = {
             table: connection.execute(f"""SELECT DISTINCT i.run_id, i.label, n.name, f.producer * 1000::BIGINT + n.id
-                FROM ({facts}) f JOIN base.identified i ON i.producer = f.producer
+                FROM ({facts}) f JOIN base.producers p ON p.producer = f.producer
+                JOIN base.identified i ON {of_node if table == "system" else "i.producer = f.producer"}
                 JOIN (SELECT id, name FROM base.names UNION ALL SELECT 0, NULL) n ON n.id = f.key""").fetchall()
             for table, facts in self._facts().items()
         }
@@ -76,14 +78,14 @@ class NarrowedDatabase:
 
     def is_whole(self, wanted: Mapping[str, Sequence[Need]]) -> bool:
         """Return True if no row is left out."""
-        return all(len(self._admitted(table, wanted.get(table, ()))) == len(self._groups[table]) for table in COLD)
+        return all(self._admitted(table, wanted.get(table, ())) == self._admitted(table, [Need()]) for table in COLD)
 
     def _admit(self, admitted: Mapping[str, list[int] | None]) -> None:
         parts = [f"{table}: {'NULL' if numbers is None else numbers}::BIGINT[]" for table, numbers in admitted.items()]
         self.connection.execute(f"SET VARIABLE read = {{{', '.join(parts)}}}")
 
     def _admitted(self, table: str, wanted: Sequence[Need]) -> list[int]:
-        return [
+        found = {
             number
             for run_id, label, key, number in self._groups[table]
             if any(
@@ -92,7 +94,8 @@ class NarrowedDatabase:
                 and (need.keys is None or key in need.keys)
                 for need in wanted
             )
-        ]
+        }
+        return sorted(found)
 
     def _facts(self) -> dict[str, str]:
         found: dict[str, list[str]] = {}
@@ -115,7 +118,7 @@ def _fill(build: RunBuilder) -> None:
     for run_id in RUNS:
         build.run(run_id, primary_label=LABELS[0], project=folded(run_id))
         for rank, label in enumerate(LABELS[: 2 + (run_id != "a")]):
-            node = f"node{rank % 2}"
+            node = f"node{rank % 2 if run_id != 'b b' else rank}"  # one has a node of one run alone
             where = {"rank": rank, "node": node, "agent_node": node, "gpus": [f"GPU-{RUNS.index(run_id)}-{rank}"]}
             first: dict[str, Any] = {"ended_s": 6, "state": "failed", "exit_code": 1}
             build.label(run_id, label, is_primary=not rank, started_s=0, **where, **first)

@@ -425,5 +425,5 @@ class QueryWriter:
                     written, called = f"upper({written}::VARCHAR)", "run_id"
                 parts.append(f"{written} AS {self._name(called)}" if called != name or self._is(0.3) else written)
         distinct = "DISTINCT " if self._is(0.2) else ""
-        ordered = f" ORDER BY ALL LIMIT {self._chance.randint(1, 9)}" if self._is(0.1) and depth == 0 else ""
+        ordered = f" ORDER BY ALL LIMIT {self._chance.randint(0, 9)}" if self._is(0.1) and depth == 0 else ""
         return f"SELECT {distinct}{', '.join(parts)} FROM {source}{where}{ordered}", names

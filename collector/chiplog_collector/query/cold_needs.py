@@ -7,7 +7,7 @@ entry, or without a column in it, needs all facts of each large table that it re
 
 | Not restricted | Because |
 |---|---|
-| `system`, `system_samples`, by run or label | samples belong to nodes, and the agent that took them has no run |
+| `system_samples`, by run or label | samples belong to nodes, and the agent that took them has no run |
 | `step_skew`, `stragglers`, `restarts`, `goodput` …, by label | a row compares the labels of a run |
 | `phase_times`, `straggler_windows`, `restarts` …, by key | a row compares several phases or metrics |
 | `base.compared`, `reads.outside` …, by key | the phase is an integer there |
@@ -40,6 +40,8 @@ _Params = list[Any] | dict[str, Any] | None
 @dataclass(frozen=True, slots=True)
 class Need:
     """What one reading of a table needs at most. None: any.
+
+    Samples of `system` belong to nodes: they are of a run or label that was ever on their node.
 
     Attributes:
         run_ids: Of these runs.
@@ -98,7 +100,7 @@ RESTRICTIONS: dict[str, Restriction | Mapping[str, Restriction]] = {
     "main.histograms": Restriction(_ALL),
     "main.phases": Restriction({**_RUN_LABEL, "phase": "keys"}),
     "main.console": Restriction(_RUN_LABEL),
-    "main.system": Restriction({"name": "keys"}),
+    "main.system": Restriction({**_RUN_LABEL, "name": "keys"}),
     "main.system_samples": Restriction({"name": "keys"}),
     "main.step_skew": Restriction({**_RUN, "key": "keys"}),
     "main.stragglers": Restriction({**_RUN, "phase": "keys"}),
@@ -108,7 +110,7 @@ RESTRICTIONS: dict[str, Restriction | Mapping[str, Restriction]] = {
     "main.goodput": Restriction(_RUN, keys=frozenset({"step"})),
     "main.throttle_cost": {
         "phases": Restriction(_RUN_LABEL, keys=frozenset({"step"})),
-        "system": Restriction(keys=frozenset({"hw.gpu.throttle.reasons", "hw.gpu.clock.sm"})),
+        "system": Restriction(_RUN_LABEL, keys=frozenset({"hw.gpu.throttle.reasons", "hw.gpu.clock.sm"})),
     },
     "main.restarts": _OF_RUN,
     # macros of users

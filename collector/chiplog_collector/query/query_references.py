@@ -202,6 +202,8 @@ class _TreeReader:
                 if isinstance(part, dict | list):
                     self.read(part, scope)
             return
+        if any(map(_is_limit_of_none, node.get("modifiers") or ())):
+            return
         if "cte_map" in node:
             scope = self._scope_with(node["cte_map"], scope)
         kind = node.get("type")
@@ -260,6 +262,12 @@ class _TreeReader:
                 raise _UnknownTreeError
         else:
             self._read_parts(leaf, scope)
+
+
+def _is_limit_of_none(modifier: _Json) -> bool:
+    """Return True for LIMIT 0, which asks for the columns alone."""
+    limit = modifier["limit"] if modifier["type"] == "LIMIT_MODIFIER" else None
+    return limit is not None and limit["type"] == "VALUE_CONSTANT" and limit["literal"]["text"] == "0"
 
 
 def _leaves(source: _Json, *, is_bound: bool) -> Iterator[tuple[_Json, bool]]:

@@ -48,7 +48,7 @@ def needs_of(parser: Any, relations: Relations, sql: str, params: Any = None) ->
         ("FROM metrics WHERE run_id = 'A' AND run_id = 'B'", None, {}),
         ("FROM metrics WHERE key IN $keys", {"keys": ["a", "b"]}, {"metrics": [need(None, None, {"a", "b"})]}),
         ("FROM console WHERE run_id = 'A' AND stream = 1", None, {"console": [need({"A"})]}),
-        ("FROM system WHERE run_id = 'A' AND name = 'hw.power'", None, {"system": [need(None, None, {"hw.power"})]}),
+        ("FROM system WHERE run_id = 'A' AND name = 'hw.power'", None, {"system": [need({"A"}, None, {"hw.power"})]}),
         ("FROM goodput WHERE run_id = 'A'", None, {"phases": [need({"A"}, None, {"step"})]}),
         ("FROM history('A', 'a') WHERE label = 'w'", None, {"metrics": [need({"A"}, {"w"}, {"a"})]}),
         ("FROM history(key := 'a', run := $1)", ["A"], {"metrics": [need({"A"}, None, {"a"})]}),
@@ -59,6 +59,9 @@ def needs_of(parser: Any, relations: Relations, sql: str, params: Any = None) ->
         ("FROM reads.compared(0, 9) c WHERE c.run_id = 'A'", None, {"phases": [need({"A"})]}),
         ("FROM reads.node_steps('A', 1)", None, {"metrics": [need({"A"})], "phases": [need({"A"})]}),
         ("FROM reads.points f JOIN c USING (key) WHERE reads.of_runs([$r])", {"r": "A"}, {"metrics": [need({"A"})]}),
+        ("FROM system_samples WHERE name = 'a'", None, {"system": [need(None, None, {"a"})]}),
+        ("FROM metrics LIMIT 0", None, {}),
+        ("FROM metrics LIMIT 10 OFFSET 0", None, {"metrics": [ANY]}),
         ("FROM reads.points f WHERE NOT reads.of_runs(['A'])", None, {"metrics": [ANY]}),
         ("FROM metrics WHERE reads.of_runs(['A'])", None, {"metrics": [ANY]}),
         ("SELECT 1 AS of_runs FROM reads.points WHERE of_runs = 'A'", None, {"metrics": [ANY]}),
@@ -227,7 +230,12 @@ def test_random_queries_have_the_same_rows_without_what_they_do_not_need(narrowe
         rounds.count("with rows", bool(whole))
         if narrowed.is_whole(wanted):
             continue
-        assert narrowed.rows(query.sql, query.params, wanted) == whole, (seed, query.sql, query.params, wanted)
+        try:
+            rows = narrowed.rows(query.sql, query.params, wanted)
+        except duckdb.ConversionException:  # of a text that is compared with a number; the plan decides which rows are
+            rounds.count("refused")
+            continue
+        assert rows == whole, (seed, query.sql, query.params, wanted)
         by_constants = any(need != ANY for needed in wanted.values() for need in needed)
         rounds.count("narrowed by constants", by_constants)
         rounds.count("narrowed by constants, with rows", by_constants and bool(whole))
