@@ -6,7 +6,7 @@
 
 Sealed segments and contents never change in place, so they are linked where the file system allows it. Of the newest
 segment only whole, synced records are copied. Keys are not part of a backup, and neither is the database: the log is
-the truth.
+the truth. Of a store, a backup names the address: what waits for it is cut again from the log.
 """
 
 import contextlib
@@ -20,6 +20,8 @@ from typing import Any
 
 import click
 
+from chiplog_collector.store.outbox import Outbox, Published
+from chiplog_collector.store.published_tables import COMPLETE, ORDERS
 from chiplog_schemas._version import __version__
 from chiplog_schemas.atomic_file import atomic_write, copy_durably, link_or_copy, sync_directory
 from chiplog_schemas.paths import Paths, ensure_private_dir
@@ -95,6 +97,7 @@ def back_up(place: Paths, target: Path, on_progress: Progress) -> str:
         "owner": owner.hex(),
         "next_number": limit,
         "segments": segments,
+        "store": _store_of(place, owner.hex()),
     }
     atomic_write(target / MANIFEST, json.dumps(manifest, indent=1).encode(), durable=True)
     kept = {segment["name"] for segment in segments}
@@ -154,6 +157,44 @@ def restore(source: Path, place: Paths, *, damaged: bool = False) -> str:
         shutil.rmtree(staging, ignore_errors=True)
         raise
     return f"{place.collector}: {manifest['next_number']:,} records restored from {source}"
+
+
+def note_store(source: Path, place: Paths) -> str:
+    """Ask the store that a restored log was published to how far it was; return a line, '' without one.
+
+    The rebuild that follows then ends flushes where the pieces in the store end, so that nothing is published twice.
+    """
+    url = str(_previous(source).get("store") or "")
+    log = log_owner(place.collector / "log")
+    if not url or log is None:
+        return ""
+    os.environ.setdefault("RUST_LOG", "error")
+    try:
+        from chiplog_collector.store.delta_store import DeltaStore, StoreError  # only collectors with a store have it
+    except ImportError:
+        return f"it was published to {url}; install chiplog[lake] to go on with that"
+    try:
+        positions = DeltaStore(url, log.hex()).positions(ORDERS)
+        trouble = "" if COMPLETE in positions else "it has nothing of this log; is it mounted"
+    except (StoreError, OSError) as error:
+        positions, trouble = {}, str(error)
+    if trouble:
+        return (
+            f"it was published to {url}, which cannot be asked now: {trouble}; a collector that publishes there again "
+            "will want chiplog rebuild"
+        )
+    until = positions[COMPLETE]
+    Outbox(place.store).set_published(Published(log.hex(), url, until, positions, is_foreign=True))
+    return f"it was published to {url} up to record {until:,}; end the collector that did that, if it still runs"
+
+
+def _store_of(place: Paths, log: str) -> str | None:
+    """Return the address of the store that a log is published to."""
+    try:
+        published = Outbox(place.store).published()
+    except OSError:
+        return None
+    return published.url if published is not None and published.log == log else None
 
 
 def _previous(target: Path) -> dict[str, Any]:

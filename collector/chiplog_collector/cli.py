@@ -168,6 +168,8 @@ def restore(source: Path, damaged: bool, directory: str | None) -> None:
     place = paths_for_root(resolve_root(directory, os.environ))
     _check_index_path(place)
     click.echo(backup.restore(source, place, damaged=damaged))
+    if line := backup.note_store(source, place):
+        click.echo(line)
     with _exclusive(place):
         click.echo(maintenance.rebuild(place))
 

@@ -10,11 +10,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chiplog_collector.cli import backup, restore
+from chiplog_collector.store.delta_store import DeltaStore
+from chiplog_collector.store.outbox import Outbox
+from chiplog_collector.store.piece_cutter import PieceCutter
+from chiplog_collector.store.publisher import Publisher
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.storage.record import Record
 from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from chiplog_schemas.storage.watermark import Watermark
+from tests.support.collector_log import LOG_ID
 from tests.support.index import Index, copy_of
+from tests.support.lake import stored_rows
 from tests.support.safeguard import proves
 from tests.support.sample_log import everything, place_of
 
@@ -201,3 +207,59 @@ def test_a_log_with_less_than_the_backup_does_not_replace_it(index: Index, tmp_p
     refused = invoke(backup, target, "--from", place.root)
     assert refused.exit_code == 2 and "name another directory" in refused.output
     assert (target / "manifest.json").read_bytes() == manifest
+
+
+def to_store(index: Index, place: Paths, url: str) -> None:
+    """Publish what an index has, as its collector does."""
+    outbox, log = Outbox(place.store), LOG_ID.hex()
+    publisher = Publisher(DeltaStore(url, log), outbox, log, None)
+    publisher.begin()
+    cutter = PieceCutter(index.database.connection, LOG_ID, outbox, url)
+    cutter.start()
+    cutter.close()
+    while publisher.publish_next():
+        pass
+
+
+def test_a_restored_collector_publishes_on_and_nothing_twice(index: Index, tmp_path: Path) -> None:
+    url, payloads = f"file://{tmp_path}/lake", everything()[:-1]
+    index.take(*payloads[:3])
+    place = place_of(index)
+    live = Index(place.collector)
+    to_store(live, place, url)
+    publish(live, place)
+    live.close()
+    assert invoke(backup, tmp_path / "backup", "--from", place.root).exit_code == 0
+    done = invoke(restore, tmp_path / "backup", "--dir", tmp_path / "new")
+    assert done.exit_code == 0, done.output
+    until = DeltaStore(url, LOG_ID.hex()).positions(["collectors"])["collectors"]
+    assert (
+        f"it was published to {url} up to record {until}; end the collector that did that, if it still runs"
+        in done.output
+    )
+    new = paths_for_root(tmp_path / "new")
+    found = Index(new.collector)
+    found.take(*payloads[3:])
+    to_store(found, new, url)
+    for table in ("metrics", "phases"):
+        keys = stored_rows(tmp_path / "lake", table, "producer, seq, key")
+        [(n,)] = found.sql(f"SELECT (SELECT count(*) FROM base.{table}) + (SELECT count(*) FROM base.{table}_recent)")
+        assert len(keys) == len(set(keys)) == n
+    found.close()
+
+
+def test_a_restore_while_the_store_is_away_says_what_comes_next(index: Index, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/lake"
+    index.take(*everything()[:3])
+    place = place_of(index)
+    live = Index(place.collector)
+    to_store(live, place, url)
+    publish(live, place)
+    live.close()
+    assert invoke(backup, tmp_path / "backup", "--from", place.root).exit_code == 0
+    (tmp_path / "lake").rename(tmp_path / "away")
+    (tmp_path / "lake").write_bytes(b"")
+    done = invoke(restore, tmp_path / "backup", "--dir", tmp_path / "new")
+    assert done.exit_code == 0, done.output
+    assert f"it was published to {url}, which cannot be asked now: " in done.output
+    assert Outbox(paths_for_root(tmp_path / "new").store).published() is None
