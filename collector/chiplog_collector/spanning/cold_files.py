@@ -18,6 +18,7 @@ from chiplog_collector.store.delta_store import StoredFile, StoreError
 from chiplog_schemas.query.query_messages import QueryRejected
 
 GB = 1_000_000_000
+_POLL_S = 0.05  # for the first look at the store
 COLD_GB = 10  # that one query reads of a store: minutes of one core
 _TYPE = "STRUCT(files VARCHAR[], run_from VARCHAR, run_to VARCHAR, key_from VARCHAR, key_to VARCHAR)"
 _NAMES = f"""SELECT DISTINCT n.log, n.run_id, n.label
@@ -152,10 +153,11 @@ class ColdFiles:
         Raises:
             QueryRejected: It would read too much, or the store does not give a file.
         """
-        if self._is_alone and not self.seen.wait(deadline - time.monotonic()):
-            raise QueryRejected(
-                f"the store has not answered{f': {self.trouble}' if self.trouble else ''}; ask again later"
-            )
+        while self._is_alone and not self.seen.wait(_POLL_S):
+            if self.trouble or time.monotonic() > deadline:
+                raise QueryRejected(
+                    f"the store cannot be read: {self.trouble or 'it has not answered yet'}; ask again later"
+                )
         with self.chosen(cursor, needed):
             yield
 

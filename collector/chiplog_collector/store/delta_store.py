@@ -43,6 +43,7 @@ _HEARTBEATS = "heartbeats"
 _DAY = "day"  # of receipt: the partition of each table
 _DESCRIBED = "chiplog, version {}"  # of a table: Delta refuses properties that it does not know
 _ERROR_CHARS = 300
+_INSTANCE_METADATA = "169.254.169.254"  # where cloud machines get credentials
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # delta-rs prints arrows between the causes of an error
 T = TypeVar("T")
 # Types of DuckDB as Delta has them.
@@ -536,4 +537,7 @@ def _try(call: Callable[[], T]) -> T:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(_COLOURS.sub("", str(error)).split())[:_ERROR_CHARS]
+    text = " ".join(_COLOURS.sub("", str(error)).split()).partition(" Debug source")[0][:_ERROR_CHARS]
+    if _INSTANCE_METADATA in text or "IMDS" in text:  # the last of the provider's usual places
+        return f"no credentials are found: set AWS_ACCESS_KEY_ID, or what the provider names ({text})"
+    return text

@@ -139,7 +139,7 @@ def test_a_reader_alone_waits_for_its_first_look(tmp_path: Path) -> None:
     reader.store.cold.seen.clear()
     reader.store.cold.trouble = "no such bucket"
     opened = reader.store.cold.opened(reader.cursor, {}, time.monotonic() + 0.01)
-    with pytest.raises(QueryRejected, match="has not answered: no such bucket"), opened:
+    with pytest.raises(QueryRejected, match="cannot be read: no such bucket"), opened:
         pass
     reader.store.cold.seen.set()
     with reader.store.cold.opened(reader.cursor, {}, time.monotonic() + 1):
