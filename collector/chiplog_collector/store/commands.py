@@ -45,6 +45,8 @@ def _of_store(command: Command) -> Command:
 
         try:
             command(DeltaStore(address, _NO_LOG), **options)
+        except BrokenPipeError:
+            raise  # `… | head`: click ends the command
         except (StoreError, OSError) as error:
             raise click.ClickException(f"the store {address} cannot be used: {error}") from error
 

@@ -1,5 +1,6 @@
 """`chiplog store …`: one clear line for bad input, and what each command prints."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -101,3 +102,11 @@ def test_the_store_of_the_environment_is_used_and_none_is_one_line(url: str, mon
     assert "Missing argument" in run("status").output
     monkeypatch.setenv("CHIPLOG_STORE", url)
     assert run("verify").exit_code == 0
+
+
+def test_a_reader_that_leaves_is_no_fault_of_the_store(url: str) -> None:
+    command_line = [sys.executable, "-m", "chiplog_collector.store.commands", "views", url, "--for", "spark"]
+    with subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert "cannot be used" not in process.stderr.read()
