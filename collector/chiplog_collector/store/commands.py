@@ -167,10 +167,15 @@ def _files(store: "DeltaStore") -> dict[str, list[str]]:
 @store.command()
 @_of_store
 def vacuum(store: "DeltaStore") -> None:
-    """Remove the files that no snapshot of the last 7 days names."""
+    """Remove the files that no snapshot of the last 7 days names, and contents that no row of those names."""
+    from chiplog_collector.store.maintainer import remove_contents
+
     for table in ORDERS:
         if n_files := store.vacuum(table):
             click.echo(f"{table}: {n_files:,} files removed")
+    with tempfile.TemporaryDirectory() as directory:
+        if n_contents := remove_contents(store, Path(directory) / "scratch"):
+            click.echo(f"contents: {n_contents:,} removed")
 
 
 if __name__ == "__main__":  # python -m chiplog_collector.store.commands spark-tables URL

@@ -14,9 +14,9 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -37,6 +37,7 @@ _PIECE = "{}/piece"  # the application whose version is the number of the last p
 COMPACTED = "compacted-"  # begins the names of files that replaced pieces
 KEPT_HOURS = 7 * 24  # for readers of older snapshots; Delta's own default
 CHECKPOINT_COMMITS = 20  # a reader lists and reads the commits since the last checkpoint
+_CONTENTS = "contents"
 REQUESTS = ("put", "list", "get")  # kinds that cost
 _CHECKPOINT_GETS = 25  # it reads the one before in parts
 _HEARTBEATS = "heartbeats"
@@ -146,6 +147,7 @@ class DeltaStore:
         self._tables: dict[str, DeltaTable] = {}
         self.is_disk = url.startswith("file:")
         self._opened: ObjectStore | None = None
+        self._ahead: timedelta | None = None  # the store's clock of this host's
         # Those of Delta are estimated from what its calls make: it does not count them. A test compares.
         self.requests: Counter[str] = Counter()
 
@@ -337,21 +339,69 @@ class DeltaStore:
         opened = self._open(table)
         if opened is None:
             return 0
-        _try(opened.cleanup_metadata)
+        _try(opened.cleanup_metadata)  # safeguard: old-commits-removed
         return len(_try(lambda: opened.vacuum(retention_hours=KEPT_HOURS, dry_run=False, full=True)))
 
-    def put_content(self, digest: str, path: Path) -> None:
-        """Store the content of a saved file under its SHA-256, unless the store has it. Raises OSError of the file."""
+    # -- contents --
+
+    def put_content(self, digest: str, path: Path) -> bool:
+        """Store the content of a saved file under its SHA-256, unless the store has it. Raises OSError of the file.
+
+        Returns:
+            True if the store had it for so long that a vacuum may remove it now: put it again once rows name it.
+        """
+        name, is_renewed = f"{_CONTENTS}/{digest}", False
         with path.open("rb") as source:
             try:
-                self._put(f"contents/{digest}", source)
-            except AlreadyExistsError:
-                pass  # the same bytes: names are digests, and an object is complete or absent
-        self._sync("contents", [digest])
+                self._put(name, source)
+            except AlreadyExistsError:  # the same bytes: names are digests, and an object is complete or absent
+                modified = _try(lambda: obstore.head(self._objects, name)["last_modified"])
+                is_renewed = modified < self.kept_since() + timedelta(hours=KEPT_HOURS / 2)
+            if is_renewed:  # safeguard: old-content-renewed
+                source.seek(0)
+                self._put(name, source, mode="overwrite")
+        self._sync(_CONTENTS, [digest])
+        return is_renewed
+
+    def kept_since(self) -> datetime:
+        """Return the time before which contents and files are old, by the clock of the store."""
+        return self._now() - timedelta(hours=KEPT_HOURS)
+
+    def old_contents(self, before: datetime) -> set[str]:
+        """Return the SHA-256 of the contents that no publisher has put since a time."""
+        listed = _try(lambda: [meta for page in obstore.list(self._objects, f"{_CONTENTS}/") for meta in page])
+        return {meta["path"].rpartition("/")[2] for meta in listed if meta["last_modified"] < before}
+
+    def remove_content(self, digest: str, before: datetime) -> bool:
+        """Remove a content, unless a publisher has put it since that time. Return True if it was removed."""
+        name = f"{_CONTENTS}/{digest}"
+        modified = _try(lambda: obstore.head(self._objects, name)["last_modified"])
+        if modified >= before:  # safeguard: renewed-content-stays
+            return False
+        _try(lambda: obstore.delete(self._objects, name))
+        return True
+
+    def kept_files(self, table: str) -> list[StoredFile]:
+        """Return all files of a table that exist: those of the snapshot, and those of earlier ones until a vacuum."""
+        listed = _try(lambda: [meta for page in obstore.list(self._objects, f"{table}/") for meta in page])
+        names = [(meta["path"].partition("/")[2], meta["size"]) for meta in listed]
+        return [StoredFile(name, size, 0, "") for name, size in names if name.startswith(f"{_DAY}=")]
+
+    def _now(self) -> datetime:
+        """Return the time by the clock of the store: that of this host may be wrong by a year."""
+        if self._ahead is None:
+            name = f"probes/{uuid.uuid4()}"
+            self._put(name, io.BytesIO(b"now"))
+            try:
+                modified = _try(lambda: obstore.head(self._objects, name)["last_modified"])
+                self._ahead = modified - datetime.now(UTC)
+            finally:
+                _try(lambda: obstore.delete(self._objects, name))
+        return datetime.now(UTC) + self._ahead
 
     def contents(self) -> tuple[int, int]:
         """Return number and bytes of the contents of saved files, in a listing of a thousand at a time."""
-        sizes = _try(lambda: [meta["size"] for page in obstore.list(self._objects, "contents/") for meta in page])
+        sizes = _try(lambda: [meta["size"] for page in obstore.list(self._objects, f"{_CONTENTS}/") for meta in page])
         self.requests["list"] += 1 + len(sizes) // 1000
         return len(sizes), sum(sizes)
 
@@ -466,11 +516,11 @@ class DeltaStore:
             raise StoreError(f"{self.url}/{addition.table} cannot be read after it was created")
         return table
 
-    def _put(self, name: str, source: BinaryIO) -> None:
-        """Create an object. Raises AlreadyExistsError, StoreError."""
+    def _put(self, name: str, source: BinaryIO, mode: Literal["create", "overwrite"] = "create") -> None:
+        """Create an object, or replace it. Raises AlreadyExistsError, StoreError."""
         try:
             self.requests["put"] += 1
-            obstore.put(self._objects, name, source, mode="create")
+            obstore.put(self._objects, name, source, mode=mode)
         except AlreadyExistsError:
             raise
         except (BaseError, OSError, ValueError) as error:

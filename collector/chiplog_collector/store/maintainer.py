@@ -4,6 +4,7 @@ Each collector does it for all tables. If two do it at once, Delta refuses one, 
 """
 
 import logging
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -11,10 +12,12 @@ from pathlib import Path
 from chiplog_collector.store.compaction import Deletion, compact, delete_rows, read_deletions
 from chiplog_collector.store.deletion_requests import DeletionRequest, DeletionRequests
 from chiplog_collector.store.delta_store import DeltaStore, StoreError
+from chiplog_collector.store.parquet_files import bounded_engine
 from chiplog_collector.store.published_tables import DELETIONS, ORDERS
 
 LOOK_S = 60.0  # between two looks; a table gets six pieces in that time. One request, if there is nothing new
 VACUUM_S = 24 * 3600.0  # a listing of all files
+_NAMING = ("files", "media", "artifact_files")  # tables whose rows name contents
 _UNSEEN = -2  # below the version of a table that does not exist
 _log = logging.getLogger("chiplog.store")
 
@@ -66,12 +69,7 @@ class Maintainer:
             if not has_news:
                 return
             for table, order in ORDERS.items():
-                while not self._closing.is_set():
-                    n_files = delete_rows(self._store, table, order, self._deletions, self._scratch)
-                    if n_files is None:
-                        break
-                    if n_files:
-                        _log.info("%s: deleted rows were removed from %d files", table, n_files)
+                self._delete_rows(table, order)
                 if self._closing.is_set():
                     return
                 done = compact(self._store, table, order, self._scratch)
@@ -81,6 +79,8 @@ class Maintainer:
                 if is_vacuum and (n_files := self._store.vacuum(table)):
                     _log.info("%s: %d files that no snapshot names were removed", table, n_files)
             if is_vacuum:
+                if n_contents := remove_contents(self._store, self._scratch):
+                    _log.info("%d contents that no row names were removed", n_contents)
                 self._vacuum_at = now + VACUUM_S
             self._is_away = False
         except (StoreError, OSError) as error:  # safeguard: failed-maintenance-tried-again
@@ -89,6 +89,14 @@ class Maintainer:
             if not self._is_away:
                 _log.warning("the store cannot be maintained now: %s; trying again", error)
             self._is_away = True
+
+    def _delete_rows(self, table: str, order: tuple[str, ...]) -> None:
+        while not self._closing.is_set():
+            n_files = delete_rows(self._store, table, order, self._deletions, self._scratch)
+            if n_files is None:
+                return
+            if n_files:
+                _log.info("%s: deleted rows were removed from %d files", table, n_files)
 
     def _look_for_deletions(self) -> bool:
         """Read what was deleted in any log. Return True if that has changed."""
@@ -104,3 +112,26 @@ class Maintainer:
             )
         self._seen = version
         return bool(self._deletions)
+
+
+def remove_contents(store: DeltaStore, scratch: Path) -> int:
+    """Remove the contents that no row names, nor one that a reader of an old snapshot has; return their number.
+
+    Files of such snapshots exist until a vacuum. Raises StoreError, OSError.
+    """
+    before = store.kept_since()
+    doomed = store.old_contents(before)
+    for table in _NAMING if doomed else ():
+        for file in store.kept_files(table):
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir(parents=True)
+            try:
+                copy = scratch / "rows.parquet"
+                store.fetch(table, file, copy)
+                with bounded_engine(scratch / "spill") as engine:
+                    query = "SELECT DISTINCT sha256 FROM read_parquet(?) WHERE sha256 IS NOT NULL"
+                    named = engine.execute(query, [str(copy)]).fetchall()
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+            doomed -= {digest for (digest,) in named}  # safeguard: named-content-stays
+    return sum(store.remove_content(digest, before) for digest in sorted(doomed))

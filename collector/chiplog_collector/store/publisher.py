@@ -94,10 +94,12 @@ class Publisher:
             # It is published, or does not follow what is: the index cuts again what is missing.
             self._outbox.remove(piece)
             return True
-        self._put_contents(piece)
+        is_renewed = self._put_contents(piece)
         for table in ORDERS:
             if table in piece.rows or table == COMPLETE:
                 self._publish(piece, table)
+        if is_renewed:  # else a vacuum that had looked before may have removed one since
+            self._put_contents(piece)  # safeguard: renewed-content-put-again
         positions = published.positions | dict.fromkeys([*piece.rows, COMPLETE], piece.until)
         self._note(piece.until, positions)  # safeguard: published-noted-before-removal
         self._outbox.remove(piece)
@@ -107,18 +109,21 @@ class Publisher:
         path = self._outbox.file(piece, table)
         self._store.publish(Addition(table, path, piece.day, piece.after, piece.until, piece.id))
 
-    def _put_contents(self, piece: Piece) -> None:
-        """Store the contents that have arrived, before the rows that say so."""
+    def _put_contents(self, piece: Piece) -> bool:
+        """Store the contents that have arrived, before the rows that say so. Return True if one was there, and old."""
         if "stored" not in piece.rows or self._files is None:
-            return
+            return False
+        is_renewed = False
         with duckdb.connect() as connection:
             query = "SELECT DISTINCT sha256 FROM read_parquet(?) ORDER BY sha256"
             found = connection.execute(query, [str(self._outbox.file(piece, "stored"))]).fetchall()
         for (digest,) in found:
             try:
-                self._store.put_content(digest, content_path(self._files, bytes.fromhex(digest)))
+                path = content_path(self._files, bytes.fromhex(digest))
+                is_renewed = self._store.put_content(digest, path) or is_renewed
             except FileNotFoundError:  # its rows were deleted since
                 _log.info("content %s is not at the collector any more; the store does without it", digest)
+        return is_renewed
 
     @property
     def until(self) -> int:

@@ -1,6 +1,7 @@
 """Delta tables: each piece once, statistics that are true, refusals of what another process published."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,14 @@ import obstore
 import pytest
 from deltalake import DeltaTable
 
-from chiplog_collector.store.delta_store import Addition, DeltaStore, ForeignPositionError, StoreError
+from chiplog_collector.store.delta_store import (
+    CHECKPOINT_COMMITS,
+    KEPT_HOURS,
+    Addition,
+    DeltaStore,
+    ForeignPositionError,
+    StoreError,
+)
 from tests.support.safeguard import proves
 from tests.support.store_files import DAY, LOG, parquet
 
@@ -150,3 +158,41 @@ def test_another_engine_reads_the_tables(tmp_path: Path, add: Callable[..., bool
     assert table.to_pyarrow_table().num_rows == 3
     assert table.metadata().description == "chiplog, version 1"
     assert table.metadata().partition_columns == ["day"]
+
+
+@proves("old-commits-removed", "commits of Delta's log that are older than 7 days and a checkpoint go")
+def test_a_checkpoint_comes_every_20_commits_and_old_commits_go(tmp_path: Path, add: Callable[..., bool]) -> None:
+    store, log = store_of(tmp_path), tmp_path / "a lake" / "metrics" / "_delta_log"
+    old = time.time() - (KEPT_HOURS + 1) * 3600
+    for until in range(2 * CHECKPOINT_COMMITS):
+        add(store, until, until - 1)
+        if until == CHECKPOINT_COMMITS + 2:
+            for path in log.iterdir():
+                os.utime(path, (old, old))
+    assert store_of(tmp_path).vacuum("metrics") == 0  # a commit does not remove them
+    names = {path.name for path in log.iterdir()}
+    assert f"{2 * CHECKPOINT_COMMITS - 1:020d}.checkpoint.parquet" in names
+    assert f"{0:020d}.json" not in names
+    assert f"{2 * CHECKPOINT_COMMITS:020d}.json" in names
+    assert store_of(tmp_path).positions(["metrics"]) == {"metrics": 2 * CHECKPOINT_COMMITS - 1}
+    assert n_rows(tmp_path) == 3 * 2 * CHECKPOINT_COMMITS
+
+
+def test_vacuum_removes_what_was_never_committed_and_keeps_what_old_snapshots_name(
+    tmp_path: Path, add: Callable[..., bool]
+) -> None:
+    store = store_of(tmp_path)
+    for until in range(3):
+        add(store, until, until - 1)
+    folder = tmp_path / "a lake" / "metrics" / f"day={DAY}"
+    old = time.time() - 100 * 24 * 3600
+    for name in ("uploading.parquet", "abandoned.parquet"):
+        (folder / name).write_bytes(b"of a process that was killed")
+    for path in folder.iterdir():
+        if path.name != "uploading.parquet":
+            os.utime(path, (old, old))
+    store.replace("metrics", store.snapshot("metrics"), [tmp_path / "file.parquet"])
+    assert store.vacuum("metrics") == 1
+    names = {path.name for path in folder.iterdir()}
+    assert len(names) == 3 + 1 + 1
+    assert "abandoned.parquet" not in names

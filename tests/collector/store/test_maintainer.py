@@ -1,7 +1,10 @@
 """The maintenance of a store: a turn does what is due, and a failure is tried again."""
 
 import logging
+import os
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -9,7 +12,7 @@ from deltalake import DeltaTable
 from chiplog_collector.store import compaction, maintainer
 from chiplog_collector.store.deletion_requests import DeletionRequest, DeletionRequests
 from chiplog_collector.store.delta_store import Addition, DeltaStore, StoreError
-from chiplog_collector.store.maintainer import VACUUM_S, Maintainer
+from chiplog_collector.store.maintainer import VACUUM_S, Maintainer, remove_contents
 from tests.support.safeguard import proves
 from tests.support.store_files import DAY, LOG, parquet
 
@@ -91,6 +94,50 @@ def test_what_another_log_deletes_is_noted_and_removed_without_news_of_the_own_l
     found.turn(1.0)
     assert requests.waiting() == [DeletionRequest("log", 9, "run")]
     assert n_files(tmp_path) == 0
+
+
+@proves("named-content-stays", "a content stays while a row of a snapshot of the last 7 days names it", new="pass")
+@proves("renewed-content-stays", "a content that was put again while a vacuum looked stays", condition=False)
+def test_contents_that_no_row_names_are_removed_after_a_week(
+    tmp_path: Path, store: DeltaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = time.time() - 8 * 24 * 3600
+    contents = tmp_path / "lake" / "contents"
+    file = tmp_path / "file"
+    for name in ("named", "formerly named", "renewed", "gone", "young"):
+        file.write_bytes(name.encode())
+        assert not store.put_content(name, file)
+        if name != "young":
+            os.utime(contents / name, (old, old))
+    for number, name in enumerate(("formerly named", "named")):
+        path = parquet(tmp_path / "files.parquet", f"SELECT 'log' AS log, '{name}' AS sha256")
+        store.publish(Addition("files", path, DAY, number - 1, number))
+        if not number:
+            store.replace("files", store.snapshot("files"), [], is_change=True)
+    fetch = DeltaStore.fetch
+
+    def fetched(*given: Any) -> None:
+        file.write_bytes(b"renewed")
+        store.put_content("renewed", file)
+        fetch(*given)
+
+    monkeypatch.setattr(DeltaStore, "fetch", fetched)
+    assert remove_contents(store, tmp_path / "scratch") == 1
+    assert {path.name for path in contents.iterdir()} == {"named", "formerly named", "renewed", "young"}
+    assert (contents / "renewed").read_bytes() == b"renewed"
+
+
+@proves(
+    "old-content-renewed", "a content that is old in the store is young again once a run brings it", condition=False
+)
+def test_a_content_that_comes_again_is_young(tmp_path: Path, store: DeltaStore) -> None:
+    old, file = time.time() - 8 * 24 * 3600, tmp_path / "file"
+    file.write_bytes(b"x")
+    store.put_content("x", file)
+    os.utime(tmp_path / "lake" / "contents" / "x", (old, old))
+    assert store.put_content("x", file)
+    assert not store.put_content("x", file)
+    assert remove_contents(store, tmp_path / "scratch") == 0
 
 
 def test_it_ends_at_once(tmp_path: Path, store: DeltaStore) -> None:

@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,10 @@ from chiplog_collector.store.outbox import Outbox
 from chiplog_collector.store.piece_cutter import PieceCutter
 from chiplog_collector.store.published_tables import COMPLETE, ORDERS, PUBLISHED, UNOWNED, live_rows
 from chiplog_collector.store.publisher import Publisher
+from chiplog_schemas.codec import pack
 from chiplog_schemas.model.change_record import Action
+from chiplog_schemas.storage.content_files import content_path
+from chiplog_schemas.storage.record import Kind
 from tests.support.changes import change, logged
 from tests.support.collector_log import LOG_ID, whole
 from tests.support.index import Index, empty_database
@@ -362,3 +367,30 @@ def test_a_piece_that_was_merged_before_it_was_noted_is_its_own(
         collector.publisher.begin()
         collector.publisher.publish_next()
     expect_rows_of_index(collector)
+
+
+@proves(
+    "renewed-content-put-again", "a content that a vacuum removes while rows that name it are published is put again"
+)
+def test_a_content_that_goes_while_its_rows_are_published_is_put_again(
+    collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest, old = bytes(32), time.time() - 8 * 24 * 3600
+    content, stored_content = (
+        content_path(tmp_path / "one" / "files", digest),
+        tmp_path / "lake" / "contents" / digest.hex(),
+    )
+    for path in (content, stored_content):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"x")
+    os.utime(stored_content, (old, old))
+    collector.index.take((Kind.STORED, pack([b"S" * 16, digest, 1])))
+    publish = Publisher._publish
+
+    def vacuumed(publisher: Publisher, piece: object, table: str) -> None:
+        stored_content.unlink(missing_ok=True)
+        publish(publisher, piece, table)
+
+    monkeypatch.setattr(Publisher, "_publish", vacuumed)
+    collector.publish()
+    assert stored_content.read_bytes() == b"x"
