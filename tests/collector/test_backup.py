@@ -221,6 +221,7 @@ def to_store(index: Index, place: Paths, url: str) -> None:
         pass
 
 
+@pytest.mark.promise(11)
 def test_a_restored_collector_publishes_on_and_nothing_twice(index: Index, tmp_path: Path) -> None:
     url, payloads = f"file://{tmp_path}/lake", everything()[:-1]
     index.take(*payloads[:3])

@@ -143,6 +143,7 @@ def kill(node: Node, victim: str) -> bool:
     return True
 
 
+@pytest.mark.promise(11)
 @pytest.mark.soak(2)
 def test_each_row_is_in_the_store_once_whichever_process_is_killed(
     bare_node: Node, lake: Path, tmp_path: Path, rounds: Rounds
@@ -240,6 +241,7 @@ def check_outage(node: Node, lake: Path, **files: Path) -> None:
     value="()",
     environment=SOON,
 )
+@pytest.mark.promise(11)
 def test_a_store_that_is_away_stops_nothing(bare_node: Node, lake: Path, tmp_path: Path) -> None:
     node, before, during, away = bare_node.start(), tmp_path / "before", tmp_path / "during", tmp_path / "away"
     log_some(node, before, "before")

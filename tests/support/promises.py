@@ -28,6 +28,8 @@ PROMISES = {
     8: "An unknown or unauthorised peer stores and reads nothing. Malformed bytes crash no daemon.",
     9: "A hanging GPU driver does not stop other statistics or the agent. A heavy query does not stop the receiver.",
     10: "Clocks may be wrong: order is by producer and `seq`.",
+    11: "A store has each row of a collector's log once, whichever process is killed, and whatever is away, copied, "
+    "restored or rebuilt in between. A store that is away costs room at the collector, and no acknowledgement.",
 }
 
 

@@ -94,6 +94,7 @@ def test_what_is_published_is_what_the_index_holds(collector: Collector, tmp_pat
 
 
 @proves("published-noted-before-removal", "a piece leaves the outbox after the note that it is published")
+@pytest.mark.promise(11)
 def test_a_publisher_killed_at_any_call_publishes_each_row_once(
     collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
