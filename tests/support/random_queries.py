@@ -57,11 +57,15 @@ class Query:
 
 
 class QueryWriter:
-    """Writes one statement. columns: of each view."""
+    """Writes one statement. columns: of each view. names: what columns have, if not what a NarrowedDatabase has."""
 
-    def __init__(self, seed: int, columns: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self, seed: int, columns: Mapping[str, Sequence[str]], names: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
         self._chance = random.Random(seed)
         self._columns = columns
+        self._names = {**_TEXT_COLUMNS, **(names or {})}
+        self._views = {view: n for view, n in VIEWS.items() if view in columns}
         self._values: list[Any] = []
         self._number = 0
         self._slow = self._chance.random() < 0.03
@@ -145,7 +149,7 @@ class QueryWriter:
         if form < 0.52:
             return self._macro()
         if form < 0.55:
-            run_id = self._chance.choice(RUNS).replace("'", "''")
+            run_id = self._chance.choice(self._names["run_id"]).replace("'", "''")
             text = f"(VALUES ('{run_id}', 'loss'), ('A', 'acc/1')) AS v(run_id, key)"
             return text, "v", ["run_id", "key"]
         view = self._chance.choice(SLOW) if self._slow and self._is(0.5) else self._view()
@@ -158,7 +162,7 @@ class QueryWriter:
         return self._called(text, short, list(self._columns[view]))
 
     def _view(self) -> str:
-        return self._chance.choices(list(VIEWS), list(VIEWS.values()))[0]
+        return self._chance.choices(list(self._views), list(self._views.values()))[0]
 
     def _called(self, text: str, name: str, columns: list[str]) -> tuple[str, str, list[str]]:
         """Give a relation an alias, or none."""
@@ -193,12 +197,13 @@ class QueryWriter:
 
     def _argument(self, macro: str, parameter: str) -> str:
         if parameter.startswith("run"):
-            return self._text(self._chance.choice(RUNS))
+            return self._text(self._chance.choice(self._names["run_id"]))
         if parameter in ("key", "phase"):
-            return self._text(self._chance.choice(KEYS if parameter == "key" else PHASES))
+            return self._text(self._chance.choice(self._names[parameter]))
         if parameter == "keys":
+            keys = self._names["key"]
             return (
-                self._list(KEYS) if macro == "pivot_steps" or self._is(0.7) else self._text(self._chance.choice(KEYS))
+                self._list(keys) if macro == "pivot_steps" or self._is(0.7) else self._text(self._chance.choice(keys))
             )
         return {"half": "0.5", "low": "0", "high": "9", "level": "1", "points": "4", "number": "-1"}[parameter]
 
@@ -219,7 +224,7 @@ class QueryWriter:
                 break
             kind = self._chance.choice(("", "", "LEFT ", "RIGHT ", "FULL ", "SEMI ", "ANTI ")) + "JOIN"
             is_in_sight = kind not in ("SEMI JOIN", "ANTI JOIN")
-            both = [one for one in seen[0][1] if one in columns and one in (*_TEXT_COLUMNS, *_NUMBERS)]
+            both = [one for one in seen[0][1] if one in columns and one in (*self._names, *_NUMBERS)]
             if form < 0.55 and both:
                 using = self._chance.sample(both, self._chance.randint(1, min(3, len(both))))
                 is_wide = len(using) == 1
@@ -266,12 +271,12 @@ class QueryWriter:
         return f"({parts[0]} OR {parts[1]})" if form < 0.95 else f"NOT ({parts[0]})"
 
     def _predicate(self, seen: Sequence[_Seen], scope: Mapping[str, Sequence[str]], depth: int) -> str:
-        named = [(one, column) for one in seen for column in one[1] if column in _TEXT_COLUMNS]
+        named = [(one, column) for one in seen for column in one[1] if column in self._names]
         wanted = [found for found in named if found[1] in ("run_id", "label", "key", "phase", "metric", "name")]
         if not named or self._is(0.1):
             return self._of_number(seen)
         one, column = self._chance.choice(wanted if wanted and self._is(0.9) else named)
-        values = _TEXT_COLUMNS[column]
+        values = self._names[column]
         written = self._column(seen, column, one)
         value = self._text(self._chance.choice(values))
         form = self._chance.random()
@@ -361,8 +366,8 @@ class QueryWriter:
             return f"{parts[0]} {kind} {parts[1]}", [column]
         if form < 0.28:
             view = self._chance.choice(("metrics", "texts", "phases"))
-            on, values = ("phase", PHASES) if view == "phases" else ("key", KEYS)
-            listed = ", ".join("'" + value.replace("'", "''") + "'" for value in values[:2])
+            on = "phase" if view == "phases" else "key"
+            listed = ", ".join("'" + value.replace("'", "''") + "'" for value in self._names[on][:2])
             text = f"PIVOT {self._name(view)} ON {on} IN ({listed}) USING count(*) GROUP BY run_id, label"
             return (
                 f"SELECT run_id, label FROM ({text}) p WHERE {self._condition([('p', ['run_id', 'label'])], scope, 3)}",
@@ -380,7 +385,7 @@ class QueryWriter:
         else:
             source, seen = "metrics", [("metrics", list(self._columns["metrics"]))]
         where = f" WHERE {self._condition(seen, scope, depth)}" if self._is(0.88) else ""
-        known = [(one, name) for one in seen for name in one[1] if name in (*_TEXT_COLUMNS, *_NUMBERS)]
+        known = [(one, name) for one in seen for name in one[1] if name in (*self._names, *_NUMBERS)]
         form = self._chance.random()
         if column is not None:
             return f"SELECT {self._column(seen, column)} FROM {source}{where}", [column]

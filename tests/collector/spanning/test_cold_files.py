@@ -5,15 +5,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
-from chiplog_collector.query.cold_needs import Need
-from chiplog_collector.query.sql_guard import QueryRejected
+from chiplog_collector.query.cold_needs import Need, needs, read_relations
+from chiplog_collector.query.sql_guard import QueryRejected, check_query
 from chiplog_collector.spanning.cold_files import Snapshot, choose
 from chiplog_collector.spanning.held_rows import LARGE
 from chiplog_collector.store.delta_store import StoredFile
+from chiplog_schemas.sql import views_sql
 from tests.support.index import Index
 from tests.support.published_index import publish_in_pieces
+from tests.support.random_queries import SLOW, VIEWS, QueryWriter
+from tests.support.rounds import Rounds
 from tests.support.safeguard import proves
 from tests.support.sample_log import everything
 from tests.support.store_reader import Reader
@@ -146,3 +150,39 @@ def test_a_reader_alone_waits_for_its_first_look(tmp_path: Path) -> None:
         assert reader.cursor.execute("FROM runs").fetchall() == []
     assert set(LARGE) == {"metrics", "phases", "system", "texts", "histograms", "console"}
     reader.close()
+
+
+def test_random_queries_have_the_same_rows_with_all_files(tmp_path: Path, rounds: Rounds) -> None:
+    index = Index(tmp_path)
+    reader = Reader(publish_in_pieces(index, tmp_path / "lake", everything()[:-1]).url, tmp_path)
+    views = [view for view in (*VIEWS, *SLOW) if not view.startswith("base.")]
+    described = {view: reader.sql(f"SELECT column_name, column_type FROM (DESCRIBE {view})") for view in views}
+    columns = {
+        view: [name for name, kind in found if (name, kind) != ("key", "INTEGER")] for view, found in described.items()
+    }
+    names = {
+        "run_id": ("r", "none"),
+        "label": ("rank0", "worker1", "rank2"),  # one was published under its first name
+        "key": ("loss", "only/rank0", "weights"),
+        "phase": ("data", "step"),
+        "name": ("hw.power", "hw.util"),
+    }
+    relations = read_relations(reader.cursor, views_sql())
+
+    def rows(sql: str, params: Any, needed: Mapping[str, Any]) -> list[str]:
+        with reader.store.cold.chosen(reader.cursor, needed):
+            return sorted(map(repr, reader.cursor.execute(sql, params).fetchall()))
+
+    for seed in rounds(60):
+        query = QueryWriter(seed, columns, names).write()
+        try:
+            needed = needs(check_query(query.sql, reader.cursor), query.params, relations)
+            whole = rows(query.sql, query.params, {table: [Need()] for table in LARGE})
+        except duckdb.Error:
+            rounds.count("refused")
+            continue
+        assert rows(query.sql, query.params, needed) == whole, (seed, query.sql, query.params, needed)
+        rounds.count("with rows", bool(whole))
+    assert rounds.counts["with rows"] > rounds.n_rounds / 4
+    reader.close()
+    index.close()
