@@ -25,7 +25,7 @@ from chiplog_schemas.model.change_record import Action
 from chiplog_schemas.storage.content_files import content_path
 from chiplog_schemas.storage.record import Kind
 from tests.support.changes import change, logged
-from tests.support.collector_log import LOG_ID, whole
+from tests.support.collector_log import LOG_ID, Rank, receipt, whole
 from tests.support.index import Index, empty_database
 from tests.support.lake import stored_rows
 from tests.support.safeguard import proves
@@ -395,3 +395,37 @@ def test_a_content_that_goes_while_its_rows_are_published_is_put_again(
     monkeypatch.setattr(Publisher, "_publish", vacuumed)
     collector.publish()
     assert stored_content.read_bytes() == b"x"
+
+
+def test_refused_rows_that_a_changed_key_admits_are_published_once_also_after_a_rebuild(
+    collector: Collector, tmp_path: Path
+) -> None:
+    """They count to the record that admitted them, in a rebuild too: its flushes are numbered as before."""
+    index, refused = collector.index, logged(0, run_id="refused", node="node-a")
+
+    def take(nodes: list[str], rank: Rank) -> None:
+        index.log.append(Kind.BLOCK, whole(rank))
+        index.log.append(Kind.RECEIPT, receipt(index.log.next_number, b"sender".ljust(16, b"-"), nodes))
+        index.log.commit()
+        index.follow()
+
+    take(["node-b"], refused)
+    take(["node-b"], logged(1, run_id="own", node="node-b"))
+    collector.publish()
+    assert {run for (run,) in stored_rows(tmp_path / "lake", "metrics", "run_id")} == {"own"}
+    take(["node-a", "node-b"], logged(2, run_id="later", node="node-b"))
+    for is_rebuilt in (False, True):
+        if is_rebuilt:
+            published = collector.outbox.published()
+            assert published is not None
+            index.follower.close()
+            index.database.close()
+            index.path.unlink()
+            index.database = empty_database(index.path)
+            index.follower = LogFollower(index.database, index.directory / "log", set(published.positions.values()))
+            index.follow()
+            collector.restart()
+        collector.publish()
+        runs = [run for (run,) in stored_rows(tmp_path / "lake", "metrics", "run_id")]
+        assert {run: runs.count(run) for run in runs} == {"own": 3, "refused": 3, "later": 3}
+        expect_rows_of_index(collector)
