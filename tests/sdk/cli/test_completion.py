@@ -47,7 +47,7 @@ def complete(forking) -> Callable[..., list[str]]:
         6,
         [
             (["s"], ["show", "system", "sql", "status", "sync", "store"]),
-            (["runs", "--st"], ["--state"]),
+            (["runs", "--st"], ["--state", "--store"]),
             (["runs", "--state", "f"], ["finished", "failed"]),
             (["runs", "--columns", "run_id,st"], ["run_id,state"]),
             (["runs", "--sort", "summ"], ["summary."]),
