@@ -22,7 +22,7 @@ import pyarrow
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from chiplog_collector.store import delta_store
+from chiplog_collector.store import delta_store, piece_cutter
 from chiplog_collector.store.delta_store import DeltaStore, StoreError
 from chiplog_collector.store.outbox import Outbox
 from chiplog_collector.store.piece_cutter import PieceCutter
@@ -251,4 +251,31 @@ def test_a_run_of_30_days_with_10_000_keys_and_clocks_wrong_by_a_year(tmp_path: 
     assert sorted(row[2] for row in found if row[0] == "long") == list(range(34))
     days = {path.name for path in (tmp_path / "lake" / "metrics").glob("day=*")}
     assert len(days) >= 31
+    index.close()
+
+
+def test_a_store_that_is_away_for_a_day_fills_the_outbox_to_its_bound_and_the_rest_waits_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, url, outbox = Index(tmp_path), f"file://{tmp_path}/lake", Outbox(tmp_path / "store")
+    publisher = Publisher(DeltaStore(url, LOG), outbox, LOG, None)
+    publisher.begin()
+    payloads = everything(10)[:-1]
+    sizes = []
+    monkeypatch.setattr(piece_cutter, "OUTBOX_BYTES_MAX", 60_000)
+    cutter = PieceCutter(index.database.connection, LOG_ID, outbox, url)
+    for payload in payloads:
+        index.take(payload)
+        cutter._turn()
+        sizes.append(outbox.size_bytes())
+    assert len(set(sizes[-3:])) == 1, "no piece was cut once it was full"
+    assert len(outbox.ends()) < len(payloads)
+    largest = max(after - before for before, after in zip([0, *sizes], sizes, strict=False))
+    assert max(sizes) <= 60_000 + largest
+    while publisher.publish_next():
+        pass
+    publish(index, tmp_path / "lake")
+    found = stored_rows(tmp_path / "lake", "metrics", "producer, seq, key")
+    [(n_rows,)] = index.sql("SELECT (SELECT count(*) FROM base.metrics) + (SELECT count(*) FROM base.metrics_recent)")
+    assert len(found) == len(set(found)) == n_rows
     index.close()
