@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,15 +21,17 @@ from typing import Any
 
 import click
 
+from chiplog_collector.receiver.commit import empty_receipt
 from chiplog_collector.store.outbox import Outbox, Published
 from chiplog_collector.store.published_tables import COMPLETE, ORDERS
 from chiplog_schemas._version import __version__
 from chiplog_schemas.atomic_file import atomic_write, copy_durably, link_or_copy, sync_directory
+from chiplog_schemas.clock import now_us
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.storage.content_files import is_content_name
 from chiplog_schemas.storage.record import Record
-from chiplog_schemas.storage.segment_format import list_segments, log_owner, read_segment
-from chiplog_schemas.storage.segment_log import END_NAME
+from chiplog_schemas.storage.segment_format import former_owner, list_segments, log_owner, read_segment
+from chiplog_schemas.storage.segment_log import END_NAME, SegmentLog
 from chiplog_schemas.storage.watermark import Watermark
 
 MANIFEST = "manifest.json"
@@ -135,11 +138,8 @@ def restore(source: Path, place: Paths, *, damaged: bool = False) -> str:
             os.truncate(copy, segment["bytes"])  # safeguard: interrupted-backup-restored
             if not damaged:  # safeguard: damaged-backup-refused
                 _require_sha256(copy, segment.get("sha256"), source / "log" / segment["name"])
-        for name in (Path("log") / END_NAME, Path("synced")):
-            mark = Watermark(staging / name, writable=True)
-            mark.set(manifest["next_number"])
-            mark.sync()
-            mark.close()
+        _mark(staging / "log" / END_NAME, manifest["next_number"])
+        _mark(staging / "synced", _renewed(staging / "log"))
         files = staging / place.files.relative_to(place.collector)
         _copy_files(source / "files", files, links=False)
         for path in files.glob("*/*"):
@@ -156,7 +156,37 @@ def restore(source: Path, place: Paths, *, damaged: bool = False) -> str:
     except (OSError, BackupError):
         shutil.rmtree(staging, ignore_errors=True)
         raise
-    return f"{place.collector}: {manifest['next_number']:,} records restored from {source}"
+    return f"{place.collector}: {manifest['next_number']:,} records restored from {source}; new ones get a new log ID"
+
+
+def _mark(path: Path, number: int) -> None:
+    mark = Watermark(path, writable=True)
+    mark.set(number)
+    mark.sync()
+    mark.close()
+
+
+def _renewed(directory: Path) -> int:
+    """Give a restored log a new ID: its next numbers may be those of records that a store has. Return the next one."""
+    owner = log_owner(directory)
+    if owner is None:
+        return 0
+    log = SegmentLog(directory, owner)
+    try:
+        log.renew(_larger(owner))  # safeguard: restored-log-has-new-id
+        receipt = empty_receipt(now_us())
+        log.append(receipt.kind, receipt.payload)
+        log.commit()
+        return log.next_number
+    finally:
+        log.close()
+
+
+def _larger(owner: bytes) -> bytes:
+    """Return a random ID above another one: of an event in two logs, views take the one in the smaller log."""
+    least = int.from_bytes(owner, "big") + 1
+    end = 1 << 8 * len(owner)
+    return (least + secrets.randbelow(max(1, end - least))).to_bytes(len(owner), "big")
 
 
 def note_store(source: Path, place: Paths) -> str:
@@ -165,8 +195,8 @@ def note_store(source: Path, place: Paths) -> str:
     The rebuild that follows then ends flushes where the pieces in the store end, so that nothing is published twice.
     """
     url = str(_previous(source).get("store") or "")
-    log = log_owner(place.collector / "log")
-    if not url or log is None:
+    log, former = log_owner(place.collector / "log"), former_owner(place.collector / "log")
+    if not url or log is None or former is None:
         return ""
     os.environ.setdefault("RUST_LOG", "error")
     try:
@@ -174,7 +204,8 @@ def note_store(source: Path, place: Paths) -> str:
     except ImportError:
         return f"it was published to {url}; install chiplog[lake] to go on with that"
     try:
-        positions = DeltaStore(url, log.hex()).positions(ORDERS)
+        found = DeltaStore(url, former[0].hex()).positions(ORDERS)
+        positions = {table: min(number, former[1]) for table, number in found.items()}
         trouble = "" if COMPLETE in positions else "it has nothing of this log; is it mounted"
     except (StoreError, OSError) as error:
         positions, trouble = {}, str(error)

@@ -21,6 +21,7 @@ from chiplog_schemas.storage.watermark import Watermark
 from tests.support.collector_log import LOG_ID
 from tests.support.index import Index, copy_of
 from tests.support.lake import stored_rows
+from tests.support.restored_log import Restored
 from tests.support.safeguard import proves
 from tests.support.sample_log import everything, place_of
 
@@ -239,12 +240,13 @@ def test_a_restored_collector_publishes_on_and_nothing_twice(index: Index, tmp_p
         in done.output
     )
     new = paths_for_root(tmp_path / "new")
-    found = Index(new.collector)
-    found.take(*payloads[3:])
-    to_store(found, new, url)
+    found = Restored(new, url)
+    found.take(payloads[3:])
+    assert found.publish() > 0
+    execute = found.follower.database.connection.execute
     for table in ("metrics", "phases"):
         keys = stored_rows(tmp_path / "lake", table, "producer, seq, key")
-        [(n,)] = found.sql(f"SELECT (SELECT count(*) FROM base.{table}) + (SELECT count(*) FROM base.{table}_recent)")
+        n = execute(f"SELECT count(*) FROM (FROM base.{table} UNION ALL FROM base.{table}_recent)").fetchall()[0][0]
         assert len(keys) == len(set(keys)) == n
     found.close()
 

@@ -44,6 +44,7 @@ from chiplog_schemas.query.result_file import ResultSpace
 from chiplog_schemas.security.key_files import Keys, KeysError
 from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.security.zap import open_authenticator
+from chiplog_schemas.storage.segment_format import former_owner
 from chiplog_schemas.storage.watermark import Watermark
 
 if TYPE_CHECKING:
@@ -100,7 +101,9 @@ def serve(
     demand = QueryDemand(page, first_wait_s=first_wait_s)
     queue = ChangeQueue(changes, demand.ask)
     retention = Retention(database.connection, limits, queue.submit)
-    hot_days = HotDays(database, Outbox(place.store), store, limits.hot_days) if store and cuts else None
+    is_restored = former_owner(place.collector / "log") is not None
+    outbox = Outbox(place.store)
+    hot_days = HotDays(database, outbox, store, limits.hot_days, is_restored=is_restored) if store and cuts else None
     maintenance = _Maintenance(follower, queue, retention, place, store if cuts else "", reader, hot_days)
     space = ResultSpace(place.collector)
     services = [

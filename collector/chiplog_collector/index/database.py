@@ -331,14 +331,15 @@ class Database:
         [(found,)] = self.connection.execute(query, {"day": day, "number": number}).fetchall()
         return None if found is None else int(found)
 
-    def drop_facts(self, until: int) -> None:
-        """Remove the facts of flushes up to this one, and note it. Their series stay. Raises duckdb.Error.
+    def drop_facts(self, until: int, *, lacks_series: bool = False) -> None:
+        """Remove the facts of flushes up to this one, and note it. Raises duckdb.Error.
 
-        Call it between transactions.
+        Call it between transactions. Their series stay; lacks_series: and must be made again, see `restore_series`.
         """
+        lacks_series = lacks_series or self.lacks_series
         with _Transaction(self.connection):
-            self._drop_facts(until, lacks_series=self.lacks_series)
-        self.dropped = until
+            self._drop_facts(until, lacks_series=lacks_series)
+        self.dropped, self.lacks_series = until, lacks_series
         self._facts.count()
 
     def _drop_facts(self, until: int, *, lacks_series: bool) -> None:

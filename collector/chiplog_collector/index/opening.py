@@ -17,7 +17,7 @@ from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.limit_settings import read_limits
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.query.duckdb_errors import corruption_reason
-from chiplog_schemas.storage.segment_format import log_owner
+from chiplog_schemas.storage.segment_format import former_owner, log_owner
 
 _SET_ASIDE_MAX = 2  # files kept for inspection: each may be as large as the index
 _AGAIN_MIN_S = 0.1  # a predecessor is about to exit, or a client to close the file …
@@ -67,7 +67,9 @@ def _published_ends(place: Paths) -> set[int]:
         _log.warning("%s", error)
         published = None
     # safeguard: flush-ends-where-pieces-end
-    return {*waiting, *(published.positions.values() if published is not None else ())}
+    former = former_owner(place.collector / "log")
+    before = () if former is None else (former[1],)
+    return {*waiting, *before, *(published.positions.values() if published is not None else ())}
 
 
 def _create(place: Paths) -> None:

@@ -27,7 +27,7 @@ from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.file_lock import LockHeldError, take_lock
 from chiplog_schemas.storage.content_files import content_path
-from chiplog_schemas.storage.segment_format import log_owner
+from chiplog_schemas.storage.segment_format import former_owner, log_owner
 
 _POLL_S = 0.5  # a directory is listed; a piece comes every 10 s
 _BACKOFF_MIN_S = 1.0
@@ -40,8 +40,21 @@ _log = logging.getLogger("chiplog.store")
 class Publisher:
     """Publishes the pieces of one outbox. Any method raises StoreError, ForeignPositionError or OSError."""
 
-    def __init__(self, store: DeltaStore, outbox: Outbox, log: str, files: Path | None) -> None:
-        """log: the ID of the log. files: the directory of the saved files of the collector; None: they stay there."""
+    def __init__(
+        self,
+        store: DeltaStore,
+        outbox: Outbox,
+        log: str,
+        files: Path | None,
+        former: tuple[DeltaStore, int] | None = None,
+    ) -> None:
+        """Initialise.
+
+        log: the ID of the log. files: the directory of the saved files of the collector; None: they stay there.
+        former: the store for the log that this one was before it was restored, and the last record of that.
+        """
+        self._former = former
+        self._begins: dict[str, int] = {}  # by table: the record up to which the store has the former log
         self._store = store
         self._outbox = outbox
         self._log = log
@@ -59,6 +72,8 @@ class Publisher:
         positions = self._store.positions(ORDERS)
         known, waiting = self._outbox.published(), self._outbox.ends()
         until = positions.get(COMPLETE, -1)
+        if self._former is not None:
+            until = self._begin_after(self._former, until)
         if known is not None and (known.log, known.url) != (self._log, self._store.url):
             known = None  # of another store
         mine = {-1, *(known.positions.values() if known is not None else ())}
@@ -78,6 +93,30 @@ class Publisher:
             )
         self._store.check()
         return self._note(until, positions)
+
+    def _begin_after(self, former: tuple[DeltaStore, int], until: int) -> int:
+        """Return the record after which this log is published: the store has a part of it under its former ID.
+
+        Raises:
+            ForeignPositionError: That part ends within the restored records, and no flush ends there yet.
+        """
+        store, end = former
+        store.forget_tables()
+        self._begins = {name: min(number, end) for name, number in store.positions(ORDERS).items()}
+        begin = self._begins.get(COMPLETE, -1)
+        known = self._outbox.published()
+        is_aligned = known is not None and known.log == self._log and known.url == self._store.url
+        is_aligned = is_aligned and known is not None and not known.is_foreign
+        # safeguard: restored-log-publishes-what-is-new
+        if until < begin and not is_aligned and any(number != end for number in self._begins.values()):
+            self._outbox.set_published(Published(self._log, self._store.url, begin, self._begins, is_foreign=True))
+            raise ForeignPositionError(
+                f"{self._store.url} has this log up to record {begin} of {end} from before it was restored. "
+                "Stop this collector and run chiplog rebuild"
+            )
+        if until < begin:
+            _log.info("the store has the restored records up to %d; the log continues as %s", begin, self._log)
+        return max(until, begin)
 
     def _is_published(self, table: str, until: int) -> bool:
         """Return True if a table has the waiting piece that ends there, not that of a copy of this directory."""
@@ -106,6 +145,8 @@ class Publisher:
         return True
 
     def _publish(self, piece: Piece, table: str) -> None:
+        if piece.until <= self._begins.get(table, -1):
+            return  # under the former ID
         path = self._outbox.file(piece, table)
         self._store.publish(Addition(table, path, piece.day, piece.after, piece.until, piece.id))
 
@@ -182,7 +223,9 @@ def serve(place: Paths, url: str) -> int:
     outbox = Outbox(place.store)
     files = None if os.environ.get("CHIPLOG_STORE_FILES") == "0" else place.files
     store = DeltaStore(url, log)
-    publisher, maintained = Publisher(store, outbox, log, files), DeltaStore(url, log)
+    before = former_owner(place.collector / "log")
+    former = None if before is None else (DeltaStore(url, before[0].hex()), before[1])
+    publisher, maintained = Publisher(store, outbox, log, files, former), DeltaStore(url, log)
     beats = Beats(store, outbox, keeps_files=files is None, others=maintained.requests)
     maintainer = Maintainer(maintained, place.store / "compaction", DeletionRequests(place.store, log))
     maintainer.start()

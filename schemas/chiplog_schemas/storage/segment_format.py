@@ -72,13 +72,28 @@ def list_segments(directory: Path) -> list[tuple[int, Path]]:
 
 
 def log_owner(directory: Path) -> bytes | None:
-    """Return the owner of the segments in a directory, from the oldest valid header; None without one."""
-    for _, path in list_segments(directory):
+    """Return the owner of the segments in a directory, from the newest valid header; None without one."""
+    return next((owner for _, owner in _owners(directory)), None)
+
+
+def former_owner(directory: Path) -> tuple[bytes, int] | None:
+    """Return the owner of a log before it was restored, and the last number of its segments; None without one."""
+    owner = None
+    for path, found in _owners(directory):
+        owner = owner or found
+        if found != owner:
+            numbers = [item.number for item in read_segment(path) if isinstance(item, Record)]
+            return found, max(numbers, default=-1)
+    return None
+
+
+def _owners(directory: Path) -> Iterator[tuple[Path, bytes]]:
+    """Yield the segments with a valid header and their owners, the newest first."""
+    for _, path in reversed(list_segments(directory)):
         with open(path, "rb") as segment:
             header = decode_header(segment.read(SEGMENT_HEADER_BYTES))
         if header is not None:
-            return header.owner
-    return None
+            yield path, header.owner
 
 
 def read_segment(path: Path, *, sealed: bool = True) -> Iterator[Record | CorruptRange]:

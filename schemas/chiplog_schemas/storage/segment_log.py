@@ -103,6 +103,12 @@ class SegmentLog:
             self._close_segment()
             self.next_number = number
 
+    def renew(self, owner: bytes) -> None:
+        """Give the segments from the next one on another owner. Nothing may be pending."""
+        assert not self._pending
+        self._close_segment()
+        self.owner = owner
+
     def append_encoded(self, record: bytes) -> int:
         """Add a record that `record.encode` made for this log's next number, and return that number."""
         number = self.next_number

@@ -12,7 +12,9 @@ from typing import Any
 import duckdb
 import pytest
 
+from chiplog_collector.backup import back_up, restore
 from chiplog_collector.index.follower import LogFollower
+from chiplog_collector.maintenance import rebuild
 from chiplog_collector.store import piece_cutter
 from chiplog_collector.store.compaction import compact, delete_rows, load_deletions, read_deletions
 from chiplog_collector.store.delta_store import DeltaStore, ForeignPositionError, StoreError
@@ -22,14 +24,18 @@ from chiplog_collector.store.published_tables import COMPLETE, ORDERS, PUBLISHED
 from chiplog_collector.store.publisher import Publisher
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.change_record import Action
+from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.storage.content_files import content_path
 from chiplog_schemas.storage.record import Kind
+from chiplog_schemas.storage.watermark import Watermark
 from tests.support.changes import change, logged
 from tests.support.collector_log import LOG_ID, Rank, receipt, whole
 from tests.support.index import Index, empty_database
 from tests.support.lake import stored_rows
+from tests.support.restored_log import Restored
 from tests.support.safeguard import proves
 from tests.support.sample_log import everything
+from tests.support.store_reader import Reader
 
 NAMES = [table.name for table in PUBLISHED] + [COMPLETE]
 
@@ -429,3 +435,54 @@ def test_refused_rows_that_a_changed_key_admits_are_published_once_also_after_a_
         runs = [run for (run,) in stored_rows(tmp_path / "lake", "metrics", "run_id")]
         assert {run: runs.count(run) for run in runs} == {"own": 3, "refused": 3, "later": 3}
         expect_rows_of_index(collector)
+
+
+def backed_up(index: Index, place: Paths, target: Path) -> None:
+    watermark = Watermark(place.collector / "synced", writable=True)
+    watermark.set(index.log.next_number)
+    watermark.close()
+    back_up(place, target, lambda done, total: None)
+
+
+@proves("restored-log-has-new-id", "new records of a restored log do not pass for published ones", value="owner")
+@pytest.mark.parametrize("is_older", [True, False])
+def test_a_restored_log_publishes_what_is_new_and_nothing_twice(tmp_path: Path, is_older: bool) -> None:
+    """The backup ends before the store's position, or after it."""
+    payloads, lake = [whole(logged(number, 20)) for number in range(18)], tmp_path / "lake"
+    place = paths_for_root(tmp_path / "one")
+    place.collector.mkdir(parents=True)
+    original = Collector(place.collector, lake)
+    original.index.take(*payloads[:6])
+    if not is_older:
+        original.publish()
+        original.index.take(*payloads[6:9])
+    backed_up(original.index, place, tmp_path / "backup")
+    if is_older:
+        original.index.take(*payloads[6:9])
+        original.publish()
+    original.index.close()
+    target = paths_for_root(tmp_path / "two")
+    restore(tmp_path / "backup", target)
+    restored = Restored(target, original.url)
+    assert restored.log_id > LOG_ID
+    restored.take(payloads[9:14])
+    if not is_older:
+        with pytest.raises(ForeignPositionError, match="run chiplog rebuild"):
+            restored.publish()
+        restored.close()
+        assert "other records" not in rebuild(target)
+        restored = Restored(target, original.url)
+    restored.take(payloads[14:])
+    assert restored.publish() > 0
+    restored.close()
+    target.index.unlink()
+    restored = Restored(target, original.url)
+    assert restored.publish() == 0, "a rebuild publishes nothing again"
+    found = stored(lake, "metrics", "producer, seq, key")
+    assert len(found) == len(set(found)) == 20 * len(payloads)
+    reader = Reader(restored.url, tmp_path, restored.follower.database.connection, restored.log_id.hex())
+    assert reader.sql("SELECT count(*), count(DISTINCT (label, step)) FROM metrics") == [(20 * len(payloads),) * 2]
+    assert reader.sql("SELECT sum(stored) FROM completeness") == [(21 * len(payloads),)]
+    assert reader.sql("SELECT sum(n)::BIGINT FROM merged.metric_series") == [(20 * len(payloads),)]
+    reader.close()
+    restored.close()

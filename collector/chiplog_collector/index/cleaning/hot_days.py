@@ -22,13 +22,15 @@ class HotDays:
         outbox: Of its publisher, which notes there what is published.
         url: The store.
         days: Days of receipt that stay, besides today; 0: all.
+        is_restored: The store has the first part of the log under a former ID. The series of that part are read there.
     """
 
-    def __init__(self, database: Database, outbox: Outbox, url: str, days: int) -> None:
+    def __init__(self, database: Database, outbox: Outbox, url: str, days: int, *, is_restored: bool = False) -> None:
         self._database = database
         self._outbox = outbox
         self._url = url
         self._days = days
+        self._is_restored = is_restored
         self._due_at = 0.0
 
     def turn(self, now: float, now_us: int) -> None:
@@ -48,5 +50,5 @@ class HotDays:
         today = datetime.fromtimestamp(now_us / 1_000_000, UTC).date()
         until = self._database.day_end(today - timedelta(days=self._days), published.until)
         if until is not None and until > self._database.dropped:
-            self._database.drop_facts(until)
+            self._database.drop_facts(until, lacks_series=self._is_restored)
             _log.info("facts up to record %d have left the database; the store has them", until)
