@@ -27,7 +27,8 @@ SAMPLE_US = 1_000_000
 class Writer:
     """Writes batches as the index does, without a log."""
 
-    def __init__(self, path: Path, log_id: bytes) -> None:
+    def __init__(self, path: Path, log_id: bytes, *, is_numbered: bool = False) -> None:
+        self.is_numbered, self.n_flushes = is_numbered, 0
         self.database = Database(path, log_id)
         self.state = State()
         self.batch = Batch()
@@ -68,7 +69,9 @@ class Writer:
     def write(self) -> None:
         begun = time.perf_counter()
         self.n_points += self.batch.n_points
-        self.database.write(self.batch, self.state, 0)  # the log is empty
+        self.n_flushes += 1
+        # Where the log is empty, the index accepts no file that is ahead of it.
+        self.database.write(self.batch, self.state, self.n_flushes if self.is_numbered else 0)
         self.database.sort_facts()
         self.spent_s += time.perf_counter() - begun
         self.batch = Batch()
@@ -137,9 +140,12 @@ def write_long_run(writer: Writer, run_id: str, begun_us: int) -> None:
         writer.write()
 
 
-def write_store(path: Path, log_id: bytes, large: int, small: int) -> float:
-    """Write the database; return how many points a second of the large runs the index wrote, with all rollups."""
-    writer = Writer(path, log_id)
+def write_store(path: Path, log_id: bytes, large: int, small: int, *, is_numbered: bool = False) -> float:
+    """Write the database; return how many points a second of the large runs the index wrote, with all rollups.
+
+    is_numbered: whether each flush has a number, as of a log; pieces of a store end there.
+    """
+    writer = Writer(path, log_id, is_numbered=is_numbered)
     write_small_runs(writer, small, BEGUN_US - 100_000_000_000)
     write_long_run(writer, "long", BEGUN_US - 50_000_000_000)
     n_before, s_before = writer.n_points, writer.spent_s
