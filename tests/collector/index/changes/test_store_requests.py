@@ -68,7 +68,7 @@ def ended(number: int, run_id: str) -> Rank:
 @proves(
     "answer-is-no-request",
     "the answer to a deletion is no request to the collector that asked",
-    part="body.get('answer') is not True",
+    part='body.get("answer") is not True',
     new="True",
 )
 def test_the_own_part_of_a_run_is_deleted_once(world: World) -> None:
