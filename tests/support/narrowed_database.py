@@ -17,6 +17,7 @@ LABELS = ("w0", "W0", "w 2")
 KEYS = ("loss", "Loss", "acc/1", "it's")
 PHASES = ("data", "step", "forward", "barrier")
 SAMPLED = ("hw.gpu.throttle.reasons", "hw.gpu.clock.sm", "hw.power")
+ROWS_MAX = 100_000  # of one query: a random join of joins has billions
 _Params = list[Any] | dict[str, Any] | None
 # Dyadic fractions: their sums do not depend on the order of the rows.
 _VALUE = "((step * 37 + producer * 101 + length('{name}') * 11) % 64) / 32.0"
@@ -26,7 +27,7 @@ class NarrowedDatabase:
     """Runs with the same labels and keys, several attempts, and machines that they share."""
 
     def __init__(self) -> None:
-        self.connection = connection = duckdb.connect(config={"threads": 1})
+        self.connection = connection = duckdb.connect(config={"threads": 1, "memory_limit": "1GB"})
         connection.execute("SET TimeZone = 'UTC'")
         disable_faulty_optimizers(connection)
         connection.execute(tables_sql())
@@ -66,10 +67,12 @@ class NarrowedDatabase:
         if wanted is not None:
             self._admit({table: self._admitted(table, wanted.get(table, ())) for table in COLD})
         try:
-            rows = self.connection.execute(sql, params).fetchall()
+            rows = self.connection.execute(sql, params).fetchmany(ROWS_MAX + 1)
         finally:
             if wanted is not None:
                 self._admit(dict.fromkeys(COLD))
+        if len(rows) > ROWS_MAX:
+            raise duckdb.OutOfRangeException(f"more than {ROWS_MAX} rows")
         return sorted(repr(tuple(map(_plain, row))) for row in rows)
 
     def needs(self, sql: str, params: _Params = None) -> dict[str, list[Need]]:
