@@ -58,7 +58,7 @@ class StoreReader:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         [(self._main,)] = connection.execute("SELECT current_database()").fetchall()
-        connection.execute(f"ATTACH '{_quoted(directory / 'cache.duckdb')}' AS {CATALOG}")
+        _attach(connection, directory / "cache.duckdb")
         self._cursor = connection.cursor()
         self._held = HeldRows(self._cursor, self._main, log, self.store.url)
         self._files = LocalFiles(self.store, directory / "copies")
@@ -208,6 +208,18 @@ class StoreReader:
             selected = ", ".join(f"NULL::{kind} AS {name}" for name, kind in columns.items())
             self._cursor.execute(f"COPY (SELECT {selected} LIMIT 0) TO '{_quoted(found[table])}' (FORMAT parquet)")
         return found
+
+
+def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Attach the cache; one that cannot be opened is made again, since the store has all of it."""
+    statement = f"ATTACH '{_quoted(path)}' AS {CATALOG}"
+    try:
+        connection.execute(statement)
+    except duckdb.Error as error:  # safeguard: damaged-cache-made-again
+        _log.warning("%s is made again: %s", path, str(error).partition("\n")[0])
+        for name in (path, Path(f"{path}.wal")):
+            name.unlink(missing_ok=True)
+        connection.execute(statement)
 
 
 _OF_EVENT = {

@@ -56,3 +56,17 @@ def test_the_thread_takes_what_is_published(tmp_path: Path, monkeypatch: pytest.
     assert len(reader.sql("FROM runs")) == len(index.sql("FROM runs"))
     reader.close()
     index.close()
+
+
+@proves("damaged-cache-made-again", "a damaged cache of a store is made again", value="()")
+def test_a_damaged_cache_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    index = Index(tmp_path)
+    store = publish_in_pieces(index, tmp_path / "lake", everything()[:-1])
+    cache = tmp_path / "reader" / "cache.duckdb"
+    cache.parent.mkdir()
+    cache.write_bytes(b"no database" * 1000)
+    reader = Reader(store.url, tmp_path)
+    assert len(reader.sql("FROM runs")) == len(index.sql("FROM runs"))
+    assert any("cache.duckdb is made again" in line for line in caplog.messages)
+    reader.close()
+    index.close()
