@@ -137,8 +137,9 @@ def _copy_sorted(path: Path, target: Path) -> None:
                 order = f"LEFT JOIN {runs} p USING (producer) ORDER BY {_ORDERS[table]}"
             connection.execute(f'INSERT INTO target.base."{table}" SELECT f.* FROM {rows} f {order}')
         connection.execute(rollups_sql())
+        # safeguard: compaction-keeps-series
         if connection.execute("SELECT count(flush) FROM base.dropped").fetchall() != [(0,)]:
-            for series in SERIES.values():  # safeguard: compaction-keeps-series
+            for series in SERIES.values():
                 connection.execute(f"DELETE FROM base.{series}")
                 connection.execute(f"INSERT INTO base.{series} FROM {source}.base.{series} ORDER BY key, producer")
         connection.execute(views_sql())

@@ -263,7 +263,7 @@ class Database:
             )
             for first, until, every in batch.thinnings:
                 self._thin_samples(first, until, every)
-            if batch.lacks_facts:  # safeguard: facts-of-trimmed-days-dropped
+            if batch.lacks_facts:
                 self._drop_facts(next_number - 1, lacks_series=True)
                 self.dropped, self.lacks_series = next_number - 1, True
             self._write_changes(batch)  # last: what the flush has inserted of a deleted producer goes, too

@@ -133,9 +133,9 @@ class LogFollower:
             n_bytes += sum(len(item.payload) for item in items if isinstance(item, Record))
             try:
                 for place, item in enumerate(items):
-                    if self._ends_day(item):
+                    if self._ends_day(item):  # safeguard: flush-ends-with-day
                         self._unread = items[place:]
-                        return self._write()  # safeguard: flush-ends-with-day
+                        return self._write()
                     self._take(item)
                     if self._applier.must_flush:  # safeguard: thinning-ends-flush
                         self._rewind()

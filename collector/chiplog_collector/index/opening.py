@@ -137,6 +137,6 @@ def restore_series(follower: LogFollower, place: Paths, url: str) -> None:
     database = follower.database
     try:
         found = read_series(url, database.log_id.hex(), database.dropped, place.store)
-    except StoreError as error:  # safeguard: series-wait-for-store
+    except StoreError as error:
         raise OSError(f"the store {url} has facts that left the log, and cannot be read: {error}") from error
     follower.restore_series(found)

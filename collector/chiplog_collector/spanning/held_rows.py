@@ -248,10 +248,10 @@ def _derived(main: str, log: str) -> Iterable[str]:
     others = f"log <> '{log}'"
     newest = f"""SELECT * FROM {held}.producers WHERE {others}
         QUALIFY row_number() OVER (PARTITION BY log, producer ORDER BY flush DESC) = 1"""
+    # safeguard: silent-collector-is-unknown
     yield f"""CREATE OR REPLACE TABLE {held}.newest_producers AS
         SELECT h.* EXCLUDE (log) REPLACE (
             coalesce(l.attempt, h.attempt) AS attempt, coalesce(l.is_primary, h.is_primary) AS is_primary,
-            -- safeguard: silent-collector-is-unknown
             CASE WHEN h.role = 'rank' AND s.log IS NOT NULL THEN coalesce(h.state, 'unknown') ELSE h.state END AS state
         )
         FROM ({newest}) h LEFT JOIN {held}.placed l ON l.producer = h.producer

@@ -107,7 +107,6 @@ class Publisher:
         known = self._outbox.published()
         is_aligned = known is not None and known.log == self._log and known.url == self._store.url
         is_aligned = is_aligned and known is not None and not known.is_foreign
-        # safeguard: restored-log-publishes-what-is-new
         if until < begin and not is_aligned and any(number != end for number in self._begins.values()):
             self._outbox.set_published(Published(self._log, self._store.url, begin, self._begins, is_foreign=True))
             raise ForeignPositionError(

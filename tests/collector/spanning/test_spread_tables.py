@@ -78,7 +78,12 @@ def test_a_rank_that_moves_to_another_collector_stays_one(tmp_path: Path) -> Non
     second.close()
 
 
-@proves("silent-collector-is-unknown", "labels of a collector that is silent are unknown, and not crashed")
+@proves(
+    "silent-collector-is-unknown",
+    "labels of a collector that is silent are unknown, and not crashed",
+    part="coalesce(h.state, 'unknown')",
+    new="h.state",
+)
 def test_labels_of_a_silent_collector_are_unknown_until_it_is_heard_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

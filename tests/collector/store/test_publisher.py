@@ -444,7 +444,12 @@ def backed_up(index: Index, place: Paths, target: Path) -> None:
     back_up(place, target, lambda done, total: None)
 
 
-@proves("restored-log-has-new-id", "new records of a restored log do not pass for published ones", value="owner")
+@proves(
+    "restored-log-has-new-id",
+    "new records of a restored log do not pass for published ones",
+    part="_larger(owner)",
+    new="owner",
+)
 @pytest.mark.parametrize("is_older", [True, False])
 def test_a_restored_log_publishes_what_is_new_and_nothing_twice(tmp_path: Path, is_older: bool) -> None:
     """The backup ends before the store's position, or after it."""

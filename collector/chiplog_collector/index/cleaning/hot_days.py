@@ -44,8 +44,9 @@ class HotDays:
             return
         published = self._outbox.published()
         log = self._database.log_id.hex()
+        # safeguard: only-published-facts-dropped
         if published is None or published.is_foreign or (published.log, published.url) != (log, self._url):
-            return  # safeguard: only-published-facts-dropped
+            return
         self._due_at = now + INTERVAL_S
         today = datetime.fromtimestamp(now_us / 1_000_000, UTC).date()
         until = self._database.day_end(today - timedelta(days=self._days), published.until)
