@@ -16,13 +16,14 @@ from chiplog_collector.spanning.held_rows import CATALOG, LARGE, HeldRows, small
 from chiplog_collector.spanning.local_files import LocalFiles
 from chiplog_collector.spanning.merged_views import doubled_facts, make_views
 from chiplog_collector.store.delta_store import DeltaStore, Heartbeat, StoredFile, StoreError
+from chiplog_collector.store.heartbeat import SILENT_S
 from chiplog_collector.store.published_tables import COMPLETE, ORDERS
 from chiplog_schemas.query.query_messages import QueryRejected
 from chiplog_schemas.sql import series_sql
 
 REFRESH_S = 5.0  # half of what a piece takes to be cut, so that the two together stay below 15 s
 LOOK_S = 60.0
-SILENT_S = 180.0  # three heartbeats
+LIST_S = 6 * 3600.0
 _log = logging.getLogger("chiplog.index")
 
 
@@ -69,6 +70,7 @@ class StoreReader:
         self._beats: list[Heartbeat] = []
         self._silent: list[tuple[str, str, datetime]] | None = None
         self._doubled: list[tuple[int, str, int, int]] = []
+        self._list_at = 0.0  # the files of all tables, whether there is a new piece or not
         self._look_at = 0.0  # at the commits, whether there is a sign of news or not
         self._is_away = False
         self._closing = threading.Event()
@@ -110,6 +112,7 @@ class StoreReader:
             if not self._is_away:
                 _log.warning("the store %s cannot be read: %s; trying again", self.store.url, reason)
             self._is_away = True
+            self._look_at = 0.0  # the sign of news is not lost
             self.cold.trouble = reason
 
     def refresh(self) -> bool:
@@ -123,8 +126,10 @@ class StoreReader:
             return False
         self._look_at = time.monotonic() + LOOK_S
         version = self.store.version(COMPLETE)
-        if version == self._seen:
+        # Files that were merged or rewritten since are removed after 7 days, whether pieces come or not.
+        if version == self._seen and time.monotonic() < self._list_at:
             return False
+        self._list_at = time.monotonic() + LIST_S
         if self._held.is_renumbered():  # safeguard: moved-producer-is-one
             self._held.clear()
         # From the table that is committed last to the first one: whatever is found refers to what is found later.
