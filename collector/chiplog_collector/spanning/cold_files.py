@@ -170,7 +170,7 @@ class ColdFiles:
             raise QueryRejected("rows have just moved to the store, and its files are not known yet; ask again")
         choices = {}
         for table, wanted in needed.items():
-            if snapshot.files.get(table):
+            if not all(_is_in_index(file, snapshot.log, dropped) for file in snapshot.files.get(table, ())):
                 named = [(need, self._names(cursor, table, need)) for need in wanted]
                 choices[table] = choose(table, named, snapshot, dropped)
         n_bytes = sum(file.size_bytes for choice in choices.values() for file in choice.files)
