@@ -41,6 +41,8 @@ def s3_server(directory: Path) -> Iterator[dict[str, str]]:
         f"-dir={directory / 'data'}",
         "-s3",
         f"-s3.config={config}",
+        "-s3.port.iceberg=0",  # fixed ports, which two servers cannot have
+        "-s3.port.lance=0",
         *ports,
     ]
     with (directory / "weed.log").open("wb") as output:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 _OPEN_WAIT_S = 5.0  # for a reader to close the file, in an index that only applies the log; a full disk stays full
 _MAINTENANCE_AGAIN_S = 300.0  # after the disk, or the memory, refused to look for old data
 _WRITE_AGAIN_S = 2.0  # pause between two attempts while DuckDB cannot write, such as on a full disk
+_READER = "reader"  # the directory of what is kept of a store
 _STORES = ("--store", "--read")
 _EXIT_EXPECTED = 1  # exit statuses: DuckDB or the system failed, or …
 _EXIT_FAULT = 70  # … chiplog did (EX_SOFTWARE), or …
@@ -162,15 +163,18 @@ def serve(
         database.close()
         _log.info("index stopped at record %d", database.next_number)
     if damage is not None:
+        for name in ("cache.duckdb", "cache.duckdb.wal"):  # the damage may be in there; the store has all of it
+            (place.store / _READER / name).unlink(missing_ok=True)
         quarantine_database(place.index, damage)
         return _EXIT_EXPECTED  # the receiver then starts one that recreates the file
     return 0
 
 
 def _reader(place: Paths, database: Database, url: str, *, is_alone: bool) -> "StoreReader":
+    os.environ.setdefault("RUST_LOG", "error")  # else credentials that are not there are pages of warnings
     from chiplog_collector.spanning.refresher import StoreReader  # imported here: an index without a store needs none
 
-    directory = place.store / "reader"
+    directory = place.store / _READER
     log = database.log_id.hex()
     gb_max = read_limits(os.environ).cold_gb
     return StoreReader(database.connection, url, log, directory, gb_max, place.files, is_alone=is_alone)

@@ -64,6 +64,10 @@ class StaleDatabaseError(Exception):
     """The file has another migration or log, or lacks blocks that this version can read: rebuild it from the log."""
 
 
+class ParkedBlocksError(StaleDatabaseError):
+    """The file lacks blocks that an older version could not read, and that this one can: rebuild it from the log."""
+
+
 def is_disk_error(error: BaseException) -> bool:
     """Return True if an error is a refusal of the disk, or a lack of memory: a retry may succeed."""
     if isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException):
@@ -115,7 +119,7 @@ class Database:
         if bytes(of_log) != log_id:
             raise StaleDatabaseError(f"{self.path} is the index of another log")
         if n_parked := self._parked():  # safeguard: parked-blocks-applied
-            raise StaleDatabaseError(f"{self.path} lacks {n_parked} blocks that an older version could not read")
+            raise ParkedBlocksError(f"{self.path} lacks {n_parked} blocks that an older version could not read")
         self._load_dropped()
         if has_views:
             return
@@ -289,8 +293,9 @@ class Database:
             self.dropped = self.next_number - 1
 
     def refused_records(self) -> list[int]:
-        """Return the records of which events were refused at first."""
-        return [number for (number,) in self.connection.execute("SELECT DISTINCT number FROM base.refused").fetchall()]
+        """Return the records of which events were refused at first, or that could not be applied."""
+        query = "SELECT number FROM base.refused UNION SELECT number FROM base.quarantine"
+        return [number for (number,) in self.connection.execute(query).fetchall()]
 
     def sort_facts(self) -> None:
         """Sort the facts of the last flushes into place once there are many. Raises duckdb.Error.

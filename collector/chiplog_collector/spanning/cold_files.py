@@ -1,6 +1,7 @@
 """Which files of a store a query reads: chosen by the runs, labels and keys that it names, before one is opened."""
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -158,16 +159,23 @@ class ColdFiles:
                 raise QueryRejected(
                     f"the store cannot be read: {self.trouble or 'it has not answered yet'}; ask again later"
                 )
-        with self.chosen(cursor, needed):
+        with self.chosen(cursor, needed, deadline):
             yield
 
     @contextlib.contextmanager
-    def chosen(self, cursor: duckdb.DuckDBPyConnection, needed: Needs) -> Iterator[None]:
+    def chosen(self, cursor: duckdb.DuckDBPyConnection, needed: Needs, deadline: float = math.inf) -> Iterator[None]:
         """Set the variables of what a query needs for as long as the block runs."""
         snapshot = self.snapshot
         [(dropped,)] = cursor.execute("SELECT coalesce(max(flush), -1) FROM merged.dropped").fetchall()
-        if dropped > snapshot.until:  # safeguard: dropped-rows-are-read
-            raise QueryRejected("rows have just moved to the store, and its files are not known yet; ask again")
+        if needed and dropped > snapshot.until:  # safeguard: dropped-rows-are-read
+            why = self.trouble or "its files are not known yet"
+            raise QueryRejected(f"rows that the query reads are in the store alone, and {why}; ask again later")
+        # safeguard: unseen-store-is-not-empty
+        if not self.seen.is_set() and any(
+            self._is_elsewhere(cursor, need) for wants in needed.values() for need in wants
+        ):
+            why = self.trouble or "it has not answered yet"
+            raise QueryRejected(f"the query reads rows of other collectors, and the store cannot be read: {why}")
         choices = {}
         for table, wanted in needed.items():
             if not all(_is_in_index(file, snapshot.log, dropped) for file in snapshot.files.get(table, ())):
@@ -182,7 +190,7 @@ class ColdFiles:
         with contextlib.ExitStack() as stack:
             try:
                 paths = {
-                    table: stack.enter_context(self._files.opened(table, choice.files))
+                    table: stack.enter_context(self._files.opened(table, choice.files, deadline))
                     for table, choice in choices.items()
                     if choice.files
                 }
@@ -190,8 +198,8 @@ class ColdFiles:
                 raise QueryRejected(
                     f"the store does not give what the query reads: {error}; ask again later"
                 ) from error
-            for table, found in paths.items():
-                self._set(cursor, table, found, choices[table])
+            for table in needed:  # also of no file: a query that failed may have left others
+                self._set(cursor, table, paths.get(table, []), choices.get(table, Choice([])))
             try:
                 yield
             finally:
@@ -208,6 +216,13 @@ class ColdFiles:
         value: dict[str, Any] = {"files": list(paths) or [str(self._empty[table])]}
         value |= dict(zip(("run_from", "run_to", "key_from", "key_to"), ends, strict=True))
         cursor.execute(f"SET VARIABLE {variable_of(table)} = CAST($value AS {_TYPE})", {"value": value})
+
+    def _is_elsewhere(self, cursor: duckdb.DuckDBPyConnection, need: Need) -> bool:
+        """Return True if rows of a need may be in other logs than the own one."""
+        query = f"""SELECT exists(FROM merged.identified i JOIN {CATALOG}.held.published_names n USING (producer)
+            WHERE n.log <> $log AND ($run_ids IS NULL OR list_contains($run_ids, i.run_id)))"""
+        run_ids = None if need.run_ids is None else sorted(need.run_ids)
+        return bool(cursor.execute(query, {"log": self.snapshot.log, "run_ids": run_ids}).fetchall() == [(True,)])
 
     @staticmethod
     def _names(cursor: duckdb.DuckDBPyConnection, table: str, need: Need) -> Names | None:

@@ -99,15 +99,24 @@ class HeldRows:
         query = f"SELECT path FROM {CATALOG}.held.loaded WHERE name = ?"
         return {path for (path,) in self._execute(query, [table]).fetchall()}
 
-    def load(self, new: dict[str, list[tuple[StoredFile, Path]]], replaced: Iterable[str]) -> None:
+    def load(
+        self,
+        new: dict[str, list[tuple[StoredFile, Path]]],
+        replaced: Iterable[str],
+        *,
+        renumbers: bool = False,
+    ) -> None:
         """Take the rows of new files, all or none.
 
         Args:
             new: By table, files with their copies on this disk.
             replaced: Tables of which `new` has all files, because some were merged or rewritten.
+            renumbers: Give integers again; then all tables are replaced.
         """
         with _Transaction(self._execute):
             self._execute(f"CREATE OR REPLACE TEMP TABLE known_deletions AS FROM {CATALOG}.held.{DELETIONS}")
+            if renumbers:
+                self._execute(f"DELETE FROM {CATALOG}.held.producer_ids")
             for table in replaced:
                 self._execute(f"DELETE FROM {CATALOG}.held.{table}")
                 self._execute(f"DELETE FROM {CATALOG}.held.loaded WHERE name = ?", [table])
@@ -119,7 +128,9 @@ class HeldRows:
             self._hide([table for table, files in new.items() if files])
             for table in SERIES:
                 self._merge(table)
-            self._execute(f"UPDATE {CATALOG}.held.refreshes SET n = n + 1")
+            # No UPDATE: see `Database._write`.
+            [(n,)] = self._execute(f"DELETE FROM {CATALOG}.held.refreshes RETURNING n").fetchall()
+            self._execute(f"INSERT INTO {CATALOG}.held.refreshes VALUES (?)", [n + 1])
             self._spread.write()
             for statement in _derived(self._main, self._log_id):
                 self._execute(statement)

@@ -1,13 +1,15 @@
 """Files of a store on this disk: those of a directory in place, those of a bucket as copies, kept for a while."""
 
 import contextlib
+import math
 import os
 import shutil
 import threading
+import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from chiplog_collector.store.delta_store import DeltaStore, StoredFile, StoreError
@@ -34,8 +36,13 @@ class LocalFiles:
             path.unlink()
 
     @contextlib.contextmanager
-    def opened(self, table: str, files: Iterable[StoredFile]) -> Iterator[list[str]]:
+    def opened(self, table: str, files: Iterable[StoredFile], deadline: float = math.inf) -> Iterator[list[str]]:
         """Yield the paths of files, which stay as long as the block runs.
+
+        Args:
+            table: Their table.
+            files: The files.
+            deadline: Of `time.monotonic()`: when to give up. What is on its way then arrives for the next query.
 
         Raises:
             StoreError: A file is gone, or the store is away.
@@ -50,11 +57,18 @@ class LocalFiles:
                 self._users[name] = self._users.get(name, 0) + 1
         try:
             missing = [name for name in wanted if not (self._directory / name).exists()]
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                list(pool.map(lambda name: self._copy(table, wanted[name], name), missing))
+            pool = ThreadPoolExecutor(_AT_ONCE)
+            try:
+                copied = [pool.submit(self._copy, table, wanted[name], name) for name in missing]
+                late = wait(copied, max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX))).not_done
+                if late:  # safeguard: slow-store-ends-no-process
+                    raise StoreError(f"files that have not arrived in time: {len(late)} of {len(copied)}")
+                for future in copied:
+                    future.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
             with self._lock:
-                for name, file in wanted.items():
-                    self._sizes[name] = file.size_bytes
+                for name in wanted:
                     self._sizes.move_to_end(name)
                 self._make_room()
             yield [str(self._directory / name) for name in wanted]
@@ -88,6 +102,8 @@ class LocalFiles:
         try:
             self._store.fetch(table, file, part)
             os.replace(part, self._directory / name)
+            with self._lock:
+                self._sizes[name] = file.size_bytes
         finally:
             part.unlink(missing_ok=True)
 

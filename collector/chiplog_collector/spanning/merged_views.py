@@ -75,7 +75,8 @@ def merged_tables(
         FROM {CATALOG}.held.run_ids n LEFT JOIN {main}.base.runs b ON b.run_id = n.run_id"""
     yield f"""CREATE OR REPLACE VIEW merged.uuids AS
         SELECT producer, lower(hex(uuid)) AS uuid FROM {main}.base.producers
-        UNION ALL SELECT producer, uuid FROM {CATALOG}.held.producer_ids WHERE producer > {OTHERS_FROM}"""
+        UNION ALL SELECT h.producer, h.uuid FROM {CATALOG}.held.producer_ids h
+        ANTI JOIN {main}.base.producers b ON b.uuid = unhex(h.uuid) WHERE h.producer > {OTHERS_FROM}"""
     for table, columns in tables.items():
         if table in ("names", "runs"):
             continue

@@ -65,7 +65,7 @@ class StoreReader:
         self._files = LocalFiles(self.store, directory / "copies")
         self.cold = ColdFiles(self._files, self._empty_files(), Snapshot({}, log), gb_max, contents, is_alone=is_alone)
         self.cold.prepare(self._cursor)
-        make_views(self._cursor, self._main, log)
+        make_views(self._cursor, self._main, log, has_doubled=bool(self._held.doubled()))
         self._seen = -2  # the version of the table that is committed last
         self._beats: list[Heartbeat] = []
         self._silent: list[tuple[str, str, datetime]] | None = None
@@ -95,7 +95,10 @@ class StoreReader:
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            self.turn()
+            try:
+                self.turn()
+            except Exception:  # a bug must not leave readers with what was known at this moment
+                _log.exception("the store %s cannot be read; trying again", self.store.url)
             self._closing.wait(REFRESH_S)
 
     def turn(self) -> None:
@@ -106,7 +109,6 @@ class StoreReader:
                 _log.info("the store %s can be read again", self.store.url)
             self._is_away = False
             self.cold.trouble = ""
-            self.cold.seen.set()
         except (StoreError, OSError, duckdb.Error) as error:  # safeguard: unreadable-store-stops-nothing
             reason = str(error).partition("\n")[0]
             if not self._is_away:
@@ -130,8 +132,7 @@ class StoreReader:
         if version == self._seen and time.monotonic() < self._list_at:
             return False
         self._list_at = time.monotonic() + LIST_S
-        if self._held.is_renumbered():  # safeguard: moved-producer-is-one
-            self._held.clear()
+        is_renumbered = self._held.is_renumbered()  # safeguard: moved-producer-is-one
         # From the table that is committed last to the first one: whatever is found refers to what is found later.
         files = {table: self.store.snapshot(table) for table in reversed(ORDERS)}
         until = max((file.ranges["number"][1] for file in files[COMPLETE] if self._is_own(file)), default=-1)
@@ -139,7 +140,7 @@ class StoreReader:
         replaced = set()
         for table in small_tables():
             loaded, found = self._held.loaded(table), {file.path: file for file in files[table]}
-            if loaded - found.keys():  # merged into others, or rewritten
+            if is_renumbered or loaded - found.keys():  # the latter: merged into others, or rewritten
                 replaced.add(table)
                 loaded = set()
             new[table] = [file for path, file in found.items() if path not in loaded]
@@ -153,10 +154,14 @@ class StoreReader:
                     for table, added in new.items()
                 },
                 replaced,
+                renumbers=is_renumbered,
             )
         finally:
             shutil.rmtree(copies, ignore_errors=True)
         self.cold.snapshot = Snapshot({table: files[table] for table in LARGE}, self._log_id, until)
+        self.cold.seen.set()
+        if is_renumbered:
+            self._doubled = []
         self._leave_out_doubled()
         self._seen = version
         return True

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-RANK = "rank"
 _DESCRIBING = ("project", "name", "run_group", "job_type", "tags", "notes")
 
 
@@ -64,9 +63,12 @@ def places(producers: Iterable[SeenProducer], runs: Sequence[SeenRun]) -> list[P
     labels: dict[str, dict[str, list[SeenProducer]]] = defaultdict(lambda: defaultdict(list))
     for producer in _newest(producers):
         labels[producer.run_id][producer.label].append(producer)
+    runs_by_id: dict[str, list[SeenRun]] = defaultdict(list)
+    for run in runs:
+        runs_by_id[run.run_id].append(run)
     found = []
     for run_id, by_label in labels.items():
-        primary = primary_of([run for run in runs if run.run_id == run_id], by_label)
+        primary = primary_of(runs_by_id[run_id], by_label)
         for label, mates in by_label.items():
             for attempt, mate in enumerate(_in_order(mates)):
                 is_primary = mate.is_primary and primary is not None and label == primary.primary_label

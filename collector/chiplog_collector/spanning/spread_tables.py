@@ -89,8 +89,10 @@ class SpreadTables:
             _, seen_at = intervals.get(number, {}).get(row["log"], ([], None))
             seen_us = 0 if seen_at is None else int(seen_at.timestamp() * 1e6)
             producers.append(SeenProducer(**row, seen_us=seen_us))
-        run_ids = sorted({producer.run_id for producer in producers})
-        if not run_ids:
+        by_run: dict[str, dict[str, list[SeenProducer]]] = defaultdict(lambda: defaultdict(list))
+        for producer in producers:
+            by_run[producer.run_id][producer.label].append(producer)
+        if not by_run:
             return
         runs = [
             SeenRun(
@@ -103,18 +105,17 @@ class SpreadTables:
                 tuple(row["edited"] or ()),
             )
             for row in self._rows(f"SELECT * FROM ({_RUNS})")
-            if row["run_id"] in set(run_ids)
+            if row["run_id"] in by_run
         ]
+        runs_by_id: dict[str, list[SeenRun]] = defaultdict(list)
+        for run in runs:
+            runs_by_id[run.run_id].append(run)
         placed = [
             (numbers[place.uuid], place.log, place.attempt, place.is_primary) for place in places(producers, runs)
         ]
         self._connection.executemany("INSERT INTO store.held.placed VALUES (?, ?, ?, ?)", placed)
-        for run_id in run_ids:
-            of_run = [run for run in runs if run.run_id == run_id]
-            by_label: dict[str, list[SeenProducer]] = defaultdict(list)
-            for producer in producers:
-                if producer.run_id == run_id:
-                    by_label[producer.label].append(producer)
+        for run_id, by_label in by_run.items():
+            of_run = runs_by_id[run_id]
             primary = primary_of(of_run, by_label)
             values = described(of_run, primary)
             claim = (None, None, 0) if primary is None else _claim_of(primary)

@@ -121,7 +121,8 @@ def compact(store: "DeltaStore") -> None:
         scratch = Path(directory) / "scratch"
         deletions = read_deletions(store, scratch)
         for table, order in ORDERS.items():
-            while (n_files := delete_rows(store, table, order, deletions, scratch)) is not None:
+            checked: set[str] = set()
+            while (n_files := delete_rows(store, table, order, deletions, scratch, checked)) is not None:
                 if n_files:
                     click.echo(f"{table}: deleted rows removed, files rewritten: {n_files:,}")
             while done := compact_table(store, table, order, scratch, pieces_min=0):

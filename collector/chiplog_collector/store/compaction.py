@@ -123,11 +123,24 @@ def read_deletions(store: DeltaStore, scratch: Path) -> list[Deletion]:
 
 
 def delete_rows(
-    store: DeltaStore, table: str, order: tuple[str, ...], deletions: Sequence[Deletion], scratch: Path
+    store: DeltaStore,
+    table: str,
+    order: tuple[str, ...],
+    deletions: Sequence[Deletion],
+    scratch: Path,
+    checked: set[str] | None = None,
 ) -> int | None:
     """Rewrite the files of a table that have deleted rows, of one log and as many as one commit takes.
 
     What was carried out is noted in the table, so that no file is read again for it.
+
+    Args:
+        store: The store.
+        table: The table.
+        order: The columns by which its files are sorted.
+        deletions: What was deleted.
+        scratch: A directory for copies, which is removed.
+        checked: Files that were read and have no deleted row; it grows. The same set for calls that follow another.
 
     Returns:
         The number of the files that were replaced; None if there was nothing to look for. Else call it again.
@@ -136,6 +149,7 @@ def delete_rows(
         StoreError: The store is away, or another process has rewritten the table since: nothing has changed.
         OSError: This disk refuses.
     """
+    checked = set() if checked is None else checked
     files = store.snapshot(table) if deletions and table not in UNOWNED else []
     if not files:
         return None
@@ -143,7 +157,7 @@ def delete_rows(
     due = _Due(table, [deletion for deletion in deletions if deletion.number > done[deletion.log]])
     concerned: dict[tuple[str, str], list[StoredFile]] = defaultdict(list)
     for file in files:
-        if log := due.log_of(file):
+        if file.path not in checked and (log := due.log_of(file)):
             concerned[(log, file.day)].append(file)
     if not concerned:
         return None
@@ -166,6 +180,7 @@ def delete_rows(
                 old.append(file)
                 new += rewritten
             else:
+                checked.add(file.path)
                 shutil.rmtree(place)
         until = {log: max(deletion.number for deletion in due.deletions if deletion.log == log)} if is_last else {}
         if old or is_last:

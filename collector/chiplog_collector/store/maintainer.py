@@ -9,6 +9,8 @@ import threading
 import time
 from pathlib import Path
 
+import duckdb
+
 from chiplog_collector.store.compaction import Deletion, compact, delete_rows, read_deletions
 from chiplog_collector.store.deletion_requests import DeletionRequest, DeletionRequests
 from chiplog_collector.store.delta_store import DeltaStore, StoreError
@@ -68,20 +70,17 @@ class Maintainer:
             has_news = self._look_for_deletions() or has_news
             if not has_news:
                 return
+            if is_vacuum:
+                self._vacuum_at = now + VACUUM_S
             for table, order in ORDERS.items():
-                self._delete_rows(table, order)
+                try:
+                    self._maintain(table, order, is_vacuum=is_vacuum)
+                except duckdb.Error as error:
+                    _log.warning("%s cannot be maintained: %s", table, str(error).partition("\n")[0])
                 if self._closing.is_set():
                     return
-                done = compact(self._store, table, order, self._scratch)
-                if done is not None:
-                    _log.info("%s of %s: %d pieces merged into %d files", table, done.day, done.n_pieces, done.n_files)
-                    self._has_news = True  # another day, or more than one turn takes
-                if is_vacuum and (n_files := self._store.vacuum(table)):
-                    _log.info("%s: %d files that no snapshot names were removed", table, n_files)
-            if is_vacuum:
-                if n_contents := remove_contents(self._store, self._scratch):
-                    _log.info("%d contents that no row names were removed", n_contents)
-                self._vacuum_at = now + VACUUM_S
+            if is_vacuum and (n_contents := remove_contents(self._store, self._scratch)):
+                _log.info("%d contents that no row names were removed", n_contents)
             self._is_away = False
         except (StoreError, OSError) as error:  # safeguard: failed-maintenance-tried-again
             self._has_news = True
@@ -90,9 +89,21 @@ class Maintainer:
                 _log.warning("the store cannot be maintained now: %s; trying again", error)
             self._is_away = True
 
+    def _maintain(self, table: str, order: tuple[str, ...], *, is_vacuum: bool) -> None:
+        self._delete_rows(table, order)
+        if self._closing.is_set():
+            return
+        done = compact(self._store, table, order, self._scratch)
+        if done is not None:
+            _log.info("%s of %s: %d pieces merged into %d files", table, done.day, done.n_pieces, done.n_files)
+            self._has_news = True  # another day, or more than one turn takes
+        if is_vacuum and (n_files := self._store.vacuum(table)):
+            _log.info("%s: %d files that no snapshot names were removed", table, n_files)
+
     def _delete_rows(self, table: str, order: tuple[str, ...]) -> None:
+        checked: set[str] = set()
         while not self._closing.is_set():
-            n_files = delete_rows(self._store, table, order, self._deletions, self._scratch)
+            n_files = delete_rows(self._store, table, order, self._deletions, self._scratch, checked)
             if n_files is None:
                 return
             if n_files:

@@ -49,3 +49,14 @@ def test_files_of_a_directory_are_read_in_place(tmp_path: Path) -> None:
     store.publish(Addition("metrics", parquet(tmp_path / "file.parquet"), DAY, -1, 5))
     with LocalFiles(store, tmp_path / "copies").opened("metrics", store.snapshot("metrics")) as paths:
         assert all(path.startswith(str(tmp_path / "a lake" / "metrics")) and Path(path).exists() for path in paths)
+
+
+@proves("slow-store-ends-no-process", "a query whose files do not arrive in time is refused", condition=False)
+def test_files_that_do_not_arrive_in_time_are_an_error_and_arrive_later(store: DeltaStore, tmp_path: Path) -> None:
+    store.publish(Addition("phases", parquet(tmp_path / "file.parquet"), DAY, -1, 5, "5"))
+    files = store.snapshot("phases")
+    local = LocalFiles(store, tmp_path / "copies")
+    with pytest.raises(StoreError, match="not arrived in time: 1 of 1"), local.opened("phases", files, -1.0):
+        pass
+    with local.opened("phases", files) as paths:
+        assert Path(paths[0]).stat().st_size == files[0].size_bytes

@@ -161,7 +161,8 @@ def test_a_bucket_that_fails_in_the_middle_is_one_line_and_nothing_is_lost(
         if status != 503:
             wait_until(lambda: BACK in output(), "a line")
     said = output()
-    assert said.count(AWAY) == said.count(BACK) == (0 if status == 503 else 1), said
+    assert said.count(AWAY) == said.count(BACK) <= 1, said
+    assert status == 503 or said.count(AWAY) == 1, said  # a short storm may be over before a request gives up
     assert "Traceback" not in said and "secret" not in said
     keys = rows_in_bucket(url, tmp_path / "copies")
     [(n_rows,)] = index.sql("SELECT (SELECT count(*) FROM base.metrics) + (SELECT count(*) FROM base.metrics_recent)")

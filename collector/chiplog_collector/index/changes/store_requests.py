@@ -46,7 +46,10 @@ class StoreRequests:
             answer = query_messages.parse(frames)
             if answer.kind == QueryMessageKind.DONE:
                 _log.info("run %s is deleted, as in log %s", request.run_id, request.log)
-                self._requests.note_answer(request)
+                try:
+                    self._requests.note_answer(request)
+                except OSError:
+                    self._not_before[request] = now + AGAIN_S
                 return
             if request not in self._not_before:
                 _log.warning("run %s, which log %s deleted, stays: %s", request.run_id, request.log, answer.message)
