@@ -23,6 +23,7 @@ from chiplog_schemas.sql import series_sql
 
 REFRESH_S = 5.0  # half of what a piece takes to be cut, so that the two together stay below 15 s
 LOOK_S = 60.0
+_UNSEEN = -2  # no version of a table
 LIST_S = 6 * 3600.0
 _log = logging.getLogger("chiplog.index")
 
@@ -66,7 +67,8 @@ class StoreReader:
         self.cold = ColdFiles(self._files, self._empty_files(), Snapshot({}, log), gb_max, contents, is_alone=is_alone)
         self.cold.prepare(self._cursor)
         make_views(self._cursor, self._main, log, has_doubled=bool(self._held.doubled()))
-        self._seen = -2  # the version of the table that is committed last
+        self._seen = _UNSEEN  # the version of the table that is committed last
+        self._faults: set[str] = set()  # files that cannot be read
         self._beats: list[Heartbeat] = []
         self._silent: list[tuple[str, str, datetime]] | None = None
         self._doubled: list[tuple[int, str, int, int]] = []
@@ -148,14 +150,8 @@ class StoreReader:
         shutil.rmtree(copies, ignore_errors=True)
         copies.mkdir()
         try:
-            self._held.load(
-                {
-                    table: list(zip(added, map(Path, self.store.fetch_all(table, added, copies)), strict=True))
-                    for table, added in new.items()
-                },
-                replaced,
-                renumbers=is_renumbered,
-            )
+            read, faults = self._copies(new, copies)
+            self._held.load(read, replaced, renumbers=is_renumbered)
         finally:
             shutil.rmtree(copies, ignore_errors=True)
         self.cold.snapshot = Snapshot({table: files[table] for table in LARGE}, self._log_id, until)
@@ -163,8 +159,36 @@ class StoreReader:
         if is_renumbered:
             self._doubled = []
         self._leave_out_doubled()
-        self._seen = version
+        self._seen = _UNSEEN if faults else version
         return True
+
+    def _copies(
+        self, new: Mapping[str, Sequence[StoredFile]], directory: Path
+    ) -> tuple[dict[str, list[tuple[StoredFile, Path]]], set[str]]:
+        """Copy new files of small tables, and return those that can be read, by table, and which cannot.
+
+        Raises:
+            StoreError: None can: the store is away.
+        """
+        read: dict[str, list[tuple[StoredFile, Path]]] = {table: [] for table in new}
+        faults: dict[str, str] = {}
+        for table, files in new.items():
+            for number, file in enumerate(files):
+                copy = directory / f"{table}-{number}.parquet"
+                try:
+                    self.store.fetch(table, file, copy)
+                    self._cursor.execute("SELECT count(*) FROM parquet_file_metadata(?)", [str(copy)]).fetchall()
+                except (StoreError, duckdb.Error) as error:  # safeguard: damaged-file-hides-no-other
+                    faults[f"{table}/{file.path}"] = str(error).partition("\n")[0]
+                else:
+                    read[table].append((file, copy))
+        new_faults = sorted(faults.keys() - self._faults)
+        if new_faults and not any(read.values()):
+            raise StoreError(faults[new_faults[0]])
+        for path in new_faults:
+            _log.warning("%s/%s cannot be read, the rest can: %s", self.store.url, path, faults[path])
+        self._faults = set(faults)
+        return read, self._faults
 
     def _note_silent(self, beats: Sequence[Heartbeat]) -> None:
         """Note which other collectors have not been heard of, by the clock of the store where that is known."""

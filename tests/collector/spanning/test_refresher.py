@@ -70,3 +70,28 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path, caplog: pytest.LogCapture
     assert any("cache.duckdb is made again" in line for line in caplog.messages)
     reader.close()
     index.close()
+
+
+@proves("damaged-file-hides-no-other", "a file of a store that cannot be read is named, and hides no other", value="()")
+@pytest.mark.parametrize("is_cut", [True, False], ids=["cut", "missing"])
+def test_a_file_that_cannot_be_read_is_named_and_the_rest_answers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_cut: bool
+) -> None:
+    index = Index(tmp_path)
+    store = publish_in_pieces(index, tmp_path / "lake", everything()[:-1])
+    path, *_ = sorted((tmp_path / "lake" / "events").rglob("*.parquet"))
+    data = path.read_bytes()
+    path.write_bytes(data[:50]) if is_cut else path.unlink()
+    reader = Reader(store.url, tmp_path)
+    assert len(reader.sql("FROM runs")) == len(index.sql("FROM runs"))
+    assert len(reader.sql("FROM events")) < len(index.sql("FROM events"))
+    [line] = [line for line in caplog.messages if "cannot be read, the rest can" in line]
+    assert path.name in line
+    reader.store._look_at = 0.0
+    assert reader.store.refresh()  # it alone is looked for again
+    path.write_bytes(data)
+    reader.store._look_at = 0.0
+    assert reader.store.refresh()
+    assert len(reader.sql("FROM events")) == len(index.sql("FROM events"))
+    reader.close()
+    index.close()
