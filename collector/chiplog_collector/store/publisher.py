@@ -11,6 +11,7 @@ import select
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,8 +122,8 @@ class Publisher:
         """Return True if a table has the waiting piece that ends there, not that of a copy of this directory."""
         return self._store.has_piece(table, self._outbox.piece(until).id)
 
-    def publish_next(self) -> bool:
-        """Publish the oldest piece. Return False if none waits."""
+    def publish_next(self, progress: Callable[[], None] = lambda: None) -> bool:
+        """Publish the oldest piece. Return False if none waits. progress: called after each content."""
         waiting = self._outbox.ends()
         if not waiting:
             return False
@@ -132,12 +133,12 @@ class Publisher:
             # It is published, or does not follow what is: the index cuts again what is missing.
             self._outbox.remove(piece)
             return True
-        is_renewed = self._put_contents(piece)
+        is_renewed = self._put_contents(piece, progress)
         for table in ORDERS:
             if table in piece.rows or table == COMPLETE:
                 self._publish(piece, table)
         if is_renewed:  # else a vacuum that had looked before may have removed one since
-            self._put_contents(piece)  # safeguard: renewed-content-put-again
+            self._put_contents(piece, progress)  # safeguard: renewed-content-put-again
         positions = published.positions | dict.fromkeys([*piece.rows, COMPLETE], piece.until)
         self._note(piece.until, positions)  # safeguard: published-noted-before-removal
         self._outbox.remove(piece)
@@ -149,7 +150,7 @@ class Publisher:
         path = self._outbox.file(piece, table)
         self._store.publish(Addition(table, path, piece.day, piece.after, piece.until, piece.id))
 
-    def _put_contents(self, piece: Piece) -> bool:
+    def _put_contents(self, piece: Piece, progress: Callable[[], None]) -> bool:
         """Store the contents that have arrived, before the rows that say so. Return True if one was there, and old."""
         if "stored" not in piece.rows or self._files is None:
             return False
@@ -163,6 +164,7 @@ class Publisher:
                 is_renewed = self._store.put_content(digest, path) or is_renewed
             except FileNotFoundError:  # its rows were deleted since
                 _log.info("content %s is not at the collector any more; the store does without it", digest)
+            progress()
         return is_renewed
 
     @property
@@ -239,7 +241,7 @@ def serve(place: Paths, url: str) -> int:
                 published = publisher.begin()
                 has_begun = True
                 _log.info("publishing to %s from record %d on", url, published.until + 1)
-            if publisher.publish_next():
+            if publisher.publish_next(lambda: beats.beat(publisher.until)):
                 maintainer.note_published()
                 beats.note_published()
             else:
