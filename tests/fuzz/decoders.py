@@ -461,7 +461,7 @@ class Pipe:
             verdict = SqlGuardProcess._read(child, 1.0)  # type: ignore[arg-type]
         finally:
             child.stdout.close()
-        require(verdict is None or all(type(word) is str for word in verdict), f"a verdict of {verdict!r}")
+        require(verdict is None or all(type(word) is str for word in verdict[:2]), f"a verdict of {verdict!r}")
         return verdict is not None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from chiplog_collector.index.cleaning.block_pruning import trim_block
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.block_builder import BlockBuilder
 from chiplog_schemas.model.events import EventKind, encode
@@ -221,6 +222,7 @@ RECORD_PAYLOADS: dict[Kind, bytes] = {
     Kind.PRESENCE: pack([SENDER, False, 12_000_000, "node-a", "0d5b2b9c-6a1e-4a4b-8f0e-1c2d3e4f5a6b"]),
     Kind.MANAGE: pack([SESSION, "delete", {"producers": [PRODUCER_A], "runs": ["old"], "why": "older than 90 days"}]),
     Kind.PRUNED: b"",
+    Kind.TRIMMED: trim_block(block()) or b"",
 }
 
 # Newer forms of a payload: the older ones stay as they are, and stay readable.

@@ -26,7 +26,7 @@ NOT_A_SELECT = [
     "PRAGMA enable_profiling",
     "SET memory_limit = '100GB'",
     "RESET enable_external_access",
-    "INSERT INTO base.names VALUES (1, 'x')",
+    "INSERT INTO base.names VALUES (1, 'x', 0)",
     "UPDATE base.runs SET project = 'x' RETURNING *",
     "DELETE FROM base.runs",
     "MERGE INTO base.names n USING base.names m ON n.id = m.id WHEN MATCHED THEN DELETE",
@@ -47,7 +47,7 @@ NOT_A_SELECT = [
     "PREPARE p AS DELETE FROM base.runs",
     "EXECUTE p",
     "BEGIN",
-    "EXPLAIN ANALYZE INSERT INTO base.names VALUES (1, 'x')",
+    "EXPLAIN ANALYZE INSERT INTO base.names VALUES (1, 'x', 0)",
     "EXPLAIN COPY (SELECT 1) TO '{dir}/stolen.csv'",
     "SELECT * FROM checkpoint()",
     'SELECT * FROM system.main."CheckPoint" /* ( */ ()',
@@ -96,7 +96,7 @@ A_SELECT_THAT_IS_STOPPED = {  # and the text that proves what stopped it
     "FROM '{dir}/other.duckdb'": NO_FILES,
     "FROM os": "Catalog Error: Table with name os does not exist",
     "WITH gone AS (DELETE FROM base.runs RETURNING *) SELECT * FROM gone": NO_WRITES,
-    "WITH more AS (INSERT INTO base.names VALUES (1, 'x') RETURNING *) SELECT * FROM more": NO_WRITES,
+    "WITH more AS (INSERT INTO base.names VALUES (1, 'x', 0) RETURNING *) SELECT * FROM more": NO_WRITES,
     "SELECT nextval('counter')": f"{NO_WRITES}|Sequence with name counter does not exist",  # only here there is one
     "SELECT * FROM query_table('checkpoint()')": r"Table with name checkpoint\(\) does not exist",
 }

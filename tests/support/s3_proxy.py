@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+from tests.support.waiting import WAIT_S
+
 LISTED = ("list-type", "prefix", "delimiter")
 _NOT_PASSED_ON = {"transfer-encoding", "connection", "content-length"}
 _ERROR = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>%s</Message></Error>"
@@ -81,7 +83,7 @@ class S3Proxy:
                     return
                 given = dict(self.headers.items())
                 given["Content-Length"] = str(len(body))
-                upstream = http.client.HTTPConnection(proxy._server, timeout=60)
+                upstream = http.client.HTTPConnection(proxy._server, timeout=WAIT_S)
                 with contextlib.closing(upstream):
                     upstream.request(self.command, self.path, body, given)
                     answer = upstream.getresponse()

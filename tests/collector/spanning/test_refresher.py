@@ -12,6 +12,7 @@ from tests.support.published_index import publish_in_pieces
 from tests.support.safeguard import proves
 from tests.support.sample_log import everything
 from tests.support.store_reader import Reader
+from tests.support.waiting import WAIT_S
 
 
 @proves(
@@ -50,7 +51,7 @@ def test_the_thread_takes_what_is_published(tmp_path: Path, monkeypatch: pytest.
     assert reader.sql("FROM runs") == []
     index = Index(tmp_path)
     publish_in_pieces(index, tmp_path / "lake", everything()[:-1])
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + WAIT_S
     while not reader.sql("FROM runs") and time.monotonic() < deadline:
         time.sleep(0.05)
     assert len(reader.sql("FROM runs")) == len(index.sql("FROM runs"))
