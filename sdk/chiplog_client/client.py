@@ -59,7 +59,7 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
     Args:
         url: The collector's address as agents have it: tcp://HOST:PORT (SQL is answered at the next port) or
             ipc:///PATH. Or a store of Delta tables, s3://BUCKET/FOLDER or file:///DIRECTORY: a process of this host
-            then reads it, and ends when nobody asks. That needs `chiplog[lake]`.
+            then reads it, and ends when no client asks. That needs `chiplog[lake]`.
         dir: A CHIPLOG_DIR.
         start: True starts the embedded daemons if no agent runs, and journals of ended processes or a spool with events
             of ranks wait. If an embedded collector of this host was killed, it also applies the rest of its log. One
@@ -94,8 +94,8 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
         client = Client(None, where)
     client._may_start = start and not any(os.environ.get(name) for name in ("CHIPLOG_AGENT", "CHIPLOG_COLLECTOR"))
     try:
-        is_recorded = client._where is not None and client._store is None
-        delivery = PendingDelivery(client._where, client.sql) if is_recorded and client._where is not None else None
+        recorded = client._where if client._store is None else None
+        delivery = PendingDelivery(recorded, client.sql) if recorded is not None else None
         # safeguard: waiting-journals-delivered
         waiting = delivery.start_daemons() if delivery is not None and client._may_start else []
         client._locate()

@@ -1,4 +1,4 @@
-"""Read a store without a collector: a process of this user on this host answers, and ends when nobody asks.
+"""Read a store without a collector: a process of this user on this host answers, and ends when no client asks.
 
 It is an embedded collector that receives nothing. What it keeps of the store is in the user's cache directory.
 """

@@ -356,7 +356,7 @@ class Database:
         self.connection.execute("INSERT INTO base.dropped VALUES (?, ?)", [until, lacks_series])
 
     def restore_series(self, found: Mapping[str, Sequence[tuple[Any, ...]]]) -> None:
-        """Make the rollups of series anew: of the facts that are here, and of those that left. Raises duckdb.Error.
+        """Compute the rollups of series again, of the facts that are here and of those that left. Raises duckdb.Error.
 
         Call it between transactions, and load the state afterwards.
 

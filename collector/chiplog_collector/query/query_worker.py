@@ -9,7 +9,7 @@ from typing import Protocol
 
 import duckdb
 
-from chiplog_collector.query.cold_needs import Need, needs, read_relations
+from chiplog_collector.query.cold_needs import Need, Relations, needs
 from chiplog_collector.query.flush_demand import QueryDemand
 from chiplog_collector.query.query_job import Answer, LargeResult, QueryJob
 from chiplog_collector.query.query_references import References
@@ -22,7 +22,6 @@ from chiplog_schemas.query.execute import DAMAGED, failure_of, stream_result
 from chiplog_schemas.query.query_messages import QueryRejected
 from chiplog_schemas.query.result_file import ResultSpace
 from chiplog_schemas.query.result_sink import ResultSink
-from chiplog_schemas.sql import views_sql
 
 ROLLBACK_TRIES = 3  # the first attempt may be hit by an interruption that was meant for the query
 
@@ -41,7 +40,9 @@ class WorkerReports(Protocol):
 
 
 class ColdRows(Protocol):
-    """Rows outside of the database, in files."""
+    """Rows outside of the database, in files. relations: the views that may read them."""
+
+    relations: Relations
 
     def prepare(self, cursor: Connection) -> None:
         """Make a cursor see them."""
@@ -83,7 +84,6 @@ class QueryWorker(threading.Thread):
         self._reports = reports
         self._cold = cold
         if cold is not None:
-            self._relations = read_relations(cursor, views_sql())
             cold.prepare(cursor)
         self._time_zone: str | None = None  # of the cursor; None: as it was opened
 
@@ -143,7 +143,7 @@ class QueryWorker(threading.Thread):
             self._time_zone = job.time_zone
         opened = None
         if self._cold is not None:
-            opened = self._cold.opened(self._cursor, needs(found, job.params, self._relations), job.deadline)
+            opened = self._cold.opened(self._cursor, needs(found, job.params, self._cold.relations), job.deadline)
         try:
             fetch = None if self._cold is None else self._cold.fetch_content
             stream_result(self._cursor, job.sql, job.params, sink, opened, fetch)

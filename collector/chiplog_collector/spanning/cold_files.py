@@ -11,7 +11,7 @@ from typing import Any
 
 import duckdb
 
-from chiplog_collector.query.cold_needs import Need
+from chiplog_collector.query.cold_needs import Need, Relations
 from chiplog_collector.spanning.held_rows import CATALOG, LARGE
 from chiplog_collector.spanning.local_files import LocalFiles
 from chiplog_collector.spanning.merged_views import variable_of
@@ -20,7 +20,6 @@ from chiplog_schemas.query.query_messages import QueryRejected
 
 GB = 1_000_000_000
 _POLL_S = 0.05  # for the first look at the store
-COLD_GB = 10  # that one query reads of a store: minutes of one core
 _TYPE = "STRUCT(files VARCHAR[], run_from VARCHAR, run_to VARCHAR, key_from VARCHAR, key_to VARCHAR)"
 _NAMES = f"""SELECT DISTINCT n.log, n.run_id, n.label
 FROM merged.identified i JOIN {CATALOG}.held.published_names n ON n.producer = i.producer
@@ -118,6 +117,7 @@ class ColdFiles:
         empty: By large table, a file with its columns and without rows.
         snapshot: The first one.
         gb_max: That one query may read.
+        relations: The views that may read them.
         contents: The directory of saved contents, which gets what the store has of others.
         is_alone: True if there are no other rows: queries then wait for the first look at the store.
     """
@@ -128,11 +128,13 @@ class ColdFiles:
         empty: Mapping[str, Path],
         snapshot: Snapshot,
         gb_max: float,
+        relations: Relations,
         contents: Path,
         *,
         is_alone: bool = False,
     ) -> None:
         self.snapshot = snapshot
+        self.relations = relations
         self.trouble = ""  # why the store cannot be read
         self.seen = threading.Event()  # set after the first look
         self._files = files

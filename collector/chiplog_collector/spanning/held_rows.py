@@ -247,7 +247,7 @@ def _tables(main: str, tables: Sequence[str]) -> Iterable[str]:
         named = ", NULL::VARCHAR AS run_id_of" if table == "producers" else ""
         placed = ", NULL::BIGINT AS place" if table in PLACED else ""
         yield f"CREATE TABLE {held}.{table} AS SELECT *, NULL::VARCHAR AS log{named}{placed} FROM ({source})"
-    for table in SERIES:  # what is to be subtracted, because two logs have it
+    for table in SERIES:  # subtracted, because two logs have it
         yield f"CREATE TABLE {held}.doubled_{table} AS FROM {held}.{table} LIMIT 0"
     yield f"CREATE TABLE {held}.silent (log VARCHAR, host VARCHAR, since TIMESTAMP)"
     yield from _derived(main, "")

@@ -42,7 +42,7 @@ class LocalFiles:
         Args:
             table: Their table.
             files: The files.
-            deadline: Of `time.monotonic()`: when to give up. What is on its way then arrives for the next query.
+            deadline: Of `time.monotonic()`: when to give up. The copies continue, for the next query.
 
         Raises:
             StoreError: A file is gone, or the store is away.
@@ -108,7 +108,7 @@ class LocalFiles:
             part.unlink(missing_ok=True)
 
     def _make_room(self) -> None:
-        """Remove copies that nobody uses, down to the bound."""
+        """Remove copies that no query uses, until the bound is kept."""
         total = sum(self._sizes.values())
         for name in list(self._sizes):
             if total <= self._kept_bytes:

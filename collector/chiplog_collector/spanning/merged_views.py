@@ -10,22 +10,13 @@ from collections.abc import Iterable
 import duckdb
 
 from chiplog_collector.spanning.held_rows import CATALOG, LARGE, OTHERS_FROM, PLACED, SERIES, small_tables
+from chiplog_collector.spanning.spread_runs import DESCRIBING
 from chiplog_collector.store.published_tables import PIECE_ROWS_MAX
 from chiplog_schemas.sql import views_sql
 
 # By large table: the table of `base` after whose rows those of files stand, so that curves read them as they are.
 _BESIDE = {name: f"{name}_recent" if name in ("metrics", "phases", "system") else name for name in LARGE}
-_SPREAD = (
-    "project",
-    "name",
-    "run_group",
-    "job_type",
-    "tags",
-    "notes",
-    "primary_label",
-    "primary_launch",
-    "primary_restart",
-)
+_SPREAD = (*DESCRIBING, "primary_label", "primary_launch", "primary_restart")
 _BY_RECEIPT = ("artifacts", "artifact_aliases")  # tables whose last row counts
 _NAMED = ("key", "device")  # columns with an integer for a name
 # In place of the row ID: rows in files come before those of the index, piece by piece.
@@ -59,7 +50,7 @@ def variable_of(table: str) -> str:
 def merged_tables(
     connection: duckdb.DuckDBPyConnection, main: str, log: str, *, has_doubled: bool = False
 ) -> Iterable[str]:
-    """Yield the statements of the views that stand in for the tables of `base`."""
+    """Yield the statements that make a view for each table of `base`."""
     query = """SELECT table_name, list(column_name ORDER BY column_index) FROM duckdb_columns()
         JOIN duckdb_tables() USING (database_name, schema_name, table_name)
         WHERE database_name = ? AND schema_name = 'base' GROUP BY ALL ORDER BY ALL"""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 
-from chiplog_collector.query.cold_needs import Need
+from chiplog_collector.query.cold_needs import Need, read_relations
 from chiplog_collector.spanning.cold_files import ColdFiles, Snapshot
 from chiplog_collector.spanning.held_rows import CATALOG, LARGE, HeldRows, small_tables
 from chiplog_collector.spanning.local_files import LocalFiles
@@ -19,7 +19,7 @@ from chiplog_collector.store.delta_store import DeltaStore, Heartbeat, StoredFil
 from chiplog_collector.store.heartbeat import SILENT_S
 from chiplog_collector.store.published_tables import COMPLETE, ORDERS
 from chiplog_schemas.query.query_messages import QueryRejected
-from chiplog_schemas.sql import series_sql
+from chiplog_schemas.sql import series_sql, views_sql
 
 REFRESH_S = 5.0  # half of what a piece takes to be cut, so that the two together stay below 15 s
 LOOK_S = 60.0
@@ -64,7 +64,10 @@ class StoreReader:
         self._cursor = connection.cursor()
         self._held = HeldRows(self._cursor, self._main, log, self.store.url)
         self._files = LocalFiles(self.store, directory / "copies")
-        self.cold = ColdFiles(self._files, self._empty_files(), Snapshot({}, log), gb_max, contents, is_alone=is_alone)
+        relations = read_relations(self._cursor, views_sql())
+        self.cold = ColdFiles(
+            self._files, self._empty_files(), Snapshot({}, log), gb_max, relations, contents, is_alone=is_alone
+        )
         self.cold.prepare(self._cursor)
         make_views(self._cursor, self._main, log, has_doubled=bool(self._held.doubled()))
         self._seen = _UNSEEN  # the version of the table that is committed last

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_DESCRIBING = ("project", "name", "run_group", "job_type", "tags", "notes")
+DESCRIBING = ("project", "name", "run_group", "job_type", "tags", "notes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,6 @@ class SeenProducer:
     run_id: str
     label: str
     launch: str
-    launch_order: int
     restart: int
     attempt: int
     is_primary: bool
@@ -81,7 +80,7 @@ def described(runs: Sequence[SeenRun], primary: SeenRun | None) -> dict[str, Any
     ordered = sorted(runs, key=lambda run: (run is not primary, run.log))
     telling = ordered if primary is None else [primary]
     found = {}
-    for name in _DESCRIBING:
+    for name in DESCRIBING:
         edited = [run.fields[name] for run in ordered if name in run.edited]
         known = [run.fields[name] for run in telling if run.fields[name]]
         found[name] = (edited or known or [telling[0].fields[name]])[0]

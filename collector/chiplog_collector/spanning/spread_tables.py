@@ -6,6 +6,7 @@ from typing import Any
 import duckdb
 
 from chiplog_collector.spanning.spread_runs import (
+    DESCRIBING,
     Ranges,
     SeenProducer,
     SeenRun,
@@ -17,7 +18,6 @@ from chiplog_collector.spanning.spread_runs import (
     without,
 )
 
-_RUN_COLUMNS = ("project", "name", "run_group", "job_type", "tags", "notes")
 # The newest row of each producer in each log; `own` are those of the index.
 _PRODUCERS = """SELECT * EXCLUDE (run_id_of), run_id_of AS run_id FROM store.held.producers WHERE log <> $log
     QUALIFY row_number() OVER (PARTITION BY log, producer ORDER BY flush DESC) = 1
@@ -77,7 +77,7 @@ class SpreadTables:
     def _write_places(self, intervals: dict[int, dict[str, tuple[Ranges, Any]]]) -> None:
         spread = f"""WITH seen AS ({_PRODUCERS})
             SELECT producer, log, lower(hex(uuid)) AS uuid, run_id, label, coalesce(launch, '') AS launch,
-                   coalesce(launch_order, 0) AS launch_order, coalesce(restart, 0) AS restart, attempt,
+                   coalesce(restart, 0) AS restart, attempt,
                    coalesce(is_primary, false) AS is_primary, state IS NOT NULL AS has_ended,
                    coalesce(is_presumed, false) AS is_presumed, coalesce(fallback, false) AS fallback,
                    coalesce(epoch_us(started_at), 0) AS started_us, coalesce(epoch_us(ended_at), 0) AS ended_us
@@ -101,7 +101,7 @@ class SpreadTables:
                 row["primary_label"],
                 row["primary_launch"],
                 row["primary_restart"] or 0,
-                {name: row[name] for name in _RUN_COLUMNS},
+                {name: row[name] for name in DESCRIBING},
                 tuple(row["edited"] or ()),
             )
             for row in self._rows(f"SELECT * FROM ({_RUNS})")
@@ -119,7 +119,7 @@ class SpreadTables:
             primary = primary_of(of_run, by_label)
             values = described(of_run, primary)
             claim = (None, None, 0) if primary is None else _claim_of(primary)
-            row_of_run = [run_id, *(values[name] for name in _RUN_COLUMNS), *claim]
+            row_of_run = [run_id, *(values[name] for name in DESCRIBING), *claim]
             self._connection.execute(f"INSERT INTO store.held.spread_runs VALUES ({', '.join('?' * 10)})", row_of_run)
 
     def _write_ranges(self, number: int, by_log: dict[str, tuple[Ranges, Any]]) -> None:

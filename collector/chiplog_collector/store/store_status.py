@@ -125,7 +125,7 @@ def shown(status: StoreStatus) -> Iterator[RenderableType]:
         if log.beat.get("keeps_files"):
             yield (
                 f"contents of saved files stay at {log.host} (CHIPLOG_STORE_FILES=0): they die with its disk, and "
-                "nobody else reads them"
+                "no other reader has them"
             )
 
 

@@ -24,7 +24,6 @@ def seen(log: str, uuid: str, **given: Any) -> SeenProducer:
         "run_id": "r",
         "label": "rank0",
         "launch": "one",
-        "launch_order": 0,
         "restart": 0,
         "attempt": 0,
         "is_primary": False,
