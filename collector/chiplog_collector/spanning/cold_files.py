@@ -87,26 +87,16 @@ def _ends(sets: Sequence[Any]) -> tuple[str | None, str | None]:
 
 def _is_in_index(file: StoredFile, log: str, dropped: int) -> bool:
     """Return True if all rows of a file are still in the index."""
-    if file.ranges.get("log") != (log, log):
-        return False
-    return "number" in file.ranges and file.ranges["number"][0] > dropped
+    return file.log == log and "number" in file.ranges and file.ranges["number"][0] > dropped
 
 
 def _may_have(file: StoredFile, need: Need, names: Names | None) -> bool:
-    if need.keys is not None and not any(_is_between(file, "key", key) for key in need.keys):
+    if need.keys is not None and not any(file.may_have("key", key) for key in need.keys):
         return False
     return names is None or any(
-        _is_between(file, "log", log) and _is_between(file, "run_id", run_id) and _is_between(file, "label", label)
+        file.may_have("log", log) and file.may_have("run_id", run_id) and file.may_have("label", label)
         for log, run_id, label in names
     )
-
-
-def _is_between(file: StoredFile, column: str, value: str | None) -> bool:
-    """Return False only if no row of a file has a value in a column."""
-    if value is None:
-        return column in file.with_nulls
-    found = file.ranges.get(column)
-    return found is None or found[0] <= value <= found[1]
 
 
 class ColdFiles:

@@ -109,15 +109,25 @@ def _placed(table: str, own: str) -> str:
 
 def _by_receipt(own: str, log: str) -> str:
     """Return the query of own rows in the order in which their pieces were cut, which all readers know."""
-    place = f"{{'at': coalesce(c.cut_at, 'infinity'::TIMESTAMP), 'log': '{log}', 'place': b.rowid}}"
+    place = f"{{'at': coalesce(c.cut_at, 'infinity'::TIMESTAMP), 'log': {quoted(log)}, 'place': b.rowid}}"
     return f"""SELECT b.*, {place} AS "rowid" {own} b
-        ASOF LEFT JOIN (SELECT flush, cut_at FROM {CATALOG}.held.collectors WHERE log = '{log}') c
+        ASOF LEFT JOIN (SELECT flush, cut_at FROM {CATALOG}.held.collectors WHERE log = {quoted(log)}) c
         ON b.flush <= c.flush"""
 
 
 def quoted(text: str) -> str:
     """Return a text as SQL has it."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def _files_of(table: str) -> str:
+    """Return the source of the rows of a large table in the files that were chosen for the query."""
+    return f"read_parquet(getvariable('{variable_of(table)}').files, hive_partitioning = false)"
+
+
+def _has_left(main: str, log: str) -> str:
+    """Return the condition that a row of a file is not in the index: what still is there is read there alone."""
+    return f"(f.log <> {quoted(log)} OR f.number <= coalesce((SELECT max(flush) FROM {main}.base.dropped), -1))"
 
 
 def _without_doubled(row: str, log: str, producer: str = "") -> str:
@@ -132,15 +142,13 @@ def doubled_facts(table: str, main: str, log: str) -> str:
     """Return the query of the facts of a series that merged views leave out, with the names of their keys."""
     recent = f"(FROM {main}.base.{table} UNION ALL FROM {main}.base.{table}_recent)"
     on = "d.log = {} AND d.producer = {} AND f.seq BETWEEN d.first_seq AND d.last_seq"
-    source = f"read_parquet(getvariable('{variable_of(table)}').files, hive_partitioning = false)"
-    dropped = f"coalesce((SELECT max(flush) FROM {main}.base.dropped), -1)"
     return f"""SELECT f.producer, n.name AS key, f.step, f.seq, f.ts, f.value FROM {recent} f
         JOIN {main}.base.names n ON n.id = f.key
         JOIN {CATALOG}.held.doubled d ON {on.format(quoted(log), "f.producer")}
         UNION ALL
-        SELECT p.producer, f.key, f.step, f.seq, f.ts AT TIME ZONE 'UTC', f.value FROM {source} f
+        SELECT p.producer, f.key, f.step, f.seq, f.ts AT TIME ZONE 'UTC', f.value FROM {_files_of(table)} f
         JOIN merged.uuids p ON p.uuid = f.producer JOIN {CATALOG}.held.doubled d ON {on.format("f.log", "p.producer")}
-        WHERE f.log <> {quoted(log)} OR f.number <= {dropped}"""
+        WHERE {_has_left(main, log)}"""
 
 
 def _others(table: str, columns: list[str], main: str, log: str, *, has_doubled: bool = False) -> str:
@@ -179,7 +187,7 @@ def _others(table: str, columns: list[str], main: str, log: str, *, has_doubled:
             LEFT JOIN {held}.collectors c ON c.log = h.log AND c.flush = h.flush"""
     if table == "artifact_versions":
         return f"""SELECT h.* EXCLUDE (log) FROM {held}.artifact_versions h
-            ANTI JOIN {held}.spread_versions s USING (project, name) WHERE h.log <> '{log}'
+            ANTI JOIN {held}.spread_versions s USING (project, name) WHERE h.log <> {quoted(log)}
             UNION ALL SELECT s.*, NULL FROM {held}.spread_versions s"""
     if table in small_tables():
         return f"SELECT h.* EXCLUDE (log) FROM {held}.{table} h {once}"
@@ -200,8 +208,7 @@ def _in_files(table: str, columns: list[str], main: str, log: str, *, has_double
     if table in PLACED:
         selected.append(f'{_PLACE.format("f.number")} AS "rowid"')
     conditions = [
-        # What is still in the index is read there alone.
-        f"(f.log <> '{log}' OR f.number <= coalesce((SELECT max(flush) FROM {main}.base.dropped), -1))",
+        _has_left(main, log),
         f"({of}.run_from IS NULL OR f.run_id BETWEEN {of}.run_from AND {of}.run_to)",
     ]
     # What was deleted is hidden until maintenance has removed it; what came after the producer was restored is not.
@@ -216,5 +223,4 @@ def _in_files(table: str, columns: list[str], main: str, log: str, *, has_double
         conditions.append(f"({of}.key_from IS NULL OR f.key BETWEEN {of}.key_from AND {of}.key_to)")
     if has_doubled:
         joined += f" {_without_doubled('f', 'f.log', 'p.producer')}"
-    source = f"read_parquet({of}.files, hive_partitioning = false)"
-    return f"SELECT {', '.join(selected)} FROM {source} f {joined} WHERE {' AND '.join(conditions)}"
+    return f"SELECT {', '.join(selected)} FROM {_files_of(table)} f {joined} WHERE {' AND '.join(conditions)}"

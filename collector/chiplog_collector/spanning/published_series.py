@@ -41,7 +41,7 @@ def _rows_of(
     files = [
         file
         for file in store.snapshot(table)
-        if _includes(file.ranges.get("log"), log) and file.ranges.get("number", (0, 0))[0] <= until
+        if file.may_have("log", log) and file.ranges.get("number", (0, 0))[0] <= until
     ]
     if not files:
         return []
@@ -52,7 +52,3 @@ def _rows_of(
         WHERE log = $log AND number <= $until"""
     given = {"files": store.fetch_all(table, files, directory), "log": log, "until": until}
     return connection.execute(merged_series_sql(parts), given).fetchall()
-
-
-def _includes(ends: tuple[str, str] | None, log: str) -> bool:
-    return ends is None or ends[0] <= log <= ends[1]

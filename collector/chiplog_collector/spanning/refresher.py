@@ -14,7 +14,7 @@ from chiplog_collector.query.cold_needs import Need, read_relations
 from chiplog_collector.spanning.cold_files import ColdFiles, Snapshot
 from chiplog_collector.spanning.held_rows import CATALOG, LARGE, HeldRows, small_tables
 from chiplog_collector.spanning.local_files import LocalFiles
-from chiplog_collector.spanning.merged_views import doubled_facts, make_views
+from chiplog_collector.spanning.merged_views import doubled_facts, make_views, quoted
 from chiplog_collector.store.delta_store import DeltaStore, Heartbeat, StoredFile, StoreError
 from chiplog_collector.store.heartbeat import SILENT_S
 from chiplog_collector.store.published_tables import COMPLETE, ORDERS
@@ -140,7 +140,8 @@ class StoreReader:
         is_renumbered = self._held.is_renumbered()  # safeguard: moved-producer-is-one
         # From the table that is committed last to the first one: whatever is found refers to what is found later.
         files = {table: self.store.snapshot(table) for table in reversed(ORDERS)}
-        until = max((file.ranges["number"][1] for file in files[COMPLETE] if self._is_own(file)), default=-1)
+        own = [file for file in files[COMPLETE] if file.log == self._log_id and "number" in file.ranges]
+        until = max((file.ranges["number"][1] for file in own), default=-1)
         new: dict[str, list[StoredFile]] = {}
         replaced = set()
         for table in small_tables():
@@ -232,9 +233,6 @@ class StoreReader:
             raise StoreError(str(error)) from error
         self._doubled = doubled
 
-    def _is_own(self, file: StoredFile) -> bool:
-        return file.ranges.get("log") == (self._log_id, self._log_id) and "number" in file.ranges
-
     def _empty_files(self) -> Mapping[str, Path]:
         """Write a file without rows for each large table: DuckDB refuses to read none."""
         directory = self._directory / "empty"
@@ -243,13 +241,13 @@ class StoreReader:
         for table, columns in _COLUMNS.items():
             found[table] = directory / f"{table}.parquet"
             selected = ", ".join(f"NULL::{kind} AS {name}" for name, kind in columns.items())
-            self._cursor.execute(f"COPY (SELECT {selected} LIMIT 0) TO '{_quoted(found[table])}' (FORMAT parquet)")
+            self._cursor.execute(f"COPY (SELECT {selected} LIMIT 0) TO {quoted(str(found[table]))} (FORMAT parquet)")
         return found
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     """Attach the cache; one that cannot be opened is made again, since the store has all of it."""
-    statement = f"ATTACH '{_quoted(path)}' AS {CATALOG}"
+    statement = f"ATTACH {quoted(str(path))} AS {CATALOG}"
     try:
         connection.execute(statement)
     except duckdb.Error as error:  # safeguard: damaged-cache-made-again
@@ -273,7 +271,3 @@ _COLUMNS = {
     "system": _OF_EVENT | {"device": "VARCHAR", "key": "VARCHAR", "value": "DOUBLE"},
     "console": _OF_EVENT | {"place": "BIGINT", "stream": "VARCHAR", "line_no": "BIGINT", "line": "VARCHAR"},
 }
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")

@@ -83,7 +83,7 @@ def compact(
     groups: dict[tuple[str, str], list[StoredFile]] = defaultdict(list)
     for file in files:
         if file.is_piece or file.n_rows < SLICE_ROWS // 2:
-            groups[(file.day, _log_of(file))].append(file)  # safeguard: logs-compacted-apart
+            groups[(file.day, file.log)].append(file)  # safeguard: logs-compacted-apart
     (day, _), chosen = max(groups.items(), key=lambda group: _worth(group[1]), default=(("", ""), []))
     if not _worth(chosen):
         return None
@@ -92,12 +92,6 @@ def compact(
         store.replace(table, chosen, new)
         n_rows = sum(file.n_rows for file in chosen)
         return Compacted(table, day, sum(file.is_piece for file in chosen), len(new), n_rows)
-
-
-def _log_of(file: StoredFile) -> str:
-    """Return the log of the rows of a file; empty if it has those of several, or none that is noted."""
-    first, last = file.ranges.get("log", ("", ""))
-    return first if first == last else ""
 
 
 def _worth(files: Sequence[StoredFile]) -> int:
@@ -211,7 +205,7 @@ class _Due:
     def log_of(self, file: StoredFile) -> str:
         """Return the log of which a file may have deleted rows; empty if it has none."""
         if self.is_whole(file):
-            return _log_of(file)
+            return file.log
         logs = file.ranges.get("log", ("", ""))
         for log, names in self._sorted.items():
             if logs[0] <= log <= logs[1]:
@@ -227,7 +221,7 @@ class _Due:
         if not self._is_samples or "ts" not in file.ranges or "number" not in file.ranges:
             return False
         newest, last = _utc(file.ranges["ts"][1]), file.ranges["number"][1]
-        return any(_utc(until) > newest and number > last for until, number in self._samples.get(_log_of(file), ()))
+        return any(_utc(until) > newest and number > last for until, number in self._samples.get(file.log, ()))
 
 
 def _utc(time: Any) -> float:

@@ -79,6 +79,19 @@ class StoredFile:
     with_nulls: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
+    def log(self) -> str:
+        """The log of all of its rows; empty if they are of several, or that is not known."""
+        first, last = self.ranges.get("log", ("", ""))
+        return first if first == last else ""
+
+    def may_have(self, column: str, value: str | None) -> bool:
+        """Return False only if no row has a value in a column."""
+        if value is None:
+            return column in self.with_nulls
+        found = self.ranges.get(column)
+        return found is None or found[0] <= value <= found[1]
+
+    @property
     def is_piece(self) -> bool:
         """True if it came from one piece and has not been compacted."""
         return not self.path.rpartition("/")[2].startswith(COMPACTED)
@@ -250,11 +263,8 @@ class DeltaStore:
     def fetch(self, table: str, file: StoredFile, target: Path) -> None:
         """Copy a file of a table to this disk. Raises OSError of that."""
         try:
-            with target.open("wb") as output:
-                self.requests["get"] += 1
-                for part in obstore.get(self._objects, f"{table}/{file.path}").stream():
-                    output.write(part)
-        except (BaseError, FileNotFoundError) as error:  # the second: an object that is not there
+            self._download(f"{table}/{file.path}", target)
+        except FileNotFoundError as error:  # an object that is not there
             raise StoreError(_one_line(error)) from error
 
     def fetch_content(self, digest: str, target: Path) -> None:
@@ -265,9 +275,13 @@ class DeltaStore:
             StoreError: The store is away.
             OSError: This disk refuses.
         """
+        self._download(f"contents/{digest}", target)
+
+    def _download(self, name: str, target: Path) -> None:
+        self.requests["get"] += 1
         try:
             with target.open("wb") as output:
-                for part in obstore.get(self._objects, f"contents/{digest}").stream():
+                for part in obstore.get(self._objects, name).stream():
                     output.write(part)
         except BaseError as error:
             raise StoreError(_one_line(error)) from error
