@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from chiplog_schemas.model.intervals import Intervals
+
 DESCRIBING = ("project", "name", "run_group", "job_type", "tags", "notes")
 
 
@@ -147,56 +149,15 @@ def _in_order(mates: list[SeenProducer]) -> list[SeenProducer]:
 Ranges = list[tuple[int, int]]
 
 
-def doubled(ranges: dict[str, Ranges]) -> dict[str, Ranges]:
-    """Return by log the closed ranges of seq of one producer that a smaller log has, too.
+def parted(ranges: dict[str, Ranges]) -> dict[str, tuple[Ranges, Ranges]]:
+    """Part the closed ranges of seq of one producer, by log: those that count, and those that a smaller log has, too.
 
     Args:
         ranges: What each log has, by its ID. They may touch.
     """
-    kept: Ranges = []
-    found = {}
+    seen, found = Intervals(), {}
     for log in sorted(ranges):
-        own = joined(ranges[log])
-        found[log] = common(own, kept)
-        kept = joined([*kept, *own])
-    return {log: parts for log, parts in found.items() if parts}
-
-
-def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Return closed ranges sorted, those that touch or overlap as one."""
-    found: Ranges = []
-    for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(last, found[-1][1])
-        else:
-            found.append((first, last))
-    return found
-
-
-def common(left: Ranges, right: Ranges) -> Ranges:
-    """Return what is in both of two lists of sorted, disjoint ranges."""
-    found, i, j = [], 0, 0
-    while i < len(left) and j < len(right):
-        first, last = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
-        if first <= last:
-            found.append((first, last))
-        if left[i][1] < right[j][1]:
-            i += 1
-        else:
-            j += 1
-    return found
-
-
-def without(ranges: Ranges, removed: Ranges) -> Ranges:
-    """Return what is in the first of two lists of sorted, disjoint ranges and not in the second."""
-    found = []
-    for first, last in ranges:
-        for gone_first, gone_last in removed:
-            if gone_last < first or gone_first > last:
-                continue
-            if first < gone_first:
-                found.append((first, gone_first - 1))
-            first = gone_last + 1
-        if first <= last:
-            found.append((first, last))
+        own = list(Intervals(ranges[log]))
+        kept = Intervals(part for first, last in own for part in seen.add(first, last))
+        found[log] = list(kept), [part for first, last in own for part in kept.missing(first, last)]
     return found

@@ -11,11 +11,9 @@ from chiplog_collector.spanning.spread_runs import (
     SeenProducer,
     SeenRun,
     described,
-    doubled,
-    joined,
+    parted,
     places,
     primary_of,
-    without,
 )
 
 # The newest row of each producer in each log; `own` are those of the index.
@@ -123,15 +121,11 @@ class SpreadTables:
             self._connection.execute(f"INSERT INTO store.held.spread_runs VALUES ({', '.join('?' * 10)})", row_of_run)
 
     def _write_ranges(self, number: int, by_log: dict[str, tuple[Ranges, Any]]) -> None:
-        removed = doubled({log: ranges for log, (ranges, _) in by_log.items()})
-        rows = [(number, log, first, last) for log, parts in removed.items() for first, last in parts]
+        found = parted({log: ranges for log, (ranges, _) in by_log.items()})
+        rows = [(number, log, first, last) for log, (_, doubled) in found.items() for first, last in doubled]
         if rows:
             self._connection.executemany("INSERT INTO store.held.doubled VALUES (?, ?, ?, ?)", rows)
-        kept = [
-            (number, log, first, last, seen_at)
-            for log, (ranges, seen_at) in by_log.items()
-            for first, last in without(joined(ranges), removed.get(log, []))
-        ]
+        kept = [(number, log, *ends, by_log[log][1]) for log, (parts, _) in found.items() for ends in parts]
         if kept:
             self._connection.executemany("INSERT INTO store.held.kept_intervals VALUES (?, ?, ?, ?, ?)", kept)
 
