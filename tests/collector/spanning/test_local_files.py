@@ -1,23 +1,16 @@
 """Copies of a bucket's files: made once, kept within a bound, and never removed while they are read."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from chiplog_collector.spanning.local_files import LocalFiles
 from chiplog_collector.store.delta_store import Addition, DeltaStore, StoredFile, StoreError
-from tests.support.s3_server import BUCKET, s3_server
+from tests.support.s3_server import BUCKET
 from tests.support.safeguard import proves
 from tests.support.store_files import DAY, LOG, parquet
 
 URL = f"s3://{BUCKET}/copies"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as variables:
-        yield variables
 
 
 @pytest.fixture

@@ -33,8 +33,8 @@ from tests.support.days import DAY_US, take_on
 from tests.support.index import Index
 from tests.support.lake import stored_rows
 from tests.support.patched import patch_daemons
-from tests.support.s3_proxy import S3Proxy, s3_proxy
-from tests.support.s3_server import BUCKET, s3_server
+from tests.support.s3_proxy import S3Proxy
+from tests.support.s3_server import BUCKET
 from tests.support.sample_log import everything
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -60,20 +60,6 @@ VALUES = [
     5e-324,
     0.1,
 ]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as variables:
-        yield variables
-
-
-@pytest.fixture
-def proxy(server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
-    with s3_proxy(server["AWS_ENDPOINT_URL"]) as proxy:
-        for name, value in (server | {"AWS_ENDPOINT_URL": proxy.url}).items():
-            monkeypatch.setenv(name, value)
-        yield proxy
 
 
 @pytest.fixture

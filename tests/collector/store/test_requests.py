@@ -1,33 +1,19 @@
 """Requests of a store in a bucket, counted by a proxy: how many a commit costs and a look without news."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from chiplog_collector.store.delta_store import CHECKPOINT_COMMITS, Addition, DeltaStore
-from tests.support.s3_proxy import S3Proxy, s3_proxy
-from tests.support.s3_server import BUCKET, s3_server
+from tests.support.s3_proxy import S3Proxy
+from tests.support.s3_server import BUCKET
 from tests.support.store_files import DAY, LOG, parquet
 
 URL = f"s3://{BUCKET}/chip log"
 PUT_AND_LIST_MAX, GET_MAX, REFRESH_MAX = 7, 25, 3
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as variables:
-        yield variables
-
-
-@pytest.fixture
-def proxy(server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
-    with s3_proxy(server["AWS_ENDPOINT_URL"]) as proxy:
-        for name, value in (server | {"AWS_ENDPOINT_URL": proxy.url}).items():
-            monkeypatch.setenv(name, value)
-        yield proxy
 
 
 def counted(proxy: S3Proxy, call: Callable[[], object]) -> dict[str, int]:

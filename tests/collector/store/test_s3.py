@@ -1,22 +1,15 @@
 """A store in a bucket: the same promises as on a disk, on a real server of S3."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
 from chiplog_collector.store.delta_store import Addition, DeltaStore, ForeignPositionError, StoreError
-from tests.support.s3_server import BUCKET, s3_server
+from tests.support.s3_server import BUCKET
 from tests.support.store_files import DAY, LOG, parquet
 
 URL = f"s3://{BUCKET}/chip log"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as variables:
-        yield variables
 
 
 @pytest.fixture(autouse=True)
