@@ -42,7 +42,7 @@ if "chiplog_collector.index" in " ".join(sys.orig_argv):
     block_format.BLOCK_VERSION = 2
     import chiplog_schemas.model.block_decoder as block_decoder
     decode = block_decoder.decode_block
-    block_decoder.decode_block = lambda data: decode(bytes(data[:4]) + b"\\2\\0" + bytes(data[6:]))
+    block_decoder.decode_block = lambda data, **how: decode(bytes(data[:4]) + b"\\2\\0" + bytes(data[6:]), **how)
 """
 
 

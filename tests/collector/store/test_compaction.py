@@ -238,7 +238,7 @@ def test_samples_older_than_a_cutoff_go_file_by_file(lake: Lake) -> None:
 # -- files --
 
 
-@proves("logs-compacted-apart", "no file has rows of two logs", part="_log_of(file)", new="''")
+@proves("logs-compacted-apart", "no file has rows of two logs", part="file.log", new="''")
 def test_a_file_has_rows_of_one_log(lake: Lake) -> None:
     for log in (LOG, OTHER, LOG, OTHER):
         lake.add(log=log)
