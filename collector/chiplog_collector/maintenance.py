@@ -15,7 +15,7 @@ import duckdb
 from rich.console import Console
 from rich.progress import Progress
 
-from chiplog_collector.index.fact_tables import BY_SERIES, ORDERS, SERIES
+from chiplog_collector.index.fact_tables import BY_SERIES, ORDERS
 from chiplog_collector.index.follower import LogFollower
 from chiplog_collector.index.opening import move_to_quarantine, rebuild_into, restore_series
 from chiplog_collector.memory_limit import limit_memory
@@ -24,7 +24,7 @@ from chiplog_collector.store.outbox import Outbox
 from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.limit_settings import read_limits
 from chiplog_schemas.paths import Paths
-from chiplog_schemas.sql import rollups_sql, tables_sql, views_sql
+from chiplog_schemas.sql import SERIES, rollups_sql, tables_sql, views_sql
 from chiplog_schemas.storage.segment_format import log_owner
 from chiplog_schemas.storage.segment_log import SegmentLog
 

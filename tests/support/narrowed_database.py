@@ -5,11 +5,11 @@ from typing import Any
 
 import duckdb
 
-from chiplog_collector.query.cold_needs import COLD, Need, Relations, needs, read_relations
+from chiplog_collector.query.cold_needs import Need, Relations, needs, read_relations
 from chiplog_collector.query.query_references import folded
 from chiplog_collector.query.sql_guard import check_query
 from chiplog_schemas.query.query_messages import disable_faulty_optimizers
-from chiplog_schemas.sql import rollups_sql, tables_sql, views_sql
+from chiplog_schemas.sql import LARGE, rollups_sql, tables_sql, views_sql
 from tests.support.run_builder import RunBuilder, Sql
 
 RUNS = ("A", "a", "b b", "it's")
@@ -33,8 +33,8 @@ class NarrowedDatabase:
         connection.execute(tables_sql())
         _fill(RunBuilder(connection))
         connection.execute(rollups_sql())
-        self._tables = {f"{table}{ending}": table for table in COLD for ending in ("", "_recent")}
-        self._admit(dict.fromkeys(COLD))
+        self._tables = {f"{table}{ending}": table for table in LARGE for ending in ("", "_recent")}
+        self._admit(dict.fromkeys(LARGE))
         known = {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
         self._tables = {name: table for name, table in self._tables.items() if name in known}
         for name, table in self._tables.items():
@@ -65,12 +65,12 @@ class NarrowedDatabase:
     def rows(self, sql: str, params: _Params = None, wanted: Mapping[str, Sequence[Need]] | None = None) -> list[str]:
         """Return the rows of a query in no order, of those facts alone that are wanted."""
         if wanted is not None:
-            self._admit({table: self._admitted(table, wanted.get(table, ())) for table in COLD})
+            self._admit({table: self._admitted(table, wanted.get(table, ())) for table in LARGE})
         try:
             rows = self.connection.execute(sql, params).fetchmany(ROWS_MAX + 1)
         finally:
             if wanted is not None:
-                self._admit(dict.fromkeys(COLD))
+                self._admit(dict.fromkeys(LARGE))
         if len(rows) > ROWS_MAX:
             raise duckdb.OutOfRangeException(f"more than {ROWS_MAX} rows")
         return sorted(repr(tuple(map(_plain, row))) for row in rows)
@@ -81,7 +81,7 @@ class NarrowedDatabase:
 
     def is_whole(self, wanted: Mapping[str, Sequence[Need]]) -> bool:
         """Return True if no row is left out."""
-        return all(self._admitted(table, wanted.get(table, ())) == self._admitted(table, [Need()]) for table in COLD)
+        return all(self._admitted(table, wanted.get(table, ())) == self._admitted(table, [Need()]) for table in LARGE)
 
     def _admit(self, admitted: Mapping[str, list[int] | None]) -> None:
         parts = [f"{table}: {'NULL' if numbers is None else numbers}::BIGINT[]" for table, numbers in admitted.items()]

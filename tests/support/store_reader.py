@@ -7,10 +7,9 @@ from typing import Any
 import duckdb
 
 from chiplog_collector.query.cold_needs import Need
-from chiplog_collector.spanning.held_rows import LARGE
 from chiplog_collector.spanning.refresher import StoreReader
 from chiplog_schemas.query.query_messages import disable_faulty_optimizers
-from chiplog_schemas.sql import rollups_sql, tables_sql
+from chiplog_schemas.sql import LARGE, rollups_sql, tables_sql
 
 
 class Reader:

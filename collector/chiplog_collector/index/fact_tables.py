@@ -13,14 +13,13 @@ import duckdb
 
 from chiplog_collector.index.apply.write_batch import Columns
 from chiplog_collector.index.numpy_source import NAN_KEPT, Incoming
-from chiplog_collector.store.published_tables import COLD, SERIES_COLUMNS
-from chiplog_schemas.sql import levels_sql, merged_series_sql, series_sql
+from chiplog_collector.store.published_tables import SERIES_COLUMNS
+from chiplog_schemas.sql import LARGE, SERIES, levels_sql, merged_series_sql, series_sql
 
 PIECE_ROWS = 2_000_000  # to sort at once: a tenth of the memory for queries
 SERIES_ROWS = 50_000  # rows appended to the rollup of series before it is merged; a query reads them all
 BY_SERIES = "run, key, producer, step, seq"
 ORDERS = {"metrics": BY_SERIES, "phases": BY_SERIES, "system": "key, device, ts"}  # of sorted rows
-SERIES = {"metrics": "metric_series", "phases": "phase_series"}
 _NUMBERS = f"{NAN_KEPT.format('value')} AS value"
 _OF_STEPS = f"producer, key, lead AS step, seq, ts, {_NUMBERS}"
 _COLUMNS = {
@@ -65,7 +64,7 @@ class Facts:
         given = {"until": until}
         lost = "SELECT DISTINCT producer, key FROM base.metrics WHERE flush <= $until"
         self._connection.execute(f"CREATE OR REPLACE TEMP TABLE lost AS {lost}", given)
-        for table in COLD:
+        for table in LARGE:
             for source in (table, f"{table}_recent") if table in ORDERS else (table,):
                 self._connection.execute(f"DELETE FROM base.{source} WHERE flush <= $until", given)
         self._connection.execute("DELETE FROM base.metric_levels WHERE (producer, key) IN (FROM lost)")

@@ -28,9 +28,8 @@ from chiplog_collector.query.query_references import (
     folded,
     references,
 )
+from chiplog_schemas.sql import LARGE, WITH_RECENT
 
-COLD = ("metrics", "phases", "system", "texts", "histograms", "console")  # the large tables of a store
-WITH_RECENT = COLD[:3]  # those whose last rows are in a table of another name
 _RECENT = "_recent"
 _BASE = ("base", "merged")  # schemas with the same relations
 
@@ -176,7 +175,7 @@ class Relations:
             sql: As of `views_sql()`.
             parse: Returns the tree of a SELECT, as of DuckDB's json_serialize_sql().
         """
-        cold = {f"base.{table}": frozenset({table}) for table in COLD}
+        cold = {f"base.{table}": frozenset({table}) for table in LARGE}
         cold |= {f"base.{table}{_RECENT}": frozenset({table}) for table in WITH_RECENT}
         macros = set()
         for statement in re.split(r"^(?=CREATE )", sql, flags=re.MULTILINE):
@@ -188,7 +187,7 @@ class Relations:
             if definition["kind"] == "MACRO":
                 macros.add(name)
             read = cls(cold, frozenset(macros)).read_by_all(references(parse(statement[definition.end() :])))
-            cold[name] = frozenset(COLD) if read is None else read
+            cold[name] = frozenset(LARGE) if read is None else read
         return cls(cold, frozenset(macros))
 
     def read_by(self, reference: Reference) -> list[str]:
@@ -236,7 +235,7 @@ def needs(found: References, params: _Params, relations: Relations) -> dict[str,
 def _needs_of(reference: Reference, params: _Params, relations: Relations) -> Iterable[tuple[str, Need]]:
     names = relations.read_by(reference)
     if not names and not _is_harmless(reference):  # safeguard: unknown-function-reads-everything
-        yield from ((table, Need()) for table in COLD)
+        yield from ((table, Need()) for table in LARGE)
     for name in names:
         restricted = RESTRICTIONS.get(name, _UNRESTRICTED)
         for table in relations.cold[name]:

@@ -12,11 +12,12 @@ from typing import Any
 import duckdb
 
 from chiplog_collector.query.cold_needs import Need, Relations
-from chiplog_collector.spanning.held_rows import CATALOG, LARGE
+from chiplog_collector.spanning.held_rows import CATALOG
 from chiplog_collector.spanning.local_files import LocalFiles
 from chiplog_collector.spanning.merged_views import variable_of
 from chiplog_collector.store.delta_store import StoredFile, StoreError
 from chiplog_schemas.query.query_messages import QueryRejected
+from chiplog_schemas.sql import LARGE
 
 GB = 1_000_000_000
 _POLL_S = 0.05  # for the first look at the store

@@ -12,18 +12,15 @@ from pathlib import Path
 
 import duckdb
 
-from chiplog_collector.query.cold_needs import COLD
 from chiplog_collector.spanning.spread_tables import TABLES as SPREAD_TABLES
 from chiplog_collector.spanning.spread_tables import SpreadTables
 from chiplog_collector.store.delta_store import StoredFile
 from chiplog_collector.store.published_tables import COMPLETE, DELETIONS, ORDERS, PUBLISHED, UNOWNED
-from chiplog_schemas.sql import MIGRATION, merged_series_sql
+from chiplog_schemas.sql import LARGE, MIGRATION, SERIES, merged_series_sql
 
 CATALOG = "store"
-LARGE = COLD  # tables whose files are read by queries
 DIMENSIONS = ("producers", "runs", "losses")  # a later row replaces an earlier one of the same log
 OTHERS_FROM = 1 << 30  # integers of producers, runs and names of other logs; an index gives none that are as large
-SERIES = ("metric_series", "phase_series")
 PLACED = {table.name for table in PUBLISHED if table.is_placed}
 _FORMAT = 2  # of these tables; those of another number are made again
 _SERIES_ROWS_MAX = 200_000  # above this and twice their last number, the rows of a series become one
@@ -126,7 +123,7 @@ class HeldRows:
                     paths = [file.path for file, _ in files]
                     self._execute(f"INSERT INTO {CATALOG}.held.loaded SELECT ?, unnest(?)", [table, paths])
             self._hide([table for table, files in new.items() if files])
-            for table in SERIES:
+            for table in SERIES.values():
                 self._merge(table)
             # No UPDATE: see `Database._write`.
             [(n,)] = self._execute(f"DELETE FROM {CATALOG}.held.refreshes RETURNING n").fetchall()
@@ -182,7 +179,7 @@ class HeldRows:
             earlier = "d.log = h.log AND d.flush > h.flush"
             # safeguard: deleted-rows-not-read
             self._execute(f"DELETE FROM {held}.{table} h USING {deletions} WHERE {earlier} AND {concerns}")
-        for table in SERIES if is_new else ():  # rows of merged pieces have no log: they are of earlier ones
+        for table in SERIES.values() if is_new else ():  # rows of merged pieces have no log: they are of earlier ones
             deletions = f"({new}) d JOIN {held}.producer_ids p ON p.uuid = lower(hex(d.uuid))"
             self._execute(
                 f"DELETE FROM {held}.{table} h USING {deletions} WHERE h.log = '' AND p.producer = h.producer"
@@ -240,14 +237,14 @@ def _tables(main: str, tables: Sequence[str]) -> Iterable[str]:
             yield f"CREATE TABLE {held}.{COMPLETE} (log VARCHAR, flush BIGINT, host VARCHAR, cut_at TIMESTAMP)"
             continue
         source = f"SELECT * FROM {main}.base.{table} LIMIT 0"
-        if table in SERIES or table == "media":
+        if table in SERIES.values() or table == "media":
             source = f"SELECT * REPLACE (key::VARCHAR AS key) FROM {main}.base.{table} LIMIT 0"
-        if table in SERIES:
+        if table in SERIES.values():
             source = f"SELECT *, 0::BIGINT AS flush FROM ({source})"
         named = ", NULL::VARCHAR AS run_id_of" if table == "producers" else ""
         placed = ", NULL::BIGINT AS place" if table in PLACED else ""
         yield f"CREATE TABLE {held}.{table} AS SELECT *, NULL::VARCHAR AS log{named}{placed} FROM ({source})"
-    for table in SERIES:  # subtracted, because two logs have it
+    for table in SERIES.values():  # subtracted, because two logs have it
         yield f"CREATE TABLE {held}.doubled_{table} AS FROM {held}.{table} LIMIT 0"
     yield f"CREATE TABLE {held}.silent (log VARCHAR, host VARCHAR, since TIMESTAMP)"
     yield from _derived(main, "")

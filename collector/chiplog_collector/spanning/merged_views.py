@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 import duckdb
 
-from chiplog_collector.spanning.held_rows import CATALOG, LARGE, OTHERS_FROM, PLACED, SERIES, small_tables
+from chiplog_collector.spanning.held_rows import CATALOG, OTHERS_FROM, PLACED, small_tables
 from chiplog_collector.spanning.spread_runs import DESCRIBING
 from chiplog_collector.store.published_tables import PIECE_ROWS_MAX
-from chiplog_schemas.sql import views_sql
+from chiplog_schemas.sql import LARGE, SERIES, WITH_RECENT, views_sql
 
 # By large table: the table of `base` after whose rows those of files stand, so that curves read them as they are.
-_BESIDE = {name: f"{name}_recent" if name in ("metrics", "phases", "system") else name for name in LARGE}
+_BESIDE = {name: f"{name}_recent" if name in WITH_RECENT else name for name in LARGE}
 _SPREAD = (*DESCRIBING, "primary_label", "primary_launch", "primary_restart")
 _BY_RECEIPT = ("artifacts", "artifact_aliases")  # tables whose last row counts
 _NAMED = ("key", "device")  # columns with an integer for a name
@@ -170,7 +170,7 @@ def _others(table: str, columns: list[str], main: str, log: str, *, has_doubled:
         return f"""SELECT h.* EXCLUDE (log) FROM {held}.intervals h
             ANTI JOIN {held}.kept_intervals k ON k.producer = h.producer
             UNION ALL SELECT k.* EXCLUDE (log), NULL FROM {held}.kept_intervals k"""
-    if table in SERIES:
+    if table in SERIES.values():
         return f"""SELECT h.* EXCLUDE (log, flush) REPLACE (n.id AS key)
             FROM (FROM {held}.{table} UNION ALL FROM {held}.doubled_{table}) h
             JOIN merged.names n ON n.name = h.key"""

@@ -8,9 +8,7 @@ import duckdb
 
 from chiplog_collector.store.delta_store import DeltaStore
 from chiplog_collector.store.published_tables import SERIES_COLUMNS
-from chiplog_schemas.sql import merged_series_sql
-
-SERIES = ("metric_series", "phase_series")
+from chiplog_schemas.sql import SERIES, merged_series_sql
 
 
 def read_series(url: str, log: str, until: int, parent: Path) -> dict[str, list[tuple[Any, ...]]]:
@@ -32,7 +30,7 @@ def read_series(url: str, log: str, until: int, parent: Path) -> dict[str, list[
     parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=parent, prefix="series-") as directory, duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        return {table: _rows_of(store, table, log, until, Path(directory), connection) for table in SERIES}
+        return {table: _rows_of(store, table, log, until, Path(directory), connection) for table in SERIES.values()}
 
 
 def _rows_of(

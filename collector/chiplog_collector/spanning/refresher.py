@@ -12,14 +12,14 @@ import duckdb
 
 from chiplog_collector.query.cold_needs import Need, read_relations
 from chiplog_collector.spanning.cold_files import ColdFiles, Snapshot
-from chiplog_collector.spanning.held_rows import CATALOG, LARGE, HeldRows, small_tables
+from chiplog_collector.spanning.held_rows import CATALOG, HeldRows, small_tables
 from chiplog_collector.spanning.local_files import LocalFiles
 from chiplog_collector.spanning.merged_views import doubled_facts, make_views, quoted
 from chiplog_collector.store.delta_store import DeltaStore, Heartbeat, StoredFile, StoreError
 from chiplog_collector.store.heartbeat import SILENT_S
 from chiplog_collector.store.published_tables import COMPLETE, ORDERS
 from chiplog_schemas.query.query_messages import QueryRejected
-from chiplog_schemas.sql import series_sql, views_sql
+from chiplog_schemas.sql import LARGE, SERIES, series_sql, views_sql
 
 REFRESH_S = 5.0  # half of what a piece takes to be cut, so that the two together stay below 15 s
 LOOK_S = 60.0
@@ -222,7 +222,7 @@ class StoreReader:
         runs = frozenset(run_id for (run_id,) in execute(query).fetchall() if run_id is not None)
         try:
             with self.cold.chosen(self._cursor, {table: [Need(run_ids=runs)] for table in ("metrics", "phases")}):
-                for table, series in (("metrics", "metric_series"), ("phases", "phase_series")):
+                for table, series in SERIES.items():
                     facts = series_sql(doubled_facts(table, f'"{self._main}"', self._log_id))
                     execute(f"DELETE FROM {held}.doubled_{series}")
                     execute(

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 ENGINES = ("duckdb", "spark", "databricks", "trino")  # that a store has views for
 PIECE_ROWS_MAX = 1 << 22  # more than any piece has; the last flush may go beyond what is aimed at
-COLD = ("metrics", "phases", "system", "texts", "histograms", "console")  # by far the most rows: they leave the index
 COMPLETE = "collectors"  # the table that is committed last: a piece is published once this table has it
 _BY_SERIES = ("run_id", "key", "producer", "step", "seq")
 _IN_ORDER = ("run_id", "producer", "seq")

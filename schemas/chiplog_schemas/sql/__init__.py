@@ -6,6 +6,9 @@ MIGRATION = 14  # grows with every change of tables.sql; a database of a lower o
 ROLLUPS = 1  # grows with every change of the rollups' SQL; those of another number are computed again from the tables
 READS = 5  # grows with every change of reads.sql: a client asks only a collector that has its number
 LEVELS = (16, 256)  # steps in a bucket of base.metric_levels; curves.sql has them, too
+LARGE = ("metrics", "phases", "system", "texts", "histograms", "console")  # by far the most rows: a store has the old
+WITH_RECENT = LARGE[:3]  # those whose last rows are in a table of another name
+SERIES = {"metrics": "metric_series", "phases": "phase_series"}  # the tables that have a row for each series of others
 # Each file reads from those before it.
 # safeguard: macros-replaced-at-start
 _REPLACED = ("views.sql", "analysis.sql", "curves.sql", "macros.sql", "reads.sql")

@@ -7,9 +7,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from chiplog_collector.query.cold_needs import COLD, RESTRICTIONS, Need, Relations, Restriction, needs, read_relations
+from chiplog_collector.query.cold_needs import RESTRICTIONS, Need, Relations, Restriction, needs, read_relations
 from chiplog_collector.query.query_references import EVERYTHING, references
-from chiplog_schemas.sql import views_sql
+from chiplog_schemas.sql import LARGE, views_sql
 from tests.support.narrowed_database import NarrowedDatabase
 from tests.support.random_queries import SLOW, VIEWS, QueryWriter
 from tests.support.rounds import Rounds
@@ -114,11 +114,11 @@ def test_a_value_that_is_not_known_to_be_text_needs_all_rows(parser, relations, 
     "sql", ["FROM query_table('metrics')", "FROM histogram(metrics, value)", "FROM new_function('metrics')"]
 )
 def test_a_function_that_may_read_any_relation_needs_all_rows_of_all_tables(parser, relations, sql):
-    assert needs_of(parser, relations, sql) == {table: [ANY] for table in COLD}
+    assert needs_of(parser, relations, sql) == {table: [ANY] for table in LARGE}
 
 
 def test_a_query_that_is_not_understood_needs_all_rows_of_all_tables(relations):
-    assert needs(EVERYTHING, None, relations) == {table: [ANY] for table in COLD}
+    assert needs(EVERYTHING, None, relations) == {table: [ANY] for table in LARGE}
 
 
 @pytest.mark.parametrize("view", ["runs", "labels", "summary", "run_summary", "rank_progress", "completeness", "keys"])
@@ -131,7 +131,7 @@ def test_relations_are_found_in_the_text_of_the_views(parser, relations):
     assert relations.cold["reads.step_after_failure"] == {"phases"}
     assert relations == read_relations(parser, views_sql().replace("base.", "merged."))
     assert {name for name in RESTRICTIONS if not relations.cold.get(name)} == set()
-    defined = {f"base.{table}" for table in COLD} | {f"base.{table}_recent" for table in COLD[:3]}
+    defined = {f"base.{table}" for table in LARGE} | {f"base.{table}_recent" for table in LARGE[:3]}
     for statement in duckdb.extract_statements(views_sql()):
         words = statement.query.split("CREATE OR REPLACE ")[-1].split()
         if words[0] in ("VIEW", "MACRO") and not (words[0] == "MACRO" and " AS TABLE" not in statement.query):

@@ -11,9 +11,8 @@ import pytest
 from chiplog_collector.query.cold_needs import Need, needs, read_relations
 from chiplog_collector.query.sql_guard import QueryRejected, check_query
 from chiplog_collector.spanning.cold_files import Snapshot, choose
-from chiplog_collector.spanning.held_rows import LARGE
 from chiplog_collector.store.delta_store import StoredFile
-from chiplog_schemas.sql import views_sql
+from chiplog_schemas.sql import LARGE, views_sql
 from tests.support.index import Index
 from tests.support.published_index import publish_in_pieces
 from tests.support.random_queries import SLOW, VIEWS, QueryWriter

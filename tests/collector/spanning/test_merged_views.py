@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_collector.spanning.held_rows import LARGE
 from chiplog_collector.store.published_tables import COMPLETE
-from chiplog_schemas.sql import levels_sql
+from chiplog_schemas.sql import LARGE, levels_sql
 from tests.support.collector_log import LOG_ID, VIEWS
 from tests.support.index import Index
 from tests.support.published_index import publish_in_pieces

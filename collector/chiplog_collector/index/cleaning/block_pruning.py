@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chiplog_collector.index.apply.validation import floats_of, text_of
-from chiplog_collector.store.published_tables import COLD
 from chiplog_schemas.codec import CodecError, unpack
 from chiplog_schemas.model.block_decoder import Block, Group, decode_block
 from chiplog_schemas.model.block_encoder import encode_block
@@ -20,10 +19,11 @@ from chiplog_schemas.model.block_format import BLOCK_VERSION, OPAQUE, PREFIX, Bl
 from chiplog_schemas.model.events import EventKind, EventSpec, Field, decode
 from chiplog_schemas.model.import_event import identity_of_import
 from chiplog_schemas.model.intervals import Intervals, runs_of
+from chiplog_schemas.sql import LARGE
 
 _LATE_US = 3_600 * 10**6  # longer than a sample waits for its block
 _DECIDING = (EventKind.IDENTITY, EventKind.STATE)
-_FACTS: dict[int, EventSpec] = {kind: kind.spec for kind in EventKind if kind.spec.table in COLD}
+_FACTS: dict[int, EventSpec] = {kind: kind.spec for kind in EventKind if kind.spec.table in LARGE}
 _CHECKS = {Field.TEXT: text_of, Field.NAME: text_of, Field.FLOATS: floats_of}
 
 

@@ -12,7 +12,8 @@ from chiplog_collector.index.cleaning.hot_days import INTERVAL_S, HotDays
 from chiplog_collector.index.database import Database, StaleDatabaseError
 from chiplog_collector.index.follower import LogFollower
 from chiplog_collector.store.outbox import Outbox, Published
-from chiplog_collector.store.published_tables import COLD, PUBLISHED
+from chiplog_collector.store.published_tables import PUBLISHED
+from chiplog_schemas.sql import LARGE
 from tests.support.collector_log import LOG_ID, START_US
 from tests.support.days import DAY_US, DAYS, history, take_on
 from tests.support.index import Index, empty_database
@@ -20,7 +21,7 @@ from tests.support.safeguard import proves
 from tests.support.sample_log import everything, place_of
 
 URL = "file:///lake"
-SOURCES = [source for table in PUBLISHED if table.name in COLD and not table.is_series for source in table.sources]
+SOURCES = [source for table in PUBLISHED if table.name in LARGE and not table.is_series for source in table.sources]
 SERIES = [
     f"SELECT producer, key, sum(n), min(min), max(max), max(last_seq) FROM base.{name} GROUP BY ALL ORDER BY ALL"
     for name in ("metric_series", "phase_series")
@@ -68,7 +69,7 @@ def test_facts_of_older_days_go_and_everything_else_stays(index: Index) -> None:
     others = {
         table.name: index.sql(f"FROM base.{table.name} ORDER BY ALL")
         for table in PUBLISHED
-        if table.name not in COLD and not table.is_series
+        if table.name not in LARGE and not table.is_series
     }
     (_, first), (_, second) = index.sql(DAYS)[1:3]
     kept, series = facts(index, second), [index.sql(query) for query in SERIES]
