@@ -19,6 +19,7 @@ from chiplog_collector.index.apply.write_batch import Batch, Columns, turn
 from chiplog_collector.index.fact_tables import Facts
 from chiplog_collector.index.numpy_source import NAN_KEPT, Incoming
 from chiplog_collector.memory_limit import limit_memory
+from chiplog_collector.transaction import transaction
 from chiplog_schemas.model.block_format import BLOCK_VERSION
 from chiplog_schemas.model.change_record import Action
 from chiplog_schemas.model.events import EventKind
@@ -107,7 +108,7 @@ class Database:
 
     def _prepare(self, log_id: bytes, has_views: bool) -> None:
         if not self._has_tables():
-            with _Transaction(self.connection):
+            with transaction(self.connection):
                 self.connection.execute(tables_sql())
                 self.connection.execute("INSERT INTO base.position VALUES (?, ?, 0, 0, 0)", [MIGRATION, log_id])
         row = self.connection.execute("SELECT migration, log_id, next_number FROM base.position").fetchone()
@@ -123,7 +124,7 @@ class Database:
         self._load_dropped()
         if has_views:
             return
-        with _Transaction(self.connection):  # a commit for each view, with a sync, would take twice as long
+        with transaction(self.connection):  # a commit for each view, with a sync, would take twice as long
             if not self._has_rollups():  # safeguard: rollups-need-no-rebuild
                 if self.dropped >= 0:  # safeguard: series-of-dropped-facts-stay
                     raise StaleDatabaseError(f"{self.path} lacks facts that the rollups of this version sum up")
@@ -243,7 +244,7 @@ class Database:
 
     def _write(self, batch: Batch, state: State, next_number: int) -> None:
         columns = {name: turn(getattr(batch, name)) for name in ("metrics", "phases", "system")}
-        with _Transaction(self.connection):
+        with transaction(self.connection):
             self._begin_flush(next_number - 1, batch.received_us)
             for name, facts in columns.items():
                 if facts is not None:
@@ -320,7 +321,7 @@ class Database:
     def _tidied(self, complaint: str, tidy: Callable[[], None]) -> bool:
         """Run a step in its own transaction. False: there was no room for it, and nothing has changed."""
         try:
-            with _Transaction(self.connection):
+            with transaction(self.connection):
                 tidy()
         except duckdb.Error as error:
             if not is_disk_error(error):
@@ -342,7 +343,7 @@ class Database:
         Call it between transactions. Their series stay; lacks_series: and must be made again, see `restore_series`.
         """
         lacks_series = lacks_series or self.lacks_series
-        with _Transaction(self.connection):
+        with transaction(self.connection):
             self._drop_facts(until, lacks_series=lacks_series)
         self.dropped, self.lacks_series = until, lacks_series
         self._facts.count()
@@ -363,7 +364,7 @@ class Database:
         Args:
             found: By rollup, rows of the facts that left: 32 hex digits of a producer, a name, and the rest in order.
         """
-        with _Transaction(self.connection):
+        with transaction(self.connection):
             self._facts.restore_series(found)
             self._note_dropped(self.dropped, lacks_series=False)
         self.lacks_series = False
@@ -520,25 +521,6 @@ class Database:
         selected = ", ".join(_from_json(index, name, types[name]) for index, name in enumerate(names))
         query = f"INSERT INTO base.{table} ({', '.join(names)}) SELECT {selected} FROM (SELECT unnest(?::JSON[]) AS r)"
         self.connection.execute(query, [json.dumps(rows)])
-
-
-class _Transaction:
-    """Commit at the end, roll back on any exception."""
-
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        self._connection.execute("BEGIN TRANSACTION")
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None:
-            self._connection.execute("COMMIT")
-        else:
-            try:
-                self._connection.execute("ROLLBACK")
-            except duckdb.Error:
-                pass  # DuckDB has already rolled back; the current exception has the reason
 
 
 def _joined(ranges: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:

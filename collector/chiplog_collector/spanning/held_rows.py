@@ -16,6 +16,7 @@ from chiplog_collector.spanning.spread_tables import TABLES as SPREAD_TABLES
 from chiplog_collector.spanning.spread_tables import SpreadTables
 from chiplog_collector.store.delta_store import StoredFile
 from chiplog_collector.store.published_tables import COMPLETE, DELETIONS, ORDERS, PUBLISHED, UNOWNED
+from chiplog_collector.transaction import transaction
 from chiplog_schemas.sql import LARGE, MIGRATION, SERIES, merged_series_sql
 
 CATALOG = "store"
@@ -49,6 +50,7 @@ class HeldRows:
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, main: str, log: str, url: str) -> None:
+        self._connection = connection
         self._execute = connection.execute
         self._main = f'"{main}"'
         self._log_id = log
@@ -64,7 +66,7 @@ class HeldRows:
 
     def clear(self) -> None:
         """Begin again with empty tables."""
-        with _Transaction(self._execute):
+        with transaction(self._connection):
             self._execute(f"DROP SCHEMA {CATALOG}.held CASCADE")
             self._execute(f"CREATE SCHEMA {CATALOG}.held")
             for statement in _tables(self._main, small_tables()):
@@ -79,7 +81,7 @@ class HeldRows:
 
     def note_silent(self, silent: Sequence[tuple[str, str, datetime]]) -> None:
         """Note which collectors are silent: the ID of the log, the host, and since when in UTC."""
-        with _Transaction(self._execute):
+        with transaction(self._connection):
             self._execute(f"DELETE FROM {CATALOG}.held.silent")
             for row in silent:
                 self._execute(f"INSERT INTO {CATALOG}.held.silent VALUES (?, ?, ?)", list(row))
@@ -110,7 +112,7 @@ class HeldRows:
             replaced: Tables of which `new` has all files, because some were merged or rewritten.
             renumbers: Give integers again; then all tables are replaced.
         """
-        with _Transaction(self._execute):
+        with transaction(self._connection):
             self._execute(f"CREATE OR REPLACE TEMP TABLE known_deletions AS FROM {CATALOG}.held.{DELETIONS}")
             if renumbers:
                 self._execute(f"DELETE FROM {CATALOG}.held.producer_ids")
@@ -341,16 +343,3 @@ def _expression(table: str, name: str, kind: str, found: set[str]) -> str | None
     if kind == "TIMESTAMP":
         return f"f.{name} AT TIME ZONE 'UTC'"
     return f'f."{name}"'
-
-
-class _Transaction:
-    """Commit at the end, roll back on any exception."""
-
-    def __init__(self, execute: object) -> None:
-        self._execute = execute
-
-    def __enter__(self) -> None:
-        self._execute("BEGIN TRANSACTION")  # type: ignore[operator]
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self._execute("COMMIT" if kind is None else "ROLLBACK")  # type: ignore[operator]

@@ -12,6 +12,7 @@ import duckdb
 from chiplog_collector.spanning.held_rows import CATALOG, OTHERS_FROM, PLACED, small_tables
 from chiplog_collector.spanning.spread_runs import DESCRIBING
 from chiplog_collector.store.published_tables import PIECE_ROWS_MAX
+from chiplog_collector.transaction import transaction
 from chiplog_schemas.sql import LARGE, SERIES, WITH_RECENT, views_sql
 
 # By large table: the table of `base` after whose rows those of files stand, so that curves read them as they are.
@@ -29,17 +30,12 @@ def make_views(connection: duckdb.DuckDBPyConnection, main: str, log: str, *, ha
     has_doubled: whether some events are in two logs; to leave one of them out costs each query some time.
     """
     connection.execute(f"USE {CATALOG}")
-    connection.execute("BEGIN TRANSACTION")
-    try:
+    with transaction(connection):
         connection.execute("CREATE SCHEMA IF NOT EXISTS merged")
         connection.execute("CREATE SCHEMA IF NOT EXISTS reads")
         for statement in merged_tables(connection, f'"{main}"', log, has_doubled=has_doubled):
             connection.execute(statement)
         connection.execute(views_sql().replace("base.", "merged."))
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
 
 
 def variable_of(table: str) -> str:
