@@ -1,11 +1,11 @@
-"""ZeroMQ addresses as users write them, validated before they reach a socket. An error is one line with the remedy."""
+"""Addresses of daemons and stores as users write them, validated before use. An error is one line with the remedy."""
 
 import re
 from pathlib import Path
 
 from chiplog_schemas.paths import SOCKET_PATH_BYTES_MAX, ensure_private_dir
 
-STORE_SCHEMES = ("file", "s3", "gs", "abfss")  # of the addresses of stores
+_STORE_SCHEMES = ("file", "s3", "gs", "abfss")  # of the addresses of stores
 _IPC = "ipc://"
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+(?:%[\w.-]+)?\]|[^:/\[\]]+):(\d{1,5})")
 
@@ -27,7 +27,16 @@ def check_connect(address: str) -> str:
 
 def is_store(address: str) -> bool:
     """Return True if an address is one of a store."""
-    return address.partition("://")[0] in STORE_SCHEMES
+    return address.partition("://")[0] in _STORE_SCHEMES
+
+
+def check_store(address: str) -> str:
+    """Return the address of a store without a final slash, or raise AddressError."""
+    scheme, _, rest = address.partition("://")
+    if not is_store(address) or not rest or (scheme == "file" and not rest.startswith("/")):
+        known = ", ".join(f"{name}://…" for name in _STORE_SCHEMES)
+        raise AddressError(f"{address} is no address of a store; give file:///DIRECTORY or another of {known}")
+    return address.rstrip("/")
 
 
 def check_bind(address: str, *, keyed: bool = False, role: str = "collector") -> str:

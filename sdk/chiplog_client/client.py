@@ -19,7 +19,7 @@ from chiplog_client.query_parameters import Params, plain_params
 from chiplog_client.result_source import MemoryResult, RemoteResult, ResultSource
 from chiplog_client.result_stream import ResultStream
 from chiplog_client.results.result import QueryError, Result
-from chiplog_client.store_reader import check_store, reader_places, start_reader
+from chiplog_client.store_reader import check_readable, reader_places, start_reader
 from chiplog_schemas.addresses import is_store, query_address_of
 from chiplog_schemas.limits import MIB, QUERY_TIMEOUT_S
 from chiplog_schemas.paths import Paths, paths_for_root
@@ -81,7 +81,7 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
     if url is not None and dir is not None:
         raise ValueError(f"both url={url!r} and dir={os.fspath(dir)!r} are given; give one of them")
     if url is not None and is_store(url):
-        store = check_store(url)
+        store = check_readable(url)
         client = Client(None, reader_places(store), store=store)
     elif url is not None:
         client = _remote_client(query_address_of(url))

@@ -10,21 +10,18 @@ from pathlib import Path
 
 from chiplog_client import daemons
 from chiplog_client.results.result import QueryError
-from chiplog_schemas.addresses import STORE_SCHEMES, is_store
+from chiplog_schemas.addresses import check_store
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 
 _NEEDED = ("chiplog_collector", "deltalake", "obstore")
 
 
-def check_store(url: str) -> str:
+def check_readable(url: str) -> str:
     """Return the address of a store without a final slash. Raises ValueError, also if a package is missing."""
-    scheme, _, rest = url.partition("://")
-    if not is_store(url) or not rest or (scheme == "file" and not rest.startswith("/")):
-        known = ", ".join(f"{name}://…" for name in STORE_SCHEMES)
-        raise ValueError(f"{url!r} is no address of a store; give file:///DIRECTORY or another of {known}")
+    address = check_store(url)
     if lacking := [name for name in _NEEDED if find_spec(name) is None]:
         raise ValueError(f"to read {url} this host needs {' and '.join(lacking)}; pip install 'chiplog[lake]'")
-    return url.rstrip("/")
+    return address
 
 
 def reader_places(url: str) -> Paths:

@@ -9,9 +9,11 @@ from chiplog_schemas.addresses import (
     AddressError,
     check_bind,
     check_connect,
+    check_store,
     ipc_path,
     is_ipc,
     is_loopback,
+    is_store,
     parse_tcp,
     port_after,
     prepare_ipc,
@@ -122,3 +124,12 @@ def test_the_address_of_a_unix_socket_is_its_path() -> None:
 )
 def test_loopback_is_an_address_of_this_host_only(address: str, loopback: bool) -> None:
     assert is_loopback(address) is loopback
+
+
+def test_the_address_of_a_store_has_a_known_scheme_and_no_final_slash() -> None:
+    assert check_store("file:///lake/") == "file:///lake"
+    assert check_store("s3://lake/chiplog") == "s3://lake/chiplog"
+    assert not is_store("/lake")
+    for wrong in ("/lake", "http://lake", "file://lake", "s3://"):
+        with pytest.raises(AddressError, match=f"{wrong} is no address of a store; give file:///DIRECTORY"):
+            check_store(wrong)

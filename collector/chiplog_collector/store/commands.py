@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from chiplog_collector.store.published_tables import ENGINES, ORDERS, PUBLISHED
-from chiplog_schemas.addresses import STORE_SCHEMES
+from chiplog_schemas.addresses import AddressError, check_store
 
 if TYPE_CHECKING:
     from chiplog_collector.store.delta_store import DeltaStore
@@ -23,14 +23,14 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def check_url(url: str) -> str:
     """Return the address of a store without a final slash. Raises click.UsageError, also if the extra is missing."""
-    scheme, _, rest = url.partition("://")
-    if scheme not in STORE_SCHEMES or not rest or (scheme == "file" and not rest.startswith("/")):
-        known = ", ".join(f"{name}://…" for name in STORE_SCHEMES)
-        raise click.UsageError(f"{url} is no address of a store; give file:///DIRECTORY or another of {known}")
+    try:
+        address = check_store(url)
+    except AddressError as error:
+        raise click.UsageError(str(error)) from None
     lacking = [name for name in ("deltalake", "obstore") if importlib.util.find_spec(name) is None]
     if lacking:
         raise click.UsageError(f"a store needs {' and '.join(lacking)}; install them with pip install 'chiplog[lake]'")
-    return url.rstrip("/")
+    return address
 
 
 def _of_store(command: Command) -> Command:
