@@ -1,4 +1,4 @@
-"""The commands `chiplog store init|check|status|verify|compact|vacuum|views`: look at a store, and look after it."""
+"""The commands `chiplog store …`: look at a store, and look after it."""
 
 import functools
 import importlib.util
@@ -116,10 +116,14 @@ def compact(store: "DeltaStore") -> None:
     """Remove deleted rows, and merge the pieces of all days now, as running collectors do at 200 pieces a table."""
     from chiplog_collector.store.compaction import compact as compact_table
     from chiplog_collector.store.compaction import delete_rows, read_deletions
+    from chiplog_collector.store.maintainer import delete_for_gone
 
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory) / "scratch"
         deletions = read_deletions(store, scratch)
+        if n_logs := delete_for_gone(store, deletions, scratch, set()):
+            click.echo(f"deleted in logs that are gone: {n_logs:,}")
+            deletions = read_deletions(store, scratch)
         for table, order in ORDERS.items():
             checked: set[str] = set()
             while (n_files := delete_rows(store, table, order, deletions, scratch, checked)) is not None:
@@ -128,6 +132,32 @@ def compact(store: "DeltaStore") -> None:
             while done := compact_table(store, table, order, scratch, pieces_min=0):
                 merged = f"{done.n_pieces:,} pieces merged, files: {done.n_files:,}"
                 click.echo(f"{table} of {done.day}: {merged}, {done.n_rows:,} rows")
+
+
+@store.command()
+@click.argument("log")
+@_of_store
+def retire(store: "DeltaStore", log: str) -> None:
+    """Note that LOG is gone for good: others then carry out what is deleted of its runs.
+
+    LOG: its ID as `chiplog store status` shows it, or the beginning. If its collector returns, it continues under a new
+    log ID. A log that is silent for 7 days is retired by itself once something of it is to be deleted.
+    """
+    from chiplog_collector.store.heartbeat import SILENT_S
+
+    found = [beat for beat in store.heartbeats() if beat.log.startswith(log.lower())]
+    if len(found) != 1 or not log:
+        which = f"{len(found)} logs begin with {log!r}" if found else f"no log begins with {log!r}"
+        raise click.ClickException(f"{which}; give an ID that chiplog store status {store.url} shows")
+    [beat] = found
+    host, silent_s = beat.content.get("host", "an unknown host"), (store.now() - beat.written_at).total_seconds()
+    if silent_s <= SILENT_S:  # safeguard: living-log-not-retired
+        raise click.ClickException(
+            f"log {beat.log} is in use: its collector on {host} wrote {max(0.0, silent_s):.0f} s ago; stop it, and "
+            f"try again after {SILENT_S:.0f} s"
+        )
+    before = "" if store.retire(beat.log) else " already"
+    click.echo(f"log {beat.log} of {host} is{before} retired; if its collector returns, it gets a new log ID")
 
 
 @store.command()

@@ -64,6 +64,16 @@ class DeletionRequests:
         listed = [] if known is None else [DeletionRequest(*entry) for entry in known["waiting"]]
         return [request for request in listed if request not in answered]
 
+    def answered_until(self) -> dict[str, int] | None:
+        """Return by log the last piece whose requests all have an answer; None before the first look."""
+        known = _read(self._requests)
+        if known is None:
+            return None
+        until = {str(log): int(number) for log, number in known["seen"].items()}
+        for request in self.waiting():
+            until[request.log] = min(request.number - 1, until.get(request.log, -1))
+        return until
+
     def note_answer(self, request: DeletionRequest) -> None:
         """Note that a request needs nothing any more."""
         known = _read(self._requests)

@@ -41,6 +41,8 @@ _CONTENTS = "contents"
 REQUESTS = ("put", "list", "get")  # kinds that cost
 _CHECKPOINT_GETS = 25  # it reads the one before in parts
 _HEARTBEATS = "heartbeats"
+_RETIRED = "retired"
+RETIRED_FROM = 1 << 62  # numbers of what others delete of a log that is gone: above those of its own records
 _DAY = "day"  # of receipt: the partition of each table
 _DESCRIBED = "chiplog, version {}"  # of a table: Delta refuses properties that it does not know
 _ERROR_CHARS = 300
@@ -160,7 +162,7 @@ class DeltaStore:
         self._tables: dict[str, DeltaTable] = {}
         self.is_disk = url.startswith("file:")
         self._opened: ObjectStore | None = None
-        self._ahead: timedelta | None = None  # the store's clock of this host's
+        self._ahead: timedelta | None = None  # the store's clock of this host's, which counts from its start
         # Those of Delta are estimated from what its calls make: it does not count them. A test compares.
         self.requests: Counter[str] = Counter()
 
@@ -192,11 +194,15 @@ class DeltaStore:
         )
 
     def positions(self, tables: Iterable[str]) -> dict[str, int]:
-        """Return the number of the last record of this log by table, of tables that have some of it."""
+        """Return the number of the last record of this log by table, of tables that have some of it.
+
+        What others have deleted of it has none.
+        """
         found = {}
         for name in tables:
             table = self._open(name)
-            if table is not None and (version := self._version(table, name)) is not None:
+            version = None if table is None else self._version(table, name)
+            if version is not None and version < RETIRED_FROM:
                 found[name] = version
         return found
 
@@ -345,6 +351,12 @@ class DeltaStore:
         version = _try(lambda: self._tables[table].transaction_version(_DELETED.format(log)))
         return -1 if version is None else version
 
+    def position(self, table: str) -> int:
+        """Return the last number of this log in a table, also of what others deleted in its place; -1: none."""
+        opened = self._open(table)
+        version = None if opened is None else self._version(opened, table)
+        return -1 if version is None else version
+
     def vacuum(self, table: str) -> int:
         """Delete the commits that are in a checkpoint and older than 7 days, and the files that no later one names.
 
@@ -379,7 +391,7 @@ class DeltaStore:
 
     def kept_since(self) -> datetime:
         """Return the time before which contents and files are old, by the clock of the store."""
-        return self._now() - timedelta(hours=KEPT_HOURS)
+        return self.now() - timedelta(hours=KEPT_HOURS)
 
     def old_contents(self, before: datetime) -> set[str]:
         """Return the SHA-256 of the contents that no publisher has put since a time."""
@@ -401,17 +413,17 @@ class DeltaStore:
         names = [(meta["path"].partition("/")[2], meta["size"]) for meta in listed]
         return [StoredFile(name, size, 0, "") for name, size in names if name.startswith(f"{_DAY}=")]
 
-    def _now(self) -> datetime:
+    def now(self) -> datetime:
         """Return the time by the clock of the store: that of this host may be wrong by a year."""
         if self._ahead is None:
             name = f"probes/{uuid.uuid4()}"
             self._put(name, io.BytesIO(b"now"))
             try:
                 modified = _try(lambda: obstore.head(self._objects, name)["last_modified"])
-                self._ahead = modified - datetime.now(UTC)
+                self._ahead = modified - _since_start()
             finally:
                 _try(lambda: obstore.delete(self._objects, name))
-        return datetime.now(UTC) + self._ahead
+        return _since_start() + self._ahead
 
     def contents(self) -> tuple[int, int]:
         """Return number and bytes of the contents of saved files, in a listing of a thousand at a time."""
@@ -447,6 +459,26 @@ class DeltaStore:
         except ValueError:
             return {}
         return content if isinstance(content, dict) else {}
+
+    # -- logs that are gone --
+
+    def retire(self, log: str) -> bool:
+        """Note that a log is gone: others carry out its deletions, and it continues under a new ID if it returns.
+
+        Returns:
+            False if that was noted before.
+        """
+        try:
+            self._put(f"{_RETIRED}/{log}", io.BytesIO(b""))
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def retired(self) -> set[str]:
+        """Return the IDs of the logs that are retired, in one listing."""
+        self.requests["list"] += 1
+        listed = _try(lambda: [meta for page in obstore.list(self._objects, f"{_RETIRED}/") for meta in page])
+        return {meta["path"].rpartition("/")[2] for meta in listed}
 
     # -- tables --
 
@@ -566,6 +598,11 @@ class DeltaStore:
                 sync_directory(path.parent)
         except OSError as error:
             raise StoreError(f"{folder} cannot be synced: {error.strerror}") from error
+
+
+def _since_start() -> datetime:
+    """Return a time that no correction of this host's clock changes."""
+    return datetime.fromtimestamp(time.monotonic(), UTC)
 
 
 def _piece_number(piece: str) -> int:

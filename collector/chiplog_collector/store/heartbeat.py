@@ -11,12 +11,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from chiplog_collector.store.deletion_requests import DeletionRequests
 from chiplog_collector.store.delta_store import REQUESTS, DeltaStore
 from chiplog_collector.store.outbox import Outbox
 from chiplog_schemas._version import __version__
 
 BEAT_S = 60.0  # between two while nothing arrives
 SILENT_S = 3 * BEAT_S  # without one, a collector is called silent
+GONE_S = 7 * 24 * 3600.0  # without one, a log is gone: longer than a holiday weekend without power
 _MEASURED_S = 10.0  # how old the size of the outbox may be: thousands of pieces are many files
 
 
@@ -28,6 +30,7 @@ class Beats:
         outbox: What waits for it.
         keeps_files: True if the contents of saved files stay at the collector.
         others: Counts of requests beside those of the store.
+        deletions: What other logs want deleted. A heartbeat has how much of that is done, for the time after this log.
         clock: In seconds, never set back.
     """
 
@@ -38,12 +41,14 @@ class Beats:
         *,
         keeps_files: bool,
         others: Counter[str] | None = None,
+        deletions: DeletionRequests | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._outbox = outbox
         self._keeps_files = keeps_files
         self._others = others if others is not None else Counter()
+        self._deletions = deletions
         self._clock = clock
         self._since = _now()
         self._due_at = self._measure_at = 0.0
@@ -82,6 +87,7 @@ class Beats:
             "lag_s": 0.0 if oldest_at is None else round(max(0.0, time.time() - oldest_at), 1),
             "keeps_files": self._keeps_files,
             "since": self._since,
+            "deletions": None if self._deletions is None else self._deletions.answered_until(),
             "requests": {kind: self._store.requests[kind] + self._others[kind] for kind in REQUESTS},
         }
 

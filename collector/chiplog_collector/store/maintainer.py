@@ -1,26 +1,48 @@
 """The maintenance of a store, in a thread of the publisher: deletions, compaction, removal of what no snapshot names.
 
-Each collector does it for all tables. If two do it at once, Delta refuses one, which looks again later.
+Each collector does it for all tables. If two do it at once, Delta refuses one, which looks again later. Of a log that
+is gone, its own collector carries out no deletion any more: then the maintenance deletes in its place.
 """
 
 import logging
 import shutil
 import threading
 import time
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import duckdb
 
 from chiplog_collector.store.compaction import Deletion, compact, delete_rows, read_deletions
 from chiplog_collector.store.deletion_requests import DeletionRequest, DeletionRequests
-from chiplog_collector.store.delta_store import DeltaStore, StoreError
-from chiplog_collector.store.parquet_files import bounded_engine
+from chiplog_collector.store.delta_store import RETIRED_FROM, Addition, DeltaStore, ForeignPositionError, StoreError
+from chiplog_collector.store.heartbeat import GONE_S
+from chiplog_collector.store.parquet_files import bounded_engine, row_count, write_rows
 from chiplog_collector.store.published_tables import DELETIONS, ORDERS
 
 LOOK_S = 60.0  # between two looks; a table gets six pieces in that time. One request, if there is nothing new
 VACUUM_S = 24 * 3600.0  # a listing of all files
+GONE_LOOK_S = 3600.0  # between two looks whether a log is gone of which something is to be deleted
 _NAMING = ("files", "media", "artifact_files")  # tables whose rows name contents
 _UNSEEN = -2  # below the version of a table that does not exist
+# What is deleted of a log that is gone, as its own collector would publish it: producers of runs, their consoles, and
+# the runs. $files are those of the tables `producers` and `runs`; the latter have no producer.
+_OF_GONE = """WITH seen AS (
+        SELECT producer, owner, run_id, number
+        FROM read_parquet($files, union_by_name = true, hive_partitioning = false) WHERE log = $log
+    ), newest AS (
+        FROM seen WHERE producer IS NOT NULL QUALIFY row_number() OVER (PARTITION BY producer ORDER BY number DESC) = 1
+    ), members AS (SELECT producer, run_id FROM newest WHERE list_contains($runs, run_id)), found AS (
+        FROM members
+        UNION SELECT n.producer, m.run_id FROM newest n JOIN members m ON n.owner = m.producer
+        UNION SELECT NULL, run_id FROM members
+        UNION SELECT NULL, run_id FROM seen WHERE producer IS NULL AND list_contains($runs, run_id)
+    )
+    SELECT $log::VARCHAR AS log, $number::BIGINT AS number, producer, run_id, NULL::TIMESTAMPTZ AS samples_until,
+           now() AS ts, false AS is_request
+    FROM found ORDER BY producer, run_id"""
 _log = logging.getLogger("chiplog.store")
 
 
@@ -42,6 +64,8 @@ class Maintainer:
         self._has_news = False
         self._closing = threading.Event()
         self._vacuum_at = time.monotonic() + VACUUM_S
+        self._gone_at = 0.0
+        self._of_gone: set[tuple[str, str]] = set()  # logs and runs of which there is nothing to delete
         self._is_away = False
         self._thread = threading.Thread(target=self._run, name="chiplog-maintenance", daemon=True)
 
@@ -67,8 +91,10 @@ class Maintainer:
         has_news, self._has_news = self._has_news, False
         is_vacuum = now >= self._vacuum_at
         try:
-            has_news = self._look_for_deletions() or has_news
-            if not has_news:
+            has_new_deletions = self._look_for_deletions()
+            if (has_new_deletions or now >= self._gone_at) and self._delete_for_gone(now):
+                has_new_deletions = self._look_for_deletions()
+            if not (has_news or has_new_deletions):
                 return
             if is_vacuum:
                 self._vacuum_at = now + VACUUM_S
@@ -123,6 +149,76 @@ class Maintainer:
             )
         self._seen = version
         return bool(self._deletions)
+
+    def _delete_for_gone(self, now: float) -> int:
+        self._gone_at = now + GONE_LOOK_S
+        return delete_for_gone(self._store, self._deletions, self._scratch, self._of_gone)
+
+
+def delete_for_gone(
+    store: DeltaStore, deletions: Sequence[Deletion], scratch: Path, checked: set[tuple[str, str]]
+) -> int:
+    """Publish what other logs want deleted of logs that are gone, in their place. Return the number of these logs.
+
+    A log that is silent for so long that it is gone is retired first: should it return, it has another ID.
+
+    Args:
+        store: The store.
+        deletions: All of the table `deletions`.
+        scratch: A directory for copies, which is removed.
+        checked: Logs and runs of which there is nothing to delete; it grows.
+
+    Raises:
+        StoreError, OSError.
+    """
+    requests = [deletion for deletion in deletions if deletion.is_request and deletion.run_id is not None]
+    if not requests:
+        return 0
+    retired, n_logs = store.retired(), 0
+    gone_before = store.now() - timedelta(seconds=GONE_S)
+    for beat in store.heartbeats():
+        answered = beat.content.get("deletions")
+        if not (beat.log in retired or beat.written_at < gone_before) or not isinstance(answered, dict):
+            continue
+        done = {each.run_id for each in deletions if each.log == beat.log and each.number >= RETIRED_FROM}
+        # safeguard: answered-request-stays-answered
+        open_ones = [each for each in requests if each.log != beat.log and each.number > answered.get(each.log, -1)]
+        runs = {str(each.run_id) for each in open_ones if (beat.log, each.run_id) not in checked} - done
+        if runs and _delete_of_gone(store, beat.log, sorted(runs), scratch, is_retired=beat.log in retired):
+            n_logs += 1
+        checked |= {(beat.log, run_id) for run_id in runs}
+    return n_logs
+
+
+def _delete_of_gone(store: DeltaStore, log: str, runs: list[str], scratch: Path, *, is_retired: bool) -> bool:
+    """Publish that runs are deleted in a log that is gone. Return False if it has nothing of them."""
+    own = DeltaStore(store.url, log)
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    try:
+        sources = []
+        for table in ("producers", "runs"):
+            sources += store.fetch_all(table, [f for f in store.snapshot(table) if f.may_have("log", log)], scratch)
+        if not sources:
+            return False
+        before, path = own.position(DELETIONS), scratch / "deletions.parquet"
+        number = max(before + 1, RETIRED_FROM)
+        given = {"files": sources, "log": log, "number": number, "runs": runs}
+        with duckdb.connect() as engine:
+            write_rows(engine.sql(_OF_GONE, params=given), path)
+        if not row_count(path):
+            return False
+        if not is_retired:
+            store.retire(log)  # safeguard: gone-log-retired
+            _log.info("log %s is gone: silent for 7 days; it is retired", log)
+        day = store.now().date().isoformat()
+        own.publish(Addition(DELETIONS, path, day, before, number, uuid.uuid4().hex[:16]))
+        _log.info("deleted in log %s, which is gone: %s", log, ", ".join(runs))
+        return True
+    except ForeignPositionError as error:  # another collector does the same
+        raise StoreError(str(error)) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def remove_contents(store: DeltaStore, scratch: Path) -> int:

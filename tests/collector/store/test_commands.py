@@ -1,7 +1,9 @@
 """`chiplog store …`: one clear line for bad input, and what each command prints."""
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow
@@ -12,6 +14,7 @@ from deltalake import write_deltalake
 from chiplog_collector.store.commands import store as command
 from chiplog_collector.store.delta_store import Addition, DeltaStore
 from chiplog_collector.store.published_tables import COMPLETE
+from tests.support.safeguard import proves
 from tests.support.store_files import DAY, LOG, parquet
 
 DONE = (
@@ -71,6 +74,27 @@ def test_verify_ends_with_status_1_if_there_is_a_fault(url: str, tmp_path: Path)
     assert found.exit_code == 1
     assert "cannot be read" in found.output
     assert found.output.splitlines()[-1] == f"Error: {url} has faults: 1"
+
+
+@proves("living-log-not-retired", "a log whose collector runs is not retired", condition=False)
+def test_a_log_is_retired_by_the_beginning_of_its_id_unless_its_collector_runs(url: str, tmp_path: Path) -> None:
+    for log in (LOG, LOG[:8] + "00" * 12):
+        DeltaStore(url, log).put_heartbeat({"host": "node-a"})
+    for log, line in (
+        ("ee", "no log begins with 'ee'; give an ID that chiplog store status"),
+        (LOG[:4], f"2 logs begin with '{LOG[:4]}'; give"),
+        ("", "2 logs begin with ''; give"),
+        (LOG, f"log {LOG} is in use: its collector on node-a wrote 0 s ago; stop it, and try again after 180 s"),
+    ):
+        refused = run("retire", log, url)
+        assert refused.exit_code
+        assert line in refused.output
+    before = time.time() - 200
+    os.utime(tmp_path / "lake" / "heartbeats" / LOG, (before, before))
+    line = "retired; if its collector returns, it gets a new log ID\n"
+    assert run("retire", LOG[:9].upper(), url).output == f"log {LOG} of node-a is {line}"
+    assert DeltaStore(url, LOG).retired() == {LOG}
+    assert run("retire", LOG, url).output == f"log {LOG} of node-a is already {line}"
 
 
 def test_check_says_what_a_store_can(tmp_path: Path) -> None:

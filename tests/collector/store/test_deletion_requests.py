@@ -19,12 +19,15 @@ def requests(tmp_path: Path) -> DeletionRequests:
 def test_each_request_waits_once_from_the_first_look_on(requests: DeletionRequests) -> None:
     old, own, new = DeletionRequest(OTHER, 5, "r"), DeletionRequest(OWN, 6, "s"), DeletionRequest(OTHER, 9, "t")
     of_new_log = DeletionRequest(THIRD, 1, "u")
+    assert requests.answered_until() is None
     requests.take([old])
     assert requests.waiting() == []
+    assert requests.answered_until() == {OTHER: 5}
     requests.take([old, own, new, new, of_new_log])
     assert requests.waiting() == [new, of_new_log]
     requests.note_answer(new)
     assert requests.waiting() == [of_new_log]
+    assert requests.answered_until() == {OTHER: 9, THIRD: 0}
     for _ in range(2):
         requests.take([old, own, new, of_new_log])
         assert requests.waiting() == [of_new_log]

@@ -10,11 +10,19 @@ import pytest
 from deltalake import DeltaTable
 
 from chiplog_collector.store import compaction, maintainer
+from chiplog_collector.store.compaction import read_deletions
 from chiplog_collector.store.deletion_requests import DeletionRequest, DeletionRequests
-from chiplog_collector.store.delta_store import Addition, DeltaStore, StoreError
-from chiplog_collector.store.maintainer import VACUUM_S, Maintainer, remove_contents
+from chiplog_collector.store.delta_store import RETIRED_FROM, Addition, DeltaStore, StoreError
+from chiplog_collector.store.maintainer import VACUUM_S, Maintainer, delete_for_gone, remove_contents
+from chiplog_schemas.model.change_record import Action
+from tests.support.changes import change
+from tests.support.collector_log import Rank, whole
+from tests.support.index import Index
+from tests.support.lake import stored_rows
+from tests.support.published_index import publish_in_pieces
 from tests.support.safeguard import proves
 from tests.support.store_files import DAY, LOG, parquet
+from tests.support.store_reader import Reader
 
 QUERY = """SELECT 'log' AS log, 1::BIGINT AS number, 'run' AS run_id, 'key' AS key, 'p' AS producer, i AS step, i AS seq
     FROM range(3) t(i)"""
@@ -94,6 +102,100 @@ def test_what_another_log_deletes_is_noted_and_removed_without_news_of_the_own_l
     found.turn(1.0)
     assert requests.waiting() == [DeletionRequest("log", 9, "run")]
     assert n_files(tmp_path) == 0
+
+
+class Gone:
+    """A store with a run of two logs, of which the collector of one is gone."""
+
+    def __init__(self, directory: Path, *, answered: dict[str, int]) -> None:
+        self.lake = directory / "lake"
+        self.indexes = [Index(directory / name, bytes([first]) * 16) for name, first in (("gone", 7), ("own", 200))]
+        ranks = [Rank(number) for number in range(4)]
+        for rank in ranks:
+            rank.log(0, loss=1.0)
+        for rank in ranks[1::2]:
+            rank.become(run_id="other")
+        for index, mine in zip(self.indexes, (ranks[:2], ranks[2:]), strict=True):
+            publish_in_pieces(index, self.lake, [whole(rank) for rank in mine], 1)
+        self.gone, self.own = (DeltaStore(f"file://{self.lake}", index.log_id.hex()) for index in self.indexes)
+        self.gone.put_heartbeat({"deletions": answered})
+        self.scratch = directory / "scratch"
+
+    def be_silent(self, days: float) -> None:
+        before = time.time() - days * 24 * 3600
+        os.utime(self.lake / "heartbeats" / self.indexes[0].log_id.hex(), (before, before))
+
+    def delete(self) -> None:
+        """Delete the run at the collector that is left."""
+        index = self.indexes[1]
+        number = index.log.next_number
+        publish_in_pieces(index, self.lake, [change(Action.DELETE, number=9, runs=["r"], producers=[])], 1)
+        assert index.log.next_number > number
+
+    def runs(self) -> set[tuple[str, str]]:
+        """Return the logs and runs of which a reader sees values."""
+        directory = self.scratch.parent / f"reader {time.monotonic()}"
+        directory.mkdir()
+        reader = Reader(self.own.url, directory)
+        found = reader.sql("SELECT DISTINCT run_id, label FROM metrics")
+        reader.close()
+        return set(found)
+
+    def close(self) -> None:
+        for index in self.indexes:
+            index.close()
+
+
+@proves("gone-log-retired", "a log of which others delete in its place does not continue under its ID")
+def test_of_a_log_that_is_gone_others_delete_what_is_wanted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = Gone(tmp_path, answered={})
+    before, log = found.runs(), found.indexes[0].log_id.hex()
+    found.delete()
+    turns = Maintainer(found.own, found.scratch)
+    for days in (0.1, 6.9):
+        found.be_silent(days)
+        turns.turn(0.0)
+        turns._gone_at = 0.0
+        assert found.runs() == before
+        assert found.own.retired() == set()
+    found.be_silent(7.1)
+    turns.turn(0.0)
+    assert found.runs() == {row for row in before if row != ("r", "rank0")}
+    assert found.own.retired() == {log}
+    assert {row for row in stored_rows(found.lake, "metrics", "log, label") if row[0] == log} == {(log, "rank1")}
+    rows = stored_rows(found.lake, "deletions", "log, producer, run_id, is_request")
+    turns._gone_at = 0.0
+    turns.turn(1.0)
+    assert stored_rows(found.lake, "deletions", "log, producer, run_id, is_request") == rows, "once"
+    assert (log, None, "r", False) in rows
+    assert found.gone.position("deletions") == RETIRED_FROM
+    assert "deletions" not in found.gone.positions(["deletions"])
+    found.close()
+
+
+def test_a_retired_log_is_gone_at_once(tmp_path: Path) -> None:
+    found = Gone(tmp_path, answered={})
+    found.delete()
+    found.own.retire(found.indexes[0].log_id.hex())
+    assert delete_for_gone(found.own, read_deletions(found.own, found.scratch), found.scratch, set()) == 1
+    assert ("r", "rank0") not in found.runs()
+    found.close()
+
+
+@proves(
+    "answered-request-stays-answered",
+    "a deletion from before a run of that name came to a log does not concern that log once it is gone",
+    part="each.number > answered.get(each.log, -1)",
+    new="True",
+)
+def test_what_a_log_had_answered_before_it_was_gone_is_not_deleted_again(tmp_path: Path) -> None:
+    found = Gone(tmp_path, answered={"c8" * 16: 1000})
+    before = found.runs()
+    found.delete()
+    found.be_silent(9)
+    Maintainer(found.own, found.scratch).turn(0.0)
+    assert found.runs() == before
+    found.close()
 
 
 @proves("named-content-stays", "a content stays while a row of a snapshot of the last 7 days names it", new="pass")
