@@ -139,7 +139,7 @@ soak: python
 soak-lake: python
 	@$(PYTHON) $(BOOTSTRAP) dev
 	@echo "kill the processes of a store for $(MINUTES) minutes"
-	@CHIPLOG_SOAK_MINUTES=$(MINUTES) $(PY) -m pytest -m soak tests/fault/test_store.py tests/fault/test_store_maintenance.py $(ARGS)
+	@CHIPLOG_SOAK_MINUTES=$(MINUTES) $(PY) -m pytest -m soak tests/fault/test_store_kills.py tests/fault/test_store_maintenance.py $(ARGS)
 
 switch-off: python
 	@$(PYTHON) $(BOOTSTRAP) dev

@@ -1,18 +1,14 @@
-"""A store has each row once, whichever process is killed, whatever is away, copied or rebuilt in between.
+"""A store has each row once, whatever is away, copied or rebuilt in between. `test_store_kills.py` kills processes.
 
 Real processes, real signals, a store in a directory. The oracle is what the rank has written into files of its own.
 """
 
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,38 +19,10 @@ from tests.support.lake import stored_rows
 from tests.support.node import Node
 from tests.support.oracle import compare
 from tests.support.patched import patch_daemons
-from tests.support.rounds import Rounds
 from tests.support.safeguard import proves
+from tests.support.store_ranks import OFTEN, log_some, n_logged
 from tests.support.waiting import WAIT_S, wait_until
 
-KILLS = 12
-OFTEN = """
-import sys
-if "chiplog_collector.index" in sys.orig_argv:
-    from chiplog_collector.store import piece_cutter
-    piece_cutter.PIECE_S = piece_cutter._AGAIN_S = 0.3
-if "chiplog_collector.store" in sys.orig_argv:
-    from chiplog_collector.store import publisher
-    publisher._POLL_S, publisher._BACKOFF_MIN_S, publisher._BACKOFF_MAX_S = 0.1, 0.2, 1.0
-    publisher._OUTAGE_S = 0.0
-"""
-# Values as the oracle's rank; each tenth step a line, too.
-RANK = """
-import os, random, struct, sys, time, chiplog
-file, run_id = sys.argv[1:]
-chooser = random.Random(run_id)
-target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-with chiplog.init(run_id=run_id, project="p", label="rank0") as run:
-    for step in range(1_000_000):
-        value = chooser.random()
-        run.log({"value": value, "other": 1.0}, step=step)
-        os.write(target, f"{step} {struct.pack('<d', value).hex()}\\n".encode())
-        if not step % 10:
-            print(f"at {step}", flush=True)
-            if os.path.exists(file + ".stop"):
-                break
-        time.sleep(0.002)
-"""
 SOON = {"CHIPLOG_TEST_WAIT_TIMES": "0.2"}  # without the safeguard, tests wait in vain
 AWAY = " cannot be used: "
 REFUSED = "nothing is published"
@@ -67,28 +35,6 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CHIPLOG_STORE", f"file://{lake}")
     patch_daemons(monkeypatch, tmp_path / "patch", OFTEN)
     return lake
-
-
-@contextmanager
-def rank_of(node: Node, file: Path, run_id: str) -> Iterator[None]:
-    """Let a rank log while the block runs, then let it finish."""
-    environment = os.environ | {"CHIPLOG_DIR": str(node.root), "CHIPLOG_AGENT": node.place.agent_address}
-    command = [sys.executable, "-P", "-c", RANK, str(file), run_id]
-    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as rank:
-        try:
-            yield
-        finally:
-            Path(f"{file}.stop").touch()
-            assert rank.wait(WAIT_S) == 0
-
-
-def log_some(node: Node, file: Path, run_id: str, n_bytes: int = 2_000) -> None:
-    with rank_of(node, file, run_id):
-        wait_until(lambda: file.exists() and file.stat().st_size > n_bytes, "a rank that logs")
-
-
-def n_logged(*files: Path) -> int:
-    return sum(len(file.read_text().splitlines()) for file in files)
 
 
 def wait_for(lake: Path, *files: Path) -> None:
@@ -123,48 +69,6 @@ def stop(node: Node) -> None:
     """Stop a collector in order: its last piece is published."""
     node.stop()
     assert Outbox(node.place.store).ends() == []
-
-
-def kill(node: Node, victim: str) -> bool:
-    """Kill a process of the collector, and start the receiver again; return False if it is not there."""
-    if victim == "receiver":
-        assert node.collector is not None
-        node.collector.kill()
-        node.collector.wait()
-        node.start_collector()
-        return True
-    pid = publisher_of(node) if victim == "publisher" else lock_holder_pid(node.place.index_lock)
-    if pid <= 0:
-        return False
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-@pytest.mark.promise(11)
-@pytest.mark.soak(2)
-def test_each_row_is_in_the_store_once_whichever_process_is_killed(
-    bare_node: Node, lake: Path, tmp_path: Path, rounds: Rounds
-) -> None:
-    node, files = bare_node.start(), {}
-    for seed in rounds(1):
-        chooser, kills, run_id = random.Random(seed), Counter[str](), f"r{seed}"
-        file = files[run_id] = tmp_path / run_id
-        with rank_of(node, file, run_id):
-            while kills.total() < KILLS:
-                time.sleep(chooser.uniform(0.1, 2.0))
-                victim = chooser.choice(["receiver", "index", "publisher", "publisher"])
-                kills[victim] += kill(node, victim)
-        wait_for(lake, *files.values())
-        stop(node)
-        n_values = check(lake, **files)
-        node.start()
-        for victim, n in kills.items():
-            rounds.count("kills", n)
-            rounds.count(f"of {victim}", n)
-        rounds.count("values", n_values)
 
 
 def test_a_copied_directory_publishes_nothing_and_says_so(bare_node: Node, lake: Path, tmp_path: Path) -> None:
