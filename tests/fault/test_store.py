@@ -15,6 +15,7 @@ import pytest
 
 from chiplog_collector.store.outbox import Outbox
 from chiplog_schemas.process.file_lock import lock_holder_pid
+from tests.support.disk.faults import small_disk
 from tests.support.lake import stored_rows
 from tests.support.node import Node
 from tests.support.oracle import compare
@@ -24,6 +25,7 @@ from tests.support.store_ranks import OFTEN, log_some, n_logged
 from tests.support.waiting import WAIT_S, wait_until
 
 SOON = {"CHIPLOG_TEST_WAIT_TIMES": "0.2"}  # without the safeguard, tests wait in vain
+UNCUT = "a piece for the store cannot be cut"
 AWAY = " cannot be used: "
 REFUSED = "nothing is published"
 
@@ -159,6 +161,25 @@ def test_a_store_that_is_away_stops_nothing(bare_node: Node, lake: Path, tmp_pat
     lake.unlink()
     away.rename(lake)
     check_outage(node, lake, before=before, during=during)
+
+
+def test_a_full_disk_under_the_outbox_stops_nothing(bare_node: Node, lake: Path, tmp_path: Path) -> None:
+    node, before, during = bare_node, tmp_path / "before", tmp_path / "during"
+    with small_disk(node.place.store, 4 << 20) as disk:
+        node.start()
+        log_some(node, before, "before")
+        wait_for(lake, before)
+        disk.fill()
+        log_some(node, during, "during")
+        node.until("SELECT 1 FROM labels WHERE run_id = 'during' AND state <> 'running'")  # acknowledged and shown
+        wait_until(lambda: UNCUT in node.output("chiplog_collector"), "a line")
+        disk.free()
+        wait_for(lake, before, during)
+        stop(node)
+        said = node.output("chiplog_collector")
+        assert said.count(UNCUT) == said.count("pieces for the store can be cut again") == 1, said
+        assert said.count(AWAY) <= 1 and "Traceback" not in said, said
+        check(lake, before=before, during=during)
 
 
 @proves(
