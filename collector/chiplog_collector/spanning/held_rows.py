@@ -13,7 +13,7 @@ from pathlib import Path
 import duckdb
 
 from chiplog_collector.spanning.spread_tables import TABLES as SPREAD_TABLES
-from chiplog_collector.spanning.spread_tables import SpreadTables
+from chiplog_collector.spanning.spread_tables import SpreadTables, newest_rows
 from chiplog_collector.store.delta_store import StoredFile
 from chiplog_collector.store.published_tables import COMPLETE, DELETIONS, ORDERS, PUBLISHED, UNOWNED
 from chiplog_collector.transaction import transaction
@@ -255,9 +255,7 @@ def _tables(main: str, tables: Sequence[str]) -> Iterable[str]:
 def _derived(main: str, log: str) -> Iterable[str]:
     """Yield the statements that compute what depends on the newest rows of the dimensions."""
     held = f"{CATALOG}.held"
-    others = f"log <> '{log}'"
-    newest = f"""SELECT * FROM {held}.producers WHERE {others}
-        QUALIFY row_number() OVER (PARTITION BY log, producer ORDER BY flush DESC) = 1"""
+    newest = newest_rows("producers", "producer", f"'{log}'")
     # safeguard: silent-collector-is-unknown
     yield f"""CREATE OR REPLACE TABLE {held}.newest_producers AS
         SELECT h.* EXCLUDE (log) REPLACE (
@@ -272,13 +270,11 @@ def _derived(main: str, log: str) -> Iterable[str]:
         ) = 1"""
     yield f"""CREATE OR REPLACE TABLE {held}.newest_runs AS
         SELECT r.* EXCLUDE (log) REPLACE (n.run AS run)
-        FROM (
-            SELECT * FROM {held}.runs WHERE {others}
-            QUALIFY row_number() OVER (PARTITION BY log, run_id ORDER BY flush DESC) = 1
-        ) r JOIN {held}.run_ids n USING (run_id)
+        FROM ({newest_rows("runs", "run_id", f"'{log}'")}) r
+        JOIN {held}.run_ids n USING (run_id)
         QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY r.primary_label IS NOT NULL DESC, r.log) = 1"""
     yield f"""CREATE OR REPLACE TABLE {held}.newest_losses AS
-        SELECT * EXCLUDE (log) FROM {held}.losses WHERE {others}
+        SELECT * EXCLUDE (log) FROM {held}.losses WHERE log <> '{log}'
         QUALIFY flush = max(flush) OVER (PARTITION BY log, producer)"""
     yield f"""CREATE OR REPLACE TABLE {held}.deleted_rows AS
         SELECT log, lower(hex(uuid)) AS producer, max(flush) AS until FROM {held}.{DELETIONS}

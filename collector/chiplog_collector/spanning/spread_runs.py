@@ -59,8 +59,25 @@ class Place:
     is_primary: bool
 
 
-def places(producers: Iterable[SeenProducer], runs: Sequence[SeenRun]) -> list[Place]:
-    """Return the places of the producers of runs that are in several logs."""
+@dataclass(frozen=True, slots=True)
+class SpreadRun:
+    """A run of several logs.
+
+    Attributes:
+        run_id: Its ID.
+        primary: The run as the log knows it whose label is primary; None if none is.
+        fields: The columns that describe it.
+        places: Those of its producers.
+    """
+
+    run_id: str
+    primary: SeenRun | None
+    fields: dict[str, Any]
+    places: list[Place]
+
+
+def spread_runs(producers: Iterable[SeenProducer], runs: Iterable[SeenRun]) -> list[SpreadRun]:
+    """Return what counts of the runs of producers that are in several logs."""
     labels: dict[str, dict[str, list[SeenProducer]]] = defaultdict(lambda: defaultdict(list))
     for producer in _newest(producers):
         labels[producer.run_id][producer.label].append(producer)
@@ -70,10 +87,12 @@ def places(producers: Iterable[SeenProducer], runs: Sequence[SeenRun]) -> list[P
     found = []
     for run_id, by_label in labels.items():
         primary = primary_of(runs_by_id[run_id], by_label)
+        places = []
         for label, mates in by_label.items():
             for attempt, mate in enumerate(_in_order(mates)):
                 is_primary = mate.is_primary and primary is not None and label == primary.primary_label
-                found.append(Place(mate.log, mate.uuid, attempt, is_primary))
+                places.append(Place(mate.log, mate.uuid, attempt, is_primary))
+        found.append(SpreadRun(run_id, primary, described(runs_by_id[run_id], primary), places))
     return found
 
 

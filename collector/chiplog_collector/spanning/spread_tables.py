@@ -10,20 +10,29 @@ from chiplog_collector.spanning.spread_runs import (
     Ranges,
     SeenProducer,
     SeenRun,
-    described,
     parted,
-    places,
-    primary_of,
+    spread_runs,
 )
 
-# The newest row of each producer in each log; `own` are those of the index.
-_PRODUCERS = """SELECT * EXCLUDE (run_id_of), run_id_of AS run_id FROM store.held.producers WHERE log <> $log
-    QUALIFY row_number() OVER (PARTITION BY log, producer ORDER BY flush DESC) = 1
+
+def newest_rows(table: str, key: str, log: str) -> str:
+    """Return the query of the newest row of each producer or run in each log but that of `base`.
+
+    Args:
+        table: The table of `held`, whose later rows replace earlier ones.
+        key: The column of the producer or run.
+        log: The SQL of the ID of the log in `base`.
+    """
+    return f"""SELECT * FROM store.held.{table} WHERE log <> {log}
+        QUALIFY row_number() OVER (PARTITION BY log, {key} ORDER BY flush DESC) = 1"""
+
+
+# The newest row of each producer and run in each log.
+_PRODUCERS = f"""SELECT * EXCLUDE (run_id_of), run_id_of AS run_id FROM ({newest_rows("producers", "producer", "$log")})
     UNION ALL BY NAME
-    SELECT p.*, $log AS log, r.run_id FROM {main}.base.producers p LEFT JOIN {main}.base.runs r ON r.run = p.run"""
-_RUNS = """SELECT * FROM store.held.runs WHERE log <> $log
-    QUALIFY row_number() OVER (PARTITION BY log, run_id ORDER BY flush DESC) = 1
-    UNION ALL BY NAME SELECT *, $log AS log FROM {main}.base.runs"""
+    SELECT p.*, $log AS log, r.run_id FROM {{main}}.base.producers p LEFT JOIN {{main}}.base.runs r ON r.run = p.run"""
+_RUNS = f"""{newest_rows("runs", "run_id", "$log")}
+    UNION ALL BY NAME SELECT *, $log AS log FROM {{main}}.base.runs"""
 _INTERVALS = """SELECT producer, log, first_seq, last_seq, seen_at FROM store.held.intervals
     UNION ALL SELECT producer, $log, first_seq, last_seq, seen_at FROM {main}.base.intervals"""
 TABLES = (
@@ -87,10 +96,7 @@ class SpreadTables:
             _, seen_at = intervals.get(number, {}).get(row["log"], ([], None))
             seen_us = 0 if seen_at is None else int(seen_at.timestamp() * 1e6)
             producers.append(SeenProducer(**row, seen_us=seen_us))
-        by_run: dict[str, dict[str, list[SeenProducer]]] = defaultdict(lambda: defaultdict(list))
-        for producer in producers:
-            by_run[producer.run_id][producer.label].append(producer)
-        if not by_run:
+        if not producers:
             return
         runs = [
             SeenRun(
@@ -102,22 +108,14 @@ class SpreadTables:
                 {name: row[name] for name in DESCRIBING},
                 tuple(row["edited"] or ()),
             )
-            for row in self._rows(f"SELECT * FROM ({_RUNS})")
-            if row["run_id"] in by_run
+            for row in self._rows(f"SELECT * FROM ({_RUNS}) QUALIFY count(*) OVER (PARTITION BY run_id) > 1")
         ]
-        runs_by_id: dict[str, list[SeenRun]] = defaultdict(list)
-        for run in runs:
-            runs_by_id[run.run_id].append(run)
-        placed = [
-            (numbers[place.uuid], place.log, place.attempt, place.is_primary) for place in places(producers, runs)
-        ]
+        found = spread_runs(producers, runs)
+        placed = [(numbers[of.uuid], of.log, of.attempt, of.is_primary) for run in found for of in run.places]
         self._connection.executemany("INSERT INTO store.held.placed VALUES (?, ?, ?, ?)", placed)
-        for run_id, by_label in by_run.items():
-            of_run = runs_by_id[run_id]
-            primary = primary_of(of_run, by_label)
-            values = described(of_run, primary)
-            claim = (None, None, 0) if primary is None else _claim_of(primary)
-            row_of_run = [run_id, *(values[name] for name in DESCRIBING), *claim]
+        for run in found:
+            claim = (None, None, 0) if run.primary is None else _claim_of(run.primary)
+            row_of_run = [run.run_id, *(run.fields[name] for name in DESCRIBING), *claim]
             self._connection.execute(f"INSERT INTO store.held.spread_runs VALUES ({', '.join('?' * 10)})", row_of_run)
 
     def _write_ranges(self, number: int, by_log: dict[str, tuple[Ranges, Any]]) -> None:

@@ -11,8 +11,8 @@ from chiplog_collector.spanning.spread_runs import (
     SeenRun,
     described,
     parted,
-    places,
     primary_of,
+    spread_runs,
 )
 
 
@@ -39,6 +39,10 @@ def run(log: str, label: str | None, launch: str = "one", restart: int = 0, **gi
     return SeenRun(log, "r", label, launch if label else None, restart, fields, given.pop("edited", ()))
 
 
+def places(producers: list[SeenProducer]) -> list[Place]:
+    return [place for found in spread_runs(producers, [run("a", None), run("b", None)]) for place in found.places]
+
+
 def test_attempts_follow_launch_and_restart_whichever_log_has_them() -> None:
     producers = [
         seen("b", "2", restart=1, started_us=300),
@@ -54,13 +58,13 @@ def test_attempts_follow_launch_and_restart_whichever_log_has_them() -> None:
     ]
     for _ in range(5):
         random.shuffle(producers)
-        assert sorted(places(producers, []), key=lambda place: place.uuid) == sorted(expected, key=lambda p: p.uuid)
+        assert sorted(places(producers), key=lambda place: place.uuid) == sorted(expected, key=lambda p: p.uuid)
 
 
 def test_of_a_producer_in_two_logs_the_one_that_saw_its_end_counts() -> None:
     left = seen("a", "1", has_ended=True, is_presumed=True, seen_us=5)  # its agent has moved, so it seemed to die
-    assert [place.log for place in places([left, seen("b", "1", seen_us=3)], [])] == ["b"]
-    assert [place.log for place in places([seen("b", "1", seen_us=3), seen("a", "1", seen_us=3)], [])] == ["a"]
+    assert [place.log for place in places([left, seen("b", "1", seen_us=3)])] == ["b"]
+    assert [place.log for place in places([seen("b", "1", seen_us=3), seen("a", "1", seen_us=3)])] == ["a"]
 
 
 @pytest.mark.parametrize(
