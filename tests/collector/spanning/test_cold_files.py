@@ -1,7 +1,7 @@
 """Files are chosen by what a query names, and no file with a row that it wants is left out."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,17 +68,6 @@ def test_names_of_all_needs_bound_the_rows() -> None:
     assert (found.run_from, found.run_to, found.key_from) == ("a", "c", None)
     needs.append((Need(frozenset("b")), {(OTHER, None, "r")}))
     assert choose("metrics", needs, Snapshot({"metrics": files}, OWN), -1).run_from is None
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Index, Reader]]:
-    directory = tmp_path_factory.mktemp("published")
-    index = Index(directory)
-    store = publish_in_pieces(index, directory / "lake", everything()[:-1])
-    reader = Reader(store.url, directory)
-    yield index, reader
-    reader.close()
-    index.close()
 
 
 NEEDS: dict[str, tuple[str, Mapping[str, Any]]] = {
@@ -151,9 +140,8 @@ def test_a_reader_alone_waits_for_its_first_look(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_random_queries_have_the_same_rows_with_all_files(tmp_path: Path, rounds: Rounds) -> None:
-    index = Index(tmp_path)
-    reader = Reader(publish_in_pieces(index, tmp_path / "lake", everything()[:-1]).url, tmp_path)
+def test_random_queries_have_the_same_rows_with_all_files(published: tuple[Index, Reader], rounds: Rounds) -> None:
+    _, reader = published
     views = [view for view in (*VIEWS, *SLOW) if not view.startswith("base.")]
     described = {view: reader.sql(f"SELECT column_name, column_type FROM (DESCRIBE {view})") for view in views}
     columns = {
@@ -183,8 +171,6 @@ def test_random_queries_have_the_same_rows_with_all_files(tmp_path: Path, rounds
         assert rows(query.sql, query.params, needed) == whole, (seed, query.sql, query.params, needed)
         rounds.count("with rows", bool(whole))
     assert rounds.counts["with rows"] > rounds.n_rounds / 4
-    reader.close()
-    index.close()
 
 
 @proves(

@@ -1,0 +1,21 @@
+"""A store with one of everything, read without a collector."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.index import Index
+from tests.support.published_index import publish_in_pieces
+from tests.support.sample_log import everything
+from tests.support.store_reader import Reader
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Index, Reader]]:
+    directory = tmp_path_factory.mktemp("published")
+    index = Index(directory)
+    store = publish_in_pieces(index, directory / "a lake", everything()[:-1])
+    reader = Reader(store.url, directory)
+    yield index, reader
+    reader.close()
+    index.close()
