@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +29,7 @@ from chiplog_schemas.clock import now_us
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.storage.content_files import is_content_name
 from chiplog_schemas.storage.record import Record
-from chiplog_schemas.storage.segment_format import former_owner, list_segments, log_owner, read_segment
+from chiplog_schemas.storage.segment_format import former_owner, larger_owner, list_segments, log_owner, read_segment
 from chiplog_schemas.storage.segment_log import END_NAME, SegmentLog
 from chiplog_schemas.storage.watermark import Watermark
 
@@ -173,20 +172,13 @@ def _renewed(directory: Path) -> int:
         return 0
     log = SegmentLog(directory, owner)
     try:
-        log.renew(_larger(owner))  # safeguard: restored-log-has-new-id
+        log.renew(larger_owner(owner))  # safeguard: restored-log-has-new-id
         receipt = empty_receipt(now_us())
         log.append(receipt.kind, receipt.payload)
         log.commit()
         return log.next_number
     finally:
         log.close()
-
-
-def _larger(owner: bytes) -> bytes:
-    """Return a random ID above another one: of an event in two logs, views take the one in the smaller log."""
-    least = int.from_bytes(owner, "big") + 1
-    end = 1 << 8 * len(owner)
-    return (least + secrets.randbelow(max(1, end - least))).to_bytes(len(owner), "big")
 
 
 def note_store(source: Path, place: Paths) -> str:

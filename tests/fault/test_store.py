@@ -13,15 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from chiplog_collector.store.delta_store import DeltaStore
 from chiplog_collector.store.outbox import Outbox
 from chiplog_schemas.process.file_lock import lock_holder_pid
+from chiplog_schemas.storage.segment_format import log_owner
 from tests.support.disk.faults import small_disk
 from tests.support.lake import stored_rows
 from tests.support.node import Node
 from tests.support.oracle import compare
 from tests.support.patched import patch_daemons
 from tests.support.safeguard import proves
-from tests.support.store_ranks import OFTEN, log_some, n_logged
+from tests.support.store_ranks import OFTEN, log_some, n_logged, rank_of
 from tests.support.waiting import WAIT_S, wait_until
 
 SOON = {"CHIPLOG_TEST_WAIT_TIMES": "0.2"}  # without the safeguard, tests wait in vain
@@ -125,6 +127,41 @@ def test_a_publisher_that_was_stopped_while_a_copy_went_on_is_refused_when_it_wa
     wait_until(lambda: not publisher_of(node), "a publisher that ended")
     assert REFUSED in node.output("chiplog_collector")
     check(lake, first=first, waiting=waiting, other=other)
+
+
+def id_of(node: Node) -> str:
+    return (log_owner(node.place.collector / "log") or b"").hex()
+
+
+@pytest.mark.full
+@proves("retired-log-has-new-id", "a log that was retired and returns goes on under another ID", environment=SOON)
+@proves("retired-log-publishes-nothing", "a log that was retired publishes nothing under its ID", environment=SOON)
+def test_a_retired_log_that_returns_continues_under_a_new_id(bare_node: Node, lake: Path, tmp_path: Path) -> None:
+    node, first, second, third = bare_node, tmp_path / "first", tmp_path / "second", tmp_path / "third"
+    log_some(node.start(), first, "first")
+    wait_for(lake, first)
+    stop(node)
+    ids = [id_of(node)]
+    store = DeltaStore(f"file://{lake}", "00" * 16)
+    store.retire(ids[0])
+    node.start()
+    wait_until(lambda: id_of(node) not in ids, "a new ID")
+    ids.append(id_of(node))
+    log_some(node, second, "second")
+    wait_for(lake, first, second)
+    with rank_of(node, third, "third"):
+        wait_until(lambda: (ids[1], "third") in stored_rows(lake, "metrics", "log, run_id"), "a piece")
+        store.retire(ids[1])
+        wait_until(lambda: id_of(node) not in ids, "a new ID")
+    ids.append(id_of(node))
+    assert ids == sorted(ids)
+    wait_for(lake, first, second, third)
+    logs = set(stored_rows(lake, "metrics", "log, run_id"))
+    assert logs >= {(ids[0], "first"), (ids[1], "second"), (ids[2], "third")}
+    assert {run for log, run in logs if log == ids[0]} == {"first"}
+    assert node.output("chiplog_collector").count(" was retired; it continues as ") == 2
+    stop(node)
+    check(lake, first=first, second=second, third=third)
 
 
 def check_outage(node: Node, lake: Path, **files: Path) -> None:

@@ -19,7 +19,7 @@ if "chiplog_collector.index" in sys.orig_argv:
 if "chiplog_collector.store" in sys.orig_argv:
     from chiplog_collector.store import publisher
     publisher._POLL_S, publisher._BACKOFF_MIN_S, publisher._BACKOFF_MAX_S = 0.1, 0.2, 1.0
-    publisher._OUTAGE_S = 0.0
+    publisher._OUTAGE_S = publisher._RETIRED_LOOK_S = 0.0
 """
 # Values as the oracle's rank; each tenth step a line, too.
 RANK = """

@@ -177,7 +177,8 @@ def _reader(place: Paths, database: Database, url: str, *, is_alone: bool) -> "S
     directory = place.store / _READER
     log = database.log_id.hex()
     gb_max = read_limits(os.environ).cold_gb
-    return StoreReader(database.connection, url, log, directory, gb_max, place.files, is_alone=is_alone)
+    former = former_owner(place.collector / "log")
+    return StoreReader(database.connection, url, log, directory, gb_max, place.files, is_alone=is_alone, former=former)
 
 
 def _cutter(place: Paths, database: Database, url: str) -> "PieceCutter":

@@ -57,7 +57,7 @@ from chiplog_schemas.security.key_files import Keys
 from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.security.zap import open_authenticator
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record
-from chiplog_schemas.storage.segment_format import list_segments, log_owner, read_segment
+from chiplog_schemas.storage.segment_format import larger_owner, list_segments, log_owner, read_segment
 from chiplog_schemas.storage.segment_log import SegmentLog
 from chiplog_schemas.storage.watermark import Watermark
 from chiplog_schemas.transport.router import RouterSocket
@@ -164,7 +164,8 @@ class ReceiverDaemon:
         self._publisher = (
             publisher_process(places.root, settings.store) if settings.store and not settings.embedded else None
         )
-        self._store_watch = StoreWatch(Outbox(places.store)) if self._publisher is not None else None
+        self._outbox = Outbox(places.store)
+        self._store_watch = StoreWatch(self._outbox) if self._publisher is not None else None
         self._offload = Offload("chiplog-log", lambda: self._act(self._receiver.beat()))
         self._stopping = False
         self._since: float | None = None
@@ -182,6 +183,7 @@ class ReceiverDaemon:
     def run(self) -> None:
         """Serve until stopped."""
         on_stop_signals(self.stop)
+        self._leave_retired_id()
         if self._index is not None:
             self._index.tick(time.monotonic(), self.log.size_bytes)
             if self._index.listener is not None:
@@ -374,6 +376,7 @@ class ReceiverDaemon:
         self._next_poll_s = now + FILES_LOOK_S
         self._check_disk()
         self._note_outages()
+        self._leave_retired_id()
         if reason := self._ownership.renew() or keep_lock(self._lock):
             _log.error("collector ends: %s", reason)
             self._stopping = True
@@ -405,6 +408,28 @@ class ReceiverDaemon:
             return
         for payload in self._store_watch.turn():
             self._append([self._commits.add_change(payload)])
+
+    def _leave_retired_id(self) -> None:
+        """Continue under a new log ID if the store has retired this one, as a restored log does."""
+        retired = self._outbox.retired() if self._publisher is not None else b""
+        if not retired or self._write_after or self._space.is_short:
+            return
+        if self._since is not None:
+            self._commit(time.monotonic())
+        for child in (self._index, self._publisher):
+            if child is not None:
+                child.stop()
+        if self.log.owner == retired and self._since is None:
+            self.log.renew(larger_owner(retired))  # safeguard: retired-log-has-new-id
+            self._append([])
+            self._commit(time.monotonic())
+        if self._since is not None or self._write_after:
+            return  # the disk refuses; tried again
+        try:
+            self._outbox.renew(self.log.owner)
+            _log.warning("log %s was retired; it continues as %s", retired.hex(), self.log.owner.hex())
+        except OSError as error:
+            _log.warning("the outbox cannot be continued as log %s: %s; trying again", self.log.owner.hex(), error)
 
     # -- the end --
 

@@ -39,6 +39,7 @@ class StoreReader:
         gb_max: That one query may read of the store.
         contents: The directory of saved contents.
         is_alone: True if `base` has no rows: queries then wait for the first look at the store.
+        former: The ID of the log in `base` before it was renewed, and its last record.
 
     Raises:
         duckdb.Error, OSError: From the constructor: the cache cannot be made.
@@ -54,9 +55,11 @@ class StoreReader:
         contents: Path,
         *,
         is_alone: bool = False,
+        former: tuple[bytes, int] | None = None,
     ) -> None:
         self.store = DeltaStore(url, log)
         self._log_id = log
+        self._former, self._former_end = ("", -1) if former is None else (former[0].hex(), former[1])
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         [(self._main,)] = connection.execute("SELECT current_database()").fetchall()
@@ -140,8 +143,10 @@ class StoreReader:
         is_renumbered = self._held.is_renumbered()  # safeguard: moved-producer-is-one
         # From the table that is committed last to the first one: whatever is found refers to what is found later.
         files = {table: self.store.snapshot(table) for table in reversed(ORDERS)}
-        own = [file for file in files[COMPLETE] if file.log == self._log_id and "number" in file.ranges]
-        until = max((file.ranges["number"][1] for file in own), default=-1)
+        ends = [(file.log, file.ranges["number"][1]) for file in files[COMPLETE] if "number" in file.ranges]
+        own = [number for log, number in ends if log == self._log_id]
+        before = [min(number, self._former_end) for log, number in ends if log == self._former]
+        until = max([-1, *own, *before])
         new: dict[str, list[StoredFile]] = {}
         replaced = set()
         for table in small_tables():

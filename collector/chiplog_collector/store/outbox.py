@@ -1,6 +1,7 @@
 """Pieces on their way to a store: one directory each, complete and synced before it has its name.
 
 CHIPLOG_DIR/collector/store/
+  retired                   the ID of the log, if the store has retired it, until the log has another one
   outage.json               the last time that the store was away
   published.json            how far this log is published, as the last piece that was committed left it
   pieces/<until>/           one piece: <table>.parquet and piece.json; <until> is the log record that ends it
@@ -10,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from chiplog_schemas.atomic_file import atomic_write, sync_directory, sync_file
@@ -88,6 +89,7 @@ class Outbox:
         self._pieces = directory / "pieces"
         self._unpublished = directory / "unpublished.txt"
         self._outage = directory / "outage.json"
+        self._retired = directory / "retired"
 
     def note_unpublished(self, why: str) -> None:
         """Note that the log has rows which are in no piece: then facts stay in the database and in the log."""
@@ -167,6 +169,27 @@ class Outbox:
         """Note how far the log is published."""
         ensure_private_dir(self.directory)
         atomic_write(self.notes, json.dumps(asdict(published)).encode(), durable=True)
+
+    def note_retired(self, log: bytes) -> None:
+        """Note, for the receiver, that the store has retired the log."""
+        ensure_private_dir(self.directory)
+        atomic_write(self._retired, log.hex().encode(), durable=True)
+
+    def retired(self) -> bytes:
+        """Return the ID of the log that the store has retired; empty if there is none, or the note is damaged."""
+        try:
+            return bytes.fromhex(self._retired.read_text())
+        except (OSError, ValueError):
+            return b""
+
+    def renew(self, log: bytes) -> None:
+        """Continue as another log after what is published of the retired one; what waits is cut again."""
+        published = self.published()
+        if published is not None and published.log == self.retired().hex():
+            self.set_published(replace(published, log=log.hex()))
+        for until in self.ends():
+            self.remove(self.piece(until))
+        self._retired.unlink(missing_ok=True)
 
     def outage(self) -> Outage | None:
         """Return the last outage; None if there was none, or its note cannot be read."""

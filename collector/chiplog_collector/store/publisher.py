@@ -34,12 +34,21 @@ _POLL_S = 0.5  # a directory is listed; a piece comes every 10 s
 _BACKOFF_MIN_S = 1.0
 _BACKOFF_MAX_S = 60.0
 _OUTAGE_S = 10.0  # a shorter one is a line in the output, and no event
+_RETIRED_LOOK_S = 60.0  # between two looks, before a piece: a process that was stopped may wake after days
+_RENEWAL_S = 60.0  # for the receiver to see that the log is retired; it looks every few seconds
 _DRAIN_S = 10.0  # at the end; the next start publishes the rest
 _log = logging.getLogger("chiplog.store")
 
 
+class RetiredLogError(Exception):
+    """The log was retired: others delete in its place, so it must continue under a new ID."""
+
+
 class Publisher:
-    """Publishes the pieces of one outbox. Any method raises StoreError, ForeignPositionError or OSError."""
+    """Publishes the pieces of one outbox.
+
+    Any method raises StoreError, ForeignPositionError, RetiredLogError or OSError.
+    """
 
     def __init__(
         self,
@@ -61,6 +70,7 @@ class Publisher:
         self._log = log
         self._files = files
         self._published: Published | None = None
+        self._retired_look_at = 0.0
 
     def begin(self) -> Published:
         """Find out how far the log is published, and note it for the index.
@@ -68,6 +78,7 @@ class Publisher:
         Raises:
             ForeignPositionError: The store has more of the log than this directory can have published.
             StoreError: It has less than this directory has published.
+            RetiredLogError: The log was retired in the store.
         """
         self._store.forget_tables()
         positions = self._store.positions(ORDERS)
@@ -93,7 +104,15 @@ class Publisher:
                 f"To publish to it from there on, stop the collector and remove {self._outbox.notes}"
             )
         self._store.check()
-        return self._note(until, positions)
+        # Also those of the former log: a piece must not have rows that a part of the tables has under that ID.
+        published = self._note(until, self._begins | positions)
+        self._check_retired()
+        return published
+
+    def _check_retired(self) -> None:
+        self._retired_look_at = time.monotonic() + _RETIRED_LOOK_S
+        if self._log in self._store.retired():  # safeguard: retired-log-publishes-nothing
+            raise RetiredLogError(f"log {self._log} was retired in {self._store.url}")
 
     def _begin_after(self, former: tuple[DeltaStore, int], until: int) -> int:
         """Return the record after which this log is published: the store has a part of it under its former ID.
@@ -127,10 +146,12 @@ class Publisher:
         waiting = self._outbox.ends()
         if not waiting:
             return False
+        if time.monotonic() >= self._retired_look_at:
+            self._check_retired()
         piece, published = self._outbox.piece(waiting[0]), self._published
         assert published is not None
-        if piece.after != published.until:
-            # It is published, or does not follow what is: the index cuts again what is missing.
+        if piece.after != published.until or piece.log != self._log:
+            # It is published, or does not follow what is, or has a former ID: the index cuts again what is missing.
             self._outbox.remove(piece)
             return True
         is_renewed = self._put_contents(piece, progress)
@@ -282,6 +303,12 @@ def main(arguments: list[str]) -> int:
             return serve(place, url)
         finally:
             lock.release()
+    except RetiredLogError as error:
+        _log.warning("%s: it continues under a new ID", error)
+        outbox = Outbox(place.store)
+        outbox.note_retired(log_owner(place.collector / "log") or b"")
+        _input_ended(_RENEWAL_S)  # the receiver gives the log another ID, and starts the next publisher
+        return 1
     except ForeignPositionError as error:
         _log.error("nothing is published: %s", error)
         while not _input_ended(_BACKOFF_MAX_S):  # a restart would say it again; only a rebuild changes it

@@ -17,6 +17,7 @@ last record are preallocated space. Only the newest segment is written to.
 """
 
 import os
+import secrets
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -85,6 +86,13 @@ def former_owner(directory: Path) -> tuple[bytes, int] | None:
             numbers = [item.number for item in read_segment(path) if isinstance(item, Record)]
             return found, max(numbers, default=-1)
     return None
+
+
+def larger_owner(owner: bytes) -> bytes:
+    """Return a random ID above another one: of an event in two logs, views take the one in the smaller log."""
+    least = int.from_bytes(owner, "big") + 1
+    end = 1 << 8 * len(owner)
+    return (least + secrets.randbelow(max(1, end - least))).to_bytes(len(owner), "big")
 
 
 def _owners(directory: Path) -> Iterator[tuple[Path, bytes]]:

@@ -95,3 +95,17 @@ def test_a_damaged_note_is_one_line_with_the_remedy(tmp_path: Path, content: byt
     (tmp_path / "store" / "pieces" / f"{5:020d}" / "piece.json").write_bytes(content)
     with pytest.raises(OSError, match=r"piece\.json is damaged; remove .*/pieces/0*5, it is cut again"):
         outbox.piece(5)
+
+
+def test_a_log_that_was_retired_continues_after_what_is_published(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "store")
+    assert outbox.retired() == b""
+    outbox.set_published(Published("aa" * 16, "file:///lake", 5, {"runs": 7}))
+    outbox.add(lambda directory: Piece("aa" * 16, 5, 7, "2026-11-28", {}))
+    outbox.note_retired(b"\xaa" * 16)
+    assert outbox.retired() == b"\xaa" * 16
+    for _ in range(2):  # the second time after a crash
+        outbox.renew(b"\xbb" * 16)
+        assert outbox.published() == Published("bb" * 16, "file:///lake", 5, {"runs": 7})
+        assert outbox.ends() == []
+        assert outbox.retired() == b""

@@ -447,7 +447,7 @@ def backed_up(index: Index, place: Paths, target: Path) -> None:
 @proves(
     "restored-log-has-new-id",
     "new records of a restored log do not pass for published ones",
-    part="_larger(owner)",
+    part="larger_owner(owner)",
     new="owner",
 )
 @pytest.mark.parametrize("is_older", [True, False])
