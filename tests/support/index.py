@@ -61,12 +61,12 @@ class Index:
         self.follow()
         return self
 
-    def take_from(self, name: str, payload: bytes | tuple[int, bytes], *, restricted: bool = True) -> "Index":
-        """Log one payload of an agent of its own; if restricted, with a key for the node of that name."""
+    def take_from(self, name: str, payload: Any, *, restricted: bool = True, nodes: list[str] | None = None) -> "Index":
+        """Log one payload of an agent of its own; if restricted, with a key for the node of that name or `nodes`."""
         kind, content = payload if isinstance(payload, tuple) else (Kind.BLOCK, payload)
         self.log.append(kind, content)
         sender = name.encode().ljust(16, b"-")
-        self.log.append(Kind.RECEIPT, receipt(self.log.next_number, sender, [name] if restricted else None))
+        self.log.append(Kind.RECEIPT, receipt(self.log.next_number, sender, nodes or [name] if restricted else None))
         self.log.commit()
         self.follow()
         return self

@@ -29,6 +29,10 @@ _OLD_RUNS = f"""SELECT run_id FROM runs WHERE state <> 'running' AND n_running =
     ORDER BY coalesce(ended_at, created_at) LIMIT {_RUNS_MAX}"""
 _FIRST_SAMPLE = """SELECT epoch_us(min(ts)) FROM base.system_facts
     WHERE ts >= make_timestamp($first) AND ts < make_timestamp($until)"""
+# Samples that have left the database are in the store alone, which this asks nothing: it is told once a day.
+_STORE_IS_DUE = f"""SELECT count(*) > 0 AND (
+        SELECT coalesce(max(until), 0) FROM base.changes WHERE action = '{Action.TRIM_SYSTEM}'
+    ) <= $until - {_DAY_US} FROM base.dropped"""
 _log = logging.getLogger("chiplog.index")
 
 
@@ -59,7 +63,8 @@ class Retention:
             self._delete_runs(now_us - self._run_days * _DAY_US)
         if self._sample_days:
             until = _full_hour(now_us - self._sample_days * _DAY_US)
-            if self._first_sample(0, until) is not None:
+            is_stored_due = self._connection.execute(_STORE_IS_DUE, {"until": until}).fetchall()[0][0]
+            if is_stored_due or self._first_sample(0, until) is not None:  # safeguard: stored-samples-trimmed
                 self._request(
                     Action.TRIM_SYSTEM, {"until": until}, f"deletion of samples older than {self._sample_days} days"
                 )
