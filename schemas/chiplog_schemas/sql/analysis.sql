@@ -95,7 +95,7 @@ FROM (
             JOIN base.names n ON n.id = s.key WHERE n.name <> 'gc' GROUP BY ALL
         )
     ) WHERE NOT has_own WINDOW of_run AS (PARTITION BY run_id)
-    QUALIFY producer = first_value(producer) OVER (PARTITION BY run_id, place, attempt ORDER BY n_rows DESC, producer)
+    QUALIFY producer = first_value(producer) OVER (PARTITION BY run_id, place, attempt ORDER BY n_rows DESC, begins, producer)
 );
 
 -- Per run, step and label: its seconds outside of the phases that labels share, from the end of its step before to the

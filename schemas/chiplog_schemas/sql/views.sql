@@ -546,7 +546,7 @@ WITH said AS (
     SELECT *, min(at_us - late_us) FILTER (NOT is_lost) OVER (PARTITION BY run_id, round, node) AS near_us,
            min(at_us - late_us) FILTER (NOT is_lost) OVER (PARTITION BY run_id, round) - 100000 AS far_us,
            bool_or(NOT is_lost AND NOT is_told) OVER (PARTITION BY run_id, round) AS is_explained,
-           row_number() OVER (PARTITION BY run_id, round, is_lost ORDER BY at_us, producer) AS nth
+           row_number() OVER (PARTITION BY run_id, round, is_lost ORDER BY at_us, rank, label, producer) AS nth
     FROM told
 )
 SELECT *, is_told OR is_lost AND (
@@ -559,7 +559,7 @@ FROM beside;
 -- nodes are compared by their fastest deliveries, which may differ by up to 0.1 s: see README.md.
 CREATE OR REPLACE VIEW first_failure AS
 WITH ranked AS (
-    SELECT *, row_number() OVER (PARTITION BY run_id, round ORDER BY is_echo, at_us, producer) AS place,
+    SELECT *, row_number() OVER (PARTITION BY run_id, round ORDER BY is_echo, at_us, rank, label, producer) AS place,
            exit_signal IS NOT DISTINCT FROM 9 AND is_by_status AND cause <> 'out_of_memory' AS is_killed
     FROM base.failures
 ), apart AS (
@@ -573,7 +573,7 @@ WITH ranked AS (
     SELECT run_id, round, max(clock_s) AS clock_s,
            bool_and(NOT is_doubt AND (is_only_echo OR after_s - late_s - clock_s > 0)) AS are_later,
            list({'label': label, 'rank': rank, 'node': node, 'ts': ts, 'after_s': after_s, 'is_echo': is_echo, 'reason': reason}
-                ORDER BY after_s, producer) AS others
+                ORDER BY after_s, rank, label, producer) AS others
     FROM apart GROUP BY run_id, round
 )
 SELECT f.run_id, f.round AS attempt, f.label, f.rank, f.node, f.ts, f.state, f.exit_code, f.exit_signal, f.reason,

@@ -85,12 +85,10 @@ def test_old_samples_are_deleted_with_their_cut_off_at_a_full_hour(desk: Desk) -
     assert len(desk.asked) == 1, "nothing old is left, so nothing is written"
 
 
-@proves(
-    "stored-samples-trimmed", "samples that only a store has are deleted", part="is_stored_due or ", new=""
-)
+@proves("stored-samples-trimmed", "samples that only a store has are deleted", part="is_stored_due or ", new="")
 def test_a_store_is_told_once_a_day_which_samples_are_too_old(desk: Desk) -> None:
     """The samples of the days before have left the database for the store."""
-    desk.index.database.drop_facts(desk.index.database.next_number - 1, lacks_series=False)
+    desk.index.database.drop_facts(desk.index.database.next_number - 1)
     retention = Retention(desk.index.database.connection, limits(system_retention_days=2), desk.submit)
     for hours in (0, 1, 25):
         retention.turn({}, 1_000.0 + hours * INTERVAL_S, START_US + hours * HOUR_US)
