@@ -18,7 +18,6 @@ from chiplog_schemas._version import __version__
 
 BEAT_S = 60.0  # between two while nothing arrives
 SILENT_S = 3 * BEAT_S  # without one, a collector is called silent
-GONE_S = 7 * 24 * 3600.0  # without one, a log is gone: longer than a holiday weekend without power
 _MEASURED_S = 10.0  # how old the size of the outbox may be: thousands of pieces are many files
 
 
