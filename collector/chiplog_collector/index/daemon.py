@@ -100,7 +100,7 @@ def serve(
     if running.n_found:
         _log.warning("%d queries ran when the last index ended; each runs alone the next time", running.n_found)
     demand = QueryDemand(page, first_wait_s=first_wait_s)
-    queue = ChangeQueue(changes, demand.ask)
+    queue = ChangeQueue(changes, demand.ask, *([reader.elsewhere] if reader is not None else []))
     retention = Retention(database.connection, limits, queue.submit)
     is_restored = former_owner(place.collector / "log") is not None
     outbox = Outbox(place.store)

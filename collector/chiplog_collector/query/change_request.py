@@ -27,3 +27,23 @@ class ChangeRequest:
 
 
 Submit = Callable[[ChangeRequest], None]  # passes a request to the writer, from any thread
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A run of which only other collectors of a store have something.
+
+    Attributes:
+        run_id: Its ID.
+        hosts: Of these collectors.
+        running: The labels that are not over, as far as is known here.
+        can_ask: True if these collectors can be asked to delete it. Who only reads a store cannot.
+    """
+
+    run_id: str
+    hosts: tuple[str, ...]
+    running: tuple[str, ...] = ()
+    can_ask: bool = True
+
+
+Others = Callable[[str], Elsewhere | None]  # by run ID; None if no other collector has it

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import duckdb
 
+from chiplog_collector.query.change_request import Elsewhere
 from chiplog_collector.query.cold_needs import Need, read_relations
 from chiplog_collector.spanning.cold_files import ColdFiles, Snapshot
 from chiplog_collector.spanning.held_rows import CATALOG, HeldRows, small_tables
@@ -65,6 +66,8 @@ class StoreReader:
         [(self._main,)] = connection.execute("SELECT current_database()").fetchall()
         _attach(connection, directory / "cache.duckdb")
         self._cursor = connection.cursor()
+        self._asked = connection.cursor()  # by another thread, see `elsewhere`
+        self._is_alone = is_alone
         self._held = HeldRows(self._cursor, self._main, log, self.store.url)
         self._files = LocalFiles(self.store, directory / "copies")
         relations = read_relations(self._cursor, views_sql())
@@ -90,6 +93,16 @@ class StoreReader:
         kept = [self._directory / name for name in ("copies", "new", "empty")]
         return kept + [Path(self.store.path) / table for table in LARGE if self.store.is_disk]
 
+    def elsewhere(self, run_id: str) -> Elsewhere | None:
+        """Return a run of other logs, as far as it is known here; None if they have none of that ID."""
+        query = f"""SELECT list(DISTINCT c.host ORDER BY c.host), list(DISTINCT p.label ORDER BY p.label)
+                FILTER (p.label IS NOT NULL AND p.role = 'rank' AND p.state IS NULL)
+            FROM {CATALOG}.held.runs r JOIN {CATALOG}.held.collectors c ON c.log = r.log
+            LEFT JOIN {CATALOG}.held.newest_producers p ON p.run_id_of = r.run_id
+            WHERE r.run_id = $run_id AND r.log <> $log"""
+        [(hosts, running)] = self._asked.execute(query, {"run_id": run_id, "log": self._log_id}).fetchall()
+        return Elsewhere(run_id, tuple(hosts), tuple(running or ()), not self._is_alone) if hosts else None
+
     def start(self) -> None:
         """Start the thread. Its first look is right away."""
         self._thread.start()
@@ -99,7 +112,8 @@ class StoreReader:
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()
-        self._cursor.close()
+        for cursor in (self._cursor, self._asked):
+            cursor.close()
 
     def _run(self) -> None:
         while not self._closing.is_set():

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,19 @@ def test_of_a_log_that_is_gone_others_delete_what_is_wanted(tmp_path: Path, capl
     assert (log, None, "r", False) in rows
     assert found.gone.position("deletions") == RETIRED_FROM
     assert "deletions" not in found.gone.positions(["deletions"])
+    found.close()
+
+
+def test_a_collector_knows_the_runs_that_others_have(tmp_path: Path) -> None:
+    found = Gone(tmp_path, answered={})
+    index = found.indexes[1]
+    index.take(whole(Rank(9, run_id="of the index")))
+    reader = Reader(found.own.url, index.directory, index.database.connection, index.log_id.hex())
+    far = reader.store.elsewhere("r")
+    assert far is not None
+    assert (far.hosts, far.running, far.can_ask) == ((socket.gethostname(),), ("rank0",), True)
+    assert reader.store.elsewhere("of the index") is None
+    reader.close()
     found.close()
 
 

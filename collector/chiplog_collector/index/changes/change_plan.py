@@ -19,6 +19,7 @@ from typing import Any
 from chiplog_collector.index.apply.registry import plain_fields
 from chiplog_collector.index.apply.state import Producer, Run, State
 from chiplog_collector.index.apply.validation import json_of
+from chiplog_collector.query.change_request import Elsewhere, Others
 from chiplog_schemas.codec import CodecError, short_repr
 from chiplog_schemas.model.change_record import (
     CHANGE_BYTES_MAX,
@@ -49,8 +50,16 @@ class Plan:
     info: dict[str, Any] = field(default_factory=dict)
 
 
-def plan_request(state: State, id: bytes, action: str, arguments: dict[str, Any]) -> Plan:
+def plan_request(
+    state: State,
+    id: bytes,
+    action: str,
+    arguments: dict[str, Any],
+    elsewhere: Others = lambda run_id: None,
+) -> Plan:
     """Return the changes that carry out a request; the last one has its ID. Raises RequestRefused.
+
+    elsewhere: returns a run of other collectors of the store; None if they have none of that ID.
 
     Nothing is left to do for a request that was carried out before: its client asks again after a restart of the index.
     """
@@ -58,11 +67,11 @@ def plan_request(state: State, id: bytes, action: str, arguments: dict[str, Any]
         return Plan([])
     match action:
         case Action.DELETE:
-            return _plan_deletion(state, id, arguments)
+            return _plan_deletion(state, id, arguments, elsewhere)
         case Action.RESTORE:
             return _plan_restoration(state, id, arguments)
         case Action.EDIT:
-            return _plan_edit(state, id, arguments)
+            return _plan_edit(state, id, arguments, elsewhere)
         case Action.SAVE_VIEW:
             return _plan_view(id, arguments)
         case Action.TRIM_SYSTEM:
@@ -72,7 +81,7 @@ def plan_request(state: State, id: bytes, action: str, arguments: dict[str, Any]
     raise RequestRefused(f"action {short_repr(action)} is unknown to this collector; upgrade it")
 
 
-def _plan_deletion(state: State, id: bytes, arguments: dict[str, Any]) -> Plan:
+def _plan_deletion(state: State, id: bytes, arguments: dict[str, Any], elsewhere: Others) -> Plan:
     names, why = arguments.get("runs"), arguments.get("why", "")
     if not (isinstance(names, list) and names and all(isinstance(name, str) for name in names)):
         raise RequestRefused("a deletion names its runs in a list; give at least one run ID")
@@ -80,17 +89,14 @@ def _plan_deletion(state: State, id: bytes, arguments: dict[str, Any]) -> Plan:
         raise RequestRefused("the reason of a deletion is a text")
     # After the first of several parts a client asks again with its ID if the index has restarted.
     is_continued = _part_id(id, 0) in state.managed  # safeguard: large-deletion-continues
-    known = (_run_of(state, name) for name in names if not (is_continued and name not in state.runs))
-    runs = {run.run: run for run in known}
+    # Of these the record is a request to their collectors, which the table `deletions` of the store passes on.
+    others = _others_of(state, names, elsewhere)
+    left = [name for name in names if name not in others and not (is_continued and name not in state.runs)]
+    runs = {run.run: run for run in (_run_of(state, name) for name in left)}
     if arguments.get("force") is not True:
-        for run in runs.values():
-            if running := sorted(running_labels(state, run)):
-                more = f" and {len(running) - 1} more" if len(running) > 1 else ""
-                verb = "are" if len(running) > 1 else "is"
-                # safeguard: running-run-kept
-                raise RequestRefused(
-                    f"run {run.run_id} is running: {running[0]}{more} {verb} not over; end it first, or force it"
-                )
+        found = [(run.run_id, sorted(running_labels(state, run))) for run in runs.values()]
+        found += [(run.run_id, sorted(run.running)) for run in others.values()]
+        _refuse_running(found)
     parts: list[tuple[list[str], list[bytes]]] = [([], [])]
     n_bytes = n_producers = n_labels = 0
     for run in runs.values():
@@ -105,6 +111,12 @@ def _plan_deletion(state: State, id: bytes, arguments: dict[str, Any]) -> Plan:
                 n_bytes = len(run.run_id.encode()) + 3
             parts[-1][1].append(uuid)
             n_bytes += _UUID_BYTES
+    for name in others:
+        if n_bytes + len(name.encode()) > _LIST_BYTES_MAX:
+            parts.append(([], []))
+            n_bytes = 0
+        parts[-1][0].append(name)
+        n_bytes += len(name.encode()) + 3
     about: dict[str, Any] = {"why": why[:_WHY_CHARS_MAX]}
     if arguments.get("answer") is True:
         about["answer"] = True
@@ -112,7 +124,34 @@ def _plan_deletion(state: State, id: bytes, arguments: dict[str, Any]) -> Plan:
     first = len(state.managed) if is_continued else 0  # a number that no part has had
     changes = [Change(_part_id(id, number), Action.DELETE, body) for number, body in enumerate(bodies[:-1], first)]
     changes.append(Change(id, Action.DELETE, bodies[-1]))
-    return Plan(changes, {"runs": len(runs), "labels": n_labels, "producers": n_producers})
+    return Plan(changes, {"runs": len(runs) + len(others), "labels": n_labels, "producers": n_producers})
+
+
+def _others_of(state: State, names: list[str], elsewhere: Others) -> dict[str, Elsewhere]:
+    """Return the runs of which only other collectors have something. Raises RequestRefused if they cannot be asked."""
+    found: dict[str, Elsewhere] = {}
+    for name in names:
+        if name not in state.runs and (run := elsewhere(name)) is not None:
+            if not run.can_ask:
+                raise RequestRefused(_only_read(run, "delete"))
+            found[name] = run
+    return found
+
+
+def _only_read(run: Elsewhere, verb: str) -> str:
+    return f"run {run.run_id} can only be read here; {verb} it at the collector on {' or '.join(run.hosts)}"
+
+
+def _refuse_running(runs: list[tuple[str, list[str]]]) -> None:
+    """Raise RequestRefused if a run, given with its labels that are not over, is running."""
+    for run_id, running in runs:
+        if running:
+            more = f" and {len(running) - 1} more" if len(running) > 1 else ""
+            verb = "are" if len(running) > 1 else "is"
+            # safeguard: running-run-kept
+            raise RequestRefused(
+                f"run {run_id} is running: {running[0]}{more} {verb} not over; end it first, or force it"
+            )
 
 
 def running_labels(state: State, run: Run) -> set[str]:
@@ -163,10 +202,14 @@ def _plan_restoration(state: State, id: bytes, arguments: dict[str, Any]) -> Pla
     return Plan(changes, {"producers": len(found)})
 
 
-def _plan_edit(state: State, id: bytes, arguments: dict[str, Any]) -> Plan:
+def _plan_edit(state: State, id: bytes, arguments: dict[str, Any], elsewhere: Others) -> Plan:
     name, fields = arguments.get("run"), arguments.get("fields")
     if not isinstance(name, str) or not isinstance(fields, dict) or not fields:
         raise RequestRefused("an edit names a run and at least one field")
+    if name not in state.runs and (other := elsewhere(name)) is not None:
+        raise RequestRefused(
+            f"run {name} can only be read here; edit it at the collector on {' or '.join(other.hosts)}"
+        )
     run = _run_of(state, name)
     typed = select_typed(fields, EDITABLE_FIELDS)
     for key, value in fields.items():

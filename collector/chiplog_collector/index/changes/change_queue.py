@@ -13,7 +13,7 @@ from typing import Any
 
 from chiplog_collector.index.apply.state import State
 from chiplog_collector.index.changes.change_plan import Plan, RequestRefused, plan_request
-from chiplog_collector.query.change_request import ChangeRequest
+from chiplog_collector.query.change_request import ChangeRequest, Others
 from chiplog_schemas.model.change_record import encode_change
 from chiplog_schemas.query import query_messages
 
@@ -25,11 +25,17 @@ _LATE = "the change is not applied yet, because the collector's log cannot be wr
 class ChangeQueue:
     """Carries out changes, one request at a time. channel: to the receiver; None: there is none, and all are refused.
 
-    wake: called after each submission, from the submitting thread.
+    wake: called after each submission, from the submitting thread. elsewhere: see `plan_request`.
     """
 
-    def __init__(self, channel: socket.socket | None = None, wake: Callable[[], Any] = lambda: None) -> None:
+    def __init__(
+        self,
+        channel: socket.socket | None = None,
+        wake: Callable[[], Any] = lambda: None,
+        elsewhere: Others = lambda run_id: None,
+    ) -> None:
         self._channel = channel
+        self._elsewhere = elsewhere
         self._wake = wake
         self._submitted: queue.SimpleQueue[ChangeRequest] = queue.SimpleQueue()
         self._waiting: deque[ChangeRequest] = deque()  # for the current change to end
@@ -102,7 +108,7 @@ class ChangeQueue:
         try:
             if self._channel is None:
                 raise RequestRefused("changes are not possible here; start the collector and ask it")
-            self._plan = plan_request(state, question.id, question.action, question.arguments)
+            self._plan = plan_request(state, question.id, question.action, question.arguments, self._elsewhere)
         except RequestRefused as error:
             self._end(query_messages.failure(request.id, "refused", str(error)))
         except Exception as error:  # whatever a client sends must not end the index

@@ -6,6 +6,7 @@ import pytest
 
 from chiplog_collector.index.apply.state import State
 from chiplog_collector.index.changes.change_plan import RequestRefused, _part_id, plan_request
+from chiplog_collector.query.change_request import Elsewhere
 from chiplog_schemas.model.change_record import CHANGE_BYTES_MAX, Action, encode_change
 from chiplog_schemas.model.events import EventKind
 from tests.support.collector_log import Rank, apply, whole
@@ -77,6 +78,23 @@ def test_a_run_with_a_label_that_is_not_over_is_refused_unless_forced() -> None:
     with pytest.raises(RequestRefused, match=re.escape("run r is running: rank1 and 1 more are not over")):
         plan_request(state, ID, "delete", {"runs": ["r"]})
     assert plan_request(state, ID, "delete", {"runs": ["r"], "force": True}).changes
+
+
+def test_a_run_of_other_collectors_is_deleted_by_a_request_that_names_no_producer() -> None:
+    others = {"far": Elsewhere("far", ("node-b",)), "on": Elsewhere("on", ("node-b",), ("rank7",))}
+    state = state_of(ended(0))
+    plan = plan_request(state, ID, "delete", {"runs": ["r", "far"]}, others.get)
+    [change] = plan.changes
+    assert (change.body["runs"], len(change.body["producers"])) == (["r", "far"], 1)
+    assert plan.info["runs"] == 2
+    with pytest.raises(RequestRefused, match="run on is running: rank7 is not over"):
+        plan_request(state, ID, "delete", {"runs": ["on"]}, others.get)
+    assert plan_request(state, ID, "delete", {"runs": ["on"], "force": True}, others.get).changes
+    with pytest.raises(RequestRefused, match="run far can only be read here; edit it at the collector on node-b"):
+        plan_request(state, ID, "edit", {"run": "far", "fields": {"name": "n"}}, others.get)
+    others["far"] = Elsewhere("far", ("node-b", "node-c"), can_ask=False)
+    with pytest.raises(RequestRefused, match="only be read here; delete it at the collector on node-b or node-c"):
+        plan_request(state, ID, "delete", {"runs": ["far"]}, others.get)
 
 
 def test_an_earlier_attempt_that_never_reported_its_end_does_not_keep_a_run() -> None:
