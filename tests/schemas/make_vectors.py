@@ -236,6 +236,7 @@ LATER_PAYLOADS: dict[str, tuple[Kind, bytes]] = {
             ]
         ),
     ),
+    "manage-admit-blocks": (Kind.MANAGE, pack([SESSION, "admit_blocks", {"version": 2}])),
 }
 
 MESSAGES: dict[str, list[Any]] = {

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import zmq
 
+from chiplog_collector.index.changes.block_admission import BlockAdmission
 from chiplog_collector.index.changes.change_queue import ChangeQueue
 from chiplog_collector.index.changes.store_requests import StoreRequests
 from chiplog_collector.index.cleaning.checkpoints import Checkpoints
@@ -210,6 +211,7 @@ class _Maintenance:
         self._retention = retention
         self._hot_days = hot_days
         self._place, self._store = place, store
+        self._admission = BlockAdmission(queue.submit)
         self._cleaner = LogCleaner(place.collector / "log", place.files, may_trim=hot_days is not None)
         self._cutter = _cutter(place, follower.database, store) if store else None
         requests = DeletionRequests(place.store, follower.database.log_id.hex())
@@ -226,6 +228,7 @@ class _Maintenance:
         if is_behind or now < self._not_before:
             return
         try:
+            self._admission.turn(state, now)
             self._retention.turn(state.rolled_until, now, now_us())
             if self._hot_days is not None:
                 self._hot_days.turn(now, now_us())

@@ -22,6 +22,7 @@ from chiplog_collector.memory_limit import limit_memory
 from chiplog_collector.transaction import transaction
 from chiplog_schemas.model.block_format import BLOCK_VERSION
 from chiplog_schemas.model.change_record import Action
+from chiplog_schemas.model.codes import QuarantineCode
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.query.duckdb_errors import is_refused_commit
 from chiplog_schemas.sql import MIGRATION, ROLLUPS, rollups_sql, tables_sql, views_sql
@@ -63,10 +64,6 @@ _DAMAGED = """SELECT EXISTS (FROM base.events WHERE producer IS NULL AND kind = 
 
 class StaleDatabaseError(Exception):
     """The file has another migration or log, or lacks blocks that this version can read: rebuild it from the log."""
-
-
-class ParkedBlocksError(StaleDatabaseError):
-    """The file lacks blocks that an older version could not read, and that this one can: rebuild it from the log."""
 
 
 def is_disk_error(error: BaseException) -> bool:
@@ -119,8 +116,8 @@ class Database:
             raise StaleDatabaseError(f"{self.path} is of migration {migration}, not {MIGRATION}")
         if bytes(of_log) != log_id:
             raise StaleDatabaseError(f"{self.path} is the index of another log")
-        if n_parked := self._parked():  # safeguard: parked-blocks-applied
-            raise ParkedBlocksError(f"{self.path} lacks {n_parked} blocks that an older version could not read")
+        if n_unread := self._count_unread():  # safeguard: unread-blocks-applied-in-place
+            raise StaleDatabaseError(f"{self.path} lacks {n_unread} blocks that an older version could not read")
         self._load_dropped()
         if has_views:
             return
@@ -135,11 +132,11 @@ class Database:
         found = self.connection.execute("FROM base.dropped").fetchall()
         self.dropped, self.lacks_series = found[0] if found else (-1, False)
 
-    def _parked(self) -> int:
-        """Return how many blocks were parked as too new and can be read now."""
-        query = "SELECT count(*) FROM base.quarantine WHERE block_version <= ?"
-        row = self.connection.execute(query, [BLOCK_VERSION]).fetchone()
-        return row[0] if row is not None else 0
+    def _count_unread(self) -> int:
+        """Return how many blocks the log had admitted, an older version passed, and this one can read."""
+        query = "SELECT count(*) FROM base.quarantine WHERE code = ? AND block_version <= ?"
+        [(found,)] = self.connection.execute(query, [QuarantineCode.UNREAD_BLOCK.value, BLOCK_VERSION]).fetchall()
+        return int(found)
 
     def _has_tables(self) -> bool:
         return self._has_table("position")
@@ -200,14 +197,7 @@ class Database:
         for number, sender, nodes, n_events in execute(kept).fetchall():
             state.kept.setdefault(bytes(sender), {})[number] = (tuple(json.loads(nodes)), n_events)
         state.deleted = {bytes(uuid) for (uuid,) in execute("SELECT uuid FROM base.deleted").fetchall()}
-        for number, id, action, until, every in execute("FROM base.changes ORDER BY number").fetchall():
-            state.managed.add(bytes(id))
-            if action == Action.DELETE:
-                state.last_deletion = number
-            elif action == Action.TRIM_SYSTEM:
-                state.trimmed = (number, until)
-            elif action == Action.ROLL_UP:
-                state.rolled_until[every] = until
+        self._load_changes(state)
         (self.newest_day,) = execute(
             "SELECT coalesce(max(day) - DATE '1970-01-01', 0) FROM base.receipt_days"
         ).fetchall()[0]
@@ -217,6 +207,21 @@ class Database:
         found = execute(_DAMAGED).fetchone()
         state.damaged = bool(found and found[0])
         return state
+
+    def _load_changes(self, state: State) -> None:
+        execute = self.connection.execute
+        for number, id, action, until, every in execute("FROM base.changes ORDER BY number").fetchall():
+            state.managed.add(bytes(id))
+            if action == Action.DELETE:
+                state.last_deletion = number
+            elif action == Action.TRIM_SYSTEM:
+                state.trimmed = (number, until)
+            elif action == Action.ROLL_UP:
+                state.rolled_until[every] = until
+            elif action == Action.ADMIT_BLOCKS:
+                state.block_version = until
+        parked = "SELECT number, block_version FROM base.quarantine WHERE block_version IS NOT NULL AND code = ?"
+        state.parked = dict(execute(parked, [QuarantineCode.NEWER_BLOCK.value]).fetchall())
 
     def _load_versions(self, state: State) -> None:
         query = "SELECT project, name, digest, version FROM base.artifact_versions"
@@ -465,8 +470,13 @@ class Database:
             self.connection.execute("DROP TABLE rolled")
 
     def _write_changes(self, batch: Batch) -> None:
-        """Write deletions, restored producers and saved views."""
+        """Write deletions, restored producers, admitted blocks and saved views."""
         execute = self.connection.execute
+        if batch.admitted:  # their records stay in quarantine: the log keeps them, see `refused_records`
+            admitted = f"WHERE code = '{QuarantineCode.NEWER_BLOCK.value}' AND number IN (SELECT unnest(?::BIGINT[]))"
+            unversioned = f"SELECT * REPLACE (NULL AS block_version) FROM base.quarantine {admitted}"
+            execute(f"INSERT INTO base.quarantine {unversioned}", [batch.admitted])
+            execute(f"DELETE FROM base.quarantine {admitted} AND block_version IS NOT NULL", [batch.admitted])
         if batch.deleted:
             deleted = "WHERE producer IN (SELECT unnest(?::INTEGER[]))"
             contents = f"SELECT DISTINCT sha256 FROM base.named_contents {deleted}"

@@ -12,14 +12,15 @@ from chiplog_collector.index.apply.state import State
 from chiplog_collector.index.database import DAY_US, Database, is_disk_error
 from chiplog_collector.refusals import NAME as REFUSED_NAME
 from chiplog_collector.refusals import Refused, write_refused
-from chiplog_schemas.limits import INDEX_FLUSH_ROWS
+from chiplog_schemas.limits import INDEX_FLUSH_ROWS, NUMBER_LIMIT
 from chiplog_schemas.model.codes import QuarantineCode
-from chiplog_schemas.model.receipt import decode_receipt
+from chiplog_schemas.model.receipt import Receipt, decode_receipt
 from chiplog_schemas.query.duckdb_errors import corruption_reason
 from chiplog_schemas.storage.log_reader import LogReader
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 
 _READ_BYTES = 8 << 20
+_RECEIPT_BYTES = 1 << 20  # read at once while a receipt is searched
 _FLUSH_BYTES = 32 << 20  # of the log per transaction: 200,000 rows of long texts would exhaust the memory
 _log = logging.getLogger("chiplog.index")
 
@@ -43,7 +44,7 @@ class LogFollower:
 
     def reload(self) -> None:
         """Drop everything that is not in the database, and continue at its position."""
-        self._applier = Applier(self.database.load(), self._read_again)
+        self._applier = self._new_applier()
         self._read_from(self.database.next_number)
         self._safe_number = self.database.next_number  # after the last receipt applied
         self.read_number = self.database.next_number
@@ -54,6 +55,9 @@ class LogFollower:
         self.records_read = 0
         self.n_damages_read = 0
         self.first_damage: str | None = None  # since `reload`, as text
+
+    def _new_applier(self) -> Applier:
+        return Applier(self.database.load(), self._read_again, self._receipt_of)
 
     def restore_series(self, found: Mapping[str, Sequence[tuple[Any, ...]]]) -> None:
         """Complete the rollups of series, see `Database.restore_series`. Call it between steps."""
@@ -96,6 +100,18 @@ class LogFollower:
         finally:
             reader.close()
         return next((item for item in found if isinstance(item, Record) and item.number == number), None)
+
+    def _receipt_of(self, number: int) -> Receipt | None:
+        """Return the first receipt after a record."""
+        reader = LogReader(self._directory, number)
+        try:
+            while items := reader.read(NUMBER_LIMIT, _RECEIPT_BYTES):
+                for item in items:
+                    if isinstance(item, Record) and item.kind == Kind.RECEIPT:
+                        return decode_receipt(item.payload, item.number)
+        finally:
+            reader.close()
+        return None
 
     @property
     def state(self) -> State:
@@ -207,7 +223,7 @@ class LogFollower:
         receipt = group[-1]
         assert isinstance(receipt, Record)
         n_events = 0
-        applier = Applier(self.database.load(), self._read_again)
+        applier = self._new_applier()
         numbers = [item.number for item in group[:-1] if isinstance(item, Record)]
         covers = decode_receipt(receipt.payload, receipt.number)
         unfinished = covers.uncommitted(numbers) if covers is not None else frozenset()
@@ -227,7 +243,7 @@ class LogFollower:
                     raise
                 reason = f"record cannot be applied: {str(error).splitlines()[0] if str(error) else repr(error)}"
                 _log.error("record %d is set aside: %s", behind - 1, reason)
-                applier = Applier(self.database.load(), self._read_again)
+                applier = self._new_applier()
                 data = bytes(item.payload) if isinstance(item, Record) else b""
                 kind = item.kind if isinstance(item, Record) else -1
                 applier.quarantine(behind - 1, kind, QuarantineCode.RECORD_FAILED, reason, data)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import duckdb
 
-from chiplog_collector.index.database import Database, ParkedBlocksError, StaleDatabaseError
+from chiplog_collector.index.database import Database, StaleDatabaseError
 from chiplog_collector.index.follower import LogFollower
 from chiplog_collector.store.outbox import Outbox
 from chiplog_schemas.atomic_file import sync_directory
@@ -45,10 +45,6 @@ def open_index(place: Paths, input_ended: Callable[[float], bool]) -> LogFollowe
             except BaseException:
                 database.close()
                 raise
-        except ParkedBlocksError as error:
-            if place.store.exists():  # their numbers are below those of published pieces
-                Outbox(place.store).note_unpublished(str(error))
-            quarantine_database(place.index, str(error))
         except StaleDatabaseError as error:
             quarantine_database(place.index, str(error))
         except (duckdb.Error, OSError) as error:

@@ -35,7 +35,7 @@ from chiplog_schemas.limit_settings import Limits
 from chiplog_schemas.limits import (
     FILES_LOOK_S,
 )
-from chiplog_schemas.model.change_record import RETENTION_ACTIONS
+from chiplog_schemas.model.change_record import INDEX_ACTIONS
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.query_messages import (
     QUERY_WAIT_S,
@@ -328,7 +328,7 @@ class QueryService:
             return
         if self._submit is None:
             socket.send(peer, query_messages.failure(question.id, "refused", _NO_WRITER))
-        elif question.kind == QueryMessageKind.MANAGE and question.action in RETENTION_ACTIONS:
+        elif question.kind == QueryMessageKind.MANAGE and question.action in INDEX_ACTIONS:
             message = f"action {question.action!r} is a step of the collector's own retention"
             socket.send(peer, query_messages.failure(question.id, "refused", message))
         elif question.kind == QueryMessageKind.MANAGE and not _may_change(received):  # safeguard: changes-need-admin

@@ -87,18 +87,8 @@ class Outbox:
         self.directory = directory
         self.notes = directory / "published.json"  # see `published`
         self._pieces = directory / "pieces"
-        self._unpublished = directory / "unpublished.txt"
         self._outage = directory / "outage.json"
         self._retired = directory / "retired"
-
-    def note_unpublished(self, why: str) -> None:
-        """Note that the log has rows which are in no piece: then facts stay in the database and in the log."""
-        ensure_private_dir(self.directory)
-        atomic_write(self._unpublished, f"{why}\n".encode(), durable=True)
-
-    def has_unpublished(self) -> bool:
-        """Return True if that was noted."""
-        return self._unpublished.exists()
 
     def ends(self) -> list[int]:
         """Return the numbers of the records that end the waiting pieces, ascending."""

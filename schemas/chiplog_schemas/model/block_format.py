@@ -35,9 +35,16 @@ class BlockError(ValueError):
 class NewerBlockError(BlockError):
     """A block of a newer version. The index parks it instead of putting it into quarantine."""
 
-    def __init__(self, version: int) -> None:
-        super().__init__(f"block of version {version} is newer than {BLOCK_VERSION}; upgrade the collector")
+    def __init__(self, version: int, known: int = BLOCK_VERSION) -> None:
+        super().__init__(f"block of version {version} is newer than {known}; upgrade the collector")
         self.version = version
+
+
+def version_of(block: bytes | memoryview) -> int:
+    """Return the version of a block. Raises BlockError for bytes that are too few."""
+    if len(block) < PREFIX.size:
+        raise BlockError(f"block of {len(block)} bytes is shorter than its prefix of {PREFIX.size}")
+    return int(PREFIX.unpack_from(block)[1])
 
 
 def keys_of(keys_bin: bytes) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ without the deleted records.
     roll_up     {first: µs, until: µs, every: µs}   … those between become their means over intervals of this length
 
     note        {kind: one of NOTES, text}   what a collector notes of itself; no client asks for it
+    admit_blocks {version: number}   blocks up to this version are applied: later ones in their place, earlier ones here
 
 `trim_system` and `roll_up` concern the samples of records up to the next receipt; what comes later stays.
 """
@@ -41,11 +42,12 @@ class Action(StrEnum):
     TRIM_SYSTEM = "trim_system"
     ROLL_UP = "roll_up"
     NOTE = "note"
+    ADMIT_BLOCKS = "admit_blocks"
 
 
 NOTES = {"store_away": "warning", "store_back": "info"}  # kinds of rows in `events`, with their levels
 NOTE_CHARS_MAX = 500
-RETENTION_ACTIONS = (Action.TRIM_SYSTEM, Action.ROLL_UP)  # steps of the retention; no client asks for them
+INDEX_ACTIONS = (Action.TRIM_SYSTEM, Action.ROLL_UP, Action.ADMIT_BLOCKS)  # the index asks for them; no client does
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ class QuarantineCode(StrEnum):
     INVALID_DELIVERY = "invalid_delivery"  # an agent sent bytes that are not a record; the receiver kept them
     INVALID_BLOCK = "invalid_block"
     NEWER_BLOCK = "newer_block"  # parked; applied after an upgrade
+    UNREAD_BLOCK = "unread_block"  # the log has admitted its version, and this index is of an older one
     SEQ_OUT_OF_RANGE = "seq_out_of_range"  # of one or more producers of a block
     RECORD_GONE = "record_gone"  # a refused record was kept, and can no longer be read
     RECORD_FAILED = "record_failed"  # applying or writing the record raised an exception

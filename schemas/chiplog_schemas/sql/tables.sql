@@ -158,7 +158,8 @@ CREATE TABLE base.deletions (
 -- At most one row: facts of flushes up to this one have left the database, because a store has them.
 -- lacks_series: the log no longer has them either; the rollups of their series must come from the store.
 CREATE TABLE base.dropped (flush BIGINT, lacks_series BOOLEAN);
--- The changes that were applied. until: of `trim_system` and `roll_up`, in µs; every: of `roll_up`, in µs; else 0.
+-- The changes that were applied. until: of `trim_system` and `roll_up`, in µs, and the version of `admit_blocks`;
+-- every: of `roll_up`, in µs; else 0.
 CREATE TABLE base.changes (number BIGINT, id BLOB, action VARCHAR, until BIGINT, every BIGINT);
 -- Contents of saved files whose rows were deleted. Those that no other row names are removed from the disk.
 CREATE TABLE base.orphans (sha256 VARCHAR);
@@ -177,7 +178,7 @@ CREATE TABLE base.losses (
 CREATE TABLE base.quarantine (
     number BIGINT, kind INTEGER, reason VARCHAR, bytes BLOB,
     code VARCHAR, -- QuarantineCode
-    block_version BIGINT, -- of a block of a newer version; NULL for anything else
+    block_version BIGINT, -- of a block of a newer version that is not applied yet; NULL for anything else
     loses_events BOOLEAN -- whether events may be missing since; see State.damaged
 );
 -- Records with events that were refused because a key does not cover their node: the number of events, the sender, and

@@ -14,7 +14,6 @@ import duckdb
 import pytest
 
 import chiplog_collector.index.database as database_module
-import chiplog_schemas.model.block_decoder as block_decoder_module
 from chiplog_client.connection import CollectorConnection
 from chiplog_client.results.result import QueryError
 from chiplog_collector.cli import collector
@@ -221,23 +220,6 @@ def test_damage_that_a_query_meets_ends_the_index_and_the_next_one_answers(index
     with duckdb.connect(str(place.index), read_only=True) as connection:
         assert connection.execute(total).fetchall()[0][0] == n_rows
     assert len(set_aside_files(place)) == 1
-
-
-def test_blocks_that_were_too_new_are_applied_after_the_upgrade(index: Index, monkeypatch, ends_at_once) -> None:
-    rank = Rank(0)
-    rank.log(3, a=1.0)
-    newer = bytearray(whole(rank))
-    newer[4:6] = (2).to_bytes(2, "little")
-    index.take(bytes(newer))
-    assert index.views()["metrics"] == []
-    place = put(index)
-    assert lived(place)["metrics"] == [], "the same version again"
-    assert not set_aside_files(place)
-    monkeypatch.setattr(block_decoder_module, "BLOCK_VERSION", 2)
-    monkeypatch.setattr(database_module, "BLOCK_VERSION", 2)
-    assert len(lived(place)["metrics"]) == 1
-    assert len(lived(place)["metrics"]) == 1
-    assert len(set_aside_files(place)) == 1, "once"
 
 
 # -- when clients ask --

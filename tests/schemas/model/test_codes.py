@@ -11,6 +11,7 @@ def test_values_that_were_written_are_never_changed() -> None:
         "invalid_delivery",
         "invalid_block",
         "newer_block",
+        "unread_block",
         "seq_out_of_range",
         "record_gone",
         "record_failed",

@@ -21,19 +21,19 @@ from chiplog_collector.index.apply.validation import clean, count_of, digest_of,
 from chiplog_collector.index.apply.write_batch import Batch
 from chiplog_schemas.codec import CodecError, short_repr, unpack
 from chiplog_schemas.limits import SEQ_END
-from chiplog_schemas.model.block_decoder import decode_block
-from chiplog_schemas.model.block_format import OPAQUE, BlockError, NewerBlockError
-from chiplog_schemas.model.change_record import decode_change
+from chiplog_schemas.model.block_decoder import Block, decode_block
+from chiplog_schemas.model.block_format import OPAQUE, BlockError, NewerBlockError, version_of
+from chiplog_schemas.model.change_record import Action, decode_change
 from chiplog_schemas.model.codes import QuarantineCode
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.model.receipt import Receipt, RestrictedSender, decode_receipt
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 
-_KEPT_PER_RECEIPT_MAX = 500  # records of up to 2 MiB, many MB in total: one transaction must hold them
+_AGAIN_MAX = 500  # records of up to 2 MiB, many MB in total: one transaction must hold them
 _KINDS_WITH_EVENTS = frozenset(
     {-1, Kind.BLOCK, Kind.TRIMMED, Kind.QUARANTINE}
 )  # -1: bytes of the log that are not a record
-_NOTHING_LOST = frozenset({QuarantineCode.NEWER_BLOCK, QuarantineCode.SEQ_OUT_OF_RANGE})
+_NOTHING_LOST = frozenset({QuarantineCode.NEWER_BLOCK, QuarantineCode.UNREAD_BLOCK, QuarantineCode.SEQ_OUT_OF_RANGE})
 
 # Events that define identities or depend on them: a producer's are applied in its order, whatever their kinds.
 _IN_ORDER = frozenset({OPAQUE, *(kind for kind in EventKind if not kind.spec.table)})
@@ -42,10 +42,20 @@ _IN_ORDER = frozenset({OPAQUE, *(kind for kind in EventKind if not kind.spec.tab
 class Applier:
     """Turn records into a Batch. Call `apply` for each in order, then `flush` for the content of one transaction."""
 
-    def __init__(self, state: State, read_again: Callable[[int], Record | None] = lambda number: None) -> None:
-        """Initialise. read_again: returns a record of the log by its number, None if it can no longer be read."""
+    def __init__(
+        self,
+        state: State,
+        read_again: Callable[[int], Record | None] = lambda number: None,
+        receipt_of: Callable[[int], Receipt | None] = lambda number: None,
+    ) -> None:
+        """Initialise.
+
+        read_again: returns a record of the log by its number, None if it can no longer be read.
+        receipt_of: returns the receipt of that record.
+        """
         self._context = ApplyContext(state)
         self._read_again = read_again
+        self._receipt_of = receipt_of
         self._n_refused = 0  # events of the block being applied
         self._again: frozenset[bytes] = frozenset()  # producers whose refused data is being applied again
         self._labels = LabelChecks(self._context)
@@ -197,9 +207,34 @@ class Applier:
 
     def _apply_change(self, record: Record) -> None:
         try:
-            self._changes.apply(decode_change(record.payload), record.number)
+            change = decode_change(record.payload)
+            self._changes.apply(change, record.number)
         except (ValueError, TypeError, RecursionError) as error:  # safeguard: bad-change-costs-itself
             self._set_aside(record, QuarantineCode.INVALID_RECORD, f"a change cannot be applied: {error}")
+            return
+        if change.action is Action.ADMIT_BLOCKS:
+            self._apply_parked(record.number)
+
+    def _apply_parked(self, admitted_by: int) -> None:
+        """Apply blocks that were parked, a limited number per change. Those that cannot be read count, too."""
+        version = self.state.block_version
+        due = sorted(number for number, needed in self.state.parked.items() if needed <= version)[:_AGAIN_MAX]
+        for number in due:
+            del self.state.parked[number]
+            self.batch.admitted.append(number)
+            record, receipt = self._read_again(number), self._receipt_of(number)
+            if record is None:
+                reason = "a parked record can no longer be read"
+                self.quarantine(number, Kind.BLOCK, QuarantineCode.RECORD_GONE, reason, b"")
+                continue
+            speaker = None if receipt is None else receipt.speaker_of(number)
+            self._speaker = None if speaker is None else (speaker, number)  # safeguard: parked-block-keeps-sender
+            self._sender = None if receipt is None else receipt.sender_of(number)
+            self._apply(record)
+        if due:
+            message = f"{len(due)} blocks of a newer version are applied: the collector was upgraded"
+            body = {"blocks": len(due), "version": version}
+            self._context.emit_event(None, admitted_by, self.received_us, "accepted_blocks", "info", message, body)
 
     def _set_aside(self, record: Record, code: QuarantineCode, reason: str) -> None:
         self.quarantine(record.number, record.kind, code, reason, bytes(record.payload))
@@ -212,7 +247,7 @@ class Applier:
                 continue
             due = [number for number, (nodes, _) in kept.items() if nodes != speaker.nodes]
             n_before = sum(n_events for _, n_events in kept.values())
-            for number in sorted(due)[:_KEPT_PER_RECEIPT_MAX]:
+            for number in sorted(due)[:_AGAIN_MAX]:
                 self._apply_again(speaker, number)
             n_applied = n_before - sum(n_events for _, n_events in kept.values())
             if n_applied > 0:
@@ -244,7 +279,7 @@ class Applier:
 
     def _take_block(self, record: Record) -> None:
         try:
-            block = decode_block(record.payload, is_trimmed=record.kind == Kind.TRIMMED)
+            block = self._decode(record)
             refused = frozenset() if self._speaker is None else self._speakers.unauthorized(*self._speaker, block)
             self._n_refused = sum(last - first + 1 for i in refused for first, last in block.producers[i][1])
             beyond = frozenset(i for i, (_, had) in enumerate(block.producers) if had and had[-1][1] >= SEQ_END)
@@ -258,10 +293,12 @@ class Applier:
                 return
             ids = {group.keys_bin: self._events.keys(group.keys_bin) for group in block.groups if group.keys_bin}
         except NewerBlockError as error:
-            # Parked: the log keeps the block and the index counts it. The first start after an upgrade rebuilds and
-            # applies it.
-            code, version = QuarantineCode.NEWER_BLOCK, error.version
-            self.quarantine(record.number, record.kind, code, str(error), b"", block_version=version)
+            # Parked: the log keeps the block and the index counts it. After an upgrade the index asks for a change that
+            # admits it. Its rows count to that record, because a store may have those of its place.
+            code = QuarantineCode.UNREAD_BLOCK
+            if error.version > self.state.block_version:
+                self.state.parked[record.number], code = error.version, QuarantineCode.NEWER_BLOCK
+            self.quarantine(record.number, record.kind, code, str(error), b"", block_version=error.version)
             return
         except BlockError as error:
             self._set_aside(record, QuarantineCode.INVALID_BLOCK, str(error))  # safeguard: bad-block-quarantined
@@ -282,6 +319,13 @@ class Applier:
         self._events.apply_rows(sorted(in_order, key=lambda row: row[:2]))
         if not block.is_imported:  # the checks were made where it was recorded
             self._labels.check_block(block, numbers)  # safeguard: shared-label-reported
+
+    def _decode(self, record: Record) -> Block:
+        """Raises BlockError; NewerBlockError also for a version that the log has not admitted."""
+        version = version_of(record.payload)
+        if version > self.state.block_version:  # safeguard: newer-block-waits-for-admission
+            raise NewerBlockError(version, self.state.block_version)
+        return decode_block(record.payload, is_trimmed=record.kind == Kind.TRIMMED)
 
     def _is_authorized(self, uuid: bytes) -> bool:
         """Return True if the sender of the record being applied may report about a producer."""

@@ -17,7 +17,7 @@ from chiplog_schemas.model.change_record import (
 )
 from chiplog_schemas.model.events import select_typed
 
-# By action: the kind of its row in `events`. Those of the retention have none: there is one an hour.
+# By action: the kind of its row in `events`. Those that the index asks for have none.
 CHANGE_EVENTS = {
     Action.DELETE: "run_deleted",
     Action.RESTORE: "run_restored",
@@ -25,6 +25,7 @@ CHANGE_EVENTS = {
     Action.SAVE_VIEW: "view_saved",
 }
 _TIME_LIMIT_US = 1 << 61  # no column can hold a later time
+_BLOCK_VERSION_MAX = (1 << 16) - 1  # two bytes of a block
 _RUNS_NAMED_MAX = 5  # in a message
 
 
@@ -56,6 +57,8 @@ class Changes:
                 applied = self._trim_system(change.body, number)
             case Action.ROLL_UP:
                 applied = self._roll_up(change.body)
+            case Action.ADMIT_BLOCKS:
+                applied = self._admit_blocks(change.body)
         self._state.managed.add(change.id)
         message, body = applied
         row = (number, change.id, change.action.value, body.get("until", 0), body.get("every", 0))
@@ -143,6 +146,13 @@ class Changes:
         self._state.rolled_until[every] = until
         self._context.batch.thinnings.append((first, until, every))
         return "rolled up system samples", {"until": until, "every": every}
+
+    def _admit_blocks(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        version = body.get("version")
+        if type(version) is not int or not 0 < version <= _BLOCK_VERSION_MAX:
+            raise TypeError("version of a change is one of blocks")
+        self._state.block_version = version
+        return "admitted blocks", {"until": version}
 
 
 def _time_of(body: dict[str, Any], name: str) -> int:

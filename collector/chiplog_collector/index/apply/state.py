@@ -133,6 +133,8 @@ class State:
         self.trimmed = (-1, 0)
         self.rolled_until: dict[int, int] = {}  # by interval: samples before this time are rolled up; both in µs
         self.managed: set[bytes] = set()  # IDs of the requests that were applied
+        self.block_version = 1  # the highest that is applied in its place: what was admitted
+        self.parked: dict[int, int] = {}  # by number of a record: the version of its block, which waits to be admitted
         self.damaged = False  # whether records were ever lost on the way, so that missing events may never arrive
 
     def add_run(self, run: Run) -> Run:

@@ -7,8 +7,9 @@
     save_view   {name: text, view: JSON text, nil removes it}
     trim_system {until: µs}                                    system samples before it are deleted
     roll_up     {first: µs, until: µs, every: µs}              those between become their means over intervals
+    admit_blocks {version: number}                             blocks up to this version can be read
 
-A request is carried out as a whole, or refused. The last two come from the retention alone.
+A request is carried out as a whole, or refused. The last three come from the index alone.
 """
 
 from collections.abc import Iterable
@@ -78,6 +79,8 @@ def plan_request(
             return _plan_trim(id, arguments)
         case Action.ROLL_UP:
             return _plan_roll_up(id, arguments)
+        case Action.ADMIT_BLOCKS:
+            return _single(Change(id, Action.ADMIT_BLOCKS, {"version": arguments["version"]}), {})
     raise RequestRefused(f"action {short_repr(action)} is unknown to this collector; upgrade it")
 
 

@@ -48,8 +48,6 @@ class HotDays:
         if published is None or published.is_foreign or (published.log, published.url) != (log, self._url):
             return
         self._due_at = now + INTERVAL_S
-        if self._outbox.has_unpublished():  # safeguard: unpublished-facts-stay
-            return
         today = datetime.fromtimestamp(now_us / 1_000_000, UTC).date()
         until = self._database.day_end(today - timedelta(days=self._days), published.until)
         if until is not None and until > self._database.dropped:

@@ -113,16 +113,6 @@ def test_nothing_goes_without_hot_days_or_before_the_publisher_has_asked(index: 
     assert facts(index) == before
 
 
-@proves("unpublished-facts-stay", "facts stay while some blocks of the log are in no piece", condition=False)
-def test_facts_stay_while_some_blocks_are_in_no_piece(index: Index) -> None:
-    history(index)
-    before = facts(index)
-    turns = hot_days(index, 1, index.log.next_number)
-    turns._outbox.note_unpublished("a block that was parked has been applied")
-    turns.turn(0.0, START_US + 9 * DAY_US)
-    assert facts(index) == before
-
-
 def test_it_looks_once_an_hour(index: Index) -> None:
     history(index, 2)
     turns = hot_days(index, 1, index.log.next_number)
